@@ -1,5 +1,4 @@
-// Package deploy is what Hawser is installed from: the very files that stand
-// beside this one, for who installs without a checkout.
+// Package deploy embeds the installation files of this directory, for installations without a checkout.
 package deploy
 
 import "embed"

@@ -15,21 +15,21 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// broker is how the agent reaches the broker of its hub, by either driver. The file that
-// says so is read again for each connection.
+// broker is the agent's connection to the broker of its hub, with either driver. Its configuration file is read
+// again for each connection.
 type broker struct {
 	dialer transport.Dialer
-	// current returns what the last connection was made with.
+	// current returns the values that the last connection used.
 	current func() reached
-	// agent is set once there is one: its will goes with each connection over MQTT.
+	// agent is set once the agent exists: its will is sent with each MQTT connection.
 	agent atomic.Pointer[agent.Agent]
-	// watch looks at that file and at those that it names.
+	// watch watches the configuration file and the files that it names.
 	watch *identity.Watch
 	// joining is nil unless the agent registers itself.
 	joining *joining
 }
 
-// changed gets a value when works may flow that could not before.
+// changed signals that works may flow which could not before.
 func (b *broker) changed() <-chan struct{} {
 	if b.joining != nil {
 		return b.joining.changed
@@ -37,13 +37,13 @@ func (b *broker) changed() <-chan struct{} {
 	return b.watch.Changed()
 }
 
-// reached is what is known of the broker by the file: its address, and the CAs.
+// reached is the broker's address and CAs from the configuration file.
 type reached struct {
 	addr string
 	identity.Driver
 }
 
-// reachBroker reads the file that says how to reach the broker.
+// reachBroker reads the configuration file of the broker connection.
 func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (*broker, error) {
 	if c.joins() {
 		return c.reachJoining(registry, log)
@@ -52,7 +52,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		return c.reachMQTT(registry, log)
 	}
 	read := func() (*driver, error) { return c.readDriver(c.insecure) }
-	// It looks first: see NewWatch.
+	// Reads the files first: see NewWatch.
 	watch, err := identity.NewWatch(identity.WatchConfig{Log: log, Registry: registry, Also: []string{c.sourceConfig}, Read: identityOf(read)})
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		}
 		return d.dialer(c.insecure, log)
 	}, func(err error) {
-		log.Error("the file for the broker cannot be used, what it said before stays in use", "error", err)
+		log.Error("the configuration file of the broker connection is invalid; its previous content stays in use", "error", err)
 	})
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	return b, nil
 }
 
-// readDriver reads the file for the broker, with what flags say of the proxy.
+// readDriver reads the configuration file, and applies the proxy flags.
 func (c *config) readDriver(insecure bool) (*driver, error) {
 	flag, path := c.brokerFile()
 	d, err := readDriver(flag, path, insecure)
@@ -126,9 +126,8 @@ func identityOf(read func() (*driver, error)) func() (identity.Driver, error) {
 	}
 }
 
-// mayMove returns what says why another address of the broker cannot be used than the first
-// that it was asked about. Without an identity of the hub the address tells which hub it is,
-// and that is found out at the start.
+// mayMove returns a function that rejects a broker address other than the first one. Without --hub-identity the
+// address identifies the hub, and the identity is determined only at the start.
 func (c *config) mayMove() func(addr string) error {
 	first := ""
 	return func(addr string) error {
@@ -137,19 +136,19 @@ func (c *config) mayMove() func(addr string) error {
 		}
 		_, file := c.brokerFile()
 		if c.hubIdentity == "" && addr != first {
-			return fmt.Errorf("%s names the broker %s in the place of %s: without --hub-identity that counts after a restart", file, addr, first)
+			return fmt.Errorf("%s names the broker %s instead of %s: without --hub-identity this takes effect after a restart", file, addr, first)
 		}
 		return nil
 	}
 }
 
-// The flags that name the file which says how to reach the broker.
+// The flags that name the configuration file of the broker connection.
 const (
 	flagSource    = "workload-source-config"
 	flagBootstrap = "grpc-bootstrap-config"
 )
 
-// brokerFile says how to reach the broker.
+// brokerFile returns the flag and path of that file.
 func (c *config) brokerFile() (flag, path string) {
 	if c.joins() {
 		return flagBootstrap, c.bootstrapConfig
@@ -159,12 +158,11 @@ func (c *config) brokerFile() (flag, path string) {
 
 func (c *config) logUnknown(log *slog.Logger, file string, keys []string) {
 	if len(keys) > 0 {
-		log.Warn("keys of the configuration of the broker that mean nothing here", "file", file, "keys", keys)
+		log.Warn("unknown keys in the configuration of the broker connection are ignored", "file", file, "keys", keys)
 	}
 }
 
-// trusted returns the fingerprints of the CAs of the broker; nil where those of
-// the system count.
+// trusted returns the fingerprints of the broker's CAs; nil means the CAs of the system.
 func (b *broker) trusted() ([]string, error) {
 	now := b.current()
 	ca, err := now.CA()

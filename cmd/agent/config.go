@@ -17,8 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// config is everything that can be set. Flags that OCM's work agent has too
-// mean the same here.
+// config holds all settings. Flags that OCM's work agent has too have the same meaning here.
 type config struct {
 	clusterName, agentID, hubIdentity string
 
@@ -32,9 +31,9 @@ type config struct {
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
 	proxy                                transport.Proxy
-	// bootstrapConfig and hubSecret are of an agent that registers itself.
+	// bootstrapConfig and hubSecret are set for an agent that registers itself.
 	bootstrapConfig, hubSecret string
-	// pod says in a pod of which cluster, and in which namespace of it, the agent runs; nil is ownPod.
+	// pod returns the cluster and the namespace of the agent's pod; nil means ownPod.
 	pod func() (*rest.Config, string, error)
 
 	stateDir, namespace, policyFile           string
@@ -47,7 +46,7 @@ type config struct {
 	output cmdline.Output
 }
 
-// The feature gates, called as in Open Cluster Management.
+// The feature gates, named as in Open Cluster Management.
 const (
 	gateExecutorCaches = "ExecutorValidatingCaches"
 	gateRawFeedback    = "RawFeedbackJsonString"
@@ -67,35 +66,35 @@ func defaults() *config {
 func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.clusterName, "spoke-cluster-name", c.clusterName, "name of this cluster on the hub: lower-case letters, digits and '-', at most 63; required")
 	f.StringVar(&c.clusterName, "cluster-name", c.clusterName, "the same as --spoke-cluster-name")
-	f.StringVar(&c.agentID, "agent-id", c.agentID, "recorded in AppliedManifestWorks: the agent looks after those with its own id; empty means the hash of the hub identity")
-	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "names the hub on this cluster, whatever address its broker has. Empty means the identity that was used with this broker before, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser hub-identity transfer hands objects over")
+	f.StringVar(&c.agentID, "agent-id", c.agentID, "id of this agent in AppliedManifestWorks: the agent manages those with its own id; empty means the hash of the hub identity")
+	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "identity of the hub on this cluster, independent of the address of its broker. Empty means the recorded identity of this broker, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser hub-identity transfer transfers objects")
 	f.StringVar(&c.spokeKubeconfig, "spoke-kubeconfig", c.spokeKubeconfig, "kubeconfig of the managed cluster; empty means the file in KUBECONFIG, else the service account of the pod")
 	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster, more than 0")
 	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once, more than 0")
-	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "how often objects are looked at that cannot be watched, at least 1s")
-	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "how long what a work applied stays after it is certain that no source has the work any more; 100 years (876000h) or more mean for ever")
-	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "works that are brought in line at the same time, at least 1")
-	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "how works arrive: grpc or mqtt")
-	f.StringVar(&c.sourceConfig, flagSource, c.sourceConfig, "file that says how to reach the broker, as OCM's driver has it: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics in the place of url")
-	f.StringVar(&c.bootstrapConfig, flagBootstrap, c.bootstrapConfig, "file in the place of --workload-source-config for an agent that registers its cluster by itself: url, caFile or caData, and token or tokenFile with which it asks the hub for a client certificate. docs/join.md tells how a cluster joins")
-	f.StringVar(&c.hubSecret, "hub-kubeconfig-secret", c.hubSecret, "with --grpc-bootstrap-config, the Secret in which the agent keeps the client certificate of its hub and its key: in --namespace, or, where it runs in a pod of another cluster than its managed one, beside the pod. Agents of several hubs need one each")
+	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "interval of reads of objects that cannot be watched, at least 1s")
+	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "grace period before the objects of an orphan work are removed, after it is certain that no source has the work; 100 years (876000h) or more mean for ever")
+	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "number of works that are reconciled concurrently, at least 1")
+	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "driver of the broker connection: grpc or mqtt")
+	f.StringVar(&c.sourceConfig, flagSource, c.sourceConfig, "configuration file of the broker connection, as for OCM's driver: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics instead of url")
+	f.StringVar(&c.bootstrapConfig, flagBootstrap, c.bootstrapConfig, "file instead of --workload-source-config for an agent that registers its cluster itself: url, caFile or caData, and token or tokenFile for the request of a client certificate. docs/join.md describes how a cluster joins")
+	f.StringVar(&c.hubSecret, "hub-kubeconfig-secret", c.hubSecret, "with --grpc-bootstrap-config, Secret for the client certificate of the hub and its key. It is in --namespace or, if the agent runs in a pod of another cluster than its managed one, in the namespace of the pod. Agents of several hubs need one Secret each")
 	f.StringVar(&c.clientID, "cloudevents-client-id", c.clientID, "name of this agent in the events that it sends; empty means <cluster>-work-agent")
 	f.BoolVar(&c.insecure, "insecure", c.insecure, "plaintext; only to a broker on a loopback address")
-	f.StringVar(&c.proxy.URL, "proxy", c.proxy.URL, "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or none; wins over the key proxy of --workload-source-config, which wins over HTTPS_PROXY and NO_PROXY. Everybody on this machine can read a password in it: write one into the file")
+	f.StringVar(&c.proxy.URL, "proxy", c.proxy.URL, "HTTP proxy to the broker, as http://proxy.example:3128, or none; overrides the key proxy of --workload-source-config, which overrides HTTPS_PROXY and NO_PROXY. All users of this machine can read a password in a flag: write it into the file")
 	f.StringVar(&c.proxy.CAFile, "proxy-ca-file", c.proxy.CAFile, "PEM file of the CAs that sign the certificate of a proxy with https://; wins over the key proxyCAFile; empty means those of the system")
-	f.StringVar(&c.stateDir, "state-dir", c.stateDir, "directory for what is wanted on this cluster, so that a restart without the broker knows it; works can hold Secrets, and it has them as they are. No other process may use it. Empty: an agent that starts waits for the broker")
-	f.StringVar(&c.namespace, "namespace", c.namespace, "namespace on the managed cluster for the Lease by which one agent is active, and for the ConfigMap that says which hub is which; empty means that of the pod")
-	f.StringVar(&c.policyFile, "policy-file", c.policyFile, "file that says which kinds works of which hub may have in which namespaces of this cluster; read again when it changes. Empty: what the service account may, except what agents live by")
-	f.BoolVar(&c.noLeaderElection, "disable-leader-election", c.noLeaderElection, "do without the Lease: there must be only one agent then")
-	f.DurationVar(&c.leaseDuration, "leader-election-lease-duration", c.leaseDuration, "how long other agents wait for an active one that is silent, longer than the renew deadline; one that starts again with the same state directory does not wait")
-	f.DurationVar(&c.renewDeadline, "leader-election-renew-deadline", c.renewDeadline, "how long the active agent tries to renew the Lease before it ends; at least twice the retry period")
+	f.StringVar(&c.stateDir, "state-dir", c.stateDir, "state directory: the desired state of this cluster, for a restart without the broker. It contains works unencrypted, Secrets included. No other process may use it. Empty: an agent that starts waits for the broker")
+	f.StringVar(&c.namespace, "namespace", c.namespace, "namespace on the managed cluster for the Lease of the active agent, and for the ConfigMap with the hub identities; empty means the namespace of the pod")
+	f.StringVar(&c.policyFile, "policy-file", c.policyFile, "file with the allowed kinds of objects per hub and namespace of this cluster; read again when it changes. Empty: all rights of the service account, except objects that agents need")
+	f.BoolVar(&c.noLeaderElection, "disable-leader-election", c.noLeaderElection, "run without the Lease; there must then be only one agent")
+	f.DurationVar(&c.leaseDuration, "leader-election-lease-duration", c.leaseDuration, "time that other agents wait for a silent active agent, longer than the renew deadline; an agent that restarts with the same state directory does not wait")
+	f.DurationVar(&c.renewDeadline, "leader-election-renew-deadline", c.renewDeadline, "time that the active agent tries to renew the Lease before it ends; at least twice the retry period")
 	f.DurationVar(&c.retryPeriod, "leader-election-retry-period", c.retryPeriod, "time between attempts to get or renew the Lease")
 	f.Var(&c.gates, "feature-gates", c.gates.Usage())
 	f.IntVar(&c.maxRawLength, "max-json-raw-length", c.maxRawLength, fmt.Sprintf("bytes of the longest feedback value that is raw JSON, with feature gate %s; at most %d, which is what the hub accepts", gateRawFeedback, feedback.MaxRawLength))
 	c.output.AddFlags(f)
 }
 
-// validate returns everything that is wrong, and what to do about it.
+// validate returns all problems of the settings, each with its remedy.
 func (c *config) validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -139,7 +138,7 @@ func (c *config) validateJoin() error {
 	case !c.joins():
 		return nil
 	case c.sourceDriver == driverMQTT:
-		errs = append(errs, errors.New("grpc-bootstrap-config with workload-source-driver mqtt: a cluster joins over gRPC only. Leave one of them out; over MQTT an agent needs a certificate, or a password, that somebody gave it"))
+		errs = append(errs, errors.New("grpc-bootstrap-config with workload-source-driver mqtt: a cluster joins over gRPC only. Remove one of them; over MQTT an agent needs a certificate or a password from an operator"))
 	case c.insecure:
 		errs = append(errs, errors.New("grpc-bootstrap-config and insecure exclude each other: the certificate that the hub issues needs TLS"))
 	}
@@ -160,7 +159,7 @@ func (c *config) validateLease() error {
 	return err
 }
 
-// cluster says how to reach the managed cluster.
+// cluster returns the client configuration of the managed cluster.
 func (c *config) cluster() (*rest.Config, error) {
 	r, err := kubeconfig.Load(c.spokeKubeconfig, "spoke-kubeconfig")
 	if err != nil {

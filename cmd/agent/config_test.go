@@ -196,7 +196,7 @@ func TestDriver_WhatIsWrongAndWhatToDo(t *testing.T) {
 		"url with a scheme":         {"url: https://broker:8090\n" + pair, false, "use host:port"},
 		"only a certificate":        {"url: b:1\nclientCertFile: DIR/tls.crt\n", false, "clientCertFile and clientKeyFile"},
 		"only a key, and a token":   {"url: b:1\ntoken: x\nclientKeyFile: DIR/tls.key\n", false, "clientCertFile and clientKeyFile"},
-		"a token of spaces":         {"url: b:1\ntoken: '  '\n", false, "or who asks that it joins by token"},
+		"a token of spaces":         {"url: b:1\ntoken: '  '\n", false, "To request to join, give token or tokenFile"},
 		"insecure with certificate": {"url: 127.0.0.1:1\n" + pair, true, "exclude each other"},
 		"insecure to elsewhere":     {"url: broker:1\n", true, "loopback address only"},
 		"no unit":                   {"url: b:1\nserverHealthinessTimeout: 20\n" + pair, false, "write it with a unit"},

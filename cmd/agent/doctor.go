@@ -21,13 +21,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 )
 
-const doctorLong = `Walk the ways of this agent step by step, and say what fails: to the broker files, name,
-proxy, TCP, TLS, clock, identity, authorization, round trip; then the API of the managed
-cluster, the definitions and the rights there.
+const doctorLong = `Check the connections of this agent step by step, and report the first failure: to the
+broker files, name, proxy, TCP, TLS, clock, identity, authorization, round trip; then the
+API of the managed cluster, the definitions and the rights there.
 
-It stops at the first step that fails and says what to do, in words for whoever runs the
-network. It changes nothing, and an agent that runs is not disturbed. Without flags it
-has those of the agent whose container it is started in:
+It stops at the first step that fails and prints the remedy, in a form that you can
+forward to the network team. It changes nothing, and does not disturb a running agent.
+Without flags it uses those of the agent in whose container it is started:
 
   kubectl -n hawser exec deploy/hawser-agent -- /hawser-agent doctor`
 
@@ -45,7 +45,7 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 	})
 }
 
-// way is everything that the agent needs to reach.
+// way returns all connections of the agent.
 func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, error) {
 	w := doctor.Path{Insecure: c.insecure, Timeout: step}
 	namespace, err := c.ownNamespace(podNamespace)
@@ -67,7 +67,7 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, erro
 	return w, nil
 }
 
-// wayToBroker fills in how the broker is reached, and returns what the agent subscribes to there.
+// wayToBroker fills in the broker connection, and returns the agent's subscription there.
 func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Path) (doctor.Subscriber, error) {
 	requests := doctor.Subscriber{
 		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
@@ -95,11 +95,11 @@ func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Pa
 	return requests, nil
 }
 
-// uidPatience is how long the cluster may take to say which one it is: without that the
-// broker is asked all the same, and the steps behind say what is wrong with the cluster.
+// uidPatience bounds the wait for the cluster's uid. Without the uid the broker is checked anyway, and later
+// steps report the problem of the cluster.
 const uidPatience = 3 * time.Second
 
-// hello says which cluster this is, as the agent does.
+// hello returns the client's part of a subscribe, with the cluster uid, as the agent sends it.
 func (c *config) hello(ctx context.Context) transport.Hello {
 	hello := transport.Hello{Protocol: transport.Protocol}
 	r, err := c.cluster()
@@ -117,7 +117,7 @@ func (c *config) hello(ctx context.Context) transport.Hello {
 	return hello
 }
 
-// checks are what the agent needs of its cluster, and in hosted mode of the hosting cluster.
+// checks returns the agent's requirements on its cluster, and in hosted mode on the hosting cluster.
 func (c *config) checks(namespace string) []kubeconfig.Check {
 	own := c.check(namespace)
 	if !c.joins() {
@@ -126,7 +126,7 @@ func (c *config) checks(namespace string) []kubeconfig.Check {
 	own.Rights = append(own.Rights, factRights...)
 	spoke, err := c.cluster()
 	if err != nil {
-		return []kubeconfig.Check{own} // its first step says why
+		return []kubeconfig.Check{own} // its first step reports the reason
 	}
 	hosting, beside, err := c.hosting(spoke)
 	if err == nil && hosting == nil {
@@ -135,12 +135,12 @@ func (c *config) checks(namespace string) []kubeconfig.Check {
 	}
 	return []kubeconfig.Check{own, {
 		Name: "hosting cluster", Load: func() (*rest.Config, error) { return hosting, err }, Rights: c.secretRights(beside),
-		Grant: "whoever runs the hosting cluster grants the service account of this pod what docs/join.md has under Hosted mode",
+		Grant: "the administrator of the hosting cluster grants the service account of this pod the rights in docs/join.md under Hosted mode",
 	}}
 }
 
-// check is what the agent needs of its cluster for itself. What it needs for the objects of
-// works is told with the works.
+// check returns the agent's own requirements on its cluster. Missing rights for the objects of works are
+// reported with the works.
 func (c *config) check(namespace string) kubeconfig.Check {
 	record := appliedwork.Resource
 	rights := []kubeconfig.Right{
@@ -155,14 +155,14 @@ func (c *config) check(namespace string) kubeconfig.Check {
 	}
 	return kubeconfig.Check{
 		Name: "cluster API", Load: c.cluster, Definitions: []schema.GroupVersionResource{record}, Rights: rights,
-		Grant: "whoever runs the cluster applies deploy/agent and deploy/crds/appliedmanifestworks.yaml, or runs hawser install cluster",
+		Grant: "the administrator of the cluster applies deploy/agent and deploy/crds/appliedmanifestworks.yaml, or runs hawser install cluster",
 	}
 }
 
-// factRights is what an agent needs besides that tells its hub about the cluster.
+// factRights are the additional rights of an agent that reports facts of the cluster to its hub.
 var factRights = []kubeconfig.Right{{Verbs: []string{"list"}, Resource: "nodes"}}
 
-// secretRights is what an agent needs besides that keeps the certificate of its hub.
+// secretRights are the additional rights of an agent that stores the certificate of its hub.
 func (c *config) secretRights(namespace string) []kubeconfig.Right {
 	return []kubeconfig.Right{
 		{Verbs: []string{"create"}, Resource: "secrets", Namespace: namespace},

@@ -22,7 +22,7 @@ const (
 	driverMQTT = "mqtt"
 )
 
-// driver is the file of OCM's grpc driver: how to reach the broker.
+// driver is the configuration file of OCM's grpc driver.
 type driver struct {
 	// URL is host:port of the broker; required.
 	URL string `json:"url"`
@@ -30,13 +30,13 @@ type driver struct {
 	// Files are read again when they change.
 	identity.Driver
 
-	// KeepAliveConfig is ignored, and the log says so: the agent looks after its connection itself.
+	// KeepAliveConfig is ignored, with a log message: the agent manages its connection itself.
 	KeepAliveConfig json.RawMessage `json:"keepAliveConfig"`
-	// ServerHealthinessTimeout is how long a silent broker counts as alive; the
-	// broker sends a heartbeat every 10 s. More than 0.
+	// ServerHealthinessTimeout is the silence after which the broker counts as gone; the broker sends a heartbeat
+	// every 10 s. More than 0.
 	ServerHealthinessTimeout *cmdline.Duration `json:"serverHealthinessTimeout"`
 
-	// unknown keys, which OCM ignores.
+	// unknown are the unknown keys, which OCM ignores.
 	unknown []string
 }
 
@@ -66,7 +66,7 @@ func parseDriver(b []byte) (*driver, error) {
 	return d, err
 }
 
-// validate returns everything that is wrong, and what to do about it.
+// validate returns all problems of the settings, each with its remedy.
 func (d *driver) validate(insecure bool) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -84,8 +84,7 @@ func (d *driver) validate(insecure bool) error {
 	return errors.Join(errs...)
 }
 
-// validateTLS: a certificate, or a token, or plaintext to a loopback host. host may be
-// unknown.
+// validateTLS requires a certificate, a token, or plaintext to a loopback host. host may be unknown.
 func (d *driver) validateTLS(insecure bool, host string) error {
 	switch {
 	case insecure && d.HasTLS():
@@ -93,7 +92,7 @@ func (d *driver) validateTLS(insecure bool, host string) error {
 	case insecure && host != "" && !cmdline.Loopback(host):
 		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
 	case d.HasCert() != d.HasKey(), !insecure && !d.HasCert() && !d.HasToken():
-		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker knows the cluster by its certificate, or who asks that it joins by token or tokenFile; to try things out on one machine, use --insecure with a broker on 127.0.0.1")
+		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker identifies the cluster by its certificate. To request to join, give token or tokenFile. To try things out on one machine, use --insecure with a broker on 127.0.0.1")
 	}
 	return nil
 }
@@ -102,7 +101,7 @@ func (d *driver) proxy() transport.Proxy {
 	return transport.Proxy{URL: d.ProxyURL, CAFile: d.ProxyCAFile}
 }
 
-// dialer reaches the broker.
+// dialer returns the dialer of the broker.
 func (d *driver) dialer(insecure bool, log *slog.Logger) (*transportgrpc.Dialer, error) {
 	o := transportgrpc.Options{Target: d.URL, Insecure: insecure, Proxy: d.proxy(), Token: d.Bearer, Log: log}
 	if t := d.ServerHealthinessTimeout; t != nil {

@@ -9,10 +9,9 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// FuzzDriver: no driver file lets the agent talk in plaintext to another
-// machine, or without a certificate of its own or a token; and from one that is accepted,
-// and holds what others name by file, a dialer can be made or its certificates
-// are refused.
+// FuzzDriver: no driver file lets the agent use plaintext to another machine, or connect without a certificate
+// or a token. For an accepted file with the content of its named files, a dialer can be made, or its
+// certificates are rejected.
 func FuzzDriver(f *testing.F) {
 	shipped, err := os.ReadFile("../../deploy/agent/config.yaml")
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// process is the running agent. It first finds out under which hub identity it
-// acts, and then is one of the agents that agree by a Lease on who works.
+// process is the running agent. It first determines its hub identity. Then it competes with other agents for
+// the Lease; the holder is the active agent.
 type process struct {
 	cfg       *config
-	agent     agent.Config // without identity
+	agent     agent.Config // hub identity not yet set
 	broker    *broker
 	rest      *rest.Config
 	answering func() error // of the managed cluster
@@ -40,7 +40,7 @@ type process struct {
 	running atomic.Pointer[running]
 }
 
-// running is what there is once the identity is known.
+// running is the state after the identity is known.
 type running struct {
 	*agent.Agent
 	lease *lease
@@ -48,12 +48,12 @@ type running struct {
 	policy *policyFile
 	// registration is nil unless the agent registers itself.
 	registration *registration.Registration
-	// verified says that the address of the broker is that of the identity; else only
-	// its store can show it, and a standby does not see that.
+	// verified: the broker's address belongs to the identity. Otherwise only the broker's store can prove it, and a
+	// standby agent does not see the store.
 	verified bool
 }
 
-// run works until ctx ends.
+// run runs the agent until ctx ends.
 func (p *process) run(ctx context.Context) error {
 	c, waiting := p.agent, p.refused()
 	if err := p.registry.Register(waiting); err != nil {
@@ -71,7 +71,7 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if l.memory != nil { // a nil *Memory in the interface would be one that is there
+	if l.memory != nil { // a nil *Memory in the interface would compare unequal to nil
 		c.Lease = l.memory
 	}
 	c.OwnWrites = p.cfg.ownWrites(l, p.namespace)
@@ -98,11 +98,11 @@ func (p *process) run(ctx context.Context) error {
 	return l.lead(ctx, r.work)
 }
 
-// work is what the active agent does.
+// work runs the active agent.
 func (r *running) work(ctx context.Context) error {
 	tasks := []taskgroup.Task{{Name: "agent", Run: r.Agent.Run}}
 	if r.policy != nil {
-		r.policy.look(ctx) // an agent may have stood by for long
+		r.policy.look(ctx) // the agent may have been on standby for a long time
 		tasks = append(tasks, taskgroup.Task{Name: "policy file", Run: r.policy.watch})
 	}
 	if r.registration != nil {
@@ -111,12 +111,11 @@ func (r *running) work(ctx context.Context) error {
 	return taskgroup.Group(ctx, tasks...)
 }
 
-// identifyAgain is the longest time until it is looked again which identity the
-// agent has.
+// identifyAgain is the maximum interval between attempts to determine the identity.
 const identifyAgain = 10 * time.Second
 
-// identify returns the identity: the one that was given, else the one that the
-// cluster says. It waits while that is not certain.
+// identify returns the configured identity, or else the one that the cluster has recorded. It waits until that
+// is certain.
 func (p *process) identify(ctx context.Context) (identity string, verified bool, err error) {
 	if p.cfg.hubIdentity != "" {
 		return p.cfg.hubIdentity, true, nil
@@ -130,7 +129,7 @@ func (p *process) identify(ctx context.Context) (identity string, verified bool,
 		p.unknown.Store(&err)
 		if err.Error() != reported {
 			reported = err.Error()
-			p.agent.Log.ErrorContext(ctx, "it is not known which hub this is, trying again", "error", err)
+			p.agent.Log.ErrorContext(ctx, "the hub identity is not known yet; retrying", "error", err)
 		}
 		if !taskgroup.Sleep(ctx, delay) {
 			return "", false, ctx.Err()
@@ -138,8 +137,7 @@ func (p *process) identify(ctx context.Context) (identity string, verified bool,
 	}
 }
 
-// admit says whether the identity may be used through the broker, and has it
-// written down.
+// admit returns an error if the identity may not be used through the broker, and records it on the cluster.
 func (p *process) admit(ctx context.Context, identity string, a transport.Accepted) error {
 	trusted, err := p.broker.trusted()
 	if err != nil {
@@ -147,13 +145,13 @@ func (p *process) admit(ctx context.Context, identity string, a transport.Accept
 	}
 	unclaimed, err := p.hubs.Admit(ctx, identity, hubidentity.BrokerRef{Cluster: p.cfg.clusterName, Broker: p.broker.current().addr, Roots: a.Roots, StoreID: a.StoreID}, trusted)
 	for _, hash := range slices.Sorted(maps.Keys(unclaimed)) {
-		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another one has AppliedManifestWorks whose identity nobody has claimed: if it is the same hub under a former identity, hand its objects over with hawser hub-identity transfer",
+		p.agent.Log.WarnContext(ctx, "this hub is new on the cluster, and another hub has AppliedManifestWorks with an identity that no agent uses. If it is the same hub under a former identity, transfer its objects with hawser hub-identity transfer",
 			"hub_identity", identity, "other_hub_hash", hash, "applied_manifest_works", unclaimed[hash])
 	}
 	return err
 }
 
-// identityReady returns why the agent may not act as its hub.
+// identityReady returns why the agent may not act for its hub.
 func (p *process) identityReady() error {
 	r := p.running.Load()
 	switch {
@@ -161,14 +159,14 @@ func (p *process) identityReady() error {
 		if err := p.unknown.Load(); err != nil {
 			return *err
 		}
-		return errors.New("the cluster has not said yet which hub this is")
+		return errors.New("the hub identity of this cluster is not known yet")
 	case !r.verified && r.lease.standby():
-		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before; only the active agent can find out whether it is the same: if it is another hub, set --hub-identity", p.broker.current().addr)
+		return fmt.Errorf("the hub identity of this cluster was not used with broker %s before, and only the active agent can verify it. If it is another hub, set --hub-identity", p.broker.current().addr)
 	}
 	return r.IdentityReady()
 }
 
-// refused is a metric about that, until the agent has one of its own.
+// refused is the metric about that, until the agent has its own.
 func (p *process) refused() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: agent.IdentityRefusedMetric, Help: agent.IdentityRefusedHelp}, func() float64 {
 		if p.unknown.Load() != nil {
@@ -178,7 +176,7 @@ func (p *process) refused() prometheus.Collector {
 	})
 }
 
-// policyReady returns why the policy file cannot be used as it is.
+// policyReady returns why the current policy file cannot be used.
 func (p *process) policyReady() error {
 	if r := p.running.Load(); r != nil {
 		return r.policy.ready()
@@ -186,11 +184,11 @@ func (p *process) policyReady() error {
 	return nil
 }
 
-// late names the works that take long; the agent is ready all the same.
+// late returns a notice with the slow works; the agent is ready anyway.
 func (p *process) late() error {
 	if r := p.running.Load(); r != nil {
 		if late := r.Late(); late != "" {
-			return telemetry.Notice(errors.New("these take long, others do not wait for them: " + late))
+			return telemetry.Notice(errors.New("these reconciles are slow; others do not wait for them: " + late))
 		}
 	}
 	return nil
@@ -222,7 +220,7 @@ func (p *process) brokerReady() error {
 	return errNotYet
 }
 
-// unlessStandby makes a check of the active agent one that a standby passes.
+// unlessStandby makes a check of the active agent pass on a standby.
 func (p *process) unlessStandby(check func() error) func() error {
 	return func() error {
 		if r := p.running.Load(); r != nil {

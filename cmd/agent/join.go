@@ -25,24 +25,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// joining is an agent that asks its hub for the certificate with which it reaches the broker. All
-// that it has to say goes over one connection.
+// joining is an agent that requests the certificate for the broker from its hub. All its subscriptions share
+// one connection.
 type joining struct {
 	cfg *config
-	// bootstrap and registered reach the broker with the credentials of the file, and with the
-	// certificate.
+	// bootstrap dials the broker with the credentials of the file, registered with the certificate.
 	bootstrap, registered *transport.SharedDialer
-	// credential is the certificate, nil while there is none.
+	// credential is the certificate, nil if there is none.
 	credential atomic.Pointer[registration.Credential]
-	// changed gets a value when works may flow that could not before.
+	// changed signals that works may flow which could not before.
 	changed taskgroup.Bell
 	watch   *identity.Watch
 	file    func() (*driver, error)
 	good    lastGood
 }
 
-// lastGood is the bootstrap file as it could be used last, and why it cannot now: what breaks the
-// file must not keep a renewed certificate from being used.
+// lastGood is the last usable bootstrap file, and the problem of the current one. A broken file must not
+// prevent the use of a renewed certificate.
 type lastGood struct {
 	mayMove   func(addr string) error
 	onError   func(error)
@@ -50,7 +49,7 @@ type lastGood struct {
 	lastError string
 }
 
-// rightsAgain is how long works wait after a refusal: a hub may give rights a while after the
+// rightsAgain is the retry delay of works after a rejection: a hub may grant rights some time after the
 // certificate.
 const rightsAgain = 20 * time.Second
 
@@ -66,7 +65,7 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 		return nil, err
 	}
 	report := func(err error) {
-		log.Error("the bootstrap file cannot be used, what it said before stays in use", "error", err)
+		log.Error("the bootstrap file is invalid; its previous content stays in use", "error", err)
 	}
 	first, err := transport.NewReread(j.file, func(d *driver) (transport.Dialer, error) {
 		c.logUnknown(log, c.bootstrapConfig, d.unknown)
@@ -90,8 +89,7 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 	return &broker{dialer: j.registered, current: current, watch: j.watch, joining: j}, nil
 }
 
-// hub is the bootstrap file with the certificate in the place of its credentials. Whoever calls it
-// makes sure that nobody else does.
+// hub returns the bootstrap file with the certificate instead of its credentials. Calls must not be concurrent.
 func (j *joining) hub() (*driver, error) {
 	d, err := j.file()
 	if err == nil {
@@ -107,7 +105,7 @@ func (j *joining) hub() (*driver, error) {
 	return d, nil
 }
 
-// take keeps a file that can be used, with the CAs that it names as they are now.
+// take stores a usable file, with the current content of its CA files.
 func (g *lastGood) take(d *driver) error {
 	if err := g.mayMove(d.URL); err != nil {
 		return err
@@ -124,7 +122,7 @@ func (g *lastGood) take(d *driver) error {
 	return nil
 }
 
-// reportError tells once why a file cannot be used.
+// reportError reports once why a file cannot be used.
 func (g *lastGood) reportError(err error) {
 	text := ""
 	if err != nil {
@@ -136,7 +134,7 @@ func (g *lastGood) reportError(err error) {
 	g.lastError = text
 }
 
-// withCertificate puts a certificate in the place of all credentials; nil: none.
+// withCertificate replaces all credentials by a certificate; nil means none.
 func (d *driver) withCertificate(own *registration.Credential) {
 	d.Token, d.TokenFile = "", ""
 	d.ClientCertFile, d.ClientKeyFile, d.ClientCertData, d.ClientKeyData = "", "", nil, nil
@@ -151,22 +149,21 @@ type unregistered struct{}
 // Dial implements transport.Dialer.
 func (unregistered) Dial(context.Context) (transport.Conn, error) {
 	return nil, &transport.Error{
-		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Hour, // whoever waits is told when there is one
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Hour, // the waiting session is woken up when there is one
 		Message: "this cluster has no client certificate of its hub yet",
 	}
 }
 
-// use is called with each new certificate. What is connected stays so until move, with the
-// certificate that it was connected with.
+// use is called with each new certificate. Existing connections keep their certificate until move.
 func (j *joining) use(own *registration.Credential) {
 	j.credential.Store(own)
 	j.registered.Renew()
 }
 
-// moving is how long who is connected with a former certificate has to come over.
+// moving is the time for subscriptions to move from a connection with a former certificate.
 const moving = 2 * time.Second
 
-// move has all that is connected dial again, if the broker takes the new certificate.
+// move makes all subscriptions dial again, if the broker accepts the new certificate.
 func (j *joining) move(ctx context.Context) error {
 	conn, err := j.registered.Move(ctx)
 	if err != nil {
@@ -176,7 +173,7 @@ func (j *joining) move(ctx context.Context) error {
 	return conn.Close()
 }
 
-// own is the certificate that the Secret keeps.
+// own returns the certificate that the Secret stores.
 func (j *joining) own() (where string, begin, end time.Time) {
 	if c := j.credential.Load(); c != nil {
 		return "the Secret " + j.cfg.hubSecret, c.NotBefore, c.NotAfter
@@ -184,11 +181,11 @@ func (j *joining) own() (where string, begin, end time.Time) {
 	return "", begin, end
 }
 
-// retry has works try at once to connect.
+// retry makes works connect at once.
 func (j *joining) retry() { j.changed.Ring() }
 
-// bootstrapID says which bootstrap file there is: what the registration began with is kept. A new
-// token in the file that it names makes it another one.
+// bootstrapID identifies the bootstrap file, so that a change is detected. A new token in the token file
+// changes it too.
 func (j *joining) bootstrapID() (string, error) {
 	d, err := j.file()
 	if err != nil {
@@ -206,7 +203,7 @@ func (j *joining) bootstrapID() (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// described is how the broker is reached, for the Secret: without credentials.
+// described returns the connection settings for the Secret, without credentials.
 func (j *joining) described() ([]byte, error) {
 	d, err := j.file()
 	if err != nil {
@@ -219,7 +216,7 @@ func (j *joining) described() ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"url": d.URL, "caData": ca, "clientCertFile": "tls.crt", "clientKeyFile": "tls.key"})
 }
 
-// newRegistration returns the registration of the cluster that spoke reaches with a hub.
+// newRegistration returns the registration of the managed cluster with a hub.
 func (p *process) newRegistration(hub string) (*registration.Registration, error) {
 	j := p.broker.joining
 	described, err := j.described()
@@ -244,15 +241,15 @@ func (p *process) newRegistration(hub string) (*registration.Registration, error
 	})
 }
 
-// gentle is for the few requests of a registration: they wait behind no work.
+// gentle sets rate limits for the few requests of a registration, so that they do not wait behind works.
 func gentle(r *rest.Config) *rest.Config {
 	r = rest.CopyConfig(r)
 	r.QPS, r.Burst, r.UserAgent = 5, 10, program
 	return r
 }
 
-// ownPod reads what a pod is told about itself; the error is rest.ErrNotInCluster for a program on
-// some machine.
+// ownPod reads the pod's own service account. The error is rest.ErrNotInCluster for a program outside of a
+// cluster.
 func ownPod() (*rest.Config, string, error) {
 	r, err := rest.InClusterConfig()
 	if err != nil {
@@ -262,8 +259,8 @@ func ownPod() (*rest.Config, string, error) {
 	return r, namespace, err
 }
 
-// hosting returns the cluster in a pod of which the agent runs, and its namespace there, if that is
-// another one than the managed cluster (hosted mode); else nil.
+// hosting returns the cluster and namespace of the agent's pod, if that is another cluster than the managed one
+// (hosted mode). Otherwise it returns nil.
 func (c *config) hosting(spoke *rest.Config) (*rest.Config, string, error) {
 	pod := c.pod
 	if pod == nil {
@@ -281,8 +278,8 @@ func (c *config) hosting(spoke *rest.Config) (*rest.Config, string, error) {
 	return r, namespace, nil
 }
 
-// openSecret returns where key and certificate are kept: beside the agent. That is the managed
-// cluster, or in hosted mode the hosting cluster.
+// openSecret returns the store of key and certificate, next to the agent: on the managed cluster, or in hosted
+// mode on the hosting cluster.
 func (c *config) openSecret(spoke *rest.Config, namespace string) (*registration.Secret, error) {
 	r, beside, err := c.hosting(spoke)
 	if err != nil {
@@ -298,8 +295,8 @@ func (c *config) openSecret(spoke *rest.Config, namespace string) (*registration
 	return &registration.Secret{Client: kube.CoreV1().Secrets(beside), Name: c.hubSecret}, nil
 }
 
-// kept returns the certificate that the Secret keeps, nil if there is none that is good, or nobody
-// can say.
+// kept returns the valid certificate that the Secret stores. It returns nil if there is none, or if it cannot
+// be read.
 func (c *config) kept(ctx context.Context, namespace string) *registration.Credential {
 	spoke, err := c.cluster()
 	if err != nil {
@@ -322,8 +319,7 @@ func (c *config) kept(ctx context.Context, namespace string) *registration.Crede
 	return k.Credential
 }
 
-// registrationReady returns what the registration waits for. The agent is ready although a
-// certificate is not renewed yet.
+// registrationReady returns what the registration waits for. The agent is ready even if a renewal is pending.
 func (p *process) registrationReady() error {
 	if !p.cfg.joins() {
 		return nil

@@ -33,8 +33,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 )
 
-// TestJoin_LoadsWhatDeployShips: the overlay's arguments are read by the loader of the program,
-// the variables in them are there, and its roles are what the program needs.
+// TestJoin_LoadsWhatDeployShips: the program's loader reads the overlay's arguments, their variables exist, and
+// its roles match the needs of the program.
 func TestJoin_LoadsWhatDeployShips(t *testing.T) {
 	overlay, base := deployfiles.Deployment(t, "../..", "agent-registration"), deployfiles.Deployment(t, "../..", "agent")
 	values, replace := map[string]string{"CLUSTER_NAME": "cluster1", "POD_IP": "127.0.0.1"}, []string{}
@@ -119,9 +119,9 @@ func TestJoining_IDOfTheFile(t *testing.T) {
 	}
 }
 
-// TestJoining_DialsWithTheCertificate: before there is a certificate works do not dial; with it the
-// broker knows the cluster, and nobody is shown the token; a new one is used by the next dial, while
-// what is connected stays.
+// TestJoining_DialsWithTheCertificate: before there is a certificate, works do not dial. With it the broker
+// identifies the cluster, and the token is not sent. The next dial uses a new certificate, while existing
+// connections stay.
 func TestJoining_DialsWithTheCertificate(t *testing.T) {
 	server := testkit.StartBroker(t, testkit.Options{Port: true})
 	dir := t.TempDir()
@@ -132,7 +132,7 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("url: " + server.Addr + "\ncaFile: " + ca + "\ntoken: no-token-of-anybody\n")
+	write("url: " + server.Addr + "\ncaFile: " + ca + "\ntoken: no-token-of-any-account\n")
 	c, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--grpc-bootstrap-config="+path)
 	if err != nil {
 		t.Fatal(err)
@@ -193,13 +193,13 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 		t.Error(err)
 	}
 	described, err := b.joining.described()
-	if err != nil || strings.Contains(string(described), "no-token-of-anybody") || !strings.Contains(string(described), "url: "+server.Addr) {
+	if err != nil || strings.Contains(string(described), "no-token-of-any-account") || !strings.Contains(string(described), "url: "+server.Addr) {
 		t.Errorf("described as %s, %v", described, err)
 	}
 }
 
-// TestJoining_BrokenFile: whatever breaks the bootstrap file, the next connection shows the present
-// certificate, by what the file said before; once it is good again, what it says counts.
+// TestJoining_BrokenFile: with a broken bootstrap file, the next connection uses the current certificate and
+// the previous settings. When the file is valid again, its settings apply.
 func TestJoining_BrokenFile(t *testing.T) {
 	ca := testkit.NewCA(t)
 	own := func(name string) *registration.Credential {
@@ -242,7 +242,7 @@ func TestJoining_BrokenFile(t *testing.T) {
 		b.joining.use(present)
 		_, err := b.dialer.Dial(t.Context())
 		if err == nil {
-			t.Fatal("somebody listens on port 1")
+			t.Fatal("a program listens on port 1")
 		}
 		if now := b.current(); string(now.ClientCertData) != string(present.Cert) || now.addr != addr {
 			t.Errorf("%s: reached %s, with the present certificate: %t", what, now.addr, string(now.ClientCertData) == string(present.Cert))
@@ -341,9 +341,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestJoin_Hosted: an agent in a pod keeps the key of its hub beside the pod, however it is told where
-// its managed cluster is, and its doctor asks there for the right. Where the pod is one of the
-// managed cluster, and on a machine of no cluster, the key is in the namespace of the agent.
+// TestJoin_Hosted: an agent in a pod of another cluster stores the key of its hub next to the pod, and its
+// doctor checks the rights there. This is independent of how it reaches its managed cluster. For a pod on the
+// managed cluster, and outside of a cluster, the key is in the namespace of the agent.
 func TestJoin_Hosted(t *testing.T) {
 	dir := t.TempDir()
 	forbidding := fakekube.Start(t, nil, "get secrets")

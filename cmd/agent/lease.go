@@ -27,10 +27,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// podNamespace is where a pod finds the name of its namespace.
+// podNamespace is the file with the namespace of a pod.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// ownNamespace is the agent's own namespace.
+// ownNamespace returns the agent's own namespace.
 func (c *config) ownNamespace(file string) (string, error) {
 	if c.namespace != "" {
 		return c.namespace, nil
@@ -39,27 +39,27 @@ func (c *config) ownNamespace(file string) (string, error) {
 	if name := string(bytes.TrimSpace(b)); err == nil && name != "" {
 		return name, nil
 	}
-	return "", errors.New("namespace is empty: name the namespace of the managed cluster in which the Lease of this agent lives and in which is written down which hub is which, as hawser")
+	return "", errors.New("namespace is empty: name the namespace of the managed cluster for the Lease of this agent and for the record of the hub identities, as hawser")
 }
 
-// lease lets one agent of a cluster and hub work at a time.
+// lease makes at most one agent of a cluster and hub active at a time.
 type lease struct {
 	election leader.Election
-	// memory knows the Lease as it was written last, and lost is told that the cluster does not
-	// have it so; both nil without an election.
+	// memory holds the Lease as it was last written; lost is called if the cluster has another one. Both are nil
+	// without leader election.
 	memory *leader.Memory
 	lost   func(reason string)
 	log    *slog.Logger
 	holder atomic.Pointer[string]
 }
 
-// newLease returns the lease on the cluster that r reaches. j may be nil: then a
-// restart waits until the Lease of a process that was killed has expired.
+// newLease returns the lease on the managed cluster of r. With a nil j, a restart waits until the Lease of a
+// killed process has expired.
 func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *journal.Journal, log *slog.Logger) (*lease, error) {
 	if c.noLeaderElection {
 		return &lease{log: log}, nil
 	}
-	// Renewing must not wait behind everything else.
+	// Renewals must not wait behind other requests.
 	leases, err := coordinationv1.NewForConfig(gentle(r))
 	if err != nil {
 		return nil, fmt.Errorf("reach the managed cluster: %w", err)
@@ -81,7 +81,7 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 	return l, nil
 }
 
-// ownWrites are what the agent writes in its namespace on the managed cluster.
+// ownWrites are the agent's writes in its namespace on the managed cluster.
 func (c *config) ownWrites(l *lease, namespace string) []kubeclient.Write {
 	update := func(gv schema.GroupVersion, resource, name string) kubeclient.Write {
 		return kubeclient.Write{Verb: kubeclient.Update, Ref: kubeclient.Ref{GroupVersionResource: gv.WithResource(resource), Namespace: namespace, Name: name}}
@@ -90,18 +90,18 @@ func (c *config) ownWrites(l *lease, namespace string) []kubeclient.Write {
 	if l.election.Leases != nil {
 		writes = append(writes, update(coordinationapi.SchemeGroupVersion, "leases", l.election.Name))
 	}
-	if c.joins() { // in hosted mode there is no such Secret here, which is no refusal
+	if c.joins() { // in hosted mode the Secret is on the hosting cluster; its absence here is no missing right
 		writes = append(writes, update(corev1.SchemeGroupVersion, "secrets", c.hubSecret))
 	}
 	return writes
 }
 
-// patience is how long a cluster may forbid what it will allow: one that starts
-// knows its roles only after a while.
+// patience is how long a cluster may forbid a request that it will allow later: after its start it loads its
+// roles with a delay.
 const patience = 20 * time.Second
 
-// preflight finds out what would make the agent stand by for ever: a permission
-// that was not granted. A cluster that does not answer is waited for.
+// preflight detects a missing permission, which would keep the agent on standby for ever. It waits for a
+// cluster that does not answer.
 func (l *lease) preflight(ctx context.Context) error {
 	began := time.Now()
 	for delay := time.Second; ; delay = min(2*delay, 15*time.Second) {
@@ -114,15 +114,15 @@ func (l *lease) preflight(ctx context.Context) error {
 		case (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(began) >= patience:
 			return fmt.Errorf("the cluster does not let this service account read the Lease %s/%s (deploy/agent/rbac.yaml grants it): %w", l.election.Namespace, l.election.Name, err)
 		}
-		l.log.WarnContext(ctx, "the lease cannot be read, trying again", "error", err, "delay", delay)
+		l.log.WarnContext(ctx, "the Lease cannot be read; retrying", "error", err, "delay", delay)
 		if !taskgroup.Sleep(ctx, delay) {
 			return ctx.Err()
 		}
 	}
 }
 
-// lead runs work while this agent has the Lease, at most once. It returns an
-// error when the Lease is lost: another agent may work already.
+// lead runs work while this agent holds the Lease, at most once. It returns an error when the Lease is lost,
+// because another agent may be active already.
 func (l *lease) lead(ctx context.Context, work func(context.Context) error) error {
 	if l.election.Leases != nil {
 		if err := l.preflight(ctx); err != nil {
@@ -135,7 +135,7 @@ func (l *lease) lead(ctx context.Context, work func(context.Context) error) erro
 	}, work)
 }
 
-// ready returns nil once it is known which agent works.
+// ready returns nil once the active agent is known.
 func (l *lease) ready() error {
 	if l.election.Leases != nil && l.holder.Load() == nil {
 		return fmt.Errorf("no agent is active: can the Lease %s/%s be read and written?", l.election.Namespace, l.election.Name)
@@ -149,7 +149,7 @@ func (l *lease) standby() bool {
 	return holder != nil && *holder != l.election.Identity
 }
 
-// unlessStandby makes a check of the active agent one that a standby passes.
+// unlessStandby makes a check of the active agent pass on a standby.
 func (l *lease) unlessStandby(check func() error) func() error {
 	return func() error {
 		if l.standby() {

@@ -98,7 +98,7 @@ func TestLease_SwitchedOff(t *testing.T) {
 	}
 }
 
-// leases answers as it is told.
+// leases returns scripted answers.
 type leases struct {
 	typed.LeaseInterface
 
@@ -145,7 +145,7 @@ func TestLease_StandbyIsReady(t *testing.T) {
 		l := testLease(on)
 		broken := l.unlessStandby(func() error { return errors.New("broken") })
 		if l.ready() == nil || broken() == nil {
-			t.Error("ready before anybody is known to work")
+			t.Error("ready before the active agent is known")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -1,6 +1,6 @@
-// Command hawser-agent brings the works of one managed cluster onto it and reports
-// how they are. Flags are in config.go, the file that says how to reach the broker
-// in driver.go, what is started in serve.go; the agent itself is pkg/agent.
+// Command hawser-agent applies the works of one managed cluster and reports their status. Flags are in
+// config.go, the configuration file of the broker connection in driver.go, the start in serve.go. The agent
+// itself is pkg/agent.
 package main
 
 import (
@@ -16,7 +16,7 @@ const program = "hawser-agent"
 
 func main() { os.Exit(cmdline.Main(program, command)) }
 
-// command is the program: without a verb it serves until ctx ends.
+// command is the program; without a verb it serves until ctx ends.
 func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
 	root := cmdline.Command(program, "Apply the works of this cluster, keep them, and report their status", stdout, stderr, func(cmd *cobra.Command) error {

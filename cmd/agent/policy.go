@@ -20,21 +20,21 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// policyFile is what the owner of the cluster says about the works of one hub.
+// policyFile is the policy of the cluster's owner for the works of one hub.
 type policyFile struct {
 	path, hub string
 	follow    func(workpolicy.Rules)
 	log       *slog.Logger
 
 	text []byte
-	// bad is why the file cannot be used as it is; then what it said before holds.
+	// bad is why the current file cannot be used; the previous policy then stays in force.
 	bad atomic.Pointer[error]
 }
 
-// lookAtPolicy is how often it is looked whether the file has changed.
+// lookAtPolicy is the poll interval of the policy file.
 const lookAtPolicy = 5 * time.Second
 
-// openPolicy has the agent follow the policy file, which must be good; nil if there is none.
+// openPolicy applies the policy file to the agent. The file must be valid; without a file it returns nil.
 func (c *config) openPolicy(hub string, a *agent.Agent, log *slog.Logger) (*policyFile, error) {
 	if c.policyFile == "" {
 		return nil, nil
@@ -44,7 +44,7 @@ func (c *config) openPolicy(hub string, a *agent.Agent, log *slog.Logger) (*poli
 	return p, err
 }
 
-// read has the agent follow what the file says, if that has changed.
+// read applies the policy file to the agent, if it has changed.
 func (p *policyFile) read() (changed bool, err error) {
 	text, err := os.ReadFile(p.path)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *policyFile) read() (changed bool, err error) {
 	return true, nil
 }
 
-// look reads the file again. One that cannot be used is told of once.
+// look reads the file again. An unusable file is logged once.
 func (p *policyFile) look(ctx context.Context) {
 	changed, err := p.read()
 	if changed {
@@ -77,12 +77,12 @@ func (p *policyFile) look(ctx context.Context) {
 		return
 	}
 	if before := p.bad.Load(); before == nil || (*before).Error() != err.Error() {
-		p.log.ErrorContext(ctx, "the policy file cannot be used, what it said before holds", "error", err)
+		p.log.ErrorContext(ctx, "the policy file is invalid; the previous policy stays in force", "error", err)
 	}
 	p.bad.Store(&err)
 }
 
-// watch does that until ctx ends.
+// watch calls look periodically until ctx ends.
 func (p *policyFile) watch(ctx context.Context) error {
 	taskgroup.Every(ctx, lookAtPolicy, func() { p.look(ctx) })
 	return nil
@@ -94,13 +94,12 @@ func (p *policyFile) ready() error {
 		return nil
 	}
 	if bad := p.bad.Load(); bad != nil {
-		return fmt.Errorf("%w; what it said before holds", *bad)
+		return fmt.Errorf("%w; the previous policy stays in force", *bad)
 	}
 	return nil
 }
 
-// accountOf returns the service account that acts on the cluster, as the token says; zero if
-// it is none.
+// accountOf returns the service account in the bearer token, or zero if it is none.
 func accountOf(r *rest.Config) types.NamespacedName {
 	token := r.BearerToken
 	if b, err := os.ReadFile(r.BearerTokenFile); err == nil {

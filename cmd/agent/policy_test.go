@@ -92,7 +92,7 @@ func TestAccountOf(t *testing.T) {
 	}{
 		"service account":  {rest.Config{BearerToken: token(`{"sub":"system:serviceaccount:ns:name","aud":[]}`)}, types.NamespacedName{Namespace: "ns", Name: "name"}},
 		"of the pod":       {rest.Config{BearerToken: "old", BearerTokenFile: file}, types.NamespacedName{Namespace: "in", Name: "file"}},
-		"somebody else":    {rest.Config{BearerToken: token(`{"sub":"alice"}`)}, types.NamespacedName{}},
+		"another user":     {rest.Config{BearerToken: token(`{"sub":"alice"}`)}, types.NamespacedName{}},
 		"half":             {rest.Config{BearerToken: token(`{"sub":"system:serviceaccount:ns"}`)}, types.NamespacedName{}},
 		"no claims":        {rest.Config{BearerToken: "a.b.c"}, types.NamespacedName{}},
 		"no token of that": {rest.Config{BearerToken: "abc"}, types.NamespacedName{}},

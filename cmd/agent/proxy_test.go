@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestBroker_ThroughAProxy: over either driver the flag wins over the file, and the file over the
-// environment. Nobody listens at these proxies; the error tells which one was asked.
+// TestBroker_ThroughAProxy: with either driver the flag overrides the file, and the file the environment. No
+// program listens at these proxies; the error names the proxy that was used.
 func TestBroker_ThroughAProxy(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:3")
 	t.Setenv("NO_PROXY", "")
@@ -19,7 +19,7 @@ func TestBroker_ThroughAProxy(t *testing.T) {
 		for name, c := range map[string]struct{ file, flag, want, doctor string }{
 			"file": {"proxy: http://u:secret@127.0.0.1:2\n", "", "through the proxy http://u:xxxxx@127.0.0.1:2: ", "proxy: the proxy http://u:xxxxx@127.0.0.1:2 cannot be used"},
 			"flag": {"proxy: http://u:secret@127.0.0.1:2\n", "http://127.0.0.1:4", "through the proxy http://127.0.0.1:4: ", "proxy: the proxy http://127.0.0.1:4 cannot be used"},
-			"none": {"proxy: http://u:secret@127.0.0.1:2\n", "none", "dial tcp 127.0.0.1:1: ", "tcp: nobody listens at 127.0.0.1:1"},
+			"none": {"proxy: http://u:secret@127.0.0.1:2\n", "none", "dial tcp 127.0.0.1:1: ", "tcp: no program listens at 127.0.0.1:1"},
 		} {
 			path := driverFile(t, files(t), text+c.file)
 			cfg, err := parse(t, "--cluster-name=c1", "--namespace=hawser", "--insecure", "--workload-source-driver="+driver, "--workload-source-config="+path, "--proxy="+c.flag)

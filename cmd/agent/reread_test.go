@@ -17,9 +17,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestBroker_UsesTheFileAsItIsNow: an address, or a certificate within the file, that was
-// corrected is used at the next attempt, over both drivers; without an identity of the hub
-// another address is not.
+// TestBroker_UsesTheFileAsItIsNow: with both drivers, the next attempt uses a corrected address, or a corrected
+// inline certificate. Without a hub identity it does not use another address.
 func TestBroker_UsesTheFileAsItIsNow(t *testing.T) {
 	server := testkit.StartBroker(t, testkit.Options{Port: true})
 	dir := t.TempDir()
@@ -95,8 +94,8 @@ func TestBroker_UsesTheFileAsItIsNow(t *testing.T) {
 	}
 }
 
-// TestBroker_LogsAChangedFile: whoever waits hears that the file of either driver has
-// changed, also when what it names has not.
+// TestBroker_LogsAChangedFile: a waiting session is notified when the file of either driver has changed, also
+// if the files that it names have not.
 func TestBroker_LogsAChangedFile(t *testing.T) {
 	for driver, head := range map[string]string{
 		driverGRPC: "url: 127.0.0.1:",

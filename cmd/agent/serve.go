@@ -25,12 +25,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// gcPercent keeps the heap of a program small that mostly waits; GOGC in the
-// environment wins.
+// gcPercent limits the heap of a mostly idle program; GOGC in the environment overrides it.
 const gcPercent = 50
 
-// serve runs the agent and its admin port until ctx ends. The Lease is given up
-// when the agent has ended, the state directory after that.
+// serve runs the agent and its admin port until ctx ends. The Lease is released after the agent has ended, then
+// the state directory.
 func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -71,7 +70,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if j != nil { // a nil *Journal in the interface would be one that is there
+	if j != nil { // a nil *Journal in the interface would compare unequal to nil
 		c.Journal = j
 		defer func() { err = errors.Join(err, j.Close()) }()
 	}
@@ -95,7 +94,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	)
 }
 
-// openJournal opens the state directory; nil if there is to be none.
+// openJournal opens the state directory; without one it returns nil.
 func (c *config) openJournal(log *slog.Logger) (*journal.Journal, error) {
 	if c.stateDir == "" {
 		return nil, nil
@@ -107,8 +106,8 @@ func (c *config) openJournal(log *slog.Logger) (*journal.Journal, error) {
 	return j, nil
 }
 
-// reachCluster fills in the clients of the managed cluster, and returns how to
-// reach it and whether it answers.
+// reachCluster fills in the clients of the managed cluster. It returns their configuration, and a check whether
+// the cluster answers.
 func (c *config) reachCluster(into *agent.Config) (r *rest.Config, answering func() error, err error) {
 	if r, err = c.cluster(); err != nil {
 		return nil, nil, err

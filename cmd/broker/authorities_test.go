@@ -55,7 +55,7 @@ func (p *process) attempt(d, signer pki.Dir) (*member, error) {
 	}
 	ctx, stop := context.WithTimeout(p.t.Context(), patience)
 	accepted, m := make(chan struct{}), &member{ended: make(chan error, 1), stop: stop}
-	go func() { // received from here or by whoever has the member
+	go func() { // received here or by the owner of the member
 		s := transport.Subscription{Filter: transport.Filter{Cluster: "c1", DataType: codec.ManagedClusters}}
 		err := c.Subscribe(ctx, s, func(transport.Accepted) { close(accepted) }, func(context.Context, codec.Event) error { return nil })
 		_ = c.Close() // it may be cut off
@@ -114,14 +114,16 @@ func (p *process) refused(d, signer pki.Dir) {
 	}
 }
 
-// TestProgram_SignerOfTheHub: OCM's signer rotates, as it does each year, and the hub's source tells.
+// TestProgram_SignerOfTheHub: OCM's signer rotates, as it does each year, and the hub's source reports it.
 //
-//	t1  The broker has the CA of programs in its file, and nothing of who signs for clusters.
-//	t2  The source tells of OCM's present authority: clusters that it signed for are let in.
-//	t3  The broker restarts, and the source is away: they still are.
-//	t4  The source comes back and does not know who signs: they still are.
-//	t5  OCM has another authority, and the source tells: they are let in, and those of the one before not.
-//	t6  The hub has no OCM any more: their connections end.
+// Scenario:
+//
+//	t1: the broker has the CA of programs in its file, and no CA of clusters.
+//	t2: the source reports OCM's current CA: clusters with its certificates are accepted.
+//	t3: the broker restarts while the source is disconnected: they are still accepted.
+//	t4: the source reconnects and does not know the CA: they are still accepted.
+//	t5: OCM has another CA, and the source reports it: only certificates of the new CA are accepted.
+//	t6: the hub has no OCM any more: the connections of its clusters end.
 func TestProgram_SignerOfTheHub(t *testing.T) {
 	d := certificates(t)
 	ocm := func() pki.Dir {
@@ -150,7 +152,7 @@ func TestProgram_SignerOfTheHub(t *testing.T) {
 		"--tls-cert-file", d.Cert(pki.Broker, "broker"), "--tls-key-file", d.Key(pki.Broker, "broker"), "--client-ca-file", d.CACert(),
 	}
 	first, second := ocm(), ocm()
-	t.Run("told", func(t *testing.T) {
+	t.Run("reported", func(t *testing.T) {
 		p := launch(t, args...)
 		t.Cleanup(p.end) // after its hub
 		p.refused(d, first)

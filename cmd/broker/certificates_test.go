@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestProgram_WarnsOfItsCertificate: the broker stays ready, and says in /readyz and by a metric that
-// its certificate is near its end.
+// TestProgram_WarnsOfItsCertificate: the broker stays ready, and reports in /readyz and by a metric that its
+// certificate expires soon.
 func TestProgram_WarnsOfItsCertificate(t *testing.T) {
 	d := pki.Dir(t.TempDir())
 	day := pki.Period{NotBefore: time.Now().Add(-23 * time.Hour), NotAfter: time.Now().Add(time.Hour)}

@@ -17,8 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// config is everything that can be set. The file has these names; a flag wins
-// over the file.
+// config holds all settings. The file uses these names; a flag overrides the file.
 type config struct {
 	Listen  string `json:"listen"`
 	DataDir string `json:"dataDir"`
@@ -27,41 +26,40 @@ type config struct {
 		CertFile     string `json:"certFile"`
 		KeyFile      string `json:"keyFile"`
 		ClientCAFile string `json:"clientCAFile"`
-		// AgentCAFile has further CAs, which sign the certificates of agents and of no other role.
+		// AgentCAFile is a PEM file of further CAs, which sign certificates of agents only.
 		AgentCAFile string `json:"agentCAFile"`
 	} `json:"tls"`
-	// Identities says which client certificates are sources, operators and
-	// viewers; agents are known by the common name that Open Cluster Management
-	// gives them. It also says what each source may have.
+	// Identities maps client certificates to sources, operators and viewers, and has the limits of each source.
+	// Agents are identified by the common name of Open Cluster Management.
 	Identities identity.Mapping `json:"identities"`
-	// ClusterQuota is how much a cluster may have, of all sources together.
+	// ClusterQuota is the limit of a cluster over all sources.
 	ClusterQuota identity.Limits `json:"clusterQuota"`
 	Insecure     bool            `json:"insecure"`
 
-	// Registration is for hubs that clusters join through this broker. Without it the broker
-	// serves works alone, and lets in whoever has a certificate.
+	// Registration is the setting for hubs that clusters join through this broker. Without it the broker serves
+	// works only, and admits any client with a valid certificate.
 	Registration struct {
-		// Source is the source that serves registration, one of identities. Clusters that its hub has
-		// not accepted get no works.
+		// Source is the source that serves registration, one of identities. Clusters that its hub has not accepted
+		// receive no works.
 		Source string `json:"source"`
 	} `json:"registration"`
-	// Tokens says whose bearer tokens are taken, and who they are. They are those of the hub whose
-	// source serves registration.
+	// Tokens are the accepted bearer tokens and their identities. They come from the hub whose source serves
+	// registration.
 	Tokens tokens.Config `json:"tokens"`
 
 	MaxEventBytes int `json:"maxEventBytes"`
-	// HandshakesPerAddress bounds the handshakes of one address at a time, and
-	// with that those that lead to nothing.
+	// HandshakesPerAddress is the maximum number of concurrent handshakes of one address. It also bounds failed
+	// handshakes.
 	HandshakesPerAddress int `json:"maxHandshakesPerAddress"`
-	// ProxyProtocolFrom are the load balancers that say who connects.
+	// ProxyProtocolFrom are the load balancers whose PROXY protocol header is trusted.
 	ProxyProtocolFrom []string `json:"proxyProtocolFrom"`
 
 	DrainTimeout cmdline.Duration `json:"drainTimeout"`
 
-	// ServerConfig is the file of OCM's gRPC server, in the place of which this broker is.
+	// ServerConfig is the configuration file of OCM's gRPC server, which this broker replaces.
 	ServerConfig string `json:"serverConfig"`
 
-	// Audit is what the audit stream on the standard output tells.
+	// Audit is the level of the audit stream on the standard output.
 	Audit audit.Level `json:"audit"`
 
 	cmdline.Output
@@ -83,18 +81,18 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
 	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
 	f.StringVar(&c.TLS.AgentCAFile, "agent-ca-file", c.TLS.AgentCAFile, "PEM file of further CAs, which sign the certificates of agents and of no other role")
-	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and believe every peer who it says it is; only on a loopback address")
-	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; stock clients receive at most 4 MiB")
-	f.IntVar(&c.HandshakesPerAddress, "max-handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0, and a quarter of it the failed ones per second; more where many agents share an address")
-	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; of nobody else it is believed")
-	f.StringVar(&c.ServerConfig, "server-config", c.ServerConfig, "configuration file of Open Cluster Management's gRPC server, read as it is; what is set here wins over it, and docs/ocm.md has its keys")
-	f.Var(&c.DrainTimeout, "drain-timeout", "how long ending may take after SIGTERM, more than 0")
-	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "what is written to the standard output, a line of JSON each: off, refusals (and what operators do), or all (connections and publishes too)")
+	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and trust the identity that each peer claims; only on a loopback address")
+	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; OCM clients receive at most 4 MiB")
+	f.IntVar(&c.HandshakesPerAddress, "max-handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0; a quarter of it bounds the failed ones per second. Set more if many agents share an address")
+	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; other senders are not trusted")
+	f.StringVar(&c.ServerConfig, "server-config", c.ServerConfig, "unchanged configuration file of Open Cluster Management's gRPC server; Hawser's settings override it, and docs/ocm.md has its keys")
+	f.Var(&c.DrainTimeout, "drain-timeout", "timeout of a stop after SIGTERM, more than 0")
+	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "events written to the standard output, one line of JSON each: off, refusals (and actions of operators), or all (connections and publishes too)")
 	c.Output.AddFlags(f)
 }
 
-// load reads the file that --config names, if any, puts the given flags on top,
-// and below both what the file of OCM's gRPC server says, and validates the result.
+// load reads the file that --config names, if any, and validates the result. Flags override the file; both
+// override the file of OCM's gRPC server.
 func (c *config) load(f *pflag.FlagSet) error {
 	if err := cmdline.Load(f, c); err != nil {
 		return err
@@ -111,7 +109,7 @@ func (c *config) load(f *pflag.FlagSet) error {
 	return c.validate()
 }
 
-// validate returns everything that is wrong, and what to do about it.
+// validate returns all problems of the settings, each with its remedy.
 func (c *config) validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -150,25 +148,25 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
-// knowsSource reports whether somebody can be this source.
+// knowsSource reports whether a client can have this source identity.
 func (c *config) knowsSource(id string) bool {
 	return slices.ContainsFunc(c.Identities, func(r identity.Rule) bool { return r.Role == identity.Source && r.Name == id })
 }
 
-// validateTokens: whoever shows one is known by the hub of the source that serves registration.
+// validateTokens checks that a source serves registration, because its hub verifies the tokens.
 func (c *config) validateTokens() error {
 	switch {
 	case !c.Tokens.Enabled():
 		return nil
 	case c.Insecure:
-		return errors.New("with insecure every peer is believed who it says it is: leave them out")
+		return errors.New("with insecure the identity that each peer claims is trusted: remove them")
 	case c.Registration.Source == "":
 		return errors.New("the keys by which they are verified come from a source: name it in registration.source")
 	}
 	return c.Tokens.Validate()
 }
 
-// validateJoining is about how clusters join.
+// validateJoining checks the registration settings.
 func (c *config) validateJoining() error {
 	if err := c.validateTokens(); err != nil {
 		return fmt.Errorf("tokens: %w", err)
@@ -179,7 +177,7 @@ func (c *config) validateJoining() error {
 	return nil
 }
 
-// proxies are the load balancers that say who connects.
+// proxies returns the load balancers that send the PROXY protocol.
 func (c *config) proxies() ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, s := range c.ProxyProtocolFrom {
@@ -192,7 +190,7 @@ func (c *config) proxies() ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// validateTLS: three files, or plaintext on a loopback host.
+// validateTLS requires three files, or plaintext on a loopback host.
 func (c *config) validateTLS(host string) error {
 	given := 0
 	for _, f := range []string{c.TLS.CertFile, c.TLS.KeyFile, c.TLS.ClientCAFile} {

@@ -31,7 +31,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	}
 }
 
-// The broker that clusters join through says the same, and who may ask to.
+// The broker with registration has the same settings, and the allowed requesters.
 func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 	defaults, err := load(deployfiles.Args(t, "../..", "broker")...)
 	if err != nil {

@@ -201,12 +201,13 @@ func (b *onDisk) backup() (request func() <-chan error) {
 	}
 }
 
-// must publishes, with this outcome. As a source does, it tries again what the store does not take at
-// the moment:
+// must publishes and requires this outcome. As a source does, it retries what the store temporarily rejects.
 //
-//	t1  The disk is filled. The store takes what makes room.
-//	t2  A compaction finds no room. Until it has that of the reserve, nothing is taken.
-//	t3  A deletion is published.
+// Scenario:
+//
+//	t1: the disk is filled. The store accepts only deletions.
+//	t2: a compaction finds no space. Until it gets that of the reserve, all writes are rejected.
+//	t3: a deletion is published.
 func (b *onDisk) must(outcome, id string, version int, deleted bool) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
@@ -278,13 +279,14 @@ func (b *onDisk) reports(c *http.Client, path string, code int, text string) {
 	}
 }
 
-// fill leaves no room on the volume but that of the store's reserve.
+// fill uses all space on the volume except the store's reserve.
 //
-//	t1  The disk is being filled. The store finds no room and gives up its reserve.
-//	t2  Filling goes on, and takes the room of the reserve.
+// Scenario:
 //
-// Then the store has nothing to make room with. Therefore it is tried again where the reserve is
-// gone at the end.
+//	t1: the disk is being filled. The store finds no space and frees its reserve.
+//	t2: filling continues, and uses the space of the reserve.
+//
+// Result: the store has no space for deletions. fill therefore retries if the reserve is gone at the end.
 func (b *onDisk) fill(v *volume, c *http.Client) {
 	b.t.Helper()
 	for {
@@ -308,8 +310,8 @@ func client(t *testing.T) *http.Client {
 	return c
 }
 
-// TestDisk_Full: a broker on a full disk takes deletions, starts, and takes everything when
-// there is room again, without anybody's help. What it acknowledged is there.
+// TestDisk_Full: a broker on a full disk accepts deletions and starts. It accepts all writes when there is
+// space again, without help. All acknowledged data is present.
 func TestDisk_Full(t *testing.T) {
 	v, c := newVolume(t), client(t)
 	b := v.start()
@@ -371,8 +373,8 @@ func TestDisk_NoFileDescriptor(t *testing.T) {
 	b.end(syscall.SIGTERM)
 }
 
-// TestDisk_ReadOnly: a broker on a disk that somebody made read-only ends with the reason,
-// and has everything when it no longer is.
+// TestDisk_ReadOnly: a broker on a disk that became read-only ends with the reason. It has all data when the
+// disk is writable again.
 func TestDisk_ReadOnly(t *testing.T) {
 	v := newVolume(t)
 	b := v.start()

@@ -47,7 +47,7 @@ func TestMain_EndsWhenAWriteFails(t *testing.T) {
 		t.Errorf("the process ended with %v", err)
 	}
 	if !strings.HasPrefix(last, "hawser-broker: broker: store: store: create "+data) || !strings.HasSuffix(last, ".log: directory not empty") {
-		t.Errorf("its last word is %q", last)
+		t.Errorf("its last log line is %q", last)
 	}
 }
 

@@ -56,9 +56,8 @@ func (p *process) operate(d pki.Dir, do func(hawserv1.AdminServiceClient) error)
 	}
 }
 
-// TestProgram_Denials: an agent that is denied loses its subscription, is refused
-// after a restart of the broker and by one that has a backup too, and is told what to do; the audit stream says
-// who did what.
+// TestProgram_Denials: a denied agent loses its subscription, with a remedy in the error. It is rejected after
+// a restart of the broker, and by a broker with a backup. The audit stream names the operator.
 func TestProgram_Denials(t *testing.T) {
 	d := certificates(t)
 	file := filepath.Join(t.TempDir(), "broker.yaml")

@@ -1,6 +1,6 @@
-// Command hawser-broker keeps the accepted state of every work and brings it to
-// agents and sources over gRPC. Flags and configuration file are in config.go,
-// what is started in serve.go; the broker itself is internal/broker.
+// Command hawser-broker stores the accepted state of all works and delivers it to agents and sources over gRPC
+// and MQTT. Flags and configuration file are in config.go, the start in serve.go. The broker itself is
+// internal/broker.
 package main
 
 import (
@@ -16,7 +16,7 @@ const program = "hawser-broker"
 
 func main() { os.Exit(cmdline.Main(program, command)) }
 
-// command is the program: without a verb it serves until ctx ends.
+// command is the program; without a verb it serves until ctx ends.
 func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
 	root := cmdline.Command(program, "Keep and deliver works between hubs and clusters", stdout, stderr, func(cmd *cobra.Command) error {

@@ -31,7 +31,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// serve runs the broker until ctx ends and everything has stopped.
+// serve runs the broker until ctx ends and all parts have stopped.
 func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	log, err := telemetry.NewLogger(stderr, c.Log.Level, c.Log.Format)
 	if err != nil {
@@ -50,7 +50,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	registry := telemetry.NewRegistry()
 	cmdline.KeepPrivate()
 	if open, err := cmdline.MakePrivate(c.DataDir); open > 0 || err != nil {
-		log.Warn("others could read files of the data directory; they no longer can, unless there is an error", "files", open, "error", err)
+		log.Warn("other users could read files of the data directory; their permissions were removed, unless there is an error", "files", open, "error", err)
 	}
 	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log, Stop: ctx.Done()})
 	if err != nil {
@@ -64,18 +64,17 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	}
 	ended()
 	log.Info("stopped")
-	if closed := s.Close(); !errors.Is(err, closed) { // it may be why the tasks ended
+	if closed := s.Close(); !errors.Is(err, closed) { // the store may be why the tasks ended
 		err = errors.Join(err, closed)
 	}
 	return err
 }
 
-// audited writes the audit stream until the result is called: after all that it
-// tells of has ended.
+// audited writes the audit stream until end is called, which must be after the last audited event.
 func audited(stream *audit.Log) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { // end waits for it, unless nobody reads the stream
+	go func() { // end waits for it, unless the stream is not being read
 		defer close(done)
 		stream.Run(ctx)
 	}()
@@ -88,7 +87,7 @@ func audited(stream *audit.Log) (end func()) {
 	}
 }
 
-// tasks wires the parts of the program.
+// tasks connects the parts of the program.
 func (c *config) tasks(
 	s *pebble.Store, creds *identity.Server, log *slog.Logger, registry *prometheus.Registry, stream *audit.Log,
 ) ([]taskgroup.Task, error) {
@@ -158,18 +157,18 @@ func (c *config) tasks(
 	), nil
 }
 
-// storeReady returns what says why a store takes nothing.
+// storeReady returns a check that reports why a store rejects writes.
 func storeReady(s *pebble.Store) func() error {
 	return func() error {
 		err := s.Err()
-		if errors.Is(err, store.ErrLow) { // who has deletions has to find the broker
+		if errors.Is(err, store.ErrLow) { // clients with deletions must still reach the broker
 			err = telemetry.Notice(err)
 		}
 		return err
 	}
 }
 
-// bearers are whose tokens are taken, with what keeps them up to date; nil where none is.
+// bearers returns the token verification with its background tasks; nil if no tokens are accepted.
 func (c *config) bearers(b *broker.Broker, log *slog.Logger, registry prometheus.Registerer) (*tokens.Tokens, []taskgroup.Task, error) {
 	if !c.Tokens.Enabled() {
 		return nil, nil, nil
@@ -182,7 +181,7 @@ func (c *config) bearers(b *broker.Broker, log *slog.Logger, registry prometheus
 	return t, []taskgroup.Task{{Name: "tokens", Run: t.Run}}, nil
 }
 
-// transportCredentials are those of a port that may be without.
+// transportCredentials returns the credentials of a port; the port may have none.
 func transportCredentials(s *identity.Server) credentials.TransportCredentials {
 	if s == nil {
 		return nil
@@ -190,7 +189,7 @@ func transportCredentials(s *identity.Server) credentials.TransportCredentials {
 	return s
 }
 
-// watch looks at the files of the port's TLS.
+// watch watches the TLS files of the port.
 func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
 	read := func() (identity.Driver, error) {
 		return identity.Driver{CAFile: c.TLS.ClientCAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile}, nil
@@ -198,8 +197,8 @@ func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*ident
 	return identity.NewWatch(identity.WatchConfig{Read: read, Log: log, Registry: registry})
 }
 
-// hubCAFile has the authorities of agents of which the source that serves registration told last: the
-// broker may start before that one comes. "" where there is no such source.
+// hubCAFile is the file with the CAs of agents that the source of registration last reported. With it the
+// broker can start before that source connects. It is "" without such a source.
 func (c *config) hubCAFile() string {
 	if c.Registration.Source == "" {
 		return ""
@@ -207,27 +206,27 @@ func (c *config) hubCAFile() string {
 	return filepath.Join(c.DataDir, "agent-ca."+url.PathEscape(c.Registration.Source)+".crt")
 }
 
-// keepAuthorities returns what keeps the authorities that the source tells of.
+// keepAuthorities returns a function that stores the CAs that the source reports.
 func (c *config) keepAuthorities(log *slog.Logger) func(*hawserv1.RegistrationKeys) {
 	file := c.hubCAFile()
 	return func(k *hawserv1.RegistrationKeys) {
 		if k.ClientAuthorities == nil {
-			return // the source does not know
+			return // the source does not know them
 		}
 		changed, err := identity.KeepHubCA(file, k.GetClientAuthorities(), time.Now())
 		switch {
 		case err != nil:
-			log.Error("the authorities of agents that the hub told of cannot be used, those from before stay in use", "source", c.Registration.Source, "error", err)
+			log.Error("the CAs of agents from the hub are invalid; the previous ones stay in use", "source", c.Registration.Source, "error", err)
 		case changed:
-			log.Info("the hub told of other authorities of agents", "source", c.Registration.Source, "file", file)
+			log.Info("the hub reported new CAs of agents", "source", c.Registration.Source, "file", file)
 		}
 	}
 }
 
-// credentials returns those of the port; nil for plaintext.
+// credentials returns the TLS credentials of the port; nil for plaintext.
 func (c *config) credentials(log *slog.Logger) (*identity.Server, error) {
 	if c.Insecure {
-		log.Warn("plaintext: every peer is believed who it says it is", "listen", c.Listen)
+		log.Warn("plaintext: the identity that each peer claims is trusted", "listen", c.Listen)
 		return nil, nil
 	}
 	if len(c.Identities) == 0 {

@@ -15,21 +15,21 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// serverConfig is the file of OCM's gRPC server, config.yaml of the ConfigMap grpc-server-config. What
-// it leaves out has our defaults, not those of OCM: these are paths of its own Deployment.
+// serverConfig is the file of OCM's gRPC server, config.yaml of the ConfigMap grpc-server-config. Missing keys
+// have Hawser's defaults, because OCM's defaults are paths of its own Deployment.
 type serverConfig struct {
 	CertFile     string `json:"tls_cert_file"`
 	KeyFile      string `json:"tls_key_file"`
 	ClientCAFile string `json:"client_ca_file"`
 	Port         port   `json:"server_bind_port"`
-	// MaxReceiveMessageSize bounds a message, an event with all that belongs to it.
+	// MaxReceiveMessageSize bounds a message, in bytes: an event with its envelope.
 	MaxReceiveMessageSize *int `json:"max_receive_message_size"`
 
-	// unknown keys, which OCM ignores, and keys for which there is no setting.
+	// unknown are unknown keys, which OCM ignores. idle are keys without a matching setting.
 	unknown, idle []string
 }
 
-// port is a number, which OCM reads as a text.
+// port is a port number; OCM reads it as text.
 type port uint16
 
 // UnmarshalJSON reads 8090 and "8090".
@@ -56,7 +56,7 @@ const (
 	looksByItself = "the broker looks at its TLS files twice a second"
 )
 
-// withoutEffect are the keys of OCM's gRPC server for which there is no setting, and why.
+// withoutEffect maps keys of OCM's gRPC server without a matching setting to the reason.
 var withoutEffect = map[string]string{
 	"tls_min_version": alwaysTLS, "tls_max_version": alwaysTLS, "cipher_suites": alwaysTLS,
 	"max_concurrent_streams": boundByItself, "max_send_message_size": boundByItself, "write_buffer_size": boundByItself, "read_buffer_size": boundByItself,
@@ -65,11 +65,11 @@ var withoutEffect = map[string]string{
 	"cert_watch_interval": looksByItself,
 }
 
-// readServerConfig reads the file that --server-config names.
+// readServerConfig reads the file in --server-config.
 func readServerConfig(path string) (*serverConfig, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("server-config: %w (leave it out where there is no such file)", err)
+		return nil, fmt.Errorf("server-config: %w (omit it without such a file)", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("server-config: %w", err)
@@ -103,13 +103,13 @@ func parseServerConfig(b []byte) (*serverConfig, error) {
 	return s, nil
 }
 
-// beside is how much of a message is not the event.
+// beside is the part of a message that is not the event, in bytes.
 const beside = 4<<20 - broker.DefaultMaxEventBytes
 
-// setting is one key of the file: the flag that means the same, its value and the one in use.
+// setting is one key of the file: the equivalent flag, its value, and the value in use.
 type setting struct{ key, flag, value, used string }
 
-// settings are the keys that are there.
+// settings returns the keys that are present.
 func (s *serverConfig) settings(c *config) (all []setting) {
 	add := func(key, flag, value, used string) {
 		if value != "" {
@@ -128,7 +128,7 @@ func (s *serverConfig) settings(c *config) (all []setting) {
 	return all
 }
 
-// below puts what the file says below what our own file and the flags say, which were loaded.
+// below applies the file with the lowest priority: below the loaded configuration file and the flags.
 func (s *serverConfig) below(c *config, f *pflag.FlagSet) error {
 	for _, x := range s.settings(c) {
 		if flag := f.Lookup(x.flag); !flag.Changed {
@@ -137,13 +137,13 @@ func (s *serverConfig) below(c *config, f *pflag.FlagSet) error {
 			}
 		}
 	}
-	return cmdline.Load(f, c) // the file wins over what was just set
+	return cmdline.Load(f, c) // the configuration file overrides the value just set
 }
 
-// logSettings says which keys of the file have no effect, and why.
+// logSettings logs the keys of the file that have no effect, with the reason.
 func (s *serverConfig) logSettings(c *config, log *slog.Logger) {
 	idle := func(key, reason string) {
-		log.Warn("a key of the configuration of OCM's gRPC server has no effect here", "file", c.ServerConfig, "key", key, "reason", reason)
+		log.Warn("a key in the configuration of OCM's gRPC server has no effect", "file", c.ServerConfig, "key", key, "reason", reason)
 	}
 	for _, x := range s.settings(c) {
 		if x.value != x.used {
@@ -154,11 +154,11 @@ func (s *serverConfig) logSettings(c *config, log *slog.Logger) {
 		idle(k, withoutEffect[k])
 	}
 	if len(s.unknown) > 0 {
-		log.Warn("keys of the configuration of OCM's gRPC server that mean nothing here", "file", c.ServerConfig, "keys", s.unknown)
+		log.Warn("unknown keys in the configuration of OCM's gRPC server are ignored", "file", c.ServerConfig, "keys", s.unknown)
 	}
 }
 
-// logServerConfig is tell for the file that the configuration names, if any.
+// logServerConfig calls logSettings for the configured file, if any.
 func (c *config) logServerConfig(log *slog.Logger) error {
 	if c.ServerConfig == "" {
 		return nil

@@ -85,7 +85,7 @@ func TestServerConfig_ByKey(t *testing.T) {
 	}
 }
 
-// Each key that has no effect is told of once, with the reason, and so are those that nobody knows.
+// Each key without effect is logged once, with the reason, and so is each unknown key.
 func TestServerConfig_ReportsWhatHasNoEffect(t *testing.T) {
 	c, err := load("--listen=127.0.0.1:1", ocmServer(t, everything+"colour: red\nshape: round\n"))
 	if err != nil {
@@ -104,7 +104,7 @@ func TestServerConfig_ReportsWhatHasNoEffect(t *testing.T) {
 			}
 		}
 		if n != 1 {
-			t.Errorf("%s is told of %d times", key, n)
+			t.Errorf("%s is logged %d times", key, n)
 		}
 	}
 	all := log.String()

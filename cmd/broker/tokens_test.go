@@ -94,7 +94,7 @@ func (h *hub) answer(ctx context.Context, e codec.Event) error {
 	return err
 }
 
-// subscribeWith says what becomes of who shows a token and wants ManagedClusters of c1.
+// subscribeWith returns the result of a subscription to ManagedClusters of c1 with a token.
 func (p *process) subscribeWith(d pki.Dir, file string, t codec.DataType) error {
 	p.t.Helper()
 	driver := identity.Driver{CAFile: d.CACert(), TokenFile: file}
@@ -126,8 +126,8 @@ func (p *process) subscribeWith(d pki.Dir, file string, t codec.DataType) error 
 	return err
 }
 
-// TestProgram_Tokens: who shows a token of an account that the configuration names may ask that a
-// cluster joins, and nothing else, once the hub has been asked.
+// TestProgram_Tokens: the holder of a token of a configured account may only request that a cluster joins,
+// after the hub has verified the token.
 func TestProgram_Tokens(t *testing.T) {
 	d := certificates(t)
 	file, token := filepath.Join(t.TempDir(), "broker.yaml"), filepath.Join(t.TempDir(), "token")
@@ -151,7 +151,7 @@ tokens: {audiences: [hawser], mapping: [{user: "system:serviceaccount:ns:joins",
 	}
 	h := p.serveHub(d)
 	if err := p.subscribeWith(d, token, codec.ManagedClusters); transport.CodeOf(err) != transport.CodeUnauthenticated {
-		t.Errorf("signed by somebody else: %v", err)
+		t.Errorf("signed by another issuer: %v", err)
 	}
 	good := h.issuer.Token("ns", "joins", nil)
 	write(token, good+"\n")

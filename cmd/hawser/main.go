@@ -1,6 +1,5 @@
-// Command hawser is the tool a person types: it makes certificates, shows the
-// whole of Hawser on one machine, and tells its version. Installed as
-// kubectl-hawser it is a plugin of kubectl. The verbs are in internal/cli.
+// Command hawser is the command-line tool: it operates a broker and a hub, makes certificates, and runs a demo
+// of Hawser on one machine. Installed as kubectl-hawser it is a kubectl plugin. The verbs are in internal/cli.
 package main
 
 import (

@@ -17,13 +17,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// config is everything that can be set. The file has these names; a flag wins
-// over the file.
+// config holds all settings. The file uses these names; a flag overrides the file.
 type config struct {
 	SourceID   string `json:"sourceID"`
 	Kubeconfig string `json:"kubeconfig"`
-	// Transport is how the broker is reached: grpc, by what follows, or mqtt, by
-	// the file that TransportConfig names.
+	// Transport is the protocol towards the broker: grpc, with the settings below, or mqtt, with the file in
+	// TransportConfig.
 	Transport       string `json:"transport"`
 	TransportConfig string `json:"transportConfig"`
 	Broker          string `json:"broker"`
@@ -35,10 +34,10 @@ type config struct {
 		ServerName string `json:"serverName"`
 	} `json:"tls"`
 	Insecure bool `json:"insecure"`
-	// Proxy is the HTTP proxy through which the broker is reached, over either transport, as
-	// http://user:password@proxy.example:3128, or none.
+	// Proxy is the HTTP proxy to the broker, for both transports, as http://user:password@proxy.example:3128, or
+	// none.
 	Proxy string `json:"proxy"`
-	// ProxyCAFile is a PEM file of the CAs that sign the certificate of a proxy with https://.
+	// ProxyCAFile is a PEM file of the CAs that sign the certificate of an https:// proxy.
 	ProxyCAFile string `json:"proxyCAFile"`
 
 	ClusterSelector   string `json:"clusterSelector"`
@@ -65,10 +64,9 @@ type config struct {
 	} `json:"webhook"`
 	FeatureGates cmdline.Gates `json:"featureGates"`
 
-	// RegistrationControllers is what hub-source does for the members of a hub that has no registration
-	// controllers.
+	// RegistrationControllers is the configuration of the registration controllers, for a hub that has none.
 	RegistrationControllers membershipConfig `json:"registrationControllers"`
-	// Registration has clusters join this hub over the broker.
+	// Registration is the configuration of clusters that join this hub through the broker.
 	Registration registrationConfig `json:"registration"`
 
 	KubeAPIQPS   float32 `json:"kubeAPIQPS"`
@@ -76,12 +74,12 @@ type config struct {
 
 	cmdline.Output
 
-	// file is the configuration file, "" without; reread reads it anew.
+	// file is the configuration file, "" without one; reread reads it again.
 	file   string
 	reread func() (*config, error)
 }
 
-// The feature gates, called as in Open Cluster Management.
+// The feature gates, named as in Open Cluster Management.
 const (
 	gateCleanUp     = "CleanUpCompletedManifestWork"
 	gateNilExecutor = "NilExecutorValidating"
@@ -101,42 +99,41 @@ func defaults() *config {
 
 func (c *config) addFlags(f *pflag.FlagSet) {
 	cmdline.AddConfigFlag(f)
-	f.StringVar(&c.SourceID, "source-id", c.SourceID, "name of this hub towards the broker, unique per hub: the one that the broker gives to the client certificate; it owns the works, so never change it")
+	f.StringVar(&c.SourceID, "source-id", c.SourceID, "source id of this hub at the broker, unique per hub: the name that the broker assigns to the client certificate. It owns the works, so never change it")
 	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means KUBECONFIG, then the service account of the pod")
-	f.StringVar(&c.Transport, "transport", c.Transport, "how the broker is reached: grpc or mqtt")
-	f.StringVar(&c.TransportConfig, "transport-config", c.TransportConfig, "with mqtt, file that says how to reach the broker, as OCM's mqtt driver has it (brokerHost, topics, caFile, clientCertFile, clientKeyFile, ...); --broker and the TLS files are for grpc")
+	f.StringVar(&c.Transport, "transport", c.Transport, "protocol towards the broker: grpc or mqtt")
+	f.StringVar(&c.TransportConfig, "transport-config", c.TransportConfig, "configuration file of the MQTT connection, as for OCM's mqtt driver (brokerHost, topics, caFile, clientCertFile, clientKeyFile, ...); --broker and the TLS files are for grpc")
 	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the client certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
 	f.StringVar(&c.TLS.CAFile, "ca-file", c.TLS.CAFile, "PEM file of the CAs that sign the broker's certificate; empty means those of the system")
 	f.StringVar(&c.TLS.ServerName, "tls-server-name", c.TLS.ServerName, "name the broker's certificate must have; empty means the host of --broker")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "plaintext; only to a broker on a loopback address")
-	f.StringVar(&c.Proxy, "proxy", c.Proxy, "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or none; empty means the key proxy of --transport-config, then HTTPS_PROXY and NO_PROXY. Everybody on this machine can read a password in a flag: write one into the file")
+	f.StringVar(&c.Proxy, "proxy", c.Proxy, "HTTP proxy to the broker, as http://proxy.example:3128, or none; empty means the key proxy of --transport-config, then HTTPS_PROXY and NO_PROXY. All users of this machine can read a password in a flag: write it into the file")
 	f.StringVar(&c.ProxyCAFile, "proxy-ca-file", c.ProxyCAFile, "PEM file of the CAs that sign the certificate of a proxy with https://; empty means those of the system")
 	f.StringVar(&c.ClusterSelector, "cluster-selector", c.ClusterSelector, "serve only the clusters whose ManagedCluster has these labels, as region=eu,tier!=test; empty means every namespace with works")
 	f.StringVar(&c.NamespaceSelector, "namespace-selector", c.NamespaceSelector, "serve only the clusters whose namespace has these labels; for hubs without ManagedClusters")
 	e := &c.LeaderElection
 	f.BoolVar(&e.Enabled, "leader-elect", e.Enabled, "let one replica at a time work; without it there must be only one")
-	f.StringVar(&e.Identity, "leader-elect-identity", e.Identity, "name of this replica in the Lease, no other replica's; one that a restart in place keeps takes its Lease back at once; empty means the host name and a random part")
+	f.StringVar(&e.Identity, "leader-elect-identity", e.Identity, "name of this replica in the Lease, different from other replicas. If the name survives a restart, the replica takes its Lease back at once. Empty means the host name and a random part")
 	f.StringVar(&e.ResourceName, "leader-elect-resource-name", e.ResourceName, "name of the Lease")
 	f.StringVar(&e.ResourceNamespace, "leader-elect-resource-namespace", e.ResourceNamespace, "namespace of the Lease")
-	f.Var(&e.LeaseDuration, "leader-elect-lease-duration", "how long the other replicas wait for a leader that is silent; longer than the renew deadline")
-	f.Var(&e.RenewDeadline, "leader-elect-renew-deadline", "how long a leader tries to renew before it ends; at least twice the retry period")
+	f.Var(&e.LeaseDuration, "leader-elect-lease-duration", "time that the other replicas wait for a silent leader; longer than the renew deadline")
+	f.Var(&e.RenewDeadline, "leader-elect-renew-deadline", "time that a leader tries to renew before it ends; at least twice the retry period")
 	f.Var(&e.RetryPeriod, "leader-elect-retry-period", "time between attempts to become or stay leader")
-	f.StringVar(&c.StateNamespace, "state-namespace", c.StateNamespace, "namespace of the ConfigMap hawser-hub-source-<source id>, which says how far the broker's statuses are on the hub and whether deletions are withheld; empty keeps that in memory")
+	f.StringVar(&c.StateNamespace, "state-namespace", c.StateNamespace, "namespace of the ConfigMap hawser-hub-source-<source id>, which has the position of statuses and whether deletions are withheld; empty keeps that in memory")
 	f.StringVar(&c.Webhook.Listen, "webhook-listen", c.Webhook.Listen, "host:port of the webhook that checks ManifestWorks, HTTPS; empty switches it off")
 	f.StringVar(&c.Webhook.CertFile, "webhook-cert-file", c.Webhook.CertFile, "PEM file of the webhook's certificate")
 	f.StringVar(&c.Webhook.KeyFile, "webhook-key-file", c.Webhook.KeyFile, "PEM file of its key")
-	f.StringVar(&c.Webhook.ClientCAFile, "webhook-client-ca-file", c.Webhook.ClientCAFile, "PEM file of the CAs that sign the certificate by which the kube-apiserver calls the webhook; empty lets everybody call it who reaches the port")
-	f.IntVar(&c.Webhook.ManifestLimit, "webhook-manifest-limit", c.Webhook.ManifestLimit, "largest sum of the manifests of a work, bytes of their JSON with 2 to 4 more for each; agents take no more than the default, so 1 to 512000")
+	f.StringVar(&c.Webhook.ClientCAFile, "webhook-client-ca-file", c.Webhook.ClientCAFile, "PEM file of the CAs that sign the client certificate of the kube-apiserver for the webhook; empty allows every caller that reaches the port")
+	f.IntVar(&c.Webhook.ManifestLimit, "webhook-manifest-limit", c.Webhook.ManifestLimit, "largest sum of the manifests of a work, in bytes of their JSON plus 2 to 4 for each. Agents accept no more than the default, so 1 to 512000")
 	f.Var(&c.FeatureGates, "feature-gates", c.FeatureGates.Usage())
 	f.Float32Var(&c.KubeAPIQPS, "kube-api-qps", c.KubeAPIQPS, "requests per second to the hub, watches not counted, more than 0")
 	f.IntVar(&c.KubeAPIBurst, "kube-api-burst", c.KubeAPIBurst, "requests to the hub at once, more than 0")
 	c.Output.AddFlags(f)
 }
 
-// load reads the file that --config names, if any, puts the given flags on top
-// and validates the result.
+// load reads the file that --config names, if any, overrides it with the given flags, and validates the result.
 func (c *config) load(f *pflag.FlagSet) error {
 	if err := cmdline.Load(f, c); err != nil {
 		return err
@@ -154,7 +151,7 @@ func (c *config) load(f *pflag.FlagSet) error {
 	return c.validate()
 }
 
-// validate returns everything that is wrong, and what to do about it.
+// validate returns all problems of the settings, each with its remedy.
 func (c *config) validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -187,18 +184,18 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateTransport leaves what says how to reach a broker over grpc alone where
-// that is not used: it may stay, for the way back.
+// validateTransport ignores the grpc settings if grpc is not used, so that they may stay for a later change
+// back.
 func (c *config) validateTransport() []error {
 	switch {
 	case c.Transport == transport.MQTT && c.TransportConfig == "":
-		return []error{errors.New("transport mqtt needs transport-config, the file that says how to reach the broker")}
+		return []error{errors.New("transport mqtt needs transport-config, the configuration file of the MQTT connection")}
 	case c.Transport == transport.MQTT:
 		return nil
 	case c.Transport != transport.GRPC:
 		return []error{fmt.Errorf("transport %q: use %s or %s", c.Transport, transport.GRPC, transport.MQTT)}
 	case c.TransportConfig != "":
-		return []error{errors.New("transport-config is for transport mqtt: over grpc, broker and the TLS files say how to reach the broker")}
+		return []error{errors.New("transport-config is for transport mqtt: for grpc, use broker and the TLS files")}
 	}
 	return c.validateBroker()
 }
@@ -216,7 +213,7 @@ func (c *config) validateBroker() (errs []error) {
 	case c.Insecure && err == nil && !cmdline.Loopback(host):
 		wrong("insecure to %s: plaintext is allowed to a loopback address only, as --broker 127.0.0.1:8090", c.Broker)
 	case !c.Insecure && (c.TLS.CertFile == "" || c.TLS.KeyFile == ""):
-		wrong("TLS needs tls-cert-file and tls-key-file, by which the broker knows this hub; to try things out on this machine, use --insecure with a broker on 127.0.0.1")
+		wrong("TLS needs tls-cert-file and tls-key-file, because the broker identifies this hub by them. To try things out on this machine, use --insecure with a broker on 127.0.0.1")
 	}
 	return errs
 }

@@ -204,8 +204,8 @@ func TestCommand_PrintsVersionAndHelp(t *testing.T) {
 	}
 }
 
-// TestConfig_Proxy: over gRPC and MQTT alike a flag wins over the file. Nobody listens at these proxies;
-// the error tells which one was asked.
+// TestConfig_Proxy: over gRPC and MQTT a flag overrides the file. No program listens at these proxies; the
+// error names the proxy that was used.
 func TestConfig_Proxy(t *testing.T) {
 	for name, c := range map[string]struct {
 		file string

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
-// What deploy/ ships is read by the loader that the program uses, and belongs
-// together: the broker knows this source by the name it gives itself.
+// The program's loader reads the files of deploy/, and they match: the broker's rules know this source by the
+// name in its own configuration.
 func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 	cfg, err := load(deployfiles.Args(t, "../..", "hub-source")...)
 	if err != nil {
@@ -54,7 +54,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("no rule of deploy/broker makes anybody source %q", cfg.SourceID)
+	t.Errorf("no rule of deploy/broker gives the identity of source %q", cfg.SourceID)
 }
 
 // The hub-source that clusters join through says the same, and that they do.
@@ -77,7 +77,7 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 	}
 }
 
-// What deploy/ tells the hub about the webhook is what the program serves.
+// The webhook configuration in deploy/ matches what the program serves.
 func TestWebhook_IsWhatDeployShips(t *testing.T) {
 	data, err := os.ReadFile("../../deploy/hub-source/webhook.yaml")
 	if err != nil {

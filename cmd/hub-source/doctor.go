@@ -21,13 +21,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 )
 
-const doctorLong = `Walk the ways of this hub-source step by step, and say what fails: to the broker files,
-name, proxy, TCP, TLS, clock, identity, authorization, round trip; then the API of the
-hub, the definitions and the rights there.
+const doctorLong = `Check the connections of this hub-source step by step, and report the first failure: to
+the broker files, name, proxy, TCP, TLS, clock, identity, authorization, round trip; then
+the API of the hub, the definitions and the rights there.
 
-It stops at the first step that fails and says what to do, in words for whoever runs the
-network. It changes nothing, and a hub-source that runs is not disturbed. Without flags it
-has those of the hub-source whose container it is started in:
+It stops at the first step that fails and prints the remedy, in a form that you can
+forward to the network team. It changes nothing, and does not disturb a running hub-source.
+Without flags it uses those of the hub-source in whose container it is started:
 
   kubectl -n hawser exec deploy/hawser-hub-source -- /hawser-hub-source doctor`
 
@@ -45,7 +45,7 @@ func newDoctor(stdout io.Writer) *cobra.Command {
 	})
 }
 
-// ways is everything that hub-source needs to reach.
+// ways returns all connections of hub-source.
 func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	w := doctor.Path{Insecure: c.Insecure, Timeout: step}
 	filter := transport.Filter{Source: c.SourceID, DataType: codec.ManifestBundles}
@@ -62,7 +62,7 @@ func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	w.Calls = doctor.Subscriber{
 		Filter: filter,
 		Hello:  func(context.Context) transport.Hello { return transport.Hello{Protocol: transport.Protocol} },
-		Denied: fmt.Sprintf("the broker knows who this is, and it may not be source %s: use the certificate of that source, or correct sourceID, or the rules in the broker's configuration", c.SourceID),
+		Denied: fmt.Sprintf("the broker knows this identity, but it may not be source %s. Use the certificate of that source, or correct sourceID, or the rules in the broker's configuration", c.SourceID),
 	}.Calls()
 	for _, s := range c.check().Steps() {
 		w.Calls = append(w.Calls, doctor.Step(s.Name, s.Look))
@@ -70,7 +70,7 @@ func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	return w, nil
 }
 
-// check is what hub-source needs of its hub.
+// check returns hub-source's requirements on its hub.
 func (c *config) check() kubeconfig.Check {
 	works := schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "manifestworks"}
 	verbs := []string{"get", "list", "watch", "patch"}
@@ -102,6 +102,6 @@ func (c *config) check() kubeconfig.Check {
 	return kubeconfig.Check{
 		Name: "hub API", Definitions: []schema.GroupVersionResource{works}, Rights: rights,
 		Load:  func() (*rest.Config, error) { return kubeconfig.Load(c.Kubeconfig, "kubeconfig") },
-		Grant: "whoever runs the hub applies deploy/hub-source and deploy/crds/manifestworks.yaml, or runs hawser install hub",
+		Grant: "the administrator of the hub applies deploy/hub-source and deploy/crds/manifestworks.yaml, or runs hawser install hub",
 	}
 }

@@ -1,6 +1,5 @@
-// Command hawser-hub-source carries the ManifestWorks of a hub to the broker and
-// brings their status back. Flags and configuration file are in config.go, what
-// is started in serve.go; the rest is internal/hubsource.
+// Command hawser-hub-source publishes the ManifestWorks of a hub to the broker and writes their status back.
+// Flags and configuration file are in config.go, the start in serve.go. The rest is internal/hubsource.
 package main
 
 import (
@@ -16,7 +15,7 @@ const program = "hawser-hub-source"
 
 func main() { os.Exit(cmdline.Main(program, command)) }
 
-// command is the program: without a verb it serves until ctx ends.
+// command is the program; without a verb it serves until ctx ends.
 func command(stdout, stderr io.Writer) *cobra.Command {
 	cfg := defaults()
 	root := cmdline.Command(program, "Deliver the ManifestWorks of a hub through a broker", stdout, stderr, func(cmd *cobra.Command) error {

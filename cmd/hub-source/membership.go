@@ -19,23 +19,23 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// membershipConfig is what hub-source does for the members of the hub: namespace, Lease and
-// conditions of each, approval and signing of their certificates.
+// membershipConfig configures the registration controllers: namespace, Lease and conditions of each cluster,
+// approval and signing of certificates.
 type membershipConfig struct {
-	// Mode says whether: off, on, or auto, which is on unless Open Cluster Management's
-	// registration controllers are found on the hub.
+	// Mode is whether hub-source runs these controllers: off, on, or auto, which is on unless Open Cluster
+	// Management's registration controllers are found on the hub.
 	Mode clustercontroller.Mode `json:"mode"`
-	// Signer is the CA that signs the certificates of clusters. Without one nobody here does.
+	// Signer is the CA that signs the certificates of clusters. Without it hub-source does not sign.
 	Signer struct {
 		// CertFile is the PEM file of the CA's certificate. It is read for each certificate.
 		CertFile string `json:"certFile"`
 		// KeyFile is the PEM file of its key.
 		KeyFile string `json:"keyFile"`
-		// Duration is for how long a certificate is valid, unless its CSR asks for less.
+		// Duration is the validity of a certificate, unless its CSR requests less.
 		Duration cmdline.Duration `json:"duration"`
 	} `json:"signer"`
-	// AutoApprovedUsers are users of the hub, as system:serviceaccount:NAMESPACE:NAME, whose
-	// clusters are accepted and approved without a person, once, and before they have joined.
+	// AutoApprovedUsers are users of the hub, as system:serviceaccount:NAMESPACE:NAME, whose clusters are accepted
+	// and approved automatically, once, and before they have joined.
 	AutoApprovedUsers []string `json:"autoApprovedUsers"`
 }
 
@@ -47,7 +47,7 @@ func defaultMembership() (c membershipConfig) {
 
 func (c *membershipConfig) validate() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	switch c.Mode { // on and off without quotes are booleans to YAML
+	switch c.Mode { // unquoted on and off are booleans in YAML
 	case "true":
 		c.Mode = clustercontroller.On
 	case "false":
@@ -57,7 +57,7 @@ func (c *membershipConfig) validate() (errs []error) {
 		wrong("registrationControllers.mode %q: use %s, %s or %s", c.Mode, clustercontroller.Auto, clustercontroller.On, clustercontroller.Off)
 	}
 	if (c.Signer.CertFile == "") != (c.Signer.KeyFile == "") {
-		wrong("registrationControllers.signer: a CA needs certFile and keyFile; without both, nobody here signs")
+		wrong("registrationControllers.signer: a CA needs certFile and keyFile; without both, hub-source does not sign")
 	}
 	if c.Signer.Duration <= 0 {
 		wrong("registrationControllers.signer.duration %s: use a positive time, as %s", time.Duration(c.Signer.Duration), clustercontroller.DefaultDuration)
@@ -70,7 +70,7 @@ func (c *membershipConfig) validate() (errs []error) {
 	return errs
 }
 
-// rights are those that deploy/hub-source-registration/membership.yaml grants.
+// rights returns the rights that deploy/hub-source-registration/membership.yaml grants.
 func (c *membershipConfig) rights() []kubeconfig.Right {
 	if c.Mode == clustercontroller.Off {
 		return nil
@@ -96,13 +96,13 @@ func (c *membershipConfig) rights() []kubeconfig.Right {
 	}
 }
 
-// addMembership has the members looked after while this replica leads. broker is the way on which
-// their agents come, nil if they come on others.
+// addMembership makes the leading replica run the registration controllers. broker is the registration server
+// of agents, nil if they join in another way.
 func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker *registration.Server) error {
 	if c.RegistrationControllers.Mode == clustercontroller.Off {
 		return nil
 	}
-	// Members have a rate of their own: neither waits behind the other's storms.
+	// The controllers have their own rate limit, so that neither they nor works wait behind the other.
 	reach := rest.CopyConfig(hub)
 	kube, err := kubernetes.NewForConfig(reach)
 	clusters, err2 := clusterversioned.NewForConfig(reach)

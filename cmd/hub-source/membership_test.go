@@ -51,7 +51,7 @@ registrationControllers:
 	}
 }
 
-// TestConfig_MembershipOfTheDocumentation: the example in docs/join.md is read, and accepts somebody.
+// TestConfig_MembershipOfTheDocumentation: the example in docs/join.md is valid, and auto-approves a user.
 func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/join.md")
 	if err != nil {
@@ -74,6 +74,6 @@ func TestMembership_HasTheRightsItNeeds(t *testing.T) {
 	c := membershipConfig{Mode: clustercontroller.Auto}
 	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/membership.yaml", c.rights(), deployfiles.Without{})
 	if c.Mode = clustercontroller.Off; len(c.rights()) > 0 {
-		t.Error("rights are asked for that nobody needs")
+		t.Error("rights are requested that are not needed")
 	}
 }

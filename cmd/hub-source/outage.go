@@ -12,13 +12,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// outage tells people with kubectl that the broker cannot be reached, and why: in Events about the Lease
-// of hub-source. Works do not say it, because none of them is to blame, and there may be many.
+// outage writes Events about the Lease of hub-source when the broker cannot be reached, with the reason, for
+// users of kubectl. Works get no Event, because none is the cause and there may be many.
 type outage struct {
 	transport.Dialer
 	events typedcorev1.EventsGetter
 	lease  corev1.ObjectReference
-	// failed has the latest error that was not told yet.
+	// failed has the latest error without an Event.
 	failed chan error
 }
 
@@ -28,19 +28,19 @@ func newOutage(d transport.Dialer, events typedcorev1.EventsGetter, namespace, n
 	}}
 }
 
-// Dial is that of the broker's dialer.
+// Dial implements transport.Dialer with the broker's dialer, and records its error.
 func (o *outage) Dial(ctx context.Context) (transport.Conn, error) {
 	c, err := o.Dialer.Dial(ctx)
 	if err != nil && ctx.Err() == nil {
 		select {
 		case o.failed <- err:
-		default: // the one before is being told
+		default: // the previous error is being written
 		}
 	}
 	return c, err
 }
 
-// Run writes Events until ctx ends. The same one again raises its count.
+// Run writes Events until ctx ends. A repeated Event increments its count.
 func (o *outage) Run(ctx context.Context) error {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	defer b.Shutdown()

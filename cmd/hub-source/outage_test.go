@@ -17,7 +17,7 @@ import (
 type unreachable struct{}
 
 func (unreachable) Dial(context.Context) (transport.Conn, error) {
-	return nil, &transport.Error{Code: transport.CodeUnavailable, Message: "tcp: nobody listens at broker.example:8090"}
+	return nil, &transport.Error{Code: transport.CodeUnavailable, Message: "tcp: no program listens at broker.example:8090"}
 }
 
 // A broker that cannot be reached is one Event about the Lease, with the reason and the next step.
@@ -44,7 +44,7 @@ func TestOutage_IsReportedOnTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := events[0]
-	if e.Type != corev1.EventTypeWarning || e.InvolvedObject.Kind != "Lease" || !strings.Contains(e.Message, "nobody listens at broker.example:8090") || !strings.Contains(e.Message, "hawser-hub-source doctor") {
+	if e.Type != corev1.EventTypeWarning || e.InvolvedObject.Kind != "Lease" || !strings.Contains(e.Message, "no program listens at broker.example:8090") || !strings.Contains(e.Message, "hawser-hub-source doctor") {
 		t.Errorf("it says %+v", e)
 	}
 	stopped, stop := context.WithCancel(ctx)

@@ -19,21 +19,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// registrationConfig is what hub-source serves besides works: clusters that join.
+// registrationConfig configures the service for clusters that join.
 type registrationConfig struct {
-	// Enabled is whether clusters join this hub over the broker, whose configuration names this
-	// source in registration.source.
+	// Enabled is whether clusters join this hub through the broker, whose configuration names this source in
+	// registration.source.
 	Enabled bool `json:"enabled"`
-	// CustomSigners are the signers of which add-ons may ask for certificates, besides
+	// CustomSigners are the signers whose certificates add-ons may request, besides
 	// kubernetes.io/kube-apiserver-client.
 	CustomSigners []string `json:"customSigners"`
-	// AccessReviews is whether the hub is asked, before anything is done for a cluster, if whoever
-	// asks has the right to do it: true, false, or auto, which is true where the registration
-	// controllers of Open Cluster Management are found. These make roles for clusters; without
-	// them nobody would have any.
+	// AccessReviews is whether hub-source checks the rights of a requester on the hub before it acts for a cluster:
+	// true, false, or auto. auto is true if the registration controllers of Open Cluster Management are found,
+	// because these create roles for clusters. Without them no cluster has such rights.
 	AccessReviews registration.AccessReviews `json:"accessReviews"`
-	// MaxPending is how many clusters may wait for being accepted that one account asked for, and how many of
-	// its certificate requests for a decision. Beyond that, and beyond twice that of all accounts, no more are taken.
+	// MaxPending is the maximum number of pending clusters per requesting account, and of its undecided certificate
+	// requests. Twice that is the limit of all accounts. More are rejected.
 	MaxPending int `json:"maxPending"`
 }
 
@@ -61,7 +60,7 @@ func (c *registrationConfig) validate(over string) (errs []error) {
 	return errs
 }
 
-// registrationRights are what hub-source needs on the hub for that.
+// registrationRights returns hub-source's rights on the hub for registration.
 func registrationRights() []kubeconfig.Right {
 	const clusters, addOns, roles = "cluster.open-cluster-management.io", "addon.open-cluster-management.io", "rbac.authorization.k8s.io"
 	return []kubeconfig.Right{
@@ -86,8 +85,7 @@ func registrationRights() []kubeconfig.Right {
 	}
 }
 
-// addRegistration has registration served while this replica leads, if it is enabled; else it
-// returns nil.
+// addRegistration makes the leading replica serve registration, if it is enabled; otherwise it returns nil.
 func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*registration.Server, error) {
 	if !c.Registration.Enabled {
 		return nil, nil //nolint:nilnil // it need not be
@@ -115,7 +113,7 @@ func (c *config) addRegistration(hub *rest.Config, into *hubsource.Config) (*reg
 	return s, nil
 }
 
-// both tells two sessions of what one channel tells.
+// both forwards the signals of one channel to two sessions.
 type both struct {
 	changed       <-chan struct{}
 	first, second taskgroup.Bell
@@ -125,7 +123,7 @@ func newBoth(changed <-chan struct{}) *both {
 	return &both{changed, taskgroup.NewBell(), taskgroup.NewBell()}
 }
 
-// Run does so until ctx ends.
+// Run forwards signals until ctx ends.
 func (b *both) Run(ctx context.Context) error {
 	for {
 		select {

@@ -50,11 +50,11 @@ func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
 	grpc := []string{"--source-id=hub", "--insecure", "--broker=127.0.0.1:1"}
 	for name, c := range map[string]struct{ file, want string }{
 		"over MQTT":           {"transport: mqtt\ntransportConfig: x\nregistration: {enabled: true}\n", "with transport mqtt they cannot"},
-		"nobody waits":        {"registration: {enabled: true, maxPending: 0}\n", "use a positive number"},
+		"no pending clusters": {"registration: {enabled: true, maxPending: 0}\n", "use a positive number"},
 		"a signer of another": {"registration: {customSigners: [open-cluster-management.io/grpc]}\n", "is not the name of an add-on's signer"},
 		"no signer":           {"registration: {customSigners: ['a b']}\n", "is not the name of an add-on's signer"},
 		"asked perhaps":       {"registration: {accessReviews: perhaps}\n", "use auto, true or false"},
-		"a word of nobody":    {"registration: {on: true}\n", "on"},
+		"an unknown key":      {"registration: {on: true}\n", "on"},
 	} {
 		if _, err := loaded(t, c.file, grpc...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -68,7 +68,7 @@ func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// A change of files reaches both sessions, also one that is told twice before they look.
+// A change of files reaches both sessions, also if it is signalled twice before they read it.
 func TestBoth_ReportsEachSession(t *testing.T) {
 	changed := make(chan struct{})
 	b := newBoth(changed)

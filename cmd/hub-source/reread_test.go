@@ -69,7 +69,7 @@ func TestDialer_UsesTheFileAsItIsNow(t *testing.T) {
 				return err
 			}
 			if err := dial(); err == nil {
-				t.Fatal("connected to nobody")
+				t.Fatal("connected without a broker")
 			}
 			for _, content := range []string{c.text(server.Addr, cert), "not: [closed", c.text(server.Addr, "none.crt")} {
 				write(content)

@@ -98,8 +98,8 @@ func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.We
 	if err != nil {
 		return nil, err
 	}
-	// Each question is due to a request that the kube-apiserver has admitted: it
-	// waits neither behind statuses nor for a rate of our own.
+	// Each review belongs to a request that the kube-apiserver has admitted. It must not wait behind statuses or a
+	// rate limit.
 	requesting := rest.CopyConfig(hub)
 	requesting.QPS = -1
 	access, err := authorizationv1.NewForConfig(requesting)
@@ -116,8 +116,7 @@ func (c *config) webhook(hub *rest.Config, source hubsource.Config) (*webhook.We
 	})
 }
 
-// watch looks at the files by which the broker knows hub-source, and hub-source the broker,
-// and at that which names them.
+// watch watches the certificate and CA files of the broker connection, and the file that names them.
 func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
 	if c.Transport == transport.MQTT {
 		return transportmqtt.Watch(c.TransportConfig, c.Insecure, registry, log)
@@ -132,7 +131,7 @@ func (c *config) watch(registry prometheus.Registerer, log *slog.Logger) (*ident
 	return identity.NewWatch(w)
 }
 
-// way is what of the configuration says how to reach the broker over grpc.
+// way is the part of the configuration with the grpc connection to the broker.
 type way struct {
 	Broker, CA, Cert, Key, ServerName string
 	Insecure                          bool
@@ -143,7 +142,7 @@ func (w way) driver() identity.Driver {
 	return identity.Driver{CAFile: w.CA, ClientCertFile: w.Cert, ClientKeyFile: w.Key, ProxyCAFile: w.Proxy.CAFile}
 }
 
-// way reads it as it is now.
+// way returns the current values.
 func (c *config) way() (way, error) {
 	now, err := c.reread()
 	if err != nil {
@@ -155,7 +154,7 @@ func (c *config) way() (way, error) {
 	return way{now.Broker, now.TLS.CAFile, now.TLS.CertFile, now.TLS.KeyFile, now.TLS.ServerName, now.Insecure, now.proxy()}, nil
 }
 
-// dialer reaches the broker as the configuration says.
+// dialer returns the dialer of the configured broker.
 func (c *config) dialer(registry prometheus.Registerer, log *slog.Logger) (transport.Dialer, error) {
 	if c.Transport == transport.MQTT {
 		return c.overMQTT(registry, log)
@@ -171,7 +170,7 @@ func (c *config) dialer(registry prometheus.Registerer, log *slog.Logger) (trans
 		}
 		return transportgrpc.NewDialer(o)
 	}, func(err error) {
-		log.Error("the configuration cannot be used, what it said of the broker before stays in use", "err", err)
+		log.Error("the configuration is invalid; the previous settings of the broker connection stay in use", "err", err)
 	})
 }
 
@@ -182,7 +181,7 @@ func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (tra
 	}
 	r, err := transportmqtt.Reread(c.TransportConfig, transport.Filter{Source: c.SourceID}, c.Insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
 		if len(f.Unknown) > 0 {
-			log.Warn("keys of the transport configuration that mean nothing here", "file", c.TransportConfig, "keys", f.Unknown)
+			log.Warn("unknown keys in the transport configuration are ignored", "file", c.TransportConfig, "keys", f.Unknown)
 		}
 		o.Metrics, o.Proxy = metrics, c.proxy().Or(o.Proxy)
 		return nil
@@ -190,11 +189,11 @@ func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (tra
 	if err != nil {
 		return nil, fmt.Errorf("transport-config: %w", err)
 	}
-	c.Broker = r.Current().BrokerHost // for people
+	c.Broker = r.Current().BrokerHost // for display
 	return r, nil
 }
 
-// reachHub fills in the clients of the hub, and returns how it is reached.
+// reachHub fills in the clients of the hub, and returns their configuration.
 func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 	hub, err := kubeconfig.Load(c.Kubeconfig, "kubeconfig")
 	if err != nil {
@@ -217,7 +216,7 @@ func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 			return nil, fmt.Errorf("reach the hub: %w", err)
 		}
 	}
-	// Events are written one at a time, and wait for nothing that matters.
+	// Events are written one at a time, with their own low rate.
 	events := rest.CopyConfig(hub)
 	events.QPS = -1
 	if into.Events, err = corev1.NewForConfig(events); err != nil {
@@ -226,7 +225,7 @@ func (c *config) reachHub(into *hubsource.Config) (*rest.Config, error) {
 	if !c.LeaderElection.Enabled {
 		return hub, nil
 	}
-	// Renewing the lease must not wait behind everything else.
+	// Lease renewals must not wait behind other requests.
 	leases := rest.CopyConfig(hub)
 	leases.QPS, leases.Burst = 5, 10
 	into.Election, err = c.election(leases, into.History, into.Log)

@@ -16,8 +16,8 @@ import (
 // etcd takes no object above this size, so that a hub has no larger works.
 const largestObject = 1536 << 10
 
-// The largest work that a hub can have, by its manifests and by everything else,
-// is an event that a broker takes, as deploy/ configures it, and an agent reads.
+// The largest work that a hub can have, by its manifests and all other fields, fits into an event. A broker as
+// configured in deploy/ accepts it, and an agent reads it.
 func TestRules_WhatIsAdmittedCanBeDelivered(t *testing.T) {
 	work := workOf(sized(t, "a", 256000), sized(t, "b", manifestwork.MaxManifestsSize-256000-2*4))
 	work.Annotations = map[string]string{"note": strings.Repeat("n", 200<<10)}

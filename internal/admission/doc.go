@@ -1,11 +1,10 @@
-// Package admission decides whether a hub takes a ManifestWork: the rules of
-// Open Cluster Management's webhook, in its order and with its texts.
+// Package admission decides whether a hub admits a ManifestWork. It has the rules of Open Cluster Management's
+// webhook, in the same order and with the same texts.
 //
-// It is pure. [Decode] reads what a kube-apiserver asks, [Rules.Check] says what
-// can be said without asking anybody, and [Encode] writes the answer. Whether
-// somebody may use an executor only the hub knows: Check returns the question as
-// an [Executor], and package webhook puts it.
+// It is pure. [Decode] reads the request of a kube-apiserver, [Rules.Check] applies the rules that need no
+// other request, and [Encode] writes the answer. Only the hub knows whether a user may use an executor. Check
+// returns that question as an [Executor], and package webhook sends it.
 //
-// What is admitted can be delivered: no rule of an agent about a work as a whole
-// is stricter, see the fuzz target of this package.
+// An admitted work can be delivered: no rule of an agent about a work as a whole is stricter. See the fuzz
+// target of this package.
 package admission

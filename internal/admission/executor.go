@@ -9,23 +9,23 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// executeAs is the verb that allows to use an executor.
+// executeAs is the verb of the right to use an executor.
 const executeAs = "execute-as"
 
-// agentAccount is the service account, in no namespace, that stands for the
-// agent itself as the executor of works that name none.
+// agentAccount is the service account, without a namespace, that stands for the agent as the executor of works
+// without an executor.
 const agentAccount = "klusterlet-work-sa"
 
-// Executor asks whether a user may create works that are applied with the rights
-// of a service account of their cluster.
+// Executor is the question whether a user may create works that are applied with the rights of a service
+// account of their cluster.
 type Executor struct {
 	user                     authenticationv1.UserInfo
 	workNamespace            string
 	saNamespace, accountName string
 }
 
-// executor returns what is to be asked about the executor of a work, nil when
-// nothing is, and what is wrong with the executor in itself.
+// executor returns the question about the executor of a work, nil if there is none. problem is what is wrong
+// with the executor itself, "" for nothing.
 func (r Rules) executor(req *admissionv1.AdmissionRequest, work *workv1.ManifestWork) (e *Executor, problem string) {
 	e = &Executor{user: req.UserInfo, workNamespace: req.Namespace, accountName: agentAccount}
 	switch x := work.Spec.Executor; {
@@ -40,7 +40,7 @@ func (r Rules) executor(req *admissionv1.AdmissionRequest, work *workv1.Manifest
 	return e, ""
 }
 
-// Review is the question as the hub's API takes it.
+// Review returns the question in the form of the hub's API.
 func (e *Executor) Review() *authorizationv1.SubjectAccessReview {
 	var extra map[string]authorizationv1.ExtraValue
 	if e.user.Extra != nil {
@@ -58,7 +58,7 @@ func (e *Executor) Review() *authorizationv1.SubjectAccessReview {
 	}}
 }
 
-// Denial is what a user reads to whom the hub says no.
+// Denial returns the message for a user without the right.
 func (e *Executor) Denial() string {
 	return fmt.Sprintf("user %s cannot manipulate the Manifestwork with executor %s/%s in namespace %s",
 		e.user.Username, e.saNamespace, e.accountName, e.workNamespace)

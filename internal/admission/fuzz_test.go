@@ -15,9 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// FuzzReview: whatever a client of the port sends is refused, or answered by a
-// review of the same UID; and what is admitted is a work that no agent calls
-// invalid.
+// FuzzReview: any request of a client is refused, or answered by a review of the same UID. No agent finds an
+// admitted work invalid.
 func FuzzReview(f *testing.F) {
 	review := func(req *admissionv1.AdmissionRequest) []byte {
 		return marshal(f, &admissionv1.AdmissionReview{

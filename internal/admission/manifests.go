@@ -10,9 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// checkManifests returns which objects the manifests are about, and the first
-// thing that is wrong with them, "" when nothing is. Order and texts are those of
-// Open Cluster Management; of one object that is too large alone, advice follows.
+// checkManifests returns the objects of the manifests, and the first problem, "" if there is none. Order and
+// texts are those of Open Cluster Management. For one object that is too large alone, advice follows.
 func (r Rules) checkManifests(work *workv1.ManifestWork) (objects []identifier, problem string) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) == 0 {
@@ -43,11 +42,10 @@ func (r Rules) checkManifests(work *workv1.ManifestWork) (objects []identifier, 
 	return objects, ""
 }
 
-// identifier says which object a manifest is about.
+// identifier identifies the object of a manifest.
 type identifier struct{ apiVersion, kind, namespace, name string }
 
-// identify reads one manifest; problem is what is wrong with it, "" when nothing
-// is.
+// identify reads one manifest; problem is what is wrong with it, "" for nothing.
 func identify(raw []byte) (id identifier, problem string) {
 	var o unstructured.Unstructured
 	if err := o.UnmarshalJSON(raw); err != nil {
@@ -62,12 +60,12 @@ func identify(raw []byte) (id identifier, problem string) {
 	return identifier{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}, ""
 }
 
-// mostWarnings is how many warnings a work gets: a person reads them.
+// mostWarnings is the limit of warnings for a work: a person reads them.
 const mostWarnings = 8
 
-// warnings tells what the rules let pass and no cluster can take as it is meant:
-// one object in two versions of its API. objects are those of checkManifests;
-// names and namespaces that cannot be, the hub's schema refuses.
+// warnings returns warnings about manifests that the rules admit and no cluster can apply as intended: one
+// object in two versions of its API. objects are those of checkManifests. The schema of the hub refuses
+// impossible names and namespaces.
 func warnings(objects []identifier) (reported []string) {
 	type object struct {
 		schema.GroupKind

@@ -12,20 +12,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// reviews knows the one version that is spoken.
+// reviews contains the one supported version.
 var reviews = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	if err := admissionv1.AddToScheme(s); err != nil {
-		panic(err) // two types of one name, which no input can bring about
+		panic(err) // two types of one name, which no input can cause
 	}
 	return s
 }()
 
 var serializer = json.NewSerializerWithOptions(json.DefaultMetaFactory, reviews, reviews, json.SerializerOptions{})
 
-// Decode reads an AdmissionReview, JSON of version admission.k8s.io/v1. The
-// request has a UID. An error says what is wrong with body, which can then not
-// be answered by a review.
+// Decode reads an AdmissionReview, JSON of version admission.k8s.io/v1. The request has a UID. An error
+// describes what is wrong with body; then no review can answer it.
 func Decode(body []byte) (*admissionv1.AdmissionRequest, error) {
 	o, _, err := serializer.Decode(body, nil, nil)
 	if err != nil {
@@ -38,21 +37,21 @@ func Decode(body []byte) (*admissionv1.AdmissionRequest, error) {
 	return review.Request, nil
 }
 
-// Response is the end of a request.
+// Response is the answer to a request.
 type Response struct {
-	// Status says why the work is refused, nil when it is admitted.
+	// Status is why the work is refused, nil if it is admitted.
 	Status   *metav1.Status
 	Warnings []string
 }
 
-// Refused is the verdict on a work that breaks a rule: 400, BadRequest.
+// Refused returns the response for a work that breaks a rule: 400, BadRequest.
 func Refused(problem string, warnings []string) Response {
 	status := apierrors.NewBadRequest(problem).Status()
 	return Response{Status: &status, Warnings: warnings}
 }
 
-// Unanswered is the verdict on a work about which the hub could not be asked:
-// 500, InternalError. The same request may be admitted a moment later.
+// Unanswered returns the response if the hub could not be asked: 500, InternalError. The same request may be
+// admitted a moment later.
 func Unanswered(err error) Response {
 	status := apierrors.NewInternalError(err).Status()
 	return Response{Status: &status}

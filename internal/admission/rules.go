@@ -13,37 +13,33 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// Resource is the plural name of what is checked, in the API group
-// work.open-cluster-management.io.
+// Resource is the plural name of the checked resource, in the API group work.open-cluster-management.io.
 const Resource = "manifestworks"
 
-// Rules say what a ManifestWork has to keep to.
+// Rules are the rules for ManifestWorks.
 type Rules struct {
-	// ManifestLimit is the most that the manifests of a work may count together,
-	// as manifestwork.ManifestsSize counts them: 1 to
-	// manifestwork.MaxManifestsSize. Agents take no more than that.
+	// ManifestLimit is the largest total size of the manifests of a work, as manifestwork.ManifestsSize counts it:
+	// 1 to manifestwork.MaxManifestsSize. Agents accept no more than that.
 	ManifestLimit int
-	// CheckNilExecutor asks whether a user may create works without an executor,
-	// too. Such works run with all rights of the agent.
+	// CheckNilExecutor also checks whether a user may create works without an executor. Such works run with all
+	// rights of the agent.
 	CheckNilExecutor bool
-	// CleansUp: completed works are deleted when their time is over. Where they
-	// are not, somebody who asks for it gets a warning.
+	// CleansUp: completed works are deleted after their time to live. If false, a user who sets that time gets a
+	// warning.
 	CleansUp bool
 }
 
-// Answer is what is decided about one request.
+// Answer is the decision about one request.
 type Answer struct {
-	// Problem is why the work is refused, "" when nothing is wrong with it.
+	// Problem is why the work is refused, "" if nothing is wrong with it.
 	Problem string
-	// Executor is what the hub has to be asked before the work is admitted; nil
-	// when nothing is left to ask.
+	// Executor is the question to the hub before the work is admitted, nil if there is none.
 	Executor *Executor
-	// Warnings are for the person who sent the request, refused or not.
+	// Warnings are for the user who sent the request, refused or not.
 	Warnings []string
 }
 
-// Check looks at one request. What is neither created nor updated is admitted
-// unseen, and so is a status.
+// Check checks one request. It admits a status, and other operations than create and update, without a check.
 func (r Rules) Check(req *admissionv1.AdmissionRequest) Answer {
 	if req.Operation != admissionv1.Create && req.Operation != admissionv1.Update || req.SubResource != "" {
 		return Answer{}
@@ -65,9 +61,8 @@ func (r Rules) Check(req *admissionv1.AdmissionRequest) Answer {
 	return r.check(req, work, old)
 }
 
-// check looks at a work; old is nil when it is new. A change that leaves the
-// manifests alone is not held against them: works that were there before their
-// rule must be able to lose their finalizer.
+// check checks a work; old is nil for a new one. Unchanged manifests are not checked: a work from before a rule
+// must be able to lose its finalizer.
 func (r Rules) check(req *admissionv1.AdmissionRequest, work, old *workv1.ManifestWork) Answer {
 	var a Answer
 	if old == nil || !sameManifests(old, work) {
@@ -99,7 +94,7 @@ func sameManifests(a, b *workv1.ManifestWork) bool {
 		func(a, b workv1.Manifest) bool { return bytes.Equal(a.Raw, b.Raw) })
 }
 
-// ttlWarning tells somebody who sets a time to live that nobody looks at it.
+// ttlWarning returns a warning for a user who sets a time to live on a hub that ignores it.
 func (r Rules) ttlWarning(work, old *workv1.ManifestWork) string {
 	ttl := func(w *workv1.ManifestWork) *int64 {
 		if w == nil || w.Spec.DeleteOption == nil {
@@ -114,7 +109,7 @@ func (r Rules) ttlWarning(work, old *workv1.ManifestWork) string {
 	return "spec.deleteOption.ttlSecondsAfterFinished has no effect: this hub does not clean up completed works (feature gate CleanUpCompletedManifestWork)"
 }
 
-// ValidateLimit returns why a limit cannot be used as Rules.ManifestLimit.
+// ValidateLimit returns an error if a limit cannot be used as Rules.ManifestLimit.
 func ValidateLimit(bytes int) error {
 	if bytes < 1 || bytes > manifestwork.MaxManifestsSize {
 		return fmt.Errorf("%d bytes: use 1 to %d, which is the most that agents take", bytes, manifestwork.MaxManifestsSize)

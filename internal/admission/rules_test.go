@@ -129,8 +129,8 @@ func slicesOf(manifest string, n int) []string {
 	return strings.Split(strings.Repeat(manifest+"\n", n)[:n*(len(manifest)+1)-1], "\n")
 }
 
-// A work that breaks a rule which came later still loses its finalizer and gets
-// labels; only what somebody changes in its manifests has to be right.
+// A work that breaks a later rule still loses its finalizer and gets labels; only changed manifests have to
+// follow the rule.
 func TestRules_LeaveUnchangedManifestsAlone(t *testing.T) {
 	for name, old := range map[string]*workv1.ManifestWork{
 		"empty": workOf(), "twice the same": workOf(configMap, configMap), "no name": workOf(`{"kind":"Secret"}`),
@@ -217,7 +217,7 @@ func TestRules_CheckExecuteAs(t *testing.T) {
 		})
 	}
 	if got := rules().Check(request(t, with(simple, func(w *workv1.ManifestWork) { w.Spec.Executor = &workv1.ManifestWorkExecutor{} }), nil)); got.Problem != "executor service account can not be nil" {
-		t.Errorf("an executor that is nobody: %+v", got)
+		t.Errorf("an executor without a subject: %+v", got)
 	}
 }
 
@@ -240,12 +240,12 @@ func TestExecutor_IsReviewedInFull(t *testing.T) {
 		t.Errorf("the question (-want +got):\n%s", diff)
 	}
 	if got, want := e.Denial(), "user jane cannot manipulate the Manifestwork with executor apps/deployer in namespace cluster1"; got != want {
-		t.Errorf("told %q, want %q", got, want)
+		t.Errorf("the denial is %q, want %q", got, want)
 	}
 }
 
-// What Open Cluster Management admits is admitted here too; where no cluster can
-// do what is meant, the user is told.
+// Everything that Open Cluster Management admits is admitted here too. If no cluster can do what is intended,
+// the user gets a warning.
 func TestRules_WarnOfWhatNoClusterTakes(t *testing.T) {
 	object := func(apiVersion, namespace, name string) string {
 		return fmt.Sprintf(`{"apiVersion":%q,"kind":"Deployment","metadata":{"name":%q,"namespace":%q}}`, apiVersion, name, namespace)

@@ -33,7 +33,8 @@ func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.Withhel
 	return works
 }
 
-// TestApprove_DeletesWhatIsWithheld in the source's name, and only that.
+// TestApprove_DeletesWhatIsWithheld checks that an approval deletes the withheld works on behalf of the source,
+// and no others.
 func TestApprove_DeletesWhatIsWithheld(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -86,7 +87,7 @@ func TestApprove_DeletesWhatIsWithheld(t *testing.T) {
 			t.Errorf("all is decided: %s", diff)
 		}
 		w.wantCode(approve("src", "c1", withheld[300:]...), transport.CodeConflict)
-		// The source hears of it as of any deletion.
+		// The source gets it as for any deletion.
 		w.put(agent.peer, w.event(report{id: ids[1], version: 3, deleted: true}))
 		synctest.Wait()
 		if e := source.take(); len(e) != 1 || e[0].ResourceID != ids[1] {
@@ -109,10 +110,13 @@ func (s *hooked) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, e
 	return s.Store.Commit(ctx, ops)
 }
 
-// t1 an operator approves the last deletion that a source withholds on a cluster. t2 it
-// is being committed, and the source releases the cluster. t3 the commit is done. Therefore
-// the source does not count as having compared the cluster: it vouches for nothing there
-// any more, and what it left there is not evicted.
+// Scenario:
+//
+//	t1: an operator approves the last withheld deletion of a source on a cluster.
+//	t2: during its commit the source releases the cluster.
+//	t3: the commit ends.
+//
+// Result: the source is not synced for the cluster, and the works that it left there are not evicted.
 func TestApprove_SyncsNoClusterReleasedMeanwhile(t *testing.T) {
 	s := &hooked{}
 	inWrapped(t, broker.Config{}, func(of store.Store) store.Store { s.Store = of; return s }, func(w *world) {

@@ -1,21 +1,21 @@
-// Package broker keeps the accepted state of every work and brings it to whom it concerns. A
-// [Broker] is the [transport.Server] behind every front. It is made of rooms, and does nothing
-// itself but open the doors between them:
+// Package broker keeps the accepted state of every work and delivers it to its subscribers. A [Broker] is the
+// [transport.Server] behind every protocol. It consists of components, and only passes calls to them:
 //
 //	publish ─► parse, authorize, one switch by kind of event
-//	             ├─ spec, status, release ─► intake ─► store
-//	             ├─ compared ──────────────► claims
-//	             ├─ of a cluster that joins ► registration ─► a source
-//	             └─ resync, ack, inventory, unexplained ─► feed
-//	subscribe ─► feed ◄─ changes of the store
+//	             ├─ spec, status, release ──► ingest ─► store
+//	             ├─ sync report ────────────► syncstate
+//	             ├─ registration ───────────► registration ─► a source
+//	             └─ resync, ack, inventory, orphan report ─► delivery
+//	subscribe ─► delivery ◄─ changes of the store
 //	operators ─► admin
-//	who came, went and was refused ─► peers
+//	connects, disconnects and rejections ─► agentstatus
 //
-// Package intake commits, package feed brings what changed to the subscriptions, package claims
-// keeps what parties vouch for and what does not fit together, package admin is for people.
-// They share package call: an event, and the errors that a caller is told. Versions, owners and
-// names are judged inside the commit, by package store; order and fairness of deliveries are
-// decided by package route, who may do what by package authz.
+// Package ingest commits events. Package delivery sends changes to the subscriptions. Package syncstate keeps
+// what sources and agents have reported about sync, and the discrepancies. Package admin serves operators and
+// viewers. All use package request: an event, and the errors for its caller.
+//
+// Versions, owners and names are checked inside the commit, by package store. Package deliveryqueue decides
+// order and fairness of deliveries, package authz decides access.
 package broker
 
 import (
@@ -41,9 +41,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Broker is one broker over one store. Create it with [New], run it once with [Broker.Run];
-// Publish and Subscribe may be called from the start, and are refused when it drains. What
-// operators and viewers ask for is [admin.Admin]'s.
+// Broker is one broker over one store. Create it with [New], run it once with [Broker.Run]. Publish and
+// Subscribe may be called from the start, and are rejected while it drains. [admin.Admin] serves operators and
+// viewers.
 type Broker struct {
 	*admin.Admin
 
@@ -51,9 +51,9 @@ type Broker struct {
 	sync   *syncstate.State
 	intake *ingest.Intake
 	feed   *delivery.Feed
-	// registration is nil where no source serves it.
+	// registration is nil if no source is configured for it.
 	registration *registration.Service
-	// reading is for what is being read of lists and sync events.
+	// reading is the memory budget of lists and sync events while they are decoded.
 	reading *bytebudget.Budget
 
 	publishes       *prometheus.CounterVec
@@ -83,8 +83,8 @@ func writeState(err error) string {
 	return writesBlocked
 }
 
-// New returns a broker over cfg.Store, which the caller closes after Run has returned. It
-// starts nothing. The error names the field of cfg that is wrong, or what in the store is.
+// New returns a broker over cfg.Store, which the caller closes after Run has returned. It starts nothing. An
+// error names the wrong field of cfg, or the wrong data in the store.
 func New(cfg Config) (*Broker, error) {
 	cfg, err := withDefaults(cfg)
 	if err != nil {
@@ -128,10 +128,9 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Run serves until ctx ends, then drains: new calls are refused, streams are ended at the
-// configured pace and told why, what was queued is committed. It returns when that is done or
-// the drain timeout is over. An error means that the broker cannot go on, for instance because
-// its store failed.
+// Run serves until ctx ends, and then drains. It rejects new calls, ends streams at the configured pace with
+// the reason, and commits what is queued. It returns when that is done or the drain timeout is over. An error
+// means that the broker cannot continue, for example because its store failed.
 func (b *Broker) Run(ctx context.Context) error {
 	tasks := slices.Concat([]taskgroup.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())
 	if b.registration != nil {
@@ -140,7 +139,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	return taskgroup.Group(ctx, tasks...)
 }
 
-// watchStore ends the broker when its store cannot go on.
+// watchStore returns an error when the store cannot continue; that ends the broker.
 func (b *Broker) watchStore(ctx context.Context) error {
 	select {
 	case err := <-b.cfg.Store.Fatal():
@@ -150,7 +149,7 @@ func (b *Broker) watchStore(ctx context.Context) error {
 	}
 }
 
-// Ready returns nil while the broker accepts and keeps events. It does not block.
+// Ready returns nil while the broker accepts and stores events. It does not block.
 func (b *Broker) Ready() error {
 	if b.feed.Closing() != nil {
 		return errors.New("draining")
@@ -158,10 +157,10 @@ func (b *Broker) Ready() error {
 	return b.intake.Failure()
 }
 
-// MaxEventBytes is the largest event that Publish accepts; resync requests may be larger.
+// MaxEventBytes returns the maximum size of an event. Resync requests may be larger.
 func (b *Broker) MaxEventBytes() int { return b.cfg.MaxEventBytes }
 
-// Panicked counts a call that panicked in a front, beside those that did here.
+// Panicked counts a call that panicked in a protocol server.
 func (b *Broker) Panicked() { b.panics.Inc() }
 
 // Subscribe implements [transport.Server].
@@ -173,10 +172,10 @@ func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 	return b.feed.Subscribe(ctx, p, raw, out)
 }
 
-// Registration is the room in which clusters join; nil where no source serves registration.
+// Registration returns the registration service; nil if no source is configured for it.
 func (b *Broker) Registration() *registration.Service { return b.registration }
 
-// recovered turns a panic of one call into its error; it must be deferred directly.
+// recovered converts a panic of a call into its error. It must be deferred directly.
 func (b *Broker) recovered(err *error) {
 	p := recover()
 	if p == nil {

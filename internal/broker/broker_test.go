@@ -46,22 +46,21 @@ func TestBroker_SpecToAgentStatusToSource(t *testing.T) {
 	})
 }
 
-// TestBroker_ClientsGetWhatTheyNegotiated: Hawser's attributes only for who
-// knows them.
+// TestBroker_ClientsGetWhatTheyNegotiated checks that only Hawser clients get Hawser attributes.
 func TestBroker_ClientsGetWhatTheyNegotiated(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		ocm := w.open(w.agent("c1"), nil)
 		ours := w.open(w.agent("c1"), hawser)
 		if a := ocm.accepted; a.SubscriptionID == "" || !reflect.DeepEqual(a, transport.Accepted{SubscriptionID: a.SubscriptionID}) {
-			t.Errorf("a stock agent was told %+v", a)
+			t.Errorf("an OCM agent got %+v", a)
 		}
 		if a := ours.accepted; a.Protocol != transport.Protocol || a.Resync != "list" || a.MaxEventBytes != broker.DefaultMaxEventBytes || a.StoreID != w.Store.Head().StoreID || a.StoreID == "" || a.SubscriptionID == ocm.accepted.SubscriptionID {
-			t.Errorf("a Hawser agent was told %+v", a)
+			t.Errorf("a Hawser agent got %+v", a)
 		}
 		w.put(w.source("src"), work{version: 1, extensions: map[string]any{codec.ExtSupersedes: nil}}.event())
 		e := ocm.expect("spec create_request w1 v1")[0]
 		if e.Revision != 0 || e.HasTag {
-			t.Errorf("a stock agent got revision %d, tag %v", e.Revision, e.HasTag)
+			t.Errorf("an OCM agent got revision %d, tag %v", e.Revision, e.HasTag)
 		}
 		e = ours.expect("spec create_request w1 v1")[0]
 		if e.Revision == 0 || e.Tag != codec.TagOf(false, 1, e.RawMetadata, e.Data) {
@@ -70,8 +69,8 @@ func TestBroker_ClientsGetWhatTheyNegotiated(t *testing.T) {
 	})
 }
 
-// TestBroker_RegisteredBeforeTheHeader: what is published the moment the header
-// is out arrives (C40).
+// TestBroker_RegisteredBeforeTheHeader checks that an event is delivered which is published just after the
+// header was sent (C40).
 func TestBroker_RegisteredBeforeTheHeader(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -97,8 +96,8 @@ func TestBroker_DeliversByClusterAndType(t *testing.T) {
 	})
 }
 
-// TestBroker_SlowReaderGetsTheLatestOnly: while one stream is stuck its mailbox
-// collapses by work, and nobody else notices (I2, I5, I6).
+// TestBroker_SlowReaderGetsTheLatestOnly checks that the delivery queue of a stuck stream keeps only the last
+// state of each work. Other streams are not affected (I2, I5, I6).
 func TestBroker_SlowReaderGetsTheLatestOnly(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		release := make(chan struct{})
@@ -124,7 +123,7 @@ func TestBroker_SlowReaderGetsTheLatestOnly(t *testing.T) {
 		w.put(other.peer, w.event(report{cluster: "c2", id: "x", version: 50}))
 		source.expect("status update_request x v50")
 		close(release)
-		// The last spec comes before the deletion that replaced it in the mailbox.
+		// The last spec comes before the deletion that replaced it in the delivery queue.
 		stuck.expect("spec create_request first v1", "spec create_request w1 v50", "spec delete_request w1 v51 deleting")
 	})
 }
@@ -156,8 +155,8 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 	})
 }
 
-// TestBroker_DeletionOfAChangedSpec: a stock agent takes nothing from a deletion
-// but that it is one, so what the source changed in the same breath comes first.
+// TestBroker_DeletionOfAChangedSpec checks that an OCM agent gets the last spec before a deletion with a
+// changed spec. The agent ignores the spec of a deletion.
 func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
 	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -176,7 +175,7 @@ func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
 		ours.expect("spec delete_request w1 v2 deleting")
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event()) // brings no spec: the agent has the last one
 		ocm.expect("spec delete_request w2 v1 deleting")
-		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // nobody ever heard of it
+		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // the agent does not have it
 		ocm.expect("spec update_request w3 v4", "spec delete_request w3 v4 deleting")
 		w.put(ocm.peer, w.event(report{id: "w3", version: 4, deleted: true}))
 		pass(time.Minute)
@@ -185,8 +184,8 @@ func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
 	})
 }
 
-// TestBroker_NoDeletionBeforeTheList: what a stock agent lists says whether it
-// needs the last spec before the deletion; it gets both once, in this order.
+// TestBroker_NoDeletionBeforeTheList checks that the list of an OCM agent decides whether it needs the last
+// spec before the deletion. It gets both once, in this order.
 func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -200,8 +199,8 @@ func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
 	})
 }
 
-// TestBroker_FormerOwnerGetsNothing: a status that waits for a slow source goes
-// to nobody but whoever owns the work when it is sent (I8).
+// TestBroker_FormerOwnerGetsNothing checks that a status that waits for a slow source goes only to the owner of
+// the work at the time of sending (I8).
 func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		gate := make(chan struct{})
@@ -225,7 +224,7 @@ func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
 	})
 }
 
-// TestBroker_DroppedRecordsLeaveTheMailbox.
+// TestBroker_DroppedRecordsLeaveTheMailbox checks that dropped records leave the delivery queue.
 func TestBroker_DroppedRecordsLeaveTheMailbox(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {

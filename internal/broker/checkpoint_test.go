@@ -19,7 +19,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// from is a Hawser party that continues from a cursor.
+// from is a Hawser client that continues from a cursor.
 func from(c codec.Cursor) func(*transport.RawSubscription, *tap) {
 	return func(raw *transport.RawSubscription, _ *tap) {
 		raw.Hello = transport.Hello{Protocol: transport.Protocol, Cursor: c.String()}
@@ -65,7 +65,7 @@ func (s *tap) takeSync(kind string) (taken []codec.Event) {
 	return taken
 }
 
-// params is the envelope of what a party says about its subscription.
+// params returns the envelope of an event about the subscription.
 func (s *tap) params() codec.SyncParams {
 	p := codec.SyncParams{ID: "sync", Time: time.Unix(1_700_000_000, 0), Source: s.peer.Name}
 	if s.peer.Role == "agent" {
@@ -115,8 +115,8 @@ func digestOf(events ...codec.Envelope) (d codec.Digest) {
 	return d
 }
 
-// TestCheckpoint_FollowsTheBase: none before the list was answered; then one
-// with digest, highest sequence id and the store's position.
+// TestCheckpoint_FollowsTheBase checks that the first checkpoint comes after the answer to the list. It has a
+// digest, the highest sequence id and the store's position.
 func TestCheckpoint_FollowsTheBase(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -158,12 +158,14 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 
 // TestCheckpoint_ReportsHowHighSequenceIDsAre:
 //
-// t1 An agent's process sends a status, and ends.
-// t2 The next one begins, with a clock that went back. It is told how high sequence
-// ids are: there is none.
-// t3 The status of t1 arrives late, and is accepted.
-// t4 A status of the process at t2 arrives. Its id is too low.
-// Therefore the agent is told again: nothing else lets it follow.
+// Scenario:
+//
+//	t1: an agent's process sends a status, and ends.
+//	t2: the next process begins, with a clock that went back; the broker has no sequence id to report.
+//	t3: the status of t1 arrives late, and is accepted.
+//	t4: a status of the process at t2 arrives; its id is too low.
+//
+// Result: the broker reports the highest sequence id again; otherwise the agent could never continue.
 func TestCheckpoint_ReportsHowHighSequenceIDsAre(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -187,7 +189,7 @@ func TestCheckpoint_ReportsHowHighSequenceIDsAre(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_OCMClientsSeeNothingOfIt.
+// TestCheckpoint_OCMClientsSeeNothingOfIt checks that OCM clients get no checkpoints.
 func TestCheckpoint_OCMClientsSeeNothingOfIt(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
@@ -199,7 +201,7 @@ func TestCheckpoint_OCMClientsSeeNothingOfIt(t *testing.T) {
 		agent.expect("spec create_request w1 v1")
 		source.expect("status update_request w1 v1")
 		if len(agent.syncs) != 0 || len(source.syncs) != 0 {
-			t.Errorf("stock parties got %v and %v", agent.syncs, source.syncs)
+			t.Errorf("OCM clients got %v and %v", agent.syncs, source.syncs)
 		}
 		if len(ours.checkpoints()) == 0 {
 			t.Error("the Hawser agent got none")
@@ -207,13 +209,13 @@ func TestCheckpoint_OCMClientsSeeNothingOfIt(t *testing.T) {
 		// A cursor without the protocol is nothing.
 		odd := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) { raw.Hello.Cursor = "a/b/1" })
 		if odd.accepted.Resync != "" {
-			t.Errorf("a stock agent was told %+v", odd.accepted)
+			t.Errorf("an OCM agent got %+v", odd.accepted)
 		}
 	})
 }
 
-// TestCheckpoint_OneForManyEvents: under load there is one per pause, and the
-// last one tells the end.
+// TestCheckpoint_OneForManyEvents checks that under load there is one checkpoint per pause, and that the last
+// one covers everything.
 func TestCheckpoint_OneForManyEvents(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent := w.open(w.agent("c1"), hawser)
@@ -237,7 +239,7 @@ func TestCheckpoint_OneForManyEvents(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_PartialWhileALongDeliveryRuns covers nothing that waits.
+// TestCheckpoint_PartialWhileALongDeliveryRuns checks that a partial checkpoint covers no queued record.
 func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -277,7 +279,7 @@ func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
 	})
 }
 
-// TestAck_ProvesOrDiffers.
+// TestAck_ProvesOrDiffers checks that an ack shows whether the agent is in sync.
 func TestAck_ProvesOrDiffers(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -301,7 +303,7 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 		for what, cursor := range map[string]codec.Cursor{
 			"another epoch": {StoreID: "x", Incarnation: c.Cursor.Incarnation, Revision: 1},
 			"another term":  {StoreID: c.Cursor.StoreID, Incarnation: "x", Revision: 1},
-			"never told":    {StoreID: c.Cursor.StoreID, Incarnation: c.Cursor.Incarnation, Revision: c.Cursor.Revision + 1},
+			"never sent":    {StoreID: c.Cursor.StoreID, Incarnation: c.Cursor.Incarnation, Revision: c.Cursor.Revision + 1},
 		} {
 			if e := w.refused(agent.ack(cursor, nil), transport.CodeInvalid); e.Hint == "" {
 				t.Errorf("%s: %v", what, e)
@@ -310,7 +312,8 @@ func TestAck_ProvesOrDiffers(t *testing.T) {
 	})
 }
 
-// TestSync_BelongsToALiveSubscriptionOfItsClient.
+// TestSync_BelongsToALiveSubscriptionOfItsClient checks that sync events need a running subscription of their
+// client.
 func TestSync_BelongsToALiveSubscriptionOfItsClient(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, ocm, foreign := w.open(w.agent("c1"), hawser), w.open(w.agent("c1"), nil), w.open(w.agent("c2"), hawser)
@@ -331,14 +334,14 @@ func TestSync_BelongsToALiveSubscriptionOfItsClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, id := range map[string]string{
-			"none": "", "unknown": "x", "ended": ended.accepted.SubscriptionID, "stock": ocm.accepted.SubscriptionID,
+			"none": "", "unknown": "x", "ended": ended.accepted.SubscriptionID, "ocm": ocm.accepted.SubscriptionID,
 			"another cluster's": foreign.accepted.SubscriptionID, "a source's": source.accepted.SubscriptionID,
 		} {
 			if e := w.refused(ack(agent, agent.params(), id), transport.CodeInvalid); e.Attribute != codec.HeaderSubscriptionID {
 				t.Errorf("%s: %v", what, e)
 			}
 		}
-		// Another party, whatever it names.
+		// Another client, with any id.
 		w.wantCode(ack(foreign, agent.params(), agent.accepted.SubscriptionID), transport.CodeDenied)
 		w.wantCode(ack(other, source.params(), source.accepted.SubscriptionID), transport.CodeDenied)
 		w.wantCode(ack(other, other.params(), source.accepted.SubscriptionID), transport.CodeInvalid)
@@ -378,12 +381,13 @@ func (s *lateRouter) Changes(ctx context.Context, after uint64, limit int) ([]st
 
 // TestRouter_FindsADeletionInsteadOfASpec:
 //
-// t1 A source publishes a work as Orphan and is told that it is accepted. The router has
-// not come to it.
-// t2 The source deletes the work. The deletion takes the spec's place in the feed.
-// t3 The router comes to the deletion.
-// Therefore a stock agent is sent the spec first: it takes nothing from a deletion but
-// that it is one, and would delete the objects.
+// Scenario:
+//
+//	t1: a source publishes a work with Orphan, and it is accepted. The router has not read it yet.
+//	t2: the source deletes the work. The deletion replaces the spec in the feed.
+//	t3: the router reads the deletion.
+//
+// Result: an OCM agent gets the spec first. It ignores the spec of a deletion, and would delete the objects.
 func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 	const orphan = `{"manifests":[],"deleteOption":{"propagationPolicy":"Orphan"}}`
 	var late *lateRouter
@@ -416,12 +420,14 @@ func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 
 // TestDeletion_OfWhatCameBeforeTheListWasCompared:
 //
-// t1 A stock agent subscribes. It holds nothing, and that is what its list says.
-// t2 It is sent version 1 of a work. The list has not arrived.
-// t3 The source changes the work to Orphan and deletes it.
-// t4 The list arrives. It lacks the work, of which the agent has version 1.
-// Therefore the agent is sent the last spec before the deletion, or it would delete the
-// objects.
+// Scenario:
+//
+//	t1: an OCM agent subscribes. It holds nothing, and its list is empty.
+//	t2: it gets version 1 of a work. Its list has not arrived.
+//	t3: the source changes the work to Orphan and deletes it.
+//	t4: the list arrives, without the work; the agent has version 1.
+//
+// Result: the agent gets the last spec before the deletion; otherwise it would delete the objects.
 func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source, ocm := w.source("src"), w.open(w.agent("c1"), nil)
@@ -442,11 +448,13 @@ func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
 
 // TestRouter_FindsADeletionLongBehindItsSpec:
 //
-// t1 A spec is accepted at revision 2, another work at 3, the deletion of the first at 4.
-// t2 The store gives the router revision 3 alone, which is fewer than the router takes.
-// t3 The router comes to revision 4.
-// Therefore it still knows then that nobody was sent revision 2: that is forgotten only
-// when the router is at the head.
+// Scenario:
+//
+//	t1: a spec is accepted at revision 2, another work at 3, the deletion of the first one at 4.
+//	t2: the store returns only revision 3 to the router, which is less than the router asked for.
+//	t3: the router reads revision 4.
+//
+// Result: the router still knows that revision 2 was sent to no agent. It forgets that only at the head.
 func TestRouter_FindsADeletionLongBehindItsSpec(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
@@ -469,9 +477,9 @@ func TestRouter_FindsADeletionLongBehindItsSpec(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_DigestIsOfWhatWasSent: what is in the store and not in the
-// mailbox yet is not promised; the router's progress is enough to go on, also
-// where it has nothing for the agent.
+// TestCheckpoint_DigestIsOfWhatWasSent checks that the digest covers only what was sent. Records that are not
+// in the delivery queue yet are left out. Progress of the router alone is enough for a checkpoint, also if it
+// has nothing for the agent.
 func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
@@ -512,7 +520,7 @@ func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
 	})
 }
 
-// TestSync_WithoutIdentities: where nobody has one, events say whose they are.
+// TestSync_WithoutIdentities checks that without authentication the events name their owner.
 func TestSync_WithoutIdentities(t *testing.T) {
 	inWorld(t, broker.Config{Insecure: true}, func(w *world) {
 		anonymous := func(role, name string) *tap {

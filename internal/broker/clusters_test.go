@@ -36,8 +36,8 @@ func (w *world) forgetCluster() {
 	}
 }
 
-// TestUnbindCluster_LetsTheRefusedOneIn and no other, although the agent of the
-// cluster before still runs and is the first to come again.
+// TestUnbindCluster_LetsTheRefusedOneIn checks that only the quarantined cluster gets the name, even if the
+// agent of the previous cluster still runs and reconnects first.
 func TestUnbindCluster_LetsTheRefusedOneIn(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -55,8 +55,8 @@ func TestUnbindCluster_LetsTheRefusedOneIn(t *testing.T) {
 	})
 }
 
-// TestUnbindCluster_WithoutQuarantinedCluster lets the first that comes have the name; an
-// agent that was refused long ago and stays away does not count.
+// TestUnbindCluster_WithoutQuarantinedCluster checks that the first cluster that connects gets the name. An
+// agent that was rejected long ago and does not reconnect has no claim.
 func TestUnbindCluster_WithoutQuarantinedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		old := w.of("uid-1")
@@ -70,8 +70,8 @@ func TestUnbindCluster_WithoutQuarantinedCluster(t *testing.T) {
 	})
 }
 
-// TestUnbindCluster_IgnoresReplacedCluster does not count: it is about objects
-// of another cluster.
+// TestUnbindCluster_IgnoresReplacedCluster checks that reports of the replaced cluster are ignored: they are
+// about objects of another cluster.
 func TestUnbindCluster_IgnoresReplacedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		src := w.source("src")

@@ -64,7 +64,8 @@ func pending(done <-chan published) bool {
 	return len(done) == 0
 }
 
-// TestCommit_AcknowledgedOnlyWhenWritten, and together (I7).
+// TestCommit_AcknowledgedOnlyWhenWritten checks that publishes are acknowledged after they are written, and are
+// written together (I7).
 func TestCommit_AcknowledgedOnlyWhenWritten(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.source("src")
@@ -97,7 +98,7 @@ func TestCommit_AcknowledgedOnlyWhenWritten(t *testing.T) {
 	})
 }
 
-// TestCommit_FailureAcknowledgesNothing.
+// TestCommit_FailureAcknowledgesNothing checks that a failed commit acknowledges no publish.
 func TestCommit_FailureAcknowledgesNothing(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.source("src")
@@ -141,7 +142,7 @@ func (w *world) agentOf(s *slowStore, cluster string) transport.Peer {
 	return w.agent(cluster)
 }
 
-// TestCommit_CallersGiveUp: a caller waits no longer than its context.
+// TestCommit_CallersGiveUp checks that a caller waits only as long as its context.
 func TestCommit_CallersGiveUp(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		ctx, cancel := context.WithTimeout(w.Context(), 3*time.Second)
@@ -165,8 +166,8 @@ func TestCommit_CallersGiveUp(t *testing.T) {
 	})
 }
 
-// TestCommit_FloodIsRefusedAndOthersAreNot: beyond its share a party is told
-// when to come back; another one still gets its turn in the next commit (I6).
+// TestCommit_FloodIsRefusedAndOthersAreNot checks that a client above its share gets a retry delay. Another
+// client still is in the next commit (I6).
 func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
 	inSlowWorld(t, broker.Config{MaxEventBytes: 16 << 10, QueueBytes: 256 << 10}, func(w *world, s *slowStore) {
 		flood := w.source("flood")
@@ -192,7 +193,7 @@ func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
 			t.Errorf("other: %+v", p)
 		}
 		if got := s.batches[1][1].Key.ResourceID; got != "other" {
-			t.Errorf("second of the batch is %q, want the other party's", got)
+			t.Errorf("second of the batch is %q, want the other client's", got)
 		}
 		for _, done := range waiting {
 			if p := <-done; p.err != nil {
@@ -207,7 +208,7 @@ func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
 	})
 }
 
-// TestCommit_PanicIsAnAnswer of this call alone.
+// TestCommit_PanicIsAnAnswer checks that a panic is an error of this call only.
 func TestCommit_PanicIsAnAnswer(t *testing.T) {
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { return panicking{s} }, func(w *world) {
 		e := w.refused(func() error {
@@ -225,8 +226,8 @@ type panicking struct{ store.Store }
 
 func (panicking) Scan(context.Context, store.Scope, func(store.Meta) error) error { panic("bug") }
 
-// TestDrain: streams are told and end, what is queued is written, new calls are
-// refused.
+// TestDrain_RejectsWritesAndEnds checks that streams get the reason and end, queued events are written, and new
+// calls are rejected.
 func TestDrain_RejectsWritesAndEnds(t *testing.T) {
 	inSlowWorld(t, broker.Config{DrainRate: 10, DrainTimeout: 10 * time.Second}, func(w *world, s *slowStore) {
 		var taps []*tap
@@ -295,8 +296,8 @@ func TestDrain_ManyStreamsWithinHalfOfTheTimeout(t *testing.T) {
 	})
 }
 
-// TestCommit_ReleaseComesAfterWhatIsQueued: a source that gave up waiting for
-// the answer to a publish, and then releases the cluster, leaves nothing behind.
+// TestCommit_ReleaseComesAfterWhatIsQueued checks a source that gives up waiting for the answer to a publish,
+// and then releases the cluster. No record is left.
 func TestCommit_ReleaseComesAfterWhatIsQueued(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.source("src")
@@ -330,8 +331,8 @@ func (s *fatalStore) Commit(context.Context, []store.Op) ([]store.Outcome, error
 	return nil, fmt.Errorf("%w: the disk failed", store.ErrReadOnly)
 }
 
-// TestRun_EndsWithItsStore: a store that cannot go on ends the broker with its
-// reason. What waits for a commit meanwhile is refused.
+// TestRun_EndsWithItsStore checks that a store that cannot continue ends the broker with its error. Publishes
+// that wait for a commit are rejected.
 func TestRun_EndsWithItsStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fatalStore{Store: mem.Open(mem.Options{NewID: testkit.NewIDs("store")}), fatal: make(chan error, 1)}

@@ -51,7 +51,8 @@ func (s *tap) sources() []string {
 	return last
 }
 
-// TestSyncReport_IsSentToAgentsOfCluster, when it changes and only then.
+// TestSyncReport_IsSentToAgentsOfCluster checks that agents get the synced sources when they change, and only
+// then.
 func TestSyncReport_IsSentToAgentsOfCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		one, two := w.open(w.agent("c1"), hawser), w.open(w.agent("c2"), hawser)
@@ -106,7 +107,7 @@ func TestSyncReport_IsSentToAgentsOfCluster(t *testing.T) {
 		late := w.open(w.agent("c1"), hawser)
 		w.request(late)
 		if diff := cmp.Diff([]string{"a"}, late.sources()); diff != "" {
-			t.Errorf("who comes later: %s", diff)
+			t.Errorf("a later subscription: %s", diff)
 		}
 	})
 }
@@ -151,8 +152,8 @@ func TestSyncReport_Refuses(t *testing.T) {
 	})
 }
 
-// TestAhead_WaitsForTheSourceAndIsOverruled: I2 after a restored store; what the
-// agent has newer stays until the source has made sure.
+// TestAhead_WaitsForTheSourceAndIsOverruled checks I2 after a restored store: works for which the agent is
+// ahead stay unchanged until the source has synced.
 func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 	before := func(w *world) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
@@ -160,7 +161,7 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 			w.put(w.source("src"), work{id: id, version: 5}.event())
 		}
 		w.put(w.source("src"), work{id: "deleted", version: 5, deleting: true}.event())
-		w.put(w.source("stock"), work{source: "stock", id: "foreign", version: 5}.event())
+		w.put(w.source("ocm"), work{source: "ocm", id: "foreign", version: 5}.event())
 	}
 	inRestored(t, before, func(w *world) {
 		source := w.open(w.source("src"), hawser)
@@ -179,13 +180,12 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 			agent.expect("spec update_request catches-up v8", "spec update_request repeated v7")
 		}
 		source.mustCompare(clusters("c1"))
-		// Behind the spec that it cannot refuse a stock agent is told the version, so
-		// that its status is about a generation.
+		// After the spec, which an OCM agent cannot reject, it gets the version, so that its status names a generation.
 		ocm.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting")
 		ours.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting")
 		source.mustCompare(clusters("c1"))
 		ocm.expect()
-		// The agent confirms the version that it was told.
+		// The agent confirms the version that it got.
 		if o := w.put(ocm.peer, w.event(report{id: "deleted", version: 7, deleted: true})); o != codec.OutcomeConfirmed {
 			t.Errorf("the deletion is %q", o)
 		}
@@ -199,11 +199,14 @@ func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
 
 // TestAhead_OfRecordsThatCameAfterTheList:
 //
-// t1 The store is lost, and the source went back to version 5 of a work.
-// t2 The agent lists version 7 of it. The store has no record: it is an orphan.
-// t3 The source compares, and publishes version 5.
-// Therefore that is sent so that the agent takes it: nobody lists the work again, and
-// the agent would call a version 5 stale.
+// Scenario:
+//
+//	t1: the store is lost, and the source went back to version 5 of a work.
+//	t2: the agent lists version 7. The store has no record, so the work is an orphan.
+//	t3: the source compares, and publishes version 5.
+//
+// Result: the delivery is forced. No later list would show the work, and the agent would reject version 5 as
+// stale.
 func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
@@ -227,8 +230,8 @@ func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
 	})
 }
 
-// TestAhead_FreshDeletionsAreSent whatever the agent lists (C29): what a source
-// deletes now is no older than what the store may have lost.
+// TestAhead_FreshDeletionsAreSent checks that new deletions are sent, whatever the agent lists (C29). A
+// deletion of now is not older than the state that the store may have lost.
 func TestAhead_FreshDeletionsAreSent(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
@@ -242,8 +245,7 @@ func TestAhead_FreshDeletionsAreSent(t *testing.T) {
 	})
 }
 
-// inRestored runs before on a broker, and after on another one over a copy of
-// its store that was opened anew.
+// inRestored runs before on a broker, and then after on another one over a reopened copy of its store.
 func inRestored(t *testing.T, before, after func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,8 +264,8 @@ func inRestored(t *testing.T, before, after func(w *world)) {
 	})
 }
 
-// TestOrphans_AreNamedInCheckpoints of the subscription that listed them, until
-// a record explains them.
+// TestOrphans_AreNamedInCheckpoints checks that orphans are in the checkpoints of the subscription that listed
+// them, until they have a record.
 func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -284,7 +286,7 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff([]string{}, orphans(other)); diff != "" {
-			t.Errorf("who did not list them: %s", diff)
+			t.Errorf("an agent that did not list them: %s", diff)
 		}
 		w.put(source, work{id: "o1", version: 3}.event())
 		if diff := cmp.Diff([]string{"o2"}, orphans(agent)); diff != "" {
@@ -314,8 +316,8 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 	})
 }
 
-// TestRelease_IsSeenByTheAgent: the digest is another one, and the source does
-// not count as having compared, so nothing is evicted.
+// TestRelease_IsSeenByTheAgent checks that after a release the digest differs and the source is not synced, so
+// nothing is evicted.
 func TestRelease_IsSeenByTheAgent(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -341,8 +343,8 @@ func TestRelease_IsSeenByTheAgent(t *testing.T) {
 	})
 }
 
-// TestUnbindCluster_EndsSyncReports: works that an operator gives up are
-// not gone at their source, so nobody may evict them.
+// TestUnbindCluster_EndsSyncReports checks that works which an operator gives up are not evicted: they still
+// exist at their source.
 func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -374,11 +376,13 @@ func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byt
 
 // TestSyncReport_DoesNotOutlastARelease:
 //
-// t1 A source says that it has compared a cluster; the broker begins to write that down.
-// t2 The source releases the cluster, and its records are dropped.
-// t3 What was begun at t1 is written.
-// Therefore it counts no longer: the agent would take it that nobody wants its works,
-// and evict them.
+// Scenario:
+//
+//	t1: a source reports that it is synced for a cluster; the broker begins to write that.
+//	t2: the source releases the cluster, and its records are dropped.
+//	t3: the write of t1 ends.
+//
+// Result: the report is discarded. Otherwise the agent would evict the works.
 func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 	for name, reported := range map[string]codec.SyncReport{
 		"by name": clusters("c1"),
@@ -415,7 +419,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 	}
 }
 
-// goneSoon is the context of a caller who goes away after it was looked at once.
+// goneSoon is the context of a caller that gives up after the first check.
 type goneSoon struct {
 	context.Context
 	looked *int
@@ -428,8 +432,8 @@ func (c goneSoon) Err() error {
 	return nil
 }
 
-// TestSyncReport_OfEndedSubscriptionIsRejected, also when that was the moment after the
-// call came: what the source publishes next may be a release.
+// TestSyncReport_OfEndedSubscriptionIsRejected checks that a sync report is rejected if its subscription ends,
+// even while the call runs: the next event of the source may be a release.
 func TestSyncReport_OfEndedSubscriptionIsRejected(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)

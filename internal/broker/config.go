@@ -16,8 +16,8 @@ import (
 
 // Defaults of [Config].
 const (
-	// DefaultMaxEventBytes keeps an event, with everything that is added on the
-	// way, below the 4 MiB that stock clients receive at most.
+	// DefaultMaxEventBytes keeps an event, with everything that is added on the way, below the 4 MiB that OCM
+	// clients receive at most.
 	DefaultMaxEventBytes = 4<<20 - request.AddedBytes
 	DefaultQueueBytes    = 64 << 20
 	DefaultDrainTimeout  = 10 * time.Second
@@ -30,13 +30,11 @@ const (
 	DefaultTombstoneGC   = time.Hour
 	DefaultStreams       = 32
 
-	// smallestEvent is the lowest limit that makes sense: metadata alone takes
-	// a few hundred bytes.
+	// smallestEvent is the minimum of MaxEventBytes: metadata alone takes a few hundred bytes.
 	smallestEvent = 16 << 10
 )
 
-// Config is what a [Broker] is made of. Only Store is required; every other
-// zero value means its default.
+// Config is the configuration of a [Broker]. Only Store is required. Every other zero value means its default.
 type Config = settings.Config
 
 func withDefaults(c Config) (Config, error) {
@@ -61,7 +59,7 @@ func withDefaults(c Config) (Config, error) {
 		complete(&c.Checkpoint, DefaultCheckpoint, "pause between checkpoints"),
 		complete(&c.Retention, DefaultRetention, "retention"),
 		complete(&c.TombstoneGC, DefaultTombstoneGC, "sweep interval"),
-		complete(&c.StreamsPerClient, DefaultStreams, "streams per party"),
+		complete(&c.StreamsPerClient, DefaultStreams, "streams per client"),
 		complete(&c.Comparisons, runtime.GOMAXPROCS(0), "number of comparisons"),
 	); err != nil {
 		return c, err
@@ -69,7 +67,7 @@ func withDefaults(c Config) (Config, error) {
 	return c, validate(c)
 }
 
-// complete gives a value that is zero its default.
+// complete sets a zero value to its default. It returns an error for a negative value.
 func complete[T int | time.Duration](value *T, def T, what string) error {
 	if *value < 0 {
 		return fmt.Errorf("broker: %s is negative: use a positive value, or 0 for the default", what)
@@ -82,7 +80,7 @@ func validate(c Config) error {
 	if c.MaxEventBytes < smallestEvent {
 		return fmt.Errorf("broker: largest event of %d bytes: use at least %d", c.MaxEventBytes, smallestEvent)
 	}
-	// One party may use half of the queue, and one event must fit into that.
+	// One client may use half of the queue, and one event must fit into that half.
 	if c.QueueBytes < 4*c.MaxEventBytes {
 		return fmt.Errorf("broker: queue of %d bytes: use at least four times the largest event, %d", c.QueueBytes, 4*c.MaxEventBytes)
 	}

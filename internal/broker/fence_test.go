@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestFence_EventsOfAnEndedSubscription: a publish that a broken connection held
-// back does nothing any more (I2, I3).
+// TestFence_EventsOfAnEndedSubscription checks that a publish that a broken connection delayed has no effect
+// any more (I2, I3).
 func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -41,8 +41,8 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 	})
 }
 
-// TestFence_ComparingEndsEarlierSessions: what a source published through them
-// is there before the inventory, or never.
+// TestFence_ComparingEndsEarlierSessions checks that publishes of earlier sessions are either in the inventory
+// or rejected.
 func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		old, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// FuzzPublish: whatever a party publishes is refused in a known way, or every
-// party can read what it is sent of it; and another party's work stays as it is.
+// FuzzPublish checks that each event of a client is either rejected with a known error, or can be decoded by
+// every client that gets it. Works of other clients stay unchanged.
 func FuzzPublish(f *testing.F) {
 	for _, seed := range [][]byte{
 		work{version: 1}.event(),

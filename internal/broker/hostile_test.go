@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestPublish_WhatIsDearToReadIsRefusedCheaply: what a peer sends costs a broker about as
-// much as it has bytes, whatever is in it.
+// TestPublish_WhatIsDearToReadIsRefusedCheaply checks that the cost of an event is proportional to its size,
+// for any content.
 func TestPublish_WhatIsDearToReadIsRefusedCheaply(t *testing.T) {
 	fill := func(open, one, end string, bytes int) string {
 		return open + strings.TrimSuffix(strings.Repeat(one, bytes/len(one)), ",") + end
@@ -63,7 +63,8 @@ func TestPublish_WhatIsDearToReadIsRefusedCheaply(t *testing.T) {
 	})
 }
 
-// TestSubscribe_NamesAreShortAndPrintable: what a subscription names is kept and logged.
+// TestSubscribe_NamesAreShortAndPrintable checks the names in a subscription, because they are stored and
+// logged.
 func TestSubscribe_NamesAreShortAndPrintable(t *testing.T) {
 	for name, edit := range map[string]func(r *transport.RawSubscription, bad string){
 		"data_type":    func(r *transport.RawSubscription, bad string) { r.DataType += bad },

@@ -64,8 +64,8 @@ func (w *world) differs(what string, want, got any) {
 	}
 }
 
-// TestListWorks_ShowsEveryState: live, deleted and confirmed records, by
-// cluster and id, and what waits.
+// TestListWorks_ShowsEveryState checks that the list has live, deleted and confirmed records and queued specs,
+// sorted by cluster and id.
 func TestListWorks_ShowsEveryState(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -105,8 +105,8 @@ func TestListWorks_ShowsEveryState(t *testing.T) {
 	})
 }
 
-// TestListClusters_ReportsSyncState: from unknown over in sync and
-// behind to differs, and offline when nobody is there.
+// TestListClusters_ReportsSyncState goes through the states unverified, in sync, syncing and out of sync, and
+// offline without an agent.
 func TestListClusters_ReportsSyncState(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -154,7 +154,7 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 			t.Errorf("it says %q", got)
 		}
 		if list := w.clusters("nowhere"); len(list) != 0 {
-			t.Errorf("a cluster that nobody knows: %v", list)
+			t.Errorf("an unknown cluster: %v", list)
 		}
 	})
 }
@@ -210,8 +210,8 @@ func TestListDiscrepancies_NamesCauses(t *testing.T) {
 	})
 }
 
-// TestForceDeleteWork_ReportsToTheSource: a work of a cluster that never confirms ends
-// for its source as if it had.
+// TestForceDeleteWork_ReportsToTheSource checks that for its source a work ends as if the cluster had
+// confirmed, although the cluster never does.
 func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -225,7 +225,7 @@ func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 		events := owner.expect("status update_request w1 v1")
 		if len(events) == 1 {
 			if deleted, err := codec.ReportsDeleted(events[0].Data); err != nil || !deleted {
-				t.Errorf("the source was told %s, %v", events[0].Data, err)
+				t.Errorf("the source got %s, %v", events[0].Data, err)
 			}
 		}
 		_, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "none"})
@@ -235,7 +235,7 @@ func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 	})
 }
 
-// TestUnbindCluster_WithItsWorks: every source hears of its own.
+// TestUnbindCluster_WithItsWorks checks that every source is notified about its own works.
 func TestUnbindCluster_WithItsWorks(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.subscribe(w.agent("c1"))
@@ -264,9 +264,9 @@ func TestUnbindCluster_WithItsWorks(t *testing.T) {
 	})
 }
 
-// TestList_DeletedBeforeAnyAgentCame: the name of a cluster was misspelt, and its works are deleted.
-// The lists have nothing of it, though the graves stay for an agent that may come. So it is for a
-// work that an operator gives up, and in a cluster that has other works.
+// TestList_DeletedBeforeAnyAgentCame checks works of a misspelt cluster name that are deleted again. The lists
+// do not show them, although their confirmed tombstones stay for an agent that may connect. The same holds for
+// works that an operator gives up, also in a cluster with other works.
 func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -297,12 +297,12 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 		w.differs("clusters and works", []string{"c1", "c1/w2"}, got)
 		w.differs("clusters counted", 1.0, value(t, registry, "hawser_broker_clusters state=NeverConnected"))
 		if n := w.confirmedTombstones(); n != 3 {
-			t.Errorf("%d graves are left for an agent that may come, want 3", n)
+			t.Errorf("%d confirmed tombstones are left for an agent that may connect, want 3", n)
 		}
 	})
 }
 
-// TestAdopt_MovesAWork: the new owner may change it, the old one may not.
+// TestAdopt_MovesAWork checks that the new owner may change the work, and the old one may not.
 func TestAdopt_MovesAWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{id: "w1", version: 1}.event())
@@ -319,7 +319,7 @@ func TestAdopt_MovesAWork(t *testing.T) {
 	})
 }
 
-// TestBackup_NeedsAStoreOnFiles: one in memory has none.
+// TestBackup_NeedsAStoreOnFiles checks that a store in memory has no backup.
 func TestBackup_NeedsAStoreOnFiles(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		err := w.Backup(w.Context(), &hawserv1.BackupRequest{}, func(*hawserv1.BackupResponse) error { return nil })

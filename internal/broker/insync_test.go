@@ -22,10 +22,12 @@ func (w *world) wantCluster(what, name string, state hawserv1.ClusterState, pend
 
 // TestListClusters_InSyncAfterADeletion:
 //
-//	t1 An agent is told of a deletion, and how far it is. It acknowledges that.
-//	t2 It confirms the deletion, which takes longer.
+// Scenario:
 //
-// Nothing more is sent, and there is nothing that the agent could acknowledge.
+//	t1: an agent gets a deletion and a checkpoint, and acknowledges it.
+//	t2: it confirms the deletion, which takes longer.
+//
+// Result: the cluster is in sync, although no further event is sent or acknowledged.
 func TestListClusters_InSyncAfterADeletion(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -50,8 +52,8 @@ func TestListClusters_InSyncAfterADeletion(t *testing.T) {
 	})
 }
 
-// TestListClusters_DiffersAfterForget: the agent holds a work that an operator gave up, of a
-// source that compares nothing.
+// TestListClusters_DiffersAfterForget checks an agent that holds a work which an operator has removed. The
+// source of the work never compares.
 func TestListClusters_DiffersAfterForget(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{id: "w1", version: 1}.event())
@@ -63,7 +65,7 @@ func TestListClusters_DiffersAfterForget(t *testing.T) {
 		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
-		w.wantCluster("it is not told yet", "c1", hawserv1.ClusterState_CLUSTER_STATE_SYNCING, 0)
+		w.wantCluster("not sent yet", "c1", hawserv1.ClusterState_CLUSTER_STATE_SYNCING, 0)
 		if err := agent.ack(agent.checkpoint().Cursor, first.Digest); err != nil {
 			t.Fatal(err)
 		}
@@ -71,8 +73,8 @@ func TestListClusters_DiffersAfterForget(t *testing.T) {
 	})
 }
 
-// TestListClusters_PendingOfDisconnectedCluster: works wait for a cluster that is away of whose present spec
-// it has said nothing, and deletions that it has not confirmed.
+// TestListClusters_PendingOfDisconnectedCluster checks the pending works of a disconnected cluster: specs that
+// it has not reported on, and deletions that it has not confirmed.
 func TestListClusters_PendingOfDisconnectedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -81,7 +83,7 @@ func TestListClusters_PendingOfDisconnectedCluster(t *testing.T) {
 		}
 		const offline, never = hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED, hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED
 		w.wantCluster("no agent has come", "c1", never, 3)
-		for what, begin := range map[string]func(*transport.RawSubscription, *tap){"a stock agent": nil, "one of ours": hawser} {
+		for what, begin := range map[string]func(*transport.RawSubscription, *tap){"an OCM agent": nil, "one of ours": hawser} {
 			agent := w.open(w.agent("c1"), begin)
 			w.request(agent)
 			for _, id := range []string{"w1", "w2", "w3"} {

@@ -134,8 +134,8 @@ func TestInventory_DigestsThenRecords(t *testing.T) {
 	})
 }
 
-// TestInventory_PagesSurviveChanges: every record that was there all the time
-// is listed exactly once, whatever comes and goes between the pages.
+// TestInventory_PagesSurviveChanges checks that every record that exists all the time is listed exactly once.
+// Other records may be created and removed between the pages.
 func TestInventory_PagesSurviveChanges(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
@@ -219,8 +219,8 @@ func TestInventory_PagesOfDigests(t *testing.T) {
 	})
 }
 
-// TestInventory_IsBounded: requests of a source that does not read are refused,
-// those of others answered.
+// TestInventory_IsBounded checks that requests of a source that does not read are rejected, and those of others
+// are answered.
 func TestInventory_IsBounded(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		gate := make(chan struct{})
@@ -261,8 +261,8 @@ func TestInventory_IsBounded(t *testing.T) {
 	})
 }
 
-// TestInventory_ListsDisconnectedClusters: a source is told which of its clusters have had no agent for five
-// minutes, once until that changes, and never because the broker was away.
+// TestInventory_ListsDisconnectedClusters checks that a source gets the list of its clusters without an agent
+// for five minutes. It gets each list once, and no entry because the broker was down.
 func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -281,7 +281,7 @@ func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 				if err != nil || d.More {
 					t.Errorf("%+v, %v", d, err)
 				}
-				all = append(all, "told")
+				all = append(all, "page")
 				for _, a := range d.Clusters {
 					all = append(all, strings.TrimSpace(fmt.Sprint(a.Cluster, " ", a.Since.Sub(began).Round(time.Second), " ", a.NeverConnected, " ", a.Reason)))
 				}
@@ -289,23 +289,23 @@ func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 			return all
 		}
 		pass(3 * time.Minute)
-		w.differs("nobody was away for long", []string{"told"}, reported(hub))
+		w.differs("none was away for long", []string{"page"}, reported(hub))
 		leaves.cancel()
 		w.wantCode(<-leaves.ended, transport.CodeUnavailable)
 		pass(4 * time.Minute)
-		w.differs("c3 never came", []string{"told", "c3 0s true"}, reported(hub))
+		w.differs("c3 never came", []string{"page", "c3 0s true"}, reported(hub))
 		pass(4 * time.Minute)
-		w.differs("c2 left", []string{"told", "c2 3m0s false", "c3 0s true"}, reported(hub))
+		w.differs("c2 left", []string{"page", "c2 3m0s false", "c3 0s true"}, reported(hub))
 		pass(4 * time.Minute)
-		w.differs("it was told", []string(nil), reported(hub))
+		w.differs("it was sent already", []string(nil), reported(hub))
 		quarantined := w.open(w.agent("c1"), func(r *transport.RawSubscription, _ *tap) { r.Cluster = "c3" })
 		w.wantCode(<-quarantined.ended, transport.CodeDenied)
 		pass(2 * time.Minute)
-		w.differs("c3 was refused", []string{"told", "c2 3m0s false", "c3 0s true its agent came with the certificate of cluster c1: put the one of c3 into its Secret"}, reported(hub))
+		w.differs("c3 was refused", []string{"page", "c2 3m0s false", "c3 0s true its agent came with the certificate of cluster c1: put the one of c3 into its Secret"}, reported(hub))
 		w.open(w.agent("c3"), hawser)
 		pass(2 * time.Minute)
-		w.differs("c3 came", []string{"told", "c2 3m0s false"}, reported(hub))
-		w.differs("a stock source", []string(nil), reported(ocm))
+		w.differs("c3 came", []string{"page", "c2 3m0s false"}, reported(hub))
+		w.differs("an OCM source", []string(nil), reported(ocm))
 		w.differs("a program that does not ask", []string(nil), reported(other))
 		there.cancel()
 		w.wantCode(<-there.ended, transport.CodeUnavailable)

@@ -38,7 +38,7 @@ func documented(t *testing.T) map[string]string {
 	return rows
 }
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented checks that docs/metrics.md and the registry agree.
 func TestMetrics_AreDocumented(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	cfg := ruled(identity.Limits{Works: 1}, identity.Limits{})
@@ -88,7 +88,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	})
 }
 
-// TestMetrics_Count what happens.
+// TestMetrics_Count checks that the metrics count.
 func TestMetrics_Count(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {

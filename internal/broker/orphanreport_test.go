@@ -11,8 +11,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// What an agent says that no work explains is listed while it is connected, and
-// an operator's word about it reaches that agent.
+// TestOrphanReport_IsListedAndResolved checks that the orphans that an agent reports are listed while it is
+// connected, and that an operator's decision reaches that agent.
 func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		resolve := func(cluster, uid string, adopt bool) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Publish implements [transport.Server]. It returns nil once the event is on disk, or, for what
-// is about the stream, once it is noted: the answer comes over the stream afterwards.
+// Publish implements [transport.Server]. It returns nil when the event is on disk. For an event about the
+// stream it returns when the event is recorded, and the answer follows on the stream.
 func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, subscriptionID string) (r transport.Receipt, err error) {
 	start := b.cfg.Now()
 	kind := "unknown"
@@ -39,7 +39,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err := b.feed.Closing(); err != nil {
 		return r, err
 	}
-	if ctx.Err() != nil { // it was delayed until nobody waits for it any more
+	if ctx.Err() != nil { // it was delayed until its caller gave up
 		return r, request.CallerGone(ctx)
 	}
 	e := &request.Event{User: p.User, Groups: p.Groups, Issued: p.CertificateIssued, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
@@ -51,7 +51,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 		return r, err
 	}
 	defer b.reading.Free(e.From, e.Payload)
-	// Where it is not the store that decides, the receipt has the revision at which it is now.
+	// If the store made no decision, the receipt has the current revision.
 	defer func() {
 		if r.Revision == 0 {
 			r.Revision = b.cfg.Store.Head().Revision
@@ -60,7 +60,8 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	return handle(ctx, e)
 }
 
-// asKubernetesError is an error in the words that its caller reads. env is nil of what is no event.
+// asKubernetesError converts an error of registration into the form that its caller reads. env is nil if the
+// event could not be parsed.
 func (b *Broker) asKubernetesError(env *codec.Envelope, err error) error {
 	if err != nil && env != nil && b.registration != nil && registration.Serves(env.Type.DataType) {
 		return registration.Refusal(err)
@@ -68,8 +69,8 @@ func (b *Broker) asKubernetesError(env *codec.Envelope, err error) error {
 	return err
 }
 
-// reserveMemory reserves the memory that reading a list or a sync event takes. It has nothing to do
-// with the number of bytes that came: two of them make an empty entry.
+// reserveMemory reserves the memory for decoding a list or a sync event. This is independent of the received
+// bytes: an empty entry takes only two of them.
 func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 	n, err := e.Env.PayloadBytes()
 	switch {
@@ -79,9 +80,9 @@ func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 		return 0, refused
 	case n > b.cfg.QueueBytes/2: // it would never fit
 		return 0, request.Refused(transport.CodeTooLarge, "data",
-			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "say it in several events")
+			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "split it into several events")
 	case !b.reading.Reserve(e.From, n):
-		return 0, request.Overloaded("too much that was sent is being read", request.RetryAfter)
+		return 0, request.Overloaded("too many bytes of lists and sync events are in flight", request.RetryAfter)
 	}
 	return n, nil
 }
@@ -89,8 +90,7 @@ func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 // handler handles one kind of event.
 type handler func(ctx context.Context, e *request.Event) (transport.Receipt, error)
 
-// handler returns the kind of an event, as it is a value of a metric's label, and what handles
-// it.
+// handler returns the kind of an event, as a metric label value, and its handler.
 func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	switch {
 	case b.registers(env):
@@ -117,7 +117,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	}
 }
 
-// withoutReceipt is the handler for what is only noted.
+// withoutReceipt is a handler for events that are only recorded.
 func withoutReceipt(f func(ctx context.Context, e *request.Event) error) handler {
 	return func(ctx context.Context, e *request.Event) (r transport.Receipt, err error) {
 		if err := f(ctx, e); err != nil {
@@ -128,7 +128,7 @@ func withoutReceipt(f func(ctx context.Context, e *request.Event) error) handler
 	}
 }
 
-// syncReport hands what a source says of its comparison over.
+// syncReport passes the sync report of a source to package syncstate.
 func (b *Broker) syncReport(ctx context.Context, e *request.Event) error {
 	f := b.intake.Find(e.Subscription, e.From)
 	if f == nil {
@@ -137,12 +137,12 @@ func (b *Broker) syncReport(ctx context.Context, e *request.Event) error {
 	return b.sync.Sources.SyncReport(ctx, e, f)
 }
 
-// registers reports whether an event is about registration, and registration is served.
+// registers reports whether an event is about registration, and registration is configured.
 func (b *Broker) registers(env *codec.Envelope) bool {
 	return b.registration != nil && (codec.RegistrationEvent(env.RawType) || registration.Serves(env.Type.DataType))
 }
 
-// admit checks that the type is served and that the peer may publish the event.
+// admit checks that the type is supported and that the peer may publish the event.
 func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity, error) {
 	c := authz.Call{
 		Method: authz.Publish, Type: env.Type,
@@ -150,7 +150,7 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 		Deleting: env.Deleting, Reach: b.cfg.Quotas.Of(env.Source).Reach,
 	}
 	registers := b.registers(env)
-	if registers && p.Transport == transport.MQTT { // where answers go in order, one that waits for the hub holds up all
+	if registers && p.Transport == transport.MQTT { // MQTT answers in order, so one request to the hub would delay all others
 		return identity.Identity{}, request.Invalid("type", "clusters do not join over MQTT", "use gRPC for events of type "+env.RawType)
 	}
 	if env.Type == (codec.EventType{}) {

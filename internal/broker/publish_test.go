@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestPublish_Refuses: whatever is wrong has a code, names the attribute and
-// leaves no trace (C47, I8).
+// TestPublish_Refuses checks that each invalid event gets a code, names the attribute, and has no effect (C47,
+// I8).
 func TestPublish_Refuses(t *testing.T) {
 	without := func(name string) []byte { return work{version: 1, extensions: map[string]any{name: nil}}.event() }
 	status := func(w *world, r report) []byte { return w.event(r) }
@@ -45,7 +45,7 @@ func TestPublish_Refuses(t *testing.T) {
 		}, transport.CodeInvalid, "data"},
 		"too large": {"source", "src", func(*world) []byte { return work{version: 1, data: `"` + strings.Repeat("x", 20<<10) + `"`}.event() }, transport.CodeTooLarge, ""},
 
-		"nobody":                         {"", "", func(*world) []byte { return work{version: 1}.event() }, transport.CodeUnauthenticated, ""},
+		"anonymous":                      {"", "", func(*world) []byte { return work{version: 1}.event() }, transport.CodeUnauthenticated, ""},
 		"source as another source":       {"source", "other", func(*world) []byte { return work{version: 1}.event() }, transport.CodeDenied, "source"},
 		"agent publishes a spec":         {"agent", "c1", func(*world) []byte { return work{version: 1}.event() }, transport.CodeDenied, "type"},
 		"operator publishes a spec":      {"operator", "src", func(*world) []byte { return work{version: 1}.event() }, transport.CodeDenied, ""},
@@ -144,8 +144,8 @@ func TestPublish_Outcomes(t *testing.T) {
 	})
 }
 
-// TestPublish_GenerationsAboveInt32: sent as version 0 with the true one in the
-// metadata, they are ordered by the true one (Q20).
+// TestPublish_GenerationsAboveInt32 checks events with version 0 and the real generation in the metadata: they
+// are ordered by the latter (Q20).
 func TestPublish_GenerationsAboveInt32(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent := w.subscribe(w.agent("c1"))
@@ -169,7 +169,8 @@ func TestPublish_GenerationsAboveInt32(t *testing.T) {
 	})
 }
 
-// TestPublish_DeletedStatusOfALiveWork is dropped, and the spec sent again.
+// TestPublish_DeletedStatusOfALiveWork checks that a Deleted status of a live work is dropped, and the spec is
+// sent again.
 func TestPublish_DeletedStatusOfALiveWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.subscribe(w.source("src"))
@@ -185,8 +186,8 @@ func TestPublish_DeletedStatusOfALiveWork(t *testing.T) {
 	})
 }
 
-// TestPublish_CreatedAgainRests: a stock agent gets a work that was created
-// again only when it has forgotten the one it reported as gone.
+// TestPublish_CreatedAgainRests checks that an OCM agent gets a recreated work only after it has forgotten the
+// deleted one.
 func TestPublish_CreatedAgainRests(t *testing.T) {
 	for name, again := range map[string]work{
 		"same id":   {version: 1, data: `{"again":1}`},
@@ -219,9 +220,8 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 	}
 }
 
-// TestPublish_DeletedAgainRests: a deletion of a newer version, which the report
-// does not confirm, reaches a stock agent when it has forgotten the work, so
-// that it reports once more.
+// TestPublish_DeletedAgainRests checks a deletion of a newer version, which the report does not confirm. It is
+// sent to an OCM agent after the agent has forgotten the work, so that it reports again.
 func TestPublish_DeletedAgainRests(t *testing.T) {
 	deletion := "spec delete_request w1 v4 deleting"
 	for name, tc := range map[string]struct {
@@ -248,8 +248,8 @@ func TestPublish_DeletedAgainRests(t *testing.T) {
 	}
 }
 
-// TestPublish_RestEndsWithTheAnswer: it begins before the commit, so that the
-// spec cannot overtake the answer, and lasts as long as that takes.
+// TestPublish_RestEndsWithTheAnswer checks the pause of deliveries after a confirmation. It begins before the
+// commit, so that the spec cannot overtake the answer, and ends with the answer.
 func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		agent, source := w.open(w.agentOf(s, "c1"), nil), w.source("src")
@@ -278,9 +278,14 @@ func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
 	})
 }
 
-// t1 A work waits behind the deletion of the one that had its name before. t2 The cluster is
-// released, and what is there is looked up. t3 The agent confirms the deletion, and what waited
-// begins. t4 What was found at t2 is dropped. Therefore what waited was found there too.
+// Scenario:
+//
+//	t1: a work is queued behind the deletion of the work with the same name.
+//	t2: the cluster is released, and its records are read.
+//	t3: the agent confirms the deletion, and the queued work becomes live.
+//	t4: the records of t2 are dropped.
+//
+// Result: the read of t2 includes the queued work.
 func TestPublish_ReleaseTakesWhatBeginsMeanwhile(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		agent, source := w.open(w.agentOf(s, "c1"), nil), w.source("src")
@@ -361,10 +366,13 @@ func TestPublish_TrustsInsecurePeers(t *testing.T) {
 
 // TestPublish_CanceledWhileQueued:
 //
-// t1 A publish comes to the broker, and is held up.
-// t2 Its caller gives up, and publishes something newer, which is written.
-// t3 The publish of t1 gets its turn, at the latest to be queued.
-// Therefore it is not written: it would replace what is newer.
+// Scenario:
+//
+//	t1: a publish reaches the broker, and is delayed.
+//	t2: its caller gives up, and publishes something newer, which is written.
+//	t3: the publish of t1 continues, before it is queued at the latest.
+//
+// Result: it is not written: it would replace the newer one.
 func TestPublish_CanceledWhileQueued(t *testing.T) {
 	over := func(ctx context.Context) context.Context {
 		ctx, cancel := context.WithCancel(ctx)

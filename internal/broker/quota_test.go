@@ -48,8 +48,7 @@ func (w *world) tries(what, want string, p transport.Peer, event []byte) {
 	}
 }
 
-// TestQuota_DeletionsFreeQuota: what is refused is taken when something was deleted, and a
-// deletion needs no room. A deletion counts until it is confirmed.
+// TestQuota_DeletionsFreeQuota checks that a deletion needs no quota and frees some, once it is confirmed.
 func TestQuota_DeletionsFreeQuota(t *testing.T) {
 	inWorld(t, ruled(identity.Limits{Works: 2, Clusters: 1}, identity.Limits{}), func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
@@ -71,7 +70,7 @@ func TestQuota_DeletionsFreeQuota(t *testing.T) {
 	})
 }
 
-// TestQuota_OfBytes, and of a cluster, whoever uses it up.
+// TestQuota_OfBytes checks the quota of bytes, also of a cluster that several sources use.
 func TestQuota_OfBytes(t *testing.T) {
 	large := fmt.Sprintf(`{"manifests":[],"x":%q}`, strings.Repeat("x", 4000))
 	inWorld(t, ruled(identity.Limits{Bytes: 10_000}, identity.Limits{Works: 3, Bytes: 6_000}), func(w *world) {
@@ -88,7 +87,7 @@ func TestQuota_OfBytes(t *testing.T) {
 	})
 }
 
-// TestQuota_OfStatuses: an agent cannot fill the store either, and can always confirm.
+// TestQuota_OfStatuses checks that an agent cannot fill the store with statuses, and can always confirm.
 func TestQuota_OfStatuses(t *testing.T) {
 	inWorld(t, ruled(identity.Limits{}, identity.Limits{Bytes: 2_000}), func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
@@ -105,8 +104,8 @@ func TestQuota_OfStatuses(t *testing.T) {
 	})
 }
 
-// TestQuota_IsNotOvershot by publishes that arrive together, on any engine, nor by those
-// after a restart.
+// TestQuota_IsNotOvershot checks that concurrent publishes cannot exceed a quota, on any engine, also after a
+// restart.
 func TestQuota_IsNotOvershot(t *testing.T) {
 	for name, open := range map[string]func(dir string) (store.Store, error){
 		"pebble": func(dir string) (store.Store, error) { return pebble.Open(pebble.Options{Dir: dir}) },
@@ -150,8 +149,8 @@ func TestQuota_IsNotOvershot(t *testing.T) {
 	}
 }
 
-// TestQuotas_ReportNothingOfOthers: where a source may have no works it is told the same whatever
-// is there, and what it has there from before it can delete.
+// TestQuotas_ReportNothingOfOthers checks that outside of its allowed clusters a source always gets the same
+// error, whatever exists there. Its own earlier works there it can delete.
 func TestQuotas_ReportNothingOfOthers(t *testing.T) {
 	ids := testkit.NewIDs("store")
 	var s *mem.Store
@@ -182,8 +181,8 @@ func TestQuotas_ReportNothingOfOthers(t *testing.T) {
 	})
 }
 
-// TestForeignWork_IsAsOneThatIsNotThere to who names a condition: refusal and receipt are the
-// same.
+// TestForeignWork_IsAsOneThatIsNotThere checks that a conditional publish to a foreign work gets the same error
+// and receipt as one to a work that does not exist.
 func TestForeignWork_IsAsOneThatIsNotThere(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.subscribe(w.agent("c1"))
@@ -206,7 +205,7 @@ func TestForeignWork_IsAsOneThatIsNotThere(t *testing.T) {
 	})
 }
 
-// TestClusterName_IsThatOfANamespace, for who publishes to it and for who comes from it.
+// TestClusterName_IsThatOfANamespace checks cluster names of publishes and of subscriptions.
 func TestClusterName_IsThatOfANamespace(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")

@@ -9,9 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestPublish_ReportsTheRevision: each receipt says where the store was when it
-// decided, so that a source can tell which of two answers is the later, whatever
-// the answers are; a listing fits in.
+// TestPublish_ReportsTheRevision checks that each receipt has the revision of its decision. So a source can
+// order two answers of any kind, and a listing.
 func TestPublish_ReportsTheRevision(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		for _, step := range []struct {

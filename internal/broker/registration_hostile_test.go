@@ -17,8 +17,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestRegistration_RejectsRequestsForOthers: what a party may not ask for never reaches the source, and
-// the refusal is one that agents of Open Cluster Management read.
+// TestRegistration_RejectsRequestsForOthers checks that forbidden requests never reach the source, and that the
+// error has the form that agents of Open Cluster Management read.
 func TestRegistration_RejectsRequestsForOthers(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -74,8 +74,8 @@ func TestRegistration_RejectsRequestsForOthers(t *testing.T) {
 	})
 }
 
-// TestRegistration_FloodsHarmNoOthers: a cluster and a bootstrap account that ask without end are
-// told to wait, and others have their turn.
+// TestRegistration_FloodsHarmNoOthers checks that a cluster and a bootstrap account that flood requests get a
+// retry delay, and that other clients are served.
 func TestRegistration_FloodsHarmNoOthers(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -132,7 +132,8 @@ func TestRegistration_FloodsHarmNoOthers(t *testing.T) {
 	})
 }
 
-// TestRegistration_RefusesWhatIsTooMuch: large, malformed and meaningless messages cost nobody.
+// TestRegistration_RefusesWhatIsTooMuch checks that large, malformed and meaningless messages do not affect
+// other clients.
 func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -171,8 +172,8 @@ func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
 	})
 }
 
-// TestRegistration_TokensPassOnce: the token goes to the connection that asked, and to nobody else,
-// once; nothing of it is left anywhere.
+// TestRegistration_TokensPassOnce checks that the token is sent once, on the connection that requested it, and
+// is kept nowhere.
 func TestRegistration_TokensPassOnce(t *testing.T) {
 	const secret = "sehr-geheim"
 	inWorld(t, joining(), func(w *world) {
@@ -223,8 +224,8 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 	})
 }
 
-// TestRegistration_WithdrawnAcceptance: works stop, what was shown is not said to be gone, and
-// everything goes on when the cluster is accepted again.
+// TestRegistration_WithdrawnAcceptance checks that works stop, and shown objects are not reported as deleted.
+// Everything continues when the cluster is accepted again.
 func TestRegistration_WithdrawnAcceptance(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -256,8 +257,8 @@ func TestRegistration_WithdrawnAcceptance(t *testing.T) {
 	})
 }
 
-// TestRegistration_ListsWaitForTheWholeTruth: what an agent lists and the hub does not have is gone
-// when the source has said everything, and not before.
+// TestRegistration_ListsWaitForTheWholeTruth checks that a listed object that the hub does not have is reported
+// as deleted only after the source has reported everything.
 func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -282,8 +283,8 @@ func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
 	})
 }
 
-// TestRegistration_AgentsSeeTheirOwnRequests: those that somebody with a bootstrap token makes in the
-// name of a cluster do not stop its agent, which counts what it sees.
+// TestRegistration_AgentsSeeTheirOwnRequests checks that a bootstrap client cannot stop an agent by requests in
+// the name of its cluster. The agent counts the requests that it sees.
 func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -306,7 +307,7 @@ func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 	})
 }
 
-// TestRegistration_ReviewsTokens: the broker asks the hub about tokens beside the agents.
+// TestRegistration_ReviewsTokens checks that the broker's token reviews share the source with the agents.
 func TestRegistration_ReviewsTokens(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		review := func() (*hawserv1.TokenReviewResult, error) {
@@ -344,7 +345,7 @@ func TestRegistration_ReviewsTokens(t *testing.T) {
 	})
 }
 
-// TestRegistration_Drains: a broker that stops ends streams and waiting calls at once.
+// TestRegistration_Drains checks that a drain ends streams and waiting calls at once.
 func TestRegistration_Drains(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -366,8 +367,8 @@ func TestRegistration_Drains(t *testing.T) {
 	})
 }
 
-// TestRegistration_RefusalsInTheirWords: what the broker itself refuses of an agent's lists is in
-// the form that agents of Open Cluster Management read, too.
+// TestRegistration_RefusalsInTheirWords checks that errors of the broker about an agent's lists also have the
+// form that agents of Open Cluster Management read.
 func TestRegistration_RefusalsInTheirWords(t *testing.T) {
 	cfg := joining()
 	cfg.MaxEventBytes, cfg.QueueBytes = 16<<10, 64<<10
@@ -397,8 +398,8 @@ func TestRegistration_RefusalsInTheirWords(t *testing.T) {
 	})
 }
 
-// TestRegistration_NotOverMQTT: there answers go in the order of the requests, so one that waits
-// for the hub would hold up those to statuses of works.
+// TestRegistration_NotOverMQTT checks that registration is rejected over MQTT. MQTT answers in order, so a
+// request to the hub would delay the answers to statuses.
 func TestRegistration_NotOverMQTT(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -416,8 +417,8 @@ func TestRegistration_NotOverMQTT(t *testing.T) {
 	})
 }
 
-// TestRegistration_StreamsAreBoundedAndAlive: heartbeats go on, an agent that does not read delays
-// nobody, and nobody has streams without end.
+// TestRegistration_StreamsAreBoundedAndAlive checks that heartbeats continue, that an agent that does not read
+// delays no other one, and that the number of streams is bounded.
 func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 	cfg := joining()
 	cfg.StreamsPerClient = 2
@@ -447,7 +448,7 @@ func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 		}
 		close(release)
 		if got := len(stuck.take()); got != 2 {
-			t.Errorf("who did not read is sent %d versions, want the one on its way and the last one", got)
+			t.Errorf("an agent that did not read got %d versions, want the one in flight and the last one", got)
 		}
 		// A bootstrap account stands for many clusters.
 		boot := w.bootstrap("boot")
@@ -459,7 +460,7 @@ func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 	})
 }
 
-// TestRegistration_SavesLater: a store that does not take acceptance is asked again.
+// TestRegistration_SavesLater checks that the accepted clusters are saved again after the store failed.
 func TestRegistration_SavesLater(t *testing.T) {
 	writes := 0
 	inWrapped(t, joining(), func(s store.Store) store.Store { return &bookmarking{Store: s, writes: &writes, fail: 3} }, func(w *world) {
@@ -471,7 +472,8 @@ func TestRegistration_SavesLater(t *testing.T) {
 	})
 }
 
-// TestRegistration_ReportsRenewalsInBatches: many renewals of many clusters are one request a second.
+// TestRegistration_ReportsRenewalsInBatches checks that many renewals of many clusters make one request per
+// second.
 func TestRegistration_ReportsRenewalsInBatches(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -499,7 +501,7 @@ func TestRegistration_ReportsRenewalsInBatches(t *testing.T) {
 	})
 }
 
-// TestRegistration_IsOff where no source serves it: the types are not served, and works need no
+// TestRegistration_IsOff checks a broker without registration: it rejects the types, and works need no
 // acceptance.
 func TestRegistration_IsOff(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -514,7 +516,8 @@ func TestRegistration_IsOff(t *testing.T) {
 	})
 }
 
-// TestRegistration_ClustersAreListed with what the hub says of them, also those without works.
+// TestRegistration_ClustersAreListed checks that clusters are listed with their facts of the hub, also those
+// without works.
 func TestRegistration_ClustersAreListed(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		hub := w.hub()
@@ -540,8 +543,8 @@ func TestRegistration_ClustersAreListed(t *testing.T) {
 	})
 }
 
-// FuzzRegister: whatever a party publishes about registration is refused in a known way, or it has
-// the hub asked in its own name; no other cluster is shown or accepted anything.
+// FuzzRegister checks each registration event of a client. It is either rejected with a known error, or becomes
+// a request to the hub in the client's own name. No other cluster is shown or accepted anything.
 func FuzzRegister(f *testing.F) {
 	clients := []string{"hub", "agent", "bootstrap"}
 	objects, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{SnapshotComplete: true, Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 9, true)}})
@@ -576,7 +579,7 @@ func FuzzRegister(f *testing.F) {
 			case "bootstrap":
 				from, subscription = w.bootstrap("boot"), ""
 			}
-			_, err := w.Publish(context.Background(), from, event, subscription) // nobody answers: ten seconds at most
+			_, err := w.Publish(context.Background(), from, event, subscription) // without an answer: ten seconds at most
 			var typed *transport.Error
 			if err != nil && (!errors.As(err, &typed) || typed.Message == "" || typed.Next == transport.NextUnspecified) {
 				t.Fatalf("refused with %v", err)

@@ -18,7 +18,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestRegistration_Joins: a cluster asks with a bootstrap token, the hub accepts it, and it gets
+// TestRegistration_Joins checks a cluster that requests to join with a bootstrap token, is accepted, and gets
 // its first work.
 func TestRegistration_Joins(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
@@ -41,7 +41,7 @@ func TestRegistration_Joins(t *testing.T) {
 		if err := join.ended(); err != nil {
 			t.Fatal(err)
 		}
-		h.snapshot(false, clusterOf("c1", 5, false), csrOf("c1", "csr-a", boot.User, 6), csrOf("c1", "csr-b", "somebody", 7))
+		h.snapshot(false, clusterOf("c1", 5, false), csrOf("c1", "csr-a", boot.User, 6), csrOf("c1", "csr-b", "another", 7))
 		events := seen.take()
 		if len(events) != 1 || events[0].ResourceID != "uid-c1" || events[0].Source != "hub" || events[0].Cluster != "c1" ||
 			events[0].Type.String() != codec.ManagedClusters.String()+".spec.update_request" || len(events[0].Data) == 0 {
@@ -71,7 +71,7 @@ func TestRegistration_Joins(t *testing.T) {
 	})
 }
 
-// TestRegistration_AnswersAreTheHubs: what the hub refuses is refused so, in the form that agents
+// TestRegistration_AnswersAreTheHubs checks that an error of the hub reaches the agent, in the form that agents
 // of Open Cluster Management read.
 func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
@@ -85,7 +85,7 @@ func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", e.Message, want)
 		}
 
-		// Unknown, and a second time: nobody waits for it.
+		// Unknown, and a second time: no caller waits for it.
 		req = w.requests(w.agent("c1"), joinOf("c1"))
 		id := h.one().GetId()
 		for _, a := range []struct{ id, want string }{{"other", codec.OutcomeIgnored}, {id, codec.OutcomeAccepted}, {id, codec.OutcomeIgnored}} {
@@ -99,8 +99,8 @@ func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 	})
 }
 
-// TestRegistration_WithoutItsSource: nobody waits for a source that is not there, or for longer
-// than it may take.
+// TestRegistration_WithoutItsSource checks that a request fails at once without a source, and after
+// AnswerTimeout if the source does not answer.
 func TestRegistration_WithoutItsSource(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		agent := w.agent("c1")
@@ -123,11 +123,11 @@ func TestRegistration_WithoutItsSource(t *testing.T) {
 		req = w.requests(agent, joinOf("c1"))
 		h.one()
 		h.cancel()
-		gone(req, "went away")
+		gone(req, "has disconnected")
 		w.wantCode(<-h.ended, transport.CodeUnavailable)
 		gone(w.requests(agent, joinOf("c1")), "no source")
 
-		// A source that does not read: what waits goes with its askers.
+		// A source that does not read: queued requests end with their callers.
 		h = w.hub()
 		release := make(chan struct{})
 		h.hold = func() { <-release }
@@ -143,8 +143,7 @@ func TestRegistration_WithoutItsSource(t *testing.T) {
 	})
 }
 
-// TestRegistration_OneSessionCounts: of two sessions of the source the later one counts, whatever
-// the earlier one still says.
+// TestRegistration_OneSessionCounts checks that of two sessions of the source only the later one is used.
 func TestRegistration_OneSessionCounts(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		before := w.hub()
@@ -172,7 +171,7 @@ func TestRegistration_OneSessionCounts(t *testing.T) {
 	})
 }
 
-// TestRegistration_OtherSourcesDoNotServe: neither subscription nor events of theirs count.
+// TestRegistration_OtherSourcesDoNotServe checks that subscriptions and events of other sources are rejected.
 func TestRegistration_OtherSourcesDoNotServe(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -189,8 +188,8 @@ func TestRegistration_OtherSourcesDoNotServe(t *testing.T) {
 	})
 }
 
-// TestRegistration_OutlivesARestart: works of accepted clusters flow after a restart of the
-// broker although the source is away, and those of others do not.
+// TestRegistration_OutlivesARestart checks that after a restart of the broker, without the source, only
+// accepted clusters get works.
 func TestRegistration_OutlivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
@@ -233,8 +232,8 @@ func TestRegistration_OutlivesARestart(t *testing.T) {
 	})
 }
 
-// TestRegistration_SavesWhatChanges: the source says everything again after each connect, and
-// nothing is written for it.
+// TestRegistration_SavesWhatChanges checks that the full report of the source after each connect causes no
+// write.
 func TestRegistration_SavesWhatChanges(t *testing.T) {
 	writes := 0
 	inWrapped(t, joining(), func(s store.Store) store.Store { return &bookmarking{Store: s, writes: &writes} }, func(w *world) {

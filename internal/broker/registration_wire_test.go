@@ -20,8 +20,8 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// TestRegistration_ErrorsOnTheWire: through the port, a stock client reads from the message of the
-// status what was refused and why, however long that is.
+// TestRegistration_ErrorsOnTheWire checks that an OCM client reads from the status message through the port
+// what was rejected and why, for a message of any length.
 func TestRegistration_ErrorsOnTheWire(t *testing.T) {
 	source := identity.Identity{Role: identity.Source, Name: "hub"}
 	b := testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Registration: "hub"}, Port: true, Known: []identity.Identity{source}})
@@ -54,7 +54,7 @@ func TestRegistration_ErrorsOnTheWire(t *testing.T) {
 	}
 }
 
-// dial connects a stock client.
+// dial connects an OCM client.
 func dial(t *testing.T, b *testkit.Broker, id identity.Identity) cloudeventsv1.CloudEventServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(b.Addr, grpc.WithTransportCredentials(b.CA.Client(id)))

@@ -9,15 +9,18 @@ import (
 
 // TestAhead_OfADeletionThatItsSourceRepeats:
 //
-// t1 A stock source deletes a work; the store is copied before its agent confirms that.
-// t2 The agent confirms it, and gets the next life of the work, with a higher version.
-// t3 The store is restored. It has the deletion; the agent lists a newer version.
-// t4 The source, which does not compare, publishes again what it has.
-// Therefore that is its word that the deletion is true, and the agent is sent it;
-// otherwise it would wait for a comparison for ever.
+// Scenario:
+//
+//	t1: an OCM source deletes a work; the store is copied before its agent confirms that.
+//	t2: the agent confirms, and gets the recreated work with a higher version.
+//	t3: the store is restored. It has the deletion; the agent lists a newer version.
+//	t4: the source, which does not compare, publishes its state again.
+//
+// Result: the repeated deletion is the source's confirmation, and is sent to the agent. Otherwise it would wait
+// for a comparison for ever.
 func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	deletion := work{version: 5, deleting: true}
-	recreated := work{version: 7, data: `{"manifests":[],"life":2}`}
+	recreated := work{version: 7, data: `{"manifests":[],"round":2}`}
 	for name, c := range map[string]struct {
 		before, again []work
 		outcome       string // of the last one
@@ -67,8 +70,8 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	}
 }
 
-// TestAhead_OfWhatIsDeletedThen: the deletion is no older than what the store may
-// have lost, and goes out with the version that the agent listed.
+// TestAhead_OfWhatIsDeletedThen checks that a new deletion is sent with the version that the agent listed. It
+// is not older than the state that the store may have lost.
 func TestAhead_OfWhatIsDeletedThen(t *testing.T) {
 	before := func(w *world) { w.put(w.source("src"), work{version: 5}.event()) }
 	inRestored(t, before, func(w *world) {

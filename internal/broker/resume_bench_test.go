@@ -44,9 +44,9 @@ func (r *resumed) Send(parts ...[]byte) error {
 	return nil
 }
 
-// BenchmarkResume is what it costs the broker that an agent with 10,000 works
-// of 1 KiB comes back and has everything: up to the checkpoint that proves it,
-// by its cursor and by a list. Without a network, over the store on disk.
+// BenchmarkResume measures the cost to the broker when an agent with 10,000 works of 1 KiB reconnects and
+// already has everything. It runs until the checkpoint that proves it, with a cursor and with a list. There is
+// no network, and the store is on disk.
 func BenchmarkResume(b *testing.B) {
 	const works = 10_000
 	s, err := pebble.Open(pebble.Options{Dir: b.TempDir()})

@@ -49,8 +49,8 @@ func (s *countingStore) Tombstones(ctx context.Context, d codec.DataType, c stri
 	})
 }
 
-// TestResume_CostsWhatChanged: nothing changed, nothing is read; else the
-// changes and nothing else. Tombstones come until they are confirmed.
+// TestResume_CostsWhatChanged checks that a resume reads only the changes, and nothing without changes.
+// Tombstones are sent until they are confirmed.
 func TestResume_CostsWhatChanged(t *testing.T) {
 	var counted *countingStore
 	wrap := func(s store.Store) store.Store {
@@ -123,8 +123,8 @@ func TestResume_CostsWhatChanged(t *testing.T) {
 	})
 }
 
-// TestResume_OtherHistoriesList: a store that was replaced, restored or is
-// simply another one (E2 of the promise: never a gap).
+// TestResume_OtherHistoriesList checks that a client lists if the store was replaced or restored, or is another
+// one (E2 of the promise: never a gap).
 func TestResume_OtherHistoriesList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := testkit.NewIDs("store")
@@ -199,8 +199,8 @@ func TestResume_OtherHistoriesList(t *testing.T) {
 	})
 }
 
-// TestResume_SourcesToo: statuses since the cursor, no digest; what the source
-// has seen of the deleted works is forgotten.
+// TestResume_SourcesToo checks that a source gets the statuses since its cursor and no digest. Confirmed
+// tombstones that it has seen are removed.
 func TestResume_SourcesToo(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -231,24 +231,24 @@ func TestResume_SourcesToo(t *testing.T) {
 		last := source.checkpoint()
 		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
 		if r, err := w.Store.Get(w.Context(), key); err != nil || r.State != store.ConfirmedTombstone {
-			t.Fatalf("the grave that was not acknowledged: %+v, %v", r.Meta, err)
+			t.Fatalf("the confirmed tombstone that was not acknowledged: %+v, %v", r.Meta, err)
 		}
 		source.mustAck(last)
 		pass(time.Second)
 		if _, err := w.Store.Get(w.Context(), key); err == nil {
-			t.Error("the grave that was acknowledged is still there")
+			t.Error("the confirmed tombstone that was acknowledged still exists")
 		}
 		if n := value(t, registry, "hawser_broker_tombstones_collected_total reason=acknowledged"); n != 1 {
-			t.Errorf("%v graves counted", n)
+			t.Errorf("%v confirmed tombstones counted", n)
 		}
 		if got := source.checkpoints(); len(got) != 0 {
-			t.Errorf("the source is told of its own ack: %+v", got)
+			t.Errorf("the source gets its own ack: %+v", got)
 		}
 	})
 }
 
-// TestResume_CollectsConfirmedTombstones that lie before the cursor of a source that lost
-// its connection before it could acknowledge, in batches.
+// TestResume_CollectsConfirmedTombstones checks a source that lost its connection before it could acknowledge.
+// Confirmed tombstones before its cursor are removed in batches.
 func TestResume_CollectsConfirmedTombstones(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source, agent := w.source("src"), w.subscribe(w.agent("c1"))
@@ -268,14 +268,14 @@ func TestResume_CollectsConfirmedTombstones(t *testing.T) {
 			return len(keys)
 		}
 		if confirmedTombstones() != 600 {
-			t.Fatalf("%d graves", confirmedTombstones())
+			t.Fatalf("%d confirmed tombstones", confirmedTombstones())
 		}
 		head := w.Store.Head()
 		confirm("late")
 		s := w.open(source, from(codec.Cursor{StoreID: head.StoreID, Incarnation: head.Incarnation, Revision: head.Revision}))
 		s.expect("status resync_response late v1")
 		if confirmedTombstones() != 1 {
-			t.Errorf("%d graves are left, want that of the last one", confirmedTombstones())
+			t.Errorf("%d confirmed tombstones are left, want that of the last one", confirmedTombstones())
 		}
 	})
 }

@@ -20,8 +20,7 @@ func held(id string, version int64) codec.ResourceVersion {
 	return codec.ResourceVersion{ResourceID: id, ResourceVersion: version}
 }
 
-// TestResync_SpecsByVersion: C27, C28, C29, and an id that no record explains
-// is left alone (C32, Q5 to Q8).
+// TestResync_SpecsByVersion checks C27, C28 and C29. An orphan is left unchanged (C32, Q5 to Q8).
 func TestResync_SpecsByVersion(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -58,7 +57,7 @@ func TestResync_SpecsByVersion(t *testing.T) {
 	})
 }
 
-// TestResync_TagsDistinguishEqualVersions for agents that list tags.
+// TestResync_TagsDistinguishEqualVersions checks agents that list tags.
 func TestResync_TagsDistinguishEqualVersions(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -78,8 +77,8 @@ func TestResync_TagsDistinguishEqualVersions(t *testing.T) {
 	})
 }
 
-// TestResync_AnswersTheRequester: by subscription id; without one by connection, else
-// all.
+// TestResync_AnswersTheRequester checks which subscription gets the answer: the named one, else those of the
+// connection, else all.
 func TestResync_AnswersTheRequester(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -108,7 +107,7 @@ func TestResync_AnswersTheRequester(t *testing.T) {
 		second.expect(answer)
 		other.expect(answer)
 
-		// An id of somebody else's subscription is no way to make it resync.
+		// The id of a foreign subscription cannot make it resync.
 		foreign := w.open(w.agent("c2"), nil)
 		publish(peer, foreign.accepted.SubscriptionID)
 		foreign.expect()
@@ -122,8 +121,8 @@ func TestResync_AnswersTheRequester(t *testing.T) {
 	})
 }
 
-// TestResync_ReturnsAtOnce: the request is answered before its answer is sent,
-// whatever the stream does (C43, Q1).
+// TestResync_ReturnsAtOnce checks that the call returns before its answer is sent, whatever the stream does
+// (C43, Q1).
 func TestResync_ReturnsAtOnce(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -155,7 +154,7 @@ func TestResync_ReturnsAtOnce(t *testing.T) {
 	})
 }
 
-// TestResync_FreshChangesDoNotWaitBehindTheAnswer (S13).
+// TestResync_FreshChangesDoNotWaitBehindTheAnswer checks S13.
 func TestResync_FreshChangesDoNotWaitBehindTheAnswer(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -176,8 +175,8 @@ func TestResync_FreshChangesDoNotWaitBehindTheAnswer(t *testing.T) {
 	})
 }
 
-// TestResync_TimeoutCountsAsEmptyList: a party that says nothing for 30 s after
-// the header gets everything.
+// TestResync_TimeoutCountsAsEmptyList checks that a client that sends no list within 30 s after the header gets
+// everything.
 func TestResync_TimeoutCountsAsEmptyList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.subscribe(w.source("src"))
@@ -198,8 +197,8 @@ func TestResync_TimeoutCountsAsEmptyList(t *testing.T) {
 	})
 }
 
-// TestResync_RequestsStatusesFromAgents: the hashes of what the agent lists, never an
-// empty list, which would ask for everything.
+// TestResync_RequestsStatusesFromAgents checks that the request has the hashes of the listed works, and never
+// is an empty list, which would request everything.
 func TestResync_RequestsStatusesFromAgents(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -227,7 +226,7 @@ func TestResync_RequestsStatusesFromAgents(t *testing.T) {
 	})
 }
 
-// TestResync_RequestsInChunks of at most 1000 hashes.
+// TestResync_RequestsInChunks checks that a request has at most 1000 hashes.
 func TestResync_RequestsInChunks(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -255,8 +254,8 @@ func TestResync_RequestsInChunks(t *testing.T) {
 	})
 }
 
-// TestResync_StatusesFromTheStore: a source's request is answered by the
-// broker; agents never see it (S1, S2).
+// TestResync_StatusesFromTheStore checks that the broker answers a source's request, and agents never see it
+// (S1, S2).
 func TestResync_StatusesFromTheStore(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent := w.subscribe(w.agent("c1"))
@@ -290,8 +289,8 @@ func TestResync_StatusesFromTheStore(t *testing.T) {
 	})
 }
 
-// TestResync_RequestBeforeTheSubscription: a request before any
-// subscription is no error; the later stream is silent and gets everything.
+// TestResync_RequestBeforeTheSubscription checks that a request before any subscription is no error. The later
+// stream sends no list and gets everything.
 func TestResync_RequestBeforeTheSubscription(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -304,8 +303,8 @@ func TestResync_RequestBeforeTheSubscription(t *testing.T) {
 	})
 }
 
-// TestResync_MemoryOfListsIsBounded: who asks faster than it is answered is
-// told to wait.
+// TestResync_MemoryOfListsIsBounded checks that a client that sends lists faster than they are answered gets a
+// retry delay.
 func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 	inWorld(t, broker.Config{MaxEventBytes: 16 << 10, QueueBytes: 64 << 10}, func(w *world) {
 		gate := make(chan struct{})
@@ -335,8 +334,8 @@ func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 	})
 }
 
-// TestResync_StuckStreamsDoNotKeepOthersFromComparing: a stream that is due to
-// compare and cannot send its heartbeat holds nothing that others need (I6).
+// TestResync_StuckStreamsDoNotKeepOthersFromComparing checks that a stream that cannot send its heartbeat
+// before its comparison holds no resource that others need (I6).
 func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
 	inWorld(t, broker.Config{Comparisons: 1}, func(w *world) {
 		source := w.source("src")
@@ -357,9 +356,8 @@ func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
 	})
 }
 
-// TestResync_WhatIsNoOrphan: an id that waits behind a tombstone is explained;
-// a work that an operator gave up while it lived is neither an orphan nor
-// deleted (I3).
+// TestResync_WhatIsNoOrphan checks that an id which is queued behind a tombstone is no orphan. A live work that
+// an operator gave up is neither an orphan nor deleted (I3).
 func TestResync_WhatIsNoOrphan(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -383,8 +381,8 @@ func TestResync_WhatIsNoOrphan(t *testing.T) {
 	})
 }
 
-// TestResync_ConfirmedWorkThatCameBack: an agent whose memory went back in time
-// lists what it had confirmed; it is told again.
+// TestResync_ConfirmedWorkThatCameBack checks an agent whose memory went back in time: it lists a work whose
+// deletion it had confirmed, and gets the deletion again.
 func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
@@ -399,9 +397,9 @@ func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
 	})
 }
 
-// TestResync_DeletedBeforeTheAgentCame: the store was lost, and the hub went back, so that nobody
-// knew that the cluster had the work when it was deleted. The agent lists it, after its source
-// has seen the end of it, and is told.
+// TestResync_DeletedBeforeTheAgentCame checks a work that was deleted after the store was lost and the hub went
+// back: neither knew that the cluster had it. The agent lists it after its source has acknowledged the
+// deletion, and gets the deletion.
 func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
@@ -418,10 +416,18 @@ func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
 	})
 }
 
-// TestResync_GoneAndItsNameHasAnotherWork: t1 an agent leaves, t2 the next work of a name is
-// published, t3 the first one is deleted. A stock agent lists the first one, and is sent the next one
-// alone, which takes its place: on the cluster the deletion would hit the objects of the next one.
-// Once the next one is deleted, the agent hears of both.
+// TestResync_GoneAndItsNameHasAnotherWork checks an OCM agent that lists a deleted work whose name has a new
+// work.
+//
+// Scenario:
+//
+//	t1: the agent disconnects.
+//	t2: the next work of the name is published.
+//	t3: the first one is deleted.
+//	t4: the agent lists the first one.
+//
+// Result: it gets only the next one, which replaces the first. The deletion would hit the objects of the next
+// one. After the next one is deleted, the agent gets both deletions.
 func TestResync_GoneAndItsNameHasAnotherWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")

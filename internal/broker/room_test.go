@@ -27,8 +27,8 @@ func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, e
 	return s.Store.Commit(ctx, ops)
 }
 
-// TestPublish_NoSpace: on a disk that is nearly full the broker refuses what is new, and takes
-// what makes room; without any it refuses everything; then it goes on by itself.
+// TestPublish_NoSpace checks the broker on a full disk. On a nearly full disk it rejects new data and accepts
+// what frees space. Without space it rejects everything. Then it recovers by itself.
 func TestPublish_NoSpace(t *testing.T) {
 	disk := &scarce{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { disk.Store = s; return disk }, func(w *world) {

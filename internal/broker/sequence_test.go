@@ -12,10 +12,12 @@ import (
 
 // TestPublish_SequenceIDs:
 //
-// t1 An agent whose clock is wrong, or that is hostile, reports with a sequence id that no
-// honest one can follow.
-// t2 It reports as it should.
-// Therefore the first one is refused, and the second one counts.
+// Scenario:
+//
+//	t1: an agent with a wrong clock, or a hostile one, reports a sequence id too high for any honest one to follow.
+//	t2: it reports a normal one.
+//
+// Result: the first report is rejected, and the second one is accepted.
 func TestPublish_SequenceIDs(t *testing.T) {
 	// The clock of these tests stands before the epoch of sequence ids, which count from there.
 	at := func(ahead time.Duration, node int64) string {

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestSubscribe_Refuses: C39, C50, I8.
+// TestSubscribe_Refuses checks C39, C50 and I8.
 func TestSubscribe_Refuses(t *testing.T) {
 	bundles := codec.ManifestBundles.String()
 	for name, c := range map[string]struct {
@@ -33,7 +33,7 @@ func TestSubscribe_Refuses(t *testing.T) {
 		"source as agent":        {"source", "s", transport.RawSubscription{Cluster: "s", DataType: bundles}, transport.CodeDenied},
 		"operator as agent":      {"operator", "c1", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeDenied},
 		"viewer as source":       {"viewer", "s", transport.RawSubscription{Source: "s", DataType: bundles}, transport.CodeDenied},
-		"nobody":                 {"", "", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeUnauthenticated},
+		"anonymous":              {"", "", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeUnauthenticated},
 		"role that is not known": {"king", "c1", transport.RawSubscription{Cluster: "c1", DataType: bundles}, transport.CodeDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,8 +51,7 @@ func TestSubscribe_Refuses(t *testing.T) {
 	}
 }
 
-// TestSubscribe_HeartbeatsUnderBacklog: they keep their interval whatever waits
-// to be sent (Q19).
+// TestSubscribe_HeartbeatsUnderBacklog checks that heartbeats keep their interval with any backlog (Q19).
 func TestSubscribe_HeartbeatsUnderBacklog(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -88,8 +87,8 @@ func TestSubscribe_HeartbeatsWhenIdle(t *testing.T) {
 	})
 }
 
-// TestSubscribe_AnotherClusterUnderTheSameName is refused until the old one is
-// forgotten.
+// TestSubscribe_AnotherClusterUnderTheSameName checks that another cluster is rejected until the name is
+// unbound.
 func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		as := func(uid string) *tap {
@@ -131,7 +130,7 @@ func TestSubscribe_StreamsOfOneClientAreBounded(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		if s := w.open(w.agent("c2"), nil); s.accepted.SubscriptionID == "" {
-			t.Error("another party was refused")
+			t.Error("another client was rejected")
 		}
 		open[0].cancel()
 		w.wantCode(<-open[0].ended, transport.CodeUnavailable)
@@ -141,7 +140,7 @@ func TestSubscribe_StreamsOfOneClientAreBounded(t *testing.T) {
 	})
 }
 
-// TestSubscribe_EndsWithItsCaller and leaves nothing behind.
+// TestSubscribe_EndsWithItsCaller checks that a subscription ends with its caller, and leaves nothing behind.
 func TestSubscribe_EndsWithItsCaller(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		s := w.open(w.agent("c1"), nil)
@@ -155,7 +154,7 @@ func TestSubscribe_EndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// TestSubscribe_EndsWhenItCannotSend.
+// TestSubscribe_EndsWhenItCannotSend checks that a failed write ends the subscription.
 func TestSubscribe_EndsWhenItCannotSend(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		broken := errors.New("broken")
@@ -188,8 +187,8 @@ type getter struct {
 
 func (g *getter) Get(_ context.Context, k store.Key) (store.Record, error) { return g.get(k) }
 
-// TestSubscribe_UnreadableRecords: one damaged record is skipped, a store that
-// does not answer ends the stream, a panic is an error of this stream alone.
+// TestSubscribe_UnreadableRecords checks three failures: a damaged record is skipped, a failing store ends the
+// stream, a panic is an error of this stream only.
 func TestSubscribe_UnreadableRecords(t *testing.T) {
 	wrapped := &getter{}
 	wrap := func(s store.Store) store.Store {
@@ -225,8 +224,8 @@ func TestSubscribe_UnreadableRecords(t *testing.T) {
 	})
 }
 
-// TestSubscribe_SpecThatBecomesADeletionWhileItIsSent: the entry was a spec
-// when it was taken; the agent still gets that spec before the deletion.
+// TestSubscribe_SpecThatBecomesADeletionWhileItIsSent checks a spec that is deleted after it was taken from the
+// queue. The agent gets that spec before the deletion.
 func TestSubscribe_SpecThatBecomesADeletionWhileItIsSent(t *testing.T) {
 	wrapped := &getter{}
 	wrap := func(s store.Store) store.Store {

@@ -56,11 +56,14 @@ func (w *world) ids(cluster string) []string {
 
 // TestFence_RejectsEventsBeforeRelease:
 //
-// t1 A source publishes specs and a comparison of a cluster, and gives up waiting.
-// t2 It releases the cluster, which is carried out.
-// t3 What it said at t1 arrives.
-// Therefore that counts no more: the agent would evict the works, or keep one of
-// nobody's. Nor does a release that arrives when the cluster is served again.
+// Scenario:
+//
+//	t1: a source publishes specs and a sync report of a cluster, and gives up waiting.
+//	t2: it releases the cluster, which is carried out.
+//	t3: the events of t1 arrive.
+//
+// Result: they are rejected. Otherwise the agent would evict the works, or keep one without an owner. A release
+// that arrives after the cluster is served again is rejected, too.
 func TestFence_RejectsEventsBeforeRelease(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -90,12 +93,12 @@ func TestFence_RejectsEventsBeforeRelease(t *testing.T) {
 		}
 		pass(time.Minute)
 		if got := agent.checkpoints(); len(got) != 0 {
-			t.Errorf("the agent is told %+v", got)
+			t.Errorf("the agent gets %+v", got)
 		}
 	})
 }
 
-// TestRelease_OfAnImpossibleNameIsRefused: the names of released clusters are kept.
+// TestRelease_OfAnImpossibleNameIsRefused checks the cluster name of a release, because it is stored.
 func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
@@ -109,11 +112,14 @@ func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 
 // TestFence_RejectsOlderComparison:
 //
-// t1 A source says that it has compared a cluster, and gives up waiting.
-// t2 It says that it withholds deletions there.
-// t3 What it said at t1 arrives.
-// Therefore that counts no more: what is withheld would be forgotten, and nobody could
-// approve it.
+// Scenario:
+//
+//	t1: a source reports that it is synced for a cluster, and gives up waiting.
+//	t2: it reports that it withholds deletions there.
+//	t3: the report of t1 arrives.
+//
+// Result: it is rejected. Otherwise the withheld deletions would be forgotten, and no operator could approve
+// them.
 func TestFence_RejectsOlderComparison(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -136,8 +142,7 @@ func TestFence_RejectsOlderComparison(t *testing.T) {
 	})
 }
 
-// TestFence_RejectsWhileInProgress: two comparisons are worked on at the same time;
-// the later one counts, whichever is done first.
+// TestFence_RejectsWhileInProgress checks two concurrent comparisons: the later one wins, whichever ends first.
 func TestFence_RejectsWhileInProgress(t *testing.T) {
 	slow := slowBookmarks{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
@@ -162,8 +167,8 @@ func TestFence_RejectsWhileInProgress(t *testing.T) {
 	})
 }
 
-// TestFence_RejectsOlderRelease: the cluster is served again as soon as the
-// later one is answered.
+// TestFence_RejectsOlderRelease checks that an older release is rejected once the later one is answered,
+// because the cluster is then served again.
 func TestFence_RejectsOlderRelease(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.open(w.source("src"), hawser)
@@ -193,8 +198,8 @@ func TestFence_RejectsOlderRelease(t *testing.T) {
 	})
 }
 
-// TestFence_RejectsBeforeReleaseOfLaterSession, which need not have compared: what the
-// earlier one still had on its way counts no longer.
+// TestFence_RejectsBeforeReleaseOfLaterSession checks that events in flight of an earlier session are rejected
+// after a release of a later one, which need not have compared.
 func TestFence_RejectsBeforeReleaseOfLaterSession(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)

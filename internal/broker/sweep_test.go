@@ -27,7 +27,8 @@ func (w *world) confirmedTombstones() (n int) {
 	return n
 }
 
-// TestTombstoneGC_CollectsAfterRetention and not earlier, nor anything else.
+// TestTombstoneGC_CollectsAfterRetention checks that only confirmed tombstones are collected, and not before
+// the retention is over.
 func TestTombstoneGC_CollectsAfterRetention(t *testing.T) {
 	inWorld(t, broker.Config{Retention: 24 * time.Hour, TombstoneGC: time.Hour}, func(w *world) {
 		source := w.source("src")
@@ -44,15 +45,15 @@ func TestTombstoneGC_CollectsAfterRetention(t *testing.T) {
 		confirm(600, 610)
 		pass(11*time.Hour + 30*time.Minute)
 		if n := w.confirmedTombstones(); n != 610 {
-			t.Errorf("%d graves before the retention is over, want 610", n)
+			t.Errorf("%d confirmed tombstones before the retention is over, want 610", n)
 		}
 		pass(90 * time.Minute)
 		if n := w.confirmedTombstones(); n != 10 {
-			t.Errorf("%d graves after it, want the 10 later ones", n)
+			t.Errorf("%d confirmed tombstones after it, want the 10 later ones", n)
 		}
 		pass(13 * time.Hour)
 		if n := w.confirmedTombstones(); n != 0 {
-			t.Errorf("%d graves at the end", n)
+			t.Errorf("%d confirmed tombstones at the end", n)
 		}
 		if _, err := w.Store.Get(w.Context(), store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "live"}); err != nil {
 			t.Errorf("the live record: %v", err)
@@ -60,8 +61,8 @@ func TestTombstoneGC_CollectsAfterRetention(t *testing.T) {
 	})
 }
 
-// TestTombstoneGC_ClockAhead: a machine resumes, and its clock is a year ahead while a sweep takes place. The
-// graves stay. A clock that is right again removes them in their time.
+// TestTombstoneGC_ClockAhead checks a machine that resumes with a clock one year ahead during a tombstone GC.
+// The confirmed tombstones stay. With a right clock they are removed in time.
 func TestTombstoneGC_ClockAhead(t *testing.T) {
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -76,18 +77,18 @@ func TestTombstoneGC_ClockAhead(t *testing.T) {
 			ahead.Store(0)
 			pass(time.Hour - time.Second) // a sweep by the right clock
 			if n := w.confirmedTombstones(); n != 1 {
-				t.Fatalf("%d graves after a sweep by a clock that was ahead, want 1", n)
+				t.Fatalf("%d confirmed tombstones after a GC by a clock that was ahead, want 1", n)
 			}
 		}
 		pass(20 * time.Hour)
 		if n := w.confirmedTombstones(); n != 0 {
-			t.Errorf("%d graves after the retention", n)
+			t.Errorf("%d confirmed tombstones after the retention", n)
 		}
 	})
 }
 
-// TestTombstoneGC_KeepsUnacknowledged: a source that comes late still hears of the
-// end of its work.
+// TestTombstoneGC_KeepsUnacknowledged checks that a source that connects late still gets the deletion of its
+// work.
 func TestTombstoneGC_KeepsUnacknowledged(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())

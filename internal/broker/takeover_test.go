@@ -41,7 +41,7 @@ func (s *tap) receives(want ...string) {
 	}
 	slices.Sort(got)
 	if got = slices.Compact(got); !slices.Equal(got, want) {
-		s.w.Errorf("%s/%s heard of %q, want %q", s.peer.Role, s.peer.Name, got, want)
+		s.w.Errorf("%s/%s got %q, want %q", s.peer.Role, s.peer.Name, got, want)
 	}
 }
 
@@ -52,7 +52,7 @@ var forced = work{id: "u1", name: "n", version: 6, deleting: true}
 func (w *world) recreate() {
 	w.Helper()
 	if got := w.put(w.source("src"), work{id: "u2", name: "n", version: 1}.event()); got != codec.OutcomeQueued {
-		w.Errorf("the work that was made anew: %s", got)
+		w.Errorf("the recreated work: %s", got)
 	}
 }
 
@@ -61,9 +61,15 @@ func (w *world) leave(s *tap) {
 	synctest.Wait()
 }
 
-// TestTakeOver_RecreatedWhileAway: t1 The agent leaves. t2 Its work is torn off the hub
-// and made anew under its name. t3 The agent comes back. Nothing is deleted, where
-// it is proven that it knows nothing of t2.
+// TestTakeOver_RecreatedWhileAway checks a work that is recreated while its agent is disconnected.
+//
+// Scenario:
+//
+//	t1: the agent disconnects.
+//	t2: its work is removed from the hub without its finalizer, and recreated under its name.
+//	t3: the agent reconnects.
+//
+// Result: nothing is deleted if it is certain that the agent knows nothing of t2.
 func TestTakeOver_RecreatedWhileAway(t *testing.T) {
 	const deletion, next = "u1 v6 deleted", "u2 v1"
 	same := `{"manifests":[],"v":5}` // the data of u1
@@ -89,7 +95,7 @@ func TestTakeOver_RecreatedWhileAway(t *testing.T) {
 			w.put(w.source("src"), forced.event())
 			w.recreate()
 		}, deletion},
-		"an agent heard of it": {func(w *world, _ *codec.Cursor) {
+		"an agent got the deletion": {func(w *world, _ *codec.Cursor) {
 			w.put(w.source("src"), forced.event())
 			s := w.open(w.agent("c1"), hawser)
 			w.request(s)
@@ -97,7 +103,7 @@ func TestTakeOver_RecreatedWhileAway(t *testing.T) {
 			w.leave(s)
 			w.recreate()
 		}, deletion},
-		"a stock agent was there": {func(w *world, _ *codec.Cursor) {
+		"an OCM agent was connected": {func(w *world, _ *codec.Cursor) {
 			s := w.open(w.agent("c1"), nil)
 			w.put(w.source("src"), forced.event())
 			w.leave(s)
@@ -139,8 +145,8 @@ func withData(k work, data string) []byte {
 	return build("src", "c1", specType(codec.DeleteRequest), x, nil, data)
 }
 
-// TestTakeOver_OwnerGetsTheDeletedStatus, as it does of every deletion, and the deletion of
-// the new work takes its course.
+// TestTakeOver_OwnerGetsTheDeletedStatus checks that the owner gets the Deleted status as for every deletion.
+// The deletion of the new work works as usual.
 func TestTakeOver_OwnerGetsTheDeletedStatus(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, cursor := w.settled()
@@ -163,7 +169,8 @@ func TestTakeOver_OwnerGetsTheDeletedStatus(t *testing.T) {
 	})
 }
 
-// TestTakeOver_NotAfterARestart: what the process before sent is not known.
+// TestTakeOver_NotAfterARestart checks that there is no takeover after a restart: it is unknown what the
+// previous process has sent.
 func TestTakeOver_NotAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := testkit.NewIDs("store")
@@ -211,9 +218,15 @@ func (s *slowTakeOvers) Commit(ctx context.Context, ops []store.Op) ([]store.Out
 	return s.Store.Commit(ctx, ops)
 }
 
-// TestTakeOver_OthersWait: t1 An agent arrives, and a work is about to take over. t2
-// Another agent of the cluster arrives. t3 The work takes over. Therefore the second
-// agent must not be sent the deletion at t2; not even if the first one is gone.
+// TestTakeOver_OthersWait checks a second agent of the cluster.
+//
+// Scenario:
+//
+//	t1: an agent connects, and a work is about to take over.
+//	t2: another agent of the cluster connects.
+//	t3: the work takes over.
+//
+// Result: the second agent does not get the deletion at t2, not even if the first one is gone.
 func TestTakeOver_OthersWait(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		slow := &slowTakeOvers{hold: make(chan struct{})}
@@ -236,7 +249,7 @@ func TestTakeOver_OthersWait(t *testing.T) {
 			second.receives()
 			close(slow.hold)
 			pass(time.Second)
-			// It is told of u1 because it said that it has it; by then u2 has the name.
+			// It gets u1's deletion because it listed u1; by then u2 has the name.
 			second.receives("u1 v6 deleted", "u2 v1")
 			if gone {
 				first.receives()

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 )
 
-// TestTimes_OfVersions: how long a version took to its cluster and back is measured once, from its
-// commit, and not again when it is sent or reported once more.
+// TestTimes_OfVersions checks that the time of a version to its cluster and back is measured once, from its
+// commit. Later deliveries and reports do not count.
 func TestTimes_OfVersions(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {

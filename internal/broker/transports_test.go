@@ -20,8 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// client is a Hawser party on a real connection; everything it does has the
-// test's deadline.
+// client is a Hawser client on a real connection. All its calls have the deadline of the test.
 type client struct {
 	t      *testing.T
 	conn   transport.Conn
@@ -92,12 +91,18 @@ func (p *client) checkpoint() codec.Checkpoint {
 	return c
 }
 
-// worksUntil returns the ids of the works that come before the first checkpoint
-// that is as wanted, and that checkpoint. Others may come before it. On a busy
-// machine: t1 three works are committed, t2 the router has handed on one of them,
-// t3 the agent comes back and is told how far it is, t4 the router hands on the
-// other two, t5 the agent is told once more. A work may also come twice: from the
-// store, and from the router that was on its way to it.
+// worksUntil returns the ids of the works before the first checkpoint that is as wanted, and that checkpoint.
+// Other checkpoints may come before it, and a work may come twice: from the store and from the router.
+//
+// Scenario:
+//
+//	t1: three works are committed.
+//	t2: the router has passed on one of them.
+//	t3: the agent reconnects and gets a checkpoint.
+//	t4: the router passes on the other two.
+//	t5: the agent gets another checkpoint.
+//
+// Result: the first checkpoint does not cover all works.
 func (p *client) worksUntil(wanted func(codec.Checkpoint) bool) (map[string]bool, codec.Checkpoint) {
 	p.t.Helper()
 	works := map[string]bool{}
@@ -137,8 +142,7 @@ func (p *client) publish(e codec.Event, err error) {
 	}
 }
 
-// TestSync_OverEveryTransport: cursor, checkpoint, ack, inventory and comparison
-// as the parties see them.
+// TestSync_OverEveryTransport checks cursor, checkpoint, ack, inventory and comparison as the clients see them.
 func TestSync_OverEveryTransport(t *testing.T) {
 	agent := identity.Identity{Role: identity.Agent, Name: "c1"}
 	source := identity.Identity{Role: identity.Source, Name: "src"}

@@ -7,37 +7,37 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Budget shares a number of bytes among parties: each may have as much as is free. So one
-// alone gets half of all, and however many reserve what they can, something is left for the
-// next one. What a party may have it shares in the same way among its parts.
+// Budget shares a number of bytes among clients: each may have as much as is free. So a single client gets half
+// of all, and there is always something left for the next one. A client's part is shared in the same way among
+// its parts.
 type Budget struct {
 	whole int
 
 	mu   sync.Mutex
 	free int
-	// reserved is what parties have of it, those that have something.
+	// reserved holds the clients with reserved bytes.
 	reserved map[identity.Identity]*share
 }
 
-// share is what a party has, and of that its parts.
+// share is the reservation of a client, and that of its parts.
 type share struct {
 	bytes int
 	parts map[string]int
 }
 
-// NewBudget returns a budget of which nothing is reserved.
+// NewBudget returns a budget without reservations.
 func NewBudget(bytes int) *Budget {
 	return &Budget{whole: bytes, free: bytes, reserved: map[identity.Identity]*share{}}
 }
 
-// Reserve reports whether id may have n bytes more, and gives them. Nothing may be had always.
+// Reserve reserves n more bytes for id. It returns false if id may not have them. n = 0 always succeeds.
 func (b *Budget) Reserve(id identity.Identity, n int) bool {
 	ok, _ := b.ReservePart(id, "", n)
 	return ok
 }
 
-// ReservePart is Reserve for a part of what id has; "" is no part. Where it may not have
-// them, others reports whether other parts may have as much.
+// ReservePart is Reserve for a part of id; "" is no part. If it fails, others reports whether another part of
+// id could have reserved n bytes.
 func (b *Budget) ReservePart(id identity.Identity, part string, n int) (ok, others bool) {
 	if n == 0 {
 		return true, true
@@ -59,10 +59,10 @@ func (b *Budget) ReservePart(id identity.Identity, part string, n int) (ok, othe
 	return true, true
 }
 
-// Free gives n bytes back that id had reserved.
+// Free releases n bytes that id has reserved.
 func (b *Budget) Free(id identity.Identity, n int) { b.FreePart(id, "", n) }
 
-// FreePart gives n bytes back that a part of id had reserved.
+// FreePart releases n bytes that a part of id has reserved.
 func (b *Budget) FreePart(id identity.Identity, part string, n int) {
 	if n == 0 {
 		return
@@ -88,7 +88,7 @@ func (b *Budget) add(s *share, part string, n int) {
 	}
 }
 
-// Used returns the bytes that are reserved.
+// Used returns the number of reserved bytes.
 func (b *Budget) Used() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

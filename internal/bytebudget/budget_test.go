@@ -8,7 +8,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// TestBudget_DistinguishesPartFromWhole: who is refused learns whether other parts would be, too.
+// TestBudget_DistinguishesPartFromWhole checks that a rejection shows whether other parts would be rejected,
+// too.
 func TestBudget_DistinguishesPartFromWhole(t *testing.T) {
 	b := NewBudget(1000)
 	id := identity.Identity{Role: identity.Source, Name: "a"}
@@ -41,7 +42,7 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 		taken := map[taker][]int{}
 		for range rapid.IntRange(0, 100).Draw(t, "steps") {
 			by := taker{
-				id:   identity.Identity{Role: identity.Source, Name: rapid.StringMatching(`[a-e]`).Draw(t, "party")},
+				id:   identity.Identity{Role: identity.Source, Name: rapid.StringMatching(`[a-e]`).Draw(t, "client")},
 				part: rapid.StringMatching(`[xy]?`).Draw(t, "part"),
 			}
 			if had := taken[by]; len(had) > 0 && rapid.Bool().Draw(t, "give") {
@@ -69,7 +70,7 @@ func TestBudget_NeverMoreThanThereIs(t *testing.T) {
 			}
 		}
 		if b.Used() != 0 || len(b.reserved) != 0 {
-			t.Fatalf("%d bytes of %d parties in use when all is given back", b.Used(), len(b.reserved))
+			t.Fatalf("%d bytes of %d clients in use after all is freed", b.Used(), len(b.reserved))
 		}
 	})
 }

@@ -1,6 +1,6 @@
-// Package childproc runs child processes for the demo, the end-to-end tests and the
-// benchmarks: their output goes to a log file, they can be stopped, killed and
-// started again, and none of them outlives its parent, even one that is killed.
+// Package childproc runs child processes for the demo, the end-to-end tests and the benchmarks. Their output
+// goes to a log file. They can be stopped, killed and started again. No child outlives its parent, even if the
+// parent is killed.
 package childproc
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Spec says how to start a process. Start may be called many times with it.
+// Spec describes a process. Start may use it repeatedly.
 type Spec struct {
 	// Name is used in errors, e.g. "broker".
 	Name string
@@ -27,14 +27,13 @@ type Spec struct {
 	Env []string
 	// LogFile takes standard output and standard error; starts append.
 	LogFile string
-	// Ready is called again and again after the start until it returns nil; nil
-	// means ready at once.
+	// Ready is called repeatedly after the start until it returns nil; a nil Ready means ready at once.
 	Ready func(ctx context.Context) error
 	// ReadyWithin bounds the wait for Ready; 0 means 30 s.
 	ReadyWithin time.Duration
 }
 
-// Process is a running child, or one that has ended.
+// Process is a running or ended child.
 type Process struct {
 	spec Spec
 	cmd  *exec.Cmd
@@ -47,13 +46,12 @@ const (
 	readyWithin = 30 * time.Second
 	// stopWithin is how long Stop waits for SIGTERM to work.
 	stopWithin = 20 * time.Second
-	// tailBytes of the log stand in the error of a process that failed.
+	// tailBytes is how much of the log the error of a failed process contains, in bytes.
 	tailBytes = 2000
 )
 
-// Start starts the process and waits until it is ready. The error holds the end
-// of the log when the process ended by itself or was not ready in time; then
-// nothing is left running.
+// Start starts the process and waits until it is ready. If the process ends or is not ready in time, the error
+// contains the end of the log, and no process is left.
 func Start(ctx context.Context, s Spec) (*Process, error) {
 	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -70,7 +68,7 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	if err := startOnSpawnThread(p.cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
-	go func() { // ends with the process, which Stop, Kill or the parent's death ends
+	go func() { // ends with the process, which ends by Stop, Kill or the parent's end
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
@@ -97,7 +95,7 @@ func (p *Process) waitReady(ctx context.Context) error {
 	for {
 		err := p.spec.Ready(ctx)
 		select {
-		case <-p.done: // whatever Ready found, it was not this process
+		case <-p.done: // Ready must have found another process
 			return fmt.Errorf("ended at start (%s)", p.ended())
 		default:
 		}
@@ -132,8 +130,8 @@ func (p *Process) ended() string {
 	return p.err.Error()
 }
 
-// Stop sends SIGTERM and waits for the end; after 20 s it kills and says so in
-// the error. Stopping an ended process is no error.
+// Stop sends SIGTERM and waits for the end. After 20 s it kills the process and returns an error that states
+// it. Stopping an ended process is no error.
 func (p *Process) Stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended
 	select {
@@ -145,7 +143,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Signal sends a signal; it fails when the process has ended.
+// Signal sends a signal. It fails if the process has ended.
 func (p *Process) Signal(s syscall.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil {
 		return fmt.Errorf("%s: %w", p.spec.Name, err)
@@ -176,8 +174,8 @@ func (p *Process) LogTail() string {
 	return "last lines of " + p.spec.LogFile + ":\n" + strings.TrimSpace(string(b))
 }
 
-// Run runs a command to its end and returns its standard output. The error
-// holds the command line and what it wrote to standard error.
+// Run runs a command to its end and returns its standard output. The error contains the command line and its
+// standard error.
 func Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stderr strings.Builder
@@ -189,8 +187,8 @@ func Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// spawnThread is the one OS thread that starts children: the kernel ties "die with
-// the parent" to the thread that forked, and Go retires idle threads.
+// spawnThread is the only OS thread that starts children. The kernel ties the parent-death signal to the
+// forking thread, and Go retires idle threads.
 var spawnThread = sync.OnceValue(func() chan<- func() { return newSpawnThread() })
 
 func startOnSpawnThread(cmd *exec.Cmd) error {

@@ -14,7 +14,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// acceptance is what hawser accept is asked to do.
+// acceptance holds the arguments of hawser accept.
 type acceptance struct {
 	connection
 	choice
@@ -25,22 +25,25 @@ func newAccept(env Env) *cobra.Command {
 	var a acceptance
 	cmd := &cobra.Command{
 		Use:   "accept CLUSTER…",
-		Short: "Let clusters in that ask to join the hub",
-		Long: `Let clusters in that ask to join the hub, with your rights in its kubeconfig.
+		Short: "Accept clusters that request to join the hub",
+		Long: `Accept clusters that request to join the hub, with your rights in its kubeconfig.
 
 It approves the request for the first certificate of each cluster, and sets
-spec.hubAcceptsClient of its ManagedCluster. From then on the cluster gets its works, and
-the hub renews its certificate by itself. A cluster that was denied is let in again. One
-that is being detached is let in only until its works have ended. See who waits with:
+spec.hubAcceptsClient of its ManagedCluster. From then on the cluster receives its works,
+and the hub renews its certificate automatically. A denied cluster is accepted again. A
+cluster that is being detached is accepted only until its works are gone. Show pending
+clusters with:
 
   hawser get clusters
 
-Of a cluster that had an agent no request is approved but one that is named with --csr:
-anybody with a token may ask for its name. Each that waits is printed with the command that
-approves it, with who asked and when, and with the SHA-256 of its public key, which the agent
-says in its log. So it is where several agents ask under the name of one cluster, and where
-one asks with a token that clusters do not join with; --requester names its user. A request
-for anything but a certificate of the cluster is never approved.`,
+For a cluster that had an agent, only a request named with --csr is approved: every holder
+of a token can request its name. hawser accept prints each pending request with its
+requester, its time, the SHA-256 of its public key, and the command that approves it. The
+log of the agent contains the same key.
+
+The same applies if several agents request under the name of one cluster, or if a
+requester is not one that clusters join with; --requester names such a user. A request for
+anything but a certificate of the cluster is never approved.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
 			return a.accept(ctx, env, hub, name)
@@ -49,14 +52,14 @@ for anything but a certificate of the cluster is never approved.`,
 	a.add(cmd, "the hub (default the current one)")
 	f := cmd.Flags()
 	f.StringArrayVar(&a.named, "csr", nil, "approve the certificate request of this name, and no other; may be repeated")
-	f.BoolVar(&a.all, "all", false, "approve the requests of all agents that ask under the name of a cluster")
+	f.BoolVar(&a.all, "all", false, "approve the requests of all agents that request under the name of a cluster")
 	f.StringArrayVar(&a.askers, "requester", nil, "user with whose token clusters join, beside the bootstrap accounts of Open Cluster Management; may be repeated")
-	f.BoolVar(&a.wait, "wait", false, "wait for clusters that have not asked yet, and until each is there")
+	f.BoolVar(&a.wait, "wait", false, "wait for the requests of the clusters, and until each is available")
 	return cmd
 }
 
-// accept lets one cluster in. Of one that has had no agent, what comes first is let in while it waits. What
-// asks after that has to be looked at.
+// accept accepts one cluster. With --wait, the first request of a cluster without an agent is approved when it
+// arrives. Later requests need a person.
 func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name string) error {
 	if !a.wait {
 		_, err := a.once(ctx, env, hub, name)
@@ -89,7 +92,7 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 	return wait(there)
 }
 
-// once does what can be done for a cluster now. It reports whether it approved something.
+// once does all that is possible for a cluster now. It reports whether it approved a request.
 func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) (approved bool, err error) {
 	r, err := a.read(ctx, env, hub, name)
 	switch c := r.cluster; {
@@ -100,7 +103,7 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 	case c.DeletionTimestamp != nil && c.Spec.HubAcceptsClient:
 		return false, leaving(name)
 	case c.DeletionTimestamp != nil:
-		// So that it gets to know which works it has to delete. It gets no certificate.
+		// So that the cluster receives the deletions of its works. It gets no certificate.
 		if err := hub.setAccepted(ctx, name, true); err != nil {
 			return false, err
 		}
@@ -120,27 +123,27 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 	return false, retry(ctx, env, hub, name, r.requests)
 }
 
-// unnamed says which requests wait of a cluster that had an agent.
+// unnamed returns a text with the pending requests of a cluster that had an agent.
 func (a *acceptance) unnamed(env Env, r reading) string {
 	return "cluster " + r.cluster.Name + " had an agent before, so none of these is approved unless it is named:\n" +
 		a.lines(env, r.cluster.Name, r.history, r.waiting) + "\n" + compare
 }
 
-// leaving is the error of a cluster that does not join any more.
+// leaving is the error of a cluster that is being detached.
 func leaving(cluster string) error {
-	return fmt.Errorf("cluster %s is being detached: accept it when it has asked again", cluster)
+	return fmt.Errorf("cluster %s is being detached: accept it after its next request", cluster)
 }
 
-// reading is what the hub has of a cluster, nil for none.
+// reading holds the hub's objects of a cluster; cluster is nil if there is none.
 type reading struct {
 	cluster  *clusterv1.ManagedCluster
 	requests []certificatesv1.CertificateSigningRequest
 	history  history
-	// waiting are the applications that nobody has decided about, picked those of them to approve.
+	// waiting are the undecided applications, picked those of them to approve.
 	waiting, picked []application
 }
 
-// read reads that; what may never be approved is said.
+// read reads the hub's objects, and prints requests that may never be approved.
 func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster string) (r reading, err error) {
 	if r.cluster, err = hub.cluster(ctx, cluster); err != nil || r.cluster == nil || r.cluster.DeletionTimestamp != nil {
 		return r, err
@@ -182,7 +185,7 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 	return r, err
 }
 
-// admit sets what says that the hub accepts the cluster, which asks for a certificate or does not.
+// admit sets hubAcceptsClient of the cluster. requests: the cluster has a pending request.
 func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster, requests bool) error {
 	switch {
 	case c.Spec.HubAcceptsClient && requests:
@@ -204,9 +207,9 @@ func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application
 		case err != nil:
 			return fmt.Errorf("certificate request %s: %w", a.name, err)
 		case !undecided:
-			err = printf(env.Stdout, "certificate request %s was decided by somebody else meanwhile\n", a.name)
+			err = printf(env.Stdout, "certificate request %s was already decided by another user\n", a.name)
 		default:
-			err = printf(env.Stdout, "certificate request %s of %s, asked for by %s, is approved\n", a.name, a.agent, a.requester)
+			err = printf(env.Stdout, "certificate request %s of %s, requested by %s, is approved\n", a.name, a.agent, a.requester)
 		}
 		if err != nil {
 			return err
@@ -215,8 +218,8 @@ func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application
 	return nil
 }
 
-// retry deletes the requests of a cluster that were denied, or can not be signed any more: an agent of Open Cluster Management asks again
-// only when its request is gone.
+// retry deletes requests of a cluster that were denied, or that can no longer be signed. An OCM agent makes a
+// new request only when its old one is gone.
 func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []certificatesv1.CertificateSigningRequest) error {
 	for i := range requests {
 		r := &requests[i]
@@ -227,22 +230,22 @@ func retry(ctx context.Context, env Env, hub hubAPI, cluster string, requests []
 		if err := hub.discard(ctx, r); err != nil {
 			return err
 		}
-		if err := printf(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster asks again\n", r.Name); err != nil {
+		if err := printf(env.Stdout, "certificate request %s, which was denied, is deleted: the cluster makes a new one\n", r.Name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// requestOf says what is missing before a cluster can be accepted. One that joined once may have its
-// certificate, and asks for nothing.
+// requestOf returns what is missing before a cluster can be accepted. A cluster that joined before may have its
+// certificate and no request.
 func requestOf(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
 	case err != nil:
 		return "", err
 	case c == nil:
-		return "it has not asked to join", nil
+		return "it has not requested to join", nil
 	case c.DeletionTimestamp != nil, apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined):
 		return "", nil
 	}
@@ -253,7 +256,7 @@ func requestOf(ctx context.Context, hub hubAPI, name string) (missing string, er
 	return missing, err
 }
 
-// comes says what is missing until an accepted cluster is there, or asks for its first certificate.
+// comes returns what is missing until an accepted cluster is available, or requests its first certificate.
 func (a *acceptance) comes(ctx context.Context, env Env, hub hubAPI, name string) (missing string, err error) {
 	if missing, err = there(ctx, hub, name); err != nil || missing == "" {
 		return missing, err
@@ -271,11 +274,11 @@ func (a *acceptance) comes(ctx context.Context, env Env, hub hubAPI, name string
 	}):
 		return missing, nil
 	}
-	return "its agent has to ask for a certificate, or to come with the one that it has", nil
+	return "its agent has to request a certificate, or to connect with the one that it has", nil
 }
 
-// there says what is missing until an accepted cluster is there. That it has joined was true before
-// it was away: it is there when it is available.
+// there returns what is missing until an accepted cluster is available. The condition Joined does not suffice:
+// it stays True while the cluster is disconnected.
 func there(ctx context.Context, hub hubAPI, name string) (missing string, err error) {
 	c, err := hub.cluster(ctx, name)
 	switch {
@@ -287,7 +290,7 @@ func there(ctx context.Context, hub hubAPI, name string) (missing string, err er
 		return "", leaving(name)
 	case !apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined),
 		!apimeta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable):
-		return "its agent has to take its certificate and come with it", nil
+		return "its agent has to receive its certificate and connect with it", nil
 	}
 	return "", nil
 }
@@ -301,7 +304,7 @@ func firstRequests(ctx context.Context, hub hubAPI, name string) ([]certificates
 	}), err
 }
 
-// unknownCluster is the error of a name that no cluster has; it says who waits.
+// unknownCluster is the error of an unknown cluster name; it lists the pending clusters.
 func unknownCluster(ctx context.Context, hub hubAPI, name string) error {
 	err := fmt.Errorf("the hub has no cluster %s", name)
 	all, listErr := hub.clusters(ctx)
@@ -310,7 +313,7 @@ func unknownCluster(ctx context.Context, hub hubAPI, name string) error {
 	}
 	waiting := names(slices.DeleteFunc(all, func(c clusterv1.ManagedCluster) bool { return c.Spec.HubAcceptsClient }), func(c clusterv1.ManagedCluster) string { return c.Name })
 	if len(waiting) == 0 {
-		return hint(err, "no cluster waits to be accepted; hawser token create prints how %s asks to join", name)
+		return hint(err, "no cluster is pending; hawser token create prints the command with which %s requests to join", name)
 	}
 	return hint(err, "these wait to be accepted: %s", strings.Join(waiting, ", "))
 }

@@ -55,7 +55,7 @@ func TestAccept_WaitsForReturningCluster(t *testing.T) {
 				if err != nil || !north.Spec.HubAcceptsClient {
 					t.Fatalf("%v, it is not accepted", err)
 				}
-				if requests { // whoever has a token may have made it: it is approved by its name only
+				if requests { // any holder of a token may have made it, so it is approved only by name
 					if _, err := hub.Resource(signingRequests).Create(ctx, firstRequest(t, "north-aaaaa", "north"), metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
 					}

@@ -22,8 +22,8 @@ var step = regexp.MustCompile("hawser((?: +(?:[a-z]+|--?[a-z-]+(?:[= ][A-Z%{$/][
 // executedBy are tests outside of testdata that execute a step with a flag which no script executes.
 var executedBy = map[string]string{"hawser get discrepancies --watch": "internal/cli TestWatch"} // which does not end by itself
 
-// TestAdvice_IsExecuted: each command of hawser that a message of any program, or an alert, advises is there with
-// the flags that are named, and a script executes the verb with them.
+// TestAdvice_IsExecuted: each hawser command that a message of a program or an alert advises exists with the
+// named flags. A test script executes the verb with them.
 func TestAdvice_IsExecuted(t *testing.T) {
 	executed := executedSteps(t)
 	for step, test := range executedBy {
@@ -120,8 +120,8 @@ func note(executed map[string]bool, words []string) {
 	})
 }
 
-// advices are the texts in which a person may read what to do next, with the file of each: string literals of
-// the product, and rules of alerts.
+// advices returns the texts that may advise a next step, with the file of each: string literals of the product,
+// and rules of alerts.
 func advices(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}

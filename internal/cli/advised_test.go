@@ -48,14 +48,14 @@ func (s kubectlStep) String() string {
 	return strings.Join(slices.Concat([]string{"kubectl"}, s.words, s.flags), " ")
 }
 
-// does reports whether whoever executes s has executed another one.
+// does reports whether executing s also executes other.
 func (s kubectlStep) does(other kubectlStep) bool {
 	for _, f := range other.flags {
 		if !slices.Contains(s.flags, f) {
 			return false
 		}
 	}
-	n := min(len(s.words), len(other.words)) // who names no kind means any
+	n := min(len(s.words), len(other.words)) // no kind means any kind
 	return n == len(other.words) && slices.EqualFunc(s.words[:n], other.words, func(a, b string) bool {
 		return a == b || strings.HasPrefix(b, "/%") && strings.HasPrefix(a, "/") // the name of a program
 	})
@@ -152,8 +152,8 @@ var executors = []string{
 	"test/e2e/troubleshooting TestDay",
 }
 
-// TestAdvice_OfKubectlIsExecuted: each command of kubectl that a message, an alert, a note of a chart or a page
-// advises is executed, with its flags: by a block or a screen of a page, which tests run, or by a test that is named.
+// TestAdvice_OfKubectlIsExecuted: each kubectl command that a message, an alert, a note of a chart or a page
+// advises is executed, with its flags. A tested block or screen of a page executes it, or a named test.
 func TestAdvice_OfKubectlIsExecuted(t *testing.T) {
 	var executed []kubectlStep
 	for _, test := range executors {
@@ -209,8 +209,8 @@ func TestKubectlSteps(t *testing.T) {
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// onPages are the commands on pages, with the file of each: those that are only shown, as code within a line and in
-// blocks that are not marked, and those that tests run: blocks that are, and screens that are compared.
+// onPages returns the commands on pages, with the file of each. requested are those that are only shown, in
+// inline code and unmarked blocks. run are those that tests run: marked blocks, and compared screens.
 func onPages(t *testing.T) (requested, run map[string]string) {
 	t.Helper()
 	requested, run = map[string]string{}, map[string]string{}
@@ -273,8 +273,8 @@ func executes(t *testing.T, test, command string) bool {
 	})
 }
 
-// textsOf are the texts in a test, and in what it uses of its package: each string, and the strings of each call,
-// one behind the other. There are none if there is no such test. A test is a directory and a name.
+// textsOf returns the texts in a test, and in what it uses of its package: each string, and the joined strings
+// of each call. It returns none if there is no such test. A test is a directory and a name.
 func textsOf(t *testing.T, test string) (texts []string) {
 	t.Helper()
 	dir, name, _ := strings.Cut(test, " ")

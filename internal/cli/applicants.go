@@ -15,37 +15,37 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// How requests of agents look on a hub of Open Cluster Management.
+// Properties of agents' requests on a hub of Open Cluster Management.
 const (
 	addOnLabel = "open-cluster-management.io/addon-name"
-	// requesterAnnotation is the user who asked, where the request came over a broker.
+	// requesterAnnotation names the requester if the request came through a broker.
 	requesterAnnotation = "open-cluster-management.io/csr-user"
-	// courier creates the requests that came over a broker, for whom the annotation names.
+	// courier creates the requests that came through a broker; the annotation names the requester.
 	courier = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
 
 	grpcSigner = "open-cluster-management.io/grpc"
 )
 
-// bootstrapUser and bootstrapGroup are those with whose tokens clusters join.
+// bootstrapUser and bootstrapGroup are the identity of the tokens with which clusters join.
 const (
 	bootstrapUser  = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 	bootstrapGroup = "system:bootstrappers:managedcluster"
 )
 
-// application is a request for a first certificate of a cluster that waits for a decision.
+// application is an undecided request for a first certificate of a cluster.
 type application struct {
 	name string
-	// agent is the common name that it asks for.
+	// agent is the requested common name.
 	agent string
-	// key is the SHA-256 of the public key that it asks for, in hexadecimal digits.
+	// key is the SHA-256 of the public key of the request, in hexadecimal.
 	key string
-	// requester is the user who asked, trusted that clusters join with it.
+	// requester is the requesting user. trusted: clusters join with that user.
 	requester   string
 	trusted     bool
 	requestedAt time.Time
 }
 
-// pending tells whether nobody has decided about a request.
+// pending reports whether a request is undecided.
 func pending(r *certificatesv1.CertificateSigningRequest) bool {
 	return len(r.Status.Certificate) == 0 && !hasCondition(r, certificatesv1.CertificateApproved) && !hasCondition(r, certificatesv1.CertificateDenied)
 }
@@ -54,9 +54,9 @@ func hasCondition(r *certificatesv1.CertificateSigningRequest, kind certificates
 	return slices.ContainsFunc(r.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
 }
 
-// applicationOf reads a request of the cluster for its first certificate. A renewal is none, nor
-// is the request of an add-on: the hub's controllers approve these, of clusters that it accepts.
-// The error says why a request may not be approved, whoever says so.
+// applicationOf reads a request of the cluster for its first certificate. first is false for a renewal and for
+// the request of an add-on: the hub's controllers approve these for accepted clusters. The error names the
+// reason why no one may approve the request.
 func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) (a application, first bool, err error) {
 	if r.Labels[clusterv1.ClusterNameLabelKey] != cluster || r.Labels[addOnLabel] != "" {
 		return a, false, nil
@@ -65,11 +65,11 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 	a.trusted = a.requester == bootstrapUser || strings.HasPrefix(a.requester, "system:bootstrap:") || slices.Contains(r.Spec.Groups, bootstrapGroup)
 	if a.requester == courier {
 		a.requester = r.Annotations[requesterAnnotation]
-		// Over a broker the user alone comes along, not its groups.
+		// A broker passes on only the user, not the groups.
 		a.trusted = a.requester == bootstrapUser || strings.HasPrefix(a.requester, "system:bootstrap:")
 	}
 	if r.Spec.SignerName != grpcSigner && r.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName {
-		return a, false, fmt.Errorf("it asks for a certificate of the signer %s, which clusters do not join with", r.Spec.SignerName)
+		return a, false, fmt.Errorf("it requests a certificate of the signer %s, which is not for clusters", r.Spec.SignerName)
 	}
 	if a.agent, a.key, err = agentOf(cluster, r.Spec.Request); err != nil {
 		return a, false, err
@@ -77,8 +77,8 @@ func applicationOf(cluster string, r *certificatesv1.CertificateSigningRequest) 
 	return a, a.agent != a.requester, nil
 }
 
-// agentOf returns the common name and the key that a request is for, if it is for an agent of the cluster and
-// for nothing more.
+// agentOf returns common name and key of a request. It returns an error if the request is not exactly for an
+// agent of the cluster.
 func agentOf(cluster string, text []byte) (name, key string, err error) {
 	r, err := identity.ReadRequest(text)
 	if err == nil {
@@ -99,20 +99,20 @@ func agentOf(cluster string, text []byte) (name, key string, err error) {
 			own = true
 		case "system:open-cluster-management:managed-clusters":
 		default:
-			return "", "", fmt.Errorf("it asks for the group %q, too", o)
+			return "", "", fmt.Errorf("it also requests the group %q", o)
 		}
 	}
 	if !own {
-		return "", "", fmt.Errorf("it does not ask for the group %q", group)
+		return "", "", fmt.Errorf("it does not request the group %q", group)
 	}
 	return r.Subject.CommonName, fmt.Sprintf("%x", sha256.Sum256(r.RawSubjectPublicKeyInfo)), nil
 }
 
-// history is what the hub knows of a cluster that was accepted before.
+// history is the hub's knowledge about an earlier acceptance of a cluster.
 type history struct {
-	// member: an agent of it has, or had, a certificate, or will have one.
+	// member: an agent of the cluster has or had a certificate, or will get one.
 	member bool
-	// keys are those for which it was approved, as far as the hub still has them.
+	// keys are the keys of approved requests that the hub still has.
 	keys []string
 }
 
@@ -133,7 +133,7 @@ func historyOf(c *clusterv1.ManagedCluster, requests []certificatesv1.Certificat
 	return h
 }
 
-// lines show requests to a person who has to choose, each with the command that approves it.
+// lines returns the requests for a person to choose from, each with the command that approves it.
 func (a *acceptance) lines(env Env, cluster string, h history, waiting []application) string {
 	s := steps{env: env}
 	return strings.Join(names(waiting, func(w application) string {
@@ -144,37 +144,37 @@ func (a *acceptance) lines(env Env, cluster string, h history, waiting []applica
 		case h.member:
 			key += " (not known to the hub)"
 		}
-		return fmt.Sprintf("  %s of %s, asked for by %s at %s\n    key sha256:%s\n    %s", oneLine(w.name), oneLine(w.agent), oneLine(w.requester), stamp(w.requestedAt), key,
+		return fmt.Sprintf("  %s of %s, requested by %s at %s\n    key sha256:%s\n    %s", oneLine(w.name), oneLine(w.agent), oneLine(w.requester), stamp(w.requestedAt), key,
 			s.command("accept "+cluster, "--csr", w.name, "--context", a.context, "--kubeconfig", a.kubeconfig))
 	}), "\n")
 }
 
-// compare says how a person tells one from the other.
+// compare is the text that explains how to distinguish requests.
 const compare = "the agent's log and kubectl -n hawser describe pod on the cluster say the key of its request"
 
-// choice is which applications are to be approved.
+// choice selects the applications to approve.
 type choice struct {
-	// member: the cluster had an agent. Nothing is approved then that is not named.
+	// member: the cluster had an agent. Then only named requests are approved.
 	member bool
-	// named are the names of requests; empty means those of the one agent that waits.
+	// named are the names of requests; empty means the requests of the one pending agent.
 	named []string
-	// all takes several agents, and several users who asked.
+	// all: approve requests of several agents and several requesters.
 	all bool
-	// askers are users that clusters join with, beside those of Open Cluster Management.
+	// requesters are users that clusters join with, in addition to those of Open Cluster Management.
 	askers []string
 }
 
-// errSeveral: several agents wait, and nobody said which is the right one.
-var errSeveral = errors.New("several agents ask for a certificate of it")
+// errSeveral: several agents have a pending request, and none is named.
+var errSeveral = errors.New("several agents request a certificate of it")
 
-// quarantinedError: somebody asked whom nobody named.
+// quarantinedError: the requester is not one that clusters join with, and the request is not named.
 type quarantinedError struct{ application }
 
 func (e quarantinedError) Error() string {
 	return fmt.Sprintf("certificate request %s was made by %q, which clusters do not join with", e.name, e.requester)
 }
 
-// pick returns the applications to approve of those that wait.
+// pick returns the pending applications to approve.
 func (c choice) pick(waiting []application) ([]application, error) {
 	picked := waiting
 	if c.member && len(c.named) == 0 {
@@ -184,13 +184,13 @@ func (c choice) pick(waiting []application) ([]application, error) {
 		picked = slices.DeleteFunc(slices.Clone(waiting), func(a application) bool { return !slices.Contains(c.named, a.name) })
 	}
 	for _, a := range picked {
-		// Who asks chooses the name of the agent: another key may be that of another one.
+		// The requester chooses the name of the agent, so another key may belong to another agent.
 		other := a.agent != picked[0].agent || a.requester != picked[0].requester || a.key != picked[0].key
 		if other && !c.all && len(c.named) == 0 {
 			return nil, errSeveral
 		}
 	}
-	for _, a := range picked { // who names a request has looked at it
+	for _, a := range picked { // a person who names a request has checked it
 		if !a.trusted && len(c.named) == 0 && !slices.Contains(c.askers, a.requester) {
 			return nil, quarantinedError{a}
 		}

@@ -36,8 +36,8 @@ const (
 	allOfUs = "system:open-cluster-management:managed-clusters"
 )
 
-// TestApplicationOf: only a request for the certificate of an agent of this very cluster is an
-// application, and it is told from whom it is, whoever says that it is somebody else.
+// TestApplicationOf: only a request for the certificate of an agent of this cluster is an application. Its
+// requester is the authenticated user, not the claimed one.
 func TestApplicationOf(t *testing.T) {
 	good := pkix.Name{CommonName: own + ":a", Organization: []string{own, allOfUs}}
 	for name, c := range map[string]struct {
@@ -50,13 +50,13 @@ func TestApplicationOf(t *testing.T) {
 	}{
 		"over a broker":                 {subject: good, first: true, trusted: true, requester: bootstrapUser},
 		"by one without the annotation": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) { r.Annotations = nil }, first: true},
-		"directly, who claims to be the bootstrap account": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+		"directly, claiming to be the bootstrap account": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Username = "mallory"
 		}, first: true, requester: "mallory"},
 		"directly, with a bootstrap token": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Username, r.Spec.Groups = "system:bootstrap:abcdef", []string{bootstrapGroup}
 		}, first: true, trusted: true, requester: "system:bootstrap:abcdef"},
-		"over a broker, whose groups are not those of who asked": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
+		"over a broker, whose groups are not those of the requester": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Annotations[requesterAnnotation], r.Spec.Groups = "mallory", []string{bootstrapGroup}
 		}, first: true, requester: "mallory"},
 		"a renewal": {subject: good, change: func(r *certificatesv1.CertificateSigningRequest) {
@@ -105,7 +105,7 @@ func TestApplicationOf(t *testing.T) {
 	}
 }
 
-// TestChoice: nothing is approved that could be somebody else than the person at the terminal means.
+// TestChoice: no request is approved that may belong to another agent than the user intends.
 func TestChoice(t *testing.T) {
 	one := application{name: "1", agent: "a", requester: "boot", trusted: true}
 	again := application{name: "2", agent: "a", requester: "boot", trusted: true}
@@ -118,25 +118,25 @@ func TestChoice(t *testing.T) {
 		want    string
 		err     error
 	}{
-		"nobody":                          {},
-		"one":                             {waiting: []application{one}, want: "1"},
-		"one that asked twice":            {waiting: []application{one, again}, want: "12"},
-		"two agents":                      {waiting: []application{one, other}, err: errSeveral},
-		"two keys of one agent":           {waiting: []application{one, twin}, err: errSeveral},
-		"two keys of one agent, all":      {choice: choice{all: true}, waiting: []application{one, twin}, want: "15"},
-		"two that asked for one agent":    {waiting: []application{one, quarantined}, err: errSeveral},
-		"one of two, by name":             {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
-		"both, by name":                   {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
-		"all":                             {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},
-		"all, and one is a stranger":      {choice: choice{all: true}, waiting: []application{one, quarantined}, err: quarantinedError{quarantined}},
-		"of a cluster that had an agent":  {choice: choice{member: true}, waiting: []application{one}},
-		"of one, all":                     {choice: choice{member: true, all: true}, waiting: []application{one}},
-		"of one, by who asked":            {choice: choice{member: true, askers: []string{"boot"}}, waiting: []application{one}},
-		"of one, by name":                 {choice: choice{member: true, named: []string{"1"}}, waiting: []application{one, again}, want: "1"},
-		"a stranger":                      {waiting: []application{quarantined}, err: quarantinedError{quarantined}},
-		"a stranger, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, quarantined}, want: "4"},
-		"a stranger whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{quarantined}, want: "4"},
-		"a stranger beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{quarantined}, err: quarantinedError{quarantined}},
+		"none":                                      {},
+		"one":                                       {waiting: []application{one}, want: "1"},
+		"one that asked twice":                      {waiting: []application{one, again}, want: "12"},
+		"two agents":                                {waiting: []application{one, other}, err: errSeveral},
+		"two keys of one agent":                     {waiting: []application{one, twin}, err: errSeveral},
+		"two keys of one agent, all":                {choice: choice{all: true}, waiting: []application{one, twin}, want: "15"},
+		"two that asked for one agent":              {waiting: []application{one, quarantined}, err: errSeveral},
+		"one of two, by name":                       {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
+		"both, by name":                             {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
+		"all":                                       {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},
+		"all, and one has an unknown requester":     {choice: choice{all: true}, waiting: []application{one, quarantined}, err: quarantinedError{quarantined}},
+		"of a cluster that had an agent":            {choice: choice{member: true}, waiting: []application{one}},
+		"of one, all":                               {choice: choice{member: true, all: true}, waiting: []application{one}},
+		"of one, by requester":                      {choice: choice{member: true, askers: []string{"boot"}}, waiting: []application{one}},
+		"of one, by name":                           {choice: choice{member: true, named: []string{"1"}}, waiting: []application{one, again}, want: "1"},
+		"an unknown requester":                      {waiting: []application{quarantined}, err: quarantinedError{quarantined}},
+		"an unknown requester, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, quarantined}, want: "4"},
+		"an unknown requester whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{quarantined}, want: "4"},
+		"an unknown requester beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{quarantined}, err: quarantinedError{quarantined}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			picked, err := c.pick(c.waiting)
@@ -148,8 +148,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestHistoryOf: a cluster that had an agent is told from one that asks for the first time, also after a restore
-// without status.
+// TestHistoryOf: a cluster that had an agent is distinguished from one that makes its first request, also after
+// a restore without status.
 func TestHistoryOf(t *testing.T) {
 	request := func(kinds ...certificatesv1.RequestConditionType) certificatesv1.CertificateSigningRequest {
 		r := certificatesv1.CertificateSigningRequest{}

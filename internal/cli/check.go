@@ -26,15 +26,15 @@ func newCheck(env Env) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
-		Short: "Say whether a hub would take the ManifestWorks in a file",
-		Long: `Say whether a hub would take the ManifestWorks in a file, and why not.
+		Short: "Report whether a hub would accept the ManifestWorks in a file",
+		Long: `Report whether a hub would accept the ManifestWorks in a file, and why not.
 
   hawser check -f web.yaml
 
-It needs neither a hub nor a broker, and applies the rules of hub-source's webhook: with it a
-pipeline refuses a work before it is merged. Objects of other kinds are left out. Only the hub
-can say whether a user may use the executor of a work, and whether hub-source has a lower
-limit of its own (webhook.manifestLimit).`,
+It needs neither a hub nor a broker, and applies the rules of hub-source's webhook: a
+pipeline can reject a work before it is merged. Objects of other kinds are ignored. Two
+rules need the hub: whether a user may use the executor of a work, and whether hub-source
+has a lower limit (webhook.manifestLimit).`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := given(cmd, "filename", "name a file, or - for standard input"); err != nil {
@@ -54,8 +54,8 @@ limit of its own (webhook.manifestLimit).`,
 	return cmd
 }
 
-// checkWorks says of each ManifestWork in a file whether a hub would take it, and fails where
-// one would be refused, or there is none.
+// checkWorks prints, for each ManifestWork in a file, whether a hub would accept it. It fails if one would be
+// rejected, or if there is none.
 func checkWorks(env Env, file string, in io.Reader) error {
 	works, refused := 0, 0
 	for r := utilyaml.NewYAMLReader(bufio.NewReader(in)); ; {
@@ -98,7 +98,7 @@ func checkWorks(env Env, file string, in io.Reader) error {
 	return nil
 }
 
-// workIn is the ManifestWork of a document, with its JSON; nil where it is something else.
+// workIn returns the ManifestWork of a document, with its JSON; nil for another kind.
 func workIn(text []byte) (*workv1.ManifestWork, []byte, error) {
 	raw, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -117,7 +117,7 @@ func workIn(text []byte) (*workv1.ManifestWork, []byte, error) {
 	return w, raw, nil
 }
 
-// ruled is what hub-source's webhook would answer to a new work.
+// ruled returns the answer of hub-source's webhook to a new work.
 func ruled(raw []byte) admission.Answer {
 	rules := admission.Rules{ManifestLimit: manifestwork.MaxManifestsSize, CleansUp: true}
 	return rules.Check(&admissionv1.AdmissionRequest{

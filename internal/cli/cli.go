@@ -1,6 +1,5 @@
-// Package cli holds the verbs of hawser, the one tool a person types. Each verb
-// is a file; all of them write what they did to standard output and, when they
-// fail, what failed and a line that starts with "hint:" to standard error.
+// Package cli holds the verbs of hawser, the command-line tool. Each verb is a file. A verb writes its results
+// to standard output. On failure it writes the error, and a line that starts with "hint:", to standard error.
 package cli
 
 import (
@@ -25,22 +24,22 @@ const (
 	exitUsage  = 2
 )
 
-// Env is what the verbs need from the process they run in.
+// Env is the environment of the verbs in their process.
 type Env struct {
 	Stdout, Stderr io.Writer
-	// Now is the clock that certificates are dated by.
+	// Now is the clock for the dates of certificates.
 	Now func() time.Time
-	// Program is the path of the program. As kubectl-hawser it is a plugin of kubectl, and
-	// its help and hints say so.
+	// Program is the path of the program. Named kubectl-hawser it is a kubectl plugin, and its help and hints show
+	// that.
 	Program string
-	// LookEvery is how often --watch asks the broker; 0 means every two seconds.
+	// LookEvery is the poll interval of --watch; 0 means 2 s.
 	LookEvery time.Duration
 }
 
-// plugin is the name of the file by which kubectl finds hawser.
+// plugin is the name of the file with which kubectl finds hawser.
 const plugin = "kubectl-hawser"
 
-// name is how the program is called by who uses it.
+// name returns the name with which the user calls the program.
 func (e Env) name() string {
 	if base := filepath.Base(e.Program); strings.HasPrefix(base, plugin) {
 		return "kubectl hawser"
@@ -48,11 +47,11 @@ func (e Env) name() string {
 	return program
 }
 
-// program is the usual name.
+// program is the default name.
 const program = "hawser"
 
-// called makes the commands in a text such that can be typed: hawser get works may have to
-// be kubectl hawser get works.
+// called adapts the commands in a text so that they can be typed: hawser get works may have to be kubectl
+// hawser get works.
 func (e Env) called(root *cobra.Command, text string) string {
 	if runByMake() {
 		text = strings.ReplaceAll(text, program+" demo --help", "make demo ARGS=--help")
@@ -63,12 +62,11 @@ func (e Env) called(root *cobra.Command, text string) string {
 	for _, c := range root.Commands() {
 		text = strings.ReplaceAll(text, program+" "+c.Name(), e.name()+" "+c.Name())
 	}
-	return strings.ReplaceAll(text, "kubectl "+e.name(), e.name()) // what had the name already
+	return strings.ReplaceAll(text, "kubectl "+e.name(), e.name()) // commands that already had the name
 }
 
-// Main runs the verb that args name (without the program's own name) until it
-// is done or ctx ends, and returns the exit status: 0 when it worked, 1 when it
-// failed, 2 when the arguments make no sense.
+// Main runs the verb that args name (without the program's own name) until it returns or ctx ends. It returns
+// the exit status: 0 for success, 1 for a failure, 2 for invalid arguments.
 func Main(ctx context.Context, env Env, args []string) int {
 	env.Stdout, env.Stderr = telemetry.PrintableWriter{W: env.Stdout}, telemetry.PrintableWriter{W: env.Stderr}
 	root := newRoot(env)
@@ -81,7 +79,7 @@ func Main(ctx context.Context, env Env, args []string) int {
 	if errors.As(err, new(*cmdline.UsageError)) {
 		status = exitUsage
 	}
-	// A line of an error, which a peer may have said, is no hint of ours.
+	// A line of an error may come from a peer; it must not look like a hint.
 	tame := strings.NewReplacer("\nhint:", "\n  hint:")
 	fmt.Fprintf(env.Stderr, "%s: %s\n", program, tame.Replace(err.Error()))
 	var hinted interface{ Hint() string }
@@ -113,7 +111,7 @@ func newRoot(env Env) *cobra.Command {
 	return root
 }
 
-// group is a command for those below it, which it lists.
+// group makes cmd a parent of the commands below, which it lists.
 func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 	cmd.Args = cmdline.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -121,7 +119,7 @@ func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// checkArgs makes wrong arguments of cmd and everything below it usage errors.
+// checkArgs turns invalid arguments of root and all commands below it into usage errors.
 func checkArgs(root *cobra.Command) {
 	each(root, func(cmd *cobra.Command) {
 		check := cmd.Args
@@ -137,7 +135,7 @@ func checkArgs(root *cobra.Command) {
 	})
 }
 
-// each calls f with cmd and everything below it.
+// each calls f with cmd and all commands below it.
 func each(cmd *cobra.Command, f func(*cobra.Command)) {
 	f(cmd)
 	for _, c := range cmd.Commands() {
@@ -149,7 +147,7 @@ func usageOf(cmd *cobra.Command, err error) error {
 	return cmdline.Usage(hint(err, "run %s --help", cmd.CommandPath()))
 }
 
-// hintedError is an error with what the person can do about it.
+// hintedError is an error with its remedy.
 type hintedError struct {
 	err  error
 	hint string
@@ -158,11 +156,10 @@ type hintedError struct {
 func (e *hintedError) Error() string { return e.err.Error() }
 func (e *hintedError) Unwrap() error { return e.err }
 
-// Hint is what the person can do; errors of other packages that know something
-// to do have this method too.
+// Hint returns the remedy. Errors of other packages with a remedy have this method too.
 func (e *hintedError) Hint() string { return e.hint }
 
-// hint adds to err what to do about it. The outermost hint is the one shown.
+// hint adds the remedy to err. Only the outermost hint is shown.
 func hint(err error, format string, args ...any) error {
 	return &hintedError{err: err, hint: fmt.Sprintf(format, args...)}
 }

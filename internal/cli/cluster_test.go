@@ -29,9 +29,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// TestClusterScripts: each script in testdata/cluster is a session at a terminal with clusters of
-// its own. The contexts hub and cluster1 lead to empty ones, the context fleet to a hub that clusters
-// ask to join, spoke to a cluster with a klusterlet, and the file owner to one on which two hubs are at work.
+// TestClusterScripts: each script in testdata/cluster is a terminal session with its own clusters. The contexts
+// hub and cluster1 are empty clusters. The context fleet is a hub with pending clusters, spoke a cluster with a
+// klusterlet. The file owner is a cluster with agents of two hubs.
 func TestClusterScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/cluster", RequireExplicitExec: true, RequireUniqueNames: true,

@@ -10,8 +10,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestClusterColumns: where clusters join through the broker the table says how far each is, and
-// with which command it goes on; elsewhere nothing of that is there.
+// TestClusterColumns: on a hub with registration the table shows the progress of each cluster and the next
+// command. On other hubs it does not have these columns.
 func TestClusterColumns(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	never, inSync, refused := hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED, hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, hawserv1.ClusterState_CLUSTER_STATE_REJECTED

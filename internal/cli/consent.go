@@ -11,23 +11,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// consent is how a command that cannot be undone gets the word of a person.
+// consent asks a person to confirm an irreversible command.
 type consent struct{ yes, dryRun bool }
 
 func (c *consent) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do what cannot be undone without a question; needed where standard input is no terminal")
-	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do what cannot be undone without asking; needed if standard input is no terminal")
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "print what would be done, and do nothing")
 }
 
-// check refuses, before anything is looked at, what would need an answer that cannot come.
+// check returns an error early if a required answer is impossible.
 func (c *consent) check(cmd *cobra.Command) error {
 	if c.yes || c.dryRun || isTerminal(cmd.InOrStdin()) {
 		return nil
 	}
-	return usageOf(cmd, errors.New("this cannot be undone, and standard input is no terminal: see with --dry-run what it does, and say --yes"))
+	return usageOf(cmd, errors.New("this cannot be undone, and standard input is no terminal: check with --dry-run, and then use --yes"))
 }
 
-// get asks whether to go on with what a text says, unless that was said.
+// get asks for confirmation of the action in what, unless --yes is set.
 func (c *consent) get(ctx context.Context, cmd *cobra.Command, env Env, what string) error {
 	if c.yes {
 		return nil
@@ -35,7 +35,7 @@ func (c *consent) get(ctx context.Context, cmd *cobra.Command, env Env, what str
 	if err := printf(env.Stderr, "%s\nGo on? Type yes: ", what); err != nil {
 		return err
 	}
-	answer := make(chan string, 1) // so that the reader ends, whether or not its answer is waited for
+	answer := make(chan string, 1) // so that the reader ends even if its answer is not awaited
 	go func() {
 		line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 		if err != nil {
@@ -50,10 +50,11 @@ func (c *consent) get(ctx context.Context, cmd *cobra.Command, env Env, what str
 		}
 	case <-ctx.Done():
 	}
-	return hint(errors.New("nothing was done"), "--yes goes on without a question, --dry-run shows what would be done")
+	return hint(errors.New("nothing was done"), "--yes continues without asking, --dry-run shows what would be done")
 }
 
-// isTerminal tells whether a person may type there. /dev/null counts too: no answer comes from it.
+// isTerminal reports whether in is a character device, on which a person may type. /dev/null counts too,
+// although it gives no answer.
 func isTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok {

@@ -17,19 +17,19 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// contexts is the file that names brokers, so that a person writes them down once.
+// contexts is the configuration file that names brokers.
 type contexts struct {
-	// CurrentContext is the name of the one that is used where --broker-context names none.
+	// CurrentContext is the name of the context that is used without --broker-context.
 	CurrentContext string `json:"currentContext"`
 	// Contexts are the brokers by name; paths are relative to this file.
 	Contexts map[string]access `json:"contexts"`
 }
 
-// access is one broker, and as who to come to it. Paths are relative to the file.
+// access is one broker and the credentials for it. Paths are relative to the file.
 type access struct {
 	// Broker is its host:port.
 	Broker string `json:"broker"`
-	// ServerName is the name that its certificate has, if it is not the host of broker.
+	// ServerName is the name in its certificate, if it differs from the host of broker.
 	ServerName string `json:"serverName"`
 	// CA is the PEM file of the CA that signed its certificate.
 	CA string `json:"ca"`
@@ -37,22 +37,22 @@ type access struct {
 	Cert string `json:"cert"`
 	// Key is the PEM file of its private key.
 	Key string `json:"key"`
-	// Insecure is for plaintext, to a broker on this machine only.
+	// Insecure is plaintext, to a broker on this machine only.
 	Insecure bool `json:"insecure"`
-	// Proxy is the HTTP proxy through which it is reached, as http://proxy.example:3128, or none.
+	// Proxy is the HTTP proxy to the broker, as http://proxy.example:3128, or none.
 	Proxy string `json:"proxy"`
-	// ProxyCA is the PEM file of the CA that signed the certificate of a proxy with https://.
+	// ProxyCA is the PEM file of the CA that signed the certificate of an https:// proxy.
 	ProxyCA string `json:"proxyCA"`
 }
 
-// envConfig names the file, where --config does not.
+// envConfig is the environment variable with the file, used without --config.
 const envConfig = "HAWSER_CONFIG"
 
-// readContexts reads the file that is named, or else the usual one, which need not be there.
+// readContexts reads the named file, or else the default file, which may be missing.
 func readContexts(named string) (c contexts, file string, err error) {
 	if file = named; file == "" {
 		dir, err := os.UserConfigDir()
-		if err != nil { // nobody's home: then there is no file either
+		if err != nil { // without a home directory there is no default file
 			return c, "", nil //nolint:nilerr // as it says
 		}
 		file = filepath.Join(dir, program, "config.yaml")
@@ -71,7 +71,7 @@ func readContexts(named string) (c contexts, file string, err error) {
 	return c, file, nil
 }
 
-// context returns the broker that a context names, the current one if name is empty.
+// context returns the broker of a context, of the current one if name is empty.
 func (r *remote) context(name string) (access, error) {
 	c, file, err := readContexts(cmp.Or(r.config, os.Getenv(envConfig)))
 	if err != nil {
@@ -95,10 +95,10 @@ func (r *remote) context(name string) (access, error) {
 	return a, nil
 }
 
-// complete says how a flag is completed.
+// complete sets the completion of a flag.
 func complete(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic(err) // there is no such flag, or it is said twice: a mistake here
+		panic(err) // no such flag, or registered twice: a programming error
 	}
 }
 
@@ -111,9 +111,8 @@ func (r *remote) contextNames(*cobra.Command, []string, string) ([]string, cobra
 	return slices.Sorted(maps.Keys(c.Contexts)), cobra.ShellCompDirectiveNoFileComp
 }
 
-// resolve fills in what the flags do not say: from the environment and then from the current
-// context or, where a context is named, from that alone, so that no command goes to another
-// broker than the one that was named.
+// resolve fills in flags that are not set: from the environment, and then from the current context. If a
+// context is named, only that context is used. So no command goes to another broker than the named one.
 func (r *remote) resolve(flags *pflag.FlagSet) error {
 	a, err := r.context(r.contextName)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// demoDir is where the demo keeps its state, below the repository.
+	// demoDir is the state directory of the demo, below the repository.
 	demoDir = ".hawser-demo"
 	// demoSubnet is the second byte of the demo's loopback addresses.
 	demoSubnet = 77
 )
 
-// runByMake tells whether the demo was started by the Makefile, so that flags go into ARGS.
+// runByMake reports whether the Makefile started the demo, so that flags go into ARGS.
 func runByMake() bool { return os.Getenv("HAWSER_RUN_BY") == "make" }
 
 func newDemo(env Env) *cobra.Command {
@@ -53,9 +53,9 @@ from a checkout of the repository: minutes the first time, seconds afterwards.`,
 		},
 	}
 	cmd.Flags().StringVar(&d.Root, "root", ".", "checkout of the repository")
-	cmd.Flags().StringVar(&d.Dir, "dir", "", "where to keep certificates, stores and logs; emptied at the start (default ROOT/"+demoDir+")")
+	cmd.Flags().StringVar(&d.Dir, "dir", "", "directory for certificates, stores and logs; emptied at the start (default ROOT/"+demoDir+")")
 	cmd.Flags().Uint8Var(&d.Subnet, "subnet", demoSubnet, "N of the loopback addresses 127.N.0.x that the programs listen on")
-	cmd.Flags().Var(&d.Transport, "transport", "what goes between the parties: grpc, mqtt (at Hawser's broker), or mosquitto in the place of Hawser's broker")
-	cmd.Flags().BoolVar(&d.Once, "once", false, "end after the first work is there; the exit status tells whether it worked")
+	cmd.Flags().Var(&d.Transport, "transport", "transport: grpc, mqtt (Hawser broker) or mosquitto (instead of the Hawser broker)")
+	cmd.Flags().BoolVar(&d.Once, "once", false, "exit after the first work is applied; the exit status shows success")
 	return cmd
 }

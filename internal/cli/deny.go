@@ -18,21 +18,21 @@ func newDeny(env Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "deny ROLE/NAME | SERIAL",
-		Short: "Keep an identity, or one certificate, out",
-		Long: `Keep an identity, or one certificate, out of the broker.
+		Short: "Deny an identity, or one certificate",
+		Long: `Deny an identity, or one certificate, at the broker.
 
-Its connections end at once, and it is refused until somebody allows it again. Deny a
-certificate by its serial number where its key was lost and its owner got another one:
+Its connections end at once, and it is rejected until it is allowed again. Deny a
+certificate by its serial number if its key was lost and its owner has a new one:
 
   hawser deny $(openssl x509 -noout -serial -in agent.crt | cut -d= -f2)
 
-Deny an identity where nobody is to come under its name, whatever certificate it has:
+Deny an identity if no client may use its name, with any certificate:
 
   hawser deny agent/cluster1 --reason "taken out of the rack"
 
-Works stay as they are. The broker keeps what is denied in its store.
+Works are not changed. The broker stores the denylist.
 
-Where clusters join by themselves, take back on the hub that a cluster was accepted:
+If clusters join by registration, revoke the acceptance of a cluster on the hub:
 
   hawser reject cluster cluster1`,
 		Args: cobra.ExactArgs(1),
@@ -49,12 +49,12 @@ Where clusters join by themselves, take back on the hub that a cluster was accep
 		},
 	}
 	r.flags(cmd)
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at it later")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for people who read the entry later")
 	return cmd
 }
 
-// warnUnknown says that the broker does not know who is denied now. It is no error: a key that was lost is denied
-// before anybody comes with it.
+// warnUnknown prints a warning if the broker does not know the denied identity. This is no error: a lost key
+// may be denied before its first use.
 func warnUnknown(ctx context.Context, env Env, c hawserv1.AdminServiceClient, subject string) error {
 	check := map[string]func(context.Context, hawserv1.AdminServiceClient, string) error{"agent": knownCluster, "source": knownSource}
 	role, name, _ := strings.Cut(subject, "/")
@@ -74,7 +74,7 @@ func newAllow(env Env) *cobra.Command {
 	r := remote{env: env}
 	cmd := &cobra.Command{
 		Use:               "allow ROLE/NAME | SERIAL",
-		Short:             "Let in again who was denied",
+		Short:             "Allow a denied identity or certificate again",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: r.args(deniedNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,7 +107,7 @@ func newGetDenials(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "denials",
 		Aliases: []string{"denial"},
-		Short:   "Show who is denied: see hawser deny",
+		Short:   "Show denied identities and certificates: see hawser deny",
 		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, _ string) (grpc.ServerStreamingClient[item], error) {

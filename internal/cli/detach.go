@@ -23,17 +23,17 @@ func newDetach(env Env) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "detach CLUSTER",
-		Short: "Take a cluster out of the hub, with its works",
-		Long: `Take a cluster out of the hub, with its works.
+		Short: "Remove a cluster from the hub, with its works",
+		Long: `Remove a cluster from the hub, with its works.
 
-It deletes the ManagedCluster and waits until it is gone: the hub deletes the add-ons of the
-cluster and its works first, and a work is gone when its cluster has deleted what it has of
-it. The agent stays on the cluster until you take it off, and so does the namespace of the
-cluster on the hub. When the ManagedCluster is gone, no certificate of it counts any more:
-another cluster can have the name.
+It deletes the ManagedCluster and waits until it is gone. The hub first deletes the
+add-ons of the cluster and its works. A work is gone when its cluster has deleted the
+objects. The agent stays on the cluster until you remove it, and so does the namespace of
+the cluster on the hub. When the ManagedCluster is gone, none of its certificates is valid
+any more: another cluster can use the name.
 
-To keep what works have on a cluster, do not detach it: deny it (hawser reject cluster). The
-works of a cluster that is denied do not end, so it says at once what to do.`,
+To keep the objects of works on a cluster, do not detach it: deny it (hawser reject
+cluster). The works of a denied cluster cannot end; the command then prints the remedy.`,
 		Args: cobra.ExactArgs(1),
 		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
 			return detach(ctx, env, hub, name, wait)
@@ -53,12 +53,17 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	case c == nil:
 		return hint(fmt.Errorf("the hub has no cluster %s", name), "see those it has with: kubectl get managedclusters")
 	}
-	// First: t1 it is deleted, t2 this ends here, t3 another cluster of the name is given its works.
+	// Before the deletion.
+	// Scenario:
+	//   t1: the ManagedCluster is deleted.
+	//   t2: this program ends.
+	//   t3: another cluster of that name gets its works.
+	// Result: first the certificates become invalid.
 	until := c.UID
 	if had, err := hub.earliestOf(ctx, name); err != nil {
 		return err
 	} else if had.Counts() && !c.Spec.HubAcceptsClient {
-		until = "" // it was denied, and can not come
+		until = "" // it was denied, and cannot connect
 	}
 	if err := hub.end(ctx, name, until); err != nil {
 		return err
@@ -78,18 +83,18 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	}
 	switch err := await(ctx, env, "cluster "+name, look); {
 	case err != nil && ctx.Err() != nil:
-		return hint(err, "does its agent run, and reach the broker? If it never comes back: hawser unbind cluster %s --works", name)
+		return hint(err, "does its agent run, and reach the broker? If it will never return: hawser unbind cluster %s --works", name)
 	case err != nil:
 		return err
 	}
 	return printf(env.Stdout, `cluster %s is detached
-what stays on the hub:      the namespace %[1]s, with what others put there
-what stays on the cluster:  its agent; take it off with hawser uninstall cluster %[1]s, or as its klusterlet was installed
+what stays on the hub:      the namespace %[1]s, with the objects of others in it
+what stays on the cluster:  its agent; remove it with hawser uninstall cluster %[1]s, or as its klusterlet was installed
 `, name)
 }
 
-// attached says what of a cluster is still there. Its works of which nobody tells it that they are
-// deleted are an error: a broker sends a cluster that is not accepted nothing.
+// attached returns which parts of a cluster remain. It returns an error if the cluster has works but is not
+// accepted: a broker then sends it no deletions.
 func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (missing string, err error) {
 	c, err := hub.cluster(ctx, was.Name)
 	if err != nil || c == nil || c.UID != was.UID {
@@ -104,32 +109,32 @@ func attached(ctx context.Context, hub hubAPI, was *clusterv1.ManagedCluster) (m
 	case !c.Spec.HubAcceptsClient:
 		return "", neverConnected(ctx, hub, c.Name, works.Items)
 	default:
-		return "the cluster has to delete what it has of " + fewNames(works.Items), nil
+		return "the cluster has to delete the objects of " + fewNames(works.Items), nil
 	}
 	if d := apimeta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionDeleting); d != nil && d.Message != "" {
 		return d.Message, nil
 	}
 	if len(c.Finalizers) > 0 {
-		return "who has put these finalizers on it has to be done: " + strings.Join(c.Finalizers, ", "), nil
+		return "wait for the owners of its finalizers: " + strings.Join(c.Finalizers, ", "), nil
 	}
 	return "the hub has to delete it", nil
 }
 
-// neverConnected is the error of works of which no broker tells the cluster that they are deleted.
+// neverConnected is the error of works whose deletion no broker sends to the cluster.
 func neverConnected(ctx context.Context, hub hubAPI, cluster string, works []unstructured.Unstructured) error {
 	e, err := hub.earliestOf(ctx, cluster)
 	switch {
 	case err != nil:
 		return err
 	case e.Counts():
-		return hint(fmt.Errorf("cluster %s is being detached, but it was denied: it does not get to know that it has to delete what it has of %s", cluster, fewNames(works)),
+		return hint(fmt.Errorf("cluster %s is being detached, but it was denied: it receives no deletion of %s", cluster, fewNames(works)),
 			"to leave it on the cluster: hawser unbind cluster %s --works; then run hawser detach %[1]s again", cluster)
 	}
-	return hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it does not get to know that it has to delete what it has of %s", cluster, fewNames(works)),
+	return hint(fmt.Errorf("cluster %s is being detached, but it is not accepted: it receives no deletion of %s", cluster, fewNames(works)),
 		"to have it deleted: hawser accept %s; to leave it on the cluster: hawser unbind cluster %[1]s --works; then run hawser detach %[1]s again", cluster)
 }
 
-// fewOf is the beginning of a list of names, in brackets.
+// fewOf returns the beginning of a list of names, in brackets.
 func fewOf(names []string) string {
 	const most = 5
 	switch {
@@ -141,7 +146,7 @@ func fewOf(names []string) string {
 	return " (" + strings.Join(names, ", ") + ")"
 }
 
-// fewNames names works, not too many.
+// fewNames returns the names of works, limited in number.
 func fewNames(works []unstructured.Unstructured) string {
 	const most = 5
 	all := names(works, func(o unstructured.Unstructured) string { return o.GetName() })

@@ -24,7 +24,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// doctorFlags are those of hawser doctor beside those of the connection.
+// doctorFlags are the flags of hawser doctor beside those of the connection.
 type doctorFlags struct {
 	remote
 	user, passwordFile, kubeconfig string
@@ -34,17 +34,19 @@ func newDoctor(env Env) *cobra.Command {
 	d := doctorFlags{remote: remote{env: env, overMQTT: true}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Walk the way to a broker step by step, and say what fails",
-		Long: `Walk the way to a broker step by step, and say what fails: files, name, proxy, TCP,
-TLS, clock, identity, authorization, round trip, health: whether the broker takes events and
-its sources, as hub-source, are connected; with --kubeconfig then the API of a hub or of a
+		Short: "Check the connection to a broker step by step, and report the first failure",
+		Long: `Check the connection to a broker step by step, and report the first failure.
+
+The steps are files, name, proxy, TCP, TLS, clock, identity, authorization, round trip
+and health. Health means that the broker accepts events, and that its sources, such as
+hub-source, are connected. With --kubeconfig it then checks the API of a hub or of a
 managed cluster, its definitions, and whether you may read works there.
 
-It stops at the first step that fails and says what to do, in words for whoever runs
-the network. A proxy that inspects TLS is called so. A broker that is named as
-mqtts://host:port or wss://host:port/path (mqtt:// and ws:// with --insecure) is reached
-over MQTT, with a user name too; operators have no rights there, so that the walk ends
-with a ping.`,
+It stops at the first step that fails and prints the remedy, in a form that you can
+forward to the network team. It detects a proxy that inspects TLS. A broker that is named
+as mqtts://host:port or wss://host:port/path (mqtt:// and ws:// with --insecure) is
+checked over MQTT, also with a user name. Operators have no rights there, so the check
+ends with a ping.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := d.ready(cmd); err != nil {
@@ -73,11 +75,11 @@ with a ping.`,
 	f := cmd.Flags()
 	f.StringVar(&d.user, "user", "", "user name towards an MQTT broker")
 	f.StringVar(&d.passwordFile, "password-file", "", "file with the password of --user")
-	f.StringVar(&d.kubeconfig, "kubeconfig", "", "kubeconfig of a hub or of a managed cluster, to look at that too")
+	f.StringVar(&d.kubeconfig, "kubeconfig", "", "kubeconfig of a hub or of a managed cluster, to check that too")
 	return cmd
 }
 
-// noTopics are some that are well-formed: nothing is published or subscribed to.
+// noTopics are valid topics: the check neither publishes nor subscribes.
 var noTopics = topic.Set{SourceEvents: "sources/+/clusters/+/sourceevents", AgentEvents: "sources/+/clusters/+/agentevents"}
 
 func (d *doctorFlags) login() (transportmqtt.Login, error) {
@@ -90,7 +92,7 @@ func (d *doctorFlags) login() (transportmqtt.Login, error) {
 	return l, err
 }
 
-// ping measures how long an MQTT broker takes to answer.
+// ping measures the response time of an MQTT broker.
 func ping(ctx context.Context, c transport.Conn) (string, error) {
 	over, ok := c.(*transportmqtt.Conn)
 	if !ok {
@@ -103,7 +105,7 @@ func ping(ctx context.Context, c transport.Conn) (string, error) {
 	return doctor.Took(began), nil
 }
 
-// api is what a person reads on a hub or on a managed cluster.
+// api returns the checks of the API of a hub or of a managed cluster.
 func (d *doctorFlags) api() kubeconfig.Check {
 	works := schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "manifestworks"}
 	applied := appliedwork.Resource
@@ -112,11 +114,11 @@ func (d *doctorFlags) api() kubeconfig.Check {
 		Name: "hub or cluster", Definitions: []schema.GroupVersionResource{works, applied},
 		Load:   func() (*rest.Config, error) { return kubeconfig.Load(d.kubeconfig, "kubeconfig") },
 		Rights: []kubeconfig.Right{{Verbs: read, Group: works.Group, Resource: works.Resource}, {Verbs: read, Group: applied.Group, Resource: applied.Resource}},
-		Grant:  "whoever runs it installs Hawser there (hawser install hub, hawser install cluster) and lets you read works",
+		Grant:  "its administrator must install Hawser there (hawser install hub, hawser install cluster) and allow you to read works",
 	}
 }
 
-// mayLook asks for what every operator and viewer may see.
+// mayLook makes a call that all operators and viewers may make.
 func mayLook(ctx context.Context, c transport.Conn) (string, error) {
 	_, err := queryDenials(ctx, c)
 	if transport.CodeOf(err) == transport.CodeDenied {
@@ -125,7 +127,7 @@ func mayLook(ctx context.Context, c transport.Conn) (string, error) {
 	return "an operator or a viewer", err
 }
 
-// roundTrip measures the same, now that everything is warm.
+// roundTrip measures the same call on the established connection.
 func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 	began := time.Now()
 	if _, err := queryDenials(ctx, c); err != nil {
@@ -134,7 +136,7 @@ func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 	return doctor.Took(began), nil
 }
 
-// healthy fails where the broker warns of something.
+// healthy fails if the broker sends warnings.
 func healthy(ctx context.Context, c transport.Conn) (string, error) {
 	warnings, err := queryDenials(ctx, c)
 	if err != nil {
@@ -143,14 +145,15 @@ func healthy(ctx context.Context, c transport.Conn) (string, error) {
 	if len(warnings) > 0 {
 		return "", errors.New(strings.Join(warnings, "; "))
 	}
-	return "it takes events, and its sources are connected", nil
+	return "it accepts events, and its sources are connected", nil
 }
 
-// queryDenials makes the smallest call that every operator and viewer may, and returns what the broker warns of.
+// queryDenials makes the smallest call that all operators and viewers may make, and returns the broker's
+// warnings.
 func queryDenials(ctx context.Context, c transport.Conn) (warnings []string, err error) {
 	over, ok := c.(*transportgrpc.Conn)
 	if !ok {
-		return nil, errors.New("operators ask the broker over gRPC only")
+		return nil, errors.New("operators can query the broker over gRPC only")
 	}
 	s, err := hawserv1.NewAdminServiceClient(over.Calls()).ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	if err := connectionError(received(s, err, func(*hawserv1.ListDenialsResponse) error { return nil })); err != nil {

@@ -14,8 +14,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 )
 
-// FuzzApplication: whatever a request says, what `hawser accept` may approve is for an agent of this
-// cluster, in its groups, of a signer of clusters; and the asker is the one whom the hub or its courier names.
+// FuzzApplication: for any request, hawser accept may approve only one for an agent of this cluster, in its
+// groups, with a signer for clusters. The requester is the user that the hub or its courier names.
 func FuzzApplication(f *testing.F) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

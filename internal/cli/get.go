@@ -17,9 +17,9 @@ import (
 func newGet(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "get",
-		Short: "Show what a broker holds",
-		Long: `Show what a broker holds: its clusters, its works, what does not fit together, what
-sources and clusters may have, and who is kept out.
+		Short: "Show the data of a broker",
+		Long: `Show the data of a broker: clusters, works, discrepancies, quotas of sources and
+clusters, and denied identities.
 
   export HAWSER_BROKER=broker.example:8090 HAWSER_CA=certs/ca.crt
   export HAWSER_CERT=certs/viewer-me.crt HAWSER_KEY=certs/viewer-me.key
@@ -31,11 +31,11 @@ sources and clusters may have, and who is kept out.
   hawser get denials
 
 With -o json and -o yaml it prints a List, as kubectl does, or one object if that was
-asked for by its name.`,
+requested by its name.`,
 	}, newGetClusters(env), newGetWorks(env), newGetDiscrepancies(env), newGetQuotas(env), newGetDenials(env))
 }
 
-// clusterColumns are the table of clusters, for an output that is known when it is shown.
+// clusterColumns returns the columns of the table of clusters; output is read when a row is shown.
 func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersResponse] {
 	type item = hawserv1.ListClustersResponse
 	return []column[item]{
@@ -45,7 +45,7 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 		{header: "JOINED", sparse: true, cell: func(m *item) string { return yesOrNo(m.GetRegistration(), m.GetRegistration().GetJoined()) }},
 		{header: "AVAILABLE", sparse: true, cell: func(m *item) string { return m.GetRegistration().GetAvailable() }},
 		{header: "CERTIFICATE", sparse: true, cell: func(m *item) string {
-			if *output == asWide || m.GetRegistration() == nil { // there is another column for it
+			if *output == asWide || m.GetRegistration() == nil { // another column has it
 				return ""
 			}
 			return until(env.Now(), m.GetCertificateNotAfter())
@@ -90,39 +90,51 @@ func newGetClusters(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "clusters [NAME]",
 		Aliases: []string{"cluster"},
-		Short:   "Show clusters: whether they are there, and hold what they should",
-		Long: `Show clusters: whether they are there, and hold what they should.
+		Short:   "Show clusters: whether their agents are connected and in sync",
+		Long: `Show clusters: whether their agents are connected and in sync.
 
 STATE is one of these:
 
-  InSync        the agent proved that it holds exactly the works that the broker holds
-                for it, and none of them fails
-  Syncing       changes are under way
-  Failing       works are not applied, or not available: FAILING says how many
-  OutOfSync     the agent holds something else, even after a comparison
+  InSync        the agent proved that it holds exactly the works of the broker, and
+                none of them fails
+
+  Syncing       changes are in progress
+
+  Failing       works are not applied, or not available: FAILING is their number
+
+  OutOfSync     the agent holds other works, even after a comparison
+
   Unverified    an agent is connected that has proved nothing yet; agents of Open
                 Cluster Management never do
+
   Disconnected  no agent is connected
+
   Rejected      no agent is connected, and one was rejected in the last 15 minutes
+
   NeverConnected
-                there are works, or the hub accepted the cluster, and no agent ever came
+                there are works, or the hub accepted the cluster, and no agent ever
+                connected
+
   NotAccepted   the hub has not accepted the cluster: see hawser accept
+
   NotOnHub      the hub has no ManagedCluster of this name: the namespace of works is
-                misspelt, or the cluster was detached. One that was detached is shown
-                while works, or an agent that comes, are left of it
+                misspelt, or the cluster was detached. A detached cluster is shown
+                while it has works, or an agent that connects
 
-Where clusters join through the broker, ACCEPTED, JOINED and AVAILABLE are what the hub says
-of them, and CERTIFICATE is when the certificate ends that the agent showed.
+If clusters join through the broker, ACCEPTED, JOINED and AVAILABLE are the values of the
+hub. CERTIFICATE is the time until the agent's certificate expires.
 
-PENDING is how many works the agent still has to be sent. Where no agent is connected,
-it is how many works wait: the cluster has said nothing of their present version, or has
-to delete them.
+PENDING is the number of works that the agent still has to receive. Without a connected
+agent it is the number of waiting works: the cluster has not reported on their current
+version, or has to delete them.
 
-LAST SEEN is when an agent was connected last, AGENT its version. The broker does not
-know what was before it was started: then LAST SEEN is ">5m" where it runs for five
-minutes. With -o wide, CERTIFICATE is when the certificate ends that the agent showed,
-ROUND TRIP how long the last checkpoint was under way that it acknowledged: there, onto
-its disk and back. LAST REJECTED is when an agent was refused last.`,
+LAST SEEN is the time since an agent was connected, AGENT its version. The broker does not
+know the time before its start. LAST SEEN is then ">5m" for a broker that runs for five
+minutes.
+
+With -o wide, CERTIFICATE is the time until the agent's certificate expires. ROUND TRIP is
+the time from the last acknowledged checkpoint to its ack, including the agent's disk.
+LAST REJECTED is the time since an agent was rejected.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -142,7 +154,7 @@ its disk and back. LAST REJECTED is when an agent was refused last.`,
 
 func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// objectMeta is what an object of Kubernetes has of these in its metadata.
+// objectMeta returns these values as metadata of a Kubernetes object.
 func objectMeta(name, namespace, uid string) map[string]any {
 	m := map[string]any{"name": name}
 	if namespace != "" {
@@ -154,7 +166,7 @@ func objectMeta(name, namespace, uid string) map[string]any {
 	return m
 }
 
-// first returns the first argument, if there is one.
+// first returns the first argument, or "".
 func first(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -162,7 +174,7 @@ func first(args []string) string {
 	return args[0]
 }
 
-// workColumns are the table of works, of which some may be on clusters that cannot be asked.
+// workColumns returns the columns of the table of works. u holds the clusters whose health is unknown.
 func workColumns(env Env, u *unseen) []column[hawserv1.ListWorksResponse] {
 	type item = hawserv1.ListWorksResponse
 	return []column[item]{
@@ -211,19 +223,21 @@ func newGetWorks(env Env) *cobra.Command {
 		Short:   "Show works as the broker holds them",
 		Long: `Show works as the broker holds them.
 
-STATE is Live, Deleting until the cluster has confirmed that nothing is left, and
-Deleted from then until the source knows. REPORTED is the version that the last
-status of the cluster is about, DELETED how long ago the source deleted it.
+STATE is Live; Deleting until the cluster has confirmed the deletion; Deleted from then
+until the source knows it. REPORTED is the version in the last status of the cluster,
+DELETED the time since the source deleted the work.
 
-HEALTH is what that status says: Available and Applied where all of it is, NotApplied
-and NotAvailable where something is not, and MESSAGE why, Unknown where it says nothing
-of both, and NotReported before the first status. MESSAGE is there too where the agent
-takes long for the work, or others keep changing its objects, and of a work in state
-Deleting where something keeps its objects. It begins with the reason, and is whole.
+HEALTH is taken from that status. It is Available or Applied if all manifests are, and
+NotApplied or NotAvailable if one is not; MESSAGE has the reason. It is Unknown if the
+status has neither, and NotReported before the first status.
 
-Where the cluster has no agent at present, or its API server does not answer, HEALTH is
-Unknown, and MESSAGE says since when and what was known last. With -o wide, LAST KNOWN is
-what the last status says; -o json and -o yaml have it as lastHealth.`,
+MESSAGE is also set if the agent is slow, or if others keep changing the objects. For a
+work in state Deleting it names what keeps its objects. It begins with the reason, and is
+complete.
+
+If the cluster has no connected agent, or its API server does not answer, HEALTH is
+Unknown. MESSAGE then has the start of that state and the last known health. With -o wide,
+LAST KNOWN is the health in the last status; -o json and -o yaml have it as lastHealth.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(func(ctx context.Context, c *lookup, _ []string) error { return workNames(ctx, c, r.GetCluster()) }),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -285,18 +299,28 @@ func newGetDiscrepancies(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "discrepancies",
 		Aliases: []string{"discrepancy", "disc"},
-		Short:   "Show what does not fit together and is therefore left alone",
-		Long: `Show what does not fit together and is therefore left alone.
+		Short:   "Show discrepancies: states that Hawser reports and does not change",
+		Long: `Show discrepancies: states that Hawser reports and does not change.
 
-CAUSE Orphan: the agent holds the work, and the broker knows nothing of it.
-Ahead: the agent holds a newer version than the broker; its source has to publish
-it again. Withheld: the broker holds the work, its source lacks it and does not
-dare to delete it: see hawser approve. Quarantined: an agent of another cluster comes
-under a name that is taken: see hawser unbind cluster. Unowned: on the cluster is an
-AppliedManifestWork without a work that does not say whose it is, as another agent
-leaves it: see hawser resolve orphan. Shared: one of another hub has objects that works
-of this hub have too; the owner of the cluster can hand it over with
-hawser hub-identity transfer.`,
+CAUSE is one of these:
+
+  Orphan       the agent holds the work, and the broker has no record of it
+
+  Ahead        the agent holds a newer version than the broker; its source has to
+               publish the work again
+
+  Withheld     the broker holds the work, its source no longer has it, and its
+               deletion needs approval: see hawser approve
+
+  Quarantined  an agent of another cluster uses a name that is bound: see hawser
+               unbind cluster
+
+  Unowned      the cluster has an AppliedManifestWork without a work and without an
+               owner, as another agent leaves it: see hawser resolve orphan
+
+  Shared       an AppliedManifestWork of another hub has objects that works of this
+               hub have too. The owner of the cluster can transfer it with hawser
+               hub-identity transfer`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := someOf(cmd, "cause", causes, causeWords); err != nil {
@@ -350,13 +374,13 @@ func newGetQuotas(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "quotas",
 		Aliases: []string{"quota"},
-		Short:   "Show what sources and clusters have, and what they may have",
-		Long: `Show what sources and clusters have, and what they may have, as 3/500.
+		Short:   "Show the usage and the limits of sources and clusters",
+		Long: `Show the usage and the limits of sources and clusters, as 3/500.
 
-WORKS are those that live and those whose deletion is not confirmed, BYTES those of
-their specs, RECORDS the works and what is kept of deleted ones until their source
-knows. CLUSTERS is on how many a source has works, ONLY ON where it may. The limits
-are in the configuration of the broker.`,
+WORKS are the live works and those whose deletion is not confirmed. BYTES is the size of
+their specs. RECORDS are the works and the confirmed tombstones. CLUSTERS is the number of
+clusters on which a source has works, ONLY ON lists the allowed ones. The limits are in
+the configuration of the broker.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return l.run(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[item], error) {

@@ -13,17 +13,17 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// waitsForHub tells whether the hub has still to accept the cluster.
+// waitsForHub reports whether the hub has yet to accept the cluster.
 func waitsForHub(m *hawserv1.ListClustersResponse) bool {
 	return m.GetRegistration() != nil && !m.GetRegistration().GetAccepted() && !m.GetRegistration().GetNotOnHub()
 }
 
-// isOver tells whether nothing is left of a cluster that was detached: no work, and no agent that comes.
+// isOver reports whether a detached cluster has neither a work nor an agent that connects.
 func isOver(m *hawserv1.ListClustersResponse) bool {
 	return m.GetRegistration().GetNotOnHub() && m.GetLive() == 0 && m.GetTombstones() == 0 && m.GetState() == hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED
 }
 
-// absentMessage says what to do about a name that the hub has no cluster of.
+// absentMessage returns the remedy for a name without a cluster on the hub.
 func absentMessage(m *hawserv1.ListClustersResponse) string {
 	switch {
 	case !m.GetEverConnected():
@@ -31,10 +31,10 @@ func absentMessage(m *hawserv1.ListClustersResponse) string {
 	case m.GetLive()+m.GetTombstones() > 0:
 		return "detached, and has works on the hub: delete these, or have it join again as hawser token create prints"
 	}
-	return "detached: take its agent off (hawser uninstall cluster " + m.GetCluster() + "), or have it join again"
+	return "detached: remove its agent (hawser uninstall cluster " + m.GetCluster() + "), or let it join again"
 }
 
-// yesOrNo is what the hub says of a cluster; empty where it says nothing.
+// yesOrNo returns a value that the hub reports; empty if it reports none.
 func yesOrNo(r *hawserv1.ClusterRegistration, yes bool) string {
 	switch {
 	case r == nil:
@@ -45,8 +45,8 @@ func yesOrNo(r *hawserv1.ClusterRegistration, yes bool) string {
 	return "no"
 }
 
-// lastSeen is how long ago an agent was connected. What was before the broker was started nobody
-// knows, but that it is longer ago.
+// lastSeen returns how long ago an agent was connected. For a time before the start of the broker only a lower
+// bound is known.
 func lastSeen(now time.Time, m *hawserv1.ListClustersResponse) string {
 	switch {
 	case m.GetSubscriptions() > 0:
@@ -61,7 +61,7 @@ func lastSeen(now time.Time, m *hawserv1.ListClustersResponse) string {
 	return ""
 }
 
-// until is how long it is until then; "" where it is not known.
+// until returns the time until at; "" if at is unknown.
 func until(now time.Time, at *timestamppb.Timestamp) string {
 	switch {
 	case at == nil:
@@ -79,21 +79,21 @@ func tripOf(d *durationpb.Duration) string {
 	return d.AsDuration().Round(time.Millisecond).String()
 }
 
-// clusterMessage says why a cluster is as it is, as far as the broker knows, or where to look, and
-// how many works wait for one that is away.
+// clusterMessage returns the reason of a cluster's state, as far as the broker knows it, or where to look. For
+// a disconnected cluster it adds the number of pending works.
 func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	switch {
 	case m.GetRegistration().GetNotOnHub():
 		return absentMessage(m)
 	case waitsForHub(m):
-		return "let it in with hawser accept " + m.GetCluster()
+		return "accept it with hawser accept " + m.GetCluster()
 	case isDown(m):
 		return downMessage(now, m)
 	}
 	return stateMessage(now, m)
 }
 
-// stateMessage is what there is to say of the state that the broker sees.
+// stateMessage returns the text about the state that the broker reports.
 func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	waits := waiting(m)
 	switch m.GetState() {
@@ -101,9 +101,9 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 		return age(now, m.GetRejectedAt()) + " ago: " + m.GetRejectionReason() + waits
 	case hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED:
 		if m.GetRegistration().GetAccepted() {
-			return "accepted" + waits + "; its agent has to come with its certificate"
+			return "accepted" + waits + "; its agent has to connect with its certificate"
 		}
-		return "no agent ever came" + waits + ": is the name misspelt, or does its agent not reach the broker?"
+		return "no agent ever connected" + waits + ": is the name misspelt, or does its agent not reach the broker?"
 	case hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED:
 		if ends := m.GetCertificateNotAfter(); ends != nil && ends.AsTime().Before(now) {
 			return "the certificate of its agent ended " + age(now, ends) + " ago" + waits + ": put a new one into its Secret, or have it join again"
@@ -119,7 +119,7 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	return ""
 }
 
-// tally counts what is listed, by word.
+// tally counts listed items by word.
 type tally struct {
 	all  int
 	each map[string]int
@@ -133,7 +133,7 @@ func (t *tally) add(name string) {
 	t.each[name]++
 }
 
-// line is the summary: "1,001 clusters: 990 in sync, 11 offline".
+// line returns the summary: "1,001 clusters: 990 in sync, 11 offline".
 func (t *tally) line(what string, words []string) string {
 	if t.all != 1 {
 		what += "s"
@@ -147,7 +147,7 @@ func (t *tally) line(what string, words []string) string {
 	return fmt.Sprintf("%s %s: %s", grouped(t.all), what, strings.Join(parts, ", "))
 }
 
-// grouped writes a number with commas between thousands.
+// grouped formats a number with commas between thousands.
 func grouped(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -29,8 +29,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// hostile is what a peer may be called. A terminal that reads it clears itself, rings, writes backwards, and shows
-// a line that nobody said.
+// hostile is a possible name of a peer. It makes a terminal clear itself, ring, write backwards, and show a
+// forged line.
 const hostile = "x\x1b[2J\x07\r\u009b31m\u202etxt\u2028\u200b\x7f\nhint: run evil"
 
 // unclean returns what of a text a terminal would obey.

@@ -22,16 +22,16 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// What of a hub's API the verbs for joining use.
+// The resources of a hub's API that the registration verbs use.
 var (
 	clusterKind     = schema.GroupVersionResource{Group: clusterv1.GroupName, Version: "v1", Resource: "managedclusters"}
 	signingRequests = certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
 )
 
-// hubAPI is the API of a hub, with the rights of the person at the terminal.
+// hubAPI is the API of a hub, with the rights of the user.
 type hubAPI struct{ dynamic.Interface }
 
-// hub returns the API of the hub that the kubeconfig's context leads to.
+// hub returns the API of the hub in the context of the kubeconfig.
 func (c *connection) hub() (hubAPI, error) {
 	cfg, err := c.config(c.context)
 	if err != nil {
@@ -42,7 +42,7 @@ func (c *connection) hub() (hubAPI, error) {
 	return hubAPI{api}, err
 }
 
-// onClusters is the run of a command that does f for each cluster that it is given, one after the other.
+// onClusters returns the run function of a command that calls f for each given cluster in turn.
 func (c *connection) onClusters(f func(ctx context.Context, hub hubAPI, name string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, clusters []string) error {
 		if err := c.check(cmd); err != nil {
@@ -67,7 +67,7 @@ func (c *connection) onClusters(f func(ctx context.Context, hub hubAPI, name str
 	}
 }
 
-// cluster returns a ManagedCluster; nil: the hub has none of that name.
+// cluster returns a ManagedCluster, or nil if the hub has none of that name.
 func (h hubAPI) cluster(ctx context.Context, name string) (*clusterv1.ManagedCluster, error) {
 	o, err := h.Resource(clusterKind).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && !unnamed(err) {
@@ -88,7 +88,7 @@ func (h hubAPI) clusters(ctx context.Context) ([]clusterv1.ManagedCluster, error
 	return typedAll[clusterv1.ManagedCluster](l)
 }
 
-// requests returns the CertificateSigningRequests of a cluster, those of its add-ons included.
+// requests returns the CertificateSigningRequests of a cluster, including those of its add-ons.
 func (h hubAPI) requests(ctx context.Context, cluster string) ([]certificatesv1.CertificateSigningRequest, error) {
 	l, err := h.Resource(signingRequests).List(ctx, metav1.ListOptions{LabelSelector: clusterv1.ClusterNameLabelKey + "=" + cluster})
 	if err != nil {
@@ -97,8 +97,8 @@ func (h hubAPI) requests(ctx context.Context, cluster string) ([]certificatesv1.
 	return typedAll[certificatesv1.CertificateSigningRequest](l)
 }
 
-// setAccepted says on the hub whether a cluster is let in. Of one that is not, hub-source lets no
-// agent in by itself any more.
+// setAccepted sets on the hub whether a cluster is accepted. For one that is not, hub-source no longer approves
+// agents automatically.
 func (h hubAPI) setAccepted(ctx context.Context, name string, accepted bool) error {
 	patch := fmt.Appendf(nil, `{"spec":{"hubAcceptsClient":true}}`)
 	if !accepted {
@@ -108,8 +108,7 @@ func (h hubAPI) setAccepted(ctx context.Context, name string, accepted bool) err
 	return err
 }
 
-// decide approves or denies a request that nobody has decided about yet. undecided is false where
-// somebody had.
+// decide approves or denies an undecided request. undecided is false if the request had been decided before.
 func (h hubAPI) decide(ctx context.Context, name string, as certificatesv1.RequestConditionType, reason, message string) (undecided bool, err error) {
 	for {
 		o, err := h.Resource(signingRequests).Get(ctx, name, metav1.GetOptions{})
@@ -133,7 +132,7 @@ func (h hubAPI) decide(ctx context.Context, name string, as certificatesv1.Reque
 		}
 		_, err = h.Resource(signingRequests).Update(ctx, changed, metav1.UpdateOptions{}, "approval")
 		if apierrors.IsConflict(err) && ctx.Err() == nil {
-			continue // somebody else decided, or labelled it: look again
+			continue // a concurrent decision or label: read again
 		}
 		return err == nil, err
 	}
@@ -148,8 +147,8 @@ func (h hubAPI) discard(ctx context.Context, r *certificatesv1.CertificateSignin
 	return nil
 }
 
-// unnamed tells whether an API server lacks the kind, not the object: it does not say then what it
-// misses, and client-go fills in what was asked for.
+// unnamed reports whether an API server lacks the kind, not the object. Its error then has no details, and
+// client-go fills in the requested ones.
 func unnamed(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -158,7 +157,7 @@ func unnamed(err error) bool {
 	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse })
 }
 
-// notServed says what to do where a hub does not know ManagedClusters.
+// notServed adds the remedy if a hub does not serve ManagedClusters.
 func notServed(err error) error {
 	if apierrors.IsNotFound(err) && unnamed(err) {
 		return hint(errors.New("this hub has no ManagedClusters: clusters can not join it yet"), "run hawser install hub --registration, and is --context the hub's?")
@@ -166,7 +165,7 @@ func notServed(err error) error {
 	return err
 }
 
-// typed returns an object as the type that it is of.
+// typed converts an object to its Go type.
 func typed[T any](o *unstructured.Unstructured) (*T, error) {
 	t := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, t); err != nil {
@@ -197,10 +196,10 @@ func untyped(t any, kind schema.GroupVersionKind) (*unstructured.Unstructured, e
 	return o, nil
 }
 
-// lookPause is the time between two looks at what is waited for.
+// lookPause is the poll interval of await.
 const lookPause = 500 * time.Millisecond
 
-// await looks until there is nothing that is missing, and says each thing that it waits for once.
+// await polls look until nothing is missing, and prints each missing item once.
 func await(ctx context.Context, env Env, of string, look func(ctx context.Context) (missing string, err error)) error {
 	output := ""
 	for {
@@ -222,14 +221,14 @@ func await(ctx context.Context, env Env, of string, look func(ctx context.Contex
 	}
 }
 
-// timeIsOver reports whether the time for something has passed. A client that limits its requests
-// refuses one by the clock, a moment before the context ends.
+// timeIsOver reports whether the deadline has passed. A client-side rate limiter fails a request by the clock,
+// shortly before the context ends.
 func timeIsOver(ctx context.Context) bool {
 	end, bounded := ctx.Deadline()
 	return ctx.Err() != nil || bounded && !time.Now().Before(end)
 }
 
-// names lists what is called so, sorted.
+// names returns the sorted names of a list.
 func names[T any](of []T, name func(T) string) []string {
 	all := make([]string, len(of))
 	for i := range of {

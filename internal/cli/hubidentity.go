@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Requests of this verb: as many as a person wants to wait for.
+// API rate limits of this verb, bounded by the time that a person waits.
 const moveQPS, moveBurst = 50, 100
 
 func newHubIdentity(env Env) *cobra.Command {
@@ -37,22 +37,22 @@ func newHubIdentityTransfer(env Env) *cobra.Command {
 	var kubeconfigFile, namespace, broker string
 	cmd := &cobra.Command{
 		Use:   "transfer [FROM TO]",
-		Short: "Hand the objects on a managed cluster from one hub to another",
-		Long: `Hand the objects on a managed cluster from one hub to another, with the access of
-the owner of that cluster. Without arguments it shows which hub is which there.
+		Short: "Transfer the objects on a managed cluster from one hub to another",
+		Long: `Transfer the objects on a managed cluster from one hub to another, with the rights
+of the owner of that cluster. Without arguments it shows the hub identities there.
 
-What a work has on a cluster belongs to the hub that the work is from. The hub goes
-by its identity (--hub-identity of the agent, and where that is not set the address of
-the broker). An agent that comes with another identity is another hub, and one that
-comes with the identity of another hub is refused.
+The objects of a work on a cluster belong to the hub of the work. A hub is identified by
+its identity: --hub-identity of the agent or, if that is not set, the address of the
+broker. An agent with another identity belongs to another hub. An agent with the identity
+of another hub is rejected.
 
-FROM and TO are such identities. Everything that FROM has belongs to TO afterwards: of
-works that both have, TO keeps its own; what only FROM has becomes TO's, as it is. No
-object is deleted or made anew. Stop the agent of FROM before. FROM may also be the
-hash of an identity that nobody knows any more.
+FROM and TO are such identities. Afterwards all objects of FROM belong to TO. Of works
+that both have, TO keeps its own; the others become works of TO unchanged. No object is
+deleted or created again. Stop the agent of FROM before. FROM may also be the hash of an
+identity that is no longer known.
 
-Where FROM and TO are the same, the identity stays and goes from its broker to the one
-that was refused it.`,
+If FROM and TO are the same, the identity moves from its broker to the broker whose agent
+was rejected.`,
 		Args: cobra.MatchAll(cobra.MaximumNArgs(2), func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return errors.New("name both hubs, FROM and TO, or none to see which there are")
@@ -86,7 +86,7 @@ that was refused it.`,
 	return cmd
 }
 
-// move hands over what FROM has, unless an agent is at work for it.
+// move transfers the objects of FROM, unless an agent of FROM is running.
 func move(ctx context.Context, m hubidentity.Migration, from, to, broker string) error {
 	if to == "" || hubidentity.IsHash(to) {
 		return hint(fmt.Errorf("TO %q is no identity but a hash", to), "name the hub that is to have the objects as its agent does, with --hub-identity")
@@ -103,11 +103,10 @@ func move(ctx context.Context, m hubidentity.Migration, from, to, broker string)
 	return err
 }
 
-// leases is where Leases live.
+// leases is the resource of Leases.
 var leases = schema.GroupVersionResource{Group: coordinationv1.GroupName, Version: "v1", Resource: "leases"}
 
-// idle returns an error while an agent of a hub holds its Lease: it would put
-// back what is taken from it.
+// idle returns an error while an agent of a hub holds its Lease, because the agent would undo the transfer.
 func idle(ctx context.Context, hubs hubidentity.Registry, identity string) error {
 	hash := identity
 	if !hubidentity.IsHash(identity) {
@@ -134,7 +133,7 @@ func idle(ctx context.Context, hubs hubidentity.Registry, identity string) error
 	return nil
 }
 
-// holderOf returns who holds a Lease now.
+// holderOf returns the current holder of a Lease, "" if there is none.
 func holderOf(o *unstructured.Unstructured, now time.Time) (string, error) {
 	var l coordinationv1.Lease
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &l); err != nil {
@@ -148,7 +147,7 @@ func holderOf(o *unstructured.Unstructured, now time.Time) (string, error) {
 	return *s.HolderIdentity, nil
 }
 
-// showHubs prints which hub is which on a cluster.
+// showHubs prints the hub identities on a cluster.
 func showHubs(ctx context.Context, env Env, hubs hubidentity.Registry) error {
 	book, err := hubs.Claims(ctx)
 	if err != nil {

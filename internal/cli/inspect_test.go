@@ -26,7 +26,7 @@ import (
 var (
 	operator = identity.Identity{Role: identity.Operator, Name: "olga"}
 	viewer   = identity.Identity{Role: identity.Viewer, Name: "vera"}
-	dora     = identity.Identity{Role: identity.Viewer, Name: "dora"} // who is denied while other scripts run
+	dora     = identity.Identity{Role: identity.Viewer, Name: "dora"} // this identity is denied while other scripts run
 	hub1     = identity.Identity{Role: identity.Source, Name: "hub1"}
 	agent1   = identity.Identity{Role: identity.Agent, Name: "cluster1"}
 )
@@ -178,8 +178,8 @@ func fill(t *testing.T, b *testkit.Broker) {
 	}
 }
 
-// away puts clusters into the broker of which no agent is there: one whose work fails, and one whose
-// agent comes with the certificate of another cluster.
+// away creates clusters without a connected agent at the broker. One has a failing work; the agent of the other
+// shows the certificate of another cluster.
 func away(t *testing.T, b *testkit.Broker, source identity.Identity) {
 	t.Helper()
 	for _, cluster := range []string{"cluster3", "cluster4"} {

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// connection is how a hub or a cluster is reached, as kubectl reaches it.
+// connection configures access to a hub or a cluster, as for kubectl.
 type connection struct {
 	kubeconfig, context string
 	timeout             time.Duration
@@ -30,7 +30,7 @@ func (c *connection) add(cmd *cobra.Command, of string) {
 	fs := cmd.Flags()
 	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig file; empty means KUBECONFIG, else that of kubectl")
 	fs.StringVar(&c.context, "context", "", "context of "+of)
-	fs.DurationVar(&c.timeout, "timeout", 5*time.Minute, "how long to wait in all")
+	fs.DurationVar(&c.timeout, "timeout", 5*time.Minute, "total timeout")
 }
 
 func (c *connection) check(cmd *cobra.Command) error {
@@ -40,7 +40,7 @@ func (c *connection) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// checkCluster is check where a hub is meant, too.
+// checkCluster is check for commands that also use a hub.
 func (c *connection) checkCluster(cmd *cobra.Command) error {
 	if c.context == "" {
 		return usageOf(cmd, errors.New("--context is not set: name the managed cluster's, so that it is not the hub by mistake"))
@@ -48,7 +48,7 @@ func (c *connection) checkCluster(cmd *cobra.Command) error {
 	return c.check(cmd)
 }
 
-// config is how a context of the kubeconfig is reached.
+// config returns the client configuration of a context in the kubeconfig.
 func (c *connection) config(name string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
@@ -68,7 +68,7 @@ func (c *connection) dial(name string) (*kubeclient.Kube, error) {
 	return kubeclient.NewKube(kubeclient.KubeConfig{REST: cfg, QPS: moveQPS, Burst: moveBurst})
 }
 
-// both are the clients of a hub and of a cluster of it.
+// both holds the clients of a hub and of one of its clusters.
 type both struct{ hub, cluster *kubeclient.Kube }
 
 func (c *connection) dialBoth(hubContext string) (b both, err error) {
@@ -82,7 +82,7 @@ func installer(env Env, client *kubeclient.Kube) install.Installer {
 	return install.Installer{Client: client, List: drift.Metadata(client.Metadata()), Printf: func(format string, args ...any) { _ = printf(env.Stdout, format+"\n", args...) }}
 }
 
-// installFlags are those that both verbs have.
+// installFlags are the flags that both verbs have.
 type installFlags struct {
 	connection
 	images install.Images
@@ -94,10 +94,10 @@ type installFlags struct {
 func (f *installFlags) add(cmd *cobra.Command, of string) {
 	f.connection.add(cmd, of)
 	fs := cmd.Flags()
-	fs.StringVar(&f.images.Registry, "image-registry", "", "where the images are pulled from, such as registry.example.com/hawser")
+	fs.StringVar(&f.images.Registry, "image-registry", "", "registry of the images, such as registry.example.com/hawser")
 	fs.StringVar(&f.images.Version, "image-version", "", "version of the images (default that of this program)")
-	fs.StringVar(&f.issuer, "cert-manager", "", "issuer of cert-manager, on this very cluster, that makes the certificates: NAME of a ClusterIssuer, Issuer/NAME or KIND.GROUP/NAME")
-	fs.BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and do nothing; with -o yaml print it")
+	fs.StringVar(&f.issuer, "cert-manager", "", "cert-manager issuer on this cluster that makes the certificates: NAME of a ClusterIssuer, Issuer/NAME or KIND.GROUP/NAME")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and do nothing; with -o yaml print the objects")
 	fs.StringVarP(&f.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
 }
 
@@ -108,7 +108,7 @@ func (f *installFlags) check(cmd *cobra.Command) error {
 	return f.connection.check(cmd)
 }
 
-// carryOut applies plans, or says or prints what would be applied.
+// carryOut applies plans, or reports or prints what would be applied.
 func (f *installFlags) carryOut(ctx context.Context, env Env, client *kubeclient.Kube, p install.Plan) error {
 	i := installer(env, client)
 	switch {
@@ -120,7 +120,7 @@ func (f *installFlags) carryOut(ctx context.Context, env Env, client *kubeclient
 	return i.Apply(ctx, p)
 }
 
-// builtAs is the version of this program, empty if it was built without one.
+// builtAs returns the version of this program, empty if it was built without one.
 func builtAs() string {
 	if v := strings.Fields(telemetry.Version("hawser"))[1]; !strings.HasPrefix(v, "(") && v != "unknown" {
 		return v
@@ -131,15 +131,15 @@ func builtAs() string {
 func newInstall(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "install",
-		Short: "Put Hawser on a hub and on managed clusters",
-		Long: `Put Hawser on a hub and on managed clusters:
+		Short: "Install Hawser on a hub and on managed clusters",
+		Long: `Install Hawser on a hub and on managed clusters:
 
   hawser install hub --context hub --address broker.example.com:8090 --image-registry registry.example.com/hawser
   hawser install cluster cluster1 --hub-context hub --context cluster1
 
 Both apply the manifests of deploy/, with your rights in the kubeconfig, and wait until
-the programs run. Run again they change nothing, renew certificates in the last third
-of their life, and with a newer program they upgrade.`,
+the programs run. A second run changes nothing, except that it renews certificates in the
+last third of their lifetime. With a newer program it upgrades.`,
 	}, newInstallHub(env), newInstallCluster(env))
 }
 
@@ -149,23 +149,23 @@ func newInstallHub(env Env) *cobra.Command {
 	var registration, confine bool
 	cmd := &cobra.Command{
 		Use:   "hub --address HOST:PORT --image-registry REGISTRY",
-		Short: "Put broker and hub-source on a hub, with certificates for both and for an operator",
-		Long: `Put broker and hub-source on a hub, with certificates for both and for an operator.
+		Short: "Install broker and hub-source on a hub, with certificates for both and for an operator",
+		Long: `Install broker and hub-source on a hub, with certificates for both and for an operator.
 
-The authority that signs them is made on the first run and kept in the Secret hawser-ca
-in the namespace hawser: whoever reads it can be anybody to the broker. The Service
-hawser-broker is for the hub alone: let --address lead to its port 8090, by a load
-balancer that does not end TLS.
+The first run makes the CA that signs them and stores it in the Secret hawser-ca in the
+namespace hawser. Keep it secret: its holder can use any identity at the broker. The
+Service hawser-broker is for the hub only. --address must lead to its port 8090, through a
+load balancer that passes TLS through.
 
-With --registration clusters join by themselves (hawser join) and somebody accepts them
-(hawser accept). The authority that signs their certificates is kept in the Secret
-hawser-signer, unless the hub has the controllers of Open Cluster Management, which sign.
-With --confine too, a ValidatingAdmissionPolicy lets hub-source write only in the namespaces
-of its clusters, whatever its roles say.
+With --registration clusters request to join (hawser join), and an operator accepts them
+(hawser accept). The CA that signs their certificates is in the Secret hawser-signer. If
+the hub has the controllers of Open Cluster Management, these sign instead. With --confine
+too, a ValidatingAdmissionPolicy lets hub-source write only in the namespaces of its
+clusters, independent of its roles.
 
 With --cert-manager an issuer of cert-manager makes and renews the certificates, and
-there is no Secret hawser-ca. The issuer has to be of a private authority; those on the
-clusters have to be of the same.`,
+there is no Secret hawser-ca. The issuer must belong to a private CA; the issuers on the
+clusters must belong to the same CA.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
@@ -207,14 +207,14 @@ clusters have to be of the same.`,
 		},
 	}
 	f.add(cmd, "the hub (default the current one)")
-	cmd.Flags().StringVar(&address, "address", "", "host:port by which agents on other clusters dial the broker")
-	cmd.Flags().BoolVar(&registration, "registration", false, "let clusters join through the broker (default as it was)")
-	cmd.Flags().BoolVar(&confine, "confine", false, "with --registration, let hub-source write only in the namespaces of its clusters (default as it was)")
+	cmd.Flags().StringVar(&address, "address", "", "address of the broker for agents on other clusters, host:port")
+	cmd.Flags().BoolVar(&registration, "registration", false, "let clusters join through the broker (default: unchanged)")
+	cmd.Flags().BoolVar(&confine, "confine", false, "with --registration, let hub-source write only in the namespaces of its clusters (default: unchanged)")
 	cmd.Flags().StringVar(&access, "access", accessDir, "directory for the operator's certificate")
 	return cmd
 }
 
-// giveAccess writes the operator's certificate, and says how to use it.
+// giveAccess writes the operator's certificate and prints how to use it.
 func (f *installFlags) giveAccess(env Env, s install.Settings, operator map[string][]byte, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -239,7 +239,7 @@ func newInstallCluster(env Env) *cobra.Command {
 	var hubContext string
 	cmd := &cobra.Command{
 		Use:   "cluster NAME --context CONTEXT",
-		Short: "Put the agent on a managed cluster, with a certificate that the hub's authority signs",
+		Short: "Install the agent on a managed cluster, with a certificate that the hub's CA signs",
 		Long: `Put the agent on a managed cluster, with a certificate that the hub's authority signs,
 and make the namespace of its works on the hub.
 
@@ -273,7 +273,7 @@ accepted it. There it joins (hawser join), and this command refuses and prints h
 			if err != nil {
 				return err
 			}
-			if f.output == "" { // what is printed is for the cluster alone
+			if f.output == "" { // the printed objects are for the cluster only
 				if err := printf(env.Stdout, "on the hub:\n"); err != nil {
 					return err
 				}

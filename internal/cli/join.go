@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// joining is what hawser join is asked to do.
+// joining holds the arguments of hawser join.
 type joining struct {
 	connection
 	install.Join
@@ -29,19 +29,20 @@ func newJoin(env Env) *cobra.Command {
 	var j joining
 	cmd := &cobra.Command{
 		Use:   "join CLUSTER --context CONTEXT --broker HOST:PORT --broker-ca FILE --token-file FILE",
-		Short: "Have a cluster ask to join a hub",
-		Long: `Have a cluster ask to join a hub, with your rights in the kubeconfig of the cluster:
+		Short: "Make a cluster request to join a hub",
+		Long: `Make a cluster request to join a hub, with your rights in the cluster's kubeconfig:
 
   hawser join cluster1 --context cluster1 --broker broker.example.com:8090 --broker-ca ca.crt --token-file token --image-registry registry.example.com/hawser
   hawser accept cluster1 --context hub
 
-The first command gives the cluster what it needs to ask: our agent, or with --klusterlet what
-the klusterlet of Open Cluster Management looks for. The token is one of hawser token create.
-The cluster makes its own key, which never leaves it, and the hub signs its certificate once
-somebody has accepted it there. --wait waits until that is done, and says for what.
+The first command installs what the cluster needs for its request: the Hawser agent, or
+with --klusterlet the Secrets that the klusterlet of Open Cluster Management reads. The
+token comes from hawser token create. The cluster makes its own key, which never leaves
+it. The hub signs its certificate after an operator has accepted the cluster. --wait waits
+for that, and prints what is missing.
 
-Run again with another token or another broker, it takes that; a cluster that has a certificate
-goes on with it. With --dry-run -o yaml everything is printed, the token included, and no
+A second run with another token or broker replaces it; a cluster with a certificate keeps
+using that. With --dry-run -o yaml all objects are printed, including the token, and no
 cluster is needed.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,28 +58,28 @@ cluster is needed.`,
 	j.add(cmd, "the managed cluster (required)")
 	f := cmd.Flags()
 	f.StringVar(&j.agent, "agent", "hawser", "hawser, the agent that joins; see also --klusterlet")
-	f.BoolVar(&j.klusterlet, "klusterlet", false, "let the klusterlet of Open Cluster Management join, which is installed already")
-	f.StringVar(&j.Broker, "broker", "", "host:port by which this cluster dials the broker (required)")
+	f.BoolVar(&j.klusterlet, "klusterlet", false, "let the installed klusterlet of Open Cluster Management join")
+	f.StringVar(&j.Broker, "broker", "", "address of the broker for this cluster, host:port (required)")
 	f.StringVar(&j.caFile, "broker-ca", "", "PEM file of the CA that signed the broker's certificate (required)")
 	f.StringVar(&j.caData, "broker-ca-data", "", "the same file as base64, as hawser token create prints it")
 	f.StringVar(&j.tokenFile, "token-file", "", "file with the token of hawser token create; - means standard input (required)")
-	f.StringVar(&j.tokenGiven, "token", "", "refused: others read arguments in the list of processes")
-	f.StringVar(&j.HubIdentity, "hub-identity", "", "name of the hub on this cluster, for ever (default as it was, else the address of the broker)")
-	f.StringVar(&j.Images.Registry, "image-registry", "", "where the image of the agent is pulled from, such as registry.example.com/hawser")
+	f.StringVar(&j.tokenGiven, "token", "", "rejected: other users can read arguments in the list of processes")
+	f.StringVar(&j.HubIdentity, "hub-identity", "", "permanent identity of the hub on this cluster (default: unchanged, else the address of the broker)")
+	f.StringVar(&j.Images.Registry, "image-registry", "", "registry of the agent's image, such as registry.example.com/hawser")
 	f.StringVar(&j.Images.Version, "image-version", "", "version of the image (default that of this program)")
-	f.BoolVar(&j.dryRun, "dry-run", false, "say what would be done, and do nothing; with -o yaml print it")
+	f.BoolVar(&j.dryRun, "dry-run", false, "print what would be done, and do nothing; with -o yaml print the objects")
 	f.StringVarP(&j.output, "output", "o", "", "with --dry-run: yaml, Secrets included")
-	f.BoolVar(&j.wait, "wait", false, "wait until the hub has let the cluster in")
+	f.BoolVar(&j.wait, "wait", false, "wait until the hub has accepted the cluster")
 	cmd.MarkFlagsMutuallyExclusive("broker-ca", "broker-ca-data")
 	cmd.MarkFlagsMutuallyExclusive("agent", "klusterlet")
 	complete(cmd, "agent", fixed("hawser"))
 	if err := f.MarkHidden("token"); err != nil {
-		panic(err) // there is such a flag
+		panic(err) // the flag exists
 	}
 	return cmd
 }
 
-// prints tells that nothing but a text is wanted.
+// prints reports whether only a text is requested.
 func (j *joining) prints() bool { return j.dryRun && j.output == "yaml" }
 
 func (j *joining) check(cmd *cobra.Command) error {
@@ -86,10 +87,10 @@ func (j *joining) check(cmd *cobra.Command) error {
 		return usageOf(cmd, fmt.Errorf("--output %s: only --dry-run prints something else than what is done, and that as yaml", j.output))
 	}
 	if j.tokenGiven != "" {
-		return usageOf(cmd, errors.New("--token: whoever lists the processes of this machine has read it: write it to a file and say --token-file FILE, or --token-file - for standard input"))
+		return usageOf(cmd, errors.New("--token: other users of this machine can read it in the list of processes: write it to a file and use --token-file FILE, or --token-file - for standard input"))
 	}
 	if j.agent != "hawser" {
-		return usageOf(cmd, fmt.Errorf("--agent %s: there is hawser; for the klusterlet of Open Cluster Management say --klusterlet", j.agent))
+		return usageOf(cmd, fmt.Errorf("--agent %s: use hawser; for the klusterlet of Open Cluster Management use --klusterlet", j.agent))
 	}
 	if j.prints() && j.context == "" {
 		return j.connection.check(cmd)
@@ -97,7 +98,7 @@ func (j *joining) check(cmd *cobra.Command) error {
 	return j.checkCluster(cmd)
 }
 
-// run reads what the flags name, and gives it to the cluster.
+// run reads the files of the flags, and applies them to the cluster.
 func (j *joining) run(ctx context.Context, cmd *cobra.Command, env Env) error {
 	if err := j.read(cmd.InOrStdin()); err != nil {
 		return err
@@ -131,7 +132,7 @@ func (j *joining) run(ctx context.Context, cmd *cobra.Command, env Env) error {
 		return err
 	}
 	if !j.wait {
-		return printf(env.Stdout, "cluster %s asks to join; let it in on the hub:  hawser accept %[1]s\n", j.Name)
+		return printf(env.Stdout, "cluster %s requests to join; accept it on the hub:  hawser accept %[1]s\n", j.Name)
 	}
 	if err := await(ctx, env, "cluster "+j.Name, func(ctx context.Context) (string, error) { return j.Joined(ctx, j.klusterlet) }); err != nil {
 		return err
@@ -139,7 +140,7 @@ func (j *joining) run(ctx context.Context, cmd *cobra.Command, env Env) error {
 	return printf(env.Stdout, "cluster %s has joined\n", j.Name)
 }
 
-// read reads the files that are named.
+// read reads the named files.
 func (j *joining) read(stdin io.Reader) error {
 	if j.caFile != "" {
 		text, err := os.ReadFile(j.caFile)

@@ -21,9 +21,9 @@ const (
 	bootstrap = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 )
 
-// requested is a hub that clusters ask to join: north and young by one agent, south by two, west in the name of
-// somebody else. Of the accepted, east has a request that no agent of it can have made, held a
-// finalizer that nobody takes off, and tied such a one and a work.
+// requested is a hub with clusters that request to join. north and young have one agent, south has two, west
+// uses another identity's name. Of the accepted ones, east has a request that none of its agents can have made.
+// held has a finalizer that stays. tied has such a finalizer and a work.
 func requested(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()

@@ -17,26 +17,25 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// lookEvery is how often --watch asks the broker.
+// lookEvery is the poll interval of --watch.
 const lookEvery = 2 * time.Second
 
-// listing is a verb that shows what a stream brings.
+// listing is a verb that shows the messages of a stream.
 type listing[T any] struct {
 	env     Env
 	remote  remote
 	kind    string
 	columns []column[T]
-	// meta is what its object has in its metadata, path its name with that of its cluster.
-	// What has the same id, path if there is none, is the same thing.
+	// meta returns the metadata of an item's object, path its name with the cluster's name. Items with the same id,
+	// or path if there is none, are the same.
 	meta     func(*T) map[string]any
 	path, id func(*T) string
-	// The broker's order is that of group; within a group this is the order to show, if any.
+	// The broker sorts by group; sort orders the items of a group, if it is set.
 	group func(*T) string
 	order func(x, y *T) int
-	// keep leaves out what is not wanted; nil keeps everything.
+	// keep reports whether to show an item; nil shows all.
 	keep func(*T) bool
-	// sum counts what is shown, total is the line below a table that says how much; nil: there is
-	// none.
+	// sum counts a shown item. total returns the summary line below a table; nil for none.
 	sum   func(*T)
 	total func() string
 
@@ -44,11 +43,11 @@ type listing[T any] struct {
 	watch  bool
 }
 
-// column is one of a table.
+// column is one column of a table.
 type column[T any] struct {
 	header string
 	cell   func(*T) string
-	// field is that of the object that says the same: json and yaml have the word of the table.
+	// field is the field of the object with the same meaning: json and yaml use the word of the table.
 	field string
 	// wide: only with --output wide.
 	wide bool
@@ -56,7 +55,7 @@ type column[T any] struct {
 	sparse bool
 }
 
-// pages asks for the page behind a token.
+// pages requests the page behind a token.
 type pages[T any] func(ctx context.Context, c hawserv1.AdminServiceClient, token string) (grpc.ServerStreamingClient[T], error)
 
 func (l *listing[T]) flags(cmd *cobra.Command) {
@@ -66,8 +65,7 @@ func (l *listing[T]) flags(cmd *cobra.Command) {
 	complete(cmd, "output", fixed(outputs...))
 }
 
-// run lists, and goes on if that is wanted. named is what was asked for by its name, if
-// anything: then it has to be there.
+// run lists, and with --watch continues. named is the requested name, "" for none; it must exist.
 func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error {
 	if err := oneOf(cmd, "output", l.output, outputs); err != nil {
 		return err
@@ -107,8 +105,8 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 	})
 }
 
-// known says what is wrong with a cluster or a source that the list is only of. Who watches may wait for
-// one to come.
+// known returns an error if the list is limited to an unknown cluster or source. With --watch it may appear
+// later.
 func (l *listing[T]) known(ctx context.Context, c hawserv1.AdminServiceClient, cmd *cobra.Command) error {
 	if l.watch {
 		return nil
@@ -125,7 +123,7 @@ func (l *listing[T]) known(ctx context.Context, c hawserv1.AdminServiceClient, c
 	return nil
 }
 
-// only calls show with what is not to be left out.
+// only calls show for items that keep does not exclude.
 func (l *listing[T]) only(show func(*T) error) func(*T) error {
 	if l.keep == nil {
 		return show
@@ -138,13 +136,13 @@ func (l *listing[T]) only(show func(*T) error) func(*T) error {
 	}
 }
 
-// seen is what a look found under one id.
+// seen is an item that a poll found, by id.
 type seen struct {
 	path string
 	sum  [sha256.Size]byte
 }
 
-// follow shows what there is, and then again and again what changed, until ctx ends.
+// follow shows all items, and then all changes, until ctx ends.
 func (l *listing[T]) follow(ctx context.Context, look func(func(*T) error) error, p printer) error {
 	tick := time.NewTicker(cmp.Or(l.env.LookEvery, lookEvery))
 	defer tick.Stop()
@@ -152,7 +150,7 @@ func (l *listing[T]) follow(ctx context.Context, look func(func(*T) error) error
 	for {
 		now, err := l.changes(look, p, before)
 		if ctx.Err() != nil {
-			return nil // whoever watches has seen enough
+			return nil // the user ended the watch
 		}
 		if err == nil {
 			err = l.printGone(before, now)
@@ -169,7 +167,7 @@ func (l *listing[T]) follow(ctx context.Context, look func(func(*T) error) error
 	}
 }
 
-// changes shows what is not as it was before, and returns what there is now.
+// changes shows the changed items, and returns the current ones.
 func (l *listing[T]) changes(look func(func(*T) error) error, p printer, before map[string]seen) (now map[string]seen, err error) {
 	now = map[string]seen{}
 	err = l.sorted(look, func(m *T) error {
@@ -178,7 +176,7 @@ func (l *listing[T]) changes(look func(func(*T) error) error, p printer, before 
 		if err != nil {
 			return err
 		}
-		for _, field := range slices.Sorted(maps.Keys(t.words)) { // a word may change with something else, as the health with the cluster
+		for _, field := range slices.Sorted(maps.Keys(t.words)) { // a word may change with something else, such as health with the cluster
 			b = append(b, t.words[field]...)
 		}
 		id, is := l.idOf(m), seen{path: t.path, sum: sha256.Sum256(b)}
@@ -194,8 +192,7 @@ func (l *listing[T]) changes(look func(func(*T) error) error, p printer, before 
 	return now, p.end()
 }
 
-// printGone says what was there before and is not now: to a person only, a program sees it
-// by its absence.
+// printGone prints items that are gone. It does so only for people; a program detects the absence itself.
 func (l *listing[T]) printGone(before, now map[string]seen) error {
 	if l.output != asTable && l.output != asWide {
 		return nil
@@ -225,7 +222,7 @@ func (l *listing[T]) header() (header []string) {
 	return header
 }
 
-// sparse are the columns that are left out where nothing is in them.
+// sparse returns the columns that are omitted if they are empty.
 func (l *listing[T]) sparse() (columns []int) {
 	for i, c := range l.shown() {
 		if c.sparse {
@@ -235,7 +232,7 @@ func (l *listing[T]) sparse() (columns []int) {
 	return columns
 }
 
-// shown are the columns to show.
+// shown returns the columns to show.
 func (l *listing[T]) shown() []column[T] {
 	return slices.DeleteFunc(slices.Clone(l.columns), func(c column[T]) bool { return !l.shows(c) })
 }
@@ -256,7 +253,7 @@ func (l *listing[T]) thing(m *T) thing {
 	return t
 }
 
-// sorted shows what each brings, group by group, in order.
+// sorted shows the items of each, group by group, in order.
 func (l *listing[T]) sorted(each func(func(*T) error) error, show func(*T) error) error {
 	if l.order == nil {
 		return each(show)
@@ -287,7 +284,7 @@ func (l *listing[T]) sorted(each func(func(*T) error) error, show func(*T) error
 	return flush()
 }
 
-// oneOf says what is wrong with a flag that takes one of some words; empty is none of them.
+// oneOf returns an error if a flag's value is not one of the words; empty is valid.
 func oneOf(cmd *cobra.Command, flag, value string, words []string) error {
 	if value == "" || slices.Contains(words, value) {
 		return nil

@@ -15,13 +15,13 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// isNamed tells whether a person who wrote this means the work.
+// isNamed reports whether written, by a person, names the work.
 func isNamed(m *hawserv1.ListWorksResponse, written string) bool {
 	return m.GetName() == written || m.GetResourceId() == written
 }
 
-// workID returns the id of the work on a cluster that a person names, or its id if that is
-// what was written. Of several works with this name that which is not deleted yet is meant.
+// workID returns the id of a work on a cluster by its name or id. Of several works with this name, it is the
+// one that is not deleted.
 func workID(ctx context.Context, c hawserv1.AdminServiceClient, cluster, written string) (string, error) {
 	var exact, ids, deleted []string
 	err := allWorks(ctx, c, cluster, func(m *hawserv1.ListWorksResponse) error {
@@ -56,15 +56,15 @@ func allWorks(ctx context.Context, c hawserv1.AdminServiceClient, cluster string
 	}, f)
 }
 
-// lookup collects what a word on the command line can become.
+// lookup collects completions of a word on the command line.
 type lookup struct {
 	client hawserv1.AdminServiceClient
-	// prefix is what is there of the word.
+	// prefix is the typed part of the word.
 	prefix string
 	words  []string
 }
 
-// For a completion a person waits only so long, and reads only so many.
+// Limits of a completion: a person waits only this long and reads only this many.
 const (
 	completeWithin = 3 * time.Second
 	completeMost   = 500
@@ -83,8 +83,8 @@ func (l *lookup) add(name string) error {
 	return nil
 }
 
-// args completes arguments, or the value of a flag, with what the broker knows: look is told
-// which arguments there are before. Without a broker there is nothing to complete.
+// args completes arguments, or the value of a flag, with data of the broker. look gets the arguments before it.
+// Without a broker there are no completions.
 func (r *remote) args(look func(ctx context.Context, l *lookup, args []string) error) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		l := &lookup{prefix: prefix}
@@ -121,7 +121,7 @@ func sourceNames(ctx context.Context, l *lookup, _ []string) error {
 	return paged(ctx, completeWithin, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListQuotasResponse], error) {
 		return l.client.ListQuotas(ctx, &hawserv1.ListQuotasRequest{PageToken: token})
 	}, func(m *hawserv1.ListQuotasResponse) error {
-		if m.GetSource() == "" { // sources come first
+		if m.GetSource() == "" { // sources are first
 			return errEnough
 		}
 		return l.add(m.GetSource())
@@ -148,10 +148,10 @@ func deniedNames(ctx context.Context, l *lookup, _ []string) error {
 	return received(s, err, func(m *hawserv1.ListDenialsResponse) error { return l.add(m.GetSubject()) })
 }
 
-// knownMost is how many names an error lists of those that there are.
+// knownMost is the maximum number of existing names that an error lists.
 const knownMost = 10
 
-// knownCluster returns an error, which names clusters that there are, where the broker knows none of this name.
+// knownCluster returns an error, which lists existing clusters, if the broker does not know the name.
 func knownCluster(ctx context.Context, c hawserv1.AdminServiceClient, name string) error {
 	found := false
 	err := paged(ctx, time.Hour, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
@@ -175,12 +175,12 @@ func knownSource(ctx context.Context, c hawserv1.AdminServiceClient, name string
 	return unknown(ctx, c, "source", name, sourceNames)
 }
 
-// unknownError says that the broker does not know a name.
+// unknownError reports a name that the broker does not know.
 type unknownError struct{ kind, name string }
 
 func (e *unknownError) Error() string { return "the broker knows no " + e.kind + " " + e.name }
 
-// unknown is the error for a name that look does not find.
+// unknown returns the error for a name that look does not find.
 func unknown(ctx context.Context, c hawserv1.AdminServiceClient, kind, name string, look func(context.Context, *lookup, []string) error) error {
 	verb := map[string]string{"cluster": "hawser get clusters", "source": "hawser get quotas"}[kind]
 	l := &lookup{client: c}

@@ -25,8 +25,8 @@ var masks = []struct {
 // gaps are what lies between the columns of a table: as wide as the longest cell makes it.
 var gaps = regexp.MustCompile(` {2,}`)
 
-// compareMasked is the command cmpmasked of the scripts: cmp stdout FILE or cmp stderr FILE, but
-// for what differs from run to run, and for the width of columns.
+// compareMasked implements cmpmasked of the scripts: cmp stdout FILE or cmp stderr FILE. It ignores values that
+// differ from run to run, and the width of columns.
 func compareMasked(ts *testscript.TestScript, negated bool, args []string) {
 	if negated || len(args) != 2 {
 		ts.Fatalf("usage: cmpmasked stdout|stderr FILE")

@@ -24,11 +24,11 @@ import (
 func newMQTT(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "mqtt",
-		Short: "Set up a stock MQTT broker",
+		Short: "Set up an OCM MQTT broker",
 	}, newMQTTACL(env))
 }
 
-// The stock brokers that rules can be written for.
+// The OCM MQTT brokers that rules can be written for.
 const (
 	forMosquitto = "mosquitto"
 	forEMQX      = "emqx"
@@ -47,22 +47,23 @@ func newMQTTACL(env Env) *cobra.Command {
 	var f aclFlags
 	cmd := &cobra.Command{
 		Use:   "acl --for=mosquitto|emqx|aws --source ID [CLUSTER[=USER]]...",
-		Short: "Write the rules by which a stock MQTT broker keeps clusters apart",
-		Long: `Write the rules by which a stock MQTT broker keeps clusters apart.
+		Short: "Write the access rules of an OCM MQTT broker, so that clusters are isolated",
+		Long: `Write the access rules of an OCM MQTT broker, so that clusters are isolated.
 
   hawser mqtt acl --for=mosquitto --source hub --kubeconfig hub.kubeconfig > acl
   hawser mqtt acl --for=mosquitto --source hub cluster1 cluster2 > acl
 
-The source may publish to every cluster, each cluster to the source alone, and hear
-what is for it alone; all else is denied. There are rules for each CLUSTER, without
-arguments for each ManagedCluster of the hub: write them again when one joins.
+The source may publish to all clusters. Each cluster may publish to the source only, and
+receive only its own events. All else is denied. There are rules for each CLUSTER, or
+without arguments for each ManagedCluster of the hub. Write the rules again when a
+cluster joins.
 
-USER is the name by which the broker knows the agent of the cluster, its certificate's
-common name where the broker goes by that. Without it --user says so; the default is
-what hawser pki issues. Open Cluster Management gives agents common names that end at
-random: name those. A hawser broker needs none of this: it goes by certificates.
+USER is the broker's user name of the cluster's agent: the common name of its certificate,
+if the broker uses that. The default is --user, which is the name that hawser pki issues.
+Open Cluster Management gives agents common names with a random suffix: specify those. A
+Hawser broker needs no rules: it authorizes by certificate.
 
-For aws it writes a line of JSON per party, for aws iot create-policy --cli-input-json.`,
+For aws it writes one line of JSON per client, for aws iot create-policy --cli-input-json.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {
 				return usageOf(cmd, err)
@@ -76,13 +77,13 @@ For aws it writes a line of JSON per party, for aws iot create-policy --cli-inpu
 	s.StringVar(&f.config, "config", "", "MQTT configuration file of hub-source: its topics are used; without it sources/ID/clusters/CLUSTER/...")
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the hub, for its ManagedClusters; empty means the file in KUBECONFIG")
 	s.StringVar(&f.user, "user", "system:open-cluster-management:{cluster}:agent", "user name of an agent, {cluster} being the name of its cluster")
-	s.StringVar(&f.clientID, "client-id", "", "MQTT client id of an agent, {cluster} being the name of its cluster; empty means for aws what Hawser's agent takes, else the user name, which the broker puts in its place")
+	s.StringVar(&f.clientID, "client-id", "", "MQTT client id of an agent, {cluster} being the name of its cluster. Empty: for aws the default of Hawser's agent, else the user name, because the broker replaces the id by it")
 	s.StringVar(&f.sourceUser, "source-user", "hawser:source:{source}", "user name of the source, {source} being its id")
 	s.StringVar(&f.sourceClientID, "source-client-id", "", "MQTT client id of the source, {source} being its id; empty as for --client-id")
 	s.StringVar(&f.region, "aws-region", "", "region of AWS IoT Core, as eu-west-1 (required for aws)")
 	s.StringVar(&f.account, "aws-account", "", "number of the account (required for aws)")
 	s.StringVar(&f.partition, "aws-partition", "aws", "partition of the account")
-	s.StringVar(&f.policyName, "aws-policy-prefix", "hawser", "what the names of policies begin with")
+	s.StringVar(&f.policyName, "aws-policy-prefix", "hawser", "prefix of the names of policies")
 	return cmd
 }
 
@@ -103,7 +104,7 @@ func (f *aclFlags) write(ctx context.Context, out io.Writer, clusters []string) 
 	if err != nil {
 		return err
 	}
-	if f.broker == forAWS { // which leaves client ids as they come
+	if f.broker == forAWS { // aws keeps client ids unchanged
 		f.clientID, f.sourceClientID = cmp.Or(f.clientID, "hawser-agent-{cluster}"), cmp.Or(f.sourceClientID, "hawser-source-{source}")
 	}
 	if len(clusters) == 0 {
@@ -140,7 +141,7 @@ func (f *aclFlags) writeAWS(out io.Writer, rules []mqttacl.Rules) error {
 	return nil
 }
 
-// layout is that of the configuration file, or the usual one.
+// layout returns the topics of the configuration file, or the default ones.
 func (f *aclFlags) layout() (mqttacl.Layout, error) {
 	l := mqttacl.Usual(f.source)
 	if f.config == "" {
@@ -160,7 +161,7 @@ func (f *aclFlags) layout() (mqttacl.Layout, error) {
 	return l, nil
 }
 
-// rules are those of the source and of each cluster.
+// rules returns the rules of the source and of each cluster.
 func (f *aclFlags) rules(l mqttacl.Layout, clusters []string) ([]mqttacl.Rules, error) {
 	source, err := l.OfSource(principal(f.source, "{source}", f.sourceUser, f.sourceClientID))
 	if err != nil {
@@ -194,7 +195,7 @@ func principal(name, place, user, clientID string) mqttacl.Principal {
 	return p
 }
 
-// managedClusters lists the names of a hub's ManagedClusters, in order.
+// managedClusters returns the sorted names of a hub's ManagedClusters.
 func managedClusters(ctx context.Context, file string) ([]string, error) {
 	cfg, err := kubeconfig.Load(file, "kubeconfig")
 	if err != nil {

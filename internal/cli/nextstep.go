@@ -20,25 +20,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// exampleCluster stands for the name and the context of a cluster in commands that are printed.
+// exampleCluster is the example name and context of a cluster in printed commands.
 const exampleCluster = "cluster1"
 
-// accessDir is where hawser install hub writes the operator's access.
+// accessDir is the default directory of the operator's access that hawser install hub writes.
 const accessDir = "hawser-access"
 
-// steps are the commands with which a cluster comes to a hub, complete as they are printed.
+// steps holds the values of the printed commands with which a cluster joins a hub.
 type steps struct {
 	env Env
 	// kubeconfig is the flag's value, hub a context of it.
 	kubeconfig, hub string
-	// cluster is the name of the cluster, context leads to it.
+	// cluster is the name of the cluster, context its kubeconfig context.
 	cluster, context string
 	install.Join
-	// caFile has the authority of the broker, in tokenFile is the token; - means that a pipe brings it.
+	// caFile has the CA of the broker, tokenFile the token; - means standard input.
 	caFile, tokenFile string
 }
 
-// steps returns those of a hub for the cluster of the examples.
+// steps returns the steps for the example cluster and this hub.
 func (c *connection) steps(env Env, hubContext string) steps {
 	return steps{env: env, kubeconfig: c.kubeconfig, hub: c.contextNamed(hubContext), cluster: exampleCluster, context: exampleCluster, tokenFile: "token"}
 }
@@ -56,7 +56,7 @@ func (c *connection) contextNamed(name string) string {
 	return ""
 }
 
-// command is one of hawser, with its flags as pairs of name and value. What is empty is left out.
+// command returns a hawser command, with its flags as pairs of name and value. Empty values are omitted.
 func (s *steps) command(words string, flags ...string) string {
 	var b strings.Builder
 	b.WriteString(s.env.name() + " " + words)
@@ -68,7 +68,7 @@ func (s *steps) command(words string, flags ...string) string {
 	return b.String()
 }
 
-// makeToken makes a token of the hub and writes it.
+// makeToken returns the command that makes a token of the hub and writes it to a file.
 func (s *steps) makeToken() string {
 	create := s.command("token create", "--context", s.hub, "--kubeconfig", s.kubeconfig)
 	if s.tokenFile == "-" {
@@ -77,7 +77,7 @@ func (s *steps) makeToken() string {
 	return create + " > " + quoted(s.tokenFile) + " && "
 }
 
-// join has the cluster ask to join. The authority is named by its file, where a file has it.
+// join returns the command with which the cluster requests to join. The CA is given by file, if there is one.
 func (s *steps) join() string {
 	data := ""
 	if s.caFile == "" {
@@ -87,17 +87,18 @@ func (s *steps) join() string {
 		"--broker-ca", s.caFile, "--broker-ca-data", data, "--image-registry", s.Images.Registry, "--image-version", s.Images.Version)
 }
 
-// accept lets the cluster in.
+// accept returns the command that accepts the cluster.
 func (s *steps) accept() string {
 	return s.command("accept "+s.cluster, "--context", s.hub, "--kubeconfig", s.kubeconfig) + " --wait"
 }
 
-// installCluster puts the agent on the cluster, on a hub that clusters do not join.
+// installCluster returns the command that installs the agent on the cluster, for a hub without registration.
 func (s *steps) installCluster() string {
 	return s.command("install cluster "+s.cluster, "--hub-context", s.hub, "--context", s.context, "--kubeconfig", s.kubeconfig)
 }
 
-// atHub fills in what clusters need to join a hub. known is false where hawser install has not put it there.
+// atHub fills in the values that clusters need to join a hub. known is false if hawser install has not stored
+// them there.
 func (s *steps) atHub(ctx context.Context, hub kubeclient.Client) (known bool, err error) {
 	s.Join, known, err = install.Joining(ctx, hub)
 	file := filepath.Join(accessDir, "ca.crt")
@@ -107,10 +108,10 @@ func (s *steps) atHub(ctx context.Context, hub kubeclient.Client) (known bool, e
 	return known, err
 }
 
-// example says that the cluster of a command is one.
+// example explains that the cluster of a command is an example.
 const example = exampleCluster + " stands for the name and the context of your cluster"
 
-// clusterLines says how a cluster comes to a hub whose access is in a directory.
+// clusterLines returns the text that explains how a cluster joins a hub whose access is in a directory.
 func (f *installFlags) clusterLines(env Env, set install.Settings, dir string) string {
 	s := f.steps(env, f.context)
 	if set.Registration != install.On {
@@ -121,8 +122,8 @@ func (f *installFlags) clusterLines(env Env, set install.Settings, dir string) s
 	return "a cluster:        " + s.makeToken() + s.join() + "\nlet it in:        " + s.accept() + "\n" + example + "\n"
 }
 
-// admits returns an error where the agent that an installation puts on a cluster would be refused:
-// with the commands by which the cluster joins.
+// admits returns an error if the broker would refuse the agent of an installation. The error contains the
+// commands with which the cluster joins.
 func (f *installFlags) admits(ctx context.Context, env Env, b both, name, hubContext string) error {
 	why, err := install.Managed{Name: name, Hub: b.hub, Client: b.cluster}.Refused(ctx)
 	if err != nil || why == "" {
@@ -138,8 +139,8 @@ func (f *installFlags) admits(ctx context.Context, env Env, b both, name, hubCon
 	return hint(errors.New(why), "have it join:\n  %s%s\n  %s", s.makeToken(), s.join(), s.accept())
 }
 
-// afterToken says what a token that was printed is for. The person may see less of the hub than
-// the line needs: the token is good all the same.
+// afterToken returns the text that explains a printed token. The user may lack rights to read all values; the
+// token is valid anyway.
 func (c *connection) afterToken(ctx context.Context, env Env) string {
 	s := c.steps(env, c.context)
 	s.tokenFile = fileOf(env.Stdout)
@@ -161,7 +162,7 @@ func (c *connection) afterToken(ctx context.Context, env Env) string {
 	return "a cluster:  " + create + s.join() + "\nlet it in:  " + s.accept() + "\n" + example + "\n"
 }
 
-// fileOf is the file that a person redirected the output to; - where it is none.
+// fileOf returns the file that the output is redirected to, or - if it is not redirected.
 func fileOf(out io.Writer) string {
 	if p, is := out.(telemetry.PrintableWriter); is {
 		out = p.W
@@ -181,7 +182,7 @@ func fileOf(out io.Writer) string {
 	return "token"
 }
 
-// quoted is a word as a shell takes it.
+// quoted returns a word quoted for a shell.
 func quoted(name string) string {
 	safe := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=@,+%", r)

@@ -40,12 +40,11 @@ func newForceDeleteWork(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "work CLUSTER WORK",
 		Short: "Give a work up as if its cluster had confirmed its deletion",
-		Long: `Give a work up as if its cluster had confirmed its deletion.
+		Long: `Delete a work at the broker as if its cluster had confirmed the deletion.
 
-For a cluster that will never come back. The source is told that nothing of the work
-is left; what is on the cluster stays there. Give up a work that its source still
-wants, and the source publishes it again at its next comparison. WORK is its name, or
-its id.`,
+Use it for a cluster that will never return. The source receives the confirmation that no
+object of the work is left; objects on the cluster stay there. If the source still wants
+the work, it publishes the work again at its next comparison. WORK is a name or an id.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: r.args(workOfCluster),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -71,15 +70,17 @@ func newUnbindCluster(env Env) *cobra.Command {
 	var c consent
 	cmd := &cobra.Command{
 		Use:   "cluster NAME",
-		Short: "Let another cluster take over a name",
-		Long: `Let another cluster take over a name.
+		Short: "Let another cluster use a name",
+		Long: `Let another cluster use a name.
 
-A broker remembers which cluster an agent spoke for, and refuses another one under
-the same name. After a cluster was replaced for good, this forgets the old one: the
-cluster that was refused meanwhile (hawser get discrepancies) has the name from now on, or,
-if none was, the next that comes. The works stay and go to it, and agents of the old
-cluster are refused. With --works the works are given up too: every source is told
-that nothing of them is left. That cannot be undone, so it asks first.`,
+A broker binds a cluster name to the uid of the cluster, and rejects agents of another
+cluster under that name. After a cluster was replaced, this removes the binding. The
+cluster that was rejected (hawser get discrepancies) gets the name or, if there is none,
+the next cluster that connects.
+
+The works stay and go to the new cluster; agents of the old one are rejected. With --works
+the works are deleted at the broker too: each source receives the confirmation that no
+object of them is left. This cannot be undone, so it asks first.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: r.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -94,7 +95,7 @@ that nothing of them is left. That cannot be undone, so it asks first.`,
 			var left []string
 			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.AdminServiceClient) (what string, err error) {
 				left, err = givenUp(ctx, client, args[0], works)
-				return fmt.Sprintf("This gives %d works of cluster %s up%s. Their sources are told that nothing of them is left.", len(left), args[0], fewOf(left)), err
+				return fmt.Sprintf("This gives %d works of cluster %s up%s. Their sources receive the confirmation that no object of them is left.", len(left), args[0], fewOf(left)), err
 			}, func() error {
 				for _, name := range left {
 					if err := printf(env.Stdout, "work %s of cluster %s would be given up\n", name, args[0]); err != nil {
@@ -118,14 +119,14 @@ func unbindCluster(ctx context.Context, env Env, c hawserv1.AdminServiceClient, 
 	if err != nil {
 		return err
 	}
-	if err := printf(env.Stdout, "another cluster may take over the name %s\n", r.GetCluster()); err != nil || !r.GetWorks() {
+	if err := printf(env.Stdout, "another cluster may use the name %s\n", r.GetCluster()); err != nil || !r.GetWorks() {
 		return err
 	}
 	return printf(env.Stdout, "works given up: %d\n", resp.GetWorks())
 }
 
-// givenUp are the works that go when a cluster is forgotten, if its works are meant. A cluster that
-// the broker does not know is an error.
+// givenUp returns the works that are dropped with a cluster name, none without --works. An unknown cluster is
+// an error.
 func givenUp(ctx context.Context, c hawserv1.AdminServiceClient, cluster string, works bool) (names []string, err error) {
 	known := false
 	s, err := c.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: cluster})
@@ -209,8 +210,8 @@ func newApprove(env Env) *cobra.Command {
 		Long: `Delete works that their source no longer has and whose deletion is withheld.
 
 A source deletes works at the broker that its hub does not have. It withholds these
-deletions when there are many of them, or when the hub seems to have gone back in time,
-for instance after a restore from a backup. Show them with
+deletions if there are many, or if the hub seems to have gone back in time, for instance
+after a restore from a backup. Show them with
 
   hawser get discrepancies --cluster CLUSTER
 
@@ -232,7 +233,7 @@ WORK is a name or an id.`,
 		},
 	}
 	a.remote.flags(cmd)
-	cmd.Flags().StringVar(&a.source, "source", "", "the source that lacks the works (required)")
+	cmd.Flags().StringVar(&a.source, "source", "", "source that no longer has the works (required)")
 	cmd.Flags().StringVar(&a.cluster, "cluster", "", "their cluster (required)")
 	cmd.Flags().BoolVar(&a.all, "all", false, "all that are withheld now")
 	complete(cmd, "source", a.remote.args(sourceNames))
@@ -240,7 +241,7 @@ WORK is a name or an id.`,
 	return cmd
 }
 
-// check returns an error for wrong flags and arguments.
+// check returns an error for invalid flags and arguments.
 func (a *approval) check(names []string) error {
 	switch {
 	case a.source == "" || a.cluster == "":
@@ -277,10 +278,10 @@ func newResolveOrphan(env Env) *cobra.Command {
 		Short: "Remove orphan AppliedManifestWorks, or give them to works",
 		Long: `Remove orphan AppliedManifestWorks, or give them to the works of their names.
 
-An orphan with the cause Unowned is on the cluster, and no source knows of it: see
-hawser get discrepancies. The agent removes it with its objects (--remove), or gives it
-to the work of its name (--adopt), if it is still the same one and still without an
-owner. The agent has to be connected. NAME is a name or an id.`,
+An orphan with the cause Unowned is on the cluster, and no source has it: see hawser get
+discrepancies. The agent removes it with its objects (--remove), or gives it to the work
+of its name (--adopt). Both need the same AppliedManifestWork, still without an owner, and
+a connected agent. NAME is a name or an id.`,
 		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: r.args(func(ctx context.Context, l *lookup, _ []string) error {
 			return orphans(ctx, l.client, cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
@@ -310,7 +311,7 @@ owner. The agent has to be connected. NAME is a name or an id.`,
 	return cmd
 }
 
-// approve has the broker delete what a source lacks on a cluster, as r says.
+// approve makes the broker delete works that a source no longer has on a cluster, as specified by r.
 func approve(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.ApproveRequest) error {
 	if _, err := c.Approve(ctx, r); err != nil {
 		return err
@@ -323,8 +324,7 @@ func approve(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *haw
 	return nil
 }
 
-// resolveAll has the agent of a cluster remove or adopt, as r says, what is
-// nobody's.
+// resolveAll makes the agent of a cluster remove or adopt orphans, as specified by r.
 func resolveAll(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *hawserv1.ResolveOrphanRequest, names []string) error {
 	what := "removes it with its objects"
 	if r.GetAdopt() {
@@ -339,7 +339,7 @@ func resolveAll(ctx context.Context, env Env, c hawserv1.AdminServiceClient, r *
 		if err != nil {
 			return err
 		}
-		if err := printf(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; what it cannot do it says in hawser get discrepancies\n", resp.GetName(), r.GetCluster(), what); err != nil {
+		if err := printf(env.Stdout, "AppliedManifestWork %s: the agent of %s %s; failures are shown by hawser get discrepancies\n", resp.GetName(), r.GetCluster(), what); err != nil {
 			return err
 		}
 	}
@@ -352,8 +352,8 @@ func orphans(ctx context.Context, c hawserv1.AdminServiceClient, clusterName str
 	}, f)
 }
 
-// unownedOrphans returns the uids of the AppliedManifestWorks without an owner that are named.
-// What is not listed is left to the broker to refuse.
+// unownedOrphans returns the uids of the named AppliedManifestWorks without an owner. Unlisted names are passed
+// on; the broker rejects them.
 func unownedOrphans(ctx context.Context, c hawserv1.AdminServiceClient, clusterName string, names []string) ([]string, error) {
 	uids := slices.Clone(names)
 	err := orphans(ctx, c, clusterName, func(o *hawserv1.ListDiscrepanciesResponse) error {
@@ -365,8 +365,7 @@ func unownedOrphans(ctx context.Context, c hawserv1.AdminServiceClient, clusterN
 	return uids, err
 }
 
-// withheld returns what the source withholds on the cluster, of it those that are named, or
-// everything where there are no names.
+// withheld returns the withheld deletions of the source on the cluster: the named ones, or all without names.
 func withheld(ctx context.Context, c hawserv1.AdminServiceClient, source, clusterName string, names []string) ([]*hawserv1.WithheldDeletion, error) {
 	var works []*hawserv1.WithheldDeletion
 	missing := slices.Clone(names)

@@ -23,7 +23,7 @@ func newPKI(env Env) *cobra.Command {
   hawser pki issue --dir certs --role source --name hub1
   hawser pki issue --dir certs --role agent  --name cluster1
 
-Keep ca.key to yourself: whoever has it can be anybody to the broker.`,
+Keep ca.key secret: its holder can use any identity at the broker.`,
 	}, newPKIInit(env), newPKIIssue(env))
 }
 
@@ -37,7 +37,7 @@ type pkiFlags struct {
 func (f *pkiFlags) add(cmd *cobra.Command, lifetime time.Duration) {
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of the certificate authority (required)")
 	cmd.Flags().BoolVar(&f.force, "force", false, "replace files that exist")
-	cmd.Flags().DurationVar(&f.valid, "valid-for", lifetime, "how long the certificate is valid from now on")
+	cmd.Flags().DurationVar(&f.valid, "valid-for", lifetime, "validity of the certificate from now on")
 }
 
 func (f *pkiFlags) check(cmd *cobra.Command) error {
@@ -85,10 +85,9 @@ func newPKIIssue(env Env) *cobra.Command {
 		Long: `Issue a certificate: DIR/ROLE-NAME.crt and DIR/ROLE-NAME.key.
 
 NAME is the name of the cluster for the role agent and the source id for the
-role source; for the others it is yours to choose. The roles broker and webhook
-need every DNS name and IP address that they are reached by as --host. For the
-roles source, operator and viewer it prints the rule by which a broker recognises the
-certificate; put it into the broker's configuration.`,
+role source; for the others you choose it. The roles broker and webhook need --host
+for each DNS name and IP address under which they are reached. For the roles source,
+operator and viewer it prints the identity rule for the broker's configuration.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(cmd); err != nil {
@@ -125,7 +124,7 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	}
 	err = printf(env.Stdout, "wrote %s and %s, valid until %s\n", d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter))
 	if err != nil || req.Role == pki.Broker || req.Role == pki.Webhook || req.Role == pki.Agent {
-		return err // nobody has to be told how to recognise those
+		return err // these need no identity rule
 	}
 	commonName, _ := pki.Subject(req.Role, req.Name)
 	return printf(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n", commonName, req.Role, req.Name)

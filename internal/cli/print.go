@@ -29,13 +29,13 @@ const (
 	asName  = "name"
 )
 
-// lines are several lines of ours. Of any other text that is said, what it has of line feeds came from a peer.
+// lines is a multi-line text of this program. Line feeds in any other text came from a peer and are escaped.
 type lines string
 
-// oneLine is what a peer said, as it may stand in a line on a terminal.
+// oneLine returns a peer's text in a printable form for one line on a terminal.
 func oneLine(output string) string { return telemetry.Printable(output, "") }
 
-// printf prints a text. All that verbs print of what others said goes through here, and of rows through [grid].
+// printf prints a text. All text from peers that verbs print passes through here, and rows through [grid].
 func printf(w io.Writer, format string, args ...any) error {
 	for i, a := range args {
 		switch a := a.(type) {
@@ -51,28 +51,28 @@ func printf(w io.Writer, format string, args ...any) error {
 
 var outputs = []string{asTable, asWide, asJSON, asYAML, asName}
 
-// thing is one thing that a list shows.
+// thing is one item of a list.
 type thing struct {
 	kind string
-	// meta is what every object has: name, namespace where it is about a cluster, uid.
+	// meta is the metadata of the object: name, namespace if it is about a cluster, uid.
 	meta map[string]any
-	// path is its name with that of its cluster, as arguments have it.
+	// path is its name with the cluster's name, in the form of arguments.
 	path    string
 	message proto.Message
 	row     []string
-	// words are fields of the message that say what a cell says, in its word.
+	// words are the fields of the message whose cell shows a word.
 	words map[string]string
 }
 
-// printer shows things one by one.
+// printer prints items one by one.
 type printer interface {
 	show(t thing) error
-	// end is called after the last of a list.
+	// end is called after the last item of a list.
 	end() error
 }
 
-// newPrinter returns what prints in a format. alone is for one object that was asked for by
-// its name, or for a list without an end.
+// newPrinter returns the printer of a format. alone: for one object that was requested by name, or for an
+// endless list.
 func newPrinter(w io.Writer, format string, header []string, sparse []int, alone bool) printer {
 	switch format {
 	case asName:
@@ -98,7 +98,7 @@ type objects struct {
 	shown       int
 }
 
-// What is before, between and after the objects of a list.
+// The text before, between and after the objects of a list.
 const (
 	jsonHead, jsonTail lines = "{\n    \"apiVersion\": \"v1\",\n    \"items\": [", "],\n    \"kind\": \"List\",\n    \"metadata\": {\n        \"resourceVersion\": \"\"\n    }\n}\n"
 	yamlHead, yamlTail lines = "apiVersion: v1\nitems:", "kind: List\nmetadata:\n  resourceVersion: \"\"\n"
@@ -162,8 +162,8 @@ func (o *objects) end() error {
 	return printf(o.w, "\n    %s", jsonTail)
 }
 
-// fieldsOf returns the fields of a message as objects of Kubernetes have them: numbers are
-// numbers, times are texts, and words of a closed set are written LikeThis.
+// fieldsOf returns the fields of a message in the form of Kubernetes objects. Numbers are numbers, times are
+// texts, and enum values are written LikeThis.
 func fieldsOf(m protoreflect.Message) map[string]any {
 	fields := map[string]any{}
 	all := m.Descriptor().Fields()
@@ -171,7 +171,7 @@ func fieldsOf(m protoreflect.Message) map[string]any {
 		f := all.Get(i)
 		name := f.JSONName()
 		switch {
-		case name == "nextPageToken": // of the list, not of what is listed
+		case name == "nextPageToken": // of the list, not of an item
 		case f.IsList():
 			items := []any{}
 			for j := range m.Get(f).List().Len() {
@@ -203,14 +203,13 @@ func valueOf(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 	return v.Interface()
 }
 
-// camel returns the word of a value without the name of its type: IN_SYNC of SyncState is
-// InSync.
+// camel returns the word of an enum value without the name of its type: IN_SYNC of SyncState is InSync.
 func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	value := e.Values().ByNumber(n)
-	if value == nil { // of a newer broker
+	if value == nil { // from a newer broker
 		return fmt.Sprint(n)
 	}
-	// All values begin with the words of the first one but its last, UNSPECIFIED.
+	// All values share the prefix of the first one, which ends with UNSPECIFIED.
 	prefix := strings.TrimSuffix(string(e.Values().Get(0).Name()), "UNSPECIFIED")
 	name := ""
 	for part := range strings.SplitSeq(strings.TrimPrefix(string(value.Name()), prefix), "_") {
@@ -219,12 +218,11 @@ func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	return name
 }
 
-// grid prints rows below their header, in columns that do not become narrower.
+// grid prints rows below their header, in columns that never become narrower.
 type grid struct {
 	w      io.Writer
 	header []string
-	// sparse are the columns, by number, that are left out where nothing of the first list is in
-	// them.
+	// sparse are the indexes of columns that are omitted if they are empty in the first list.
 	sparse []int
 	rows   [][]string
 	widths []int
@@ -235,7 +233,7 @@ func (g *grid) show(t thing) error {
 	return nil
 }
 
-// end prints the rows there are. The header is printed once; what comes later is below it.
+// end prints the collected rows. The header is printed once; later rows follow below it.
 func (g *grid) end() error {
 	first := g.widths == nil
 	if first && len(g.rows) == 0 {
@@ -277,7 +275,7 @@ func (g *grid) end() error {
 	return nil
 }
 
-// without is a row without the columns that are left out.
+// without returns a row without the omitted columns.
 func (g *grid) without(row []string) []string {
 	if len(g.sparse) == 0 {
 		return row
@@ -291,13 +289,13 @@ func (g *grid) without(row []string) []string {
 	return kept
 }
 
-// table prints rows under their header, or says that there is nothing.
+// table prints rows under their header, or a text that there are none.
 func table(w io.Writer, header []string, rows [][]string) error {
 	g := &grid{w: w, header: header, rows: rows}
 	return g.end()
 }
 
-// age says how long ago something was; empty where it is not known.
+// age returns how long ago at was; empty if at is unknown.
 func age(now time.Time, at *timestamppb.Timestamp) string {
 	if at == nil {
 		return ""
@@ -305,5 +303,5 @@ func age(now time.Time, at *timestamppb.Timestamp) string {
 	return ageOf(now, at.AsTime())
 }
 
-// ageOf is age of a time that is known.
+// ageOf is age of a known time.
 func ageOf(now, at time.Time) string { return duration.HumanDuration(max(0, now.Sub(at))) }

@@ -11,7 +11,7 @@ import (
 func newReject(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "reject",
-		Short: "Take back on the hub that a cluster may join",
+		Short: "Revoke the acceptance of a cluster on the hub",
 	}, newRejectCluster(env))
 }
 
@@ -20,25 +20,27 @@ func newRejectCluster(env Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "cluster CLUSTER…",
-		Short: "Take back on the hub that clusters may join",
-		Long: `Take back on the hub that clusters may join, with your rights in its kubeconfig.
+		Short: "Revoke the acceptance of clusters on the hub",
+		Long: `Revoke the acceptance of clusters on the hub, with your rights in its kubeconfig.
 
-It sets spec.hubAcceptsClient of the ManagedCluster to false, and denies the certificate
-requests of the cluster that wait. Its works stop at once, and none of its certificates
-counts any more. What works have on the cluster stays, and so do the works on the hub. Nothing
-but a person lets the cluster in again: have it join again with a new token, and name its
-request, with hawser accept CLUSTER --csr NAME. Then it goes on with its works.`,
+It sets spec.hubAcceptsClient of the ManagedCluster to false, and denies the pending
+certificate requests of the cluster. Delivery of its works stops at once, and none of its
+certificates is valid any more. Objects of works on the cluster stay, and so do the works
+on the hub.
+
+Only a person can accept the cluster again: let it join again with a new token, and name
+its request, with hawser accept CLUSTER --csr NAME. Then delivery continues.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
 			return rejectCluster(ctx, env, hub, name, reason)
 		}),
 	}
 	c.add(cmd, "the hub (default the current one)")
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for who looks at the certificate request later")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for people who read the certificate request later")
 	return cmd
 }
 
-// rejectCluster has the hub not accept a cluster.
+// rejectCluster revokes the acceptance of a cluster on the hub.
 func rejectCluster(ctx context.Context, env Env, hub hubAPI, name, reason string) error {
 	c, err := hub.cluster(ctx, name)
 	if err != nil {
@@ -47,7 +49,7 @@ func rejectCluster(ctx context.Context, env Env, hub hubAPI, name, reason string
 	if c == nil {
 		return unknownCluster(ctx, hub, name)
 	}
-	// First, so that no controller approves what waits.
+	// First, so that no controller approves a pending request.
 	if err := hub.setAccepted(ctx, name, false); err != nil {
 		return err
 	}
@@ -77,8 +79,8 @@ func rejectCluster(ctx context.Context, env Env, hub hubAPI, name, reason string
 	return nil
 }
 
-// denyRequest has a request of a rejected cluster get no certificate. One that is approved and not signed
-// yet would be signed once the cluster is accepted again.
+// denyRequest makes sure that a request of a rejected cluster gets no certificate. An approved request without
+// a certificate would be signed after the cluster is accepted again.
 func denyRequest(ctx context.Context, env Env, hub hubAPI, r *certificatesv1.CertificateSigningRequest, message string) error {
 	switch {
 	case hasCondition(r, certificatesv1.CertificateApproved) && len(r.Status.Certificate) == 0 && !hasCondition(r, certificatesv1.CertificateFailed):

@@ -21,48 +21,47 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// remote is how a verb reaches the broker.
+// remote configures the connection of a verb to the broker.
 type remote struct {
 	env                               Env
 	config, contextName               string
 	broker, ca, cert, key, serverName string
 	proxy                             transport.Proxy
 	insecure                          bool
-	// warned: that a flag is called otherwise now was said.
+	// warned: the warning about a renamed flag was printed.
 	warned bool
-	// overMQTT: the verb can reach a broker over MQTT, too.
+	// overMQTT: the verb can use a broker over MQTT, too.
 	overMQTT bool
-	// quiet: warnings of the broker are not told, as in a completion.
+	// quiet: do not print warnings of the broker, for instance in a completion.
 	quiet   bool
 	timeout time.Duration
 }
 
-// flags adds those of the connection. Each but --timeout may come from the environment or
-// from a context, so that a person names them once.
+// flags adds the flags of the connection. Each except --timeout may come from the environment or a context.
 func (r *remote) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.config, "config", "", "file with contexts (or $"+envConfig+"; else hawser/config.yaml in the directory for configuration, as ~/.config)")
-	f.StringVar(&r.contextName, "broker-context", "", "context of that file to use; then the environment and its currentContext do not count")
-	f.StringVar(&r.contextName, "context", "", "the same, as it was called before")
+	f.StringVar(&r.contextName, "broker-context", "", "context of that file; the environment and its currentContext are then ignored")
+	f.StringVar(&r.contextName, "context", "", "former name of --broker-context")
 	f.StringVar(&r.broker, "broker", "", "host:port of the broker (or $HAWSER_BROKER)")
 	f.StringVar(&r.ca, "ca", "", "CA that signed the broker's certificate (or $HAWSER_CA)")
 	f.StringVar(&r.cert, "cert", "", "certificate of an operator or viewer (or $HAWSER_CERT)")
 	f.StringVar(&r.key, "key", "", "its private key (or $HAWSER_KEY)")
 	f.StringVar(&r.serverName, "server-name", "", "name that the broker's certificate has, if it is not the host of --broker (or $HAWSER_SERVER_NAME)")
-	f.StringVar(&r.proxy.URL, "proxy", "", "HTTP proxy through which the broker is reached, as http://proxy.example:3128, or "+transport.NoProxy+" (or $HAWSER_PROXY; else $HTTPS_PROXY and $NO_PROXY)")
+	f.StringVar(&r.proxy.URL, "proxy", "", "HTTP proxy to the broker, as http://proxy.example:3128, or "+transport.NoProxy+" (or $HAWSER_PROXY; else $HTTPS_PROXY and $NO_PROXY)")
 	f.StringVar(&r.proxy.CAFile, "proxy-ca", "", "CA that signed the certificate of a proxy with https:// (or $HAWSER_PROXY_CA)")
 	f.BoolVar(&r.insecure, "insecure", false, "plaintext, to a broker on this machine only")
-	// Everywhere else --context is one of the kubeconfig.
+	// In all other verbs --context is one of the kubeconfig.
 	if err := f.MarkHidden("context"); err != nil {
-		panic(err) // there is no such flag: a mistake here
+		panic(err) // no such flag: a programming error
 	}
 	cmd.MarkFlagsMutuallyExclusive("broker-context", "context")
 	complete(cmd, "broker-context", r.contextNames)
 	complete(cmd, "context", r.contextNames)
-	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "how long to wait for the broker")
+	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "timeout of the broker's answer")
 }
 
-// ready completes the flags and says what is wrong with them.
+// ready completes the flags and returns an error for invalid ones.
 func (r *remote) ready(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("context") && !r.warned {
 		r.warned = true
@@ -79,7 +78,7 @@ func (r *remote) ready(cmd *cobra.Command) error {
 	return nil
 }
 
-// check says what is wrong with the flags.
+// check returns an error for invalid flags.
 func (r *remote) check() error {
 	host, err := r.host()
 	if err != nil {
@@ -98,7 +97,7 @@ func (r *remote) check() error {
 	return r.checkCert()
 }
 
-// host returns that of the broker.
+// host returns the host of the broker.
 func (r *remote) host() (string, error) {
 	switch {
 	case r.broker == "":
@@ -120,7 +119,7 @@ func (r *remote) host() (string, error) {
 	return host, nil
 }
 
-// checkCert says what is wrong with certificate and key.
+// checkCert returns an error about certificate and key.
 func (r *remote) checkCert() error {
 	switch simple := strings.HasPrefix(r.broker, "mqtt://") || strings.HasPrefix(r.broker, "ws://"); {
 	case r.isMQTT() && r.insecure != simple:
@@ -133,8 +132,7 @@ func (r *remote) checkCert() error {
 	return nil
 }
 
-// call connects and calls do, for so long as the broker may take. Errors of the broker come
-// back with its hint.
+// call connects and calls do, within the timeout. Errors of the broker keep its hint.
 func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.AdminServiceClient) error) error {
 	return r.connected(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 		ctx, cancel := context.WithTimeout(ctx, r.timeout)
@@ -143,8 +141,8 @@ func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.Admi
 	})
 }
 
-// agreed looks at what a command would do, and does it when a person has agreed. The time for an
-// answer is not counted. With --dry-run it calls dry in place of both.
+// agreed calls look, which returns the planned action, and performs it after the user has confirmed it. The
+// time of the answer does not count towards the timeout. With --dry-run it calls dry instead.
 func (r *remote) agreed(cmd *cobra.Command, c *consent, look func(context.Context, hawserv1.AdminServiceClient) (what string, err error), dry func() error,
 	do func(context.Context, hawserv1.AdminServiceClient) error,
 ) error {
@@ -165,7 +163,7 @@ func (r *remote) agreed(cmd *cobra.Command, c *consent, look func(context.Contex
 	return r.call(cmd, do)
 }
 
-// connected is call without an end.
+// connected is call without a timeout.
 func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1.AdminServiceClient) error) (err error) {
 	if err := r.ready(cmd); err != nil {
 		return err
@@ -178,7 +176,7 @@ func (r *remote) connected(cmd *cobra.Command, do func(context.Context, hawserv1
 	return connectionError(do(cmd.Context(), hawserv1.NewAdminServiceClient(&warner{ClientConnInterface: conn.Calls(), out: r.warnings(), printed: map[string]bool{}})))
 }
 
-// warnings is where those of the broker go.
+// warnings is the writer for the broker's warnings.
 func (r *remote) warnings() io.Writer {
 	if r.quiet {
 		return io.Discard
@@ -186,7 +184,7 @@ func (r *remote) warnings() io.Writer {
 	return r.env.Stderr
 }
 
-// isMQTT tells whether the broker is named by a URL, and the verb takes one.
+// isMQTT reports whether the broker is given as a URL and the verb supports that.
 func (r *remote) isMQTT() bool { return r.overMQTT && strings.Contains(r.broker, "://") }
 
 func (r *remote) files() identity.Files { return identity.Files{CA: r.ca, Cert: r.cert, Key: r.key} }
@@ -206,16 +204,16 @@ func (r *remote) connect(ctx context.Context) (*transportgrpc.Conn, error) {
 	return d.Connect(ctx)
 }
 
-// diagnosisStep bounds each step that is looked at after a connection has failed.
+// diagnosisStep bounds each diagnosis step after a failed connection.
 const diagnosisStep = 5 * time.Second
 
-// way is the way to the broker, for a walk along it.
+// way returns the path to the broker for a diagnosis.
 func (r *remote) way(step time.Duration) doctor.Path {
 	return doctor.Path{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key, ProxyURL: r.proxy.URL, ProxyCAFile: r.proxy.CAFile}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
 }
 
-// diagnose finds out at which step a connection fails. Where none does any more, the error
-// of the connection is what there is to tell.
+// diagnose finds the step at which a connection fails. If no step fails any more, it returns the connection's
+// error.
 func (r *remote) diagnose(ctx context.Context, failed error) error {
 	var p *doctor.StepError
 	if err := r.way(diagnosisStep).Walk(ctx, func(string, string) {}); errors.As(err, &p) {
@@ -224,7 +222,7 @@ func (r *remote) diagnose(ctx context.Context, failed error) error {
 	return fmt.Errorf("no connection to %s: %w", r.broker, connectionError(failed))
 }
 
-// connectionError returns the error of a connection or of a call with what to do about it as its hint.
+// connectionError returns the error of a connection or call with the remedy as its hint.
 func connectionError(err error) error {
 	if err == nil || errors.As(err, new(interface{ Hint() string })) {
 		return err

@@ -24,37 +24,37 @@ var (
 )
 
 func newRotate(env Env) *cobra.Command {
-	rotate := &cobra.Command{Use: "rotate", Short: "Have a cluster come with a new certificate", Args: cobra.NoArgs}
+	rotate := &cobra.Command{Use: "rotate", Short: "Make a cluster use a new certificate", Args: cobra.NoArgs}
 	var c connection
 	of := rotation{env: env}
 	cmd := &cobra.Command{
 		Use:   "cluster CLUSTER…",
-		Short: "Have the certificates of clusters end, once each has a new one",
-		Long: `Have the certificates of clusters end, once each has a new one.
+		Short: "Invalidate the certificates of clusters, once each has a new one",
+		Long: `Invalidate the certificates of clusters, once each has a new one.
 
-The agent of Hawser renews its certificate at once, with a new key, and comes with it. From
-then on no certificate of the cluster from before counts. Nothing is delivered twice or late.
-A klusterlet does so when it renews by itself; until then its certificate counts.
+The Hawser agent renews its certificate at once, with a new key, and reconnects with it.
+From then on no older certificate of the cluster is valid. No event is delivered twice or
+late. A klusterlet renews at its own time; until then its certificate stays valid.
 
-Where a key was stolen, do not rotate: whoever has it can renew first, and your agent would
-be the one that is refused. Deny the cluster (hawser reject cluster), and have it join again.`,
+If a key was stolen, do not rotate: the thief can renew first, and your agent would be
+rejected. Deny the cluster (hawser reject cluster), and let it join again.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.onClusters(of.cluster),
 	}
 	c.add(cmd, "the hub (default the current one)")
-	cmd.Flags().BoolVar(&of.wait, "wait", false, "wait until each has come with a new one")
+	cmd.Flags().BoolVar(&of.wait, "wait", false, "wait until each has connected with a new one")
 	rotate.AddCommand(cmd)
 	return rotate
 }
 
-// rotation is what one command asks for.
+// rotation holds the arguments of one command.
 type rotation struct {
 	env  Env
 	wait bool
-	from time.Time // from when on a certificate is a new one; zero before the first cluster
+	from time.Time // certificates from this time on are new; zero before the first cluster
 }
 
-// cluster asks for a new certificate of one cluster.
+// cluster requests a new certificate of one cluster.
 func (r *rotation) cluster(ctx context.Context, hub hubAPI, name string) error {
 	c, err := hub.cluster(ctx, name)
 	switch {
@@ -63,14 +63,14 @@ func (r *rotation) cluster(ctx context.Context, hub hubAPI, name string) error {
 	case c == nil:
 		return unknownCluster(ctx, hub, name)
 	case !c.Spec.HubAcceptsClient || c.DeletionTimestamp != nil:
-		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "to let it in: hawser accept %s", name)
+		return hint(fmt.Errorf("cluster %s is not accepted, or is being detached: it gets no certificate", name), "to accept it: hawser accept %s", name)
 	}
 	if r.from.IsZero() {
 		if r.from, err = hub.nextSecond(ctx); err != nil {
 			return err
 		}
 	}
-	// hub-source writes into it, and makes none.
+	// hub-source updates the ConfigMap but does not create it.
 	if err := hub.setEarliest(ctx, "", earliest.Entry{}); err != nil {
 		return err
 	}
@@ -79,25 +79,30 @@ func (r *rotation) cluster(ctx context.Context, hub hubAPI, name string) error {
 		return err
 	}
 	if !r.wait {
-		return printf(r.env.Stdout, "cluster %s is to renew its certificate; once it has come with the new one, those from before %s end\n", name, earliest.Entry{At: r.from})
+		return printf(r.env.Stdout, "cluster %s is to renew its certificate; once it has connected with the new one, those from before %s become invalid\n", name, earliest.Entry{At: r.from})
 	}
 	err = await(ctx, r.env, "cluster "+name, func(ctx context.Context) (string, error) {
 		e, err := hub.earliestOf(ctx, name)
 		if err != nil || !e.At.Before(r.from) {
 			return "", err
 		}
-		return "its agent has to come with a new certificate", nil
+		return "its agent has to connect with a new certificate", nil
 	})
 	if err != nil {
 		return err
 	}
-	return printf(r.env.Stdout, "cluster %s has come with a new certificate, and those from before %s have ended\n", name, earliest.Entry{At: r.from})
+	return printf(r.env.Stdout, "cluster %s has connected with a new certificate, and those from before %s are invalid\n", name, earliest.Entry{At: r.from})
 }
 
-// nextSecond returns when it has begun, by the clock of the hub's API. A certificate has its issue time to the second:
+// nextSecond waits until the next second has begun and returns it, by the clock of the hub's API. The issue
+// time of a certificate has a resolution of 1 s.
 //
-//	t1 a certificate is issued, t2 in the same second an operator wants another one. From t2 on it counts
-//	as from after, from the next second on it does not
+// Scenario:
+//
+//	t1: a certificate is issued.
+//	t2: in the same second an operator requests a new one.
+//
+// Result: with a limit at t2 the old certificate would count as new; with the next second it does not.
 func (h hubAPI) nextSecond(ctx context.Context) (time.Time, error) {
 	now, err := h.now(ctx)
 	if err != nil {
@@ -109,22 +114,22 @@ func (h hubAPI) nextSecond(ctx context.Context) (time.Time, error) {
 	return now.Add(time.Second), nil
 }
 
-// now is the time by the clock of the hub's API: that of who types may be wrong.
+// now returns the time by the clock of the hub's API, because the clock of this machine may be wrong.
 func (h hubAPI) now(ctx context.Context) (time.Time, error) {
 	review := &unstructured.Unstructured{Object: map[string]any{}}
 	review.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"))
 	o, err := h.Resource(selfSubjectReviews).Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
-		return time.Time{}, fmt.Errorf("ask the hub for the time: %w", err)
+		return time.Time{}, fmt.Errorf("read the time of the hub: %w", err)
 	}
 	at := o.GetCreationTimestamp().Time
 	if at.IsZero() {
-		return at, errors.New("the hub does not say what time it is")
+		return at, errors.New("the hub returned no time")
 	}
 	return at, nil
 }
 
-// earliestOf is what the hub keeps of a cluster; zero: nothing.
+// earliestOf returns the hub's entry of a cluster, zero if there is none.
 func (h hubAPI) earliestOf(ctx context.Context, cluster string) (e earliest.Entry, err error) {
 	o, err := h.Resource(configMaps).Namespace(earliest.Namespace).Get(ctx, earliest.ConfigMap, metav1.GetOptions{})
 	if err != nil {
@@ -139,8 +144,8 @@ func (h hubAPI) earliestOf(ctx context.Context, cluster string) (e earliest.Entr
 	return e, nil
 }
 
-// setEarliest has the hub keep an entry of a cluster; "" is none, and it only makes room for some. Where
-// clusters do not join, there is no such namespace, and nothing is kept.
+// setEarliest stores an entry of a cluster on the hub. With cluster "" it only creates the ConfigMap. On a hub
+// without registration the namespace is missing, and nothing is stored.
 func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entry) error {
 	data := map[string]any{}
 	if cluster != "" {
@@ -169,16 +174,16 @@ func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entr
 	}
 }
 
-// end has the certificates of a cluster end that were issued until now; until is the uid of a
-// ManagedCluster while which is there they do not.
+// end invalidates all certificates of a cluster that were issued until now. until is the uid of a
+// ManagedCluster; while that exists, they stay valid.
 func (h hubAPI) end(ctx context.Context, cluster string, until types.UID) error {
 	now, err := h.now(ctx)
 	if err == nil {
-		// What was issued in this second, too.
+		// Includes certificates issued in this second.
 		err = h.setEarliest(ctx, cluster, earliest.Entry{At: now.Add(time.Second), Until: string(until)})
 	}
 	if err != nil {
-		return hint(fmt.Errorf("the certificates of cluster %s go on: %w", cluster, err), "run it again when that is mended")
+		return hint(fmt.Errorf("the certificates of cluster %s stay valid: %w", cluster, err), "run it again after this is fixed")
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// backupTimeout bounds a backup that a broker sends: a store is large.
+// backupTimeout bounds a backup that a broker sends, because stores are large.
 const backupTimeout = time.Hour
 
 func newStore(env Env) *cobra.Command {
@@ -31,8 +31,8 @@ func newStore(env Env) *cobra.Command {
   hawser store check   --data-dir backup
   hawser store restore --from backup --data-dir /var/lib/hawser-broker
 
-A directory that a broker has open is left alone: only the broker itself can back it
-up. The store is what --data-dir of hawser-broker says; a backup is a store too.`,
+A directory that a broker has open is not touched: only the broker itself can back it
+up. The store is the directory in --data-dir of hawser-broker. A backup is a store too.`,
 		PersistentPreRun: func(*cobra.Command, []string) { cmdline.KeepPrivate() },
 	}, newStoreCheck(env), newStoreBackup(env), newStoreRestore(env))
 }
@@ -41,7 +41,7 @@ func newStoreCheck(env Env) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "check --data-dir DIR",
-		Short: "Read everything in a store, or in a backup, and say what is damaged",
+		Short: "Read all of a store, or of a backup, and report damage",
 		Long: `Read everything in a store, or in a backup, and say what is damaged.
 
 Every value is read and its checksum compared, and what finds records is compared
@@ -68,17 +68,17 @@ func newStoreBackup(env Env) *cobra.Command {
 	keep := 7
 	cmd := &cobra.Command{
 		Use:   "backup (--to DIR | --into DIR)",
-		Short: "Copy a store, of a broker that runs or of one that is stopped",
-		Long: `Copy a store, of a broker that runs or of one that is stopped.
+		Short: "Copy a store, of a running broker or of a stopped one",
+		Long: `Copy a store, of a running broker or of a stopped one.
 
-A broker that runs is asked over its port, which needs a certificate of an operator;
-it goes on meanwhile. With --data-dir the store of a stopped one is read from the disk.
-The copy is checked; when the command succeeds, everything is on disk in DIR, which
-must be empty or not there. Whoever has it can read every work: keep it like a Secret.
+A running broker sends its store over its port, which requires an operator's certificate;
+the broker keeps working. With --data-dir the store of a stopped broker is read from disk.
+The copy is checked. When the command succeeds, all data is on disk in DIR, which must be
+empty or missing before. A reader of DIR can read every work: protect it like a Secret.
 
-With --into the copy goes into a directory of its own in DIR, which is named by the
-time: backup-20261123T090000Z, or by a second more than the newest one where the clock
-has gone back. When it is on disk, only the newest --keep of those stay.`,
+With --into the copy goes into a new directory in DIR, named by the time:
+backup-20261123T090000Z. If the clock went back, the name is that of the newest one plus
+one second. When the copy is on disk, only the newest --keep of these directories stay.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -113,15 +113,15 @@ has gone back. When it is on disk, only the newest --keep of those stay.`,
 	r.flags(cmd)
 	r.timeout = backupTimeout
 	timeout := cmd.Flags().Lookup("timeout")
-	timeout.DefValue, timeout.Usage = backupTimeout.String(), "how long the broker may take to send everything"
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store of a broker that is stopped, instead of --broker")
-	cmd.Flags().StringVar(&to, "to", "", "directory for the backup, empty or not there (required without --into)")
-	cmd.Flags().StringVar(&into, "into", "", "directory in which the backup gets one that is named by the time")
-	cmd.Flags().IntVar(&keep, "keep", keep, "how many of the backups in --into stay, at least 1")
+	timeout.DefValue, timeout.Usage = backupTimeout.String(), "timeout of the whole transfer from the broker"
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store of a stopped broker, instead of --broker")
+	cmd.Flags().StringVar(&to, "to", "", "directory for the backup, empty or missing (required without --into)")
+	cmd.Flags().StringVar(&into, "into", "", "directory in which the backup gets a new directory named by the time")
+	cmd.Flags().IntVar(&keep, "keep", keep, "number of backups to keep in --into, at least 1")
 	return cmd
 }
 
-// pruned removes what is old of a series in which a backup was made, and says so.
+// pruned removes old backups of the series of a new backup, and prints them.
 func pruned(w io.Writer, err error, into string, keep int) error {
 	if err != nil || into == "" {
 		return err
@@ -175,12 +175,12 @@ the store, such as aside-20261123T090000Z. It needs the room of both.`,
 	}
 	cmd.Flags().StringVar(&from, "from", "", "directory of the backup (required without --latest-in)")
 	cmd.Flags().StringVar(&latest, "latest-in", "", "directory of hawser store backup --into, of which the newest backup is restored")
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store, empty or not there unless --move-aside moves what is in it (required)")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store; empty or missing, unless --move-aside moves its content (required)")
 	cmd.Flags().BoolVar(&aside, "move-aside", false, "move the former store into a directory in --data-dir first")
 	return cmd
 }
 
-// moveAside makes room for a restore, once the backup is known to be one.
+// moveAside empties the directory for a restore, after it has checked that the backup is one.
 func moveAside(env Env, from, dir string) error {
 	if _, err := os.Stat(from); err != nil {
 		return storeHint(err, "")
@@ -192,7 +192,7 @@ func moveAside(env Env, from, dir string) error {
 	return err
 }
 
-// given says that a flag must be set.
+// given returns an error if a required flag is not set.
 func given(cmd *cobra.Command, flag, what string) error {
 	if f := cmd.Flags().Lookup(flag); f.Value.String() == "" {
 		return usageOf(cmd, fmt.Errorf("--%s is not set: %s", flag, what))
@@ -200,9 +200,9 @@ func given(cmd *cobra.Command, flag, what string) error {
 	return nil
 }
 
-// receiveBackup lets the broker send its store.
+// receiveBackup receives the broker's store.
 func receiveBackup(cmd *cobra.Command, r *remote, to string) (report *pebble.Report, err error) {
-	var broken, local error // on the way, and at this end
+	var broken, local error // in transit, and on this side
 	err = r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 		s, err := c.Backup(ctx, &hawserv1.BackupRequest{})
 		if err != nil {
@@ -223,7 +223,7 @@ func receiveBackup(cmd *cobra.Command, r *remote, to string) (report *pebble.Rep
 	return report, err
 }
 
-// printCopy says what was copied, or what to do.
+// printCopy prints the result of a copy, or adds the remedy to its error.
 func printCopy(w io.Writer, r *pebble.Report, err error, inUse string) error {
 	if err != nil {
 		return storeHint(err, inUse)
@@ -231,7 +231,7 @@ func printCopy(w io.Writer, r *pebble.Report, err error, inUse string) error {
 	return printf(w, "%s holds %s, up to revision %d\n", r.Dir, amount(r), r.Revision)
 }
 
-// storeHint adds what to do about an error of a store's files.
+// storeHint adds the remedy to an error of a store's files.
 func storeHint(err error, inUse string) error {
 	var damaged *pebble.DamagedError
 	switch {
@@ -249,7 +249,7 @@ func storeHint(err error, inUse string) error {
 	return err
 }
 
-// printReport prints what a check found.
+// printReport prints the result of a check.
 func printReport(w io.Writer, r *pebble.Report) error {
 	for i := range r.Damage {
 		if err := printf(w, "damaged: %s: %s\n", r.Damage[i].Key, r.Damage[i].What); err != nil {
@@ -271,7 +271,7 @@ func printReport(w io.Writer, r *pebble.Report) error {
 	return printf(w, "its broker was not stopped in order; it may have been killed, or the machine\n")
 }
 
-// amount says how much a store holds.
+// amount returns a text with the size of a store.
 func amount(r *pebble.Report) string {
 	live, deleted := 0, 0
 	for i := range r.Clusters {

@@ -19,9 +19,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestStoreScripts: each script in testdata/store is a session at a terminal on
-// the machine of a broker that holds three works, of which one is being deleted.
-// $DATA is its data directory; stop-broker stops it in order.
+// TestStoreScripts: each script in testdata/store is a terminal session on the machine of a broker that holds
+// three works. One of them is being deleted. $DATA is its data directory; stop-broker stops it cleanly.
 func TestStoreScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/store", RequireExplicitExec: true, RequireUniqueNames: true,

@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
 )
 
-// A series is a directory with backups that are named by their time, as a CronJob makes them.
+// A series is a directory of backups named by their time, as a CronJob makes them.
 
-// seriesName is the name of a backup in a series: the names have the order of the times.
+// seriesName is the time layout of the name of a backup in a series: names sort by time.
 const seriesName = "backup-20060102T150405Z"
 
 // series returns the names of the backups in a directory, the oldest first.
@@ -31,10 +31,14 @@ func series(dir string) (names []string, err error) {
 	return names, err
 }
 
-// nextName is the name of a backup that is made now: later than all in the series.
+// nextName returns the name of a new backup, later than all in the series.
 //
-//	t1 a clock is a year ahead for two seconds, t2 a backup gets its name from it,
-//	therefore that one would be the newest for a year: the only one that stays, and is restored
+// Scenario:
+//
+//	t1: a clock is one year ahead for two seconds.
+//	t2: a backup gets its name from that clock.
+//
+// Without this: that backup is the newest for a year, the only one kept, and the one that is restored.
 func nextName(dir string, now time.Time) (string, error) {
 	names, err := series(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +51,7 @@ func nextName(dir string, now time.Time) (string, error) {
 	return now.UTC().Format(seriesName), err
 }
 
-// finished reports whether a backup of a series is whole, and not half a copy.
+// finished reports whether a backup of a series is complete.
 func finished(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name, pebble.IncompleteName))
 	return errors.Is(err, fs.ErrNotExist)
@@ -67,8 +71,8 @@ func latestOf(dir string) (string, error) {
 	return "", err
 }
 
-// prune removes the finished backups of a series but the newest, and copies that were cut short and
-// that no program writes any more. It returns the removed ones.
+// prune removes the finished backups of a series except the newest ones, and incomplete copies that no program
+// is writing. It returns the removed ones.
 func prune(dir string, keep int) (removed []string, err error) {
 	names, err := series(dir)
 	for _, name := range slices.Backward(names) {
@@ -78,7 +82,7 @@ func prune(dir string, keep int) (removed []string, err error) {
 				continue
 			}
 		} else if lock, used := lockStore(path); used != nil {
-			continue // another program fills it
+			continue // another program writes it
 		} else {
 			err = errors.Join(err, lock.Close())
 		}
@@ -88,11 +92,11 @@ func prune(dir string, keep int) (removed []string, err error) {
 	return removed, err
 }
 
-// asideName is the name of the directory into which a restore moves the former store.
+// asideName is the time layout of the directory into which a restore moves the former store.
 const asideName = pebble.AsidePrefix + "20060102T150405Z"
 
-// setAside moves a store, of a broker that is stopped, into a directory in its own directory, and
-// returns that. There is none if there was nothing to move.
+// setAside moves the store of a stopped broker into a directory below its own, and returns that. It returns ""
+// if there was nothing to move.
 func setAside(dir string, now time.Time) (aside string, err error) {
 	lock, err := lockStore(dir)
 	switch {
@@ -118,8 +122,7 @@ func setAside(dir string, now time.Time) (aside string, err error) {
 	return aside, err
 }
 
-// lockStore keeps other programs out of the directory of a store. The error is [pebble.ErrInUse] when
-// one has it.
+// lockStore locks the directory of a store. The error is [pebble.ErrInUse] if another program has it.
 func lockStore(dir string) (*engine.Lock, error) {
 	lock, err := engine.LockDirectory(dir, vfs.Default)
 	if err == nil || errors.As(err, new(*fs.PathError)) {

@@ -14,9 +14,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// paged calls f with each message of a list, page by page; list asks for the page behind a
-// token. Each page may take so long, the time included that a broker asks to wait at which too many
-// list.
+// paged calls f with each message of a list, page by page; list requests the page behind a token. timeout
+// bounds each page, including the delay that an overloaded broker requests.
 func paged[T any](ctx context.Context, timeout time.Duration, list func(ctx context.Context, token string) (grpc.ServerStreamingClient[T], error), f func(*T) error) error {
 	for token := ""; ; {
 		next := ""
@@ -37,7 +36,8 @@ func paged[T any](ctx context.Context, timeout time.Duration, list func(ctx cont
 	}
 }
 
-// bounded calls f, again where the broker is overloaded: it says so before it sends anything.
+// bounded calls f with a timeout, and again if the broker is overloaded: it reports that before it sends
+// anything.
 func bounded(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -17,17 +17,17 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// What a token is asked for with.
+// The resources for token requests.
 var (
 	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	serviceAccounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
 
-// bootstrapAccount is the service account with whose tokens clusters join, as Open Cluster
-// Management names it.
+// bootstrapAccount is the service account of the tokens with which clusters join, as Open Cluster Management
+// names it.
 const bootstrapAccount = "open-cluster-management/agent-registration-bootstrap"
 
-// The least that a hub's API gives a token for.
+// The shortest lifetime of a token that a hub's API accepts.
 const shortestToken = 10 * time.Minute
 
 func newToken(env Env) *cobra.Command {
@@ -53,13 +53,13 @@ func newTokenCreate(env Env) *cobra.Command {
 
 On standard error it prints the complete hawser join command for this hub and this token.
 
-It is a token of a service account on the hub, for the audience hawser: the broker takes it,
-the hub's API does not. Whoever has it may ask to join, under any name, and nothing more;
-somebody has to accept the cluster (hawser accept). It ends by itself. Before that, end all
-tokens of the account with: kubectl -n open-cluster-management delete serviceaccount
+It is a token of a service account on the hub, for the audience hawser: the broker accepts
+it, the hub's API does not. Its holder may only request to join, under any name; an
+operator must accept the cluster (hawser accept). The token expires. To invalidate all
+tokens of the account earlier: kubectl -n open-cluster-management delete serviceaccount
 agent-registration-bootstrap.
 
-An account that is not there is made only if it is the usual one.`,
+A missing account is created only if it is the default one.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(c.check(cmd), a.check(cmd)); err != nil {
@@ -83,13 +83,13 @@ An account that is not there is made only if it is the usual one.`,
 	}
 	c.add(cmd, "the hub (default the current one)")
 	f := cmd.Flags()
-	f.StringVar(&a.account, "service-account", a.account, "NAMESPACE/NAME of the service account; the broker's configuration says which may join")
-	f.StringVar(&a.audience, "audience", "hawser", "whom the token is for, one of tokens.audiences of the broker")
-	f.DurationVar(&a.valid, "duration", time.Hour, "how long it is good; the hub may give less")
+	f.StringVar(&a.account, "service-account", a.account, "NAMESPACE/NAME of the service account; the broker's configuration has the allowed ones")
+	f.StringVar(&a.audience, "audience", "hawser", "audience of the token, one of tokens.audiences of the broker")
+	f.DurationVar(&a.valid, "duration", time.Hour, "lifetime of the token; the hub may shorten it")
 	return cmd
 }
 
-// tokenRequest is which token is asked for.
+// tokenRequest holds the arguments of a token request.
 type tokenRequest struct {
 	account, audience string
 	valid             time.Duration
@@ -101,14 +101,14 @@ func (a *tokenRequest) check(cmd *cobra.Command) error {
 	case !ok || namespace == "" || name == "" || strings.Contains(name, "/"):
 		return usageOf(cmd, fmt.Errorf("--service-account %s is not NAMESPACE/NAME", a.account))
 	case a.audience == "":
-		return usageOf(cmd, errors.New("--audience is empty: the hub's API would take the token, too"))
+		return usageOf(cmd, errors.New("--audience is empty: the hub's API would accept the token, too"))
 	case a.valid < shortestToken:
 		return usageOf(cmd, fmt.Errorf("--duration %s: a hub gives no token for less than %s", a.valid, shortestToken))
 	}
 	return nil
 }
 
-// create asks the hub for a token, and makes the usual account where it is not there.
+// create requests a token from the hub, and creates the default account if it is missing.
 func (a *tokenRequest) create(ctx context.Context, hub hubAPI) (string, error) {
 	token, err := a.send(ctx, hub)
 	if !apierrors.IsNotFound(err) {

@@ -15,17 +15,19 @@ import (
 func newUninstall(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "uninstall",
-		Short: "Take Hawser off a managed cluster or a hub, and what it delivered if that is asked for",
-		Long: `Take off a managed cluster or a hub what hawser install has put there. What works have
-on clusters stays, and so does what a later installation goes on from: the definitions
-with works and records, the broker's volume, the authority, and the namespace hawser.
-With --delete-workloads the works are deleted first, which takes what they have off
-their clusters, then the clusters that joined, and nothing stays but what Open Cluster
-Management uses on the hub by then. That cannot be undone, so it asks first.`,
+		Short: "Remove Hawser from a managed cluster or a hub and, on request, the delivered objects",
+		Long: `Remove from a managed cluster or a hub what hawser install has installed.
+
+Objects of works on clusters stay. So does the data for a later installation: the
+definitions with works and records, the broker's volume, the CA, and the namespace hawser.
+
+With --delete-workloads the works are deleted first, which removes their objects from the
+clusters, then the clusters that joined. Only resources that Open Cluster Management uses
+on the hub stay. This cannot be undone, so it asks first.`,
 	}, newUninstallHub(env), newUninstallCluster(env))
 }
 
-// uninstallFlags add to those of an installation what is to go.
+// uninstallFlags adds the options of an uninstallation to those of an installation.
 type uninstallFlags struct {
 	connection
 	consent
@@ -38,7 +40,7 @@ func (f *uninstallFlags) add(cmd *cobra.Command, of, works string) {
 	cmd.Flags().BoolVar(&f.workloads, "delete-workloads", false, "delete "+works+" first, wait until they are gone, and leave nothing")
 }
 
-// checkWord is check of the connection and of the consent, where one is needed.
+// checkWord is check of the connection, and of the consent if it is needed.
 func (f *uninstallFlags) checkWord(cmd *cobra.Command, check func(*cobra.Command) error) error {
 	if err := check(cmd); err != nil || !f.workloads {
 		return err
@@ -46,7 +48,8 @@ func (f *uninstallFlags) checkWord(cmd *cobra.Command, check func(*cobra.Command
 	return f.consent.check(cmd)
 }
 
-// agreed asks before works are deleted, those of a namespace or all. The time for an answer is not counted.
+// agreed asks before works are deleted, those of a namespace or all. The time of the answer does not count
+// towards the timeout.
 func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *kubeclient.Kube, namespace string) error {
 	if !f.workloads || f.dryRun || f.yes {
 		return nil
@@ -57,10 +60,10 @@ func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *kubeclient.Kub
 	if err != nil {
 		return err
 	}
-	return f.get(cmd.Context(), cmd, env, fmt.Sprintf("This deletes %d works of the hub%s, with what they have on their clusters. Nothing of it comes back.", len(works), fewOf(works)))
+	return f.get(cmd.Context(), cmd, env, fmt.Sprintf("This deletes %d works of the hub%s, with their objects on the clusters. This cannot be undone.", len(works), fewOf(works)))
 }
 
-// remove takes off what a plan has.
+// remove uninstalls the objects of a plan.
 func (f *uninstallFlags) remove(ctx context.Context, i install.Installer, p install.Plan) error {
 	keep, err := i.Keeps(ctx, p, f.workloads)
 	if err != nil {
@@ -73,7 +76,7 @@ func newUninstallHub(env Env) *cobra.Command {
 	var f uninstallFlags
 	cmd := &cobra.Command{
 		Use:   "hub",
-		Short: "Take broker and hub-source off a hub",
+		Short: "Remove broker and hub-source from a hub",
 		Args:  cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.checkWord(cmd, f.connection.check); err != nil {
@@ -105,7 +108,7 @@ func newUninstallHub(env Env) *cobra.Command {
 			if err := f.remove(ctx, i, p); err != nil || f.workloads || f.dryRun {
 				return err
 			}
-			return printf(env.Stdout, "what stays is for a later hawser install hub; agents that are left keep what they applied\n")
+			return printf(env.Stdout, "the remaining objects are for a later hawser install hub; remaining agents keep their objects\n")
 		},
 	}
 	f.add(cmd, "the hub (default the current one)", "the works of all clusters")
@@ -117,7 +120,7 @@ func newUninstallCluster(env Env) *cobra.Command {
 	var hubContext string
 	cmd := &cobra.Command{
 		Use:   "cluster NAME --context CONTEXT",
-		Short: "Take the agent off a managed cluster",
+		Short: "Remove the agent from a managed cluster",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.checkWord(cmd, f.checkCluster); err != nil {
@@ -151,7 +154,7 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 		if err := errors.Join(f.remove(ctx, i, p), i.Leave(ctx)); err != nil || f.dryRun {
 			return err
 		}
-		return printf(env.Stdout, "what works have on the cluster stays; hawser install cluster %s goes on with it\n", name)
+		return printf(env.Stdout, "objects of works on the cluster stay; hawser install cluster %s continues with them\n", name)
 	}
 	if err := i.DeleteWorks(ctx, b.hub.Metadata(), name); err != nil {
 		return err

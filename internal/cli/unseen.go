@@ -10,11 +10,11 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// unseen says of clusters, by name, why the health of their works is unknown at present: the statuses
-// that the broker has are the last ones that came, and not how it is now.
+// unseen maps cluster names to the reason why the health of their works is currently unknown. The broker then
+// has only the last received statuses, not the current ones.
 type unseen map[string]string
 
-// look asks the broker about a cluster, about all where it is "".
+// look requests the clusters from the broker, all if cluster is "".
 func (u *unseen) look(ctx context.Context, c hawserv1.AdminServiceClient, cluster string, timeout time.Duration) error {
 	*u = unseen{}
 	return paged(ctx, timeout, func(ctx context.Context, token string) (grpc.ServerStreamingClient[hawserv1.ListClustersResponse], error) {
@@ -27,7 +27,8 @@ func (u *unseen) look(ctx context.Context, c hawserv1.AdminServiceClient, cluste
 	})
 }
 
-// health is how a work is: Unknown where its cluster cannot be asked, whatever it said before.
+// health returns the health of a work. It is Unknown while its cluster is unreachable, whatever the last status
+// contains.
 func (u *unseen) health(m *hawserv1.ListWorksResponse) string {
 	last := healthWord(m)
 	if _, is := (*u)[m.GetCluster()]; is && last != "" && last != notReported {
@@ -36,14 +37,15 @@ func (u *unseen) health(m *hawserv1.ListWorksResponse) string {
 	return last
 }
 
-// message says why a work is as it is. What the last status said is there as that.
+// message returns the reason of a work's health. While the cluster is unreachable, the last status is shown as
+// last known.
 func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
 	output := m.GetMessage()
 	if why, is := (*u)[m.GetCluster()]; is && m.GetState() != hawserv1.WorkState_WORK_STATE_DELETED {
 		switch last := healthWord(m); {
 		case last == notReported, last == "" && output == "":
 			output = why
-		case last == "": // a deletion, and what keeps it
+		case last == "": // a deletion, and the reason that blocks it
 			output = why + "; last known: " + output
 		case output != "":
 			output = why + "; last known: " + last + ", " + output
@@ -57,7 +59,7 @@ func (u *unseen) message(m *hawserv1.ListWorksResponse) string {
 	return output
 }
 
-// isAway tells whether a cluster has no agent at present.
+// isAway reports whether a cluster has no agent connected.
 func isAway(m *hawserv1.ListClustersResponse) bool {
 	switch m.GetState() {
 	case hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED, hawserv1.ClusterState_CLUSTER_STATE_REJECTED, hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED:
@@ -68,25 +70,27 @@ func isAway(m *hawserv1.ListClustersResponse) bool {
 	return false
 }
 
-// isDown tells whether the agent of a cluster is there and says, by way of the hub, that its cluster is not.
+// isDown reports whether the agent of a cluster is connected and the hub reports that the cluster is not
+// available.
 func isDown(m *hawserv1.ListClustersResponse) bool {
 	return !isAway(m) && m.GetRegistration().GetAvailable() == "False"
 }
 
-// downSince is since when a cluster is not available, as the hub says; zero where it does not say.
+// downSince returns since when a cluster is not available, as the hub reports; zero if unknown.
 func downSince(m *hawserv1.ListClustersResponse) time.Time {
 	if m.GetRegistration().GetAvailable() == "True" {
 		return time.Time{}
 	}
 	at, err := time.Parse(time.RFC3339, m.GetRegistration().GetAvailableSince())
 	if err != nil {
-		return time.Time{} // an older hub-source does not say
+		return time.Time{} // an older hub-source does not report it
 	}
 	return at
 }
 
-// awaySince is since when no agent of a cluster is connected. It is exact where the broker saw it leave;
-// else it was before: the broker, or the hub, has missed it since then. Zero: none ever came.
+// awaySince returns since when no agent of a cluster is connected. It is exact if the broker saw the
+// disconnect. Otherwise it is the time since which broker or hub have missed it. Zero means that no agent ever
+// connected.
 func awaySince(m *hawserv1.ListClustersResponse) (at time.Time, exact bool) {
 	switch {
 	case m.GetLastSeen() != nil:
@@ -101,7 +105,7 @@ func awaySince(m *hawserv1.ListClustersResponse) (at time.Time, exact bool) {
 	return at, false
 }
 
-// whyUnseen says why the health of the works of a cluster is unknown; "" where it is not.
+// whyUnseen returns why the health of a cluster's works is unknown, or "".
 func whyUnseen(m *hawserv1.ListClustersResponse) string {
 	if isDown(m) {
 		since := ""
@@ -119,7 +123,7 @@ func whyUnseen(m *hawserv1.ListClustersResponse) string {
 		return is
 	}
 	if clusterWord(m) != wordOf(hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED) {
-		is += ", no agent" // the time is not that of another state
+		is += ", no agent" // the time must not be that of another state
 	}
 	if exact {
 		return is + " since " + stamp(at)
@@ -127,10 +131,10 @@ func whyUnseen(m *hawserv1.ListClustersResponse) string {
 	return is + " since before " + stamp(at)
 }
 
-// stamp is a time in a text that stays.
+// stamp formats a time for a text that is stored.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// lastSeenText is for how long no agent of a cluster is connected.
+// lastSeenText returns how long no agent of a cluster has been connected.
 func lastSeenText(now time.Time, m *hawserv1.ListClustersResponse) string {
 	switch at, exact := awaySince(m); {
 	case at.IsZero():
@@ -142,7 +146,7 @@ func lastSeenText(now time.Time, m *hawserv1.ListClustersResponse) string {
 	}
 }
 
-// downMessage is what the hub says of a cluster that is not available.
+// downMessage returns the hub's report on a cluster that is not available.
 func downMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	age := ""
 	if at := downSince(m); !at.IsZero() {
@@ -151,7 +155,7 @@ func downMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	return "not available" + age + ": " + m.GetRegistration().GetAvailableMessage() + "; check its API server"
 }
 
-// waiting says how many works wait for a cluster without an agent.
+// waiting returns the number of works that wait for a cluster without an agent.
 func waiting(m *hawserv1.ListClustersResponse) string {
 	switch n := m.GetPending(); {
 	case !isAway(m) || n == 0:

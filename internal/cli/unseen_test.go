@@ -50,7 +50,7 @@ func TestUnseen(t *testing.T) {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, BrokerSince: ago(time.Minute), Registration: available("True", "2026-03-01T09:00:00Z", "x")},
 			"no agent for more than 60s: check that it runs, and reaches the broker", "the cluster is Disconnected since before 2026-03-01T11:59:00Z", "",
 		},
-		"its certificate ended": {
+		"its certificate expired": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute), CertificateNotAfter: ago(11 * time.Minute), Pending: 1200},
 			"the certificate of its agent ended 11m ago, 1,200 works wait for it: put a new one into its Secret, or have it join again",
 			"the cluster is Disconnected since 2026-03-01T11:48:00Z", "",

@@ -10,8 +10,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// warner tells each warning of a broker once, as kubectl tells those of a kube-apiserver. It is
-// for one command, which makes one call after the other.
+// warner prints each warning of a broker once, as kubectl does with those of a kube-apiserver. It is for one
+// command, which makes its calls one after the other.
 type warner struct {
 	grpc.ClientConnInterface
 	out     io.Writer
@@ -36,7 +36,7 @@ type warnedStream struct {
 func (s *warnedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	header, no := s.Header()
-	if no != nil { // the stream failed before it, and err says why
+	if no != nil { // the stream failed before it, with err
 		return err
 	}
 	if no := s.by.print(header); no != nil {

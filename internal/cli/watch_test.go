@@ -59,7 +59,7 @@ func TestStatus(t *testing.T) {
 	ca, cert, key := b.CA.Write(t.TempDir(), operator)
 	for args, want := range map[string]int{
 		"version": 0, "--version": 0, "get clusters": 0, "doctor": 0,
-		"get cluster nowhere": 1, "get works --cluster nowhere": 1, "get discrepancies --source nowhere": 1, "get work nothing": 1, "force-delete work c w": 1, "allow agent/nobody": 1, "get clusters --broker 127.0.0.1:1": 1,
+		"get cluster nowhere": 1, "get works --cluster nowhere": 1, "get discrepancies --source nowhere": 1, "get work nothing": 1, "force-delete work c w": 1, "allow agent/none": 1, "get clusters --broker 127.0.0.1:1": 1,
 		"nonsense": 2, "get nonsense": 2, "get clusters -o xml": 2, "get works --state lost": 2, "get clusters --context none": 2, "get works --cluster a --cluster b": 2, "force-delete work c": 2, "deny": 2,
 	} {
 		fields := strings.Fields(args)

@@ -12,8 +12,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// The words of states, causes and healths. A state has one spelling, that of conditions in Kubernetes: in
-// tables, in JSON, as the value of a flag, as the label of a metric, and on the pages.
+// The words of states, causes and healths. A state has one spelling, that of Kubernetes conditions. It is used
+// in tables, JSON, flag values, metric labels and pages.
 var (
 	clusterWords = []string{"InSync", "Syncing", "Failing", "OutOfSync", "Unverified", "Disconnected", "Rejected", "NeverConnected", notAccepted, notOnHub} // in the order of the summary
 	workWords    = []string{"Live", "Deleting", "Deleted"}
@@ -22,16 +22,16 @@ var (
 )
 
 const (
-	// unknownHealth is that of a work whose last status says nothing of it, or whose cluster cannot be asked;
-	// notReported that of one that had no status yet.
+	// unknownHealth: the last status has no health, or the cluster is unreachable. notReported: the work has no
+	// status yet.
 	unknownHealth, notReported = "Unknown", "NotReported"
 
 	notAccepted = "NotAccepted"
-	// notOnHub is the state of a cluster that the hub does not have, where clusters join it.
+	// notOnHub is the state of a cluster that the hub does not have, on a hub with registration.
 	notOnHub = "NotOnHub"
 )
 
-// wordOf is the word of a value.
+// wordOf returns the word of an enum value.
 func wordOf(v protoreflect.Enum) string { return camel(v.Descriptor(), v.Number()) }
 
 func clusterWord(m *hawserv1.ListClustersResponse) string {
@@ -55,7 +55,7 @@ func stateWord(m *hawserv1.ListWorksResponse) string {
 	return wordOf(m.GetState())
 }
 
-// healthWord is what the last status of a work says; empty of a work that is deleted.
+// healthWord returns the health in the last status of a work; empty for a deleted work.
 func healthWord(m *hawserv1.ListWorksResponse) string {
 	switch {
 	case m.GetState() != hawserv1.WorkState_WORK_STATE_LIVE:
@@ -68,14 +68,14 @@ func healthWord(m *hawserv1.ListWorksResponse) string {
 	return wordOf(m.GetHealth())
 }
 
-// choose adds a flag that takes one or several of some words.
+// choose adds a flag that accepts one or several of some words.
 func choose(cmd *cobra.Command, into *[]string, flag, usage string, words []string) {
 	cmd.Flags().StringSliceVar(into, flag, nil, usage+", repeated or separated by commas: "+strings.Join(words, ", "))
 	complete(cmd, flag, fixed(words...))
 }
 
-// someOf says what is wrong with the values of a flag that takes some words. It writes them as they are
-// shown: of the case and of dashes a person need not think.
+// someOf returns an error for invalid values of a flag that accepts some words. It rewrites values to the shown
+// spelling: case and dashes are irrelevant.
 func someOf(cmd *cobra.Command, flag string, values, words []string) error {
 	simple := strings.NewReplacer("-", "", "_", "", " ", "")
 	for i, v := range values {
@@ -88,12 +88,12 @@ func someOf(cmd *cobra.Command, flag string, values, words []string) error {
 	return nil
 }
 
-// wanted tells whether a word is one of those that were asked for; none asks for all.
+// wanted reports whether a word is one of the requested ones; no words request all.
 func wanted(words []string, name string) bool {
 	return len(words) == 0 || slices.Contains(words, name)
 }
 
-// once is the value of a flag that is given once. Of two values one would be lost without a word.
+// once is the value of a flag that may be given once. Otherwise the first of two values would be lost silently.
 type once struct {
 	pflag.Value
 	name  string
@@ -101,14 +101,14 @@ type once struct {
 }
 
 func (o *once) Set(v string) error {
-	if o.given != nil && *o.given != v { // the same may be parsed again, as where words are completed
+	if o.given != nil && *o.given != v { // the same value may be parsed again, for instance in a completion
 		return fmt.Errorf("--%s is given twice, as %s and as %s: give it once", o.name, *o.given, v)
 	}
 	o.given = &v
 	return o.Value.Set(v)
 }
 
-// giveOnce refuses flags of a verb that are given twice, those that take several values aside.
+// giveOnce rejects flags of a verb that are given twice, except those with several values.
 func giveOnce(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if _, several := f.Value.(pflag.SliceValue); !several {

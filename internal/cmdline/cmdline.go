@@ -1,7 +1,6 @@
-// Package cmdline is what the command lines of Hawser's long-running programs
-// have in common: without a verb they serve until they are told to stop, they
-// tell their version, arguments that make no sense end them with status 2, and
-// those with a configuration file read it before their flags, which win.
+// Package cmdline is the shared command line code of Hawser's long-running programs. Without a verb they serve
+// until they are stopped. They print their version. Invalid arguments end them with status 2. A configuration
+// file is read before the flags, which override it.
 package cmdline
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// Command returns the command of a program, without flags. serve is called
-// when no verb is given; its error is the command's, which prints none itself.
+// Command returns the command of a program, without flags. serve is called if no verb is given. Its error is
+// the command's, which prints none itself.
 func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra.Command) error) *cobra.Command {
 	root := &cobra.Command{
 		Use:               name,
@@ -48,15 +47,14 @@ func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra
 	return root
 }
 
-// Main runs the command of a program until it ends or SIGINT or SIGTERM has it
-// end, prints its error and returns the exit status: 0 when it worked, 1 when it
-// failed, 2 when the arguments or the configuration make no sense.
+// Main runs the command of a program until it ends, or until SIGINT or SIGTERM. It prints the error and returns
+// the exit status: 0 for success, 1 for a failure, 2 for invalid arguments or configuration.
 func Main(name string, command func(stdout, stderr io.Writer) *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := command(os.Stdout, os.Stderr).ExecuteContext(ctx)
 	stop()
 	if err != nil {
-		// There is nobody left to tell if standard error is closed.
+		// If standard error is closed, the error cannot be reported.
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		var hinted interface{ Hint() string }
 		if errors.As(err, &hinted) && hinted.Hint() != "" {
@@ -76,17 +74,16 @@ func status(err error) int {
 	return 1
 }
 
-// UsageError marks an error about arguments or configuration: it is the person's, who can
-// correct it.
+// UsageError marks an error about arguments or configuration, which the user can correct.
 type UsageError struct{ err error }
 
-// Error is that of the error it marks.
+// Error returns the text of the marked error.
 func (e *UsageError) Error() string { return e.err.Error() }
 
-// Unwrap returns the error it marks.
+// Unwrap returns the marked error.
 func (e *UsageError) Unwrap() error { return e.err }
 
-// Usage marks err, if there is one.
+// Usage marks err as a usage error; it returns nil for nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -94,7 +91,7 @@ func Usage(err error) error {
 	return &UsageError{err}
 }
 
-// NoArgs refuses arguments, and says which verb was meant if one has such a name.
+// NoArgs rejects arguments. If an argument is the name of a verb, the error suggests it.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -110,7 +107,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return Usage(errors.New(text))
 }
 
-// configFlag names the file that [Load] reads.
+// configFlag is the flag that names the file for [Load].
 const configFlag = "config"
 
 // AddConfigFlag adds the flag that names the configuration file.
@@ -118,13 +115,12 @@ func AddConfigFlag(f *pflag.FlagSet) {
 	f.String(configFlag, "", "configuration file (YAML); flags win over it")
 }
 
-// Load reads the file that --config names, if any, into a configuration to
-// whose fields the flags of f belong, and puts the flags that were given on top.
-// A field that the configuration does not have is an error.
+// Load reads the file that --config names, if any, and overrides it with the given flags. The flags of f belong
+// to the fields of into. An unknown field in the file is an error.
 func Load(f *pflag.FlagSet, into any) error {
-	var given []func() error // gives a flag again
+	var given []func() error // sets a flag to its value again
 	f.Visit(func(flag *pflag.Flag) {
-		if list, ok := flag.Value.(pflag.SliceValue); ok { // to set it would be to add to it
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // setting it would append to it
 			values := slices.Clone(list.GetSlice())
 			given = append(given, func() error { return list.Replace(values) })
 			return
@@ -158,8 +154,8 @@ func ConfigFile(f *pflag.FlagSet) string {
 	return file.Value.String()
 }
 
-// Repeat gives the flags that were given to from to the flags f, which are those of another
-// configuration of the same program. What f does not have is left out.
+// Repeat applies the flags that were given in from to f, the flags of another configuration of the same
+// program. Flags that f does not have are skipped.
 func Repeat(f, from *pflag.FlagSet) (err error) {
 	from.Visit(func(given *pflag.Flag) {
 		if f.Lookup(given.Name) != nil {

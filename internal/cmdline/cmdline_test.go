@@ -103,7 +103,7 @@ func TestCommand_PrintsItsVersion(t *testing.T) {
 	}
 }
 
-// TestCommand_UsageErrors: what a person can correct is told apart from what failed.
+// TestCommand_UsageErrors: errors that the user can correct are distinguished from failures.
 func TestCommand_UsageErrors(t *testing.T) {
 	for arg, want := range map[string]string{
 		"versio":     `unknown command "versio" for "hawser-test": did you mean version?`,

@@ -14,22 +14,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Decode reads YAML, or JSON, into what into points to. A field that it does not have is an
-// error, as is one that is there twice. Errors say the line, the field, and where a field is
-// not known, which there are.
+// Decode decodes YAML, or JSON, into the value that into points to. An unknown or duplicate field is an error.
+// Errors contain the line and the field; for an unknown field they list the known ones.
 func Decode(text []byte, into any) error {
 	return explained(text, into, yaml.UnmarshalStrict(text, into), true)
 }
 
-// DecodeLenient is Decode for files of others, whose unknown fields do not matter.
+// DecodeLenient is Decode for third-party files, whose unknown fields are ignored.
 func DecodeLenient(text []byte, into any) error {
 	return explained(text, into, yaml.Unmarshal(text, into), false)
 }
 
-// syntax finds the line in an error of the YAML library.
+// syntax extracts the line from an error of the YAML library.
 var syntax = regexp.MustCompile(`yaml: (line \d+: .*)`)
 
-// explained says where in the text the error of decoding comes from.
+// explained adds the position in the text to a decoding error.
 func explained(text []byte, into any, err error, strict bool) error {
 	if err == nil {
 		return nil
@@ -49,7 +48,7 @@ func explained(text []byte, into any, err error, strict bool) error {
 	return errors.Join(w.errs...)
 }
 
-// explanation is what is wrong with a file.
+// explanation collects the errors of a file.
 type explanation struct {
 	strict bool
 	errs   []error
@@ -63,7 +62,7 @@ func (w *explanation) wrong(n *yamlv3.Node, place, format string, args ...any) {
 	w.errs = append(w.errs, errors.New(where+fmt.Sprintf(format, args...)))
 }
 
-// look compares what is at a place of the file with what it is read into.
+// look compares a node of the file, at path place, with the type that it is decoded into.
 func (w *explanation) look(place string, n *yamlv3.Node, into reflect.Value) {
 	if n.Kind == yamlv3.AliasNode {
 		n = n.Alias
@@ -91,7 +90,7 @@ func (w *explanation) look(place string, n *yamlv3.Node, into reflect.Value) {
 	}
 }
 
-// fields looks at those of a struct.
+// fields compares the fields of a struct.
 func (w *explanation) fields(place string, n *yamlv3.Node, into reflect.Value) {
 	known := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(into.Type()) {
@@ -129,7 +128,7 @@ func (w *explanation) leaf(place string, n *yamlv3.Node, into reflect.Value) {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case err == nil:
-	case errors.As(err, &kind) && !unmarshalsItself(into): // which has words of its own
+	case errors.As(err, &kind) && !unmarshalsItself(into): // the library's text may contain the value
 		w.wrong(n, place, "is %s, and has to be %s", jsonKind(kind.Value), goKind(kind.Type))
 	default:
 		w.wrong(n, place, "%v", withoutPrefix(err))
@@ -148,7 +147,7 @@ func below(place, name string) string {
 	return place + "." + name
 }
 
-// withoutPrefix returns an error without what the libraries put before it.
+// withoutPrefix returns an error without the prefix of the libraries.
 func withoutPrefix(err error) error {
 	text := err.Error()
 	for _, before := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "yaml: "} {
@@ -157,7 +156,7 @@ func withoutPrefix(err error) error {
 	return errors.New(text)
 }
 
-// jsonKind says what was found: the library may have the value behind it.
+// jsonKind returns the kind of the found value; the library may append the value itself.
 func jsonKind(value string) string {
 	word, rest, _ := strings.Cut(value, " ")
 	kind := map[string]string{"string": "a text", "number": "a number", "bool": "true or false", "array": "a list", "object": "a group of fields"}[word]

@@ -10,12 +10,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// mainProcess is where the arguments of the process are that a container was started for.
+// mainProcess has the arguments of the process that the container was started for.
 const mainProcess = "/proc/1/cmdline"
 
-// Doctor returns the verb doctor of a program, which has the program's flags, those that
-// flags adds. walk is called with how long each step may take. Without a flag it has those
-// of the program that its container runs: kubectl exec needs no shell, and no flags.
+// Doctor returns the verb doctor of a program, with the program's flags and those that flags adds. walk is
+// called with the timeout of each step. Without flags it uses those of the program that runs in its container,
+// so kubectl exec needs no shell and no flags.
 func Doctor(program, long string, flags func(*pflag.FlagSet), walk func(cmd *cobra.Command, step time.Duration) error) *cobra.Command {
 	var step time.Duration
 	cmd := &cobra.Command{
@@ -35,14 +35,14 @@ func Doctor(program, long string, flags func(*pflag.FlagSet), walk func(cmd *cob
 		},
 	}
 	flags(cmd.Flags())
-	cmd.Flags().DurationVar(&step, "timeout", 20*time.Second, "how long each step may take")
+	cmd.Flags().DurationVar(&step, "timeout", 20*time.Second, "timeout of each step")
 	return cmd
 }
 
-// argumentsOf returns the arguments of a process, if it is one of this program.
+// argumentsOf returns the arguments of a process, or nil if it does not run this program.
 func argumentsOf(process, program string) []string {
 	text, err := os.ReadFile(process)
-	if err != nil { // as where there is no such file system
+	if err != nil { // for instance without such a file system
 		return nil
 	}
 	args := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")

@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// Gates are the feature gates of a program: behaviour that is switched by name,
-// as --feature-gates=A=true,B=false or, in a file, {A: true}. It implements
-// pflag.Value and reads itself from JSON; what is not named keeps its value. The
-// zero Gates knows no name.
+// Gates are the feature gates of a program: switches by name, as --feature-gates=A=true,B=false or, in a file,
+// {A: true}. It implements pflag.Value and json.Unmarshaler; gates that are not named keep their value. The
+// zero Gates has no names.
 type Gates struct {
 	defaults, set map[string]bool
 }
@@ -22,8 +21,7 @@ func NewGates(defaults map[string]bool) Gates {
 	return Gates{defaults: defaults, set: map[string]bool{}}
 }
 
-// Enabled reports whether a gate is open. It panics on a name that the program
-// does not have.
+// Enabled reports whether a gate is enabled. It panics for a name that the program does not have.
 func (g *Gates) Enabled(name string) bool {
 	value, known := g.defaults[name]
 	if !known {
@@ -35,7 +33,7 @@ func (g *Gates) Enabled(name string) bool {
 	return value
 }
 
-// Usage is the help of the flag: every gate with its default.
+// Usage returns the help of the flag: each gate with its default.
 func (g *Gates) Usage() string {
 	names := make([]string, 0, len(g.defaults))
 	for _, name := range slices.Sorted(maps.Keys(g.defaults)) {
@@ -44,7 +42,7 @@ func (g *Gates) Usage() string {
 	return "switch behaviour on or off, as NAME=true,OTHER=false; there are " + strings.Join(names, ", ")
 }
 
-// String returns the gates that were set, as Set takes them.
+// String returns the gates that were set, in the form that Set accepts.
 func (g *Gates) String() string {
 	pairs := make([]string, 0, len(g.set))
 	for _, name := range slices.Sorted(maps.Keys(g.set)) {
@@ -53,7 +51,7 @@ func (g *Gates) String() string {
 	return strings.Join(pairs, ",")
 }
 
-// Type names the value in the help of the flag.
+// Type returns the name of the value in the help of the flag.
 func (g *Gates) Type() string { return "NAME=true|false,..." }
 
 // Set reads "A=true,B=false".

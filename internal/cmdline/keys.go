@@ -10,10 +10,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// UnknownKeys returns the keys of a file, YAML or JSON, that mean nothing to the struct that
-// into points to, sorted. Keys within a struct have the name of its key before them, as
-// "topics.spec". It is for the files of Open Cluster Management, which ignores what it does
-// not know, so that one file can serve both; files of our own are read by [Load].
+// UnknownKeys returns the keys of a YAML or JSON file that are unknown to the struct that into points to,
+// sorted. Nested keys have the path, as "topics.spec". It is for files of Open Cluster Management, which
+// ignores unknown keys, so that one file can serve both. Hawser's own files are read by [Load].
 func UnknownKeys(file []byte, into any) (unknown []string, err error) {
 	text, err := yaml.YAMLToJSON(file)
 	if err != nil {
@@ -24,7 +23,7 @@ func UnknownKeys(file []byte, into any) (unknown []string, err error) {
 	return unknown, err
 }
 
-// unknownKeys is UnknownKeys for a struct at a place in the file.
+// unknownKeys is UnknownKeys for a struct at a path in the file.
 func unknownKeys(place string, object []byte, of reflect.Type) (unknown []string, err error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(object, &keys); err != nil {
@@ -49,7 +48,7 @@ func unknownKeys(place string, object []byte, of reflect.Type) (unknown []string
 	return unknown, nil
 }
 
-// knownKeys returns the types of a struct's fields by their keys, those of embedded ones too.
+// knownKeys returns the field types of a struct by key, including embedded structs.
 func knownKeys(of reflect.Type) map[string]reflect.Type {
 	known := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(of) {

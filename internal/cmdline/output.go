@@ -7,12 +7,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Output is how a program shows itself: its admin port and its log. Programs
-// with a configuration file embed it in their configuration.
+// Output configures the admin port and the log of a program. Programs with a configuration file embed it in
+// their configuration.
 type Output struct {
 	// AdminListen is the host:port of the admin port; empty means none.
 	AdminListen string `json:"adminListen"`
-	// Log is what telemetry.NewLogger makes a log of.
+	// Log configures the log; see telemetry.NewLogger.
 	Log struct {
 		Level  string `json:"level"`
 		Format string `json:"format"`
@@ -26,15 +26,14 @@ func NewOutput(adminListen string) Output {
 	return o
 }
 
-// AddFlags adds the flags, whose defaults are the present values.
+// AddFlags adds the flags, with the current values as defaults.
 func (o *Output) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.AdminListen, "admin-listen", o.AdminListen, "host:port of /livez, /readyz and /metrics, plain HTTP; empty switches it off")
 	f.StringVar(&o.Log.Level, "log-level", o.Log.Level, "debug, info, warn or error")
 	f.StringVar(&o.Log.Format, "log-format", o.Log.Format, "text or json")
 }
 
-// Validate says what is wrong with the admin port. A wrong level or format of
-// the log is an error of telemetry.NewLogger.
+// Validate checks the admin port. telemetry.NewLogger checks level and format of the log.
 func (o *Output) Validate() error {
 	if o.AdminListen == "" {
 		return nil

@@ -8,17 +8,16 @@ import (
 	"syscall"
 )
 
-// others are the rights of everybody but the owner of a file.
+// others are the permission bits of all users except the owner of a file.
 const others = 0o077
 
-// KeepPrivate keeps others from reading what this program writes, whatever umask it was
-// started with: works can carry Secrets.
+// KeepPrivate makes new files of this program unreadable for other users, with any inherited umask, because
+// works can contain Secrets.
 func KeepPrivate() { syscall.Umask(others) }
 
-// MakePrivate takes others the rights to the files below dir, which a former release, or a
-// copy, may have left them. The directories stay as they are: a volume may be somebody
-// else's. It returns how many files others could use; the error names those that are not
-// this program's to change.
+// MakePrivate removes the permissions of other users from the files below dir, which a former release or a copy
+// may have left. It does not change directories, because a volume may have another owner. It returns the number
+// of files that others could access. The error names files that this program may not change.
 func MakePrivate(dir string) (open int, err error) {
 	var failed []error
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -33,7 +32,7 @@ func MakePrivate(dir string) (open int, err error) {
 		failed = append(failed, os.Chmod(path, info.Mode().Perm()&^others))
 		return nil
 	})
-	if errors.Is(err, fs.ErrNotExist) { // it is made yet
+	if errors.Is(err, fs.ErrNotExist) { // the directory is created later
 		err = nil
 	}
 	return open, errors.Join(append(failed, err)...)

@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// TestMakePrivate: files of former releases are mended, in a directory of anybody.
+// TestMakePrivate: it fixes files of former releases, in a directory of any owner.
 func TestMakePrivate(t *testing.T) {
 	dir := t.TempDir()
 	for _, file := range []struct {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that files and flags write with its unit, as
-// "10s". It implements pflag.Value.
+// Duration is a time.Duration that files and flags write with its unit, as "10s". It implements pflag.Value.
 type Duration time.Duration
 
 // UnmarshalJSON reads "10s".
@@ -30,14 +29,14 @@ func (d *Duration) Set(s string) error {
 	return nil
 }
 
-// String returns what Set takes.
+// String returns the form that Set accepts.
 func (d *Duration) String() string { return time.Duration(*d).String() }
 
-// Type names the value in the help of the flag.
+// Type returns the name of the value in the help of the flag.
 func (d *Duration) Type() string { return "duration" }
 
-// Loopback reports whether a host, which is a name or an address without port,
-// is this machine, and what is sent there never on a wire.
+// Loopback reports whether a host, a name or an address without port, is this machine. Data sent there never
+// leaves it.
 func Loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

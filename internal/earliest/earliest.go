@@ -19,33 +19,33 @@ import (
 )
 
 const (
-	// Namespace is that of the ConfigMap in which the hub keeps the times: a key for each cluster, beside
-	// everything that goes with a cluster. An [Entry] is the value.
+	// Namespace is the namespace of the ConfigMap with the times. It has one key for each cluster, outside of the
+	// objects that are deleted with a cluster. The value is an [Entry].
 	Namespace = "open-cluster-management-hub"
 	// ConfigMap is its name.
 	ConfigMap = "hawser-earliest-issue"
-	// RotateAnnotation of a ManagedCluster is the time, in RFC 3339, that becomes the earliest issue
-	// time once an agent with a certificate from after it has come.
+	// RotateAnnotation of a ManagedCluster is a time in RFC 3339. It becomes the earliest issue time once an agent
+	// has connected with a certificate from after it.
 	RotateAnnotation = "hawser.dev/rotate"
 	// IssuedAnnotation of a CertificateSigningRequest is the issue time of the certificate that its agent
 	// used for the request, in RFC 3339.
 	IssuedAnnotation = "hawser.dev/request-certificate-issued"
 
-	// backdate is by how much signers let a certificate begin before its issue.
+	// backdate is how long before its issue a certificate begins, at most.
 	backdate = 5 * time.Minute
-	// ahead is how far a time may lie in the future: clocks differ.
+	// ahead is how far a time may be in the future, because clocks differ.
 	ahead = 5 * time.Minute
 )
 
 // Entry is the earliest issue time of one cluster.
 type Entry struct {
 	At time.Time
-	// Until, where it is set, is the uid of a ManagedCluster that is being detached. While it is there,
-	// the entry does not count: its agent has to delete what works have.
+	// Until, if set, is the uid of a ManagedCluster under detachment. While that exists, the entry is not valid:
+	// its agent has to delete the objects of its works.
 	Until string
 }
 
-// Parse reads what String returns.
+// Parse reads the text that String returns.
 func Parse(text string) (e Entry, err error) {
 	at, until, _ := strings.Cut(text, " ")
 	e.Until = until
@@ -60,16 +60,17 @@ func (e Entry) String() string {
 	return strings.TrimSpace(e.At.UTC().Format(time.RFC3339) + " " + e.Until)
 }
 
-// Counts reports whether there is an entry, and it counts whatever clusters there are.
+// Counts reports whether there is an entry that is valid whatever clusters exist.
 func (e Entry) Counts() bool { return !e.At.IsZero() && e.Until == "" }
 
-// Sound reports whether a time may be one: a wrong clock would keep a cluster out for years.
+// Sound reports whether a time is not too far in the future: a time from a wrong clock would lock a cluster out
+// for years.
 func Sound(at, now time.Time) bool { return !at.After(now.Add(ahead)) }
 
-// period is the extension Private Key Usage Period. Its beginning is the issue time.
+// period is the extension Private Key Usage Period. Its begin is the issue time.
 var period = asn1.ObjectIdentifier{2, 5, 29, 16}
 
-// usage is the value of the extension, as far as it is used.
+// usage is the used part of the extension's value.
 type usage struct {
 	NotBefore time.Time `asn1:"tag:0,generalized"`
 }
@@ -83,7 +84,7 @@ func Extension(at time.Time) pkix.Extension {
 	return pkix.Extension{Id: period, Value: der}
 }
 
-// IssuedAt returns when a certificate was issued, to the second. said: the certificate says so.
+// IssuedAt returns when a certificate was issued, to the second. reported: the certificate contains that time.
 // Otherwise it is when the certificate begins.
 func IssuedAt(c *x509.Certificate) (at time.Time, reported bool) {
 	for _, e := range c.Extensions {
@@ -98,9 +99,10 @@ func IssuedAt(c *x509.Certificate) (at time.Time, reported bool) {
 	return c.NotBefore, false
 }
 
-// Guess returns when a certificate was issued of which only the beginning is known, at the latest:
-// the signers of Kubernetes and of Open Cluster Management let each begin five minutes before, that of
-// Hawser before this extension a twentieth of its duration before, if that is less.
+// Guess returns the latest time at which a certificate may have been issued. Without the extension, only its
+// begin is known. The signers of Kubernetes and of Open Cluster Management let a certificate begin five minutes
+// before its issue. Hawser, before it used this extension, let it begin one twentieth of its lifetime before,
+// if that was less.
 func Guess(c *x509.Certificate) time.Time {
 	at, reported := IssuedAt(c)
 	if !reported {

@@ -31,8 +31,8 @@ func certificate(t testing.TB, from time.Time, valid time.Duration, extra ...pki
 	return c
 }
 
-// TestIssuedAt: what a certificate says counts, else when it begins; nobody has to understand what
-// it says.
+// TestIssuedAt: the time in the certificate is used, otherwise its begin. Other programs may ignore the
+// extension.
 func TestIssuedAt(t *testing.T) {
 	from := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	at := from.Add(3*time.Minute + 200*time.Millisecond)
@@ -68,7 +68,7 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is read means the same when it is written down.
+// FuzzParse: an entry that was read means the same after it is written again.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"2026-05-01T10:00:00Z", "2026-05-01T10:00:00Z 8d1c-7", "", "2026-05-01T10:00:00+01:00  x", "yesterday"} {
 		f.Add(s)

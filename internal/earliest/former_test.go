@@ -14,7 +14,8 @@ import (
 // rotate cluster of commit 0647681f wrote it. It was written by hand from [Entry.String] of that commit.
 const formerEntries = "testdata/former/hawser-earliest-issue.json"
 
-// TestFormer_Entries: earliest issue times that a former hawser wrote are read by value, and written alike.
+// TestFormer_Entries: earliest issue times that a former hawser wrote are read with the same values, and
+// written in the same form.
 func TestFormer_Entries(t *testing.T) {
 	b, err := os.ReadFile(formerEntries)
 	if err != nil {

@@ -2,25 +2,24 @@ package fair
 
 import "slices"
 
-// Queue keeps items that wait, in one line for each key; the lines take [Scheduler]. In a line
-// what is urgent goes first, else whatever came first. What is urgent does not overtake what
-// has the same id, nor what has the zero id, which stands for all of the line. So the items
-// of one id leave in the order in which they came, and nobody's urgent items delay another
-// key.
+// Queue holds items in one queue per key, and serves the keys with a [Scheduler]. Within a key, urgent items
+// come first, the others in the order of their push. An urgent item does not overtake items with its own id, or
+// with the zero id, which stands for all ids. So the items of one id keep their order, and urgent items of one
+// key do not delay another key.
 //
-// Its length is bounded by who pushes. The zero value is empty and ready.
+// The caller bounds its length. The zero value is empty and ready.
 type Queue[K, ID comparable, T any] struct {
 	scheduler Scheduler[K]
 	lines     map[K]*keyQueue[ID, T]
 	parked    map[K]bool
-	spare     *keyQueue[ID, T] // an empty line, for the next key that comes
+	spare     *keyQueue[ID, T] // an empty queue, for the next new key
 	size      int
 }
 
-// keyQueue is the line of one key.
+// keyQueue is the queue of one key.
 type keyQueue[ID comparable, T any] struct {
 	urgent, normal []item[ID, T]
-	ids            map[ID]int // number of plain items by id
+	ids            map[ID]int // number of normal items by id
 }
 
 type item[ID comparable, T any] struct {
@@ -29,7 +28,7 @@ type item[ID comparable, T any] struct {
 	what T
 }
 
-// Push adds an item. cost is the least that its turn costs.
+// Push adds an item. cost is the minimum cost of its turn.
 func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
 	l := q.lines[k]
 	if l == nil {
@@ -54,7 +53,7 @@ func (q *Queue[K, ID, T]) Push(k K, id ID, urgent bool, cost int, what T) {
 	}
 }
 
-// Prioritize makes urgent what waits with an id. It looks at all of the line.
+// Prioritize makes the items with an id urgent. It scans the whole queue of the key.
 func (q *Queue[K, ID, T]) Prioritize(k K, id ID) {
 	l := q.lines[k]
 	if l == nil || l.ids[id] == 0 {
@@ -69,7 +68,7 @@ func (q *Queue[K, ID, T]) Prioritize(k K, id ID) {
 	})
 }
 
-// Park leaves a key out until it resumes, whatever waits for it.
+// Park excludes a key from Pop until Resume.
 func (q *Queue[K, ID, T]) Park(k K) {
 	if q.parked == nil {
 		q.parked = map[K]bool{}
@@ -78,7 +77,7 @@ func (q *Queue[K, ID, T]) Park(k K) {
 	q.scheduler.Leave(k)
 }
 
-// Resume ends that.
+// Resume includes a parked key again.
 func (q *Queue[K, ID, T]) Resume(k K) {
 	delete(q.parked, k)
 	if q.lines[k] != nil {
@@ -86,7 +85,7 @@ func (q *Queue[K, ID, T]) Resume(k K) {
 	}
 }
 
-// Pop takes the next item out; false: there is none but of keys that are parked.
+// Pop removes the next item. It returns false if there is none, except those of parked keys.
 func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
 	if k, ok = q.scheduler.Next(0); !ok {
 		return k, what, false
@@ -98,7 +97,7 @@ func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
 	if len(l.urgent)+len(l.normal) == 0 {
 		delete(q.lines, k)
 		q.scheduler.Leave(k)
-		l.urgent, l.normal = nil, nil // which may have been long
+		l.urgent, l.normal = nil, nil // drops long arrays
 		q.spare = l
 	}
 	return k, i.what, true
@@ -126,10 +125,10 @@ func shift[T any](list *[]T) T {
 	return first
 }
 
-// Charge says that the turn of an item that was popped cost so much more.
+// Charge adds cost to the turn of an item that was popped.
 func (q *Queue[K, ID, T]) Charge(k K, cost int) { q.scheduler.Charge(k, cost) }
 
-// Len returns the number of items, those of parked keys included.
+// Len returns the number of items, with those of parked keys.
 func (q *Queue[K, ID, T]) Len() int { return q.size }
 
 // Ready reports whether there is an item to pop.

@@ -2,16 +2,16 @@ package fair
 
 import "time"
 
-// Rate is how much of something there may be: Burst at once, then PerSecond.
+// Rate is the rate of a token bucket: Burst at once, then PerSecond.
 type Rate struct{ PerSecond, Burst float64 }
 
-// Bucket counts against a [Rate]. The zero value is full.
+// Bucket is a token bucket for a [Rate]. The zero value is full.
 type Bucket struct {
 	used float64
 	at   time.Time
 }
 
-// Spend takes n if so much is there.
+// Spend takes n tokens. It returns false, and takes none, if there are fewer.
 func (b *Bucket) Spend(r Rate, now time.Time, n float64) bool {
 	b.leak(r, now)
 	if b.used+n > r.Burst {
@@ -21,35 +21,33 @@ func (b *Bucket) Spend(r Rate, now time.Time, n float64) bool {
 	return true
 }
 
-// Allows reports whether one could be spent.
+// Allows reports whether one token is left.
 func (b *Bucket) Allows(r Rate, now time.Time) bool {
 	b.leak(r, now)
 	return b.used+1 <= r.Burst
 }
 
-// Charge takes n whether or not it is there, so that whoever caused a cost that
-// nobody could foresee waits for it. Nobody owes more than another burst.
+// Charge takes n tokens even if there are fewer, for a cost that is known only afterwards. The debt is one
+// burst at most.
 func (b *Bucket) Charge(r Rate, now time.Time, n float64) {
 	b.leak(r, now)
 	b.used = min(b.used+n, 2*r.Burst)
 }
 
-// Reserve takes n for later, and returns when that is: after as long as it takes until all
-// that was taken before, and n, are there. Who reserves bounds how often it does.
+// Reserve takes n tokens in advance, and returns how long the caller has to wait for them. The caller bounds
+// the number of its reservations.
 func (b *Bucket) Reserve(r Rate, now time.Time, n float64) time.Duration {
 	b.leak(r, now)
 	b.used += n
 	return b.Debt(r)
 }
 
-// Debt returns how long it takes until no more is taken than may be at once: what [Bucket.Charge]
-// took beyond it.
+// Debt returns the time until the debt of [Bucket.Charge] is paid.
 func (b *Bucket) Debt(r Rate) time.Duration {
 	return time.Duration(max(0, b.used-r.Burst) / r.PerSecond * float64(time.Second))
 }
 
-// Full reports whether nothing is spent any more, so that the bucket need not be
-// kept.
+// Full reports whether all tokens are there, so that the bucket can be dropped.
 func (b *Bucket) Full(r Rate, now time.Time) bool {
 	b.leak(r, now)
 	return b.used == 0

@@ -25,13 +25,13 @@ func TestBucket(t *testing.T) {
 	}
 	b.Charge(r, now, 1000)
 	if debt := b.Debt(r); debt != 500*time.Millisecond {
-		t.Errorf("who was charged owes %v, want half a second", debt)
+		t.Errorf("after Charge the debt is %v, want half a second", debt)
 	}
 	if now = now.Add(500 * time.Millisecond); b.Spend(r, now, 1) {
-		t.Error("who was charged waits no longer than others")
+		t.Error("after Charge a client waits no longer than others")
 	}
 	if now = now.Add(500 * time.Millisecond); !b.Full(r, now) {
-		t.Error("who was charged owes more than two bursts")
+		t.Error("Charge left a debt above two bursts")
 	}
 	if now = now.Add(-time.Hour); !b.Spend(r, now, 1) {
 		t.Error("a clock that goes back costs something")

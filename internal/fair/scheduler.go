@@ -1,8 +1,8 @@
-// Package fair shares what many want: who is served next, and how much each may have. All
-// keys weigh the same, and what counts is what serving them cost, not how often they came.
+// Package fair shares capacity among keys: which key is served next, and how much each may have. All keys have
+// the same weight. The cost of service counts, not the number of requests.
 //
-// [Scheduler] orders keys, [Queue] keeps what waits for them, [Bucket] counts against a [Rate].
-// The package is pure: its users guard what they make of it, and say what time it is.
+// [Scheduler] orders keys, [Queue] holds their items, [Bucket] enforces a [Rate]. The package is pure: its
+// users lock the values, and pass the time.
 package fair
 
 import (
@@ -10,44 +10,42 @@ import (
 	"container/heap"
 )
 
-// Scheduler says whose turn it is among the keys for which something waits. It is start-time
-// fair queueing: a virtual clock shows the start of the turn that was served last; after a
-// turn that cost c, the next one of the same key starts c later; the earliest start is
-// next. So
+// Scheduler decides which of the waiting keys is served next. It is start-time fair queueing. A virtual clock
+// shows the start of the last turn. After a turn of cost c, the next turn of the same key starts c later. The
+// earliest start is next. So:
 //
-//   - of two keys that always wait, neither is served for more than the other but for two
-//     of the dearest turns,
-//   - a key for which something begins to wait is served after at most one turn of each
-//     other one,
-//   - nobody waits as long as there is something to do.
+//   - of two keys that always wait, neither gets more than the other by more than the cost of the two most
+//     expensive turns,
+//   - a key that begins to wait is served after at most one turn of each other key,
+//   - no key waits while there is capacity.
 //
-// What a turn costs may become known afterwards: see Charge. Whoever had more than the
-// others is remembered as long as others wait, also while nothing waits for it.
+// The cost of a turn may become known afterwards: see Charge. A key that was served more than others keeps its
+// debt while others wait, even when it has no items.
 //
-// The zero value is empty and ready. Next costs the logarithm of the number of keys that wait.
+// The zero value is empty and ready. Next takes logarithmic time in the number of waiting keys.
 type Scheduler[K comparable] struct {
 	clock   int64
 	arrived uint64
 	keys    map[K]*keyState[K]
 	waiting keyHeap[K]
-	sweepAt int // so many places are looked through
+	sweepAt int // number of keys that starts the next sweep
 }
 
-// keyState is what is known of one key.
+// keyState is the state of one key.
 type keyState[K comparable] struct {
 	key   K
 	start int64  // of its next turn
 	came  uint64 // orders equal starts
-	at    int    // in the line; away: nothing waits for it
+	at    int    // index in the heap; away: the key does not wait
 }
 
 const (
 	away = -1
-	// fewest is the number of places that are not worth looking through.
+	// fewest is the number of keys below which no sweep is done.
 	fewest = 64
 )
 
-// Join says that something waits for k. Said again it has no effect.
+// Join makes k wait. It has no effect if k already waits.
 func (t *Scheduler[K]) Join(k K) {
 	p := t.keyState(k)
 	if p.at != away {
@@ -58,7 +56,7 @@ func (t *Scheduler[K]) Join(k K) {
 	heap.Push(&t.waiting, p)
 }
 
-// Leave says that nothing waits for k any more.
+// Leave ends the wait of k.
 func (t *Scheduler[K]) Leave(k K) {
 	p := t.keys[k]
 	if p == nil || p.at == away {
@@ -66,15 +64,15 @@ func (t *Scheduler[K]) Leave(k K) {
 	}
 	heap.Remove(&t.waiting, p.at)
 	switch {
-	case len(t.waiting) == 0: // whoever had more took it from nobody
+	case len(t.waiting) == 0: // without other waiting keys, all debts end
 		clear(t.keys)
 	case p.start <= t.clock:
 		delete(t.keys, k)
 	}
 }
 
-// Next returns whose turn it is and charges it the least that the turn costs; false: nothing
-// waits. The key stays in line until it leaves.
+// Next returns the key that is served next, and charges it cost, at least 1. It returns false if no key waits.
+// The key keeps waiting until it leaves.
 func (t *Scheduler[K]) Next(cost int) (k K, ok bool) {
 	if len(t.waiting) == 0 {
 		return k, false
@@ -85,25 +83,25 @@ func (t *Scheduler[K]) Next(cost int) (k K, ok bool) {
 	return p.key, true
 }
 
-// Charge says that a turn of k cost so much more.
+// Charge adds cost to a turn of k.
 func (t *Scheduler[K]) Charge(k K, cost int) {
 	if cost > 0 && len(t.waiting) > 0 {
 		t.delay(t.keyState(k), cost)
 	}
 }
 
-// delay has the next turn of a place start later.
+// delay makes the next turn of p start later by cost.
 func (t *Scheduler[K]) delay(p *keyState[K], cost int) {
 	p.start = max(p.start, t.clock) + int64(cost)
 	if p.at != away {
-		// Behind those that start with it: they wait for their turn, it had one.
+		// It comes after keys with the same start: these still wait for their turn.
 		t.arrived++
 		p.came = t.arrived
 		heap.Fix(&t.waiting, p.at)
 	}
 }
 
-// keyState returns what is known of a key.
+// keyState returns the state of a key, and creates it if necessary.
 func (t *Scheduler[K]) keyState(k K) *keyState[K] {
 	p := t.keys[k]
 	if p != nil {
@@ -118,8 +116,7 @@ func (t *Scheduler[K]) keyState(k K) *keyState[K] {
 	return p
 }
 
-// sweep forgets who had no more than the others. It costs, over time, as much as remembering
-// them did.
+// sweep drops keys without a debt. Its amortized cost is that of adding them.
 func (t *Scheduler[K]) sweep() {
 	if len(t.keys) < max(t.sweepAt, fewest) {
 		return
@@ -132,7 +129,7 @@ func (t *Scheduler[K]) sweep() {
 	t.sweepAt = 2 * len(t.keys)
 }
 
-// keyHeap is a heap of the places for which something waits.
+// keyHeap is a heap of the waiting keys.
 type keyHeap[K comparable] []*keyState[K]
 
 // Len implements [heap.Interface].

@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/fair"
 )
 
-// TestScheduler_Share: of keys that always wait each is served for as much as the others, but for
-// the dearest turns, whatever a turn costs and whenever that becomes known.
+// TestScheduler_Share checks that keys that always wait get equal shares, except for the most expensive turns.
+// The cost may be known before or after a turn.
 func TestScheduler_Share(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const dearest = 1000
@@ -26,7 +26,7 @@ func TestScheduler_Share(t *testing.T) {
 			known := rapid.IntRange(1, cost).Draw(t, "known before")
 			k, ok := turns.Next(known)
 			if !ok {
-				t.Fatal("nobody's turn")
+				t.Fatal("no key is next")
 			}
 			turns.Charge(k, cost-known)
 			served[k] += cost
@@ -37,8 +37,8 @@ func TestScheduler_Share(t *testing.T) {
 	})
 }
 
-// TestScheduler_StarvesNoKey: whoever comes is served after at most one turn of each other key,
-// however many turns those had.
+// TestScheduler_StarvesNoKey checks that a new key is served after at most one turn of each other key, for any
+// number of earlier turns.
 func TestScheduler_StarvesNoKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var turns fair.Scheduler[string]
@@ -50,7 +50,7 @@ func TestScheduler_StarvesNoKey(t *testing.T) {
 		for range rapid.IntRange(0, 50).Draw(t, "turns before") {
 			if k, _ := turns.Next(cost.Draw(t, "cost")); rapid.Bool().Draw(t, "leaves") {
 				turns.Leave(k)
-				turns.Join(k) // as who has one at a time
+				turns.Join(k) // as a key with one item at a time
 			}
 		}
 		turns.Join("late")
@@ -61,13 +61,14 @@ func TestScheduler_StarvesNoKey(t *testing.T) {
 				return
 			}
 			if had[k]++; had[k] > 1 {
-				t.Fatalf("%s had two turns before who came meanwhile", k)
+				t.Fatalf("%s had two turns before a new key", k)
 			}
 		}
 	})
 }
 
-// TestScheduler_RemembersServedShares while others wait, also when nothing waits for it.
+// TestScheduler_RemembersServedShares checks that a key keeps its debt while others wait, even when it has no
+// items.
 func TestScheduler_RemembersServedShares(t *testing.T) {
 	var turns fair.Scheduler[string]
 	turns.Join("flood")
@@ -85,20 +86,21 @@ func TestScheduler_RemembersServedShares(t *testing.T) {
 	}
 	turns.Leave("other")
 	if k, ok := turns.Next(1); !ok || k != "flood" {
-		t.Errorf("%s, %v: nobody else waits", k, ok)
+		t.Errorf("%s, %v: no other key waits", k, ok)
 	}
 	turns.Leave("flood")
 	if k, ok := turns.Next(1); ok {
-		t.Errorf("%s: nobody waits", k)
+		t.Errorf("%s: no key waits", k)
 	}
 	turns.Join("flood")
 	turns.Join("other")
 	if k, _ := turns.Next(1); k != "flood" {
-		t.Errorf("%s is first: what was taken while nobody waited was taken from nobody", k)
+		t.Errorf("%s is first: turns without other waiting keys must leave no debt", k)
 	}
 }
 
-// TestScheduler_ForgetsIdleKeys: what is kept is bounded by who waits, not by who ever came.
+// TestScheduler_ForgetsIdleKeys checks that the number of waiting keys bounds the memory, and not the number of
+// all keys so far.
 func TestScheduler_ForgetsIdleKeys(t *testing.T) {
 	var turns fair.Scheduler[int]
 	turns.Join(-1)
@@ -137,8 +139,8 @@ func (q naive) firstOf(key string) entry {
 	return q[i]
 }
 
-// TestQueue_UrgentFirstAndInOrder: in a line what is urgent is first, but never before what
-// was pushed earlier of the same id or of all, and everything that was pushed is popped once.
+// TestQueue_UrgentFirstAndInOrder checks that urgent items of a key come first, but after earlier items of the
+// same id or of the zero id. Each pushed item is popped once.
 func TestQueue_UrgentFirstAndInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q fair.Queue[string, int, entry]

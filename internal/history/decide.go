@@ -5,33 +5,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Behind reports whether a position that a server has now is before one that it had. Positions
-// that cannot be compared say nothing.
+// Behind reports whether the position now of a server is before an earlier one. It returns false if the two
+// cannot be compared.
 func Behind(now, before string) bool {
 	n, err := resourceversion.CompareResourceVersion(now, before)
 	return err == nil && n < 0
 }
 
-// Write is an object as a write left it. The zero value is none.
+// Write is the state of an object after a write. The zero value means no write.
 type Write struct {
 	UID             types.UID
 	ResourceVersion string
 }
 
-// Evidence is what an object says about a write of one's own.
+// Evidence is what an object shows about an own write.
 type Evidence int
 
 const (
 	// Nothing means that the object may come after the write.
 	Nothing Evidence = iota
-	// Missing means that the object is gone, or another one. It may have been deleted.
+	// Missing means that the object is gone, or is another one. It may have been deleted.
 	Missing
-	// Older means that it is as it was before the write, which happens in another history only.
+	// Older means that the object is as before the write, which is possible only in another history.
 	Older
 )
 
-// Compare returns what an object as it is now says about a write; the zero value of live is an
-// object that does not exist.
+// Compare returns what the present state of an object shows about a write. The zero value of live is an object
+// that does not exist.
 func (w Write) Compare(live Write) Evidence {
 	switch {
 	case w == Write{}:

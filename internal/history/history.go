@@ -1,11 +1,11 @@
-// Package history notices that an API server has another history than before: its etcd was
-// restored from a backup.
+// Package history detects that an API server has another history than before: its etcd was restored from a
+// backup.
 //
-// A watch that goes on from a position of the former history gets nothing, or what comes after
-// an equal number, and no error. Two things tell, after a connection broke, which each restore
-// does: the server's position is before one that it had, or it lacks what this process wrote
-// itself, where it was written to until its position was later. The rules are in [Behind] and
-// [Write]; a [History] says for all watches of a process in which history they are.
+// A watch that continues from a position of the former history gets no error. It gets no events, or those after
+// an equal number. Each restore breaks the connections. After that, two checks detect it. The server's position
+// is before one that it had. Or the server lacks the last write of this process, although other writes made its
+// position later. The rules are in [Behind] and [Write]. A [History] holds the number of the present history
+// for all watches of a process.
 package history
 
 import (
@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// Config is a History. Ended and OwnWrites may be nil.
+// Config configures a History. Ended and OwnWrites may be nil.
 type Config struct {
-	// OwnWrites reads back what this process wrote last, and calls End if the server lacks
-	// that. The error says that there was no answer.
+	// OwnWrites reads back the last write of this process, and calls End if the server lacks it. An error means
+	// that there was no answer.
 	OwnWrites func(context.Context) error
-	// Ended is told that a history ended. It must not block.
+	// Ended is called when a history has ended. It must not block.
 	Ended func()
 	Log   *slog.Logger
 }
 
-// History is that of a server. Its methods may be called concurrently.
+// History is the history of a server. Its methods are safe for concurrent use.
 type History struct {
 	config Config
-	// lock is held by the one that reads own writes back; checked is when that began last.
+	// lock is held during a read of own writes; checked is when the last one began.
 	lock    chan struct{}
 	checked time.Time
 
@@ -42,7 +42,7 @@ func New(c Config) *History {
 	return &History{config: c, lock: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
-// Present returns the number of the present history, and what is closed when it ends.
+// Present returns the number of the present history, and a channel that is closed when it ends.
 func (h *History) Present() (number int, over <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,8 +55,8 @@ func (h *History) Over(number int) bool {
 	return number != present
 }
 
-// End ends the history with this number, if that is the present one: nothing that was read counts
-// any more. reason is for people.
+// End ends the history with this number, if it is the present one. Everything that was read in it is then
+// invalid. reason goes to the log.
 func (h *History) End(number int, reason string) {
 	h.mu.Lock()
 	if number != h.number {
@@ -72,11 +72,10 @@ func (h *History) End(number int, reason string) {
 	}
 }
 
-// checkWithin bounds the wait for the server's answer.
+// checkWithin limits the wait for the server's answer.
 const checkWithin = 30 * time.Second
 
-// Check reads own writes back, unless that was begun after since: one look serves all watches
-// that broke together.
+// Check reads own writes back, unless that began after since. One read serves all watches that broke together.
 func (h *History) Check(ctx context.Context, since time.Time) error {
 	select {
 	case h.lock <- struct{}{}:

@@ -51,7 +51,7 @@ func TestHistory_EndsOnce(t *testing.T) {
 	}
 }
 
-// Watches that broke together are served by one look, and one that failed is made again.
+// One check serves all watches that broke together, and a failed check is repeated.
 func TestHistory_OneLookServesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks, away := 0, errors.New("connection refused")
@@ -99,7 +99,7 @@ func TestSignal_KeepsTheStrongest(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, []Evidence{Older, Nothing}) {
-			t.Errorf("told %v", got)
+			t.Errorf("reported %v", got)
 		}
 	})
 }
@@ -140,10 +140,10 @@ func TestWatches_ReportsBrokenWatches(t *testing.T) {
 					if _, err := io.ReadAll(res.Body); err != nil {
 						t.Fatal(err)
 					}
-					_, _ = res.Body.Read(make([]byte, 1)) // it is told once
+					_, _ = res.Body.Read(make([]byte, 1)) // it is reported once
 				}
 				if broke != c.want {
-					t.Errorf("told %d times, want %d", broke, c.want)
+					t.Errorf("reported %d times, want %d", broke, c.want)
 				}
 			})
 		})

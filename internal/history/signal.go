@@ -11,17 +11,16 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// Signal brings what is noticed about a history to the one that decides. Of several pieces of
-// evidence it keeps the strongest.
+// Signal passes evidence about a history to its receiver. Of several pieces of evidence it keeps the strongest.
 type Signal struct {
 	strongest atomic.Int32
 	news      taskgroup.Bell
 }
 
-// NewSignal returns a Signal that nothing was told.
+// NewSignal returns a Signal without evidence.
 func NewSignal() *Signal { return &Signal{news: taskgroup.NewBell()} }
 
-// Report tells evidence; Nothing means that a look is due. It does not block.
+// Report stores evidence; Nothing means that a check is due. It does not block.
 func (s *Signal) Report(e Evidence) {
 	for old := s.strongest.Load(); int32(e) > old && !s.strongest.CompareAndSwap(old, int32(e)); {
 		old = s.strongest.Load()
@@ -29,7 +28,7 @@ func (s *Signal) Report(e Evidence) {
 	s.news.Ring()
 }
 
-// Follow hands what was told to decide, until ctx ends. A nil Signal is told nothing.
+// Follow calls decide with the reported evidence, until ctx ends. A nil Signal has no evidence.
 func (s *Signal) Follow(ctx context.Context, decide func(Evidence)) error {
 	if s == nil {
 		<-ctx.Done()
@@ -45,8 +44,8 @@ func (s *Signal) Follow(ctx context.Context, decide func(Evidence)) error {
 	}
 }
 
-// Watches has broke called whenever a watch that goes through next ends before its time, or is
-// not to be had. A reflector of client-go goes on from its position then, and tells nothing.
+// Watches calls broke when a watch through next ends before its timeout, or cannot start. A reflector of
+// client-go then continues from its position without an error.
 func Watches(next http.RoundTripper, broke func()) http.RoundTripper {
 	return &watches{next: next, broke: broke}
 }
@@ -79,7 +78,7 @@ func (w *watches) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// stream calls early when it ends.
+// stream calls early at its end.
 type stream struct {
 	io.ReadCloser
 	early func()

@@ -1,13 +1,12 @@
-// Package httpport bounds what the clients of a small HTTP port, that of a webhook
-// or of metrics, can take of it. Everybody who reaches such a port may ask it, so
-// those who mean no well must leave room for those who do.
+// Package httpport limits what clients can use of a small HTTP port, such as that of a webhook or of metrics.
+// Every host that reaches such a port may send requests, so attackers must leave capacity for others.
 //
-// HTTP/1.1 alone is spoken: a connection carries one request at a time, so that
-// bounding the connections, and the bytes that requests in progress have sent,
-// bounds everything. A connection that is one too many is let in, and another is
-// closed for it. Those on which nothing was answered yet have half of the room, the
-// others have the rest. Of the half that is too full, the address that has the most
-// loses its longest idle, or else its oldest, connection.
+// The port supports only HTTP/1.1. A connection carries one request at a time, so it is enough to limit the
+// connections and the received bytes of running requests.
+//
+// A connection above the limit is accepted, and another one is closed instead. Connections without an answered
+// request may use half of the limit, the others the rest. In the half that is too full, the address with the
+// most loses its longest idle connection or, without one, its oldest.
 package httpport
 
 import (
@@ -20,42 +19,40 @@ import (
 	"time"
 )
 
-// Limits are those of a port.
+// Limits are the limits of a port.
 type Limits struct {
-	// Connections are those at once, handshakes and idle ones included.
+	// Connections is the maximum number of connections, with handshakes and idle ones.
 	Connections int
-	// Bytes are those that requests in progress have sent.
+	// Bytes is the maximum number of received bytes of running requests.
 	Bytes int
 }
 
-// The deadlines of a connection. That of the headers is the one of the handshake,
-// too; that of reading includes the body.
+// Timeouts of a connection. headerTimeout also applies to the handshake; readTimeout includes the body.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 8 * time.Second
 	writeTimeout  = 30 * time.Second
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
-	// logInterval bounds how often the log tells of connections that were closed.
+	// logInterval is the minimum interval of log lines about closed connections.
 	logInterval = time.Minute
 )
 
-// Server returns a server with deadlines, and the listener, on l, that it is to
-// serve.
+// Server returns a server with timeouts, and the listener over l that it must serve.
 func Server(h http.Handler, l net.Listener, limits Limits, log *slog.Logger) (*http.Server, net.Listener) {
 	p := &port{Listener: l, limits: limits, log: log, conns: map[*conn]struct{}{}}
 	s := &http.Server{
 		Handler: h, ConnState: p.state, Protocols: &http.Protocols{},
 		ReadTimeout: readTimeout, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeader,
-		// Handshakes that fail: a wrong caBundle shows here, and so does a port scan.
+		// Failed handshakes: they show a wrong caBundle, or a port scan.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelInfo),
 	}
 	s.Protocols.SetHTTP1(true)
 	return s, p
 }
 
-// port is a bounded listener.
+// port is a listener with limits.
 type port struct {
 	net.Listener
 	limits Limits
@@ -63,20 +60,20 @@ type port struct {
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
-	bytes    int // of conns
+	bytes    int // sum over conns
 	count    uint64
 	loggedAt time.Time
 }
 
-// conn is a connection; all but the first three are guarded by port.mu.
+// conn is a connection. All but the first three fields are guarded by port.mu.
 type conn struct {
 	net.Conn
 	port *port
 	from netip.Addr
 
-	order    uint64 // of the last thing that its state says
-	bytes    int    // of the request in progress
-	answered bool   // at least one request was
+	order    uint64 // number of its last change of state
+	bytes    int    // of the running request
+	answered bool   // at least one request is answered
 	idle     bool
 }
 
@@ -99,13 +96,14 @@ func (p *port) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// touch notes that c is the latest. port.mu is held.
+// touch makes c the latest. port.mu is held.
 func (c *conn) touch() {
 	c.port.count++
 	c.order = c.port.count
 }
 
-// addressOf is whom a connection belongs to; zero where that has no meaning. A host has a whole /64 of IPv6.
+// addressOf returns the address that a connection counts for, zero if it is not TCP. For IPv6 it is the /64 of
+// the host.
 func addressOf(c net.Conn) netip.Addr {
 	t, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -118,7 +116,7 @@ func addressOf(c net.Conn) netip.Addr {
 	return from
 }
 
-// Read implements net.Conn, and counts.
+// Read implements net.Conn, and counts the bytes.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	p := c.port
@@ -143,7 +141,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// forget takes a connection out of the count. p.mu is held.
+// forget stops counting a connection. p.mu is held.
 func (p *port) forget(c *conn) {
 	if _, open := p.conns[c]; open {
 		delete(p.conns, c)
@@ -151,7 +149,7 @@ func (p *port) forget(c *conn) {
 	}
 }
 
-// state hears from the server how a connection stands.
+// state handles a change of state that the server reports.
 func (p *port) state(of net.Conn, s http.ConnState) {
 	if t, ok := of.(*tls.Conn); ok {
 		of = t.NetConn()
@@ -172,8 +170,8 @@ func (p *port) state(of net.Conn, s http.ConnState) {
 	}
 }
 
-// pick returns the connection that is to end, and forgets it, since there is more
-// than the limit of what size says. p.mu is held.
+// pick returns the connection to close and forgets it. It is called if the sum of size exceeds limit. p.mu is
+// held.
 func (p *port) pick(limit int, size func(*conn) int) *conn {
 	unanswered := 0
 	by := map[netip.Addr]*[2]int{}
@@ -209,7 +207,7 @@ func (p *port) pick(limit int, size func(*conn) int) *conn {
 	return worst
 }
 
-// yields reports whether a, whose address has so much, is to end before b.
+// yields reports whether a is closed before b. ofA and ofB are the sums of their addresses.
 func yields(a, b *conn, ofA, ofB int) bool {
 	switch {
 	case ofA != ofB:
@@ -220,7 +218,7 @@ func yields(a, b *conn, ofA, ofB int) bool {
 	return a.order < b.order
 }
 
-// end closes a connection; nil is none.
+// end closes a connection; nil does nothing.
 func (p *port) end(c *conn) {
 	if c == nil {
 		return
@@ -232,8 +230,8 @@ func (p *port) end(c *conn) {
 	}
 	p.mu.Unlock()
 	if report {
-		p.log.Warn("the port has too many connections, or too many bytes on their way: those of the address that has the most are closed",
+		p.log.Warn("the port has too many connections or too many bytes in flight; connections of the busiest address are closed",
 			"port", p.Addr().String(), "address", c.from.String(), "connections", p.limits.Connections, "bytes", p.limits.Bytes)
 	}
-	_ = c.Conn.Close() // whoever reads it notices
+	_ = c.Conn.Close() // its reader gets an error
 }

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// net/http waits half a second with what it closes before it has read all of it.
+// net/http waits half a second before it closes a connection with unread data.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
@@ -137,10 +137,10 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 	}
 	fresh := p.dial(t, "127.0.0.2")
 	if got := fresh.sends(); got != "3" {
-		t.Errorf("who comes to a full port is answered %q", got)
+		t.Errorf("a new client of a full port gets %q", got)
 	}
 	if got := known.sends(); got != "3" {
-		t.Errorf("who was there before is answered %q", got)
+		t.Errorf("an earlier client gets %q", got)
 	}
 	if got := muted[0].answer(); got != "" {
 		t.Errorf("the oldest of the most is answered %q, want its end", got)
@@ -150,7 +150,7 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 	}
 }
 
-// Connections that had an answer do not push out those that wait for their first.
+// Connections with an answer do not displace those that wait for their first one.
 func TestServer_IdleConnectionsLeaveCapacity(t *testing.T) {
 	p := serve(t, Limits{Connections: 8, Bytes: 1 << 20})
 	var idle []client
@@ -232,7 +232,7 @@ func (r remote) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(r.from))
 }
 
-// TestAddressOf: an attacker has a /64 of IPv6, and each address of it counts for the same host.
+// TestAddressOf checks that all addresses of an IPv6 /64 count for the same host.
 func TestAddressOf(t *testing.T) {
 	for _, c := range []struct {
 		a, b string

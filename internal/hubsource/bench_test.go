@@ -42,7 +42,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 	})
 }
 
-// running is a party of a test.
+// running is a program of a test.
 type running struct {
 	dialer *transportmem.Dialer
 	source *Source
@@ -101,9 +101,9 @@ type fakeAgent struct {
 	sequence codec.Sequencer
 	seen     []string // "name generation", "name deleted"
 	muted    bool
-	// applied are the ids of what is there. It has a lock of its own, which is held for
-	// nothing else: whoever asks holds the hub's lock, and mu is held while told takes
-	// that one, and while a report is published. told, if set, hears of each deletion.
+	// applied are the ids of the applied works. They have a lock of their own, because readers hold the hub's lock.
+	// mu is held while received takes the hub's lock, and while a report is published. received, if set, is called
+	// for each deletion.
 	appliedMu sync.Mutex
 	applied   map[string]bool
 	received  func(uid string)
@@ -163,7 +163,7 @@ func (a *fakeAgent) Handle(ctx context.Context, e codec.Event) error {
 	return nil
 }
 
-// message tells reports apart where somebody looks.
+// message returns a unique text for each report if received is set, otherwise "".
 func (a *fakeAgent) message() string {
 	if a.received == nil {
 		return ""
@@ -249,7 +249,7 @@ func (a *fakeAgent) history() string {
 	return strings.Join(a.seen, ", ")
 }
 
-// settle waits until nobody does anything but wait for d at most.
+// settle lets d pass in the bubble, and then waits until all goroutines are blocked.
 func (b *bench) settle(d time.Duration) {
 	<-time.After(d) // of the bubble
 	synctest.Wait()

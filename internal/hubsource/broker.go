@@ -12,14 +12,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// broker is the subscription for which an effect was decided.
+// broker is the broker session, with the subscription for which an effect was decided.
 type broker struct {
 	*shell
 	session brokerSession
 	on      string
 }
 
-// do publishes the events of an effect, and tells of the answer.
+// do publishes the events of an effect, and logs the answer.
 func (b broker) do(ctx context.Context, k core.Key, e core.ForBroker) (r core.Result) {
 	events, err := e.Events(uuid.NewString, time.Now(), b.id)
 	if err != nil {
@@ -61,7 +61,8 @@ func (b broker) publish(ctx context.Context, e codec.Event) (r core.Result) {
 	return r
 }
 
-// levelOf is the level at which an answer is logged; what is retried is no news.
+// levelOf returns the level at which an answer is logged; answers that lead to a retry are logged at debug
+// level.
 func levelOf(r core.Result) slog.Level {
 	if r.Err != nil && !transport.Retryable(r.Err) {
 		return slog.LevelWarn
@@ -69,8 +70,7 @@ func levelOf(r core.Result) slog.Level {
 	return slog.LevelDebug
 }
 
-// logDelete tells of the deletion of a work that the hub lacks. That is worth a line:
-// nobody else will be able to say what became of the work.
+// logDelete logs the deletion of a work that the hub lacks. This line is the only trace of the work.
 func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.Result) {
 	log := b.log.With("cluster", w.Cluster, "work", w.Name, "uid", w.ResourceID, "revision", w.Revision, "outcome", r.Receipt.Outcome, "err", r.Err)
 	switch {
@@ -83,14 +83,14 @@ func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.R
 	}
 }
 
-// logSyncReport tells of deletions that wait for a person.
+// logSyncReport reports deletions that wait for an operator.
 func (b broker) logSyncReport(ctx context.Context, e core.SendSyncReport) {
 	for _, o := range e.Report.Clusters {
 		if len(o.Withheld) == 0 {
 			continue
 		}
 		look := "hawser get discrepancies --cluster " + o.Cluster
-		b.withheld(ctx, o, "the hub lacks this work, and it is not deleted on its cluster until somebody decides ("+look+"): ",
+		b.withheld(ctx, o, "the hub lacks this work, and it is not deleted on its cluster until an operator decides ("+look+"): ",
 			"look", look, "delete_them", "hawser approve --source "+b.id+" --cluster "+o.Cluster+" --all")
 	}
 	b.log.DebugContext(ctx, "comparison", "clusters", len(e.Report.Clusters), "all_clusters", e.Report.AllClusters, "position", e.Report.Position != nil)

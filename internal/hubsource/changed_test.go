@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestSource_TriesAtOnceWhatHasChanged: a source that has waited longer and longer connects at the moment
-// in which it hears of a change.
+// TestSource_TriesAtOnceWhatHasChanged: a source with a long back-off connects at once when it is notified of a
+// change.
 func TestSource_TriesAtOnceWhatHasChanged(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		changed := make(chan struct{}, 1)

@@ -92,7 +92,7 @@ func TestSource_DoesNotCleanUpUnasked(t *testing.T) {
 	})
 }
 
-// A hub that forbids it is asked again, at the pace of everything that fails.
+// If the hub forbids the deletion, the source retries it with the usual back-off.
 func TestSource_GoesOnWhenItMayNotCleanUp(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.agent("c1")

@@ -10,12 +10,12 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// clusterFairQueue is what waits for the workers of one lane: a queue for each cluster, of which each has
-// the same share of the workers' time, however much it has to do and however long the hub
-// takes for it. In a queue what concerns a deletion, or the cluster as a whole, is first.
+// clusterFairQueue holds the keys that wait for the workers of one queue of the core. Each cluster has a queue
+// of its own and the same share of the workers' time. The number of its keys and the response time of the hub
+// do not matter. In a cluster's queue, keys of deletions and of the cluster as a whole come first.
 //
-// A cluster gets no further worker while it has as many as are left over. So one alone has
-// half of them, and one of which the hub answers nothing leaves workers to the others.
+// A cluster gets no further worker while it has as many as are free. So one cluster alone uses half of the
+// workers, and a cluster without answers of the hub leaves workers to the others.
 type clusterFairQueue struct {
 	workqueue.TypedDelayingInterface[core.Key]
 	order *fairOrder
@@ -27,32 +27,32 @@ func newClusterFairQueue(workers int) clusterFairQueue {
 	return clusterFairQueue{workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[core.Key]{Queue: q}), o}
 }
 
-// Hurry has a key go before others of its cluster, once.
+// Hurry moves a key before the others of its cluster, once.
 func (l clusterFairQueue) Hurry(k core.Key) {
 	l.order.mu.Lock()
 	defer l.order.mu.Unlock()
 	l.order.hurried[k] = true
 }
 
-// Len is the number of keys that wait, for a turn too.
+// Len returns the number of waiting keys, including those of clusters that have to wait.
 func (l clusterFairQueue) Len() int {
 	l.order.mu.Lock()
 	defer l.order.mu.Unlock()
 	return l.order.queue.Len()
 }
 
-// End gives a key back for which a worker worked so long.
+// End returns a key after a worker has worked for took on it.
 func (l clusterFairQueue) End(k core.Key, took time.Duration) {
 	l.order.end(k.Cluster, took)
 	l.Done(k)
 }
 
-// fairOrder is the order in which keys leave a lane, as a workqueue.Queue.
+// fairOrder is the order in which keys leave a queue, as a workqueue.Queue.
 type fairOrder struct {
 	mu      sync.Mutex
 	queue   fair.Queue[string, core.Key, core.Key]
 	hurried map[core.Key]bool
-	// free are the workers without work, busy those of each cluster.
+	// free is the number of idle workers, busy the number of busy ones by cluster.
 	free int
 	busy map[string]int
 }
@@ -75,7 +75,7 @@ func (o *fairOrder) Touch(k core.Key) {
 	}
 }
 
-// Len implements workqueue.Queue: whether Pop may be called is all that it is asked for.
+// Len implements workqueue.Queue. It returns 1 if Pop may be called, otherwise 0; workqueue needs no more.
 func (o *fairOrder) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -92,13 +92,13 @@ func (o *fairOrder) Pop() core.Key {
 	cluster, k, _ := o.queue.Pop()
 	o.free--
 	o.busy[cluster]++
-	for c := range o.busy { // each has a worker, so they are few
+	for c := range o.busy { // at most one cluster per worker
 		o.park(c)
 	}
 	return k
 }
 
-// end is a worker that is done.
+// end records that a worker has finished.
 func (o *fairOrder) end(cluster string, took time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,7 +113,7 @@ func (o *fairOrder) end(cluster string, took time.Duration) {
 	}
 }
 
-// park leaves a cluster out as long as it has as many workers as are left over.
+// park excludes a cluster while it has as many workers as are free.
 func (o *fairOrder) park(cluster string) {
 	if o.busy[cluster] >= o.free {
 		o.queue.Park(cluster)

@@ -16,8 +16,9 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore: Delivered rides on the patch that there is for the status. Of
-// works whose statuses an earlier release wrote none is patched for it, however often their clusters repeat themselves.
+// TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore: Delivered=True is part of a patch that the
+// status needs anyway. Statuses that an earlier release wrote get no patch for it alone, however often their
+// clusters repeat them.
 func TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const count = 50
@@ -89,8 +90,9 @@ func (s *scarce) Err() error {
 	return nil
 }
 
-// TestSource_ReportsOnceThatTheBrokerIsFull: the disk of the broker is nearly full, full, and nearly full again, for an hour. A
-// work that waits for it is written once for that, and once more when it is taken and its cluster has answered, at most.
+// TestSource_ReportsOnceThatTheBrokerIsFull: for an hour the disk of the broker is nearly full, full, and
+// nearly full again. A waiting work gets one write for that. It gets at most one more after the broker has
+// accepted it and its cluster has answered.
 func TestSource_ReportsOnceThatTheBrokerIsFull(t *testing.T) {
 	disk := &scarce{}
 	inBubbleOf(t, disk.options, func(b *bench) {
@@ -135,7 +137,7 @@ func TestSource_ReportsOnceThatTheBrokerIsFull(t *testing.T) {
 	})
 }
 
-// TestSource_ReportsFullBrokerForADeletion: a full disk takes no deletion either.
+// TestSource_ReportsFullBrokerForADeletion: a broker with a full disk accepts no deletion either.
 func TestSource_ReportsFullBrokerForADeletion(t *testing.T) {
 	disk := &scarce{}
 	inBubbleOf(t, disk.options, func(b *bench) {

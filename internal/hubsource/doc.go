@@ -1,34 +1,28 @@
-// Package hubsource carries the ManifestWorks of one hub to a broker and the
-// status of its clusters back: informers in, CloudEvents out; status events in,
-// patches of the status subresource out.
+// Package hubsource delivers the ManifestWorks of one hub to a broker, and the status of its clusters to the
+// hub. Works come from informers and go out as CloudEvents. Status events come in and become patches of the
+// status subresource.
 //
-// Package core decides; read its comment first. [Source] is the shell around it: leader
-// election, informers, the broker session and the workers that carry the effects out. Each
-// life of the hub that the core begins has informers and a session of its own.
+// Package core decides; read its comment first. [Source] is the shell around it: leader election, informers,
+// the broker session, and the workers that execute the effects. Each hub epoch that the core begins has its own
+// informers and broker session.
 //
-// What holds for every work:
+// For every work:
 //
-//   - the id towards the broker is the work's Kubernetes UID, its version the
-//     generation;
-//   - one publish and one hub write are in flight at most; what changes in the
-//     meantime is coalesced, the latest wins;
-//   - the finalizer is on the work before its first event, and leaves it only
-//     when the cluster (or the broker, for a cluster that never had the work)
-//     confirmed the deletion;
-//   - a work that has it already when the process begins, and of which the broker
-//     has no record, is published only after the hub said that it is there: the
-//     informer may lag behind its end;
-//   - a deletion is published for a deletionTimestamp, or for an object whose
-//     deletion the hub reported and whose live GET says NotFound. What is merely
-//     missing, from a list or beside the broker's records, is deleted on a
-//     condition, after a live GET, and only as long as nothing casts doubt on the
-//     hub; else a person decides.
+//   - Its id at the broker is its Kubernetes UID, its version is the generation.
+//   - At most one publish and one write to the hub are in flight. Changes meanwhile are coalesced; the latest wins.
+//   - The finalizer is on the work before its first event. It is removed only after the cluster confirmed the
+//     deletion, or the broker did for a cluster that never had the work.
+//   - A work may have the finalizer when the process begins, while the broker has no record of it. It is
+//     published only after the hub itself confirmed that it exists, because the informer may lag behind its
+//     deletion.
+//   - A deletion is published for a deletionTimestamp, or for an object whose deletion the hub reported and
+//     whose live GET returns NotFound. A work that is only missing, from a list or compared with the broker's
+//     records, is deleted under a condition. That needs a live GET, and no rollback suspicion; otherwise an
+//     operator decides.
 //
-// On each connection works are compared with the broker's inventory, cluster by
-// cluster, and only what differs is published. A broker that has none gets
-// everything. Statuses continue from a cursor, which is kept on the hub, so that
-// a hub that is restored takes it back with it.
+// On each connection, works are compared with the broker's inventory, cluster by cluster, and only differences
+// are published. A broker without an inventory gets all works. Statuses continue from a cursor, which is kept
+// on the hub, so that a restore of the hub takes it back too.
 //
-// Memory is bounded by the number of works: per work one pending status and one
-// scheduled retry.
+// Memory is bounded by the number of works: one pending status and one scheduled retry per work.
 package hubsource

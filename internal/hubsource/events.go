@@ -23,18 +23,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// What Events may cost the hub. They are for people who look: whatever does not fit is dropped
-// and counted, and no work waits for one. The hub keeps an Event for an hour, so it has at most
-// 36,000 of these.
+// Limits of the cost of Events for the hub. Events are for operators: an Event above the limits is dropped and
+// counted, and no work waits for one. The hub keeps an Event for an hour, so it has at most 36,000 of these.
 const (
 	eventQueue      = 1000
 	eventsPerSecond = 10
 	eventTimeout    = 10 * time.Second
 	longestEvent    = 1024 // bytes of a message
-	longestPrefix   = 200  // bytes of a work's name in that of its Event
+	longestPrefix   = 200  // bytes of a work's name in the name of its Event
 )
 
-// eventRecorder writes Kubernetes Events about works. A nil teller tells nothing.
+// eventRecorder writes Kubernetes Events about works. A nil eventRecorder drops all.
 type eventRecorder struct {
 	events          typedcorev1.EventsGetter
 	warnings, queue chan *corev1.Event // warnings go first
@@ -42,7 +41,7 @@ type eventRecorder struct {
 	log             *slog.Logger
 }
 
-// newEventRecorder returns nil where Events are not wanted.
+// newEventRecorder returns nil if Events are not wanted.
 func newEventRecorder(events typedcorev1.EventsGetter, m *metrics, log *slog.Logger) *eventRecorder {
 	if events == nil {
 		return nil
@@ -50,8 +49,8 @@ func newEventRecorder(events typedcorev1.EventsGetter, m *metrics, log *slog.Log
 	return &eventRecorder{events: events, warnings: make(chan *corev1.Event, eventQueue), queue: make(chan *corev1.Event, eventQueue), metrics: m, log: log}
 }
 
-// Run writes Events until ctx ends: one at a time, the same one again as its count, and of one
-// work no more than a few in five minutes.
+// Run writes Events until ctx ends, one at a time. A repeated Event increases a count, and each work gets only
+// a few in five minutes.
 func (t *eventRecorder) Run(ctx context.Context) error {
 	correlator := record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, 1)
@@ -71,7 +70,7 @@ func (t *eventRecorder) Run(ctx context.Context) error {
 	return nil
 }
 
-// next waits for the next Event, of those that wait a warning; nil: ctx has ended.
+// next waits for the next Event, warnings first. It returns nil if ctx has ended.
 func (t *eventRecorder) next(ctx context.Context) *corev1.Event {
 	select {
 	case e := <-t.warnings:
@@ -88,7 +87,7 @@ func (t *eventRecorder) next(ctx context.Context) *corev1.Event {
 	}
 }
 
-// write returns what became of an Event, as the metric names it.
+// write writes an Event, and returns the result as the metric names it.
 func (t *eventRecorder) write(ctx context.Context, c *record.EventCorrelator, e *corev1.Event) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
@@ -110,7 +109,7 @@ func (t *eventRecorder) write(ctx context.Context, c *record.EventCorrelator, e 
 	return kubeerror.Result(err), err
 }
 
-// record has an Event written about a work, if there is room.
+// record queues an Event about a work, if there is space in the queue.
 func (t *eventRecorder) record(about types.NamespacedName, uid types.UID, severity, reason, message string) {
 	if t == nil {
 		return
@@ -143,7 +142,7 @@ func (t *eventRecorder) ofWork(o *workv1.ManifestWork, severity, reason, message
 	t.record(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.UID, severity, reason, message)
 }
 
-// published tells of what a broker holds that it did not hold before.
+// published records that the broker has accepted a new state.
 func (t *eventRecorder) published(e core.Publish, r core.Result) {
 	switch {
 	case r.Err != nil || r.Receipt.Outcome != codec.OutcomeAccepted:
@@ -154,13 +153,14 @@ func (t *eventRecorder) published(e core.Publish, r core.Result) {
 	}
 }
 
-// silent are the conditions with a status, or with a reason, that are no news: it is usual, or another one tells it.
+// silent are the conditions, by status or by reason, without an Event: they are usual, or another condition has
+// the Event.
 var silent = map[[2]string]bool{
 	{workv1.WorkDeleting, "WorkDeleting"}: true,
 	{core.ConditionDelivered, "True"}:     true,
 }
 
-// changed tells what is new in a status that was written. That a text changes is no news.
+// changed records the new conditions in a written status. A change of the message alone gets no Event.
 func (t *eventRecorder) changed(o *workv1.ManifestWork, status workv1.ManifestWorkStatus) {
 	for _, typ := range []string{workv1.WorkApplied, core.ConditionDelivered, "Contested", "ReconcileSlow", workv1.WorkDeleting} {
 		is, was := meta.FindStatusCondition(status.Conditions, typ), meta.FindStatusCondition(o.Status.Conditions, typ)
@@ -177,7 +177,7 @@ func (t *eventRecorder) changed(o *workv1.ManifestWork, status workv1.ManifestWo
 	}
 }
 
-// wrote tells of a write on the hub. What a cluster reported is news also where the hub never takes it.
+// wrote records a write on the hub. The cluster's report gets its Events even if the hub rejects it for good.
 func (t *eventRecorder) wrote(e core.Effect, err error) {
 	switch e := e.(type) {
 	case core.PatchStatus:

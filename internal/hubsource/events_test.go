@@ -80,7 +80,7 @@ func TestEvents_OfAnEpoch(t *testing.T) {
 	})
 }
 
-// newRecordedEvents is a teller that runs in a bubble, and what it writes to.
+// newRecordedEvents returns an eventRecorder that runs in a bubble, and the clientset that it writes to.
 func newRecordedEvents(t *testing.T) (*eventRecorder, *fake.Clientset, prometheus.Gatherer) {
 	t.Helper()
 	r := prometheus.NewRegistry()
@@ -103,14 +103,14 @@ func conditionsOf(c ...metav1.Condition) workv1.ManifestWorkStatus {
 	return workv1.ManifestWorkStatus{Conditions: c}
 }
 
-// A warning goes before news that came earlier.
+// A warning is written before earlier Events of type Normal.
 func TestEvents_WarningsGoFirst(t *testing.T) {
 	report, o := newEventRecorder(fake.NewClientset().CoreV1(), newMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)), example("c1", "w")
 	report.ofWork(o, corev1.EventTypeNormal, "Published", "the broker has it")
 	report.ofWork(o, corev1.EventTypeWarning, core.ReasonTooLarge, "too large")
 	for _, want := range []string{core.ReasonTooLarge, "Published"} {
 		if e := report.next(t.Context()); e.Reason != want {
-			t.Errorf("%s is told before %s", e.Reason, want)
+			t.Errorf("%s comes before %s", e.Reason, want)
 		}
 	}
 }
@@ -139,18 +139,18 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 		late := metav1.Condition{Type: "ReconcileSlow", Status: metav1.ConditionTrue, Reason: "RemovalBlocked", ObservedGeneration: 2, Message: "denied: keep it"}
 		report.changed(o, conditionsOf(failed, tooLarge, held, late))
 		s := &shell{shellConfig: shellConfig{events: report, log: slog.New(slog.DiscardHandler)}}
-		s.withheld(t.Context(), codec.ClusterSyncReport{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "somebody decides")
+		s.withheld(t.Context(), codec.ClusterSyncReport{Cluster: "c1", Withheld: []codec.WithheldDeletion{{Name: "lost", ResourceID: "uid-lost"}}}, "an operator decides")
 		s.reportWithheld(t.Context(), core.Withhold{ClusterSyncReport: codec.ClusterSyncReport{
 			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
 		}})
 		<-time.After(time.Second) // of the bubble
 		want := []string{
-			"c1/lost Warning DeletionWithheld x1: somebody decides",
+			"c1/lost Warning DeletionWithheld x1: an operator decides",
 			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
 			"c1/w Warning RemovalBlocked x1: denied: keep it",
 			"c1/w Warning TooLarge x1: too large",
 			"c1/w Warning WorkDeletionBlocked x1: waits for finalizers: ConfigMap a/b",
-			"c2/held Warning DeletionWithheld x1: the hub lacks this work, and it stays on its cluster until somebody decides" +
+			"c2/held Warning DeletionWithheld x1: the hub lacks this work, and it stays on its cluster until an operator decides" +
 				" (create a ManifestWork of the same name in the namespace of the cluster, and delete it): the hub went back",
 		}
 		if d := cmp.Diff(want, eventsOf(t, hub)); d != "" {
@@ -159,9 +159,8 @@ func TestEvents_OfWhatDoesNotWork(t *testing.T) {
 	})
 }
 
-// The same again is one Event with a count. A work of which there is too much to say, or a
-// hub that is slower than what happens, costs the hub no more than ten writes a second, and
-// nobody waits.
+// A repeated Event is one Event with a count. A work with too many Events, or a slow hub, costs the hub at most
+// ten writes a second, and no work waits.
 func TestEvents_AreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		report, hub, registry := newRecordedEvents(t)
@@ -193,7 +192,7 @@ func TestEvents_AreBounded(t *testing.T) {
 	})
 }
 
-// The hub forgets Events, and may forbid them: then the next one is tried all the same.
+// The hub may have deleted an Event, or may forbid Events: the next one is still written.
 func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		report, hub, registry := newRecordedEvents(t)

@@ -101,9 +101,8 @@ func (b *bench) twoClusters(took func(r *http.Request) time.Duration) (flood, qu
 	return flood, quiet
 }
 
-// TestSource_FloodOfOneClusterLeavesTheOthersTheirShare: a cluster whose works change faster
-// than the hub takes their statuses, of each as fast as its agent can, does not keep those of
-// another one from the hub.
+// TestSource_FloodOfOneClusterLeavesTheOthersTheirShare: the works of one cluster change faster than the hub
+// accepts their statuses, as fast as its agent can. The statuses of another cluster still reach the hub.
 func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 	const patch = 10 * time.Millisecond
 	inBubble(t, func(b *bench) {
@@ -118,8 +117,8 @@ func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 			return nil
 		})
 		b.settle(time.Second)
-		// Half of the workers at least are for the 16 patches: two rounds, a worker that has to
-		// end first, and the turns of the flood between them.
+		// At least half of the workers are for the 16 patches. That is two rounds, a worker that has to finish first,
+		// and keys of the flood between them.
 		if took := b.arrive(quiet, time.Second); took > 6*patch {
 			t.Errorf("the statuses of a cluster beside a flood took %v, patches take %v", took, patch)
 		}
@@ -129,7 +128,8 @@ func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 	})
 }
 
-// TestSource_UnansweredClusterBlocksNoOther.
+// TestSource_UnansweredClusterBlocksNoOther: requests of one cluster that the hub never answers do not block
+// other clusters.
 func TestSource_UnansweredClusterBlocksNoOther(t *testing.T) {
 	stuck := false
 	inBubble(t, func(b *bench) {
@@ -150,7 +150,7 @@ func TestSource_UnansweredClusterBlocksNoOther(t *testing.T) {
 	})
 }
 
-// TestClusterFairQueue_LeavesWorkersToTheOthers: a cluster gets as many as are left over.
+// TestClusterFairQueue_LeavesWorkersToTheOthers: a cluster gets as many workers as it leaves free.
 func TestClusterFairQueue_LeavesWorkersToTheOthers(t *testing.T) {
 	l := newClusterFairQueue(16)
 	defer l.ShutDown()
@@ -180,7 +180,7 @@ func TestClusterFairQueue_LeavesWorkersToTheOthers(t *testing.T) {
 	}
 	l.Add(core.Key{Cluster: "d"})
 	if take(); count("d") != 1 {
-		t.Error("nothing is left for who comes last")
+		t.Error("no worker is left for the last cluster")
 	}
 	if n := l.Len(); n != 3*20-14 {
 		t.Errorf("%d keys wait", n)
@@ -192,7 +192,7 @@ func TestClusterFairQueue_LeavesWorkersToTheOthers(t *testing.T) {
 	}
 }
 
-// TestClusterFairQueue_PutsDeletionsFirst, of the same cluster.
+// TestClusterFairQueue_PutsDeletionsFirst: deletions come before other works of the same cluster.
 func TestClusterFairQueue_PutsDeletionsFirst(t *testing.T) {
 	l := newClusterFairQueue(1 << 10)
 	defer l.ShutDown()

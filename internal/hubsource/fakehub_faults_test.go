@@ -16,8 +16,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// hubFaults is what goes wrong with a fakeHub, and who looks at what happens there.
-// The hub's lock guards it.
+// hubFaults are the faults of a fakeHub, and the hooks of tests. The hub's lock guards it.
 type hubFaults struct {
 	// writes says what becomes of the next write, nil: nothing goes wrong.
 	writes func() fault
@@ -27,7 +26,7 @@ type hubFaults struct {
 	before  map[string]object
 	version int
 	since   []hubChange
-	// endsWork hears that the source takes its finalizer off a work.
+	// endsWork is called when the source removes its finalizer from a work.
 	endsWork func(cluster, uid string)
 }
 
@@ -42,7 +41,7 @@ type fault uint8
 const (
 	noFault    fault = iota
 	refused          // it is not carried out
-	lostAnswer       // it is carried out, and nobody hears of it
+	lostAnswer       // it is carried out, and the answer is lost
 	comesLate        // so it is, but later, when its sender has given it up
 )
 
@@ -81,7 +80,7 @@ func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 	return h.serve(r)
 }
 
-// unsent carries out a request whose answer nobody hears.
+// unsent carries out a request whose answer is lost.
 func (h *fakeHub) unsent(r *http.Request) error {
 	answer, err := h.serve(r)
 	if err != nil {

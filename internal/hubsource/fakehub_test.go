@@ -184,7 +184,7 @@ func (h *fakeHub) work(key string) *workv1.ManifestWork {
 	return w
 }
 
-// setDown cuts everybody off, or lets them in again.
+// setDown disconnects all clients, or lets them in again.
 func (h *fakeHub) setDown(down bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

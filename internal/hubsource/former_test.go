@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// What the hub-source of commit 0647681f left on its hub, as the API server returns it: its ConfigMap
-// in sync, in doubt after the hub was restored, and after that doubt had ended, and a ManifestWork.
-// TestFormer_Write did it.
+// Objects that the hub-source of commit 0647681f left on its hub, as the API server returns them: a
+// ManifestWork, and its ConfigMap in three states. It is in sync, under rollback suspicion after a restore of
+// the hub, and after the end of the suspicion. TestFormer_Write wrote them.
 const (
 	formerSynced  = "testdata/former/synced.json"
 	formerDoubt   = "testdata/former/doubt.json"
@@ -104,7 +104,7 @@ func (b *bench) putFormer(resource, key, file string) {
 	b.hub.create(resource, key, o)
 }
 
-// TestFormer_State: what a former hub-source kept is read by value.
+// TestFormer_State: the state that a former hub-source saved is read with the same values.
 func TestFormer_State(t *testing.T) {
 	for file, want := range map[string]core.SavedState{
 		formerSynced:  {Cursor: "store-1/store-2/4"},
@@ -126,8 +126,8 @@ func TestFormer_State(t *testing.T) {
 	}
 }
 
-// TestFormer_Doubt: what a former hub-source did not dare to delete, this one does not delete either,
-// until the hub has it again.
+// TestFormer_Doubt: a deletion that a former hub-source withheld is also withheld by this one, until the hub
+// has the work again.
 func TestFormer_Doubt(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.putFormer("configmaps", "hawser/"+StateName("hub"), formerDoubt)

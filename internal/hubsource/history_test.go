@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// A restored hub lets watches go on from where they were, and sends nothing: neither where its
-// position is behind theirs, nor where it was written to until that was later. What runs beside
-// the works has informers, too, and begins anew.
+// A restored hub lets watches continue from their position, and sends nothing. That holds if its position is
+// behind theirs, and if it was written to until its position was later. The tasks beside the works have
+// informers too, and restart.
 func TestSource_DetectsRestoredHubWithRunningWatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes   int

@@ -22,29 +22,26 @@ import (
 // fieldManager names the writer in managedFields.
 const fieldManager = "hawser-hub-source"
 
-// presentPage is how many works are asked for at once.
+// presentPage is the number of works in one list request.
 const presentPage = 500
 
 var manifestWorks = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
 
-// Hub is what the source reads and writes on the hub besides its informers.
-// Errors are those of the Kubernetes API; every write is refused with a
-// conflict when the object has another resource version or uid than o. What is
-// returned is trimmed like the informer's objects and belongs to the caller.
+// Hub reads and writes on the hub, beside the informers. Errors are those of the Kubernetes API. Every write
+// fails with a conflict if the object has another resource version or uid than o. Returned objects are trimmed
+// like those of the informer, and belong to the caller.
 type Hub interface {
 	AddFinalizer(ctx context.Context, o *workv1.ManifestWork) (*workv1.ManifestWork, error)
 	RemoveFinalizer(ctx context.Context, o *workv1.ManifestWork) (*workv1.ManifestWork, error)
-	// PatchStatus gives o this status.
+	// PatchStatus sets the status of o.
 	PatchStatus(ctx context.Context, o *workv1.ManifestWork, status workv1.ManifestWorkStatus) (*workv1.ManifestWork, error)
 	// Delete deletes o as its user would.
 	Delete(ctx context.Context, o *workv1.ManifestWork) error
-	// Get reads past every cache.
+	// Get reads from the API server without any cache.
 	Get(ctx context.Context, namespace, name string) (*workv1.ManifestWork, error)
-	// Present returns the resource versions of the works of a namespace, at one
-	// moment, past every cache.
+	// Present returns the resource versions of the works of a namespace, at one moment and without any cache.
 	Present(ctx context.Context, namespace string) (core.Present, error)
-	// Locate returns which hub this is and how far its history has come, past
-	// every cache.
+	// Locate returns the identity of the hub and its present position, without any cache.
 	Locate(ctx context.Context) (codec.HubPosition, error)
 }
 
@@ -54,7 +51,7 @@ type apiHub struct {
 	meta  metadata.Interface
 }
 
-// NewHub returns the hub behind a clientset. meta is for metadata of namespaces.
+// NewHub returns the hub behind a clientset. meta reads the metadata of namespaces.
 func NewHub(works workclient.ManifestWorksGetter, meta metadata.Interface) Hub {
 	return apiHub{works, meta}
 }
@@ -82,7 +79,7 @@ func (h apiHub) PatchStatus(ctx context.Context, o *workv1.ManifestWork, status 
 	if !apiequality.Semantic.DeepEqual(status.ResourceStatus, o.Status.ResourceStatus) {
 		manifests := slices.Clone(orEmpty(status.ResourceStatus.Manifests))
 		for i := range manifests {
-			// The schema wants a list; some agents send none as null.
+			// The schema needs a list; some agents send null.
 			manifests[i].Conditions = orEmpty(manifests[i].Conditions)
 		}
 		p["resourceStatus"] = map[string]any{"manifests": manifests}
@@ -120,8 +117,8 @@ func (h apiHub) Get(ctx context.Context, namespace, name string) (*workv1.Manife
 func (h apiHub) Present(ctx context.Context, namespace string) (core.Present, error) {
 	present := core.Present{}
 	client := h.meta.Resource(manifestWorks).Namespace(namespace)
-	// No resource version is asked for, so the answer is the present state, and all
-	// pages are of the first one's.
+	// The request names no resource version, so the answer is the present state, and all pages belong to the same
+	// one.
 	for o := (metav1.ListOptions{Limit: presentPage}); ; {
 		list, err := client.List(ctx, o)
 		if err != nil {
@@ -141,7 +138,7 @@ func (h apiHub) Locate(ctx context.Context) (p codec.HubPosition, err error) {
 	if err != nil {
 		return p, err
 	}
-	// No resource version is asked for, so the answer is the present state.
+	// The request names no resource version, so the answer is the present state.
 	list, err := h.works.ManifestWorks(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return p, err
@@ -149,8 +146,8 @@ func (h apiHub) Locate(ctx context.Context) (p codec.HubPosition, err error) {
 	return codec.HubPosition{UID: string(system.UID), ResourceVersion: list.ResourceVersion}, nil
 }
 
-// precondition makes a patch fail with a conflict on any other state of the
-// object, and on another object of the same name.
+// precondition makes a patch fail with a conflict if the object has changed, or is another object of the same
+// name.
 func precondition(o *workv1.ManifestWork) map[string]any {
 	return map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion}
 }
@@ -162,8 +159,8 @@ func orEmpty[T any](s []T) []T {
 	return s
 }
 
-// Trim drops from o, and returns it, what neither the cluster nor a decision
-// needs: a hub with 100,000 works keeps them all in memory.
+// Trim removes fields from o that neither the cluster nor a decision needs, and returns o. A hub with 100,000
+// works keeps all of them in memory.
 func Trim(o *workv1.ManifestWork) *workv1.ManifestWork {
 	if o.ManagedFields != nil {
 		o.ManagedFields = nil

@@ -15,8 +15,7 @@ import (
 
 const metricPrefix = "hawser_hubsource_"
 
-// metrics are the program's own; docs/metrics.md describes them, and a test
-// compares the two.
+// metrics are the metrics of this program. docs/metrics.md describes them, and a test compares the two.
 type metrics struct {
 	leader    prometheus.Gauge
 	publishes *prometheus.CounterVec
@@ -41,18 +40,18 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to when the first status about it came."),
 		state:     &stateCollector{},
 	}
-	m.events.WithLabelValues("dropped") // so that it can be seen to rise
+	m.events.WithLabelValues("dropped") // so that an increase is visible
 	r.MustRegister(m.state)
 	return m
 }
 
-// knownOutcomes bounds the label of publishes.
+// knownOutcomes limits the label values of publishes.
 var knownOutcomes = map[string]bool{
 	codec.OutcomeAccepted: true, codec.OutcomeUnchanged: true, codec.OutcomeStale: true,
 	codec.OutcomeQueued: true, codec.OutcomeConfirmed: true, codec.OutcomeIgnored: true,
 }
 
-// brokerResult is the label of an answer: bounded, whatever a broker says.
+// brokerResult returns the label of an answer. The number of labels is limited, whatever a broker answers.
 func brokerResult(r core.Result) string {
 	if r.Err != nil {
 		return transport.CodeOf(r.Err).String()
@@ -77,8 +76,8 @@ var (
 	descComparing    = prometheus.NewDesc(metricPrefix+"unsynced_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
 	descWithheldIn   = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
 	descWithheld     = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)
-	descDisconnected = prometheus.NewDesc(metricPrefix+"disconnected_clusters", "Clusters behind a stock MQTT broker whose Hawser agent was not heard for five minutes, or said farewell.", nil, nil)
-	descAgents       = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stock MQTT broker, by who speaks for them and how long ago that was heard, at most.", []string{"agent", "last_seen"}, nil)
+	descDisconnected = prometheus.NewDesc(metricPrefix+"disconnected_clusters", "Clusters behind a stateless MQTT broker whose Hawser agent was not seen for five minutes, or sent its last will.", nil, nil)
+	descAgents       = prometheus.NewDesc(metricPrefix+"agents", "Clusters behind a stateless MQTT broker, by kind of agent and by upper limit of the time since it was last seen.", []string{"agent", "last_seen"}, nil)
 	descUndelivered  = prometheus.NewDesc(metricPrefix+"undelivered_works", "Works with the condition Delivered=False, by reason.", []string{"reason"}, nil)
 	descQueue        = prometheus.NewDesc(metricPrefix+"queue_works", "Works waiting for a worker, by queue.", []string{"queue"}, nil)
 )

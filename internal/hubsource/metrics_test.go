@@ -18,7 +18,7 @@ var metricRow = regexp.MustCompile("^\\| `(hawser_hubsource_[a-z_]+)` \\| (count
 // ofMembership are those of package membership, which has such a test of its own.
 var ofMembership = regexp.MustCompile("^hawser_hubsource_(registration|csrs|signer)_")
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented: docs/metrics.md and the registry have the same metrics.
 func TestMetrics_AreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

@@ -59,8 +59,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// TestSource_EndsDeletionsWhereNoAgentEverCame: whichever of the event and the answer comes first,
-// the source knows its own finalizer, and asks no agent to confirm what none has.
+// TestSource_EndsDeletionsWhereNoAgentEverCame: the source knows its own finalizer, whether the event or the
+// answer comes first. So a deletion waits for no agent if no agent ever had the work.
 func TestSource_EndsDeletionsWhereNoAgentEverCame(t *testing.T) {
 	rounds, each := 10, 30
 	if testing.Short() {

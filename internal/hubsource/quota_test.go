@@ -43,9 +43,9 @@ func (b *bench) wantDelivered(keys ...string) {
 	}
 }
 
-// TestSource_ShowsWhatIsOverAQuotaAndGoesOn: a work that the broker has no room for says so; those of
-// other clusters, changes of those that are there, and deletions are not held up by it; and it
-// is delivered by itself when something was deleted.
+// TestSource_ShowsWhatIsOverAQuotaAndGoesOn: a work above the quota of the broker reports that. It does not
+// delay works of other clusters, changes of existing works, or deletions. It is delivered without a change once
+// another work is deleted.
 func TestSource_ShowsWhatIsOverAQuotaAndGoesOn(t *testing.T) {
 	large := data(strings.Repeat("x", 4000))
 	for name, c := range map[string]struct {
@@ -86,7 +86,7 @@ func TestSource_ShowsWhatIsOverAQuotaAndGoesOn(t *testing.T) {
 					b.Fatalf("%s is over a quota, and shows %+v", over, b.hub.work(over).Status.Conditions)
 				}
 				b.wantDelivered("c1/a", "c1/b", "c2/w")
-				for _, key := range []string{"c1/a", "c2/w"} { // nobody waits for it
+				for _, key := range []string{"c1/a", "c2/w"} { // other works do not wait for it
 					cluster, work, _ := strings.Cut(key, "/")
 					b.hub.apply(example(cluster, work, data("n")))
 				}
@@ -138,9 +138,9 @@ func (d slowDisk) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, 
 	return d.Store.Commit(ctx, ops)
 }
 
-// TestSource_ClusterThatFillsTheQueueHoldsUpNoOther: what is published of one cluster takes all that
-// its cluster may have of the broker's queue, as long as the disk is slow. What the hub has for
-// others is not held up, whatever becomes of what it has for that one.
+// TestSource_ClusterThatFillsTheQueueHoldsUpNoOther: publishes of one cluster use all of its share of the
+// broker's queue, while the disk is slow. Publishes of other clusters are not delayed, whatever the result for
+// the first one is.
 func TestSource_ClusterThatFillsTheQueueHoldsUpNoOther(t *testing.T) {
 	const commit = time.Second
 	slow := func() (o testkit.Options) {

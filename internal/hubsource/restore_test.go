@@ -112,7 +112,7 @@ func TestSource_ResumesFromItsCursorWithoutRequests(t *testing.T) {
 	})
 }
 
-// A restored hub: works are older, some are missing, a deleted one is back.
+// A hub is restored: some works are older, some are missing, and a deleted one is back.
 func TestSource_SurvivesARestoreOfTheHub(t *testing.T) {
 	for name, running := range map[string]bool{"while it is down": false, "while it runs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestSource_SurvivesARestoreOfTheHub(t *testing.T) {
 					b.Errorf("withheld is %v", w)
 				}
 
-				// Another process, later: it still does not dare.
+				// Another process, later: it still withholds the deletion.
 				_ = s.stop()
 				for i := range 20 {
 					b.hub.apply(example("c2", fmt.Sprint("w", i)))
@@ -228,7 +228,7 @@ func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 	}
 }
 
-// That the ConfigMap is another one than it was, or none, tells that the hub went back.
+// Another version of the ConfigMap, or a missing ConfigMap, shows that the hub went back.
 func TestStateStore_ReportsTheVersionOfWhatTheHubKeeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hub := newFakeHub(t)

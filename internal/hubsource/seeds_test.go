@@ -57,7 +57,7 @@ type play struct {
 
 	// The hub's lock guards these.
 	troubles int             // writes that go wrong yet
-	deleted  map[string]bool // uids that somebody deleted, or let be deleted
+	deleted  map[string]bool // uids of deleted works, or of works that may be deleted
 }
 
 type hubCopy struct {
@@ -134,24 +134,23 @@ func (p *play) endsWork(cluster, uid string) {
 	}
 }
 
-// wasNotified judges that a cluster was told of a deletion.
+// wasNotified checks a deletion that a cluster received.
 func (p *play) wasNotified(cluster, uid string) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	if !p.deleted[uid] {
-		p.Errorf("seed %d: cluster %s was told that %s is deleted, and nobody deleted it", p.seed, cluster, uid)
+		p.Errorf("seed %d: cluster %s received the deletion of %s, which was not deleted", p.seed, cluster, uid)
 	}
 }
 
-// doom notes that somebody deletes a work.
+// doom records that a work is deleted.
 func (p *play) doom(uid string) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	p.deleted[uid] = true
 }
 
-// step is one thing that somebody does, or that goes wrong. It returns what it did,
-// "" if it was not possible.
+// playStep is one action of a user, or one fault. do returns what it did, "" if it was not possible.
 type playStep struct {
 	name   string
 	weight int
@@ -267,8 +266,8 @@ func (p *play) backUp() string {
 	return fmt.Sprint("at ", p.backup.version)
 }
 
-// restore puts the copy in the hub's place, if the broker knows of a later state: else
-// nobody could tell once both replicas have ended.
+// restore replaces the hub with the copy, if the broker knows of a later state. Otherwise no part could detect
+// the rollback once both replicas have ended.
 func (p *play) restore() string {
 	if p.backup == nil || p.known() <= p.backup.version {
 		return ""

@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Selection says which clusters a hub source serves; a cluster is the namespace
-// of its works. The zero value serves every namespace that has works.
+// Selection selects the clusters that a hub-source serves. A cluster is the namespace of its works. The zero
+// value serves every namespace that has works.
 type Selection struct {
-	// Clusters selects by the labels of ManagedClusters, Namespaces by those of
-	// the namespaces; at most one is set. Label selector syntax.
+	// Clusters selects by the labels of ManagedClusters, Namespaces by those of the namespaces; at most one is set.
+	// The values are label selectors.
 	Clusters, Namespaces string
 }
 
@@ -25,7 +25,7 @@ var (
 	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
-// Validate reports selectors that cannot work.
+// Validate returns an error for selectors that cannot work.
 func (s Selection) Validate() error {
 	if s.Clusters != "" && s.Namespaces != "" {
 		return errors.New("set a cluster selector or a namespace selector, not both")
@@ -41,7 +41,7 @@ func (s Selection) Validate() error {
 // all reports whether every namespace with works is served.
 func (s Selection) all() bool { return s.Clusters == "" && s.Namespaces == "" }
 
-// resource is what the selection watches, and its selector.
+// resource returns the watched resource and its selector.
 func (s Selection) resource() (schema.GroupVersionResource, string) {
 	if s.Clusters != "" {
 		return managedClusters, s.Clusters
@@ -49,15 +49,14 @@ func (s Selection) resource() (schema.GroupVersionResource, string) {
 	return namespaces, s.Namespaces
 }
 
-// informer returns the informer of the selected objects, metadata only; the
-// hub evaluates the selector, so an object that leaves the selection is
-// reported as deleted.
+// informer returns the informer of the selected objects, metadata only. The hub evaluates the selector, so it
+// reports an object that leaves the selection as deleted.
 func (s Selection) informer(c metadata.Interface) (cache.SharedIndexInformer, error) {
 	gvr, selector := s.resource()
 	i := metadatainformer.NewFilteredMetadataInformer(c, gvr, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
 	return i, i.SetTransform(func(o any) (any, error) {
-		if m, ok := o.(*metav1.PartialObjectMetadata); ok { // only the name counts
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok { // only the name is used
 			m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 		}
 		return o, nil

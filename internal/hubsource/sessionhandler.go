@@ -9,17 +9,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// sessionHandler is the source's side of the session with the broker in one life of the hub;
-// see session.Handler.
+// sessionHandler is the source's side of the broker session in one hub epoch; see session.Handler.
 type sessionHandler struct {
 	*shell
 	epoch int
 }
 
-// errOver ends a session of a life of the hub that has ended.
-var errOver = errors.New("the hub is read anew")
+// errOver ends a session of a hub epoch that is over.
+var errOver = errors.New("the hub is read again")
 
-// update calls f with the core, unless the life has ended.
+// update calls f with the core, unless the epoch is over.
 func (p sessionHandler) update(f func(c *core.Core)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,24 +31,22 @@ func (p sessionHandler) update(f func(c *core.Core)) error {
 
 func (p sessionHandler) Hello() (h transport.Hello) {
 	h.Protocol = transport.Protocol
-	_ = p.update(func(c *core.Core) { h = c.Hello() }) // Subscribed will say so
+	_ = p.update(func(c *core.Core) { h = c.Hello() }) // Subscribed returns the error
 	return h
 }
 
-// Subscribed starts the comparison of all works with the broker. What is to be
-// published then goes through the core like everything else, so that a broker
-// that asks to wait for one of many requests is not asked for all of them again.
+// Subscribed starts the comparison of all works with the broker. The core publishes the differences, like all
+// changes. So if a broker asks to wait with one of many requests, only that one is repeated.
 func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	return nil, p.update(func(c *core.Core) { c.Connected(a) })
 }
 
 func (p sessionHandler) Disconnected(error) {
-	_ = p.update(func(c *core.Core) { c.Disconnected() }) // of another life nothing is to end
+	_ = p.update(func(c *core.Core) { c.Disconnected() }) // a former epoch must not end this one
 }
 
-// Handle takes an event of the broker's stream: a status, or what the broker
-// says about the stream and its records. It returns nil for events that are
-// merely bad: the same event would come again after a reconnect.
+// Handle handles an event of the broker's stream: a status, or an event about the stream and the records. It
+// returns nil for an event that cannot be read, because the same event would come again after a reconnect.
 func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	switch e.Type() {
 	case codec.TypeCheckpoint:
@@ -93,7 +90,7 @@ func handle[T any](ctx context.Context, p sessionHandler, e codec.Event, parse f
 	return nil
 }
 
-// listed takes what an agent says that it holds.
+// listed handles the list of an agent.
 func (p sessionHandler) listed(ctx context.Context, e codec.Event) error {
 	l, err := core.ListedOf(e)
 	if !p.readable(ctx, e, err) {
@@ -105,7 +102,7 @@ func (p sessionHandler) listed(ctx context.Context, e codec.Event) error {
 	return err
 }
 
-// decode reads a status event; of what it cannot read it tells, and returns nil.
+// decode reads a status event. If it cannot be read, decode logs that and returns nil.
 func (p sessionHandler) decode(ctx context.Context, e codec.Event) *core.Report {
 	r, err := core.ReportOf(e)
 	if p.readable(ctx, e, err) {
@@ -115,7 +112,7 @@ func (p sessionHandler) decode(ctx context.Context, e codec.Event) *core.Report 
 	return nil
 }
 
-// readable tells of an event that cannot be read.
+// readable reports whether an event could be read, and logs it if not.
 func (p sessionHandler) readable(ctx context.Context, e codec.Event, err error) bool {
 	if err != nil {
 		p.log.WarnContext(ctx, "event cannot be read", "type", e.Type(), "event", e.ID(), "from", e.Source(), "err", err)
@@ -132,7 +129,7 @@ func (p sessionHandler) logReport(ctx context.Context, r *core.Report, agent str
 	p.log.DebugContext(ctx, "status received", attrs...)
 }
 
-// unexpected are the verdicts that a well-behaved agent never gets.
+// unexpected are the results that reports of a correct agent never have.
 var unexpected = map[core.ReportResult]string{
 	core.UnexpectedDeletion: "the cluster reports a work as deleted that the hub does not delete",
 	core.Foreign:            "the work is not this hub's, or not of this cluster",

@@ -22,18 +22,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// brokerSession is the session with the broker; session.Session is one.
+// brokerSession is the session with the broker; session.Session implements it.
 type brokerSession interface {
 	Run(ctx context.Context) error
-	// PublishOn sends one event, but only on this subscription. The error is a
-	// *transport.Error.
+	// PublishOn sends one event, only on this subscription. The error is a *transport.Error.
 	PublishOn(ctx context.Context, subscriptionID string, e codec.Event) (transport.Receipt, error)
 	// End ends this subscription, as if its connection had broken.
 	End(subscriptionID string)
 }
 
-// Workers per lane, and the deadlines of their calls. The spec lane's number is
-// the number of publishes in flight.
+// Workers per queue, and the timeouts of their calls. The number of workers of the broker queue is the largest
+// number of publishes in flight.
 const (
 	specWorkers    = 32
 	hubWorkers     = 16
@@ -41,21 +40,21 @@ const (
 	hubTimeout     = 30 * time.Second
 )
 
-// shell runs a core: it carries out effects with a few workers per lane, and
-// guards the core with a lock that is never held across a call.
+// shell runs a core. A few workers per queue execute the effects. A lock guards the core and is never held
+// during a call.
 type shell struct {
 	shellConfig
 	queues        [core.NumQueues]clusterFairQueue
-	initialSynced atomic.Uint64 // how often the sweep was looked at
+	initialSynced atomic.Uint64 // number of checks of the initial sync
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	core     *core.Core
-	broker   brokerSession   // of the present life of the hub, nil while there is none
-	endEpoch func()          // ends what feeds the core with the life before
+	broker   brokerSession   // of the present hub epoch, nil without one
+	endEpoch func()          // ends the informers and the session of the epoch
 	failing  map[string]bool // operations on the hub whose last request failed
 }
 
-// shellConfig is what a shell is made of.
+// shellConfig holds the dependencies and options of a shell.
 type shellConfig struct {
 	id      string
 	all     bool // serve every namespace
@@ -63,7 +62,7 @@ type shellConfig struct {
 	hub     Hub
 	events  *eventRecorder // nil: no Events
 	store   *stateStore
-	state   core.SavedState // saved last
+	state   core.SavedState // as saved last
 	log     *slog.Logger
 	metrics *metrics
 }
@@ -78,15 +77,14 @@ func newShell(c shellConfig) *shell {
 	return s
 }
 
-// suspected tells the core what the watches and the Lease show of the hub's history.
+// suspected passes evidence of the watches and the Lease about the hub's history to the core.
 func (s *shell) suspected(e history.Evidence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.core.Suspected(e == history.Older)
 }
 
-// begin begins what feeds the core with the present life of the hub; ctx ends with
-// it.
+// begin begins the present hub epoch. lifetime ends with the epoch.
 func (s *shell) begin(ctx context.Context) (epoch int, lifetime context.Context, end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +92,7 @@ func (s *shell) begin(ctx context.Context) (epoch int, lifetime context.Context,
 	return s.core.Epoch(), lifetime, s.endEpoch
 }
 
-// use has events sent on this session.
+// use sets the session on which events are sent.
 func (s *shell) use(l brokerSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,14 +111,14 @@ func (s *shell) Wake(l core.Queue, k core.Key, after time.Duration) {
 // Hurry implements [core.Waker].
 func (s *shell) Hurry(l core.Queue, k core.Key) { s.queues[l].Hurry(k) }
 
-// shutDown ends the queues, which have goroutines from the beginning.
+// shutDown ends the queues, which have goroutines from the start.
 func (s *shell) shutDown() {
 	for _, l := range s.queues {
 		l.ShutDown()
 	}
 }
 
-// Run carries out effects until ctx ends; calls in flight are cancelled.
+// Run executes effects until ctx ends; calls in flight are cancelled.
 func (s *shell) Run(ctx context.Context) error {
 	read := s.stats
 	s.metrics.state.read.Store(&read)
@@ -141,7 +139,7 @@ func (s *shell) stats() (core.Stats, [core.NumQueues]int) {
 	return s.core.Stats(), [core.NumQueues]int{s.queues[core.BrokerQueue].Len(), s.queues[core.HubQueue].Len()}
 }
 
-// work is one worker of a lane.
+// work is one worker of a queue.
 func (s *shell) work(ctx context.Context, l core.Queue) error {
 	for {
 		k, shutdown := s.queues[l].Get()
@@ -150,7 +148,7 @@ func (s *shell) work(ctx context.Context, l core.Queue) error {
 		}
 		began := time.Now()
 		if s.process(ctx, l, k) {
-			s.queues[l].Add(k) // there may be more to do, in its next turn
+			s.queues[l].Add(k) // more may be due; the key waits behind others
 		}
 		s.queues[l].End(k, time.Since(began))
 		if l == core.BrokerQueue {
@@ -159,10 +157,9 @@ func (s *shell) work(ctx context.Context, l core.Queue) error {
 	}
 }
 
-// process does the next thing that is to be done for a key; false: there was nothing. A work
-// that somebody changes faster than that is done has its turns with the others. Only a
-// finalizer is not worth a turn: a work that just came would wait once more behind all that
-// came with it.
+// process executes the next effect of a key. It returns false if there was none. The key then waits behind
+// other keys, even if its work changes faster than it is processed. After adding a finalizer the key does not
+// wait. Otherwise a new work would wait a second time behind all works that came with it.
 func (s *shell) process(ctx context.Context, l core.Queue, k core.Key) bool {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -182,9 +179,9 @@ func (s *shell) process(ctx context.Context, l core.Queue, k core.Key) bool {
 	return false
 }
 
-// feed takes more of the sweep when the workers are about to run dry, so that a
-// fresh change never waits behind all works of the hub, and a little in any case, so that
-// whoever makes changes without end does not keep the sweep from going on.
+// feed takes keys from the initial sync when the workers have little to do. So a new change does not wait
+// behind all works of the hub. It also takes a few keys in any case, so that endless changes cannot stop the
+// initial sync.
 func (s *shell) feed() {
 	const low, seldom = 2 * specWorkers, 4
 	n := low
@@ -201,14 +198,13 @@ func (s *shell) feed() {
 	}
 }
 
-// do carries out one effect; what is for the broker, on the subscription that it was
-// decided for.
+// do executes one effect. Events for the broker go out on the subscription for which they were decided.
 func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) core.Result {
 	switch e := e.(type) {
 	case core.Tag:
 		return core.Result{Tags: e.Tags()}
 	case core.BeginHubEpoch:
-		s.log.WarnContext(ctx, "the hub is read anew, nothing is deleted because it lacks it", "reason", e.Reason)
+		s.log.WarnContext(ctx, "the hub is read again; meanwhile nothing is deleted because the hub lacks it", "reason", e.Reason)
 		s.mu.Lock()
 		s.endEpoch()
 		s.mu.Unlock()
@@ -226,13 +222,14 @@ func (s *shell) do(ctx context.Context, to broker, k core.Key, e core.Effect) co
 	return core.Result{}
 }
 
-// reportWithheld tells of works that agents have, that the hub lacks, and that nobody dares to delete.
+// reportWithheld reports the withheld deletions of works that agents hold and the hub lacks.
 func (s *shell) reportWithheld(ctx context.Context, e core.Withhold) {
 	const how = "create a ManifestWork of the same name in the namespace of the cluster, and delete it"
-	s.withheld(ctx, e.ClusterSyncReport, "the hub lacks this work, and it stays on its cluster until somebody decides ("+how+"): ", "delete_them", how)
+	s.withheld(ctx, e.ClusterSyncReport, "the hub lacks this work, and it stays on its cluster until an operator decides ("+how+"): ", "delete_them", how)
 }
 
-// withheld tells of deletions that wait for a person: in a line of the log, and in an Event of each of the first works.
+// withheld reports deletions that wait for an operator, in a log line and in an Event of each of the first
+// works.
 func (s *shell) withheld(ctx context.Context, o codec.ClusterSyncReport, event string, attrs ...any) {
 	const shown = 10
 	var names []string
@@ -240,7 +237,7 @@ func (s *shell) withheld(ctx context.Context, o codec.ClusterSyncReport, event s
 		names = append(names, w.Name)
 		s.events.record(types.NamespacedName{Namespace: o.Cluster, Name: w.Name}, types.UID(w.ResourceID), corev1.EventTypeWarning, "DeletionWithheld", event+o.Reason)
 	}
-	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until somebody decides", append([]any{"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason}, attrs...)...)
+	s.log.ErrorContext(ctx, "works that the hub lacks stay on the cluster until an operator decides", append([]any{"cluster", o.Cluster, "count", len(o.Withheld), "first_works", names, "reason", o.Reason}, attrs...)...)
 }
 
 func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
@@ -254,7 +251,7 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	case core.PatchStatus:
 		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
 	case core.DeleteCompleted:
-		if r.Err = s.hub.Delete(ctx, e.Work); r.Err == nil { // no request of a user says so
+		if r.Err = s.hub.Delete(ctx, e.Work); r.Err == nil { // no request of a user shows it
 			s.log.Info("completed work deleted, its ttlSecondsAfterFinished is over", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID)
 		}
 	case core.Get:
@@ -277,8 +274,8 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	return r
 }
 
-// logHub tells once when a kind of request begins to fail and when it works
-// again; what concerns a single work is on the work, or at debug level.
+// logHub logs once when a kind of request begins to fail, and when it works again. Failures of a single work
+// are in its status, or logged at debug level.
 func (s *shell) logHub(ctx context.Context, result string, e core.Effect, err error) {
 	operation := e.Operation()
 	attrs := []any{"operation", operation, "result", result, "err", err}

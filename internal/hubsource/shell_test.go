@@ -24,8 +24,8 @@ func (p pinned) PublishOn(_ context.Context, subscription string, e codec.Event)
 func (pinned) Run(context.Context) error { return nil }
 func (pinned) End(string)                {}
 
-// TestShell_PublishesOnTheSubscriptionItDecidedOn: an effect whose worker was slow
-// must not go out on the next one, which means nothing by it.
+// TestShell_PublishesOnTheSubscriptionItDecidedOn: if a worker is slow, its effect must not be sent on the next
+// subscription, where it is not valid.
 func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry())
 	sent := pinned{}
@@ -59,10 +59,13 @@ func TestShell_PublishesOnTheSubscriptionItDecidedOn(t *testing.T) {
 	}
 }
 
-// t1 a work is deleted and made again under its name, and informers show the second, t2
-// the hub goes back to where the first is, t3 informers list it: one update from the second
-// to the first. Nobody deleted the second, so it is missing, and a comparison has to look
-// for it.
+// Scenario:
+//
+//	t1: a work is deleted and created again under its name, and informers show the second.
+//	t2: the hub goes back to a state with the first.
+//	t3: informers list it: one update from the second to the first.
+//
+// Result: the second was not deleted, so it is missing, and a comparison has to look for it.
 func TestShell_TreatsReplacedNameInNewListAsMissing(t *testing.T) {
 	m := newMetrics(prometheus.NewRegistry())
 	s := newShell(shellConfig{id: "hub", all: true, log: slog.New(slog.DiscardHandler), metrics: m})

@@ -24,57 +24,53 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Config is what a [Source] is made of.
+// Config holds the dependencies and options of a [Source].
 type Config struct {
-	// ID is the source id: unique per hub, and the name the broker knows this
-	// source by.
+	// ID is the source id. It is unique per hub, and the broker knows this source by it.
 	ID string
-	// Works reaches the hub's ManifestWorks.
+	// Works is the client of the hub's ManifestWorks.
 	Works workversioned.Interface
-	// Metadata reaches the namespace kube-system, and ManagedClusters or
-	// Namespaces where a selector names them.
+	// Metadata reads the namespace kube-system. With a selector it also reads ManagedClusters or Namespaces.
 	Metadata metadata.Interface
-	// ConfigMaps and StateNamespace are where the source keeps its [State]; nil
-	// keeps it in memory.
+	// ConfigMaps and StateNamespace are where the source saves its [core.SavedState]; nil keeps it in memory.
 	ConfigMaps     typedcorev1.ConfigMapsGetter
 	StateNamespace string
-	// Events is where the source tells people what happens to works; nil: nowhere.
+	// Events is where the source writes Events about works; nil: nowhere.
 	Events    typedcorev1.EventsGetter
 	Selection Selection
 	// CleanUp deletes completed works whose ttlSecondsAfterFinished is over.
 	CleanUp bool
-	// Election is how replicas agree on the one that works. The others keep
-	// their caches warm.
+	// Election elects the replica that works. The others keep their caches up to date.
 	Election leader.Election
-	// History brings what the watches and the Lease show of the hub's history; nil: nothing does.
+	// History brings evidence of the watches and the Lease about the hub's history; nil: there is none.
 	History *history.Signal
-	// Leading run beside the works while this replica leads, anew in each life of the hub. One that
-	// ends before that ends the source.
+	// Leading run beside the works while this replica leads, and restart in each hub epoch. If one ends earlier,
+	// the source ends.
 	Leading []taskgroup.Task
-	// Dialer reaches the broker. Changed, which may be nil, is that of session.Config.
+	// Dialer connects to the broker. Changed, which may be nil, is passed to session.Config.
 	Dialer  transport.Dialer
 	Changed <-chan struct{}
-	// Sessions are the metrics of all sessions of the process; nil: the source makes them.
+	// Sessions are the metrics of all sessions of the process; nil: the source creates them.
 	Sessions   *session.Metrics
 	Registerer prometheus.Registerer
 	Health     *telemetry.Health
 	Log        *slog.Logger
 }
 
-// Source carries the works of one hub; see the package comment.
+// Source delivers the works of one hub; see the package comment.
 type Source struct {
 	cfg      Config
 	metrics  *metrics
 	sessions *session.Metrics
-	store    *stateStore // belongs to whoever serves
+	store    *stateStore // used by the leader alone
 
 	synced    atomic.Bool
-	led       atomic.Bool                 // somebody leads, this replica or another
+	led       atomic.Bool                 // a leader is known, this replica or another
 	connected atomic.Pointer[func() bool] // set while this replica leads
 }
 
-// New returns a source that is not running. It fails on a selection that cannot
-// work and on metrics that are registered already.
+// New returns a source that is not running. It fails on a selection that cannot work, and on metrics that are
+// already registered.
 func New(cfg Config) (*Source, error) {
 	if err := cfg.Selection.Validate(); err != nil {
 		return nil, err
@@ -98,7 +94,7 @@ func New(cfg Config) (*Source, error) {
 	})
 	cfg.Health.Add("leader", func() error {
 		if e := cfg.Election; e.Leases != nil && s.synced.Load() && !s.led.Load() {
-			return fmt.Errorf("nobody leads: can the Lease %s/%s be read and written?", e.Namespace, e.Name)
+			return fmt.Errorf("no replica leads: check that the Lease %s/%s can be read and written", e.Namespace, e.Name)
 		}
 		return nil
 	})
@@ -111,9 +107,9 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// Run serves the hub until ctx ends. It returns an error when the hub lacks an
-// API or a permission it needs, and when the leader lease is lost: the process
-// must end then, because another replica may work already.
+// Run serves the hub until ctx ends. It returns an error when the hub lacks an API or a permission that it
+// needs. It also does when the leader Lease is lost: then the process must end, because another replica may
+// already work.
 func (s *Source) Run(ctx context.Context) error {
 	if err := s.preflight(ctx); err != nil {
 		return err
@@ -145,8 +141,8 @@ func (s *Source) lead(ctx context.Context, first *watch) error {
 	})
 }
 
-// serve does the work of the leader: it begins with an empty core, which the
-// informers fill before the session with the broker starts.
+// serve does the work of the leader. It begins with an empty core, which the informers fill before the broker
+// session starts.
 func (s *Source) serve(ctx context.Context, first *watch) error {
 	state, err := query(ctx, s, func() (core.SavedState, error) { return s.store.load(ctx) })
 	if err != nil {
@@ -179,11 +175,10 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 	return err
 }
 
-// lastSave bounds the request with which a leader ends.
+// lastSave limits the last request of a leader.
 const lastSave = 3 * time.Second
 
-// saveLast saves how far the source has come, so that the next one has less to
-// do. It need not succeed.
+// saveLast saves the state, so that the next leader has less to do. It may fail.
 func (s *Source) saveLast(ctx context.Context, sh *shell) {
 	sh.mu.Lock()
 	state, unsaved := sh.core.State()
@@ -198,9 +193,8 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 	}
 }
 
-// preflight finds out what would make the informers wait for ever: an API that
-// is missing, a permission that was not granted. A hub that does not answer is
-// waited for.
+// preflight checks for conditions that would make the informers wait for ever: a missing API, or a missing
+// permission. If the hub does not answer, it waits.
 func (s *Source) preflight(ctx context.Context) error {
 	one := metav1.ListOptions{Limit: 1}
 	_, err := query(ctx, s, func() (any, error) { return s.cfg.Works.WorkV1().ManifestWorks(metav1.NamespaceAll).List(ctx, one) })
@@ -219,8 +213,7 @@ func (s *Source) preflight(ctx context.Context) error {
 	return s.preflightSelection(ctx, one)
 }
 
-// preflightState finds out whether the source will know which hub this is, and
-// how far it had come.
+// preflightState checks whether the source can read the identity of the hub and its saved state.
 func (s *Source) preflightState(ctx context.Context) error {
 	system := s.cfg.Metadata.Resource(namespaces)
 	_, err := query(ctx, s, func() (any, error) { return system.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}) })
@@ -240,8 +233,8 @@ func (s *Source) preflightSelection(ctx context.Context, one metav1.ListOptions)
 	return err
 }
 
-// patience is how long a hub may forbid what it will allow: one that starts
-// knows its roles only after a while.
+// patience is how long a hub may forbid a request that it will allow: a hub that starts reads its roles only
+// after some time.
 const patience = 20 * time.Second
 
 // query repeats a request until the hub answers it.
@@ -259,7 +252,7 @@ func query[T any](ctx context.Context, s *Source, request func() (T, error)) (T,
 			return got, fmt.Errorf("the hub does not let this service account read what it needs (deploy/hub-source/rbac.yaml grants it): %w", err)
 		}
 		if forbidden {
-			s.cfg.Log.Warn("the hub does not let this service account read what it needs: a role is missing (deploy/hub-source/rbac.yaml has them), or the hub has just begun and has not read them yet", "err", err, "delay", delay)
+			s.cfg.Log.Warn("the hub does not let this service account read what it needs. A role is missing (deploy/hub-source/rbac.yaml has them), or the hub has just started and has not read its roles yet", "err", err, "delay", delay)
 		} else {
 			s.cfg.Log.Warn("hub does not answer, waiting for it", "err", err, "delay", delay)
 		}

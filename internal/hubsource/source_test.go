@@ -133,17 +133,17 @@ func TestSource_FindsWhatHappenedWhileItWasDown(t *testing.T) {
 			b.hub.apply(example("c1", name))
 		}
 		b.settle(time.Second)
-		b.hub.setDown(true) // the agent's word arrives, but not at the hub
+		b.hub.setDown(true) // the agent's report arrives at the source, but not at the hub
 		b.hub.remove("manifestworks", "c1/confirmed")
 		if err := s.stop(); err != nil {
 			b.Fatal(err)
 		}
 		b.hub.setDown(false)
 		b.hub.remove("manifestworks", "c1/deleted")
-		a.send("reported", "nobody listened")
+		a.send("reported", "no source was connected")
 		b.source()
 		b.settle(time.Minute)
-		if w := b.shown("c1/reported", 1); w.Status.Conditions[0].Message != "nobody listened" {
+		if w := b.shown("c1/reported", 1); w.Status.Conditions[0].Message != "no source was connected" {
 			b.Errorf("the hub shows %+v", w.Status.Conditions)
 		}
 		for _, name := range []string{"deleted", "confirmed"} {
@@ -248,7 +248,7 @@ func TestSource_ReleasesAClusterWithoutDeletingAnything(t *testing.T) {
 		if err := s.stop(); err != nil {
 			b.Fatal(err)
 		}
-		b.hub.label("managedclusters", "c2", nil) // while nobody looks
+		b.hub.label("managedclusters", "c2", nil) // while no source is running
 		b.source(selected)
 		b.settle(time.Second)
 		if r := b.records(); r != "" {
@@ -304,7 +304,7 @@ func TestSource_ReportsMissingRights(t *testing.T) {
 	}
 }
 
-// A role that somebody forgot is called so, from the first line on.
+// A missing role is reported as such, from the first log line on.
 func TestSource_DistinguishesMissingRoleFromDeadHub(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var lines bytes.Buffer

@@ -11,23 +11,21 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// StateName returns the name of the ConfigMap that keeps the [core.SavedState] of a
-// source.
+// StateName returns the name of the ConfigMap with the [core.SavedState] of a source.
 func StateName(sourceID string) string { return fieldManager + "-" + sourceID }
 
-// stateStore keeps a State in a ConfigMap, or in memory where maps is nil; there
-// without the cursor, for a hub that is restored does not take it back. Its
-// methods are called one at a time.
+// stateStore keeps a SavedState in a ConfigMap, or in memory if maps is nil. In memory it keeps no cursor,
+// because a restore of the hub would not take it back. Its methods are not called concurrently.
 type stateStore struct {
 	maps            typedcorev1.ConfigMapsGetter
 	namespace, name string
 
-	// last is what was read or written last, without a resource version where there was
-	// none; nil when it is not known.
+	// last is the ConfigMap as last read or written, without a resource version if it did not exist. nil: it is
+	// unknown.
 	last *corev1.ConfigMap
 }
 
-// load returns what was saved last, the zero State when nothing was.
+// load returns the saved state, the zero state if there is none.
 func (k *stateStore) load(ctx context.Context) (s core.SavedState, err error) {
 	if k.maps == nil {
 		if k.last != nil {
@@ -50,15 +48,14 @@ func (k *stateStore) load(ctx context.Context) (s core.SavedState, err error) {
 	return s, nil
 }
 
-// version returns the resource version of what is kept now, "" when nothing is.
+// version returns the resource version of the saved state, "" if there is none.
 func (k *stateStore) version(ctx context.Context) (string, error) {
 	s, err := k.load(ctx)
 	return s.Version, err
 }
 
-// save replaces what is there, unless somebody else has changed it since: the
-// error is a conflict then, or that it is not found, and the next save goes by what it
-// finds. It returns the resource version.
+// save replaces the ConfigMap and returns its resource version. It returns Conflict or NotFound if another
+// client changed it; the next save starts from what is there.
 func (k *stateStore) save(ctx context.Context, s core.SavedState) (version string, err error) {
 	if k.maps == nil {
 		k.last = &corev1.ConfigMap{Data: s.Data()}

@@ -20,8 +20,8 @@ func (d *countedDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	return d.Dialer.Dial(ctx)
 }
 
-// TestSource_ReportsNothingBeforeItHasReadTheHub: what it does not know yet looks
-// like what is not there, so it does not even connect.
+// TestSource_ReportsNothingBeforeItHasReadTheHub: a work that is not read yet looks like a missing one, so the
+// source does not connect before.
 func TestSource_ReportsNothingBeforeItHasReadTheHub(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a := b.agent("c1")
@@ -47,7 +47,7 @@ func TestSource_ReportsNothingBeforeItHasReadTheHub(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.held["w"] == nil {
-			b.Error("the agent was told to delete the work")
+			b.Error("the agent received the deletion of the work")
 		}
 	})
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// watch are the informers of a hub. They begin with a list that no cache answered.
+// watch holds the informers of a hub. They begin with a list that no cache answered.
 type watch struct {
 	works    cache.SharedIndexInformer
-	clusters cache.SharedIndexInformer // nil where all namespaces are served
-	over     chan struct{}             // closed when nobody listens any more
+	clusters cache.SharedIndexInformer // nil if all namespaces are served
+	over     chan struct{}             // closed when the epoch is over
 }
 
 func (s *Source) watch() (w *watch, err error) {
@@ -42,8 +42,8 @@ func (s *Source) watch() (w *watch, err error) {
 	return w, nil
 }
 
-// uncached has the first list answered by the present state, not by a cache of the
-// apiserver that may lag.
+// uncached makes the first list return the present state, and not that of a cache of the API server that may
+// lag.
 func uncached(o *metav1.ListOptions) {
 	if o.ResourceVersion == "0" {
 		o.ResourceVersion = ""
@@ -57,7 +57,7 @@ func (w *watch) all() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{w.clusters, w.works} // clusters first
 }
 
-// run runs the informers until nobody listens any more, and returns when ctx ends.
+// run runs the informers until the epoch is over, and returns when ctx ends.
 func (w *watch) run(ctx context.Context) error {
 	listened, end := context.WithCancel(ctx)
 	defer end()
@@ -82,7 +82,7 @@ func (w *watch) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// synced waits until all is read; false when ctx ends before.
+// synced waits until all informers have their first list. It returns false if ctx ends before.
 func (w *watch) synced(ctx context.Context) bool {
 	var synced []cache.InformerSynced
 	for _, i := range w.all() {
@@ -91,8 +91,8 @@ func (w *watch) synced(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
-// live lives the lives of the hub, one after the other: each has informers, those of what runs
-// beside the works too, and a session with the broker of its own. Those of the first run already.
+// live runs the hub epochs, one after the other. Each has its own informers, broker session and tasks beside
+// the works. The informers of the first epoch already run.
 func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
 	for first := true; ; first = false {
 		epoch, lifetime, end := sh.begin(ctx)
@@ -112,8 +112,8 @@ func (s *Source) live(ctx context.Context, sh *shell, w *watch) error {
 	}
 }
 
-// session feeds the core with what the informers of a life show and, once that is
-// all, keeps the session with the broker.
+// session feeds the core from the informers of an epoch. Once all objects are shown, it keeps the session with
+// the broker.
 func (s *Source) session(ctx context.Context, sh *shell, w *watch, epoch int) error {
 	var filled []cache.InformerSynced
 	for _, i := range w.all() {
@@ -125,7 +125,7 @@ func (s *Source) session(ctx context.Context, sh *shell, w *watch, epoch int) er
 		if err != nil {
 			return fmt.Errorf("watch the hub: %w", err)
 		}
-		defer func() { _ = i.RemoveEventHandler(r) }() // fails only for a foreign registration
+		defer func() { _ = i.RemoveEventHandler(r) }() // fails only for a registration of another informer
 		filled = append(filled, r.HasSynced)
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), filled...) {
@@ -147,7 +147,7 @@ func trimmed(o any) (any, error) {
 	return o, nil
 }
 
-// logWatch tells about lists and watches that fail; they are retried.
+// logWatch logs failed lists and watches; they are retried.
 func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
@@ -155,7 +155,7 @@ func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
 	s.cfg.Log.Warn("watch on the hub ended and is started again", "err", err)
 }
 
-// feeding hands objects of one kind to the core, one at a time.
+// feeding passes objects of one kind to the core, one at a time.
 func feeding[T any](s *shell, epoch int, f func(int, T)) func(any) {
 	return func(o any) {
 		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -169,9 +169,8 @@ func feeding[T any](s *shell, epoch int, f func(int, T)) func(any) {
 	}
 }
 
-// workEvents feeds the core with an informer's works. A work that is not in a
-// new list was not necessarily deleted, one of which the hub sent the deletion
-// was.
+// workEvents passes an informer's works to the core. A work that is not in a new list was not necessarily
+// deleted. A work with a delete event of the hub was.
 func (s *shell) workEvents(epoch int) cache.ResourceEventHandler {
 	byID := func(f func(int, types.UID)) func(any) {
 		return feeding(s, epoch, func(round int, w *workv1.ManifestWork) { f(round, w.UID) })
@@ -183,7 +182,7 @@ func (s *shell) workEvents(epoch int) cache.ResourceEventHandler {
 			was, _ := old.(*workv1.ManifestWork)
 			is, _ := o.(*workv1.ManifestWork)
 			if was != nil && is != nil && was.UID != is.UID {
-				missing(old) // deleted and created again while the watch was away, or the hub went back
+				missing(old) // the name was deleted and created again while the watch was broken, or the hub went back
 			}
 			seen(o)
 		},
@@ -197,7 +196,7 @@ func (s *shell) workEvents(epoch int) cache.ResourceEventHandler {
 	}
 }
 
-// clusterEvents feeds the core with the selected clusters.
+// clusterEvents passes the selected clusters to the core.
 func (s *shell) clusterEvents(round int) cache.ResourceEventHandler {
 	byName := func(f func(int, string)) func(any) {
 		return feeding(s, round, func(epoch int, m *metav1.PartialObjectMetadata) { f(epoch, m.Name) })

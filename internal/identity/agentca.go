@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// maxAuthorities bounds the authorities that a hub tells of, in bytes of PEM: some forty
-// certificates.
+// maxAuthorities is the maximum size of the CAs that a hub reports, in bytes of PEM: some forty certificates.
 const maxAuthorities = 64 << 10
 
-// CheckAuthorities returns the certificates in a PEM text that may vouch for somebody: those of CAs
-// that have not ended, in their order. The error is that there is none, or more than 64 KiB of them.
+// CheckAuthorities returns the certificates of CAs in a PEM text that have not expired, in their order. It
+// returns an error if there are none, or more than 64 KiB of them.
 func CheckAuthorities(text []byte, now time.Time) ([]byte, error) {
 	if len(text) > maxCertificates {
 		return nil, fmt.Errorf("%d bytes of certificates are too many: leave at most %d", len(text), maxAuthorities)
@@ -25,24 +24,24 @@ func CheckAuthorities(text []byte, now time.Time) ([]byte, error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		c, err := ReadCertificate(block.Bytes)
 		if block.Type != "CERTIFICATE" || err != nil {
-			continue // x509.CertPool leaves it out of a bundle, too, if it cannot be read
+			continue // x509.CertPool also skips unreadable certificates
 		}
 		if c.BasicConstraintsValid && c.IsCA && now.Before(c.NotAfter) {
-			_ = pem.Encode(&good, &pem.Block{Type: block.Type, Bytes: block.Bytes}) // a Buffer takes everything
+			_ = pem.Encode(&good, &pem.Block{Type: block.Type, Bytes: block.Bytes}) // a Buffer never fails
 		}
 	}
 	switch {
 	case good.Len() == 0:
-		return nil, errors.New("no certificate of a CA that has not ended is in it")
+		return nil, errors.New("it contains no valid CA certificate")
 	case good.Len() > maxAuthorities:
-		return nil, fmt.Errorf("%d bytes of certificates of CAs are too many: leave at most %d, of those that sign and those that signed what has not ended", good.Len(), maxAuthorities)
+		return nil, fmt.Errorf("%d bytes of certificates of CAs are too many: keep at most %d, of the CAs that sign and those whose certificates have not expired", good.Len(), maxAuthorities)
 	}
 	return good.Bytes(), nil
 }
 
-// KeepHubCA makes a file, for Files.HubCA, hold the authorities in a PEM text that may vouch for
-// agents, or removes it where the text is empty. changed: it did not hold them before. The file is for
-// its owner alone and never half written. With an error it is as it was.
+// KeepHubCA writes the CAs in a PEM text to a file for Files.HubCA, or removes the file if text is empty.
+// changed: the content was different. Only the owner may read the file, and it is never half written. On an
+// error it is unchanged.
 func KeepHubCA(file string, text []byte, now time.Time) (changed bool, err error) {
 	had, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -62,9 +61,9 @@ func KeepHubCA(file string, text []byte, now time.Time) (changed bool, err error
 	return true, replace(file, good)
 }
 
-// replace puts a new file in the place of what was there.
+// replace atomically replaces a file.
 func replace(file string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // for its owner alone
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // only the owner may read it
 	if err != nil {
 		return err
 	}
@@ -78,7 +77,7 @@ func replace(file string, text []byte) error {
 	return syncDir(filepath.Dir(file))
 }
 
-// syncDir has names that were changed last.
+// syncDir makes changed names in a directory durable.
 func syncDir(name string) error {
 	d, err := os.Open(name)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestServer_HubCA: what is in the file of agents' authorities lets clients in that the CA does not
-// cover, and vouches for agents alone. It comes, changes and goes without a restart.
+// TestServer_HubCA checks that clients with a certificate of a CA in the file HubCA are accepted, as agents
+// only. The file appears, changes and disappears without a restart.
 func TestServer_HubCA(t *testing.T) {
-	own, sent, now := authority(t, "own"), authority(t, "told"), time.Now()
+	own, sent, now := authority(t, "own"), authority(t, "reported"), time.Now()
 	broker, agent := side{t, t.TempDir()}, side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
 	agent.renew(sent, pki.Request{Role: pki.Agent, Name: "c1"}, own)
@@ -38,7 +38,7 @@ func TestServer_HubCA(t *testing.T) {
 		// Whatever CAs the server names; else none would be shown to it.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
 	})
-	// vouched are the roles for which the present authorities vouch.
+	// verified returns the roles for which the present CAs accept the certificate.
 	verified := func() (roles []Role) {
 		t.Helper()
 		for _, r := range []Role{Agent, Source, Operator, Viewer, Bootstrap, ""} {
@@ -60,28 +60,28 @@ func TestServer_HubCA(t *testing.T) {
 		if changed, err := KeepHubCA(f.HubCA, text, time.Now()); err != nil || changed != want {
 			t.Errorf("kept: %v, %v", changed, err)
 		}
-		// t1 a file is replaced, t2 by another of the same size, within one tick of the file system's clock:
-		// the two look the same. Those who replace it do so minutes apart, as here.
+		// If a file is replaced twice within one tick of the file system's clock, by content of the same size, both
+		// look the same. In production the writes are minutes apart, as here.
 		if err := os.Chtimes(f.HubCA, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 	}
 
-	comes(false, "nobody told of it")
+	comes(false, "the hub has not reported the CA")
 	if a := s.Authorities(); a.All() != a.For(Source) || len(verified()) != 0 {
-		t.Errorf("without that file somebody is vouched for: %v", verified())
+		t.Errorf("without that file the CA signs for: %v", verified())
 	}
 	before := s.Authorities()
 	keep(sent.CertificatePEM(), true)
-	comes(true, "told of it")
+	comes(true, "the hub reports the CA")
 	if got := verified(); !slices.Equal(got, []Role{Agent}) || s.Authorities() == before {
-		t.Errorf("it vouches for %q", got)
+		t.Errorf("it signs for %q", got)
 	}
 	keep(sent.CertificatePEM(), false)
 	keep(authority(t, "next").CertificatePEM(), true)
-	comes(false, "told of another one")
+	comes(false, "the hub reports another CA")
 	keep(slices.Concat(sent.CertificatePEM(), authority(t, "next").CertificatePEM()), true)
-	comes(true, "told of both")
+	comes(true, "the hub reports both CAs")
 	keep(nil, true)
 	keep(nil, false)
 	comes(false, "taken back")
@@ -89,9 +89,9 @@ func TestServer_HubCA(t *testing.T) {
 		t.Error(reported)
 	}
 
-	// A broken file is told of, and what was before stays in use. It is none to start with.
+	// A broken file is reported, and the previous CAs stay in use. At the start it is an error.
 	keep(sent.CertificatePEM(), true)
-	comes(true, "told again")
+	comes(true, "the hub reports the CA again")
 	broker.write("agent-ca.crt", []byte("broken"))
 	comes(true, "the file is broken")
 	if len(reported) != 1 || !strings.Contains(reported[0].Error(), "remove it") {
@@ -102,7 +102,7 @@ func TestServer_HubCA(t *testing.T) {
 	}
 }
 
-// TestCheckAuthorities: of what a hub tells, CAs count that have not ended.
+// TestCheckAuthorities checks that only CAs that have not expired are accepted.
 func TestCheckAuthorities(t *testing.T) {
 	a, now := authority(t, "a"), time.Now()
 	ended, err := pki.NewAuthority("ended", pki.Period{NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)})
@@ -128,8 +128,8 @@ func TestCheckAuthorities(t *testing.T) {
 	}
 }
 
-// TestKeepHubCA: the file is for its owner alone, what cannot be used changes nothing, and nothing
-// else is left in the directory.
+// TestKeepHubCA checks that only the owner may read the file, that unusable text changes nothing, and that no
+// other file is left in the directory.
 func TestKeepHubCA(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	file := filepath.Join(dir, "agent-ca.crt")
@@ -159,7 +159,7 @@ func TestKeepHubCA(t *testing.T) {
 	}
 }
 
-// FuzzCheckAuthorities: whatever is told, what is taken are certificates of CAs, which are taken again.
+// FuzzCheckAuthorities checks that the result is always certificates of CAs, and that it is accepted again.
 func FuzzCheckAuthorities(f *testing.F) {
 	ca, p := issued(f, pki.Request{Role: pki.Agent, Name: "c1"})
 	f.Add(ca)
@@ -177,19 +177,19 @@ func FuzzCheckAuthorities(f *testing.F) {
 	})
 }
 
-// TestServer_AgentCA: what the operator names for agents alone vouches for no other role, also beside
-// what a hub tells. The file has to be there.
+// TestServer_AgentCA checks that the CAs in AgentCA sign for agents only, also beside those that a hub reports.
+// The file must exist.
 func TestServer_AgentCA(t *testing.T) {
-	own, signer, reported := authority(t, "own"), authority(t, "signer"), authority(t, "told")
+	own, signer, reported := authority(t, "own"), authority(t, "signer"), authority(t, "reported")
 	broker := side{t, t.TempDir()}
 	broker.renew(own, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, own)
 	f := broker.files()
-	f.AgentCA, f.HubCA = filepath.Join(broker.dir, "agents.crt"), filepath.Join(broker.dir, "told.crt")
+	f.AgentCA, f.HubCA = filepath.Join(broker.dir, "agents.crt"), filepath.Join(broker.dir, "reported.crt")
 	if _, err := f.Server(func(error) {}); err == nil || !strings.Contains(err.Error(), f.AgentCA) {
 		t.Errorf("a server starts without its file: %v", err)
 	}
 	broker.write("agents.crt", slices.Concat(own.CertificatePEM(), signer.CertificatePEM()))
-	broker.write("told.crt", reported.CertificatePEM())
+	broker.write("reported.crt", reported.CertificatePEM())
 	s, err := f.Server(func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)

@@ -12,54 +12,53 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Driver is what the configuration files of Open Cluster Management's drivers, for gRPC and
-// for MQTT alike, say about TLS, and with keys of our own about a proxy; their types embed it.
-// Data is PEM and wins over the file of the same name.
+// Driver is the TLS part of the configuration files of Open Cluster Management's drivers, for gRPC and for
+// MQTT. It has additional keys of Hawser for a proxy. The drivers' types embed it. Data is PEM and takes
+// precedence over the file of the same name.
 type Driver struct {
-	// CAFile is a PEM file of the CAs that sign the broker's certificate. Without any, those
-	// of the system count.
+	// CAFile is a PEM file of the CAs that sign the broker's certificate. Without it, the system's CAs are used.
 	CAFile string `json:"caFile"`
-	// CAData is the same in the file itself, and wins over caFile.
+	// CAData is the content of such a file. It takes precedence over caFile.
 	CAData []byte `json:"caData"`
 	// ClientCertFile is a PEM file of the client certificate. It is read again when it changes.
 	ClientCertFile string `json:"clientCertFile"`
-	// ClientCertData is the same in the file itself, and wins over clientCertFile.
+	// ClientCertData is the content of such a file. It takes precedence over clientCertFile.
 	ClientCertData []byte `json:"clientCertData"`
 	// ClientKeyFile is a PEM file of its private key.
 	ClientKeyFile string `json:"clientKeyFile"`
-	// ClientKeyData is the same in the file itself, and wins over clientKeyFile.
+	// ClientKeyData is the content of such a file. It takes precedence over clientKeyFile.
 	ClientKeyData []byte `json:"clientKeyData"`
-	// Token is a bearer token, for who has no certificate yet. It is trimmed, and never sent in plaintext
-	// but to this machine.
+	// Token is a bearer token, for clients without a certificate. It is trimmed. It is sent without TLS only to
+	// this machine.
 	Token string `json:"token"`
-	// TokenFile is a file that holds one, read again for each connection. Token wins over it.
+	// TokenFile is a file with a bearer token, read again for each connection. Token takes precedence over it.
 	TokenFile string `json:"tokenFile"`
-	// ProxyURL is the HTTP proxy through which the broker is reached, as http://user:password@proxy.example:3128,
-	// or none. Without it HTTPS_PROXY and NO_PROXY of the environment count.
+	// ProxyURL is the HTTP proxy to the broker, as http://user:password@proxy.example:3128, or none. Without it
+	// HTTPS_PROXY and NO_PROXY of the environment are used.
 	ProxyURL string `json:"proxy"`
-	// ProxyCAFile is a PEM file of the CAs that sign the certificate of a proxy with https://. Without it, those
-	// of the system count.
+	// ProxyCAFile is a PEM file of the CAs that sign the certificate of an https:// proxy. Without it, the system's
+	// CAs are used.
 	ProxyCAFile string `json:"proxyCAFile"`
 }
 
-// OverrideProxy puts what flags say about the proxy, if anything, over what the file says.
+// OverrideProxy applies flags about the proxy; an empty one changes nothing.
 func (d *Driver) OverrideProxy(url, caFile string) {
 	d.ProxyURL, d.ProxyCAFile = cmp.Or(url, d.ProxyURL), cmp.Or(caFile, d.ProxyCAFile)
 }
 
-// HasCert reports whether there is a client certificate.
+// HasCert reports whether a client certificate is configured.
 func (d *Driver) HasCert() bool { return d.ClientCertFile != "" || d.ClientCertData != nil }
 
-// HasKey reports whether there is the key of one.
+// HasKey reports whether a client key is configured.
 func (d *Driver) HasKey() bool { return d.ClientKeyFile != "" || d.ClientKeyData != nil }
 
-// HasToken reports whether there is a bearer token.
+// HasToken reports whether a bearer token is configured.
 func (d *Driver) HasToken() bool { return strings.TrimSpace(d.Token) != "" || d.TokenFile != "" }
 
-// maxToken bounds a token; those of service accounts have about 1 KiB.
+// maxToken is the maximum size of a token in bytes; those of service accounts have about 1 KiB.
 const maxToken = 16 << 10
 
-// Bearer returns the bearer token as data and file are now, "" where none is named.
+// Bearer returns the current bearer token from data or file, "" if none is configured.
 func (d *Driver) Bearer() (string, error) {
 	text := strings.TrimSpace(d.Token)
 	switch {
@@ -82,22 +81,22 @@ func (d *Driver) Bearer() (string, error) {
 	return text, nil
 }
 
-// HasTLS reports whether anything is said about TLS.
+// HasTLS reports whether anything about TLS is configured.
 func (d *Driver) HasTLS() bool {
 	return d.HasCert() || d.HasKey() || d.CAFile != "" || d.CAData != nil
 }
 
-// Files returns the files that are named; ok is false where some of it is data, so that the
-// files alone are not all of it.
+// Files returns the configured files. ok is false if some of it is data, so that the files alone are
+// incomplete.
 func (d *Driver) Files() (f Files, ok bool) {
 	ok = d.CAData == nil && d.ClientCertData == nil && d.ClientKeyData == nil
 	return Files{CA: d.CAFile, Cert: d.ClientCertFile, Key: d.ClientKeyFile}, ok
 }
 
-// CA returns the CAs of the broker, nil for those of the system.
+// CA returns the CAs of the broker, nil for the system's CAs.
 func (d *Driver) CA() ([]byte, error) { return content(d.CAData, d.CAFile) }
 
-// Config returns the TLS configuration as files and data are now.
+// Config returns the TLS configuration from the current files and data.
 func (d *Driver) Config() (*tls.Config, error) {
 	ca, err1 := d.CA()
 	cert, err2 := content(d.ClientCertData, d.ClientCertFile)
@@ -122,7 +121,7 @@ func (d *Driver) Config() (*tls.Config, error) {
 	return c, nil
 }
 
-// content is data, or what the file holds; nil if there is neither.
+// content returns data, or else the content of the file; nil without both.
 func content(data []byte, file string) ([]byte, error) {
 	if data != nil || file == "" {
 		return data, nil
@@ -130,7 +129,7 @@ func content(data []byte, file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// Client is [Files.Client] for what is named and for what is data.
+// Client is [Files.Client] for files and data.
 func (d *Driver) Client(serverName string, onError func(error)) (credentials.TransportCredentials, error) {
 	if f, ok := d.Files(); ok {
 		return f.Client(serverName, onError)
@@ -139,7 +138,7 @@ func (d *Driver) Client(serverName string, onError func(error)) (credentials.Tra
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex // for last
+	var mu sync.Mutex // guards last
 	return &reloading{serverName: serverName, config: func(name string) *tls.Config {
 		mu.Lock()
 		defer mu.Unlock()

@@ -15,31 +15,29 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Files names the PEM files of one side of a connection. Cert and Key belong
-// together: a client may leave both empty, a server needs them.
+// Files names the PEM files of one side of a connection. Cert and Key belong together: a client may leave both
+// empty, a server needs them.
 type Files struct {
 	CA, Cert, Key string
-	// AgentCA and HubCA are for a server: further CAs, which vouch for agents and for no other role.
-	// HubCA are those of which a hub tells. Their file comes and goes, see [KeepHubCA].
+	// AgentCA and HubCA are further CAs of a server. They may sign for agents only. HubCA are the CAs that a hub
+	// reports; that file may appear and disappear, see [KeepHubCA].
 	AgentCA, HubCA string
 }
 
-// stamps are those of CA, Cert, Key, AgentCA and HubCA.
+// stamps are the stamps of CA, Cert, Key, AgentCA and HubCA.
 type stamps [5]fileStamp
 
-// checkEvery bounds how often the files are looked at, whatever storm of
-// handshakes there is.
+// checkEvery is the minimum interval of checks for changed files, for any number of handshakes.
 const checkEvery = 500 * time.Millisecond
 
-// material is what the files held when they were last read.
+// material is the content of the files at the last read.
 type material struct {
 	Authorities
 	cert *tls.Certificate
 }
 
-// loader reads files again when they changed. A file that turns bad keeps the
-// last good material in use and the error is given to onError, once as long as
-// it stays the same.
+// loader reads files again when they change. If a file becomes unusable, the last good material stays in use.
+// The error is passed to onError, once as long as it stays the same.
 type loader struct {
 	files   Files
 	onError func(error)
@@ -49,7 +47,7 @@ type loader struct {
 	checked time.Time
 	stamp   stamps
 	current material
-	err     error // why the files cannot be used as they are now
+	err     error // why the current files cannot be used
 }
 
 type fileStamp struct {
@@ -75,7 +73,7 @@ func (l *loader) get() material {
 	return m
 }
 
-// look returns the material in use, and why it is not what the files hold now.
+// look returns the material in use, and the error of the current files if they differ.
 func (l *loader) look() (material, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +89,7 @@ func (l *loader) look() (material, error) {
 	return l.current, l.err
 }
 
-// reload reads the files if they are others than those in use.
+// reload reads the files if they have changed.
 func (l *loader) reload() error {
 	stamp, err := l.files.stamps()
 	if err == nil && stamp == l.stamp {
@@ -159,10 +157,10 @@ func (f Files) read() (m material, err error) {
 	return m, nil
 }
 
-// withAgentCAs returns own, what is in AgentCA, and what is in HubCA if it is there.
+// withAgentCAs returns own with the CAs in AgentCA, and in HubCA if it exists.
 func (f Files) withAgentCAs(own *x509.CertPool) (all *x509.CertPool, err error) {
 	all = own
-	for name, hint := range map[string]string{f.AgentCA: "put the CA there that signs for clusters", f.HubCA: "remove it, it is made anew when hub-source connects"} {
+	for name, hint := range map[string]string{f.AgentCA: "put the CA there that signs for clusters", f.HubCA: "remove it; it is written again when hub-source connects"} {
 		if name == "" {
 			continue
 		}
@@ -183,9 +181,8 @@ func (f Files) withAgentCAs(own *x509.CertPool) (all *x509.CertPool, err error) 
 	return all, nil
 }
 
-// Client returns the credentials for connections to a server signed by CA (the
-// system's CAs when CA is empty). serverName overrides the name that is
-// verified; empty means the dialled host.
+// Client returns the credentials for connections to a server signed by CA (the system's CAs if CA is empty).
+// serverName overrides the name to verify; empty means the dialled host.
 func (f Files) Client(serverName string, onError func(error)) (credentials.TransportCredentials, error) {
 	l, err := newLoader(f, onError)
 	if err != nil {
@@ -194,7 +191,7 @@ func (f Files) Client(serverName string, onError func(error)) (credentials.Trans
 	return &reloading{config: func(name string) *tls.Config { return l.get().client(name) }, serverName: serverName}, nil
 }
 
-// reloading builds the TLS configuration anew for every handshake.
+// reloading builds a new TLS configuration for every handshake.
 type reloading struct {
 	config     func(serverName string) *tls.Config
 	serverName string
@@ -213,8 +210,8 @@ func (m material) client(serverName string) *tls.Config {
 	return c
 }
 
-// TLS is Client for connections that are not gRPC's, whose credentials ask for HTTP/2: it returns
-// what makes the configuration for the next connection.
+// TLS is Client for connections other than gRPC's, whose credentials negotiate HTTP/2. The returned function
+// makes the configuration of the next connection.
 func (f Files) TLS(onError func(error)) (func() *tls.Config, error) {
 	l, err := newLoader(f, onError)
 	if err != nil {

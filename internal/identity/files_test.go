@@ -103,8 +103,8 @@ func handshake(t *testing.T, client, server credentials.TransportCredentials) (*
 	return r.info.(credentials.TLSInfo).State.VerifiedChains[0][0], nil
 }
 
-// TestFiles_TLS: what is made for the next connection is of the files as they are, and asks for no
-// protocol, which is what a broker of another one would refuse.
+// TestFiles_TLS checks that the configuration of the next connection comes from the current files. It requests
+// no ALPN protocol, because brokers of other protocols would reject that.
 func TestFiles_TLS(t *testing.T) {
 	first, second := authority(t, "first"), authority(t, "second")
 	agent := side{t, t.TempDir()}

@@ -28,9 +28,8 @@ func issued(f *testing.F, req pki.Request) (ca []byte, p pki.Pair) {
 	return a.CertificatePEM(), p
 }
 
-// FuzzFromCertificate: whatever stands in a certificate, nobody becomes an agent
-// but who has the name that OCM gives to agents, and nobody anything else but
-// who the mapping names.
+// FuzzFromCertificate checks that a certificate gives the role agent only with the name that OCM gives to
+// agents, and other roles only by the mapping.
 func FuzzFromCertificate(f *testing.F) {
 	m := Mapping{
 		{CommonName: "hub-east", Role: Source, Name: "east"},
@@ -73,8 +72,7 @@ func FuzzFromCertificate(f *testing.F) {
 	})
 }
 
-// FuzzFiles: whatever is in the files, they are refused or give what a handshake
-// needs.
+// FuzzFiles checks that files with any content are either rejected or usable for a handshake.
 func FuzzFiles(f *testing.F) {
 	ca, p := issued(f, pki.Request{Role: pki.Agent, Name: "c1"})
 	f.Add(ca, p.CertPEM, p.KeyPEM)

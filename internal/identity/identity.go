@@ -1,7 +1,6 @@
-// Package identity says who is at the other end: it turns a verified client
-// certificate into an [Identity], a role and a name, and serves the TLS
-// credentials of every port and connection from files that are read again when
-// they change, so that a renewed certificate or CA needs no restart.
+// Package identity identifies peers. It maps a verified client certificate to an [Identity], a role and a name.
+// It also provides the TLS credentials of every port and connection. They are read from files again when these
+// change, so a renewed certificate or CA needs no restart.
 package identity
 
 import (
@@ -12,8 +11,7 @@ import (
 	"strings"
 )
 
-// Role is what a party is. The authorization table of the broker is written in
-// roles.
+// Role is the role of a client. The broker's authorization table consists of roles.
 type Role string
 
 // The roles.
@@ -22,13 +20,13 @@ const (
 	Source   Role = "source"
 	Operator Role = "operator"
 	Viewer   Role = "viewer"
-	// Bootstrap is who may ask that a cluster joins, by a token, and nothing else. Its name is a
-	// user of the hub: several clusters may share it.
+	// Bootstrap clients have a token, and may only request that a cluster joins. The name is a user of the hub,
+	// which several clusters may share.
 	Bootstrap Role = "bootstrap"
 )
 
-// Identity is a role and a name: the cluster name of an agent, the source id of
-// a source, any name of an operator or viewer, the user name of a bootstrap account.
+// Identity is a role and a name. The name is the cluster name of an agent, the source id of a source, any name
+// of an operator or viewer, or the user name of a bootstrap account.
 type Identity struct {
 	Role Role
 	Name string
@@ -37,34 +35,32 @@ type Identity struct {
 // String returns "role/name", as logs and errors show it.
 func (i Identity) String() string { return string(i.Role) + "/" + i.Name }
 
-// Rule maps certificates to an identity. A certificate matches when its subject
-// has this common name or, where the rule names an organization instead, this
-// organization.
+// Rule maps certificates to an identity. A certificate matches if its subject has this common name or, if the
+// rule has an organization instead, this organization.
 type Rule struct {
-	// CommonName is that of the certificate's subject. A rule has this or organization.
+	// CommonName is the common name of the certificate's subject. A rule has either this or organization.
 	CommonName string `json:"commonName,omitempty"`
-	// Organization is one of the certificate's subject. A rule has this or commonName.
+	// Organization is an organization of the certificate's subject. A rule has either this or commonName.
 	Organization string `json:"organization,omitempty"`
 	// Role is source, operator or viewer. Required.
 	Role Role `json:"role"`
-	// Name is the source id of a source, any name of an operator or viewer. Required.
+	// Name is the source id of a source, or any name of an operator or viewer. Required.
 	Name string `json:"name"`
 
-	// Clusters are those on which a source may have works, by their names. Without these and
-	// clusterPrefixes it may on all.
+	// Clusters are the names of clusters on which a source may have works. Without these and clusterPrefixes it may
+	// use all.
 	Clusters []string `json:"clusters,omitempty"`
-	// ClusterPrefixes are how the names of further clusters begin on which a source may have
-	// works.
+	// ClusterPrefixes are name prefixes of further clusters on which a source may have works.
 	ClusterPrefixes []string `json:"clusterPrefixes,omitempty"`
-	// Quota is how much a source may have.
+	// Quota is the quota of a source.
 	Quota Limits `json:"quota,omitzero"`
 }
 
 // Mapping is a list of rules; the first that matches wins.
 type Mapping []Rule
 
-// Validate reports the first rule that could never work or that would give an
-// agent's identity away: agents come from their certificates' names only.
+// Validate returns an error for the first rule that could never work, or that gives the role agent. Agents are
+// identified by the names in their certificates only.
 func (m Mapping) Validate() error {
 	for i, r := range m {
 		switch {
@@ -82,20 +78,19 @@ func (m Mapping) Validate() error {
 	return nil
 }
 
-// agentPrefix begins the common name of every certificate OCM's registration
-// signs for an agent: system:open-cluster-management:<cluster>[:<agent>].
+// agentPrefix is the prefix of the common name of every certificate that OCM's registration signs for an agent:
+// system:open-cluster-management:<cluster>[:<agent>].
 const agentPrefix = "system:open-cluster-management:"
 
-// UserPrefix begins the names of all users of the hub that are agents of a cluster.
+// UserPrefix returns the prefix of the names of all users of the hub that are agents of a cluster.
 func UserPrefix(cluster string) string { return agentPrefix + cluster + ":" }
 
-// oidCommonName is that of the attribute of a subject.
+// oidCommonName is the OID of the common name.
 var oidCommonName = asn1.ObjectIdentifier{2, 5, 4, 3}
 
-// FromCertificate returns the identity of a verified client certificate. Rules
-// come first; without one, the common name must have the form OCM gives to
-// agents. Of several common names nobody knows which one counts, so they are
-// refused. The error says which subject nobody knows.
+// FromCertificate returns the identity of a verified client certificate. Rules come first. If none matches, the
+// common name must have the form that OCM gives to agents. Several common names are ambiguous, so they are
+// rejected. An error names the subject.
 func (m Mapping) FromCertificate(c *x509.Certificate) (Identity, error) {
 	if err := CheckCommonName(c.Subject); err != nil {
 		return Identity{}, fmt.Errorf("certificate %w", err)

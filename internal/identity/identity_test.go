@@ -70,7 +70,8 @@ func TestMapping_ValidateRefuses(t *testing.T) {
 	}
 }
 
-// TestMapping_OneSourceHasOneReach: which of its certificates it shows must not matter.
+// TestMapping_OneSourceHasOneReach checks that all rules of a source have the same allowed clusters, because
+// any of its certificates may be used.
 func TestMapping_OneSourceHasOneReach(t *testing.T) {
 	one := identity.Rule{CommonName: "a", Role: identity.Source, Name: "hub", ClusterPrefixes: []string{"edge-"}, Quota: identity.Limits{Works: 1}}
 	same, other, wider := one, one, one
@@ -87,8 +88,8 @@ func TestMapping_OneSourceHasOneReach(t *testing.T) {
 	}
 }
 
-// TestCheckAgent: what agents of Open Cluster Management and ours are called is a name, and nothing that a terminal
-// obeys is one.
+// TestCheckAgent checks that names of agents of Open Cluster Management and Hawser are valid, and that terminal
+// control characters are not.
 func TestCheckAgent(t *testing.T) {
 	for _, name := range []string{"a", "x8kq2", "agent1", "klusterlet-work", "9f1c2d3e-0000-4000-8000-000000000000", "Agent_1.example", strings.Repeat("a", 253)} {
 		if err := identity.CheckAgent(name); err != nil {

@@ -14,18 +14,20 @@ import (
 )
 
 const (
-	// maxRequest bounds the PEM of a certificate request, which has 700 bytes usually, and of a private
-	// key; maxCertificates that of several certificates.
+	// maxRequest is the maximum size in bytes of the PEM of a certificate request, which usually has 700, and of a
+	// private key. maxCertificates is that of several certificates.
 	maxRequest, maxCertificates = 16 << 10, 1 << 20
-	// minRSA and maxRSA bound RSA keys: others are guessed, or cost too much. TLS has the same maximum.
-	// maxExponent is the public exponent that almost every key has; larger ones cost up to twenty times as much.
+	// minRSA and maxRSA are the limits of RSA keys in bits: shorter ones can be guessed, longer ones cost too much.
+	// TLS has the same maximum. maxExponent is the public exponent of almost every key; larger ones cost up to
+	// twenty times as much.
 	minRSA, maxRSA, maxExponent = 2048, 8192, 1<<16 + 1
-	// maxShown is how many certificates a peer shows. Each of them may be tried as the issuer of each other one.
+	// maxShown is the maximum number of certificates that a peer may send. Each of them may be tried as the issuer
+	// of each other one.
 	maxShown = 10
 )
 
-// affordable says why a key costs too much to verify anything by it. It computes nothing with the key:
-// one request with an RSA key of 131,072 bits would take from a third of a second to minutes.
+// affordable returns an error if a key costs too much to verify anything. It does not compute with the key. One
+// request with an RSA key of 131,072 bits would take from a third of a second to minutes.
 func affordable(key any) error {
 	k, isRSA := key.(*rsa.PublicKey)
 	switch {
@@ -37,7 +39,7 @@ func affordable(key any) error {
 	return nil
 }
 
-// CheckKey refuses public keys that cost too much, that others may guess, or that clients of TLS cannot use.
+// CheckKey rejects public keys that cost too much, can be guessed, or cannot be used by TLS clients.
 func CheckKey(key any) error {
 	switch k := key.(type) {
 	case *ecdsa.PublicKey:
@@ -55,8 +57,8 @@ func CheckKey(key any) error {
 	return affordable(key)
 }
 
-// ReadRequest reads the PEM of exactly one certificate request, which has to be signed by its own key.
-// Size and key are judged before the signature is.
+// ReadRequest reads the PEM of exactly one certificate request, which must be signed by its own key. Size and
+// key are checked before the signature.
 func ReadRequest(text []byte) (*x509.CertificateRequest, error) {
 	if len(text) > maxRequest {
 		return nil, fmt.Errorf("it has %d bytes, more than %d", len(text), maxRequest)
@@ -78,7 +80,7 @@ func ReadRequest(text []byte) (*x509.CertificateRequest, error) {
 	return r, nil
 }
 
-// CheckCommonName refuses a subject with several common names: each reader would read another one.
+// CheckCommonName rejects a subject with several common names, because readers choose different ones.
 func CheckCommonName(subject pkix.Name) error {
 	names := 0
 	for _, n := range subject.Names {
@@ -92,7 +94,7 @@ func CheckCommonName(subject pkix.Name) error {
 	return nil
 }
 
-// ReadCertificate reads a certificate whose key does not cost too much.
+// ReadCertificate reads a certificate, and rejects one whose key costs too much.
 func ReadCertificate(der []byte) (*x509.Certificate, error) {
 	c, err := x509.ParseCertificate(der)
 	if err == nil {
@@ -104,8 +106,8 @@ func ReadCertificate(der []byte) (*x509.Certificate, error) {
 	return c, nil
 }
 
-// ReadPool reads a PEM bundle of authorities. What is no certificate is left out; one whose key costs too
-// much is an error, and so is a bundle without any.
+// ReadPool reads a PEM bundle of CAs, and skips what is not a certificate. It returns an error for a key that
+// costs too much, and for a bundle without certificates.
 func ReadPool(text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	return pool, addTo(pool, text)
@@ -121,7 +123,7 @@ func addTo(pool *x509.CertPool, text []byte) error {
 	return nil
 }
 
-// checkCertificates judges the size of a PEM text, and the keys of all certificates in it.
+// checkCertificates checks the size of a PEM text, and the keys of all certificates in it.
 func checkCertificates(text []byte) error {
 	if len(text) > maxCertificates {
 		return fmt.Errorf("%d bytes of certificates are too many: leave at most %d", len(text), maxCertificates)
@@ -138,7 +140,7 @@ func checkCertificates(text []byte) error {
 	return nil
 }
 
-// ReadPair is [tls.X509KeyPair] for certificates whose keys do not cost too much.
+// ReadPair is [tls.X509KeyPair], and rejects certificates whose keys cost too much.
 func ReadPair(certs, key []byte) (tls.Certificate, error) {
 	if len(key) > maxRequest {
 		return tls.Certificate{}, fmt.Errorf("the private key has %d bytes of PEM, more than %d", len(key), maxRequest)
@@ -149,7 +151,7 @@ func ReadPair(certs, key []byte) (tls.Certificate, error) {
 	return tls.X509KeyPair(certs, key)
 }
 
-// CheckShown judges the certificates that a peer showed, before any of them is tried as the issuer of another.
+// CheckShown checks the certificates of a peer, before any of them is tried as the issuer of another.
 func CheckShown(shown []*x509.Certificate) error {
 	if len(shown) > maxShown {
 		return fmt.Errorf("the peer shows %d certificates, at most %d are looked at", len(shown), maxShown)

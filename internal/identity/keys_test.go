@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/hugekey"
 )
 
-// dearCases are keys that nobody should compute with, by what is said of them.
+// dearCases are keys that must not be used in computations, by their error.
 var dearCases = map[string]*rsa.PublicKey{
 	"has 131072 bits": hugeKey(131072, 65537), "has 8200 bits": hugeKey(8200, 3), "exponent 2147483647": hugeKey(2048, hugekey.Dear),
 }
@@ -33,8 +33,8 @@ func hugeKey(bits, exponent int) *rsa.PublicKey {
 	return k
 }
 
-// TestReaders_JudgeBeforeTheyCompute: each reader of what a peer gives refuses keys that cost too much,
-// and says which. By the time it would take to compute with one of them the test would fail.
+// TestReaders_JudgeBeforeTheyCompute checks that each reader of a peer's data rejects expensive keys, with the
+// reason. A computation with such a key would make the test time out.
 func TestReaders_JudgeBeforeTheyCompute(t *testing.T) {
 	dir, good := t.TempDir(), authority(t, "good")
 	file := func(name string, b []byte) string {
@@ -95,7 +95,7 @@ func TestReaders_JudgeBeforeTheyCompute(t *testing.T) {
 	}
 }
 
-// TestReadRequest_Keys: of what strangers ask for, keys that may be guessed are refused too.
+// TestReadRequest_Keys checks that keys that can be guessed are rejected in requests.
 func TestReadRequest_Keys(t *testing.T) {
 	curve := func(c elliptic.Curve) any { k, _ := ecdsa.GenerateKey(c, rand.Reader); return k }
 	bits := func(n int) any { k, _ := rsa.GenerateKey(rand.Reader, n); return k }
@@ -125,8 +125,8 @@ func TestReadRequest_Keys(t *testing.T) {
 	}
 }
 
-// FuzzReadRequest: whatever is sent, a request that is taken has one name at most once it was checked, and
-// a key that nobody guesses and that costs little.
+// FuzzReadRequest checks that an accepted request has one common name at most after CheckCommonName, and a key
+// that is neither weak nor expensive.
 func FuzzReadRequest(f *testing.F) {
 	for _, k := range dearCases {
 		text, err := hugekey.Request(pkix.Name{CommonName: "x"}, k)

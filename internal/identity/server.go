@@ -14,21 +14,20 @@ import (
 	"github.com/hawser-io/hawser/internal/earliest"
 )
 
-// Server is the TLS of a listening port, read again when its files change.
-// Methods may be called concurrently.
+// Server is the TLS of a listening port. It is read again when its files change. Methods may be called
+// concurrently.
 type Server struct {
 	credentials.TransportCredentials
 
 	config *tls.Config
 	loader *loader
-	// chains are those of handshakes under way, by the peer's certificate.
+	// chains are the verified chains of running handshakes, by the peer's certificate.
 	chains sync.Map
 }
 
-// Server returns the credentials of a listening port. Clients may come without
-// a certificate (they then have no identity); one that is shown must be signed
-// by CA, AgentCA or HubCA. onError hears of files that changed into something unusable; it is
-// called from handshakes and from the methods of the result, and must not block.
+// Server returns the credentials of a listening port. Clients may connect without a certificate, and then have
+// no identity. A certificate must be signed by CA, AgentCA or HubCA. onError is called when changed files
+// cannot be used, from handshakes and from the methods of the result. It must not block.
 func (f Files) Server(onError func(error)) (*Server, error) {
 	if f.CA == "" || f.Cert == "" {
 		return nil, errors.New("tls: a server needs a certificate, its key and the CA of its clients")
@@ -40,26 +39,29 @@ func (f Files) Server(onError func(error)) (*Server, error) {
 	return l.server(), nil
 }
 
-// offer is the configuration that follows from what the files held.
+// offer is a configuration and the material that it was made from.
 type offer struct {
 	material
 	config *tls.Config
 }
 
 func (l *loader) server() *Server {
-	// A session that is resumed is not verified again: t1 a client keeps a ticket,
-	// t2 its CA is taken out, t3 the ticket would let it in.
+	// Scenario:
+	//   t1: a client keeps a session ticket.
+	//   t2: its CA is removed.
+	//   t3: the client resumes the session, which is not verified again.
+	// Result: tickets are disabled.
 	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "mqtt", "http/1.1"}, SessionTicketsDisabled: true}
 	s := &Server{loader: l}
 	outer := config.Clone()
-	var last atomic.Pointer[offer] // every connection keeps its configuration, so they share one
+	var last atomic.Pointer[offer] // connections keep their configuration, so they share one
 	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m := l.get()
 		if o := last.Load(); o != nil && o.material == m {
 			return o.config, nil
 		}
 		c := config.Clone()
-		// Verified by crypto/tls, a hundred certificates of a peer could be tried as issuers, for a second.
+		// With the verification of crypto/tls, a peer could have a hundred certificates tried as issuers, for a second.
 		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.RequestClientCert
 		c.VerifyConnection = func(state tls.ConnectionState) error { return s.verify(state.PeerCertificates, m.all) }
 		last.Store(&offer{material: m, config: c})
@@ -69,7 +71,8 @@ func (l *loader) server() *Server {
 	return s
 }
 
-// verify keeps the chains of a peer that shows certificates; the error is that there are none.
+// verify stores the verified chains of a peer with certificates. It returns an error if there is no valid
+// chain.
 func (s *Server) verify(shown []*x509.Certificate, authorities *x509.CertPool) error {
 	if len(shown) == 0 {
 		return nil
@@ -82,8 +85,8 @@ func (s *Server) verify(shown []*x509.Certificate, authorities *x509.CertPool) e
 	return nil
 }
 
-// ServerHandshake implements credentials.TransportCredentials. What is spoken may be left
-// open, for a plain MQTT client agrees upon nothing.
+// ServerHandshake implements credentials.TransportCredentials. ALPN is optional, because a simple MQTT client
+// does not use it.
 func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn := tls.Server(raw, s.config)
 	err := conn.Handshake() //nolint:noctx // whoever serves sets a deadline
@@ -101,15 +104,15 @@ func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	}, nil
 }
 
-// Authorities are the CAs of a port's clients. They are equal (==) as long as the
-// files of the port do not change. The zero value has none.
+// Authorities are the CAs of a port's clients. They are equal (==) as long as the files of the port do not
+// change. The zero value has none.
 type Authorities struct{ all, own *x509.CertPool }
 
-// All returns those by which a handshake succeeds.
+// All returns the CAs that handshakes accept.
 func (a Authorities) All() *x509.CertPool { return a.all }
 
-// For returns those that vouch for clients of a role. What a hub tells of vouches for
-// agents alone: who has taken a hub over must not be able to make an operator.
+// For returns the CAs that may sign for clients of a role. Those that a hub reports may sign for agents only:
+// an attacker who controls a hub must not be able to create an operator.
 func (a Authorities) For(r Role) *x509.CertPool {
 	if r == Agent {
 		return a.all
@@ -117,8 +120,9 @@ func (a Authorities) For(r Role) *x509.CertPool {
 	return a.own
 }
 
-// IssuedAt returns when the certificate of an agent was issued, which is the first of those that it
-// showed. An authority that a hub tells of is Open Cluster Management's, which does not say it.
+// IssuedAt returns the issue time of an agent's certificate, which is the first one of shown. A CA that only
+// the hub reports belongs to Open Cluster Management, whose certificates do not contain the time; for these it
+// is estimated.
 func (a Authorities) IssuedAt(shown []*x509.Certificate, now time.Time) time.Time {
 	at, reported := earliest.IssuedAt(shown[0])
 	if reported || a.own == a.all {
@@ -130,19 +134,17 @@ func (a Authorities) IssuedAt(shown []*x509.Certificate, now time.Time) time.Tim
 	return at
 }
 
-// Authorities returns the CAs that count at this moment: others after each change of
-// the files.
+// Authorities returns the current CAs. They differ after each change of the files.
 func (s *Server) Authorities() Authorities { return s.loader.get().Authorities }
 
-// Check returns nil when clients are shown a certificate that is valid at this
-// moment, as far as its dates go; else why not.
+// Check returns nil if the certificate for clients is valid now by its dates, else the reason.
 func (s *Server) Check() error { return s.loader.valid() }
 
-// End is when the certificate ends that clients are shown.
+// End returns the expiry of the certificate for clients.
 func (s *Server) End() time.Time { return s.loader.get().cert.Leaf.NotAfter }
 
-// EndOf is when the last of these chains ends, each with the first of its
-// certificates. Without a chain it is the zero time.
+// EndOf returns when the last of these chains expires. A chain expires with the first of its certificates.
+// Without a chain it returns the zero time.
 func EndOf(chains [][]*x509.Certificate) (end time.Time) {
 	for _, chain := range chains {
 		first := chain[0].NotAfter
@@ -158,14 +160,14 @@ func EndOf(chains [][]*x509.Certificate) (end time.Time) {
 	return end
 }
 
-// Covers returns until when these CAs vouch for a client that showed some
-// certificates, its own first, or why they do not.
+// Covers verifies the certificates of a client, leaf first, with these CAs. It returns their expiry, or an
+// error.
 func Covers(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) (end time.Time, err error) {
 	chains, err := chainsOf(authorities, shown, now)
 	return EndOf(chains), err
 }
 
-// chainsOf judges what a client showed, and verifies it then.
+// chainsOf checks the certificates of a client, and then verifies them.
 func chainsOf(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) ([][]*x509.Certificate, error) {
 	if err := CheckShown(shown); err != nil {
 		return nil, err

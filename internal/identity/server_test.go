@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestServer_NothingIsResumed: who keeps a ticket is verified again, so that a CA
-// that is taken out lets nobody in any more.
+// TestServer_NothingIsResumed checks that a client with a session ticket is verified again, so that a removed
+// CA has no effect any more.
 func TestServer_NothingIsResumed(t *testing.T) {
 	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
 	d := side{t, t.TempDir()}
@@ -162,7 +162,7 @@ func (c *breaksOff) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// TestServer_Check: a port knows when its own certificate is no good.
+// TestServer_Check checks that a port detects an invalid certificate of its own.
 func TestServer_Check(t *testing.T) {
 	now := time.Now()
 	d := side{t, t.TempDir()}
@@ -185,7 +185,7 @@ func TestServer_Check(t *testing.T) {
 	}
 }
 
-// TestEndOf: of a chain the first end counts, of several chains the last.
+// TestEndOf checks that a chain expires with its first certificate, and several chains with the last one.
 func TestEndOf(t *testing.T) {
 	at := func(hour int) *x509.Certificate {
 		return &x509.Certificate{NotAfter: time.Unix(int64(hour)*3600, 0)}
@@ -202,7 +202,7 @@ func TestEndOf(t *testing.T) {
 	}
 }
 
-// TestCovers: as a handshake would.
+// TestCovers checks that Covers verifies as a handshake does.
 func TestCovers(t *testing.T) {
 	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
 	shown := func(role pki.Role, hosts ...string) []*x509.Certificate {
@@ -258,8 +258,8 @@ func selfSigned(t *testing.T, subject pkix.Name) *x509.Certificate {
 	return c
 }
 
-// TestFromCertificate_SeveralNames: nobody chooses who to be by a second common
-// name; of several organizations the first rule that matches counts.
+// TestFromCertificate_SeveralNames checks that a second common name cannot select the identity. With several
+// organizations the first matching rule wins.
 func TestFromCertificate_SeveralNames(t *testing.T) {
 	name := func(cn string) pkix.AttributeTypeAndValue {
 		return pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: cn}

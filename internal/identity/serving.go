@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// Serving is the certificate of an HTTPS port, read again when its files change.
-// Methods may be called concurrently.
+// Serving is the certificate of an HTTPS port. It is read again when its files change. Methods may be called
+// concurrently.
 type Serving struct{ loader *loader }
 
-// Serving returns the certificate in Cert and Key. With a CA, clients have to show
-// a certificate that it has signed. The files need not be there yet: until they are,
-// handshakes fail, and Check says why. onError hears of files that cannot be used; it is called from handshakes
-// and from Check, and must not block.
+// Serving returns the certificate in Cert and Key. With a CA, clients must have a certificate that it has
+// signed. The files may be missing at first: until they exist, handshakes fail, and Check returns the reason.
+// onError is called when files cannot be used, from handshakes and from Check. It must not block.
 func (f Files) Serving(onError func(error)) (*Serving, error) {
 	if f.Cert == "" || f.Key == "" {
 		return nil, errors.New("tls: an HTTPS port needs a certificate and its key")
@@ -24,7 +23,7 @@ func (f Files) Serving(onError func(error)) (*Serving, error) {
 
 // TLS returns the configuration of the port.
 func (s *Serving) TLS() *tls.Config {
-	// A session that is resumed is not verified again, see [Files.Server].
+	// A resumed session is not verified again, see [Files.Server].
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.loader.certificate() },
@@ -45,11 +44,10 @@ func (s *Serving) TLS() *tls.Config {
 	return outer
 }
 
-// Check returns nil when clients are shown a certificate that is valid at this
-// moment, as far as its dates go; else why not.
+// Check returns nil if the certificate for clients is valid now by its dates, else the reason.
 func (s *Serving) Check() error { return s.loader.valid() }
 
-// valid returns nil when the certificate in use is valid at this moment.
+// valid returns nil if the certificate in use is valid now.
 func (l *loader) valid() error {
 	cert, err := l.certificate()
 	if err != nil {
@@ -67,7 +65,7 @@ func (l *loader) valid() error {
 
 func (l *loader) certificate() (*tls.Certificate, error) {
 	m, err := l.look()
-	if m.cert != nil { // what a file holds now does not count as long as there is one
+	if m.cert != nil { // an error of the current files does not matter then
 		return m.cert, nil
 	}
 	return nil, err

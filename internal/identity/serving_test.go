@@ -56,8 +56,8 @@ func (s side) own() Files {
 	return f
 }
 
-// With a CA the port is for clients that it has signed, and for who is new in its
-// file from then on.
+// TestServing_ClientsOfACA checks that a port with a CA accepts only clients with a certificate of that CA, and
+// of a CA added to its file later.
 func TestServing_ClientsOfACA(t *testing.T) {
 	a, b, d, now := authority(t, "a"), authority(t, "b"), side{t, t.TempDir()}, time.Now()
 	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"localhost"}}, a)
@@ -77,11 +77,11 @@ func TestServing_ClientsOfACA(t *testing.T) {
 			}
 			config.Certificates = []tls.Certificate{cert}
 		}
-		go func() { _, _ = io.Copy(io.Discard, tls.Client(c, config)) }() // it hears that it is refused
+		go func() { _, _ = io.Copy(io.Discard, tls.Client(c, config)) }() // it reads the rejection
 		defer p.Close()
 		return tls.Server(p, s.TLS()).HandshakeContext(t.Context())
 	}
-	for name, by := range map[string]*pki.Authority{"nobody": nil, "another CA": b} {
+	for name, by := range map[string]*pki.Authority{"no CA": nil, "another CA": b} {
 		if err := calls(by); err == nil {
 			t.Errorf("a client of %s is let in", name)
 		}

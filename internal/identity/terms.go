@@ -8,22 +8,23 @@ import (
 	"strings"
 )
 
-// Limits bound what there may be; 0 is the default.
+// Limits are the limits of a quota; 0 is the default.
 type Limits struct {
-	// Works is how many there may be; 0 is the default.
+	// Works is the maximum number of works; 0 is the default.
 	Works int64 `json:"works,omitempty"`
-	// Bytes is how many their specs may have together; 0 is the default.
+	// Bytes is the maximum size of their specs together; 0 is the default.
 	Bytes int64 `json:"bytes,omitempty"`
-	// Clusters is on how many clusters a source may have works; 0 is the default. Only in the quota of a source.
+	// Clusters is the maximum number of clusters with works of a source; 0 is the default. Only in the quota of a
+	// source.
 	Clusters int64 `json:"clusters,omitempty"`
 }
 
-// Or returns l, with the limits of def where it has none.
+// Or returns l, with the limits of def where l has 0.
 func (l Limits) Or(def Limits) Limits {
 	return Limits{Works: cmp.Or(l.Works, def.Works), Bytes: cmp.Or(l.Bytes, def.Bytes), Clusters: cmp.Or(l.Clusters, def.Clusters)}
 }
 
-// Validate reports a limit that nobody can mean.
+// Validate returns an error for a negative limit.
 func (l Limits) Validate() error {
 	if min(l.Works, l.Bytes, l.Clusters) < 0 {
 		return errors.New("a quota is negative: use a positive number, or leave it out for the default")
@@ -31,21 +32,21 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// AllowedClusters is where a source may have works; the zero value is everywhere.
+// AllowedClusters are the clusters on which a source may have works. The zero value means all.
 type AllowedClusters struct{ Clusters, Prefixes []string }
 
-// Reach returns that of the rule's source.
+// Reach returns the allowed clusters of the rule's source.
 func (r Rule) Reach() AllowedClusters {
 	return AllowedClusters{Clusters: r.Clusters, Prefixes: r.ClusterPrefixes}
 }
 
-// Covers reports whether a cluster is within reach.
+// Covers reports whether a cluster is allowed.
 func (r AllowedClusters) Covers(cluster string) bool {
 	return len(r.Clusters)+len(r.Prefixes) == 0 || slices.Contains(r.Clusters, cluster) ||
 		slices.ContainsFunc(r.Prefixes, func(p string) bool { return strings.HasPrefix(cluster, p) })
 }
 
-// validateLimits says what is wrong with where the source of rule i may have works, and how many.
+// validateLimits returns what is wrong with the allowed clusters or the quota of rule i.
 func (m Mapping) validateLimits(i int) error {
 	r := m[i]
 	if r.Role != Source && (len(r.Clusters)+len(r.ClusterPrefixes) > 0 || r.Quota != Limits{}) {
@@ -63,7 +64,7 @@ func (m Mapping) validateLimits(i int) error {
 	return nil
 }
 
-// validate reports what no cluster can be called.
+// validate returns an error for names and prefixes that no cluster can have.
 func (r AllowedClusters) validate() error {
 	for _, c := range r.Clusters {
 		if err := CheckCluster(c); err != nil {
@@ -71,7 +72,7 @@ func (r AllowedClusters) validate() error {
 		}
 	}
 	for _, p := range r.Prefixes {
-		// With a letter more a prefix that ends in "-" is a name.
+		// A prefix that ends in "-" is valid with one more letter.
 		if err := CheckCluster(p + "a"); p == "" || err != nil {
 			return fmt.Errorf("clusterPrefixes: no cluster has a name that begins with %q", p)
 		}
@@ -79,12 +80,12 @@ func (r AllowedClusters) validate() error {
 	return nil
 }
 
-// maxClusterName is the length of the longest label of RFC 1123, maxAgentName what leaves room for the
-// cluster in a common name that etcd and clients show.
+// maxClusterName is the maximum length of a label of RFC 1123. maxAgentName leaves space for the cluster in a
+// common name that etcd and clients show.
 const maxClusterName, maxAgentName = 63, 253
 
-// CheckCluster says why nothing can be called so that Open Cluster Management calls a
-// ManagedCluster: its name is that of a namespace, a label of RFC 1123.
+// CheckCluster returns an error if name cannot be the name of a ManagedCluster. It is also the name of a
+// namespace, so it must be a label of RFC 1123.
 func CheckCluster(name string) error {
 	alphanumeric := func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
 	ok := name != "" && len(name) <= maxClusterName && alphanumeric(name[0]) && alphanumeric(name[len(name)-1])
@@ -98,8 +99,8 @@ func CheckCluster(name string) error {
 		name, maxClusterName)
 }
 
-// CheckAgent says why no agent is called so. What is printed of it is text: a name has the characters of a
-// label's value, whatever the certificate says.
+// CheckAgent returns an error if name cannot be the name of an agent. A valid name has only the characters of a
+// label value, so it can be printed, whatever the certificate contains.
 func CheckAgent(name string) error {
 	alphanumeric := func(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 	ok := name != "" && len(name) <= maxAgentName && alphanumeric(name[0]) && alphanumeric(name[len(name)-1])

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// lookEvery is how often a Watch looks at its files. It is longer than checkEvery, see look.
+	// lookEvery is the interval in which a Watch checks its files. It is longer than checkEvery, see look.
 	lookEvery = 2 * time.Second
-	// warnEvery is how often the log warns of one certificate.
+	// warnEvery is the interval of log warnings about one certificate.
 	warnEvery = 24 * time.Hour
-	// nearEnd is the part of its life in which a certificate is near its end: the last fifth.
+	// nearEnd is the divisor of the lifetime: warnings begin in the last fifth.
 	nearEnd = 5
 )
 
@@ -33,60 +33,66 @@ const (
 var notAfter = prometheus.NewDesc("hawser_certificate_not_after_timestamp_seconds",
 	"When the first certificate expires, in Unix time.", []string{"kind"}, nil)
 
-// WatchConfig says what a [Watch] looks at.
+// WatchConfig is the configuration of a [Watch].
 type WatchConfig struct {
-	// Read returns the certificates and CAs of the party as they are configured now.
+	// Read returns the current certificates and CAs of the program.
 	Read func() (Driver, error)
-	// Also are other files that decide how an attempt to connect ends.
+	// Also are other files that decide whether a connection can be made.
 	Also []string
-	// Own says where a certificate of the party is that no file has, and its life; where is ""
-	// while there is none. Whoever renews it has a metric of its own. May be nil.
+	// Own returns the location and the period of a certificate of the program that is in no file; where is "" while
+	// there is none. The part that renews it has a metric of its own. May be nil.
 	Own func() (where string, begin, end time.Time)
 	Log *slog.Logger
 	// Registry gets the metric.
 	Registry prometheus.Registerer
 }
 
-// Watch looks at the files of a party's identity. It says when they have changed, and warns
-// of a certificate that is near its end: in the log once a day, by a metric, and in Check.
-// Create it with [NewWatch]. Methods may be called concurrently.
+// Watch checks the files of a program's identity. It reports changes of the files. It warns of a certificate
+// that expires soon: in the log once a day, by a metric, and in Check. Create it with [NewWatch]. Methods may
+// be called concurrently.
 type Watch struct {
 	cfg     WatchConfig
 	changed taskgroup.Bell
 
-	// Of Run alone. told is when the log warned last, by what it was about.
+	// Only Run uses these. reported is the time of the last warning in the log, by its subject.
 	files       []string
 	known, seen []fileStamp
 	reported    map[string]time.Time
 
 	mu   sync.Mutex
-	ends map[string]ending // by what it is of: "own" or "ca"
-	err  error             // why they are not known as they are now
+	ends map[string]ending // by subject: "own" or "ca"
+	err  error             // why the current ones are unknown
 }
 
-// ending is the certificate that ends first, of a file or of data.
+// ending is the certificate of a file or of data that expires first.
 type ending struct {
 	file       string // or the key of the data
 	begin, end time.Time
 }
 
-// NewWatch returns a watch of the files as they are. Create it before anything else reads
-// them. Otherwise: t1 somebody reads a file, t2 it changes, t3 the watch looks for the first
-// time, therefore nobody hears of the change. Files that cannot be used are no error here, but
-// one of Check.
+// NewWatch returns a watch of the current files. Create it before anything else reads them. Unusable files are
+// no error here, but an error of Check.
+//
+// Scenario:
+//
+//	t1: another part reads a file.
+//	t2: the file changes.
+//	t3: the watch checks it for the first time.
+//
+// Result: the change would not be reported if the watch were created after t1.
 func NewWatch(c WatchConfig) (*Watch, error) {
 	w := &Watch{cfg: c, changed: taskgroup.NewBell(), reported: map[string]time.Time{}}
 	w.read()
 	w.known = stampsOf(w.files)
 	w.seen = w.known
-	w.read() // what the stamps are of, or newer
+	w.read() // as new as the stamps, or newer
 	return w, c.Registry.Register(w)
 }
 
-// Changed gets a value when files have changed.
+// Changed returns a channel that gets a value when files have changed.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Run looks at the files until ctx ends.
+// Run checks the files until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	w.warn(ctx, time.Now())
 	taskgroup.Every(ctx, lookEvery, func() {
@@ -96,8 +102,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// look tells of a change at the second look that finds it: then nobody is writing any more,
-// and whoever reads the files again only every 500 ms has them as they are now.
+// look reports a change at the second check that finds it. Then the write is over, and loaders that check every
+// 500 ms have the new files.
 func (w *Watch) look(ctx context.Context) {
 	stamps := stampsOf(w.files)
 	if slices.Equal(stamps, w.known) || !slices.Equal(stamps, w.seen) {
@@ -110,21 +116,21 @@ func (w *Watch) look(ctx context.Context) {
 		w.known = stampsOf(w.files)
 		w.seen = w.known
 	}
-	w.cfg.Log.InfoContext(ctx, "files have changed by which this party is known", "files", w.files)
+	w.cfg.Log.InfoContext(ctx, "files of this program's identity have changed", "files", w.files)
 	w.changed.Ring()
 }
 
 func stampsOf(files []string) []fileStamp {
 	stamps := make([]fileStamp, len(files))
 	for i, name := range files {
-		if st, err := os.Stat(name); err == nil { // a file that is not there is one that changes when it comes
+		if st, err := os.Stat(name); err == nil { // a missing file changes when it appears
 			stamps[i] = fileStamp{modified: st.ModTime(), size: st.Size()}
 		}
 	}
 	return stamps
 }
 
-// read finds out when the certificates end. Where that fails, what was found before counts.
+// read determines the expiry of the certificates. On an error the previous result stays.
 func (w *Watch) read() {
 	d, err := w.cfg.Read()
 	var ends map[string]ending
@@ -139,7 +145,7 @@ func (w *Watch) read() {
 	}
 }
 
-// ends returns which certificates end first. Without a file, and without data, there is none.
+// ends returns the certificates that expire first. Without a file and without data the result is empty.
 func (d *Driver) ends() (map[string]ending, error) {
 	all := map[string]ending{}
 	for _, c := range []struct {
@@ -168,7 +174,7 @@ func (d *Driver) ends() (map[string]ending, error) {
 	return all, nil
 }
 
-// first takes the period of the certificate that ends first.
+// first sets the period of the certificate that expires first.
 func (e *ending) first(text []byte) error {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -176,7 +182,7 @@ func (e *ending) first(text []byte) error {
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			continue // x509.CertPool leaves it out of a bundle, too
+			continue // x509.CertPool also skips it
 		}
 		if e.end.IsZero() || c.NotAfter.Before(e.end) {
 			e.begin, e.end = c.NotBefore, c.NotAfter
@@ -188,7 +194,7 @@ func (e *ending) first(text []byte) error {
 	return nil
 }
 
-// warning returns what to say of a certificate that is near its end, "" if it is not.
+// warning returns the warning about a certificate that expires soon, "" if it does not.
 func (e *ending) warning(of string, now time.Time) string {
 	left := e.end.Sub(now)
 	if left > e.end.Sub(e.begin)/nearEnd {
@@ -205,7 +211,7 @@ func (e *ending) warning(of string, now time.Time) string {
 	return fmt.Sprintf("%s in %s ends in %s, at %s: %s", what, e.file, inDays(left), end, do)
 }
 
-// inDays says a time as people plan it.
+// inDays returns a duration in days, or below two days as a Go duration.
 func inDays(d time.Duration) string {
 	if days := int(d / (24 * time.Hour)); days >= 2 {
 		return fmt.Sprintf("%d days", days)
@@ -213,7 +219,7 @@ func inDays(d time.Duration) string {
 	return d.Truncate(time.Minute).String()
 }
 
-// endings returns which certificates end first. w.mu is held.
+// endings returns the certificates that expire first. w.mu is held.
 func (w *Watch) endings() map[string]ending {
 	if w.cfg.Own == nil {
 		return w.ends
@@ -228,7 +234,7 @@ func (w *Watch) endings() map[string]ending {
 	return ends
 }
 
-// warnings returns what there is to say at this moment.
+// warnings returns the current warnings.
 func (w *Watch) warnings(now time.Time) (all map[string]string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,19 +247,19 @@ func (w *Watch) warnings(now time.Time) (all map[string]string, err error) {
 	return all, w.err
 }
 
-// warn has the log say it once a day.
+// warn logs the warnings, each once a day.
 func (w *Watch) warn(ctx context.Context, now time.Time) {
-	warnings, _ := w.warnings(now) // files that cannot be used are told of by who uses them
+	warnings, _ := w.warnings(now) // unusable files are reported by the parts that use them
 	for of, text := range warnings {
 		if last, reported := w.reported[of]; !reported || now.Sub(last) >= warnEvery {
 			w.reported[of] = now
-			w.cfg.Log.WarnContext(ctx, "a certificate is near its end", "of", of, "warning", text)
+			w.cfg.Log.WarnContext(ctx, "a certificate expires soon", "of", of, "warning", text)
 		}
 	}
 	maps.DeleteFunc(w.reported, func(of string, _ time.Time) bool { return warnings[of] == "" })
 }
 
-// Check names the certificates that are near their end. The program is ready all the same.
+// Check returns a notice about the certificates that expire soon. The program stays ready.
 func (w *Watch) Check() error {
 	warnings, err := w.warnings(time.Now())
 	texts := slices.Sorted(maps.Values(warnings))

@@ -18,7 +18,7 @@ import (
 
 const day = 24 * time.Hour
 
-// watched is a party whose files a test renews, in a bubble of synctest.
+// watched is a program whose files a test renews, in a bubble of synctest.
 type watched struct {
 	side
 	log   syncbuffer.Buffer
@@ -92,7 +92,7 @@ func (w *watched) ready() string {
 	health := &telemetry.Health{}
 	health.Add("certificates", w.watch.Check)
 	if err := health.Ready(); err != nil {
-		w.t.Errorf("a certificate that is near its end makes the program not ready: %v", err)
+		w.t.Errorf("a certificate that expires soon makes the program not ready: %v", err)
 	}
 	if err := w.watch.Check(); err != nil {
 		return err.Error()
@@ -101,7 +101,7 @@ func (w *watched) ready() string {
 }
 
 func (w *watched) warnings(of string) int {
-	return strings.Count(w.log.String(), "level=WARN msg=\"a certificate is near its end\" of="+of)
+	return strings.Count(w.log.String(), "level=WARN msg=\"a certificate expires soon\" of="+of)
 }
 
 func (w *watched) notified() bool {
@@ -113,8 +113,8 @@ func (w *watched) notified() bool {
 	}
 }
 
-// TestWatch_WarnsOfTheEnd: in the last fifth of its life a certificate is warned of, once a day in
-// the log and always in Check, its CA apart from it, until it is renewed.
+// TestWatch_WarnsOfTheEnd checks the warnings in the last fifth of a certificate's lifetime. They come once a
+// day in the log and always in Check, separately for its CA, until it is renewed.
 func TestWatch_WarnsOfTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 100*day, 1000*day)
@@ -170,15 +170,15 @@ func (w *watched) left(of string) float64 {
 	return 0
 }
 
-// TestWatch_ReportsEachChangeOnce: also of a file that goes and of one that is no certificate, and
-// not while it is being written.
+// TestWatch_ReportsEachChangeOnce also checks a removed file and an invalid certificate. A change is not
+// reported during the write.
 func TestWatch_ReportsEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, 10*lookEvery, day)
 		w.run()
 		w.after(10 * lookEvery)
 		if w.notified() || w.warnings("own") != 1 {
-			t.Errorf("nothing has changed, and one certificate is near its end:\n%s", w.log.String())
+			t.Errorf("nothing has changed, and one certificate expires soon:\n%s", w.log.String())
 		}
 		for what, change := range map[string]func(){
 			"certificate":   func() { w.issue(day, day) },
@@ -188,11 +188,11 @@ func TestWatch_ReportsEachChangeOnce(t *testing.T) {
 			change()
 			w.after(3 * lookEvery)
 			if !w.notified() {
-				t.Errorf("%s: not heard of", what)
+				t.Errorf("%s: not reported", what)
 			}
 			w.after(10 * lookEvery)
 			if w.notified() {
-				t.Errorf("%s: heard of twice", what)
+				t.Errorf("%s: reported twice", what)
 			}
 		}
 		w.write("tls.crt", []byte("half of it"))
@@ -210,7 +210,8 @@ func TestWatch_ReportsEachChangeOnce(t *testing.T) {
 	})
 }
 
-// TestWatch_WithoutCertificates: who has none is not warned of, and what is missing is told.
+// TestWatch_WithoutCertificates checks that a program without certificates gets no warning about them, and that
+// missing files are reported.
 func TestWatch_WithoutCertificates(t *testing.T) {
 	r := prometheus.NewRegistry()
 	w, err := NewWatch(WatchConfig{Read: func() (Driver, error) { return Driver{}, nil }, Registry: r})
@@ -226,8 +227,8 @@ func TestWatch_WithoutCertificates(t *testing.T) {
 	}
 }
 
-// TestWatch_WarnsOfACertificateWithoutAFile: of one that a party renews by itself it says so, too,
-// when that has not happened.
+// TestWatch_WarnsOfACertificateWithoutAFile checks the warning about a certificate that the program renews by
+// itself, when that has not happened.
 func TestWatch_WarnsOfACertificateWithoutAFile(t *testing.T) {
 	now := time.Now()
 	where, end := "", now.Add(time.Minute)

@@ -14,28 +14,29 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// managedBy marks what this package put there. Nothing else is ever deleted.
+// managedBy marks the objects of this package. No other object is ever deleted.
 const (
 	managedBy   = "app.kubernetes.io/managed-by"
 	managedByUs = "hawser"
 )
 
-// pause is the time between two looks at what is waited for.
+// pause is the poll interval of waits.
 const pause = 500 * time.Millisecond
 
-// Installer brings hubs and clusters in line with plans.
+// Installer applies plans to hubs and clusters.
 type Installer struct {
 	Client kubeclient.Client
-	// List finds what earlier runs applied.
+	// List finds the objects that earlier runs applied.
 	List func(drift.Scope) drift.Source
-	// Dry has what would be deleted said, and not deleted.
+	// Dry: print deletions and do not perform them.
 	Dry bool
-	// Printf tells a person what is done, and what is waited for.
+	// Printf prints what is done and what is awaited.
 	Printf func(format string, args ...any)
 }
 
-// Apply applies a plan, waits until its programs run, applies what comes last, and
-// deletes what an earlier run applied and the plan has no more. ctx ends the wait; the error says then what was not ready.
+// Apply applies a plan and waits until its programs run. Then it applies the last objects, and deletes objects
+// of an earlier run that the plan no longer has. ctx bounds the wait; the error then contains what was not
+// ready.
 func (i Installer) Apply(ctx context.Context, p Plan) error {
 	if err := i.put(ctx, p); err != nil {
 		return err
@@ -54,8 +55,7 @@ func (i Installer) Apply(ctx context.Context, p Plan) error {
 	return i.prune(ctx, p)
 }
 
-// Put is Apply without waiting until programs run: an agent is ready only when the hub has let it
-// in.
+// Put is Apply without waiting for the programs: an agent is ready only when the hub has accepted it.
 func (i Installer) Put(ctx context.Context, p Plan) error {
 	if err := i.put(ctx, p); err != nil {
 		return err
@@ -66,10 +66,9 @@ func (i Installer) Put(ctx context.Context, p Plan) error {
 	return i.prune(ctx, p)
 }
 
-// put applies what does not come last.
+// put applies the objects of the plan except the last ones.
 func (i Installer) put(ctx context.Context, p Plan) error {
-	// A program that starts before its certificate is there fails, and is started
-	// again only after a while.
+	// A program that starts before its certificate exists fails, and is restarted only after a delay.
 	programs := len(p.Objects)
 	if n := slices.IndexFunc(p.Objects, func(o *unstructured.Unstructured) bool { return position(o.GetKind()) == len(order) }); n >= 0 {
 		programs = n
@@ -88,12 +87,12 @@ type notRunningError struct {
 
 func (e notRunningError) Unwrap() error { return e.error }
 
-// Hint says where to look.
+// Hint returns where to look.
 func (e notRunningError) Hint() string {
 	return "see why with: kubectl -n " + namespace + " describe pods -l app.kubernetes.io/name=" + e.program
 }
 
-// DryRun says what Apply would do.
+// DryRun prints what Apply would do.
 func (i Installer) DryRun(ctx context.Context, p Plan) error {
 	for _, o := range slices.Concat(p.Objects, p.Last) {
 		have, err := get(ctx, i.Client, o)
@@ -168,19 +167,18 @@ func (i Installer) awaitCertificates(ctx context.Context, objects []*unstructure
 	return nil
 }
 
-// notIssuedError is an error about what cert-manager has not made.
+// notIssuedError reports Certificates that cert-manager has not issued.
 type notIssuedError struct{ error }
 
 func (e notIssuedError) Unwrap() error { return e.error }
 
-// Hint says where to look.
+// Hint returns where to look.
 func (e notIssuedError) Hint() string {
 	return "see why with: kubectl -n " + namespace + " describe certificate,certificaterequest; is the issuer there and ready?"
 }
 
-// left tells whether an object that is there is not changed: a definition or a
-// namespace that somebody else made, a volume, which its owner may have made larger,
-// and the authorities.
+// left reports whether an existing object is not changed. These are definitions and namespaces of others,
+// volumes, which the owner may have enlarged, and the CAs.
 func left(o, have *unstructured.Unstructured) bool {
 	switch o.GetKind() {
 	case "PersistentVolumeClaim":
@@ -197,7 +195,7 @@ func left(o, have *unstructured.Unstructured) bool {
 
 func ours(o *unstructured.Unstructured) bool { return o.GetLabels()[managedBy] == managedByUs }
 
-// await waits until the object is as done wants it, which else says what is missing.
+// await waits until done returns "" for the object; done returns what is missing.
 func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done func(*unstructured.Unstructured) string) error {
 	output := ""
 	for {
@@ -222,7 +220,7 @@ func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done
 	}
 }
 
-// running says what a Deployment lacks of all its pods, at the version it has.
+// running returns what a Deployment lacks until all its pods run at the current version, or "".
 func running(o *unstructured.Unstructured) string {
 	number := func(fields ...string) int64 {
 		n, _, err := unstructured.NestedInt64(o.Object, fields...)
@@ -245,7 +243,7 @@ func running(o *unstructured.Unstructured) string {
 	return ""
 }
 
-// established says whether a definition is served.
+// established returns "" if a definition is served, else what is missing.
 func established(o *unstructured.Unstructured) string {
 	conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range conditions {
@@ -256,7 +254,7 @@ func established(o *unstructured.Unstructured) string {
 	return "is not served yet"
 }
 
-// nameOf is how an object is called to a person, as kubectl does it.
+// nameOf returns the name of an object for display, in kubectl's form.
 func nameOf(o *unstructured.Unstructured) string {
 	gvk := o.GroupVersionKind()
 	name := strings.ToLower(gvk.Kind)

@@ -19,8 +19,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// The Secrets on the hub, and on a cluster, that deploy/ names, and two of this
-// package: the authority that signs, and an operator's certificate.
+// The Secrets on the hub and on a cluster that deploy/ names, and two of this package: the signing CA, and an
+// operator's certificate.
 const (
 	authoritySecret = "hawser-ca"
 	operatorSecret  = "hawser-operator"
@@ -33,14 +33,14 @@ const (
 // The keys of those Secrets.
 const caKey, certKey, keyKey = "ca.crt", "tls.crt", "tls.key"
 
-// certificates makes Secrets of certificates that one authority signs, and keeps
-// those that are there and good for long enough.
+// certificates makes Secrets with certificates of one CA. It keeps existing ones that are valid for long
+// enough.
 type certificates struct {
 	authority *pki.Authority
 	now       time.Time
 }
 
-// readAuthority returns that of the hub, nil if it has none.
+// readAuthority returns the CA of the hub, nil if it has none.
 func readAuthority(ctx context.Context, hub kubeclient.Client) (*pki.Authority, error) {
 	have, err := readSecret(ctx, hub, authoritySecret)
 	if err != nil || have == nil {
@@ -53,22 +53,21 @@ func readAuthority(ctx context.Context, hub kubeclient.Client) (*pki.Authority, 
 	return a, nil
 }
 
-// openAuthority returns that of the hub, a new one if nothing was installed.
+// openAuthority returns the CA of the hub, or a new one if nothing was installed.
 func openAuthority(ctx context.Context, hub kubeclient.Client, now time.Time) (*pki.Authority, error) {
 	a, err := readAuthority(ctx, hub)
 	if err != nil || a != nil {
 		return a, err
 	}
 	if foreign, err := readSecret(ctx, hub, brokerSecret); err != nil || foreign != nil {
-		return nil, errors.Join(err, fmt.Errorf("secret %s/%s on the hub was not made by hawser install, and every agent trusts it: "+
-			"go on with kubectl, or put the authority that signed it into the Secret %s as %s and %s", namespace, brokerSecret, authoritySecret, certKey, keyKey))
+		return nil, errors.Join(err, fmt.Errorf("secret %s/%s on the hub was not made by hawser install, and every agent trusts it. "+
+			"Go on with kubectl, or put the CA that signed it into the Secret %s as %s and %s", namespace, brokerSecret, authoritySecret, certKey, keyKey))
 	}
 	return pki.NewAuthority("hawser", pki.Starting(now, pki.AuthorityLifetime))
 }
 
-// secret returns the Secret with a certificate for who is asked for, and with more.
-// The certificate that is there stays if it is for the same, of the same authority,
-// and not in the last third of its life.
+// secret returns the Secret with a certificate for req, plus more. An existing certificate is kept if it
+// matches req, is of the same CA, and is not in the last third of its lifetime.
 func (c certificates) secret(ctx context.Context, on kubeclient.Client, name string, req pki.Request, more map[string][]byte) (*unstructured.Unstructured, error) {
 	have, err := readSecret(ctx, on, name)
 	if err != nil {
@@ -87,7 +86,7 @@ func (c certificates) secret(ctx context.Context, on kubeclient.Client, name str
 	return secretOf(name, data), nil
 }
 
-// good tells whether the certificate in a Secret can stay.
+// good reports whether the certificate in a Secret can stay.
 func (c certificates) good(have map[string][]byte, req pki.Request) bool {
 	pair, err := identity.ReadPair(have[certKey], have[keyKey])
 	if err != nil || !bytes.Equal(have[caKey], c.authority.CertificatePEM()) {
@@ -119,7 +118,7 @@ func secretOf(name string, data map[string][]byte) *unstructured.Unstructured {
 
 func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// readSecret returns what is in a Secret, nil if there is none.
+// readSecret returns the data of a Secret, nil if there is none.
 func readSecret(ctx context.Context, c kubeclient.Client, name string) (map[string][]byte, error) {
 	o, err := get(ctx, c, object("v1", "Secret", namespace, name))
 	if err != nil || o == nil {
@@ -128,7 +127,7 @@ func readSecret(ctx context.Context, c kubeclient.Client, name string) (map[stri
 	return dataOf(o)
 }
 
-// dataOf returns what is in a Secret.
+// dataOf returns the data of a Secret.
 func dataOf(o *unstructured.Unstructured) (map[string][]byte, error) {
 	encoded, _, err := unstructured.NestedStringMap(o.Object, "data")
 	data := map[string][]byte{}
@@ -142,8 +141,8 @@ func dataOf(o *unstructured.Unstructured) (map[string][]byte, error) {
 	return data, nil
 }
 
-// hubCertificates are the certificates of the parties on the hub, and the authority
-// unless an issuer of cert-manager makes them.
+// hubCertificates returns the certificates of the programs on the hub, and the CA unless an issuer of
+// cert-manager makes them.
 func (s Settings) hubCertificates(ctx context.Context, hub kubeclient.Client, kept Settings, now time.Time) (all []*unstructured.Unstructured, caPEM []byte, err error) {
 	host, _, err := net.SplitHostPort(s.Address)
 	if err != nil {
@@ -175,7 +174,7 @@ func (s Settings) hubCertificates(ctx context.Context, hub kubeclient.Client, ke
 			return nil, nil, err
 		}
 		secrets, more, err := s.registration(ctx, hub, own, now)
-		// cert-manager adds to the Secret that is there.
+		// cert-manager adds to the existing Secret.
 		return slices.Concat(all, secrets, []*unstructured.Unstructured{secretOf(brokerSecret, more)}), nil, err
 	}
 	authority, err := openAuthority(ctx, hub, now)
@@ -205,36 +204,35 @@ func (s Settings) hubCertificates(ctx context.Context, hub kubeclient.Client, ke
 // webhookCertificate is the name in the annotation of the webhook in deploy/.
 const webhookCertificate = "hawser-hub-source-webhook"
 
-// certificateHolder is who gets a certificate, and where it is.
+// certificateHolder is the subject of a certificate and its Secret.
 type certificateHolder struct {
 	certificate, secret string
 	pki.Request
 }
 
-// takesOver refuses a hub whose agents trust something else than what an issuer will
-// make.
+// takesOver rejects a hub whose agents trust another CA than the issuer's.
 func (i Issuer) takesOver(ctx context.Context, hub kubeclient.Client, kept Settings) error {
 	if err := i.check(ctx, hub); err != nil || !kept.Issuer.none() {
 		return err
 	}
 	for _, name := range []string{authoritySecret, brokerSecret} {
 		if have, err := readSecret(ctx, hub, name); err != nil || have != nil {
-			return errors.Join(err, fmt.Errorf("the hub has the Secret %s/%s of another authority than that of %s, and every agent trusts it: "+
-				"delete the Secrets %s and %s to begin anew, and install the agent of every cluster again", namespace, name, i, authoritySecret, brokerSecret))
+			return errors.Join(err, fmt.Errorf("the hub has the Secret %s/%s of another CA than that of %s, and every agent trusts it. "+
+				"To start again, delete the Secrets %s and %s, and install the agent of every cluster again", namespace, name, i, authoritySecret, brokerSecret))
 		}
 	}
 	return nil
 }
 
-// certificate is the agent's Secret, and what of cert-manager goes on with it. Of the
-// settings it changes what was said on the cluster before.
+// certificate returns the agent's Secret and its cert-manager objects. It replaces settings in s by the ones
+// recorded on the cluster.
 func (m Managed) certificate(ctx context.Context, s *Settings, now time.Time) ([]*unstructured.Unstructured, error) {
 	have, err := m.mine(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if was := string(have["hub-identity"]); was != "" {
-		s.HubIdentity = was // what is on the cluster belongs to it
+		s.HubIdentity = was // the existing Secret belongs to it
 	}
 	driver, err := driverFile(s.Address)
 	if err != nil {
@@ -254,7 +252,7 @@ func (m Managed) certificate(ctx context.Context, s *Settings, now time.Time) ([
 			return nil, err
 		}
 		more[issuerKey] = []byte(issuer.String())
-		// cert-manager adds to the Secret that is there, and keeps its type.
+		// cert-manager adds to the existing Secret, and keeps its type.
 		c, err := issuer.certificate("hawser-agent", agentSecret, request)
 		return []*unstructured.Unstructured{secretOf(agentSecret, more), c}, err
 	}
@@ -266,8 +264,7 @@ func (m Managed) certificate(ctx context.Context, s *Settings, now time.Time) ([
 	return []*unstructured.Unstructured{secret}, err
 }
 
-// mine returns what is in the agent's Secret, nothing if there is none. One of
-// another cluster is an error.
+// mine returns the data of the agent's Secret, nil if there is none. A Secret of another cluster is an error.
 func (m Managed) mine(ctx context.Context) (map[string][]byte, error) {
 	have, err := readSecret(ctx, m.Client, agentSecret)
 	if err != nil || have == nil {
@@ -279,8 +276,7 @@ func (m Managed) mine(ctx context.Context) (map[string][]byte, error) {
 	return have, nil
 }
 
-// authority returns the one of the hub that signs for the agent, which has to be the
-// one that it trusts already.
+// authority returns the hub's CA that signs for the agent. It must be the one that the agent already trusts.
 func (m Managed) authority(ctx context.Context, have map[string][]byte) (*pki.Authority, error) {
 	kept, _, err := readSettings(ctx, m.Hub)
 	if err != nil {
@@ -297,8 +293,8 @@ func (m Managed) authority(ctx context.Context, have map[string][]byte) (*pki.Au
 		return nil, notInstalled(authoritySecret)
 	}
 	if have != nil && !bytes.Equal(have[caKey], authority.CertificatePEM()) {
-		return nil, fmt.Errorf("the agent of this cluster trusts another authority than this hub's: it belongs to another hub, or was installed by hand; "+
-			"go on by hand, or delete the Secret %s/%s to have it belong to this hub", namespace, agentSecret)
+		return nil, fmt.Errorf("the agent of this cluster trusts another CA than this hub's: it belongs to another hub, or was installed by hand. "+
+			"Go on by hand, or delete the Secret %s/%s to make it belong to this hub", namespace, agentSecret)
 	}
 	return authority, nil
 }

@@ -18,17 +18,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// certificateKind is cert-manager's.
+// certificateKind is the kind of cert-manager's Certificates.
 var certificateKind = schema.GroupVersionKind{Group: "cert-manager.io", Version: "v1", Kind: "Certificate"}
 
-// issuerKey is where the Secret of an agent keeps which issuer makes its certificate.
+// issuerKey is the key in an agent's Secret with the issuer of its certificate.
 const issuerKey = "cert-manager"
 
-// Issuer is what of cert-manager makes certificates, in the place of an authority of
-// this package. The zero value is none.
+// Issuer is a cert-manager issuer that makes certificates instead of a CA of this package. The zero value is
+// none.
 type Issuer struct{ Kind, Group, Name string }
 
-// ParseIssuer reads NAME or KIND[.GROUP]/NAME; without a kind it is a ClusterIssuer.
+// ParseIssuer parses NAME or KIND[.GROUP]/NAME; without a kind it is a ClusterIssuer.
 func ParseIssuer(s string) (i Issuer, err error) {
 	if s == "" {
 		return i, nil
@@ -53,7 +53,7 @@ func ParseIssuer(s string) (i Issuer, err error) {
 	return i, nil
 }
 
-// String is how ParseIssuer reads it.
+// String returns the form that ParseIssuer reads.
 func (i Issuer) String() string {
 	switch {
 	case i.Name == "":
@@ -64,10 +64,10 @@ func (i Issuer) String() string {
 	return i.Kind + "." + i.Group + "/" + i.Name
 }
 
-// none tells that certificates are made by this package.
+// none reports whether this package makes the certificates.
 func (i Issuer) none() bool { return i.Name == "" }
 
-// check says what to do where cert-manager is not there.
+// check returns an error with the remedy if cert-manager is missing.
 func (i Issuer) check(ctx context.Context, client kubeclient.Client) error {
 	_, err := client.Resolve(ctx, certificateKind)
 	if errors.As(err, new(*kubeclient.NoKindError)) {
@@ -76,7 +76,7 @@ func (i Issuer) check(ctx context.Context, client kubeclient.Client) error {
 	return err
 }
 
-// certificate is what cert-manager makes a Secret of.
+// certificate returns the Certificate from which cert-manager makes a Secret.
 func (i Issuer) certificate(name, secret string, req pki.Request) (*unstructured.Unstructured, error) {
 	commonName, organization := pki.Subject(req.Role, req.Name)
 	if most := 64; len(commonName) > most {
@@ -106,7 +106,7 @@ func (i Issuer) certificate(name, secret string, req pki.Request) (*unstructured
 	return object(certificateKind.GroupVersion().String(), certificateKind.Kind, namespace, name, "spec", spec), nil
 }
 
-// issued says what a Certificate lacks.
+// issued returns what a Certificate lacks, or "".
 func issued(o *unstructured.Unstructured) string {
 	conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range conditions {
@@ -125,7 +125,7 @@ func issued(o *unstructured.Unstructured) string {
 	return "is not issued yet"
 }
 
-// hasAuthority checks what cert-manager has put into the Secret of a Certificate.
+// hasAuthority checks that cert-manager has put the CA into the Secret of a Certificate.
 func hasAuthority(ctx context.Context, client kubeclient.Client, certificate *unstructured.Unstructured) error {
 	name, _, err := unstructured.NestedString(certificate.Object, "spec", "secretName")
 	if err != nil {
@@ -150,8 +150,8 @@ func Operator(ctx context.Context, hub kubeclient.Client) (map[string][]byte, er
 	return data, err
 }
 
-// CheckTrust tells whether the broker of a hub and the agent of a cluster trust each
-// other's certificates: two issuers can be of two authorities.
+// CheckTrust returns an error unless the broker of a hub and the agent of a cluster trust each other's
+// certificates: two issuers can belong to two CAs.
 func CheckTrust(ctx context.Context, hub, managed kubeclient.Client, now time.Time) error {
 	broker, err := readSecret(ctx, hub, brokerSecret)
 	if err != nil {
@@ -162,17 +162,17 @@ func CheckTrust(ctx context.Context, hub, managed kubeclient.Client, now time.Ti
 		return err
 	}
 	if err := signedBy(agent, broker, now); err != nil {
-		return fmt.Errorf("the broker will refuse this agent: the certificate in the Secret %s/%s on the cluster is not of the authority in %s on the hub: %w; "+
-			"let the issuers of both be of one authority", namespace, agentSecret, brokerSecret, err)
+		return fmt.Errorf("the broker will reject this agent: the certificate in the Secret %s/%s on the cluster is not of the CA in %s on the hub: %w. "+
+			"Both issuers must belong to one CA", namespace, agentSecret, brokerSecret, err)
 	}
 	if err := signedBy(broker, agent, now); err != nil {
-		return fmt.Errorf("this agent will refuse the broker: the certificate in the Secret %s/%s on the hub is not of the authority in %s on the cluster: %w; "+
-			"let the issuers of both be of one authority", namespace, brokerSecret, agentSecret, err)
+		return fmt.Errorf("this agent will reject the broker: the certificate in the Secret %s/%s on the hub is not of the CA in %s on the cluster: %w. "+
+			"Both issuers must belong to one CA", namespace, brokerSecret, agentSecret, err)
 	}
 	return nil
 }
 
-// signedBy verifies the certificate in one Secret by the authority in another.
+// signedBy verifies the certificate in one Secret with the CA in another.
 func signedBy(leaf, authority map[string][]byte, now time.Time) error {
 	pair, err := identity.ReadPair(leaf[certKey], leaf[keyKey])
 	if err != nil {

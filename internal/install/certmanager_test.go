@@ -97,8 +97,8 @@ func (p *withManager) install(t *testing.T, plan Plan, err error) {
 	}
 }
 
-// With an issuer of cert-manager there is no authority of ours, and no key in what is
-// applied; the second run, which is told nothing, changes nothing.
+// With an issuer of cert-manager there is no Hawser CA, and no key in the applied objects. A second run without
+// flags changes nothing.
 func TestCertManager_MakesTheCertificates(t *testing.T) {
 	authority := newAuthority(t)
 	hub, spoke := newWithManager(t, authority), newWithManager(t, authority)
@@ -148,7 +148,7 @@ func TestCertManager_MakesTheCertificates(t *testing.T) {
 	}
 
 	before, keys := hub.content(), []string{string(hub.secret(t, brokerSecret)[keyKey]), string(spoke.secret(t, agentSecret)[keyKey])}
-	hub.authority, spoke.authority = nil, nil // nothing is to be issued anew
+	hub.authority, spoke.authority = nil, nil // no certificate is issued again
 	p, err = Hub(t.Context(), hub, Settings{}, epoch)
 	hub.install(t, p, err)
 	m.Issuer = Issuer{}
@@ -162,7 +162,7 @@ func TestCertManager_MakesTheCertificates(t *testing.T) {
 	}
 }
 
-// What cannot become a fleet whose parties trust each other is refused.
+// Settings with which the programs could not trust each other are rejected.
 func TestCertManager_Refusals(t *testing.T) {
 	authority := newAuthority(t)
 	refused := func(err error, want string) {

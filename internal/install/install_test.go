@@ -201,7 +201,7 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 	})
 }
 
-// Certificates are made anew where they have to be, and nowhere else.
+// Certificates are issued again where needed, and only there.
 func TestHub_RenewsWhatHasToBe(t *testing.T) {
 	secrets := []string{authoritySecret, brokerSecret, sourceSecret, webhookSecret, operatorSecret}
 	elsewhere := wanted
@@ -256,8 +256,7 @@ func TestHub_ReportsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Certificates of somebody else's authority, which all agents trust, are never
-// replaced.
+// Certificates of another CA, which all agents trust, are never replaced.
 func TestHub_LeavesAForeignAuthorityAlone(t *testing.T) {
 	hub := newPlane()
 	hub.Put(object("v1", "Namespace", "", namespace))
@@ -326,7 +325,7 @@ func TestCluster_GetsWhatItsHubHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(s["cluster-name"]) != "cluster1" || string(s["hub-identity"]) != identity.HubIdentity || !strings.Contains(string(s["config.yaml"]), "\nurl: broker.example.com:8090\n") {
-		t.Errorf("the agent is told %s, %s, %s", s["cluster-name"], s["hub-identity"], s["config.yaml"])
+		t.Errorf("the agent gets %s, %s, %s", s["cluster-name"], s["hub-identity"], s["config.yaml"])
 	}
 	before := spoke.content()
 	spoke.installCluster(t, hub, "cluster1")
@@ -366,8 +365,8 @@ func TestCluster_Refusals(t *testing.T) {
 	refused("cluster1", "trusts another authority than this hub's")
 }
 
-// What an earlier version had and this one has not goes, at the end; what others made
-// and what holds data stays, and a dry run says so.
+// Objects of an earlier version that this one no longer has are deleted at the end. Objects of others and
+// objects with data stay. A dry run reports the same.
 func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
 	hub := newPlane()
 	old := hub.installHub(t, wanted, epoch)

@@ -24,37 +24,37 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// The Secrets of an agent that joins: with what it asks to, and what the hub gave it.
+// The Secrets of an agent that joins: its bootstrap data, and the hub's certificate.
 const (
 	bootstrapSecret  = "hawser-agent-bootstrap"
 	registeredSecret = "hawser-agent-hub"
 )
 
-// Where the operator of Open Cluster Management's klusterlet looks for with what it is to join.
+// The Secrets in which the operator of Open Cluster Management's klusterlet expects the bootstrap data.
 const (
 	klusterletNamespace = "open-cluster-management-agent"
 	klusterletSecret    = "bootstrap-hub-kubeconfig"
 	klusterletName      = "klusterlet"
 )
 
-// klusterletKind is the object by which the operator is told how to join.
+// klusterletKind is the kind of the object that configures the klusterlet operator.
 var klusterletKind = schema.GroupVersionKind{Group: "operator.open-cluster-management.io", Version: "v1", Kind: "Klusterlet"}
 
-// Bootstrap is with what a cluster asks to join a hub.
+// Bootstrap is the data with which a cluster requests to join a hub.
 type Bootstrap struct {
 	// Broker is its host:port.
 	Broker string
-	// CA is the PEM of the authority that signed its certificate.
+	// CA is the PEM of the CA that signed its certificate.
 	CA []byte
-	// Token is the bearer token that the broker takes from who asks to join.
+	// Token is the bearer token that the broker accepts for join requests.
 	Token string
 }
 
-// check says all that is missing at once.
+// check returns one error with all that is missing.
 func (b Bootstrap) check() error {
 	var missing []error
 	if b.Broker == "" {
-		missing = append(missing, errors.New("--broker is not set: say by which host:port this cluster dials the broker"))
+		missing = append(missing, errors.New("--broker is not set: give the address of the broker for this cluster, host:port"))
 	} else if _, _, err := net.SplitHostPort(b.Broker); err != nil {
 		missing = append(missing, fmt.Errorf("--broker %s is not host:port: %w", b.Broker, err))
 	}
@@ -72,7 +72,7 @@ func (b Bootstrap) check() error {
 	return errors.Join(missing...)
 }
 
-// isAuthority tells whether a PEM text has a certificate, and each block of it is one.
+// isAuthority reports whether a PEM text has at least one block, and all blocks are certificates.
 func isAuthority(text []byte) bool {
 	found := false
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -84,21 +84,21 @@ func isAuthority(text []byte) bool {
 	return found
 }
 
-// config is config.yaml of Open Cluster Management's grpc driver.
+// config returns config.yaml of Open Cluster Management's grpc driver.
 func (b Bootstrap) config() ([]byte, error) {
 	return sigsyaml.Marshal(map[string]any{"url": b.Broker, "caData": b.CA, "token": b.Token})
 }
 
-// hub names the broker and its authority in a klusterlet's kubeconfig. A klusterlet asks to join
-// anew when this name changes, and only then: it does not look at config.yaml. So the name is
-// another one exactly when the address or the authority is.
+// hub returns the name of the broker and its CA in a klusterlet's kubeconfig. A klusterlet makes a new join
+// request only when this name changes; it does not check config.yaml. So the name changes exactly when the
+// address or the CA does.
 func (b Bootstrap) hub() string {
 	sum := sha256.Sum256(append([]byte(b.Broker+"\n"), b.CA...))
 	return "hawser-" + hex.EncodeToString(sum[:5])
 }
 
-// kubeconfig is that of a klusterlet, which reads it to know one hub from another. The token is not
-// in it: programs send that of a kubeconfig to a kube-apiserver.
+// kubeconfig returns the kubeconfig of a klusterlet, which uses it to distinguish hubs. It does not contain the
+// token, because programs send the token of a kubeconfig to a kube-apiserver.
 func (b Bootstrap) kubeconfig() ([]byte, error) {
 	c := clientcmdapi.NewConfig()
 	c.Clusters[b.hub()] = &clientcmdapi.Cluster{Server: "https://" + b.Broker, CertificateAuthorityData: b.CA}
@@ -108,17 +108,17 @@ func (b Bootstrap) kubeconfig() ([]byte, error) {
 	return clientcmd.Write(*c)
 }
 
-// Join is a managed cluster that is to ask a hub to let it in.
+// Join is a managed cluster that requests to join a hub.
 type Join struct {
-	// Name is what the hub is to call the cluster.
+	// Name is the name of the cluster on the hub.
 	Name string
 	Bootstrap
-	// HubIdentity names the hub on the cluster, for ever; empty means as it was, and else the
-	// address of the broker. A klusterlet has no use for it.
+	// HubIdentity is the permanent identity of the hub on the cluster. Empty means unchanged, and else the address
+	// of the broker. A klusterlet does not use it.
 	HubIdentity string
-	// Images are those of our agent.
+	// Images are the images of the Hawser agent.
 	Images Images
-	// Client leads to the cluster; nil where nothing is to be applied, or looked at.
+	// Client is the client of the cluster; nil if the plan is only printed.
 	Client kubeclient.Client
 }
 
@@ -130,8 +130,8 @@ func (j Join) check() error {
 	return err
 }
 
-// Joining returns with what clusters ask to join a hub: address and authority of its broker, and the
-// images. known is false where hawser install has put no hub there that clusters join.
+// Joining returns the data with which clusters request to join a hub: address and CA of its broker, and the
+// images. known is false if hawser install has not installed a hub with registration there.
 func Joining(ctx context.Context, hub kubeclient.Client) (j Join, known bool, err error) {
 	s, _, err := readSettings(ctx, hub)
 	if err != nil || s.Registration != On {
@@ -141,9 +141,9 @@ func Joining(ctx context.Context, hub kubeclient.Client) (j Join, known bool, er
 	return Join{Bootstrap: Bootstrap{Broker: s.Address, CA: operator[caKey]}, Images: s.Images}, err == nil, err
 }
 
-// Refused says why the hub would refuse the agent that an installation puts on the cluster; empty: it
-// does not. A hub that clusters join gives works only to those that it has accepted. A cluster that
-// joined renews its Lease and its certificate; an agent that is installed over it would not.
+// Refused returns why the hub would reject the agent of an installation, or "". A hub with registration
+// delivers works only to accepted clusters. A cluster that joined renews its Lease and its certificate; an
+// agent installed over it would not.
 func (m Managed) Refused(ctx context.Context) (why string, err error) {
 	s, _, err := readSettings(ctx, m.Hub)
 	if err != nil || s.Registration != On {
@@ -165,7 +165,7 @@ func (m Managed) Refused(ctx context.Context) (why string, err error) {
 	return fmt.Sprintf("clusters join this hub, which was installed with --registration, and it has not accepted cluster %s: it would refuse the agent", m.Name), nil
 }
 
-// Agent says what our agent needs to join.
+// Agent returns the plan with which the Hawser agent joins.
 func (j Join) Agent(ctx context.Context) (Plan, error) {
 	p := Plan{Manager: "hawser-install-cluster", whole: true, Settings: Settings{Images: j.Images}}
 	if err := errors.Join(j.check(), j.Images.check()); err != nil {
@@ -193,8 +193,8 @@ func (j Join) Agent(ctx context.Context) (Plan, error) {
 	return p, nil
 }
 
-// identity is what the hub is called on the cluster: what belongs to a name there never goes over
-// to another one by itself.
+// identity returns the hub's identity on the cluster. Objects of one identity never move to another
+// automatically.
 func (j Join) identity(ctx context.Context) (string, error) {
 	identity := j.HubIdentity
 	if j.Client != nil {
@@ -221,7 +221,7 @@ func (j Join) identity(ctx context.Context) (string, error) {
 	return identity, nil
 }
 
-// Klusterlet says what the klusterlet of Open Cluster Management needs to join.
+// Klusterlet returns the plan with which the klusterlet of Open Cluster Management joins.
 func (j Join) Klusterlet(ctx context.Context) (Plan, error) {
 	p := Plan{Manager: "hawser-join"}
 	if err := j.check(); err != nil {
@@ -244,12 +244,12 @@ func (j Join) Klusterlet(ctx context.Context) (Plan, error) {
 		"clusterName": j.Name, "namespace": klusterletNamespace,
 		"registrationConfiguration": map[string]any{"registrationDriver": map[string]any{"authType": "grpc"}},
 	})
-	// None of them is marked as ours: they are the operator's.
+	// They are not marked as Hawser's, because the operator owns them.
 	p.Objects = []*unstructured.Unstructured{object("v1", "Namespace", "", klusterletNamespace), secret, klusterlet}
 	return p, nil
 }
 
-// operator checks what the operator has of the klusterlet already.
+// operator checks the existing objects of the klusterlet operator.
 func (j Join) operator(ctx context.Context) error {
 	if j.Client == nil {
 		return nil
@@ -273,7 +273,7 @@ func (j Join) operator(ctx context.Context) error {
 	return nil
 }
 
-// hubOf is the name that a klusterlet's kubeconfig has for its hub; "" where it has none.
+// hubOf returns the hub name in a klusterlet's kubeconfig, "" if there is none.
 func hubOf(kubeconfig []byte) string {
 	c, err := clientcmd.Load(kubeconfig)
 	if err != nil || c.Contexts[c.CurrentContext] == nil {
@@ -282,9 +282,9 @@ func hubOf(kubeconfig []byte) string {
 	return c.Contexts[c.CurrentContext].Cluster
 }
 
-// Joined says what an agent, or a klusterlet, of the cluster still waits for; empty when it has its
-// certificate and runs. Whether the hub accepts a klusterlet is not seen on its cluster. One that moves
-// has the certificate of its former hub until this one has given it another.
+// Joined returns what an agent, or a klusterlet, of the cluster still waits for. It is empty when the client
+// has its certificate and runs. The cluster does not show whether the hub accepts a klusterlet. A client that
+// moves keeps the certificate of its former hub until this hub issues one.
 func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err error) {
 	at := object("v1", "Secret", namespace, registeredSecret)
 	if klusterlet {
@@ -304,11 +304,11 @@ func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err 
 		if pending := string(data["pending-name"]); pending != "" {
 			return fmt.Sprintf("the hub has to approve its certificate request %s: hawser accept %s", pending, j.Name), nil
 		}
-		return fmt.Sprintf("it has to ask for a certificate, and the hub to let it in: hawser accept %s", j.Name), nil
+		return fmt.Sprintf("it has to request a certificate, and the hub to accept it: hawser accept %s", j.Name), nil
 	}
 	if klusterlet {
 		if is := hubOf(data["kubeconfig"]); is != j.hub() {
-			return fmt.Sprintf("it still has the certificate of the hub %q; it has to ask for one here, and the hub to let it in: hawser accept %s", is, j.Name), nil
+			return fmt.Sprintf("it still has the certificate of the hub %q. It has to request one here, and the hub to accept it: hawser accept %s", is, j.Name), nil
 		}
 		return "", nil
 	}
@@ -325,8 +325,8 @@ func (j Join) Joined(ctx context.Context, klusterlet bool) (missing string, err 
 	return "", nil
 }
 
-// Leave deletes with what our agent of the cluster asked to join, and what the hub gave it: a token
-// and a key that nobody needs any more.
+// Leave deletes the agent's bootstrap data and the hub's certificate: a token and a key that are no longer
+// needed.
 func (i Installer) Leave(ctx context.Context) error {
 	for _, name := range []string{bootstrapSecret, registeredSecret} {
 		have, err := get(ctx, i.Client, object("v1", "Secret", namespace, name))

@@ -55,8 +55,8 @@ func TestBootstrap_Check(t *testing.T) {
 	}
 }
 
-// TestJoin_Klusterlet: a klusterlet finds with what to join, and takes it for another hub exactly
-// when the address or the authority of the broker is another one.
+// TestJoin_Klusterlet: a klusterlet finds its bootstrap data. It detects another hub exactly when the address
+// or the CA of the broker changes.
 func TestJoin_Klusterlet(t *testing.T) {
 	b := newBootstrap(t)
 	read := func(b Bootstrap) (hub string, config map[string]any) {
@@ -136,7 +136,7 @@ func TestJoin_Identity(t *testing.T) {
 	}
 }
 
-// TestJoin_Joined: who waits hears for what, step by step.
+// TestJoin_Joined: the waiting user sees what is missing, step by step.
 func TestJoin_Joined(t *testing.T) {
 	f := clustertest.New()
 	f.Put(clustertest.Object("v1", "Namespace", "", namespace))

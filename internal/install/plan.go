@@ -16,32 +16,30 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// The names that deploy/ gives the parties on the hub: the source in the
-// configuration of hub-source and broker, and the Services.
+// The names in deploy/ of the programs on the hub: the source in the configuration of hub-source and broker,
+// and the Services.
 const (
 	sourceID       = "hub"
 	operatorName   = "operator"
 	brokerService  = "hawser-broker.hawser.svc"
 	webhookService = "hawser-hub-source.hawser.svc"
-	// membershipName is that of all in deploy/hub-source-registration/membership.yaml.
+	// membershipName is the name of all objects in deploy/hub-source-registration/membership.yaml.
 	membershipName = "hawser-hub-source-membership"
 )
 
-// Plan is what is to be on a hub or a cluster.
+// Plan holds the desired objects of a hub or a cluster.
 type Plan struct {
-	// Objects come first, in this order; Last only when all Deployments run.
+	// Objects are applied first, in this order; Last is applied only when all Deployments run.
 	Objects, Last []*unstructured.Unstructured
-	// Manager owns the fields of all of them.
+	// Manager is the field manager of all objects.
 	Manager string
-	// Settings are those that the hub is, or was, installed with.
+	// Settings are the settings of the installed hub.
 	Settings Settings
-	// whole tells that the plan has all that its manager applies: what else has been
-	// applied by it is not needed any more.
+	// whole: the plan has all objects of its manager. Other objects that the manager applied are no longer needed.
 	whole bool
 }
 
-// Hub says what is to be on the hub that client leads to. What settings leave out
-// is as it was.
+// Hub returns the plan of the hub of client. Empty settings keep their installed values.
 func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now time.Time) (Plan, error) {
 	p := Plan{Manager: "hawser-install-hub", whole: true}
 	kept, _, err := readSettings(ctx, client)
@@ -53,10 +51,10 @@ func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now t
 		return p, err
 	}
 	if settings.HubIdentity == "" {
-		// No two hubs have the same, and it outlives every address.
+		// Its uid is unique per hub, and survives changes of addresses.
 		system, err := get(ctx, client, object("v1", "Namespace", "", "kube-system"))
 		if err != nil || system == nil {
-			return p, errors.Join(err, errors.New("the hub has no namespace kube-system that would say which hub it is"))
+			return p, errors.Join(err, errors.New("the hub has no namespace kube-system, whose uid identifies it"))
 		}
 		settings.HubIdentity = string(system.GetUID())
 	}
@@ -75,7 +73,7 @@ func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now t
 	}
 	for _, o := range objects {
 		if o.GetKind() != "ValidatingWebhookConfiguration" || caPEM == nil {
-			continue // with cert-manager an annotation says whose authority it puts there
+			continue // with cert-manager an annotation names the certificate with the CA
 		}
 		if err := trust(o, caPEM); err != nil {
 			return p, err
@@ -85,8 +83,8 @@ func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now t
 	return p, nil
 }
 
-// programs is what deploy/ has for a hub; others tells that Open Cluster Management looks after its
-// members.
+// programs returns the objects of deploy/ for a hub. others: Open Cluster Management has registration
+// controllers there.
 func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 	definitions, bases := []string{"manifestworks"}, []string{"broker", "hub-source"}
 	if s.Registration == On {
@@ -118,11 +116,12 @@ func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// membershipOn is the line of deploy/hub-source-registration/config.yaml that has members looked after.
+// membershipOn matches the part of deploy/hub-source-registration/config.yaml that enables the registration
+// controllers.
 var membershipOn = regexp.MustCompile(`(?m)^registrationControllers:\n  mode: auto$`)
 
-// withoutMembership takes out of deploy/hub-source-registration that members are looked after, as
-// its membership.yaml says.
+// withoutMembership disables the registration controllers in deploy/hub-source-registration, as its
+// membership.yaml describes.
 func withoutMembership(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
 	for _, o := range objects {
 		if data, ok := o.Object["data"].(map[string]any); ok && o.GetKind() == "ConfigMap" {
@@ -134,11 +133,11 @@ func withoutMembership(objects []*unstructured.Unstructured) []*unstructured.Uns
 	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == membershipName })
 }
 
-// Installed is what is on a hub, as it was said when it was installed.
+// Installed returns the plan of a hub with the settings of its installation.
 func Installed(ctx context.Context, hub kubeclient.Client, now time.Time) (Plan, error) {
 	_, found, err := readSettings(ctx, hub)
 	if err == nil && !found {
-		err = fmt.Errorf("hawser install has put nothing here: there is no ConfigMap %s/%s; is this the right --context", namespace, settingsName)
+		err = fmt.Errorf("hawser install has installed nothing here: there is no ConfigMap %s/%s; is this the right --context", namespace, settingsName)
 	}
 	if err != nil {
 		return Plan{}, err
@@ -146,7 +145,7 @@ func Installed(ctx context.Context, hub kubeclient.Client, now time.Time) (Plan,
 	return Hub(ctx, hub, Settings{}, now)
 }
 
-// trust has the kube-apiserver verify a webhook by an authority.
+// trust sets the CA with which the kube-apiserver verifies a webhook.
 func trust(o *unstructured.Unstructured, caPEM []byte) error {
 	webhooks, _, err := unstructured.NestedSlice(o.Object, "webhooks")
 	if err != nil {
@@ -161,23 +160,22 @@ func trust(o *unstructured.Unstructured, caPEM []byte) error {
 			return err
 		}
 	}
-	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "cert-manager.io/inject-ca-from") // it has no part in this
+	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "cert-manager.io/inject-ca-from") // the field is not affected
 	return unstructured.SetNestedSlice(o.Object, webhooks, "webhooks")
 }
 
 // Managed is a managed cluster.
 type Managed struct {
-	// Name is what the hub calls it.
+	// Name is its name on the hub.
 	Name        string
 	Hub, Client kubeclient.Client
-	// Images are those of the hub where they say nothing.
+	// Images are the images of the agent; empty means those of the hub.
 	Images Images
-	// Issuer, of the cluster, makes the agent's certificate; none means the authority
-	// of the hub, or what was said the last time.
+	// Issuer, on the cluster, makes the agent's certificate. None means the CA of the hub, or the recorded issuer.
 	Issuer Issuer
 }
 
-// Cluster says what is to be on a managed cluster.
+// Cluster returns the plan of a managed cluster.
 func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
 	p := Plan{Manager: "hawser-install-cluster", whole: true}
 	if wrong := validation.IsDNS1123Label(m.Name); len(wrong) > 0 {
@@ -210,17 +208,17 @@ func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
 	return p, nil
 }
 
-// OnHub is what a cluster has on its hub: the namespace of its works.
+// OnHub returns the objects of a cluster on its hub: the namespace of its works.
 func OnHub(name string) Plan {
 	p := Plan{Manager: "hawser-install-hub"}
 	p.take([]*unstructured.Unstructured{object("v1", "Namespace", "", name)})
 	return p
 }
 
-// url is the line of deploy/agent/config.yaml that everybody has to change.
+// url matches the line of deploy/agent/config.yaml that each installation replaces.
 var url = regexp.MustCompile(`(?m)^url: .*$`)
 
-// driverFile is deploy/agent/config.yaml with the address of the broker.
+// driverFile returns deploy/agent/config.yaml with the address of the broker.
 func driverFile(address string) ([]byte, error) {
 	data, err := deploy.Files.ReadFile("agent/config.yaml")
 	if err != nil {
@@ -232,10 +230,10 @@ func driverFile(address string) ([]byte, error) {
 	return url.ReplaceAllLiteral(data, []byte("url: "+address)), nil
 }
 
-// order is that of kinds: what others are in, or name, comes before them.
+// order is the order of kinds: objects that others are in, or refer to, come first.
 var order = []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "Certificate"}
 
-// position is where a kind is in that order; Deployments and others come last.
+// position returns the index of a kind in that order; Deployments and other kinds come last.
 func position(kind string) int {
 	if i := slices.Index(order, kind); i >= 0 {
 		return i
@@ -243,7 +241,7 @@ func position(kind string) int {
 	return len(order)
 }
 
-// take sorts the objects and marks them as those of this package.
+// take sorts the objects and marks them as managed by this package.
 func (p *Plan) take(objects []*unstructured.Unstructured) {
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return position(a.GetKind()) - position(b.GetKind()) })
 	seen := map[string]bool{}

@@ -14,10 +14,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// passing lists the kinds of objects that go when a plan has them no more, those first
-// that others need least. A plan of any version has no other kinds but those that
-// stay: definitions, namespaces and volumes, which hold what people made, and
-// Secrets, since a key that is gone is gone for ever.
+// passing lists the kinds of objects that are deleted when a plan no longer has them, in the order of deletion.
+// Plans of all versions have other kinds only for objects that stay. These are definitions, namespaces and
+// volumes, which hold users' data, and Secrets, because a deleted key cannot be restored.
 var passing = []schema.GroupVersionKind{
 	certificateKind,
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
@@ -35,9 +34,9 @@ var passing = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "ServiceAccount"},
 }
 
-// former returns what an earlier run for the same plan applied and the plan has no
-// more: what has the label of this package and fields that the plan's manager
-// applied. Hub and agent may be on one cluster, each with a manager of its own.
+// former returns the objects that an earlier run of the same plan applied and the plan no longer has. They have
+// the label of this package and fields of the plan's manager. Hub and agent may be on one cluster, each with
+// its own manager.
 func (i Installer) former(ctx context.Context, p Plan) ([]*unstructured.Unstructured, error) {
 	if !p.whole {
 		return nil, nil
@@ -68,9 +67,8 @@ func (i Installer) former(ctx context.Context, p Plan) ([]*unstructured.Unstruct
 	return all, nil
 }
 
-// labelled returns the objects of a kind with the label of this package, by name
-// alone; none if the cluster does not have the kind. Those in a namespace are in one of the two
-// that a plan has any in.
+// labelled returns the objects of a kind with the label of this package, as metadata only; none if the cluster
+// does not have the kind. Namespaced objects are in one of the two namespaces that plans use.
 func (i Installer) labelled(ctx context.Context, kind schema.GroupVersionKind) ([]*unstructured.Unstructured, error) {
 	r, err := i.Client.Resolve(ctx, kind)
 	if errors.As(err, new(*kubeclient.NoKindError)) {
@@ -104,7 +102,7 @@ func appliedBy(o *unstructured.Unstructured, manager string) bool {
 	})
 }
 
-// prune deletes what the plan has no more.
+// prune deletes objects that the plan no longer has.
 func (i Installer) prune(ctx context.Context, p Plan) error {
 	gone, err := i.former(ctx, p)
 	if err != nil {

@@ -20,26 +20,27 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// works is what hubs have, records what agents have of each of them; clusters are who joined a hub.
+// works are the works of hubs, records the AppliedManifestWorks of agents, clusters the ManagedClusters that
+// joined a hub.
 var (
 	works    = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "manifestworks"}
 	records  = schema.GroupVersionResource{Group: workv1.GroupName, Version: "v1", Resource: "appliedmanifestworks"}
 	clusters = schema.GroupVersionResource{Group: clusterv1.GroupName, Version: "v1", Resource: "managedclusters"}
 )
 
-// doomed are objects of a hub that go while what lets go of them still runs.
+// doomed are objects of a hub that are deleted while the program that removes their finalizers still runs.
 type doomed struct {
 	schema.GroupVersionResource
 	namespace string // empty: all
-	// called is what they are called to a person; first is what has to be done before they are gone,
-	// and stuck asks what may keep it from being done.
+	// called is their name for display. first is the precondition of their removal, and stuck a question about
+	// possible obstacles.
 	called, first, stuck string
-	// counts tells which are waited for.
+	// counts reports whether to wait for an object.
 	counts func(metav1.PartialObjectMetadata) bool
 }
 
-// DeleteWorks deletes the works in a namespace of the hub, of all if it is empty,
-// and waits until they are gone: until their clusters have deleted the objects.
+// DeleteWorks deletes the works in a namespace of the hub, in all if it is empty. It waits until they are gone,
+// which means that their clusters have deleted the objects.
 func (i Installer) DeleteWorks(ctx context.Context, hub metadata.Interface, namespace string) error {
 	return i.deleteAll(ctx, hub, doomed{
 		works, namespace, "works", "their clusters delete what they have",
@@ -48,9 +49,9 @@ func (i Installer) DeleteWorks(ctx context.Context, hub metadata.Interface, name
 	})
 }
 
-// DeleteClusters deletes the ManagedClusters of a hub that clusters join, and waits until
-// hub-source, which has to run, has taken its finalizers off. A cluster that asks again meanwhile
-// has none. Where Open Cluster Management looks after them they are not touched.
+// DeleteClusters deletes the ManagedClusters of a hub with registration. It waits until the running hub-source
+// has removed its finalizers. A cluster that requests again in between has no finalizer. With registration
+// controllers of Open Cluster Management the clusters are not touched.
 func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p Plan) error {
 	if p.Settings.Registration != On {
 		return nil
@@ -65,12 +66,12 @@ func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p
 	}
 	return i.deleteAll(ctx, hub, doomed{
 		clusters, "", "ManagedClusters", "hub-source takes their add-ons and finalizers off",
-		"does hub-source run, and who has put other finalizers on them or on their add-ons",
+		"does hub-source run, and do they or their add-ons have finalizers of other controllers",
 		func(c metav1.PartialObjectMetadata) bool { return len(c.Finalizers) > 0 },
 	})
 }
 
-// deleteAll deletes them, and waits until those that count are gone, or says which it would delete.
+// deleteAll deletes objects and waits until those that count are gone. In a dry run it prints them.
 func (i Installer) deleteAll(ctx context.Context, hub metadata.Interface, d doomed) error {
 	if !i.Dry {
 		return i.deleteAndWait(ctx, hub, d)
@@ -87,7 +88,7 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 	for {
 		found, err := hub.Resource(d.GroupVersionResource).Namespace(d.namespace).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil // the definition is gone
+			return nil // the definition does not exist
 		}
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%s of the hub: %w", d.called, err)
@@ -119,16 +120,16 @@ func (i Installer) deleteAndWait(ctx context.Context, hub metadata.Interface, d 
 	}
 }
 
-// Works returns the works in a namespace of the hub, of all if it is empty, that are not deleted yet.
+// Works returns the works in a namespace of the hub, in all if it is empty, that are not being deleted.
 func (i Installer) Works(ctx context.Context, hub metadata.Interface, namespace string) ([]string, error) {
 	return i.there(ctx, hub, doomed{GroupVersionResource: works, namespace: namespace, called: "works"})
 }
 
-// there names the objects that are not deleted yet.
+// there returns the names of the objects that are not being deleted.
 func (i Installer) there(ctx context.Context, hub metadata.Interface, d doomed) (names []string, err error) {
 	found, err := hub.Resource(d.GroupVersionResource).Namespace(d.namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil // the definition is gone
+		return nil, nil // the definition does not exist
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s of the hub: %w", d.called, err)
@@ -141,7 +142,7 @@ func (i Installer) there(ctx context.Context, hub metadata.Interface, d doomed) 
 	return names, nil
 }
 
-// HasRecords tells whether a cluster still has records of works.
+// HasRecords reports whether a cluster still has AppliedManifestWorks.
 func HasRecords(ctx context.Context, client metadata.Interface) (bool, error) {
 	found, err := client.Resource(records).List(ctx, metav1.ListOptions{Limit: 1})
 	if apierrors.IsNotFound(err) {
@@ -153,15 +154,15 @@ func HasRecords(ctx context.Context, client metadata.Interface) (bool, error) {
 	return len(found.Items) > 0, nil
 }
 
-// Keeps tells which objects of a plan stay when the rest is removed: what a later
-// installation goes on from. everything leaves nothing of a plan, but for namespaces that
-// others still run in, and definitions that Open Cluster Management needs on this hub.
+// Keeps returns a predicate for the objects of a plan that stay when the rest is removed, for a later
+// installation. With everything, only namespaces with other programs stay, and definitions that Open Cluster
+// Management needs on this hub.
 func (i Installer) Keeps(ctx context.Context, p Plan, everything bool) (func(*unstructured.Unstructured) bool, error) {
 	shared, err := sharedNamespace(ctx, i.Client, p)
 	if err != nil {
 		return nil, err
 	}
-	// None of them is ours. It may have come later, into a namespace and definitions with our label.
+	// OCM's Deployments. They may have been installed later, into a namespace and definitions with Hawser's label.
 	theirs, err := i.List(drift.Scope{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespace: ocmNamespace}).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return nil, fmt.Errorf("programs of Open Cluster Management: %w", err)
@@ -179,8 +180,8 @@ func (i Installer) Keeps(ctx context.Context, p Plan, everything bool) (func(*un
 	}, nil
 }
 
-// sharedNamespace tells whether a program that is not in the plan runs in the
-// namespace: hub and agent can be on one cluster.
+// sharedNamespace reports whether a program outside of the plan runs in the namespace: hub and agent can be on
+// one cluster.
 func sharedNamespace(ctx context.Context, client kubeclient.Client, p Plan) (bool, error) {
 	for _, name := range []string{"hawser-broker", "hawser-hub-source", "hawser-agent"} {
 		d := object("apps/v1", "Deployment", namespace, name)
@@ -196,8 +197,8 @@ func sharedNamespace(ctx context.Context, client kubeclient.Client, p Plan) (boo
 	return false, nil
 }
 
-// Remove deletes what a plan has, or had in an earlier run, and this package put there,
-// the last first. What keep names stays.
+// Remove deletes the objects of a plan, or of an earlier run, that this package created, in reverse order.
+// Objects for which keep returns true stay.
 func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.Unstructured) bool) error {
 	objects := slices.Concat(p.Objects, p.Last)
 	slices.Reverse(objects)
@@ -230,7 +231,7 @@ func (i Installer) Remove(ctx context.Context, p Plan, keep func(*unstructured.U
 	return nil
 }
 
-// remove deletes an object as it was read.
+// remove deletes an object in the state in which it was read.
 func (i Installer) remove(ctx context.Context, have *unstructured.Unstructured) error {
 	ref, err := refOf(ctx, i.Client, have)
 	if err == nil {

@@ -42,8 +42,7 @@ func TestRemove_LeavesWhatLasts(t *testing.T) {
 	}
 }
 
-// A hub that manages itself keeps its namespace when the agent goes, and a
-// Deployment that somebody made by hand stays.
+// A hub that manages itself keeps its namespace when the agent is removed. A Deployment created by hand stays.
 func TestRemove_OfOneOfTwo(t *testing.T) {
 	hub := newPlane()
 	hub.installHub(t, wanted, epoch)

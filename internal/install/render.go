@@ -21,8 +21,8 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// kustomization has the fields that the bases and overlays of deploy/ use. Any other is an
-// error: what is rendered here is what kustomize renders.
+// kustomization has the fields that the bases and overlays of deploy/ use. Any other field is an error, so that
+// the result equals that of kustomize.
 type kustomization struct {
 	APIVersion, Kind, Namespace string
 	Labels                      []struct{ Pairs map[string]string }
@@ -33,23 +33,22 @@ type kustomization struct {
 	Patches []struct{ Path string }
 }
 
-// generator makes a ConfigMap of files; with the behavior replace, in the place of the one that a
-// base makes.
+// generator makes a ConfigMap from files; with the behavior replace it replaces the one of a base.
 type generator struct {
 	Name, Behavior string
 	Files          []string
 }
 
-// Images says where images are pulled from, and which version.
+// Images is the registry and the version of the images.
 type Images struct{ Registry, Version string }
 
 // of returns the image of a program.
 func (i Images) of(program string) string { return i.Registry + "/" + program + ":" + i.Version }
 
-// edit changes objects that kustomize would have; it does not rename any.
+// edit changes objects before kustomize would hash names; it does not rename any.
 type edit func([]*unstructured.Unstructured) []*unstructured.Unstructured
 
-// render returns the objects of a base of deploy/, or an overlay, with these images and edits.
+// render returns the objects of a base or overlay of deploy/, with these images and edits.
 func render(files fs.FS, base string, images Images, edits ...edit) ([]*unstructured.Unstructured, error) {
 	all, made, err := collect(files, base, images)
 	if err != nil {
@@ -76,8 +75,8 @@ func render(files fs.FS, base string, images Images, edits ...edit) ([]*unstruct
 	return all, nil
 }
 
-// collect returns the objects of a base, or an overlay, and of them the ConfigMaps that are made
-// of files, by the names that they have before there is a hash in them.
+// collect returns the objects of a base or overlay. made has those ConfigMaps of them that are made from files,
+// by their names without hash.
 func collect(files fs.FS, base string, images Images) (all []*unstructured.Unstructured, made map[string]*unstructured.Unstructured, err error) {
 	var k kustomization
 	data, err := fs.ReadFile(files, path.Join(base, "kustomization.yaml"))
@@ -120,7 +119,7 @@ func collect(files fs.FS, base string, images Images) (all []*unstructured.Unstr
 	return all, made, nil
 }
 
-// add makes the ConfigMap.
+// add adds the ConfigMap.
 func (g generator) add(files fs.FS, base string, all []*unstructured.Unstructured, made map[string]*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	data, err := configData(files, base, g.Files)
 	if err != nil {
@@ -138,7 +137,7 @@ func (g generator) add(files fs.FS, base string, all []*unstructured.Unstructure
 	return append(all, made[g.Name]), nil
 }
 
-// patch changes the objects that the strategic merge patches in a file name.
+// patch applies the strategic merge patches in a file to the objects they name.
 func patch(files fs.FS, file string, all []*unstructured.Unstructured) error {
 	patches, err := readObjects(files, file)
 	if err != nil {
@@ -164,7 +163,7 @@ func patch(files fs.FS, file string, all []*unstructured.Unstructured) error {
 	return nil
 }
 
-// finish gives an object what the kustomization says of all.
+// finish applies the common settings of the kustomization to an object.
 func (k kustomization) finish(o *unstructured.Unstructured, images Images) error {
 	if k.Namespace != "" && !ofTheCluster(o.GetKind()) {
 		o.SetNamespace(k.Namespace)
@@ -172,7 +171,7 @@ func (k kustomization) finish(o *unstructured.Unstructured, images Images) error
 	for _, l := range k.Labels {
 		label(o, l.Pairs)
 	}
-	if o.GetKind() != "Deployment" || len(k.Components) == 0 { // ../images is the only one
+	if o.GetKind() != "Deployment" || len(k.Components) == 0 { // ../images is the only component
 		return nil
 	}
 	return useImages(o, images)
@@ -197,8 +196,7 @@ func readObjects(files fs.FS, name string) ([]*unstructured.Unstructured, error)
 	}
 }
 
-// ofTheCluster tells whether objects of a kind, of those that deploy/ has, are in
-// no namespace.
+// ofTheCluster reports whether objects of a kind, of those in deploy/, are not namespaced.
 func ofTheCluster(kind string) bool {
 	return slices.Contains([]string{
 		"Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "ValidatingWebhookConfiguration",
@@ -217,7 +215,7 @@ func label(o *unstructured.Unstructured, pairs map[string]string) {
 	o.SetLabels(labels)
 }
 
-// configData is what is in a ConfigMap of files.
+// configData returns the data of a ConfigMap made from files.
 func configData(files fs.FS, base string, from []string) (map[string]any, error) {
 	data := map[string]any{}
 	for _, file := range from {
@@ -230,20 +228,20 @@ func configData(files fs.FS, base string, from []string) (map[string]any, error)
 	return data, nil
 }
 
-// hashed is the name of a ConfigMap with a hash of what it holds, the one that kustomize gives it,
-// so that pods start anew when it changes.
+// hashed returns the name of a ConfigMap with the hash of its content, as kustomize computes it, so that pods
+// restart when it changes.
 func hashed(name string, c *unstructured.Unstructured) (string, error) {
-	b, err := json.Marshal(map[string]any{"kind": "ConfigMap", "name": "", "data": c.Object["data"]}) // kustomize hashes no name
+	b, err := json.Marshal(map[string]any{"kind": "ConfigMap", "name": "", "data": c.Object["data"]}) // kustomize hashes without the name
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(b)
-	// Without digits and vowels that together could be words.
+	// Replaces digits and vowels, so that the hash forms no words.
 	hash := strings.NewReplacer("0", "g", "1", "h", "3", "k", "a", "m", "e", "t").Replace(hex.EncodeToString(sum[:])[:10])
 	return name + "-" + hash, nil
 }
 
-// useConfigMaps has the volumes of a Deployment name the ConfigMaps that were made.
+// useConfigMaps sets the names of the generated ConfigMaps in the volumes of a Deployment.
 func useConfigMaps(o *unstructured.Unstructured, renamed map[string]string) error {
 	return inPod(o, "volumes", func(volume map[string]any) {
 		if c, ok := volume["configMap"].(map[string]any); ok {

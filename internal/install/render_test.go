@@ -49,8 +49,7 @@ func TestRender_UnknownFieldsAreErrors(t *testing.T) {
 	}
 }
 
-// TestRender_Overlay: an overlay puts files and fields in the place of those of a base, whose pods
-// use them then.
+// TestRender_Overlay: an overlay replaces files and fields of a base, and the pods use them.
 func TestRender_Overlay(t *testing.T) {
 	files := fstest.MapFS{
 		"base/kustomization.yaml": {Data: []byte("namespace: hawser\nresources: [d.yaml]\nconfigMapGenerator: [{name: c, files: [config.yaml]}]\n")},

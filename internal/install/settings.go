@@ -13,38 +13,39 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// namespace is where deploy/ puts the programs.
+// namespace is the namespace of the programs in deploy/.
 const namespace = "hawser"
 
-// settingsName is the ConfigMap on the hub that has the settings.
+// settingsName is the ConfigMap on the hub with the settings.
 const settingsName = "hawser-install"
 
-// Settings are what a hub is installed with. They are kept there, so that they are
-// said once.
+// Settings are the settings of a hub's installation. They are stored on the hub, so that a later run needs no
+// flags.
 type Settings struct {
-	// Address is the host:port by which agents dial the broker.
+	// Address is the address of the broker for agents, host:port.
 	Address string
-	// HubIdentity names the hub on its clusters, for ever.
+	// HubIdentity is the permanent identity of the hub on its clusters.
 	HubIdentity string
 	Images      Images
-	// Issuer makes the certificates; none means an authority of the hub's own.
+	// Issuer makes the certificates; none means a CA of the hub's own.
 	Issuer Issuer
-	// Registration is whether clusters join the hub through the broker; empty means as it was.
+	// Registration is whether clusters join the hub through the broker; empty means unchanged.
 	Registration Switch
-	// Confined is whether a policy confines hub-source to the namespaces of its clusters, where they join.
+	// Confined is whether a policy confines hub-source to the namespaces of its clusters, on a hub with
+	// registration.
 	Confined Switch
 }
 
 // Switch is On or Off, or empty.
 type Switch string
 
-// What a Switch can be.
+// Values of a Switch.
 const (
 	On  Switch = "on"
 	Off Switch = "off"
 )
 
-// or takes what is empty from others.
+// or returns s with its empty fields taken from kept.
 func (s Settings) or(kept Settings) Settings {
 	for value, other := range map[*string]string{
 		&s.Address: kept.Address, &s.HubIdentity: kept.HubIdentity, &s.Images.Registry: kept.Images.Registry, &s.Images.Version: kept.Images.Version,
@@ -60,30 +61,30 @@ func (s Settings) or(kept Settings) Settings {
 	return s
 }
 
-// check says all that is missing at once.
+// check returns one error with all that is missing.
 func (s Settings) check() error {
 	var missing []error
 	if s.Address == "" {
-		missing = append(missing, errors.New("--address is not set: say by which host:port agents on other clusters will dial the broker"))
+		missing = append(missing, errors.New("--address is not set: give the address of the broker for agents on other clusters, host:port"))
 	} else if _, _, err := net.SplitHostPort(s.Address); err != nil {
 		missing = append(missing, fmt.Errorf("--address %s is not host:port: %w", s.Address, err))
 	}
 	return errors.Join(append(missing, s.Images.check())...)
 }
 
-// check says what is missing.
+// check returns an error for missing values.
 func (i Images) check() error {
 	var missing []error
 	if i.Registry == "" {
-		missing = append(missing, errors.New("--image-registry is not set: say where `make push REGISTRY=…` has put the images"))
+		missing = append(missing, errors.New("--image-registry is not set: give the registry of `make push REGISTRY=…`"))
 	}
 	if i.Version == "" {
-		missing = append(missing, errors.New("--image-version is not set, and this program was built without one: say which was pushed"))
+		missing = append(missing, errors.New("--image-version is not set, and this program was built without one: give the pushed version"))
 	}
 	return errors.Join(missing...)
 }
 
-// readSettings returns what the hub was installed with, nothing if it was not.
+// readSettings returns the settings of the hub's installation; found is false if there is none.
 func readSettings(ctx context.Context, hub kubeclient.Client) (s Settings, found bool, err error) {
 	o, err := get(ctx, hub, object("v1", "ConfigMap", namespace, settingsName))
 	if err != nil || o == nil {
@@ -115,7 +116,7 @@ func (s Settings) object() *unstructured.Unstructured {
 	return object("v1", "ConfigMap", namespace, settingsName, "data", data)
 }
 
-// object makes an object; more are fields and their values.
+// object makes an object; more are pairs of field and value.
 func object(apiVersion, kind, namespace, name string, more ...any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
 	o.SetName(name)
@@ -131,7 +132,7 @@ func refOf(ctx context.Context, c kubeclient.Client, o *unstructured.Unstructure
 	return kubeclient.Ref{GroupVersionResource: r.GroupVersionResource, Namespace: o.GetNamespace(), Name: o.GetName()}, err
 }
 
-// get returns the object of that kind and name as it is there, nil if it is not.
+// get returns the existing object of that kind and name, nil if there is none.
 func get(ctx context.Context, c kubeclient.Client, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	ref, err := refOf(ctx, c, o)
 	if err != nil {

@@ -13,27 +13,27 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// signerSecret is the authority with which hub-source signs the certificates of clusters that
-// join. It is another one than that of the programs, whose key stays out of their reach.
+// signerSecret is the CA with which hub-source signs the certificates of clusters that join. It differs from
+// the CA of the programs, whose key hub-source cannot read.
 const signerSecret = "hawser-signer"
 
-// clientsKey is where the broker's Secret has the authorities of agents. Of other roles it is that in
-// caKey alone: brokers of before took what is here for all, so own is in it too.
+// clientsKey is the key in the broker's Secret with the CAs of agents. For other roles the broker uses caKey
+// only. Older brokers use clientsKey for all roles, so it includes the hub's own CA.
 const clientsKey = "client-ca.crt"
 
-// Where Open Cluster Management has the controllers that accept clusters and sign for them.
+// The Deployment of the registration controllers of Open Cluster Management.
 const (
 	ocmNamespace  = "open-cluster-management-hub"
 	ocmController = "cluster-manager-registration-controller"
 )
 
-// ocmRuns tells whether Open Cluster Management accepts clusters, signs for them and looks after them.
+// ocmRuns reports whether the registration controllers of Open Cluster Management run on the hub.
 func ocmRuns(ctx context.Context, hub kubeclient.Client) (bool, error) {
 	controller, err := get(ctx, hub, object("apps/v1", "Deployment", ocmNamespace, ocmController))
 	return controller != nil, err
 }
 
-// signer returns the authority that signs for clusters, nil where others sign.
+// signer returns the CA that signs for clusters, nil if Open Cluster Management signs.
 func signer(ctx context.Context, hub kubeclient.Client, now time.Time) (*unstructured.Unstructured, error) {
 	have, err := readSecret(ctx, hub, signerSecret)
 	if err != nil {
@@ -56,8 +56,8 @@ func signer(ctx context.Context, hub kubeclient.Client, now time.Time) (*unstruc
 	return secretOf(signerSecret, map[string][]byte{certKey: a.CertificatePEM(), keyKey: a.KeyPEM()}), nil
 }
 
-// clients are the authorities of agents at the broker: own, which signs for programs and people, and
-// the signer, which signs for clusters. Of others that do, hub-source tells the broker.
+// clients returns the CAs of agents at the broker: own, which signs for programs and people, and the signer,
+// which signs for clusters. hub-source reports CAs of other signers to the broker.
 func clients(own []byte, signer *unstructured.Unstructured) ([]byte, error) {
 	all := [][]byte{bytes.TrimSpace(own)}
 	if signer != nil {
@@ -70,8 +70,8 @@ func clients(own []byte, signer *unstructured.Unstructured) ([]byte, error) {
 	return append(bytes.Join(all, []byte("\n")), '\n'), nil
 }
 
-// registration is what a hub needs beside the certificates of its programs, if clusters join it: the
-// authority that signs for them, if it is not others that do, and what the broker's Secret has more.
+// registration returns the additional Secrets of a hub with registration. These are the CA that signs for
+// clusters, unless Open Cluster Management signs, and the additional data of the broker's Secret.
 func (s Settings) registration(ctx context.Context, hub kubeclient.Client, own []byte, now time.Time) (secrets []*unstructured.Unstructured, more map[string][]byte, err error) {
 	if s.Registration != On {
 		return nil, nil, nil
@@ -90,11 +90,11 @@ func (s Settings) registration(ctx context.Context, hub kubeclient.Client, own [
 	return secrets, map[string][]byte{clientsKey: bundle}, nil
 }
 
-// issuedAuthority is the authority of what cert-manager has made for the broker.
+// issuedAuthority returns the CA of the certificate that cert-manager issued for the broker.
 func issuedAuthority(ctx context.Context, hub kubeclient.Client) ([]byte, error) {
 	have, err := readSecret(ctx, hub, brokerSecret)
 	if err == nil && !isAuthority(have[caKey]) {
-		err = errors.New("cert-manager has made no certificate for the broker yet, and its authority has to be known: run this without --registration first, and then again with it")
+		err = errors.New("cert-manager has not issued the broker's certificate yet, and its CA must be known. Run this without --registration first, and then again with it")
 	}
 	return have[caKey], err
 }

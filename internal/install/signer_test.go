@@ -34,8 +34,8 @@ func TestHub_FindsClusterSigner(t *testing.T) {
 	}
 }
 
-// TestHub_FindsRegistrationControllers: where the controllers of Open Cluster Management do, also where they
-// come after Hawser, hub-source has no rights for it and is told so.
+// TestHub_FindsRegistrationControllers: if the controllers of Open Cluster Management run, also if they were
+// installed after Hawser, hub-source has no rights for these tasks and its configuration disables them.
 func TestHub_FindsRegistrationControllers(t *testing.T) {
 	s := wanted
 	s.Registration = On

@@ -22,34 +22,34 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Check finds out whether a program can work with its kube-apiserver: whether that
-// answers, serves what the program needs, and lets the program do it.
+// Check checks whether a program can work with its kube-apiserver: whether the server answers, serves the
+// needed resources, and allows the needed verbs.
 type Check struct {
-	// Name is that of the first step, as "hub API".
+	// Name is the name of the first step, such as "hub API".
 	Name string
-	// Load returns how to reach the kube-apiserver.
+	// Load returns the client configuration.
 	Load func() (*rest.Config, error)
-	// Definitions: one of them has to be served; none: that is no step.
+	// Definitions: one of them has to be served. If it is empty, there is no such step.
 	Definitions []schema.GroupVersionResource
-	// Rights are what the program needs, of definitions where they are served. Grant says
-	// how to get what is missing of all this.
+	// Rights are the rights that the program needs, on served definitions. Grant is advice how to get what is
+	// missing.
 	Rights []Right
 	Grant  string
 }
 
-// Right is what a program does with a resource.
+// Right is a set of verbs on a resource.
 type Right struct {
 	Verbs                              []string
 	Group, Resource, Namespace, Object string // Resource may end in /SUBRESOURCE
 }
 
-// Step is one thing to find out. A Hint of its error is what a person can do.
+// Step is one check. A Hint of its error is advice for the operator.
 type Step struct {
 	Name string
 	Look func(context.Context) (found string, err error)
 }
 
-// Steps are to be taken in order, until one fails.
+// Steps returns the steps. Run them in order, until one fails.
 func (c Check) Steps() []Step {
 	l := &look{Check: c}
 	steps := []Step{{c.Name, l.reach}, {"definitions", l.definitions}, {"rights", l.rights}}
@@ -59,7 +59,7 @@ func (c Check) Steps() []Step {
 	return steps
 }
 
-// look is what the steps of a Check hand on.
+// look is the state that the steps of a Check share.
 type look struct {
 	Check
 	host string
@@ -69,7 +69,7 @@ type look struct {
 	may    authorizationclient.AuthorizationV1Interface
 }
 
-// problem is an error with what to do.
+// problem is an error with advice.
 type problem struct {
 	err    error
 	what   string
@@ -84,7 +84,7 @@ func wrong(err error, advice, format string, args ...any) error {
 	return &problem{err: err, what: fmt.Sprintf(format, args...), advice: advice}
 }
 
-// reach asks for the version, and who we are.
+// reach reads the version of the server, and the user of the program.
 func (l *look) reach(ctx context.Context) (string, error) {
 	cfg, err := l.Load()
 	if err != nil {
@@ -105,7 +105,7 @@ func (l *look) reach(ctx context.Context) (string, error) {
 	switch {
 	case apierrors.IsNotFound(err): // before Kubernetes 1.28
 		return fmt.Sprintf("%s runs Kubernetes %s", l.host, v.GitVersion), nil
-	case err != nil && !apierrors.IsForbidden(err): // which is the answer to who is nobody
+	case err != nil && !apierrors.IsForbidden(err): // Forbidden is the answer to an anonymous client
 		return "", l.explain(err)
 	case err != nil || review.Status.UserInfo.Username == "system:anonymous":
 		return "", wrong(err, "put a token or a client certificate into the kubeconfig", "%s answers, and does not know us: we gave no credentials", l.host)
@@ -121,7 +121,7 @@ func (l *look) get(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// explain says what is between us and the kube-apiserver.
+// explain returns an error that explains what prevents a request to the kube-apiserver.
 func (l *look) explain(err error) error {
 	var (
 		name    *net.DNSError
@@ -145,14 +145,14 @@ func (l *look) explain(err error) error {
 	case errors.As(err, &name):
 		return wrong(err, "check the server in the kubeconfig, and DNS", "the name of %s is not found: %v", l.host, name)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "nobody listens at %s", l.host)
+		return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "no program listens at %s", l.host)
 	case errors.Is(err, context.DeadlineExceeded):
 		return wrong(err, "look at the kube-apiserver; if it is well, ask the network team what on the way drops the connection", "%s did not answer in time", l.host)
 	}
 	return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "%s cannot be asked: %v", l.host, err)
 }
 
-// definitions looks for the resources.
+// definitions checks whether the resources are served.
 func (l *look) definitions(ctx context.Context) (string, error) {
 	var names, there []string
 	l.absent = map[schema.GroupResource]bool{}
@@ -175,7 +175,7 @@ func (l *look) definitions(ctx context.Context) (string, error) {
 	return strings.Join(there, "; ") + ": served", nil
 }
 
-// rights asks for each of them.
+// rights checks each right.
 func (l *look) rights(ctx context.Context) (string, error) {
 	var missing []string
 	count := 0
@@ -217,7 +217,7 @@ func (l *look) allowed(ctx context.Context, r Right, verb string) (bool, error) 
 	return review.Status.Allowed, nil
 }
 
-// what names the objects.
+// what describes the objects of the right.
 func (r Right) what() string {
 	s := r.Resource
 	if r.Group != "" {

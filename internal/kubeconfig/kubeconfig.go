@@ -1,6 +1,5 @@
-// Package kubeconfig finds the kube-apiserver of a program. Unlike kubectl it
-// never takes the kubeconfig in the home directory of whoever happens to start
-// the program.
+// Package kubeconfig finds the kube-apiserver of a program. Unlike kubectl, it never uses the kubeconfig in the
+// home directory of the user who starts the program.
 package kubeconfig
 
 import (
@@ -12,10 +11,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Load returns the client configuration in the file at path, the value of a
-// flag. An empty path means the files that the environment variable KUBECONFIG
-// names, else the ServiceAccount of the pod that the program runs in. The error
-// says what was looked for, and names the flag.
+// Load returns the client configuration in the file at path, the value of a flag. For an empty path it uses the
+// files in the environment variable KUBECONFIG, otherwise the ServiceAccount of the program's pod. The error
+// names these sources, and the flag.
 func Load(path, flag string) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: path, Precedence: filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar))}
 	if path == "" && len(rules.Precedence) == 0 {

@@ -1,5 +1,5 @@
-// Package kubeerror says what an error of a kube-apiserver means: whether another attempt may help or none will,
-// and how metrics name it.
+// Package kubeerror classifies the errors of a kube-apiserver: whether another attempt may help, and how
+// metrics name them.
 package kubeerror
 
 import (
@@ -14,30 +14,30 @@ import (
 	"github.com/hawser-io/hawser/internal/refusal"
 )
 
-// MaxObject is the largest request in bytes that etcd takes, as it comes; an object is written in one.
+// MaxObject is the largest request in bytes that etcd accepts by default; one request writes a whole object.
 const MaxObject = 3 << 19
 
-// An answer that is the same for manyTimes attempts in finalAfter is one about the object.
+// An answer that stays the same for manyTimes attempts, and for finalAfter at least, is about the object.
 const (
 	finalAfter = 2 * time.Minute
 	manyTimes  = 10
 )
 
-// Rejected reports whether the server says that it will never take what it was given.
+// Rejected reports whether the server will never accept the object.
 func Rejected(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || TooLarge(err)
 }
 
-// TooLarge reports whether the server has no room for an object. It hands on what etcd, or its client of
-// etcd, says: an internal error, known by its text only.
+// TooLarge reports whether an object is too large for the server. The server returns the text of etcd, or of
+// its client, as an internal error, so only the text identifies it.
 func TooLarge(err error) bool {
 	return apierrors.IsRequestEntityTooLargeError(err) || answerOf(err) != "" &&
 		(strings.Contains(err.Error(), "etcdserver: request is too large") || strings.Contains(err.Error(), "message larger than max"))
 }
 
-// Result is the label by which metrics name the answer to a request: ok, conflict, not_found, forbidden, rejected
-// or error. A denial by a policy or webhook of the hub is forbidden, whatever code it chose: of a
-// ValidatingAdmissionPolicy that is the code of an invalid object.
+// Result returns the metric label of the answer to a request: ok, conflict, not_found, forbidden, rejected or
+// error. A denial by a policy or webhook of the hub is forbidden, whatever its code is. The code of a
+// ValidatingAdmissionPolicy is that of an invalid object.
 func Result(err error) string {
 	switch {
 	case err == nil:
@@ -57,7 +57,7 @@ func Result(err error) string {
 	return "error"
 }
 
-// IgnoreNotFound returns err, nil where it says that the object is not there, as after a deletion.
+// IgnoreNotFound returns err, or nil if the object does not exist, as after a deletion.
 func IgnoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -65,8 +65,8 @@ func IgnoreNotFound(err error) error {
 	return err
 }
 
-// answerOf is what the server says of one write, "" where it says something of itself, of another state of the
-// object, or nothing. Texts may differ each time.
+// answerOf returns the server's answer about one write. It returns "" for an answer about the server itself, or
+// about another state of the object, and for no answer. Texts may differ each time.
 func answerOf(err error) string {
 	var s apierrors.APIStatus
 	if !errors.As(err, &s) || apierrors.IsConflict(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err) {
@@ -75,15 +75,16 @@ func answerOf(err error) string {
 	return fmt.Sprint(s.Status().Code, s.Status().Reason)
 }
 
-// Series are the refusals of one object, one after the other. The zero value is that of no refusal.
+// Series counts refusals of one object in a row. The zero value has none.
 type Series struct {
 	answer string
 	times  int
 	since  time.Time
 }
 
-// Final takes one more refusal, and reports whether to give up: the server says that it will never take the
-// object, or has said the same again and again, and took another one meanwhile, at tookAt.
+// Final counts one more refusal, and reports whether to give up. That is so if the server will never accept the
+// object. It is also so if the server repeats the same answer, and accepted another object meanwhile, at
+// tookAt.
 func (s *Series) Final(err error, now, tookAt time.Time) bool {
 	if answer := answerOf(err); answer != s.answer {
 		s.answer, s.times, s.since = answer, 0, now
@@ -92,7 +93,8 @@ func (s *Series) Final(err error, now, tookAt time.Time) bool {
 	return Rejected(err) || s.answer != "" && s.times >= manyTimes && now.Sub(s.since) >= finalAfter && tookAt.After(s.since)
 }
 
-// SizeOf is how many bytes an object, or a part of one, has in etcd, as JSON; 0 for one that cannot be encoded.
+// SizeOf returns the size in bytes of an object, or a part of one, in etcd, as JSON. It returns 0 if the object
+// cannot be encoded.
 func SizeOf(object any) int {
 	text, err := json.Marshal(object)
 	if err != nil {

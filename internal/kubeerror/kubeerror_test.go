@@ -70,7 +70,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestResult: a policy that denies a write is seen as such, by the log of hub-source too, also where its code is
+// TestResult: a write that a policy denies is forbidden, also in the log of hub-source, even if its code is
 // that of an invalid object.
 func TestResult(t *testing.T) {
 	byPolicy := &apierrors.StatusError{ErrStatus: metav1.Status{

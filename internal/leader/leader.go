@@ -1,6 +1,5 @@
-// Package leader lets one of several replicas work at a time: the one that holds
-// a Lease. hub-source and agent have one each, so that neither a hub's works nor a
-// cluster's objects are ever looked after by two.
+// Package leader lets one of several replicas work at a time: the one that holds a Lease. hub-source and agent
+// have one each. So two replicas never handle the works of one hub, or the objects of one cluster.
 package leader
 
 import (
@@ -18,34 +17,32 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Election is how replicas agree on the one that works.
+// Election elects the replica that works.
 type Election struct {
-	// Leases is where the Lease lives; nil means no election: this replica works.
+	// Leases is the client of the Lease; nil means no election: this replica works.
 	Leases          coordinationv1.LeasesGetter
 	Namespace, Name string
-	// Identity is unique per replica. One that comes back under the identity that
-	// holds the Lease need not wait: it takes over where it ended.
+	// Identity is unique per replica. A replica that restarts with the identity of the holder need not wait: it
+	// continues as the leader.
 	Identity string
-	// Duration is how long others wait for a silent leader; RenewDeadline, how
-	// long a leader tries before it stops; RetryPeriod, the time between
-	// attempts. Duration > RenewDeadline > RetryPeriod.
+	// Duration is how long other replicas wait for a silent leader. RenewDeadline is how long a leader tries before
+	// it stops. RetryPeriod is the pause between attempts. Duration > RenewDeadline > RetryPeriod.
 	Duration, RenewDeadline, RetryPeriod time.Duration
-	// Limit, if set, has the work do without the Lease, for the cause that is given, or with it
-	// again if that is nil. A replica whose Lease has expired in the hands of another, and that
-	// only admission keeps from taking it, works limited until it has the Lease: several may do
-	// so at a time.
+	// Limit, if set, is called with a cause when the work runs without the Lease, and with nil when it runs with
+	// the Lease again. A replica works limited if admission alone keeps it from an expired Lease of another
+	// replica. It does so until it has the Lease; several replicas may do so at a time.
 	Limit func(cause error)
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// giveUpWithin bounds how long the end of a leader waits for the kube-apiserver.
+// giveUpWithin limits how long a leader that ends waits for the kube-apiserver.
 const giveUpWithin = 5 * time.Second
 
-// ErrLost ends a leader: another replica may work already.
+// ErrLost ends a leader: another replica may already work.
 var ErrLost = errors.New("the leader lease was lost: the kube-apiserver did not answer in time, or another replica took it")
 
-// Identity returns one for this host; unique tells replicas of one host apart.
+// Identity returns an identity for this host; unique distinguishes replicas on one host.
 func Identity(unique string) (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -54,9 +51,8 @@ func Identity(unique string) (string, error) {
 	return host + "_" + unique, nil
 }
 
-// CheckTimes returns why an Election with these times would not be safe. A
-// leader tries at least twice before it gives up, and gives up before others take
-// over.
+// CheckTimes returns an error if an Election with these times is not safe. A leader tries at least twice before
+// it gives up, and gives up before other replicas take over.
 func CheckTimes(duration, renewDeadline, retryPeriod time.Duration) error {
 	if retryPeriod <= 0 || 2*retryPeriod > renewDeadline || renewDeadline >= duration {
 		return fmt.Errorf("leader election: lease duration %s > renew deadline %s > 2 × retry period %s > 0 does not hold", duration, renewDeadline, retryPeriod)
@@ -64,7 +60,7 @@ func CheckTimes(duration, renewDeadline, retryPeriod time.Duration) error {
 	return nil
 }
 
-// Readable returns nil when the Lease can be read, or does not exist yet.
+// Readable returns nil if the Lease can be read, or does not exist yet.
 func (e Election) Readable(ctx context.Context) error {
 	_, err := e.Leases.Leases(e.Namespace).Get(ctx, e.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -73,15 +69,14 @@ func (e Election) Readable(ctx context.Context) error {
 	return err
 }
 
-// Lead runs work while this replica is the leader: at most once. It waits for
-// work to end before it gives up the lease, so that two replicas never work at
-// the same time while clocks run alike. observed hears of every leader, itself
-// included. A leader that lost the lease gets an error that is ErrLost.
+// Lead runs work while this replica is the leader, at most once. It releases the Lease only after work has
+// ended. So two replicas never work at the same time while their clocks run at the same rate. observed is
+// called for each leader, this replica included. If the Lease is lost, the error is ErrLost.
 func (e Election) Lead(ctx context.Context, observed func(leader string), work func(context.Context) error) error {
 	if e.Leases == nil {
 		return work(ctx)
 	}
-	// The elector's context outlives ctx until work has ended.
+	// The context of the elector lives until work has ended.
 	lease, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	working, stop := context.WithCancel(ctx)
@@ -90,8 +85,8 @@ func (e Election) Lead(ctx context.Context, observed func(leader string), work f
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
 		LeaseDuration: e.Duration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
-		// It would release before it says that the lease is lost, and wait for a
-		// kube-apiserver that does not answer while work goes on.
+		// With true, the elector would release the Lease before it reports the loss. It would wait for a kube-apiserver
+		// that does not answer while work continues.
 		ReleaseOnCancel: false,
 		Name:            e.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
@@ -141,7 +136,7 @@ func (e Election) Lead(ctx context.Context, observed func(leader string), work f
 	return err
 }
 
-// limit is Limit. One that is called after won was closed ends what was called before.
+// limit calls Limit if it is set. A call after won was closed ends the effect of the earlier call.
 func (e Election) limit(cause error) {
 	if e.Limit != nil {
 		e.Limit(cause)
@@ -157,7 +152,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// giveUp lets another replica lead at once, if nobody does yet.
+// giveUp releases the Lease if this replica still holds it, so that another replica can lead at once.
 func (e Election) giveUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, giveUpWithin)
 	defer cancel()

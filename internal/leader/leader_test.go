@@ -131,7 +131,7 @@ func noHolder(string) {}
 type replica struct {
 	stop    context.CancelFunc
 	working chan time.Time // when work began
-	stopped chan time.Time // when it was told to end
+	stopped chan time.Time // when its context ended
 	ended   chan error
 }
 
@@ -216,8 +216,8 @@ func TestLead_SameIdentityTakesOverAtOnce(t *testing.T) {
 	})
 }
 
-// A leader that cannot renew ends its work before another one may begin, also
-// when the kube-apiserver takes connections and never answers.
+// A leader that cannot renew ends its work before another replica may begin. It does so also if the
+// kube-apiserver accepts connections and never answers.
 func TestLead_LostEndsWorkInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiserver{}
@@ -284,7 +284,7 @@ func TestReadable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := a.election("one").Readable(ctx); err == nil {
-		t.Error("readable although nobody answers")
+		t.Error("readable although the server does not answer")
 	}
 }
 

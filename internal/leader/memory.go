@@ -12,24 +12,28 @@ import (
 	"github.com/hawser-io/hawser/internal/history"
 )
 
-// Memory knows how this process wrote its Lease last. A leader writes it again and again, and
-// alone, so a server that does not have the last write has another history:
+// Memory keeps the last write of this process to its Lease. Only the leader writes it, and repeatedly, so a
+// server without the last write has another history.
 //
-//	t1 The server is stopped, and restored from a backup.
-//	t2 It is written to, until its position is later than any that was seen.
-//	t3 The elector renews the Lease on the condition that it is as it wrote it, is refused, and
-//	   reads an older one.
+// Scenario:
+//
+//	t1: the server is stopped, and restored from a backup.
+//	t2: other clients write to it until its position is later than all that were seen.
+//	t3: the elector renews the Lease under the condition that it is as last written. The server refuses, and
+//	the elector reads an older Lease.
+//
+// Result: the older Lease shows the restore, although the position does not.
 type Memory struct {
 	coordinationclient.LeasesGetter
 	namespace, name string
-	// lost is told what the Lease says, once for each write.
+	// lost is called with the evidence of the Lease, once for each write.
 	lost func(history.Evidence)
 
 	mu   sync.Mutex
 	last history.Write
 }
 
-// Remember returns a Memory of the Lease of that name. lost must not block.
+// Remember returns a Memory of the Lease with that name. lost must not block.
 func Remember(leases coordinationclient.LeasesGetter, namespace, name string, lost func(history.Evidence)) *Memory {
 	return &Memory{LeasesGetter: leases, namespace: namespace, name: name, lost: lost}
 }
@@ -39,14 +43,14 @@ func (m *Memory) Leases(namespace string) coordinationclient.LeaseInterface {
 	return remembered{m.LeasesGetter.Leases(namespace), m}
 }
 
-// ReadBack looks whether the server has the last write. It asks nothing while there is none.
+// ReadBack checks whether the server has the last write. It sends no request if there was no write.
 func (m *Memory) ReadBack(ctx context.Context) error {
 	if m.wrote() == (history.Write{}) {
 		return nil
 	}
 	_, err := m.Leases(m.namespace).Get(ctx, m.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil // Get told
+		return nil // Get has called lost
 	}
 	return err
 }
@@ -57,14 +61,14 @@ func (m *Memory) wrote() history.Write {
 	return m.last
 }
 
-// Forget drops the last write: it is of a former history.
+// Forget drops the last write: it belongs to a former history.
 func (m *Memory) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = history.Write{}
 }
 
-// note notes a write.
+// note stores a successful write.
 func (m *Memory) note(l *coordinationv1.Lease, err error) (*coordinationv1.Lease, error) {
 	if err == nil {
 		m.mu.Lock()
@@ -74,7 +78,7 @@ func (m *Memory) note(l *coordinationv1.Lease, err error) (*coordinationv1.Lease
 	return l, err
 }
 
-// read takes the Lease as it was read after a write.
+// read compares the Lease, as it was read, with the write after.
 func (m *Memory) read(after, live history.Write) {
 	e := after.Compare(live)
 	m.mu.Lock()
@@ -87,7 +91,7 @@ func (m *Memory) read(after, live history.Write) {
 	m.lost(e)
 }
 
-// remembered are the Leases of a namespace.
+// remembered is a client of the Leases of a namespace that records writes.
 type remembered struct {
 	coordinationclient.LeaseInterface
 	memory *Memory

@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/history"
 )
 
-// A server that was restored, and written to until its position was later, has the Lease as it
-// was before it was renewed last.
+// A server was restored, and written to until its position was later. It has the Lease as it was before its
+// last renewal.
 func TestMemory_KnowsTheLastWrite(t *testing.T) {
 	api := &apiserver{}
 	var reported []history.Evidence
@@ -24,7 +24,7 @@ func TestMemory_KnowsTheLastWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(reported, want) {
-			t.Errorf("%s: told %v, want %v", when, reported, want)
+			t.Errorf("%s: reported %v, want %v", when, reported, want)
 		}
 		reported = nil
 	}
@@ -48,10 +48,10 @@ func TestMemory_KnowsTheLastWrite(t *testing.T) {
 	expect("as it was written")
 	put("u1", 100)
 	expect("restored", history.Older)
-	expect("told once")
+	expect("reported once")
 	write()
 	put("u2", 500)
-	expect("made anew", history.Missing)
+	expect("created again", history.Missing)
 	put("u1", 600)
 	api.version = 600
 	write()

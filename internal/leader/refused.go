@@ -12,31 +12,34 @@ import (
 	"github.com/hawser-io/hawser/internal/refusal"
 )
 
-// lock is the Lease for a replica that may meet an admission webhook or policy which refuses
-// every write of it.
+// lock is the Lease for a replica behind an admission webhook or policy that may refuse every write of it.
 //
-// The holder goes on: as long as a read says that it is the holder, a write that admission
-// refuses counts as renewed. A candidate therefore takes the Lease of another only if its own
-// dry runs of that have passed for a whole Duration, besides that the Lease has expired:
+// The holder continues: while a read shows it as the holder, a write that admission refuses counts as renewed.
+// So a candidate takes an expired Lease of another replica only after its own dry runs have passed for a whole
+// Duration.
 //
-// t1 admission refuses what the holder writes, and what the candidate tries. t2 admission is
-// repaired. t3 the dry runs of the candidate pass from here on, not before t2. t4 a holder that
-// is there renews, at t2 + RetryPeriod at the latest; one that does not reach the server ends
-// by t2 + RenewDeadline. t5 the candidate may write, at t3 + Duration at the earliest, and
-// Duration > RenewDeadline > RetryPeriod.
+// Scenario:
+//
+//	t1: admission refuses the writes of the holder, and the attempts of the candidate.
+//	t2: admission is repaired.
+//	t3: the dry runs of the candidate pass from here on, not before t2.
+//	t4: a running holder renews at t2 + RetryPeriod at the latest. A holder that does not reach the server ends
+//	by t2 + RenewDeadline.
+//	t5: the candidate may write, at t3 + Duration at the earliest.
+//
+// Result: the candidate never writes before the holder has renewed or ended, because Duration > RenewDeadline >
+// RetryPeriod.
 //
 // See docs/adr/021-the-way-back.md.
 type lock struct {
 	*resourcelock.LeaseLock
 	election *Election
-	// holder is the replica that had the Lease when it was read last; allowed, since when dry runs of
-	// taking it have passed, zero while they do not. Only the elector's goroutine uses them,
-	// and refused, which says that the last write was refused.
+	// holder is the holder of the Lease at the last read. allowed is since when dry runs of taking it have passed,
+	// zero while they fail. refused: admission refused the last write. Only the elector's goroutine uses them.
 	holder  string
 	allowed time.Time
 	refused bool
-	// stuck is closed when nothing but admission keeps this replica from the Lease, which cause
-	// says then.
+	// stuck is closed when admission alone keeps this replica from the Lease; cause is then the refusal.
 	stuck chan struct{}
 	cause error
 }
@@ -66,10 +69,10 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, nil
 }
 
-// others reports whether another replica has the Lease, expired or not.
+// others reports whether another replica holds the Lease, expired or not.
 func (l *lock) others() bool { return l.holder != "" && l.holder != l.Identity() }
 
-// dryRun goes through taking the Lease, without taking it.
+// dryRun tries to take the Lease in a dry run.
 func (l *lock) dryRun(ctx context.Context) error {
 	leases := l.election.Leases.Leases(l.election.Namespace)
 	lease, err := leases.Get(ctx, l.election.Name, metav1.GetOptions{})
@@ -82,8 +85,8 @@ func (l *lock) dryRun(ctx context.Context) error {
 	return err
 }
 
-// note takes note of what became of a write, or of a dry run of one. An error that is not from
-// admission tells nothing; some webhooks do not support a dry run, and say so.
+// note records the result of a write, or of a dry run of one. An error that is not from admission changes
+// nothing. Some webhooks do not support a dry run, and return BadRequest.
 func (l *lock) note(err error) {
 	_, refused := refusal.Of(err)
 	switch {
@@ -109,8 +112,8 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return err
 }
 
-// Update implements resourcelock.Interface. For the Lease of another the elector calls it when
-// that has expired.
+// Update implements resourcelock.Interface. The elector calls it for the Lease of another replica when that
+// Lease has expired.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if l.others() && (l.allowed.IsZero() || time.Since(l.allowed) < l.election.Duration) {
 		l.reportStuck()
@@ -128,13 +131,13 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return err
 	}
 	if l.holder = held.HolderIdentity; l.holder == l.Identity() {
-		return nil // and no other can write it either
+		return nil // and no other replica can write it either
 	}
 	l.reportStuck()
 	return err
 }
 
-// reportStuck tells once that nothing but admission keeps this replica from the Lease, if so.
+// reportStuck closes stuck, once, if admission refuses the writes of this replica.
 func (l *lock) reportStuck() {
 	select {
 	case <-l.stuck:

@@ -18,8 +18,8 @@ func (a *apiserver) admission(err error) {
 	a.refuse = err
 }
 
-// A leader whose writes admission refuses goes on, and so does its next process. Another replica
-// does not take the Lease when admission is repaired: the leader is first.
+// A leader whose writes admission refuses continues, and so does its next process. When admission is repaired,
+// the leader renews before another replica takes the Lease.
 func TestLead_AdmissionRefusesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiserver{}
@@ -52,8 +52,8 @@ func TestLead_AdmissionRefusesTheLease(t *testing.T) {
 	})
 }
 
-// A leader that is gone does not come back: another takes over when its own writes have passed
-// for as long as the Lease lasts, and works limited until then.
+// If a leader does not come back, another replica takes over when its own writes have passed for the duration
+// of the Lease. Until then it works limited.
 func TestLead_LimitedWhileAdmissionKeepsItFromTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiserver{}
@@ -85,7 +85,7 @@ func TestLead_LimitedWhileAdmissionKeepsItFromTheLease(t *testing.T) {
 	})
 }
 
-// Another reason than admission is none to go on.
+// A refusal for another reason than admission ends the leader.
 func TestLead_OtherRefusalsEndIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &apiserver{}

@@ -1,4 +1,4 @@
-// Package memlimit keeps a program within the memory that its control groups let it have.
+// Package memlimit keeps a program within the memory limits of its control groups.
 package memlimit
 
 import (
@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// MemoryLimit is how many bytes the control groups of this process let it have,
-// [math.MaxInt64] where they do not bound it. root is the root of the file system.
+// MemoryLimit returns the memory limit of this process's control groups in bytes, [math.MaxInt64] if there is
+// none. root is the root of the file system.
 func MemoryLimit(root fs.FS) int64 {
 	limit := int64(math.MaxInt64)
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
-		return limit // it is not Linux
+		return limit // not Linux
 	}
 	for lines := bufio.NewScanner(bytes.NewReader(groups)); lines.Scan(); {
 		// "0::/PATH" of version 2, "N:memory:/PATH" of version 1.
@@ -43,17 +43,17 @@ func MemoryLimit(root fs.FS) int64 {
 	return limit
 }
 
-// noLimit is above every limit that means something, and below what version 1 says where there is
-// none: the largest number of bytes that is a whole number of pages.
+// noLimit is above every real limit. It is below the value of version 1 for no limit, which is the largest
+// multiple of the page size.
 const noLimit = 1 << 60
 
-// lowest is the lowest limit of a control group and those above it. In a container
-// the path may be that on the host: then there is only the top.
+// lowest returns the lowest limit of a control group and its ancestors. In a container the path may be that of
+// the host; then only the top exists.
 func lowest(root fs.FS, top, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {
 		if b, err := fs.ReadFile(root, path.Join(top, group, file)); err == nil {
-			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n < noLimit { // else it says "max"
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n < noLimit { // else it is "max"
 				limit = min(limit, n)
 			}
 		}
@@ -63,9 +63,8 @@ func lowest(root fs.FS, top, group, file string) int64 {
 	}
 }
 
-// LimitMemory has the runtime collect garbage so early that the process stays below nine
-// tenths of what its control groups let it have: beyond that the kernel would kill it.
-// GOMEMLIMIT in the environment wins.
+// LimitMemory makes the runtime collect garbage early enough to keep the process below nine tenths of its
+// limit. Above the limit the kernel would kill it. GOMEMLIMIT in the environment takes precedence.
 func LimitMemory(log *slog.Logger) {
 	limit := MemoryLimit(os.DirFS("/"))
 	if os.Getenv("GOMEMLIMIT") == "" && limit < math.MaxInt64 {
@@ -77,16 +76,15 @@ func LimitMemory(log *slog.Logger) {
 }
 
 const (
-	// lookAtMemory is how often memory is looked at; quietBytes is what a program allocates
-	// meanwhile that is at rest, and burstBytes how much it has too much after a burst.
+	// lookAtMemory is the interval of the checks. quietBytes is the maximum that an idle program allocates in that
+	// time. burstBytes is the excess that is given back after a burst.
 	lookAtMemory = 10 * time.Second
 	quietBytes   = 16 << 20
 	burstBytes   = 64 << 20
 )
 
-// GiveMemoryBack is a task that gives memory back to the system after a burst. The
-// runtime does that too, but only with a collection, and a program that is at rest makes
-// one every two minutes.
+// GiveMemoryBack is a task that returns memory to the system after a burst. The runtime does so only with a
+// collection, and an idle program makes one every two minutes.
 func GiveMemoryBack() taskgroup.Task {
 	return taskgroup.Task{Name: "memory", Run: func(ctx context.Context) error {
 		b := newBurst(memoryNow())
@@ -100,27 +98,26 @@ func GiveMemoryBack() taskgroup.Task {
 }
 
 const (
-	// lookAtGrowth is how often the goroutines are counted, moreGoroutines how many more there
-	// have to be for a burst, or a sixteenth if that is more, and burstLasts how many looks it
-	// lasts after that was seen last.
+	// lookAtGrowth is the interval in which goroutines are counted. A burst begins with moreGoroutines additional
+	// ones, or a sixteenth if that is more. It ends burstLasts checks after the last growth.
 	lookAtGrowth   = time.Second / 2
 	moreGoroutines = 256
 	burstLasts     = 4
-	// garbageInBursts is how much garbage there is in a burst, in percent of all else.
+	// garbageInBursts is the GC percentage in a burst.
 	garbageInBursts = 20
 )
 
-// CollectMoreInBursts is a task that has garbage collected more often while there are more and
-// more goroutines. It is for a program to which thousands of connections come at once, each of
-// which leaves several times as much garbage as it needs from then on. Usually the runtime waits
-// until there is as much garbage as there is of all else. What is needed then stands between what
-// no longer is, as long as the connections last, and little of what is free between it is ever
-// used again.
+// CollectMoreInBursts is a task that collects garbage more often while the number of goroutines grows. It is
+// for a program to which thousands of connections are made at once. Each of them leaves several times as much
+// garbage as it needs later.
+//
+// By default the runtime waits until the garbage is as large as the live heap. The live objects of the
+// connections are then spread between the garbage, and the space between them is hardly ever used again.
 func CollectMoreInBursts() taskgroup.Task {
 	return taskgroup.Task{Name: "collections", Run: func(ctx context.Context) error {
 		usual := debug.SetGCPercent(garbageInBursts) // a program that starts may be in a burst
 		defer debug.SetGCPercent(usual)
-		if usual <= garbageInBursts { // of GOGC in the environment, which wins, also where that is off
+		if usual <= garbageInBursts { // GOGC of the environment takes precedence, also if it is off
 			debug.SetGCPercent(usual)
 			<-ctx.Done()
 			return nil
@@ -139,14 +136,14 @@ func CollectMoreInBursts() taskgroup.Task {
 	}}
 }
 
-// growth notices that there are more and more of something.
+// growth detects that a number grows.
 type growth struct {
-	// fewest is how many there were when a growth was seen last, or the fewest since then.
+	// fewest is the number at the last growth, or the lowest since then.
 	fewest int
-	left   int // looks until the burst is over
+	left   int // checks until the burst is over
 }
 
-// look reports whether there is a burst, now that there are so many.
+// look reports whether there is a burst, with now as the present number.
 func (g *growth) look(now int) bool {
 	g.fewest = min(g.fewest, now)
 	if now > g.fewest+max(moreGoroutines, g.fewest/16) {
@@ -157,7 +154,7 @@ func (g *growth) look(now int) bool {
 	return g.left > 0
 }
 
-// memory is what a process has of the system, and what it ever allocated, in bytes.
+// memory is what a process holds of the system, and all that it ever allocated, in bytes.
 type memory struct{ held, allocated uint64 }
 
 func memoryNow() memory {
@@ -166,21 +163,21 @@ func memoryNow() memory {
 	return memory{held: s[0].Value.Uint64() - s[1].Value.Uint64(), allocated: s[2].Value.Uint64()}
 }
 
-// burst notices when a burst is over.
+// burst detects the end of a burst.
 type burst struct {
 	last memory
-	// least is the least that was held since memory was given back.
+	// least is the least memory held since the last give-back.
 	least uint64
 }
 
-// newBurst returns a burst of a program that starts. What is held now counts: the first look is
-// later, and may come in the middle of a burst, as when all agents come to a broker that starts.
+// newBurst returns a burst for a program that starts. now is measured at once. The first check is later, and
+// may be in the middle of a burst, for example when all agents connect to a new broker.
 func newBurst(now memory) (b burst) {
 	b.rest(now)
 	return b
 }
 
-// over reports whether much more is held than was needed, and little is needed now.
+// over reports whether the program holds much more than it needed, and is idle now.
 func (b *burst) over(now memory) bool {
 	quiet := now.allocated-b.last.allocated < quietBytes
 	b.least = min(b.least, now.held)
@@ -188,12 +185,12 @@ func (b *burst) over(now memory) bool {
 	return quiet && now.held > b.least+burstBytes
 }
 
-// giveBack gives back what is not needed.
+// giveBack returns unused memory to the system.
 func (b *burst) giveBack() {
-	runtime.GC() // what pools keep goes with the second one
+	runtime.GC() // sync.Pool content is freed by the second collection
 	debug.FreeOSMemory()
 	b.rest(memoryNow())
 }
 
-// rest takes it that no less is needed than is held now.
+// rest sets the present memory as the least.
 func (b *burst) rest(now memory) { b.last, b.least = now, now.held }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestMemoryLimit: the lowest limit counts of all control groups that a process is in.
+// TestMemoryLimit checks that the lowest limit of all control groups of a process is used.
 func TestMemoryLimit(t *testing.T) {
 	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 	for name, c := range map[string]struct {
@@ -60,14 +60,14 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit_Here: the limit of this process is one that a machine can have, or there is none.
+// TestMemoryLimit_Here checks that the limit of this process is plausible, or that there is none.
 func TestMemoryLimit_Here(t *testing.T) {
 	if got := MemoryLimit(os.DirFS("/")); got >= noLimit && got != math.MaxInt64 {
 		t.Errorf("no limit is taken for one of %d bytes", got)
 	}
 }
 
-// TestBurst_IsOverWhenTheProgramIsAtRest: memory is given back once after each burst.
+// TestBurst_IsOverWhenTheProgramIsAtRest checks that memory is given back once after each burst.
 func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 	const mib = 1 << 20
 	b := newBurst(memory{held: 30 * mib})
@@ -93,8 +93,8 @@ func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 	}
 }
 
-// TestGiveBack_AfterABurst: what is measured grows with what is allocated, and the system
-// has it again afterwards.
+// TestGiveBack_AfterABurst checks that the measured memory grows with allocations, and that the system gets it
+// back.
 func TestGiveBack_AfterABurst(t *testing.T) {
 	before := memoryNow()
 	all := make([]byte, 2*burstBytes)
@@ -113,8 +113,8 @@ func TestGiveBack_AfterABurst(t *testing.T) {
 	}
 }
 
-// TestBurst_AtTheStart: what a program held when it started is known, also where the first look
-// comes in the middle of a burst.
+// TestBurst_AtTheStart checks that the memory at the start is known, even if the first check is in the middle
+// of a burst.
 func TestBurst_AtTheStart(t *testing.T) {
 	const mib = 1 << 20
 	b := newBurst(memory{held: 30 * mib})
@@ -126,8 +126,8 @@ func TestBurst_AtTheStart(t *testing.T) {
 	}
 }
 
-// TestGrowth_IsABurst: who comes by the hundred is a burst, who comes one after the other is not,
-// and it is over soon after the last have come.
+// TestGrowth_IsABurst checks that connections by the hundred are a burst, and connections one after the other
+// are not. The burst ends soon after the last connection.
 func TestGrowth_IsABurst(t *testing.T) {
 	g := growth{fewest: 1000}
 	for i, c := range []struct {
@@ -145,8 +145,8 @@ func TestGrowth_IsABurst(t *testing.T) {
 	}
 }
 
-// TestCollectMoreInBursts: there is less garbage while goroutines come, also at the beginning, and
-// as much as usual before and after.
+// TestCollectMoreInBursts checks that there is less garbage while goroutines are added, also at the start, and
+// the usual amount otherwise.
 func TestCollectMoreInBursts(t *testing.T) {
 	const usual = 123
 	defer debug.SetGCPercent(debug.SetGCPercent(usual))
@@ -184,7 +184,7 @@ func TestCollectMoreInBursts(t *testing.T) {
 	})
 }
 
-// TestCollectMoreInBursts_LeavesGOGC: who wants less garbage than that has it.
+// TestCollectMoreInBursts_LeavesGOGC checks that a lower GOGC is kept.
 func TestCollectMoreInBursts_LeavesGOGC(t *testing.T) {
 	const less = garbageInBursts / 2
 	defer debug.SetGCPercent(debug.SetGCPercent(less))

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Mosquitto returns the file for acl_file of Mosquitto 2.0. It binds no client
-// ids, which Mosquitto cannot do by rules; use_username_as_clientid does.
+// Mosquitto returns the acl_file for Mosquitto 2.0. It does not bind client ids, because rules of Mosquitto
+// cannot; use_username_as_clientid does.
 func Mosquitto(rules []Rules) string {
 	var b strings.Builder
 	b.WriteString("# Written by hawser mqtt acl --for=mosquitto. Needs in mosquitto.conf:\n" +
 		"#   use_identity_as_username true\n" +
-		"#   use_username_as_clientid true   # else one party can take over the session of another\n")
+		"#   use_username_as_clientid true   # else one client can take over the session of another\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b, "\nuser %s\n", r.User)
 		for _, t := range r.Publish {
@@ -27,12 +27,12 @@ func Mosquitto(rules []Rules) string {
 	return b.String()
 }
 
-// EMQX returns the file acl.conf of EMQX 5.
+// EMQX returns the file acl.conf for EMQX 5.
 func EMQX(rules []Rules) string {
 	var b strings.Builder
 	b.WriteString("%% Written by hawser mqtt acl --for=emqx. Needs in emqx.conf:\n" +
 		"%%   mqtt.peer_cert_as_username = cn\n" +
-		"%%   mqtt.peer_cert_as_clientid = cn   # else one party can take over the session of another\n" +
+		"%%   mqtt.peer_cert_as_clientid = cn   # else one client can take over the session of another\n" +
 		"%%   authorization.no_match = deny\n")
 	for _, r := range rules {
 		client := fmt.Sprintf("{'and', [{username, %q}, {clientid, %q}]}", r.User, r.ClientID)
@@ -51,10 +51,11 @@ func quoted(topics []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// How many characters a policy of AWS IoT Core may have, and bytes a client id.
+// maxPolicy is the maximum number of characters of a policy of AWS IoT Core, maxClientID the maximum number of
+// bytes of a client id.
 const maxPolicy, maxClientID = 2048, 128
 
-// Account is where AWS IoT Core runs.
+// Account is the AWS account and region of AWS IoT Core.
 type Account struct{ Partition, Region, ID string }
 
 // awsPolicy is a policy document.
@@ -70,15 +71,15 @@ type awsStatement struct {
 	NotResource []string `json:",omitempty"`
 }
 
-// Named is a policy as `aws iot create-policy --cli-input-json` takes it.
+// Named is a policy in the form of `aws iot create-policy --cli-input-json`.
 type Named struct {
 	PolicyName     string `json:"policyName"`
 	PolicyDocument string `json:"policyDocument"`
 }
 
-// AWS returns a policy per party for AWS IoT Core, named <prefix>-<name>; attach
-// each to the certificate of its party. What a policy does not allow it denies,
-// whatever other policies the certificate has.
+// AWS returns a policy per client for AWS IoT Core, named <prefix>-<name>. Attach each to the certificate of
+// its client. A policy denies everything that it does not allow, also what other policies of the certificate
+// allow.
 func AWS(rules []Rules, a Account, prefix string) ([]Named, error) {
 	policies := make([]Named, 0, len(rules))
 	for _, r := range rules {
@@ -108,7 +109,7 @@ func (a Account) policy(r Rules) awsPolicy {
 		all = append(all, "arn:*:iot:*:*:topic/"+starred(t))
 	}
 	for _, t := range r.Subscribe {
-		subscribe = append(subscribe, arn("topicfilter", t)) // a "+" of a filter means itself here
+		subscribe = append(subscribe, arn("topicfilter", t)) // a "+" in a filter has no special meaning here
 		receive = append(receive, arn("topic", starred(t)))
 		all = append(all, "arn:*:iot:*:*:topic*/"+starred(t))
 	}
@@ -121,6 +122,6 @@ func (a Account) policy(r Rules) awsPolicy {
 	}}
 }
 
-// starred has the wildcard of policies, which matches several levels too; the
-// last level stays fixed.
+// starred replaces "+" by the wildcard of policies. That matches several levels too; the last level stays
+// fixed.
 func starred(topic string) string { return strings.ReplaceAll(topic, "+", "*") }

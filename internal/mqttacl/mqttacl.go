@@ -1,6 +1,6 @@
-// Package mqttacl writes the rules by which a stock MQTT broker lets each party
-// use its own topics and no others. Identities are not topic names, so that no
-// template of a broker can: the rules name every cluster.
+// Package mqttacl writes the rules by which a third-party MQTT broker lets each client use only its own topics.
+// Templates of brokers cannot express this, because identities are not topic names. So the rules name every
+// cluster.
 //
 // The package is pure: names go in, text comes out.
 package mqttacl
@@ -14,15 +14,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// Layout is where a source and its agents publish.
+// Layout is the topics of a source and its agents.
 type Layout struct {
-	// Source is the id of the source, Topics what stands in the configuration of
-	// its parties.
+	// Source is the id of the source. Topics are the topics in the configuration of its clients.
 	Source string
 	Topics topic.Set
 }
 
-// Usual is the layout that is used where nobody says otherwise.
+// Usual returns the default layout.
 func Usual(source string) Layout {
 	return Layout{Source: source, Topics: topic.Set{
 		SourceEvents:    "sources/" + source + "/clusters/+/sourceevents",
@@ -32,18 +31,18 @@ func Usual(source string) Layout {
 	}}
 }
 
-// Principal is who gets rules.
+// Principal is a client that gets rules.
 type Principal struct {
-	// Name is the source id or the name of the cluster.
+	// Name is the source id or the cluster name.
 	Name string
-	// User is who the broker says it is, ClientID the one MQTT client id it may have.
+	// User is the identity of the client at the broker. ClientID is the only MQTT client id that it may use.
 	User, ClientID string
 }
 
-// Rules are what one party may do.
+// Rules are the rights of one client.
 type Rules struct {
 	Principal
-	// Publish and Subscribe are topics; those of a source have "+" for the cluster.
+	// Publish and Subscribe are topics. Those of a source have "+" for the cluster.
 	Publish, Subscribe []string
 }
 
@@ -67,7 +66,7 @@ func (l Layout) OfSource(p Principal) (Rules, error) {
 	return r, nil
 }
 
-// OfAgent returns the rules of the agent of the cluster that p names.
+// OfAgent returns the rules of the agent of cluster p.Name.
 func (l Layout) OfAgent(p Principal) (Rules, error) {
 	if err := p.check(); err != nil {
 		return Rules{}, err
@@ -90,16 +89,15 @@ func (l Layout) OfAgent(p Principal) (Rules, error) {
 	return Rules{Principal: p, Publish: slices.Compact([]string{own, all}), Subscribe: a.Filters(false)}, nil
 }
 
-// The types of events that go to a topic each.
+// The event types that each have a topic of their own.
 var (
 	statusUpdate = codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}
 	statusResync = codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.ResyncRequest}
 	specResync   = codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Spec, Action: codec.ResyncRequest}
 )
 
-// check refuses names that would end a line or a text of a rule, or mean more
-// than themselves: of whoever may choose a name, nobody shall get the rights of
-// another.
+// check rejects names that would end a line or a string of a rule, or have a special meaning in it. Otherwise a
+// client with a free choice of name could get the rights of another one.
 func (p Principal) check() error {
 	for _, f := range []struct{ what, name string }{{"user name", p.User}, {"client id", p.ClientID}} {
 		if f.name == "" || strings.ContainsFunc(f.name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"\+#*?$%`, r) }) {
@@ -116,7 +114,7 @@ func ungrouped(filters []string) []string {
 	return filters
 }
 
-// ungroup takes $share/<group>/ off: rules are about the topics of messages.
+// ungroup removes $share/<group>/: rules are about the topics of messages.
 func ungroup(filter string) string {
 	rest, shared := strings.CutPrefix(filter, "$share/")
 	if !shared {

@@ -100,7 +100,7 @@ func TestAWS_EachClientHasItsOwn(t *testing.T) {
 	}
 }
 
-// A certificate often has a policy that allows everything, from a first try.
+// A certificate often still has a policy that allows everything, from an earlier experiment.
 func TestAWS_DeniesWhatAnotherPolicyAllows(t *testing.T) {
 	policies, err := AWS(rulesOf(t, Usual("hub")), account, "p")
 	if err != nil {

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// AuthorityLifetime is how long an authority made by hawser pki is valid.
+	// AuthorityLifetime is the validity of a CA made by hawser pki.
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
-	// CertificateLifetime is how long a certificate issued by it is valid.
+	// CertificateLifetime is the validity of a certificate that it issues.
 	CertificateLifetime = 365 * 24 * time.Hour
 
-	// backdate forgives clocks that are a little behind ours.
+	// backdate tolerates clocks that are slightly behind.
 	backdate = 5 * time.Minute
 
 	certificateBlock = "CERTIFICATE"
 	keyBlock         = "PRIVATE KEY"
 )
 
-// ErrUnusableAuthority is wrapped by every error of [ParseAuthority].
+// ErrUnusableAuthority is wrapped by all errors of [ParseAuthority].
 var ErrUnusableAuthority = errors.New("unusable certificate authority")
 
-// Period is when a certificate is valid, both ends included.
+// Period is the validity of a certificate, both ends included.
 type Period struct {
 	NotBefore, NotAfter time.Time
-	// Issued is what a certificate says of its issue; zero: it says nothing.
+	// Issued is the issue time in a certificate, zero if there is none.
 	Issued time.Time
 }
 
-// Starting is the period of length d that begins at now, and a few minutes
-// before, so that a clock which is slightly behind accepts it already.
+// Starting returns the period of length d from now, extended a few minutes into the past. So a clock that is
+// slightly behind accepts the certificate.
 func Starting(now time.Time, d time.Duration) Period {
 	return Period{NotBefore: now.Add(-backdate), NotAfter: now.Add(d), Issued: now}
 }
@@ -49,11 +49,11 @@ func Starting(now time.Time, d time.Duration) Period {
 // Pair is a certificate with its private key, both in PEM.
 type Pair struct {
 	CertPEM, KeyPEM []byte
-	// NotAfter is when the certificate stops being valid.
+	// NotAfter is the time when the certificate expires.
 	NotAfter time.Time
 }
 
-// TLS returns the pair as crypto/tls takes it.
+// TLS returns the pair in the form of crypto/tls.
 func (p Pair) TLS() (tls.Certificate, error) {
 	cert, err := tls.X509KeyPair(p.CertPEM, p.KeyPEM)
 	if err != nil {
@@ -69,8 +69,7 @@ type Authority struct {
 	pair Pair
 }
 
-// NewAuthority makes a new self-signed authority. Its certificates can only be
-// verified within valid.
+// NewAuthority makes a new self-signed CA. Its certificates are valid only within valid.
 func NewAuthority(commonName string, valid Period) (*Authority, error) {
 	template, err := newTemplate(pkix.Name{CommonName: commonName}, valid)
 	if err != nil {
@@ -91,8 +90,8 @@ func NewAuthority(commonName string, valid Period) (*Authority, error) {
 	return ParseAuthority(pair.CertPEM, pair.KeyPEM)
 }
 
-// ParseAuthority reads an authority from what CertificatePEM and KeyPEM
-// returned. Its errors wrap [ErrUnusableAuthority].
+// ParseAuthority parses a CA from the results of CertificatePEM and KeyPEM. Its errors wrap
+// [ErrUnusableAuthority].
 func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -112,16 +111,16 @@ func ParseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	}, nil
 }
 
-// CertificatePEM returns the certificate that verifies everything issued.
+// CertificatePEM returns the certificate that verifies all issued certificates.
 func (a *Authority) CertificatePEM() []byte { return a.pair.CertPEM }
 
-// KeyPEM returns the private key. Whoever has it can be anybody to the broker.
+// KeyPEM returns the private key. Its holder can use any identity at the broker.
 func (a *Authority) KeyPEM() []byte { return a.pair.KeyPEM }
 
-// NotAfter is when the authority, and all it issued, stops being valid.
+// NotAfter returns the time when the CA, and all certificates that it issued, expire.
 func (a *Authority) NotAfter() time.Time { return a.pair.NotAfter }
 
-// Pool returns a new pool that holds only this authority.
+// Pool returns a new pool with only this CA.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -131,17 +130,15 @@ func (a *Authority) Pool() *x509.CertPool {
 // Request describes one certificate.
 type Request struct {
 	Role Role
-	// Name is the cluster of an agent, the source id of a source, and a name
-	// of one's choice for the other roles.
+	// Name is the cluster of an agent, the source id of a source, and a free name for the other roles.
 	Name string
-	// Hosts are the DNS names and IP addresses a broker or webhook is reached
-	// by. Those need at least one; the other roles may not have any.
+	// Hosts are the DNS names and IP addresses of a broker or webhook, at least one. The other roles must have
+	// none.
 	Hosts []string
 	Valid Period
 }
 
-// Issue makes a new key and signs a certificate for it. A certificate never
-// outlives the authority: NotAfter is shortened to the authority's.
+// Issue makes a new key and signs a certificate for it. NotAfter is limited to that of the CA.
 func (a *Authority) Issue(req Request) (Pair, error) {
 	if _, err := ParseRole(string(req.Role)); err != nil {
 		return Pair{}, err

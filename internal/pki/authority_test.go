@@ -91,7 +91,7 @@ func TestAuthority_Handshake(t *testing.T) {
 		{"agent as server", agent, agent, "broker.example", "not valid for any names"},
 		{"broker as client", server, server, "broker.example", "incompatible key usage"},
 		{
-			"client of a stranger", server,
+			"client of another CA", server,
 			issue(t, unknownCA, pki.Request{Role: pki.Agent, Name: "cluster1", Valid: valid}),
 			"broker.example", "unknown authority",
 		},
@@ -119,8 +119,8 @@ func TestAuthority_Handshake(t *testing.T) {
 	}
 }
 
-// handshake runs both sides of a mutual handshake, with one byte after it,
-// since a TLS 1.3 client learns only from its first read that it was refused.
+// handshake runs both sides of a mutual handshake, with one byte after it. A TLS 1.3 client learns of a
+// rejection only from its first read.
 func handshake(pool *x509.CertPool, server, client tls.Certificate, host string) error {
 	here, there := net.Pipe()
 	s := tls.Server(there, &tls.Config{

@@ -13,18 +13,17 @@ const (
 	caKeyFile  = "ca.key"
 )
 
-// ErrExists is wrapped when a file would be overwritten without leave.
+// ErrExists is wrapped if a file would be overwritten without permission.
 var ErrExists = errors.New("already exists")
 
-// Dir is a directory with an authority (ca.crt, ca.key) and what it issued
-// (<role>-<name>.crt and .key). Keys are readable by their owner only. Two
-// programs that write to one directory at once are not kept apart.
+// Dir is a directory with a CA (ca.crt, ca.key) and its certificates (<role>-<name>.crt and .key). Only the
+// owner can read keys. Concurrent writes of two programs to one directory are not prevented.
 type Dir string
 
-// CACert is the path of the authority's certificate, the one to hand out.
+// CACert is the path of the CA certificate, which may be distributed.
 func (d Dir) CACert() string { return filepath.Join(string(d), caCertFile) }
 
-// CAKey is the path of the authority's key, the one to keep.
+// CAKey is the path of the CA key, which is secret.
 func (d Dir) CAKey() string { return filepath.Join(string(d), caKeyFile) }
 
 // Cert is the path of the certificate of (role, name).
@@ -37,9 +36,8 @@ func (d Dir) Key(role Role, name string) string {
 	return filepath.Join(string(d), string(role)+"-"+name+".key")
 }
 
-// Init makes the directory where needed and a new authority in it. Where
-// there is one already it returns an error that wraps [ErrExists], unless
-// overwrite is set; a new authority makes everything issued before worthless.
+// Init makes the directory if needed, and a new CA in it. If there is one already, it returns an error that
+// wraps [ErrExists], unless overwrite is set. A new CA invalidates all certificates issued before.
 func (d Dir) Init(commonName string, valid Period, overwrite bool) (*Authority, error) {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory for certificates: %w", err)
@@ -57,8 +55,8 @@ func (d Dir) Init(commonName string, valid Period, overwrite bool) (*Authority, 
 	return a, nil
 }
 
-// Authority reads the authority. Where there is none the error wraps
-// [fs.ErrNotExist]; where it cannot be used, [ErrUnusableAuthority].
+// Authority reads the CA. If there is none, the error wraps [fs.ErrNotExist]; if it is unusable,
+// [ErrUnusableAuthority].
 func (d Dir) Authority() (*Authority, error) {
 	certPEM, err := os.ReadFile(d.CACert())
 	if err != nil {
@@ -75,10 +73,9 @@ func (d Dir) Authority() (*Authority, error) {
 	return a, nil
 }
 
-// Issue signs a certificate with the directory's authority and writes it with
-// its key to Cert and Key. Where either exists it returns an error that wraps
-// [ErrExists], unless overwrite is set. Files are replaced by rename, key
-// first, so that a program which reloads them never reads half a file.
+// Issue signs a certificate with the directory's CA and writes it with its key to Cert and Key. If either
+// exists, it returns an error that wraps [ErrExists], unless overwrite is set. Files are replaced by rename,
+// key first, so that a program which reloads them never reads a partial file.
 func (d Dir) Issue(req Request, overwrite bool) (Pair, error) {
 	if err := checkName(req.Name); err != nil {
 		return Pair{}, err
@@ -123,7 +120,7 @@ func writePair(p Pair, cert, key string) error {
 	return writeFile(cert, p.CertPEM, 0o644)
 }
 
-// writeFile replaces path with data in one step.
+// writeFile replaces the file path by data atomically.
 func writeFile(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

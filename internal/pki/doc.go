@@ -1,12 +1,9 @@
-// Package pki makes the certificates that a first installation, the demo and
-// the tests need: one certificate authority and, signed by it, serving
-// certificates for broker and webhook and client certificates for everybody else.
+// Package pki makes the certificates for a first installation, the demo and the tests. It has one CA that signs
+// serving certificates for broker and webhook, and client certificates for all others.
 //
-// It is meant for development and for trying Hawser out. A fleet that already
-// has a certificate authority uses that one: all Hawser asks for is the subject
-// that [Subject] describes.
+// It is meant for development and for trying Hawser out. A fleet with its own CA uses that one: Hawser only
+// requires the subject that [Subject] describes.
 //
-// [Authority] works in memory only; [Dir] keeps an authority and what it issued
-// as PEM files in one directory. Neither reads a clock: the caller says from
-// when to when a certificate is valid. Keys are ECDSA on P-256.
+// [Authority] works in memory only. [Dir] stores a CA and its certificates as PEM files in one directory.
+// Neither reads a clock: the caller passes the validity of a certificate. Keys are ECDSA on P-256.
 package pki

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Role says what the holder of a certificate is to Hawser. Broker and Webhook
-// are serving sides; the other four are the roles that the broker authorizes.
+// Role is the role of a certificate's holder. Broker and Webhook are servers; the other four are the client
+// roles that the broker authorizes.
 type Role string
 
-// The roles a certificate can be issued for.
+// The roles of certificates.
 const (
 	Broker   Role = "broker"
 	Agent    Role = "agent"
@@ -21,11 +21,10 @@ const (
 	Webhook  Role = "webhook"
 )
 
-// serves reports whether the holder is dialled, so that its certificate names
-// hosts.
+// serves reports whether the role is a server, whose certificate names hosts.
 func (r Role) serves() bool { return r == Broker || r == Webhook }
 
-// Roles lists every role, in the order people are told about them.
+// Roles lists all roles, in the order of help texts.
 func Roles() []Role { return []Role{Broker, Agent, Source, Operator, Viewer, Webhook} }
 
 // ErrUnknownRole is wrapped by the error of [ParseRole].
@@ -45,12 +44,10 @@ func ParseRole(s string) (Role, error) {
 	return "", fmt.Errorf("%w %q: use one of %s", ErrUnknownRole, s, strings.Join(names, ", "))
 }
 
-// ErrInvalidName is wrapped by every error about a name that cannot stand in
-// a subject or a file name.
+// ErrInvalidName is wrapped by all errors about a name that is not allowed in a subject or a file name.
 var ErrInvalidName = errors.New("invalid name")
 
-// maxNameLength is the length of a DNS subdomain, which is also what
-// Kubernetes allows for the name of a cluster.
+// maxNameLength is the length of a DNS subdomain, which Kubernetes also allows for the name of a cluster.
 const maxNameLength = 253
 
 var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -63,15 +60,14 @@ func checkName(name string) error {
 	return nil
 }
 
-// clusterPrefix starts the names that Open Cluster Management gives agents.
+// clusterPrefix is the prefix of agents' names in Open Cluster Management.
 const clusterPrefix = "system:open-cluster-management:"
 
-// Subject returns the common name, and the organization where one is used, of
-// a certificate for (role, name):
+// Subject returns the common name of a certificate for (role, name), and the organization if one is used:
 //
 //	agent     system:open-cluster-management:<name>:agent, with the organization
-//	          system:open-cluster-management:<name>; the broker knows this form
-//	others    hawser:<role>:<name>; the broker knows it by its mapping
+//	          system:open-cluster-management:<name>; the broker recognises this form
+//	others    hawser:<role>:<name>; the broker uses its mapping
 //
 // name is the name of the cluster for an agent and the source id for a source.
 func Subject(role Role, name string) (commonName, organization string) {

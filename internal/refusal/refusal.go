@@ -1,6 +1,5 @@
-// Package refusal reads from an error of a kube-apiserver that admission refused the request:
-// which webhook could not be called, or which webhook or policy denied it. A server says that
-// in the text of the error only.
+// Package refusal parses errors of a kube-apiserver. It finds out whether admission rejected the request, and
+// which webhook failed, or which webhook or policy denied it. Only the text of the error contains that.
 package refusal
 
 import (
@@ -8,16 +7,16 @@ import (
 	"regexp"
 )
 
-// Refusal names what refused a request. Exactly one of Webhook and Policy is set.
+// Refusal names what rejected a request. Exactly one of Webhook and Policy is set.
 type Refusal struct {
-	// Webhook is the name of a webhook, as it is in a ValidatingWebhookConfiguration or a
-	// MutatingWebhookConfiguration: not the name of that object.
+	// Webhook is the name of a webhook in a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration, not
+	// the name of that object.
 	Webhook string
 	// Policy is the name of a ValidatingAdmissionPolicy or a MutatingAdmissionPolicy.
 	Policy string
 }
 
-// String is for people.
+// String returns a text for people.
 func (r Refusal) String() string {
 	if r.Webhook != "" {
 		return fmt.Sprintf("admission webhook %q", r.Webhook)
@@ -30,8 +29,8 @@ var (
 	policy  = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)'.* denied request|policy '([^']+)' with binding '[^']+' denied request|policy "([^"]+)" denied request`)
 )
 
-// Of returns what refused the request that an error is about; ok is false if admission did
-// not. That a webhook does not support a dry run is no refusal of what was tried.
+// Of returns what rejected the request of an error. ok is false if admission did not reject it. A webhook that
+// does not support dry run is not a rejection.
 func Of(err error) (r Refusal, ok bool) {
 	if err == nil {
 		return r, false

@@ -7,74 +7,68 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// State is what a record is.
+// State is the state of a record.
 type State uint8
 
 // The states. The zero value is none of them, so that a forgotten field shows.
 const (
 	// Live: the work exists at its source.
 	Live State = iota + 1
-	// Deleted: the source deleted the work and the cluster has not confirmed.
+	// Deleted: the source has deleted the work, and the cluster has not confirmed.
 	Deleted
-	// Confirmed: the source deleted the work and the cluster confirmed; only
-	// the version is left.
+	// Confirmed: the source has deleted the work, and the cluster has confirmed. Only the version is left.
 	Confirmed
-	// GivenUp: an operator gave a live record up; nothing may be told to the
-	// cluster about it.
+	// GivenUp: an operator removed a live record. Nothing about it may be sent to the cluster.
 	GivenUp
 )
 
-// Spec is what the broker keeps of one work, as far as a comparison needs it.
+// Spec is the part of a record that a comparison needs.
 type Spec struct {
 	ID      string
 	State   State
-	Version int64 // 0 is unversioned
+	Version int64 // 0: no version
 	Tag     codec.Tag
-	// Supersedes: the spec replaced a newer version on its source's word, so
-	// versions say nothing about which of two specs is the later one.
+	// Supersedes: the source replaced a newer version with this spec, so versions do not show which of two specs is
+	// later.
 	Supersedes bool
-	// Reported: the cluster sent a status at some time; ReportedVersion is the
-	// spec version it was about.
+	// Reported: the cluster has sent a status; ReportedVersion is the spec version of the last one.
 	Reported        bool
 	ReportedVersion int64
 }
 
-// SendAction says what an agent needs of one record.
+// SendAction is what to send to an agent for one record.
 type SendAction uint8
 
-// The decisions.
+// The actions.
 const (
-	// Skip: the agent has it, or there is nothing to tell.
+	// Skip: the agent has it, or there is nothing to send.
 	Skip SendAction = iota + 1
-	// Ahead: the agent holds a newer version than the record, live or deleted:
-	// the broker's store, or the source, went back in time. Only the source
-	// knows what is true.
+	// Ahead: the agent holds a newer version than the record, live or deleted. The broker's store, or the source,
+	// went back in time. Only the source knows which is right.
 	Ahead
-	// Send: the record in its present form, which for a deletion is the
-	// deletion.
+	// Send: the record in its present form; for a deletion that is the deletion.
 	Send
-	// SpecThenDeletion: the record is a deletion, and the agent may never have
-	// seen the last spec, which says what deletion means (an Orphan rule). A
-	// party that gets a deletion together with its data needs only that.
+	// SpecThenDeletion: the record is a deletion, and the agent may never have received the last spec. That spec
+	// defines the effect of the deletion (an Orphan rule). A client that gets a deletion together with its data
+	// needs only the deletion.
 	SpecThenDeletion
 )
 
 // listedSpec is one entry of an agent's list.
 type listedSpec struct {
 	version int64
-	tag     string // as listed; "" when the agent lists none
+	tag     string // as listed; "" without one
 	seen    bool
 }
 
-// Specs compares the version list of one agent with the records of its
-// cluster: [NewSpecs], then [Specs.Decide] once per record, then
-// [Specs.Orphans]. It is for one goroutine.
+// Specs compares the version list of one agent with the records of its cluster. Call [NewSpecs], then
+// [Specs.Decide] once per record, then [Specs.Orphans]. It is for one goroutine.
 type Specs struct {
 	held map[string]listedSpec
 }
 
-// NewSpecs begins a comparison with what an agent lists. An empty list is an
-// agent that holds nothing. An id listed twice counts with its lowest version.
+// NewSpecs begins a comparison with the list of an agent. An empty list means that the agent holds nothing. If
+// an id is listed twice, its lowest version counts.
 func NewSpecs(list []codec.ResourceVersion) *Specs {
 	s := &Specs{held: make(map[string]listedSpec, len(list))}
 	for _, v := range list {
@@ -87,8 +81,7 @@ func NewSpecs(list []codec.ResourceVersion) *Specs {
 	return s
 }
 
-// Decide says what the agent needs of this record, and takes the id out of the
-// orphans.
+// Decide returns what the agent needs of this record, and removes the id from the orphans.
 func (s *Specs) Decide(r Spec) SendAction {
 	h, has := s.held[r.ID]
 	s.MarkKnown(r.ID)
@@ -98,9 +91,8 @@ func (s *Specs) Decide(r Spec) SendAction {
 	case Deleted:
 		return decideDeleted(r, h, has)
 	case Confirmed:
-		// The agent confirmed and lists the id all the same: its memory went
-		// back in time, or the confirmation overtook the list. A deletion that
-		// comes twice does no harm.
+		// The agent has confirmed, but still lists the id. Its memory went back in time, or the confirmation overtook
+		// the list. A second deletion does no harm.
 		switch {
 		case has && Newer(h.version, r.Version, r.Supersedes):
 			return Ahead
@@ -112,8 +104,8 @@ func (s *Specs) Decide(r Spec) SendAction {
 	return Skip
 }
 
-// Newer reports whether a version that an agent lists is newer than a record's. 0 is
-// unversioned, and a record that supersedes a newer version is not ordered by versions.
+// Newer reports whether a listed version is newer than that of the record. A record without a version (0), or
+// one that supersedes a newer version, is not ordered by versions.
 func Newer(listed, version int64, supersedes bool) bool {
 	return version != 0 && !supersedes && listed > version
 }
@@ -136,12 +128,11 @@ func decideLive(r Spec, h listedSpec, has bool) SendAction {
 
 func decideDeleted(r Spec, h listedSpec, has bool) SendAction {
 	if has && Newer(h.version, r.Version, r.Supersedes) {
-		return Ahead // it may have been undone, in a history that the broker lost
+		return Ahead // the source may have undone it in a history that the broker lost
 	}
 	behind, reported := h.version, has
 	if !has && r.Reported {
-		// An agent that restarted lists nothing and still has the objects of
-		// the version it last reported.
+		// An agent that restarted lists nothing, but still has the objects of the last reported version.
 		behind, reported = r.ReportedVersion, true
 	}
 	if reported && (behind < r.Version || r.Version == 0 || r.Supersedes) {
@@ -150,7 +141,7 @@ func decideDeleted(r Spec, h listedSpec, has bool) SendAction {
 	return Send
 }
 
-// MarkKnown takes an id out of the orphans that belongs to no record of its own.
+// MarkKnown removes an id from the orphans that has no record of its own.
 func (s *Specs) MarkKnown(id string) {
 	if h, has := s.held[id]; has {
 		h.seen = true
@@ -164,12 +155,10 @@ func (s *Specs) Lists(id string) bool {
 	return has
 }
 
-// Version returns the version that the agent lists of an id, the lowest one
-// when there are several, 0 when it does not list the id.
+// Version returns the listed version of an id: the lowest one of several, 0 if the id is not listed.
 func (s *Specs) Version(id string) int64 { return s.held[id].version }
 
-// Orphans returns, sorted, the ids that the agent lists and that no record
-// given to Decide, nor Explain, explained.
+// Orphans returns, sorted, the listed ids that were passed neither to Decide nor to MarkKnown.
 func (s *Specs) Orphans() []string {
 	var ids []string
 	for id, h := range s.held {

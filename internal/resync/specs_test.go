@@ -44,7 +44,7 @@ func TestSpecs_Decide(t *testing.T) {
 		"same version, other tag":             {lists(5, hexTag(2)), live(5), resync.Send},
 		"same version, no tag at all":         {lists(5, "nonsense"), live(5), resync.Send},
 		"newer with another tag":              {lists(6, hexTag(2)), live(5), resync.Ahead},
-		"superseded, stock agent":             {lists(6, ""), with(live(5), func(s *resync.Spec) { s.Supersedes = true }), resync.Send},
+		"superseded, OCM agent":               {lists(6, ""), with(live(5), func(s *resync.Spec) { s.Supersedes = true }), resync.Send},
 		"superseded, agent holds the new one": {lists(5, hexTag(1)), with(live(5), func(s *resync.Spec) { s.Supersedes = true }), resync.Skip},
 		"deleted, same version":               {lists(5, ""), with(live(5), as(resync.Deleted)), resync.Send},
 		"deleted, agent is newer":             {lists(6, ""), with(live(5), as(resync.Deleted)), resync.Ahead},
@@ -88,9 +88,8 @@ func TestSpecs_OrphansAreNamedAndNothingElse(t *testing.T) {
 	}
 }
 
-// fleet is one cluster's records and its agent, driven by random steps of which
-// any may be lost on the way; what the agent makes of an event follows the
-// rules that OCM's work agent applies.
+// fleet is the records of one cluster and its agent. A test drives it with random steps, of which any may be
+// lost. The agent handles events by the rules of OCM's work agent.
 type fleet struct {
 	tagged  bool
 	records map[string]*record
@@ -129,7 +128,7 @@ func (f *fleet) deliverSpec(r *record) {
 	}
 	old, has := f.agent[r.ID]
 	if has && !f.tagged && v != 0 && v < old.version {
-		return // stale for a stock agent
+		return // stale for an OCM agent
 	}
 	f.agent[r.ID] = copyOf{version: v, content: r.content, tag: r.Tag}
 }
@@ -265,7 +264,7 @@ func (f *fleet) check(t *rapid.T, r *record, ahead bool, before map[string]copyO
 	case resync.Live:
 		sameVersion := !f.tagged && had && was.version == r.Version
 		if sameVersion {
-			return // a stock list cannot tell
+			return // the list of an OCM agent cannot show it
 		}
 		if !has || got.content != r.content {
 			t.Fatalf("record %+v, agent has %+v (%v)", r, got, has)

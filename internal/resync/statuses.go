@@ -7,13 +7,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Status is what a party keeps of the status of one work.
+// Status is the status of one work that a client holds.
 type Status struct {
 	ID string
-	// Hash is the statushash attribute of the status; "" when it has none.
+	// Hash is the statushash attribute of the status, "" without one.
 	Hash string
-	// Final: the status says that the work is gone. It is sent whatever the
-	// asking party lists, until that party stops listing the id.
+	// Final: the status reports the end of the work. It is sent again for any listed hash, until the requesting
+	// client no longer lists the id.
 	Final bool
 }
 
@@ -23,15 +23,13 @@ type heldHash struct {
 	seen      bool
 }
 
-// Statuses compares a list of status hashes with the statuses a party keeps:
-// [NewStatuses], then [Statuses.Needs] once per status, then
-// [Statuses.Unknown]. It is for one goroutine.
+// Statuses compares a list of status hashes with the statuses that this side holds. Call [NewStatuses], then
+// [Statuses.Needs] once per status, then [Statuses.Unknown]. It is for one goroutine.
 type Statuses struct {
 	held map[string]heldHash
 }
 
-// NewStatuses begins a comparison with the hashes somebody lists. The empty
-// list asks for every status.
+// NewStatuses begins a comparison with a list of hashes. The empty list requests every status.
 func NewStatuses(list []codec.StatusHash) *Statuses {
 	s := &Statuses{held: make(map[string]heldHash, len(list))}
 	for _, v := range list {
@@ -44,8 +42,8 @@ func NewStatuses(list []codec.StatusHash) *Statuses {
 	return s
 }
 
-// Needs reports whether the party that listed the hashes needs this status. An
-// id it does not list means nothing to it.
+// Needs reports whether the client that listed the hashes needs this status. It does not need ids that it does
+// not list.
 func (s *Statuses) Needs(st Status) bool {
 	if len(s.held) == 0 {
 		return true
@@ -59,7 +57,7 @@ func (s *Statuses) Needs(st Status) bool {
 	return st.Final || h.ambiguous || st.Hash == "" || h.hash != st.Hash
 }
 
-// Unknown returns, sorted, the listed ids for which Needs was not asked.
+// Unknown returns, sorted, the listed ids that were not passed to Needs.
 func (s *Statuses) Unknown() []string {
 	var ids []string
 	for id, h := range s.held {
@@ -71,21 +69,19 @@ func (s *Statuses) Unknown() []string {
 	return ids
 }
 
-// Bounds of one status resync request, for [Chunks]: what other
-// implementations take without complaint.
+// Limits of one status resync request, for [Chunks]: other implementations accept this much.
 const (
 	MaxHashes     = 1000
 	MaxHashesSize = 256 << 10 // bytes of JSON
 )
 
-// Chunks cuts a list of hashes into requests of at most [MaxHashes] entries and
-// about [MaxHashesSize] bytes of JSON; an entry that is larger by itself goes
-// alone. Of an empty list there is no chunk: an empty request asks for every
-// status, so whoever wants that must say so.
+// Chunks splits a list of hashes into requests of at most [MaxHashes] entries and about [MaxHashesSize] bytes
+// of JSON. A larger entry gets its own request. An empty list gives no chunk, because an empty request would
+// request every status.
 func Chunks(hashes []codec.StatusHash) iter.Seq[[]codec.StatusHash] { return ChunksOf(hashes, 0) }
 
-// ChunksOf does the same where an event may have so many bytes at most, 0 if nobody knows:
-// half of that is left for all that is not the list.
+// ChunksOf is Chunks with a maximum size of the event in bytes, 0 if it is unknown. The list may use half of
+// it.
 func ChunksOf(hashes []codec.StatusHash, event int) iter.Seq[[]codec.StatusHash] {
 	most := MaxHashesSize
 	if event > 0 {
@@ -109,7 +105,7 @@ func ChunksOf(hashes []codec.StatusHash, event int) iter.Seq[[]codec.StatusHash]
 	}
 }
 
-// jsonSize is an upper bound of the bytes of one entry and its comma.
+// jsonSize returns an upper bound of the bytes of one entry and its comma.
 func jsonSize(h codec.StatusHash) int {
 	return len(`{"resourceID":"","statusHash":""},`) + quotedSize(h.ResourceID) + quotedSize(h.StatusHash)
 }

@@ -7,64 +7,58 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Work is what a source has of one of its works on one cluster.
+// Work is a work of a source on one cluster.
 type Work struct {
 	ID, Name string
 	// Version is the source's own counter of the spec.
 	Version int64
-	// Tag is that of the spec as publishing it would make it. Untagged: it is
-	// not known, so the work counts as different from every record.
+	// Tag is the tag that a publish of the spec would have. Untagged: it is unknown, so the work differs from every
+	// record.
 	Tag      codec.Tag
 	Untagged bool
-	// Deleting: the source deletes the work; what the broker must hear is the
-	// deletion, whatever it has.
+	// Deleting: the source deletes the work. The deletion must be published, whatever the broker has.
 	Deleting bool
-	// Unpublishable: the work cannot be published in its present form. What the broker
-	// has of it stays, and so does what else goes by its name.
+	// Unpublishable: the work cannot be published in its present form. Its record stays, and so do other records
+	// with its name.
 	Unpublishable bool
 }
 
-// Works says what makes the records of one source on one cluster those of its
-// works. Every work is in one of the first three lists or stuck; every live
-// record that is none of them is in Missing, unless a work that is published
-// takes its name, for a broker replaces it then.
+// Works is the plan that makes the records of one source on one cluster equal to its works. Every publishable
+// work is in one of the first three lists. Every live record without a work is in Missing, except those in
+// Replacing and QueuedBehindDeletion.
 type Works struct {
-	// InSync are the ids of works of which the broker has exactly this spec.
+	// InSync are the ids of works for which the broker has exactly this spec.
 	InSync []string
 	// Publish are the ids of works to publish as they are.
 	Publish []string
-	// Supersede are works of which the broker has something later: a higher
-	// version, or a deletion that the source knows nothing of. Either the source
-	// went back in time, or what was read of it is old: ask it again.
+	// Supersede are works with a later record: a higher version, or a deletion unknown to the source. Either the
+	// source went back in time, or it was read too early: read it again.
 	Supersede []Behind
-	// Replacing are works that take the name of a live record with another id:
-	// the broker drops that one when the work is published, and only then. If it
-	// is not, compare again.
+	// Replacing are works that take the name of a live record with another id. The broker drops that record when
+	// the work is published, and only then. If it is not published, compare again.
 	Replacing []string
-	// Missing are live records of works that the source lacks, sorted by id.
-	// That something is not there is no deletion: ask the source for each, and
-	// see [MayDelete].
+	// Missing are live records of works that the source does not have, sorted by id. Absence is not a deletion: ask
+	// the source for each, and see [MayDelete].
 	Missing []codec.InventoryRecord
-	// QueuedBehindDeletion counts those of them that have no revision: they wait behind a
-	// deletion, and nothing can be said about them on a condition before it is
-	// confirmed. They are not in Missing.
+	// QueuedBehindDeletion is the number of such records without a revision. They are queued behind a deletion, and
+	// cannot be named in a condition before it is confirmed. They are not in Missing.
 	QueuedBehindDeletion int
-	// Live counts the live records.
+	// Live is the number of live records.
 	Live int
 }
 
 // Behind is a work that looks older than its record.
 type Behind struct {
 	ID string
-	// Version and Revision are the record's; Tombstone: it is a deletion.
+	// Version and Revision are those of the record. Tombstone: it is a deletion.
 	Version   int64
 	Revision  uint64
 	Tombstone bool
 }
 
-// CompareWorks plans. The ids of works are unique. Of two records with one id
-// that counts which waits behind a deletion (it has no revision), because it is
-// what will be, else the one with the higher revision.
+// CompareWorks returns the plan. The ids of works are unique. Of two records with one id, the one without a
+// revision counts: it is queued behind a deletion, so it is the future one. Otherwise the higher revision
+// counts.
 func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 	byID := make(map[string]codec.InventoryRecord, len(records))
 	for _, r := range records {
@@ -108,7 +102,7 @@ func CompareWorks(works []Work, records []codec.InventoryRecord) Works {
 	return p
 }
 
-// decide puts one work into a list. r is its record, if it has one.
+// decide adds one work to a list. r is its record; has: it has one.
 func (p *Works) decide(w *Work, r codec.InventoryRecord, has bool) {
 	switch {
 	case w.Deleting || !has:
@@ -122,13 +116,13 @@ func (p *Works) decide(w *Work, r codec.InventoryRecord, has bool) {
 	}
 }
 
-// Bounds of what may be deleted on a cluster because its source lacks it: that
-// many, or that share of the live records where it is more.
+// Limits of deletions of works that the source does not have on a cluster: that many, or that share of the live
+// records if it is more.
 const (
 	maxMissing      = 10
 	maxMissingShare = 20 // one in
 )
 
-// MayDelete reports whether so few of the live records of a cluster are missing
-// that they may be deleted without asking a person.
+// MayDelete reports whether so few of the live records of a cluster are missing that they may be deleted
+// without approval of an operator.
 func MayDelete(missing, live int) bool { return missing <= max(maxMissing, live/maxMissingShare) }

@@ -65,8 +65,8 @@ func TestMayDelete(t *testing.T) {
 	}
 }
 
-// records is a broker as far as one source sees it on one cluster: one record
-// per id, one id per name, the rules of publishing.
+// records is a broker as one source sees it on one cluster: one record per id, one id per name, and the rules
+// of publishing.
 type records map[string]codec.InventoryRecord
 
 func (l records) list() []codec.InventoryRecord {

@@ -5,26 +5,25 @@ import (
 	"time"
 )
 
-// ConnectionState is whether a party is there, as far as anybody can tell who hears it through a broker
-// that keeps nothing.
+// ConnectionState is whether a client is connected to a stateless broker, by the events that were received from
+// it.
 type ConnectionState uint8
 
-// The presences.
+// The connection states.
 const (
-	// Unknown: it was not heard yet, and had no time to speak.
+	// Unknown: no event was received since listening began, and the client still has time to send one.
 	Unknown ConnectionState = iota
 	Connected
 	Disconnected
 )
 
-// DisconnectedAfter is after how long a party that speaks every minute and is not heard is away. After a
-// restart of the broker it may take a minute or two until it is back, and a broker may lose single
-// events. So it is four minutes that have to go by without a word. Of one that ends its farewell
-// tells earlier.
+// DisconnectedAfter is how long a client, which sends an event every minute, may send none. After a restart of
+// the broker it may need a minute or two to reconnect, and a broker may lose single events. So four minutes
+// without an event have to pass. For a client that ends, its last will comes earlier.
 const DisconnectedAfter = 5 * time.Minute
 
-// ConnectionStateOf says whether a party is there that was heard at lastSeen, by somebody who has listened
-// since listening. What nobody could hear is no silence.
+// ConnectionStateOf returns the state of a client whose last event came at lastSeen, for a receiver that has
+// listened since listening. Time without a connection of our own does not count as silence.
 func ConnectionStateOf(now, lastSeen, listening time.Time, goodbye bool) ConnectionState {
 	switch {
 	case goodbye, now.Sub(Latest(lastSeen, listening)) >= DisconnectedAfter:
@@ -43,21 +42,21 @@ func Latest(a, b time.Time) time.Time {
 	return a
 }
 
-// Agent is what is known of who speaks for a cluster.
+// Agent is the kind of a cluster's agent and its last event, as values of metric labels.
 type Agent struct {
 	// Kind is "hawser", "ocm", or "unknown" for one that was not heard yet.
 	Kind string
-	// LastSeen is how long ago it was heard at most, one of "5m", "1h" and "24h"; "older", or "never".
+	// LastSeen is an upper bound of the time since the last event: "5m", "1h" or "24h"; or "older", or "never".
 	LastSeen string
 }
 
-// ages are the steps of [Agent].Heard.
+// ages are the steps of [Agent].LastSeen.
 var ages = []struct {
 	name string
 	most time.Duration
 }{{"5m", 5 * time.Minute}, {"1h", time.Hour}, {"24h", 24 * time.Hour}, {"older", math.MaxInt64}}
 
-// Agents lists them all, for a metric.
+// Agents returns all values, for a metric.
 func Agents() []Agent {
 	list := []Agent{AgentOf(time.Time{}, time.Time{}, false)}
 	for _, age := range ages {
@@ -66,7 +65,8 @@ func Agents() []Agent {
 	return list
 }
 
-// AgentOf is one that was heard at lastSeen, or never; hawser: it has shown itself as a Hawser party.
+// AgentOf returns the value for an agent whose last event came at lastSeen; zero: never. hawser: it has sent a
+// session of its own.
 func AgentOf(now, lastSeen time.Time, hawser bool) Agent {
 	if lastSeen.IsZero() {
 		return Agent{"unknown", "never"}

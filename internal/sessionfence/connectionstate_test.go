@@ -18,18 +18,18 @@ func TestPresenceOf(t *testing.T) {
 		goodbye             bool
 		want                sessionfence.ConnectionState
 	}{
-		{"heard just now", now, ago(60), false, sessionfence.Connected},
-		{"heard before the end of its time", ago(4.99), ago(60), false, sessionfence.Connected},
-		{"not heard for five minutes", ago(5), ago(60), false, sessionfence.Disconnected},
-		{"not heard since, and we came back a minute ago", ago(60), ago(1), false, sessionfence.Unknown},
-		{"not heard since we came back five minutes ago", ago(60), ago(5), false, sessionfence.Disconnected},
-		{"never heard, and we came a minute ago", never, ago(1), false, sessionfence.Unknown},
-		{"never heard for five minutes", never, ago(5), false, sessionfence.Disconnected},
-		{"heard at the moment when we came", ago(1), ago(1), false, sessionfence.Connected},
+		{"seen just now", now, ago(60), false, sessionfence.Connected},
+		{"seen less than five minutes ago", ago(4.99), ago(60), false, sessionfence.Connected},
+		{"not seen for five minutes", ago(5), ago(60), false, sessionfence.Disconnected},
+		{"not seen since we came back a minute ago", ago(60), ago(1), false, sessionfence.Unknown},
+		{"not seen since we came back five minutes ago", ago(60), ago(5), false, sessionfence.Disconnected},
+		{"never seen, and we came a minute ago", never, ago(1), false, sessionfence.Unknown},
+		{"never seen for five minutes", never, ago(5), false, sessionfence.Disconnected},
+		{"seen at the moment when we came", ago(1), ago(1), false, sessionfence.Connected},
 		{"gone, as the broker says", ago(1), ago(60), true, sessionfence.Disconnected},
-		{"gone, as the broker says, and never heard", never, ago(1), true, sessionfence.Disconnected},
+		{"goodbye, and never seen", never, ago(1), true, sessionfence.Disconnected},
 		{"a clock that went back", ago(-10), ago(60), false, sessionfence.Connected},
-		{"a clock that went back before it was heard", ago(60), ago(-10), false, sessionfence.Unknown},
+		{"a clock that went back before it was seen", ago(60), ago(-10), false, sessionfence.Unknown},
 	} {
 		if got := sessionfence.ConnectionStateOf(now, c.lastSeen, c.listening, c.goodbye); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)

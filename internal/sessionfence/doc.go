@@ -1,29 +1,32 @@
-// Package sessionfence says which event of another party counts where a broker stands between the
-// two that keeps nothing, as a stock MQTT broker: it may bring an event twice, late, behind
-// its successors, or not at all, and nobody on the way remembers anything.
+// Package sessionfence decides which events of another client are accepted behind a stateless broker, such as a
+// third-party MQTT broker. Such a broker may deliver an event twice, late, after its successors, or not at all,
+// and it has no records.
 //
-// Each Hawser party has a [Tracker]. Its events say in which session of the party they were
-// made, and which session of the receiver the party had heard of by then:
+// Each Hawser client has a [Tracker]. Its events carry a [Stamp]: the session of the sender, and the session of
+// the receiver that the sender knew. The rule is:
 //
-//	an event counts if it is of the latest session of its sender that was heard of, and
-//	was made after its sender had heard of the receiver's present session
+//	an event is accepted if it is of the latest known session of its sender, and
+//	its sender knew the present session of the receiver when it made the event
 //
-// The first voids what a process before, or a connection before, left on the way. The second
-// voids what was said to a process before: the receiver began after it, and remembers nothing
-// that it could compare it with.
+// The first part drops late events of an earlier process or connection of the sender. The second part drops
+// events for an earlier process of the receiver: the present one has no state to compare them with.
 //
-//	t1  hub-source publishes a spec, and the broker is slow.
-//	t2  The work is deleted; the agent is rid of it, says so, and forgets it.
-//	t3  The agent is restarted.
-//	t4  The spec of t1 comes. It names the agent's session before t3, and so it is dropped.
+// Scenario:
 //
-// No clock and no disk has to be right. Sessions get their numbers from the clock of their
-// party when they begin; where that went back, the other one's events say that it has heard
-// of a higher number, and the party goes on above that. Who drops an event says so by an event
-// of its own, so that both have heard of each other after one round trip.
+//	t1: hub-source publishes a spec, and the broker is slow.
+//	t2: the work is deleted; the agent removes its objects, reports it, and forgets the work.
+//	t3: the agent restarts.
+//	t4: the spec of t1 arrives. It names the agent's session before t3.
 //
-// Whether a party is there nobody on the way knows either: [ConnectionStateOf].
+// Result: the agent drops it.
 //
-// Parties of Open Cluster Management say none of this. Their events count as they come, and
-// are ordered by version and sequence id.
+// No clock and no disk has to be right. A session gets its number from the clock of its client at its begin. If
+// that clock went back, the events of the peers name a higher number, and the client continues above it. A
+// receiver that drops an event answers with one of its own. After one round trip both sides know each other's
+// session.
+//
+// The broker does not report which clients are connected either: see [ConnectionStateOf].
+//
+// Clients of Open Cluster Management send no stamps. Their events are accepted as they arrive, and ordered by
+// version and sequence id.
 package sessionfence

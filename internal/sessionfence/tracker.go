@@ -2,16 +2,16 @@ package sessionfence
 
 import "github.com/hawser-io/hawser/pkg/codec"
 
-// Stamp are what an event says of its place.
+// Stamp is the session stamp of an event: sender session, receiver session, sequence number.
 type Stamp struct {
-	// Session is the sender's, the zero session where it is no Hawser party. PeerSession is the
-	// receiver's that the sender has heard of.
+	// Session is the session of the sender; zero if it is an OCM client. PeerSession is the session of the receiver
+	// that the sender knows; zero if it knows none.
 	Session, PeerSession codec.Session
-	// Fence counts the events of a session. 0: the event has no place among the others.
+	// Fence is the fencing token: it numbers the events of a session. 0: the event is not ordered.
 	Fence uint64
 }
 
-// StampOf reads the marks of an event. The error is a *codec.AttributeError.
+// StampOf reads the stamp of an event. The error is a *codec.AttributeError.
 func StampOf(e codec.Event) (m Stamp, err error) {
 	if m.Session, err = codec.SessionExtension(e, codec.ExtSession); err != nil {
 		return Stamp{}, err
@@ -23,7 +23,7 @@ func StampOf(e codec.Event) (m Stamp, err error) {
 	return m, err
 }
 
-// Second are the marks of an event that goes with the one that these are of, and behind it.
+// Second returns the stamp of the second event of a pair. It follows the first one, which has m.
 func (m Stamp) Second() Stamp {
 	if m.Fence != 0 {
 		m.Fence++
@@ -31,7 +31,7 @@ func (m Stamp) Second() Stamp {
 	return m
 }
 
-// Put writes the marks into an event. Without a session there are none.
+// Put writes the stamp into an event. Without a session it writes nothing.
 func (m Stamp) Put(e *codec.Event) {
 	if m.Session == (codec.Session{}) {
 		return
@@ -45,52 +45,49 @@ func (m Stamp) Put(e *codec.Event) {
 	}
 }
 
-// Result says whether an event counts.
+// Result is the result of the check of an event's session.
 type Result uint8
 
-// The verdicts.
+// The results.
 const (
-	// NoSession: its sender is no Hawser party. It counts, and says nothing of its place.
+	// NoSession: the sender is an OCM client. The event is accepted, and its order is unknown.
 	NoSession Result = iota
-	// Current: it does. First: so it does, and it is the first of a later session.
+	// Current: the event is accepted. CurrentFirst: the same, and it is the first one of a later session.
 	Current
 	CurrentFirst
-	// OldSession: it is of an earlier session than was heard of.
+	// OldSession: the event is of an earlier session than the latest known one.
 	OldSession
-	// PeerUnaware: its sender had not heard of the present session. Stranger: neither, and it is
-	// of a later session of its own than was heard of.
+	// PeerUnaware: the sender did not know the present session. NewPeerUnaware: the same, and the sender began a
+	// new session.
 	PeerUnaware
 	NewPeerUnaware
 )
 
-// IsAccepted reports whether the event counts.
+// IsAccepted reports whether the event is accepted.
 func (v Result) IsAccepted() bool { return v == NoSession || v == Current || v == CurrentFirst }
 
-// Tracker is the place of a party's events among each other and among those of its peers. It
-// is not safe for concurrent use.
+// Tracker tracks the sessions of a client and of its peers. It is not safe for concurrent use.
 type Tracker struct {
 	session codec.Session
 	fence   uint64
 	peers   map[string]*peer
 }
 
-// peer is what is known of one other party.
+// peer is the state of one peer.
 type peer struct {
-	// latest is its latest session that was heard of, believed the one of which an event has
-	// counted.
+	// latest is its latest known session, accepted the session of its last accepted event.
 	latest, accepted codec.Session
-	// above is the number above which our sessions have to be for this peer. What one peer
-	// says of that concerns no other.
+	// above is a lower bound: our session numbers for this peer are above it. It is kept per peer, so that a wrong
+	// number of one peer has no effect on the others.
 	above uint64
 }
 
-// NewTracker begins a session. number is what the clock says; id is of this session alone.
+// NewTracker begins a session. number comes from the clock; id must be unique.
 func NewTracker(number uint64, id string) *Tracker {
 	return &Tracker{session: codec.Session{Number: number, ID: id}, peers: map[string]*peer{}}
 }
 
-// NewSession begins another session of the same party: what was said to the one before counts no
-// longer.
+// NewSession begins another session of the same client. Events for the previous session are then rejected.
 func (l *Tracker) NewSession() {
 	l.session.Number++
 	for _, p := range l.peers {
@@ -105,12 +102,12 @@ func (l *Tracker) peer(name string) *peer {
 	return l.peers[name]
 }
 
-// own is the present session, for one peer.
+// own returns the present session for one peer.
 func (l *Tracker) own(p *peer) codec.Session {
 	return codec.Session{Number: max(l.session.Number, p.above+1), ID: l.session.ID}
 }
 
-// Observe takes an event of a peer, and says whether it counts.
+// Observe records an event of a peer, and returns whether it is accepted.
 func (l *Tracker) Observe(name string, m Stamp) Result {
 	if m.Session == (codec.Session{}) {
 		return NoSession
@@ -136,20 +133,20 @@ func (l *Tracker) Observe(name string, m Stamp) Result {
 	return Current
 }
 
-// IsHawser reports whether a peer has shown itself as a Hawser party.
+// IsHawser reports whether a peer has sent a session, as Hawser clients do.
 func (l *Tracker) IsHawser(name string) bool {
 	return l.peers[name] != nil && l.peers[name].latest != codec.Session{}
 }
 
-// Counts reports whether a peer believes an event with these marks of ours, as far as is known
-// by now: it may have begun another session since they were made.
+// Counts reports whether a peer accepts an event with this stamp of ours, as far as is known. It may have begun
+// another session since.
 func (l *Tracker) Counts(name string, m Stamp) bool {
 	p := l.peer(name)
 	return m.Session == l.own(p) && m.PeerSession == p.latest
 }
 
-// Goodbye are the marks of the event by which a broker tells a peer that this party is gone. It
-// is made before the party has heard of anybody, so it names the session alone.
+// Goodbye returns the stamp of the last will, which a broker sends to a peer when this client is gone. It is
+// made before any peer session is known, so it names the own session only.
 func (l *Tracker) Goodbye(name string) Stamp {
 	p := l.peers[name]
 	if p == nil {
@@ -158,14 +155,14 @@ func (l *Tracker) Goodbye(name string) Stamp {
 	return Stamp{Session: l.own(p)}
 }
 
-// MatchesGoodbye reports whether a farewell is about the session of a peer that was heard of last. One
-// of a session before says nothing of this one. The id tells: the number of a session may rise
-// after its farewell was made.
+// MatchesGoodbye reports whether a goodbye is about the latest known session of a peer. One of an earlier
+// session has no meaning for the present one. The ids are compared, because the number of a session may rise
+// after its goodbye was made.
 func (l *Tracker) MatchesGoodbye(name string, m Stamp) bool {
 	return l.IsHawser(name) && m.Session.ID == l.peers[name].latest.ID
 }
 
-// Stamp are those of the next event to a peer, or of two; see [Stamp.Second].
+// Stamp returns the stamp of the next event to a peer, or of a pair; see [Stamp.Second].
 func (l *Tracker) Stamp(name string) Stamp {
 	l.fence += 2
 	p := l.peer(name)

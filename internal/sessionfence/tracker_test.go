@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// talk is two parties that have heard of each other.
+// talk returns two clients that know each other's session.
 func talk() (hub, agent *sessionfence.Tracker) {
 	hub, agent = sessionfence.NewTracker(100, "h1"), sessionfence.NewTracker(50, "a1")
 	hub.Observe("c", agent.Stamp("hub"))
@@ -35,7 +35,7 @@ func TestTracker_OneRoundTripIsEnough(t *testing.T) {
 	observe(t, "what follows", hub.Observe("c", agent.Stamp("hub")), sessionfence.Current)
 	observe(t, "what follows", agent.Observe("hub", hub.Stamp("c")), sessionfence.Current)
 	if !hub.IsHawser("c") || hub.IsHawser("d") {
-		t.Error("who is a Hawser party is not known")
+		t.Error("IsHawser is wrong")
 	}
 }
 
@@ -49,13 +49,13 @@ func TestTracker_DropsLateEvents(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Stamp("c")
 	next := sessionfence.NewTracker(200, "h2") // another leader
-	observe(t, "an agent that has not heard of it", next.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
+	observe(t, "an agent that does not know the session", next.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
 	observe(t, "the next leader", agent.Observe("hub", next.Stamp("c")), sessionfence.CurrentFirst)
 	observe(t, "the leader before", agent.Observe("hub", late), sessionfence.OldSession)
 	observe(t, "a report to the next leader", next.Observe("c", agent.Stamp("hub")), sessionfence.CurrentFirst)
 }
 
-// TestTracker_AProcessThatRemembersNothing is the picture in the package comment.
+// TestTracker_AProcessThatRemembersNothing is the scenario in the package comment.
 func TestTracker_AProcessThatRemembersNothing(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Stamp("c")
@@ -70,9 +70,9 @@ func TestTracker_AProcessThatRemembersNothing(t *testing.T) {
 func TestTracker_AClockThatWentBack(t *testing.T) {
 	_, agent := talk()
 	back := sessionfence.NewTracker(3, "h2")
-	observe(t, "lower than was heard of", agent.Observe("hub", back.Stamp("c")), sessionfence.OldSession)
+	observe(t, "lower than the latest known session", agent.Observe("hub", back.Stamp("c")), sessionfence.OldSession)
 	observe(t, "an agent that tells so", back.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
-	observe(t, "above what was heard of", agent.Observe("hub", back.Stamp("c")), sessionfence.CurrentFirst)
+	observe(t, "above the latest known session", agent.Observe("hub", back.Stamp("c")), sessionfence.CurrentFirst)
 	other := sessionfence.NewTracker(3, "b1")
 	if m := back.Stamp("d"); m.Session.Number != 3 {
 		t.Errorf("what one peer says moved the session for another to %s", m.Session)
@@ -84,8 +84,8 @@ func TestTracker_NewSessionInvalidatesEarlierEvents(t *testing.T) {
 	hub, agent := talk()
 	late := agent.Stamp("hub")
 	hub.NewSession()
-	observe(t, "a report to the life before", hub.Observe("c", late), sessionfence.PeerUnaware)
-	observe(t, "the next life", agent.Observe("hub", hub.Stamp("c")), sessionfence.CurrentFirst)
+	observe(t, "a report to the previous hub epoch", hub.Observe("c", late), sessionfence.PeerUnaware)
+	observe(t, "the next hub epoch", agent.Observe("hub", hub.Stamp("c")), sessionfence.CurrentFirst)
 	observe(t, "a report to it", hub.Observe("c", agent.Stamp("hub")), sessionfence.Current)
 }
 
@@ -107,7 +107,7 @@ func TestTracker_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
 	}
 }
 
-// TestTracker_GoodbyeIsOfOneSession: it was made before the party had heard of anybody.
+// TestTracker_GoodbyeIsOfOneSession checks a goodbye that was made before its client knew a peer session.
 func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
 	hub, agent := sessionfence.NewTracker(100, "h1"), sessionfence.NewTracker(50, "a1")
 	goodbye := agent.Goodbye("hub")
@@ -120,10 +120,10 @@ func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
 			t.Errorf("%s: %t", when, !want)
 		}
 	}
-	parts("before anything was heard", goodbye, false)
+	parts("before any event was received", goodbye, false)
 	hub.Observe("c", sessionfence.Stamp{})
-	parts("behind a stock agent", goodbye, false)
-	parts("of a stock agent", sessionfence.Stamp{}, false)
+	parts("after an OCM agent", goodbye, false)
+	parts("of an OCM agent", sessionfence.Stamp{}, false)
 	hub.Observe("c", sessionfence.NewTracker(70, "a0").Stamp("hub")) // whose clock was ahead
 	parts("of a session before", goodbye, false)
 	observe(t, "a clock that went back", hub.Observe("c", agent.Stamp("hub")), sessionfence.OldSession)
@@ -132,7 +132,7 @@ func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
 		t.Fatalf("it goes on as %+v", m)
 	}
 	parts("of the session whose number has risen since", goodbye, true)
-	parts("of a stock agent that took its place", sessionfence.Stamp{}, false)
+	parts("of an OCM agent that replaced it", sessionfence.Stamp{}, false)
 	hub.Observe("c", sessionfence.NewTracker(200, "a2").Stamp("hub"))
 	parts("of a session before", goodbye, false)
 }
@@ -148,7 +148,7 @@ func TestStamp_RoundTrip(t *testing.T) {
 	bare := event.New()
 	sessionfence.Stamp{Fence: 7}.Put(&bare)
 	if got, err := sessionfence.StampOf(bare); err != nil || got != (sessionfence.Stamp{}) || len(bare.Extensions()) != 0 {
-		t.Errorf("a stock party got %+v, %v", got, err)
+		t.Errorf("an OCM client got %+v, %v", got, err)
 	}
 	for _, name := range []string{codec.ExtSession, codec.ExtPeerSession, codec.ExtFence} {
 		bad := event.New()

@@ -1,6 +1,5 @@
-// Package taskgroup owns the long-lived goroutines of a program: a [Group] runs
-// tasks side by side, the first one that ends cancels the others, and Run
-// returns when all have ended.
+// Package taskgroup runs the long-lived goroutines of a program. A [Group] runs tasks concurrently. The first
+// one that ends cancels the others, and Group returns when all have ended.
 package taskgroup
 
 import (
@@ -10,26 +9,24 @@ import (
 	"sync"
 )
 
-// Task is one part of a program. It runs until ctx ends and then returns nil
-// or ctx's error; any other return, nil included, ends the whole group.
+// Task is one part of a program. Run runs until ctx ends and then returns nil or ctx's error. Any other return,
+// also nil, ends the whole group.
 type Task struct {
-	// Name appears in errors, a short noun ("router").
+	// Name appears in errors: a short noun ("router").
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// Group runs the tasks until ctx ends or one of them returns, then cancels the
-// others and waits for all. It returns the error of the task that ended first,
-// wrapped with its name; nil when ctx ended and every task stopped cleanly. A
-// task that returned nil before ctx ended is an error too: tasks live as long
-// as the program.
+// Group runs the tasks until ctx ends or one of them returns. Then it cancels the others and waits for all. It
+// returns the error of the task that ended first, wrapped with its name. It returns nil if ctx ended and every
+// task stopped cleanly. A task that returns nil before ctx ends is an error too: tasks live as long as the
+// program.
 func Group(ctx context.Context, tasks ...Task) error {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	// The parent is asked too: what else waits for it (context.AfterFunc that
-	// closes a queue, say) may make a task return before the end of the parent
-	// has reached its child.
+	// The parent is checked too. A function that waits for it (for example context.AfterFunc that closes a queue)
+	// may make a task return before the cancellation reaches the child.
 	stopping := func() bool { return parent.Err() != nil || ctx.Err() != nil }
 	var wg sync.WaitGroup
 	errs := make([]error, len(tasks))

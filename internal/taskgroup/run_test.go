@@ -46,8 +46,7 @@ func TestGroup_TaskThatEndsByItselfIsAnError(t *testing.T) {
 	}
 }
 
-// endedEarly is a context whose end nobody below it has heard of yet: the
-// moment between its end and that of its children.
+// endedEarly is a context whose end has not reached its children yet.
 type endedEarly struct{ context.Context }
 
 func (endedEarly) Err() error { return context.Canceled }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Every calls f each time that so much time has passed, until ctx ends.
+// Every calls f at each interval until ctx ends.
 func Every(ctx context.Context, interval time.Duration, f func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -19,7 +19,7 @@ func Every(ctx context.Context, interval time.Duration, f func()) {
 	}
 }
 
-// Sleep waits so long, and returns false where ctx ends before.
+// Sleep waits for d. It returns false if ctx ends before.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -31,16 +31,16 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Bell wakes the goroutine that receives from it. However often it rings meanwhile, it wakes once.
+// Bell wakes the goroutine that receives from it. Several rings before a receive wake it once.
 type Bell chan struct{}
 
-// NewBell returns a Bell that did not ring.
+// NewBell returns a Bell that has not rung.
 func NewBell() Bell { return make(Bell, 1) }
 
-// Ring does not block.
+// Ring rings the bell. It does not block.
 func (b Bell) Ring() {
 	select {
 	case b <- struct{}{}:
-	default: // it rang already, and was not heard yet
+	default: // a ring is pending already
 	}
 }

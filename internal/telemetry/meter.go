@@ -5,14 +5,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Waits are the buckets of histograms of times that parties wait for each other, in seconds: from 5 ms to an hour.
+// Waits are the buckets, in seconds, of histograms of delays between clients and broker: from 5 ms to one hour.
 var Waits = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
 
-// Meter makes metrics and registers them. A name or a label that was registered before is a
-// panic: both are constants.
+// Meter makes and registers metrics. A duplicate name or label panics, because both are constants.
 type Meter struct{ f promauto.Factory }
 
-// NewMeter returns a meter for metrics whose names begin with prefix.
+// NewMeter returns a meter for metrics with this name prefix.
 func NewMeter(r prometheus.Registerer, prefix string) Meter {
 	return Meter{promauto.With(prometheus.WrapRegistererWithPrefix(prefix, r))}
 }
@@ -32,7 +31,7 @@ func (m Meter) Gauge(name, help string) prometheus.Gauge {
 	return m.f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }
 
-// Shown makes a gauge that is read when somebody looks.
+// Shown makes a gauge whose value is read at each scrape.
 func (m Meter) Shown(name, help string, labels prometheus.Labels, read func() float64) {
 	m.f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read)
 }

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a text in which a terminal finds nothing but characters, and of what controls it only what
-// keep names. All else is written as JSON and Go write it, so that JSON stays JSON.
+// Printable returns a text without control characters for a terminal, except those in keep. Others are escaped
+// as JSON and Go do, so that JSON stays valid.
 func Printable(text, keep string) string {
 	clean := func(r rune) bool { return r != utf8.RuneError && unicode.IsPrint(r) || strings.ContainsRune(keep, r) }
 	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !clean(r) }) < 0 {
@@ -34,7 +34,7 @@ func Printable(text, keep string) string {
 	return b.String()
 }
 
-// PrintableWriter writes whole texts to W as [Printable] returns them, with their lines.
+// PrintableWriter writes whole texts to W as [Printable] returns them, and keeps line feeds.
 type PrintableWriter struct{ W io.Writer }
 
 // Write implements [io.Writer].

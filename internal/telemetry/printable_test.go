@@ -32,8 +32,8 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// TestNewLogger_NothingThatATerminalObeys: whatever a peer is called, in a name, a message or an error, a line of
-// the log is one line of characters, and JSON stays JSON that says the same.
+// TestNewLogger_NothingThatATerminalObeys: for any name, message or error of a peer, a log line is one line
+// without control characters. JSON stays valid, with the same meaning.
 func TestNewLogger_NothingThatATerminalObeys(t *testing.T) {
 	const hostile = "x\x1b[2J\x07\r\u009b31m\u202e\u2028\x7f\xff\nlevel=ERROR msg=evil"
 	for _, format := range []string{"text", "json"} {

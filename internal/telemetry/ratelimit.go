@@ -11,29 +11,29 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what one party can have a program log. Whoever makes a program say the same of
-// it again and again fills no disk with that: it is less than 1 MB a minute.
+// Limits of the log lines about one client. A client that repeatedly triggers the same message cannot fill a
+// disk: the limit is less than 1 MB per minute.
 const (
-	// linesAtOnce of one message about one party are written, then one every second.
+	// linesAtOnce is the burst of lines of one message about one client; then one line per second is written.
 	linesAtOnce = 20
-	// maxValue bounds a value, maxListed each of several, in bytes.
+	// maxValue bounds a value, in bytes, maxListed the number of elements of a list.
 	maxValue, maxListed = 2 << 10, 64
-	// maxSubjects is how many messages about parties are told apart.
+	// maxSubjects is the maximum number of distinct pairs of message and client.
 	maxSubjects = 4096
 )
 
-// clientKeys are the attributes that say which party a line is about.
+// clientKeys are the attributes that identify the client of a line.
 var clientKeys = []string{"cluster", "source", "peer"}
 
-// rateLimitHandler is a handler of log lines that says of each party only so much.
+// rateLimitHandler is a log handler that limits the lines per client.
 type rateLimitHandler struct {
 	slog.Handler
-	client string // that With named
+	client string // from the attributes of With
 	limits *recentLines
 	level  *slog.LevelVar
 }
 
-// Handle writes a line, or counts it for the next one of its kind.
+// Handle writes a line, or counts it for the next line of its kind.
 func (q rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	client := q.client
 	r.Attrs(func(a slog.Attr) bool {
@@ -78,18 +78,18 @@ func clientOf(a slog.Attr, known string) string {
 // recentLines counts lines.
 type recentLines struct {
 	mu          sync.Mutex
-	lines       map[[2]string]*subject // by message and party
-	collectedAt time.Time              // when those with nothing to count were forgotten
+	lines       map[[2]string]*subject // by message and client
+	collectedAt time.Time              // the last removal of entries without a count
 }
 
-// subject is one message about one party.
+// subject is one message about one client.
 type subject struct {
 	used    int // of linesAtOnce
 	at      time.Time
 	leftOut int
 }
 
-// allow reports whether a line is to be written, and how many before it were not.
+// allow reports whether to write a line, and how many lines before it were left out.
 func (s *recentLines) allow(message, client string, now time.Time) (write bool, leftOut int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *recentLines) allow(message, client string, now time.Time) (write bool, 
 	return true, leftOut
 }
 
-// about returns what was said of a party, or, where there are too many, of all others.
+// about returns the entry of a message and client or, if there are too many, the shared entry of the message.
 func (s *recentLines) about(message, client string, now time.Time) *subject {
 	if l := s.lines[[2]string{message, client}]; l != nil {
 		return l
@@ -117,7 +117,7 @@ func (s *recentLines) about(message, client string, now time.Time) *subject {
 		})
 	}
 	if len(s.lines) >= maxSubjects {
-		client = "" // there are few messages, so these always have room
+		client = "" // there are few messages, so these always fit
 	}
 	key := [2]string{message, client}
 	if s.lines[key] == nil {
@@ -126,7 +126,7 @@ func (s *recentLines) about(message, client string, now time.Time) *subject {
 	return s.lines[key]
 }
 
-// recover allows what time has given back.
+// recover restores the allowance for the elapsed time.
 func (l *subject) recover(now time.Time) {
 	if n := int(now.Sub(l.at) / time.Second); n > 0 {
 		l.used, l.at = max(0, l.used-n), l.at.Add(time.Duration(n)*time.Second)
@@ -135,7 +135,7 @@ func (l *subject) recover(now time.Time) {
 
 // cut shortens the values of an attribute.
 func cut(_ []string, a slog.Attr) slog.Attr {
-	if a.Key == "stack" { // of the program's own
+	if a.Key == "stack" { // a value of the program itself
 		return a
 	}
 	switch v := a.Value.Any().(type) {

@@ -12,9 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// TestLogger_LimitsAClient: what is said of one party in a minute is less than 1 MB,
-// whatever it does and whatever it names, others are heard beside it, and what was left
-// out is counted.
+// TestLogger_LimitsAClient: lines about one client have less than 1 MB per minute, for any behaviour and names.
+// Lines about other clients are still written, and left out lines are counted.
 func TestLogger_LimitsAClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -36,9 +35,9 @@ func TestLogger_LimitsAClient(t *testing.T) {
 		}
 		before := out.Len()
 		log.Warn("agent holds works that no record explains", "cluster", "good")
-		log.Warn("something without a party", "id", id)
+		log.Warn("a line without a client", "id", id)
 		log.Warn("agent holds works that no record explains", "cluster", "evil")
-		for _, want := range []string{`"cluster":"good"`, "something without a party", `"suppressed_before":`, "... (1600000 bytes)"} {
+		for _, want := range []string{`"cluster":"good"`, "a line without a client", `"suppressed_before":`, "... (1600000 bytes)"} {
 			if !strings.Contains(out.String()[before:], want) {
 				t.Errorf("%s is not in:\n%s", want, out.String()[before:])
 			}
@@ -46,8 +45,8 @@ func TestLogger_LimitsAClient(t *testing.T) {
 	})
 }
 
-// TestLogger_LimitsEachClientSeparately: how many there are costs no more than a bound, and
-// whoever comes late is not silenced by those before.
+// TestLogger_LimitsEachClientSeparately: memory is bounded for any number of clients, and a late client is not
+// silenced by earlier ones.
 func TestLogger_LimitsEachClientSeparately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -65,7 +64,7 @@ func TestLogger_LimitsEachClientSeparately(t *testing.T) {
 		before := out.Len()
 		log.Info("it comes", "cluster", "the last")
 		if !strings.Contains(out.String()[before:], "the last") {
-			t.Error("it is not heard")
+			t.Error("it is not logged")
 		}
 	})
 }

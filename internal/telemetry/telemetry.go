@@ -1,5 +1,5 @@
-// Package telemetry is how a program shows itself: the logger, the version, and
-// the admin port with /livez, /readyz and /metrics.
+// Package telemetry is the observability of a program: logger, version, and the admin port with /livez, /readyz
+// and /metrics.
 package telemetry
 
 import (
@@ -36,7 +36,7 @@ func Version(program string) string {
 	return fmt.Sprintf("%s %s %s %s/%s", program, Release(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// Release is the version of the program.
+// Release returns the version of the program.
 func Release() string {
 	if version != "" {
 		return version
@@ -47,9 +47,9 @@ func Release() string {
 	return "devel"
 }
 
-// NewLogger returns a logger writing to w. level is debug, info, warn or error;
-// format is text or json. Values are cut, and what is said about one party again and
-// again is counted instead: no party fills a disk with what is said of it.
+// NewLogger returns a logger writing to w. level is debug, info, warn or error; format is text or json. Values
+// are cut. Repeated messages about one client are counted instead of written, so that a client cannot fill a
+// disk.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -71,12 +71,11 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("log format %q: use text or json", format)
 }
 
-// DebugOnSignal returns a task that, at each SIGUSR1, switches debug lines of a logger of
-// [NewLogger] on, and back to the level before at the next. It is a signal and no request to
-// the admin port, because that port believes everybody who reaches it.
+// DebugOnSignal returns a task that toggles debug lines of a logger of [NewLogger] at each SIGUSR1. It is a
+// signal, because the admin port has no authentication.
 func DebugOnSignal(log *slog.Logger) func(context.Context) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGUSR1) // here, for until then it would end the program
+	signal.Notify(signals, syscall.SIGUSR1) // before the task runs, because an unhandled signal would end the program
 	return func(ctx context.Context) error {
 		defer signal.Stop(signals)
 		q, ok := log.Handler().(rateLimitHandler)
@@ -100,26 +99,25 @@ func DebugOnSignal(log *slog.Logger) func(context.Context) error {
 	}
 }
 
-// NewRegistry returns a metrics registry that already holds the version of the program,
-// and the Go runtime's and the process's own metrics.
+// NewRegistry returns a metrics registry with the version of the program, and the metrics of the Go runtime and
+// the process.
 func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	info := prometheus.GaugeOpts{Name: "hawser_build_info", Help: "1; the labels say what the program was built from.",
+	info := prometheus.GaugeOpts{Name: "hawser_build_info", Help: "1; the labels identify the build of the program.",
 		ConstLabels: prometheus.Labels{"version": Release(), "go_version": runtime.Version()}}
 	r.MustRegister(prometheus.NewGaugeFunc(info, func() float64 { return 1 }))
 	return r
 }
 
-// Health is the readiness of a program: ready when every named check returns
-// nil. The zero value is ready. Methods may be called concurrently.
+// Health is the readiness of a program: ready if all named checks return nil. The zero value is ready. Methods
+// may be called concurrently.
 type Health struct {
 	mu     sync.Mutex
 	checks map[string]func() error
 }
 
-// Add registers a check; it is called for every /readyz request and must not
-// block.
+// Add registers a check. It is called for each /readyz request and must not block.
 func (h *Health) Add(name string, check func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,16 +127,14 @@ func (h *Health) Add(name string, check func() error) {
 	h.checks[name] = check
 }
 
-// Notice makes the error of a check one that is told and does not count: the program
-// is ready all the same.
+// Notice marks the error of a check as shown but not failing: the program stays ready.
 func Notice(err error) error { return &notice{err} }
 
 type notice struct{ error }
 
 func (n *notice) Unwrap() error { return n.error }
 
-// Ready returns nil, or one error naming every check that fails, those named
-// by exclude aside.
+// Ready returns nil, or one error that names each failed check, except those in exclude.
 func (h *Health) Ready(exclude ...string) error {
 	failed, _ := h.look(exclude)
 	if len(failed) == 0 {
@@ -147,7 +143,7 @@ func (h *Health) Ready(exclude ...string) error {
 	return errors.New(strings.Join(failed, "; "))
 }
 
-// look asks all checks, in the order of their names.
+// look runs all checks, in the order of their names.
 func (h *Health) look(exclude []string) (failed, notices []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,7 +162,7 @@ func (h *Health) look(exclude []string) (failed, notices []string) {
 	return failed, notices
 }
 
-// serve answers a request for /readyz. What does not count is told behind what does.
+// serve answers a request for /readyz. Notices follow the failures.
 func (h *Health) serve(w http.ResponseWriter, r *http.Request) {
 	failed, notices := h.look(r.URL.Query()["exclude"])
 	code, text := http.StatusOK, "ok"
@@ -175,20 +171,19 @@ func (h *Health) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, strings.Join(append([]string{text}, notices...), "\n")+"\n") // whoever asked may be gone
+	_, _ = io.WriteString(w, strings.Join(append([]string{text}, notices...), "\n")+"\n") // the client may be gone
 }
 
 // Admin serves /livez, /readyz and /metrics over plain HTTP.
 type Admin struct {
-	// Addr is host:port; empty switches the port off.
+	// Addr is host:port; empty disables the port.
 	Addr     string
 	Registry *prometheus.Registry
 	Health   *Health
 	Log      *slog.Logger
 }
 
-// Run serves until ctx ends. It returns an error when the address cannot be
-// used.
+// Run serves until ctx ends. It returns an error if the address cannot be used.
 func (a Admin) Run(ctx context.Context) error {
 	if a.Addr == "" {
 		<-ctx.Done()
@@ -201,7 +196,7 @@ func (a Admin) Run(ctx context.Context) error {
 	}
 	a.Log.Info("admin port is open", "addr", l.Addr().String())
 	s, l := httpport.Server(a.Handler(), l, httpport.Limits{Connections: 64, Bytes: 8 << 20}, a.Log)
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // nobody waits for a scrape that is cut off
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // an interrupted scrape is harmless
 	defer stop()
 	if err := s.Serve(l); ctx.Err() == nil {
 		return fmt.Errorf("admin port: %w", err)
@@ -209,8 +204,8 @@ func (a Admin) Run(ctx context.Context) error {
 	return nil
 }
 
-// Handler returns the endpoints, for tests and for programs with a port of
-// their own. As at a kube-apiserver, /readyz?exclude=NAME leaves a check out.
+// Handler returns the endpoints, for tests and for programs with their own port. As on a kube-apiserver,
+// /readyz?exclude=NAME skips a check.
 func (a Admin) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })

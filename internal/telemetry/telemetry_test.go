@@ -111,6 +111,6 @@ func TestDebugOnSignal(t *testing.T) {
 		t.Error(err)
 	}
 	if err := telemetry.DebugOnSignal(slog.New(slog.DiscardHandler))(t.Context()); err == nil {
-		t.Error("a logger of somebody else is taken")
+		t.Error("a logger of another package is accepted")
 	}
 }

@@ -24,16 +24,15 @@ import (
 
 // Options of [StartBroker].
 type Options struct {
-	// Broker configures the broker; a nil Store is replaced by one in memory, a
-	// nil Log by one that discards.
+	// Broker configures the broker. A nil Store is replaced by one in memory, a nil Log by one that discards.
 	Broker broker.Config
-	// Port opens a port with TLS on 127.0.0.1. Known are the identities whose
-	// certificates it maps; agents are always known.
+	// Port opens a port with TLS on 127.0.0.1. Known are the identities whose certificates it maps; agents are
+	// always mapped.
 	Port  bool
 	Known []identity.Identity
-	// HandshakesPerAddress is that of the port; 0: as usual.
+	// HandshakesPerAddress is the limit of the port; 0 means the default.
 	HandshakesPerAddress int
-	// Tokens are taken at the port; nil: none is.
+	// Tokens are accepted at the port; nil: none.
 	Tokens *tokens.Tokens
 }
 
@@ -41,7 +40,7 @@ type Options struct {
 type Broker struct {
 	*broker.Broker
 	Store store.Store
-	// Addr and CA are set when there is a port.
+	// Addr and CA are set if there is a port.
 	Addr string
 	CA   *CA
 
@@ -51,9 +50,8 @@ type Broker struct {
 	err  error
 }
 
-// StartBroker starts a broker that runs until the test ends or Stop is called;
-// the test fails when it does not end cleanly. The store is closed after it,
-// unless the caller brought its own.
+// StartBroker starts a broker that runs until the test ends or Stop is called. The test fails if the broker
+// does not end cleanly. The store is closed after it, unless the caller passed it.
 func StartBroker(t testing.TB, o Options) *Broker {
 	t.Helper()
 	b := &Broker{t: t, done: make(chan struct{})}
@@ -86,7 +84,7 @@ func StartBroker(t testing.TB, o Options) *Broker {
 	return b
 }
 
-// fronts returns what serves the port.
+// fronts returns the tasks that serve the port.
 func (b *Broker) fronts(o Options) []taskgroup.Task {
 	b.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -108,7 +106,7 @@ func (b *Broker) fronts(o Options) []taskgroup.Task {
 	return []taskgroup.Task{{Name: "port", Run: f.Run}, {Name: "mqtt", Run: m.Run}}
 }
 
-// Stop drains the broker and waits for its end. It may be called again.
+// Stop drains the broker and waits for its end. It may be called repeatedly.
 func (b *Broker) Stop() {
 	b.stop()
 	<-b.done
@@ -118,7 +116,7 @@ func (b *Broker) Stop() {
 	}
 }
 
-// Dialer returns a dialer of id in the same process.
+// Dialer returns an in-process dialer of id.
 func (b *Broker) Dialer(id identity.Identity) *transportmem.Dialer {
 	return transportmem.New(b.Broker, transport.Peer{Role: string(id.Role), Name: id.Name, Transport: transport.GRPC})
 }
@@ -135,8 +133,7 @@ func (b *Broker) PortDialer(id identity.Identity) transport.Dialer {
 	return d
 }
 
-// NewIDs returns a source of ids that counts: prefix-1, prefix-2 and so on. It
-// may be called concurrently.
+// NewIDs returns a source of ids that counts: prefix-1, prefix-2 and so on. It may be called concurrently.
 func NewIDs(prefix string) func() string {
 	var n atomic.Int64
 	return func() string { return fmt.Sprintf("%s-%d", prefix, n.Add(1)) }

@@ -26,10 +26,10 @@ type CA struct {
 	authority *pki.Authority
 }
 
-// validFor is how long certificates of tests are good.
+// validFor is the validity of test certificates.
 const validFor = time.Hour
 
-// NewCA makes an authority.
+// NewCA makes a CA.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	a, err := pki.NewAuthority("test authority", pki.Starting(time.Now(), validFor))
@@ -53,8 +53,8 @@ func (c *CA) issue(r pki.Request) tls.Certificate {
 	return cert
 }
 
-// Write puts the authority's certificate, and certificate and key of a party,
-// into files below dir, and returns their paths.
+// Write writes the certificate of the CA, and certificate and key of a client, into files below dir, and
+// returns their paths.
 func (c *CA) Write(dir string, id identity.Identity) (ca, cert, key string) {
 	c.t.Helper()
 	return c.WriteValid(dir, id, pki.Starting(time.Now(), validFor))
@@ -76,7 +76,7 @@ func (c *CA) WriteValid(dir string, id identity.Identity, valid pki.Period) (ca,
 	return ca, cert, key
 }
 
-// Server returns the credentials of a port on 127.0.0.1, as those of a broker are made.
+// Server returns the credentials of a port on 127.0.0.1, made as those of a broker.
 func (c *CA) Server() credentials.TransportCredentials {
 	c.t.Helper()
 	pair, err := c.authority.Issue(pki.Request{Role: pki.Broker, Name: "broker", Hosts: []string{"127.0.0.1", "localhost"}, Valid: pki.Starting(time.Now(), validFor)})
@@ -97,8 +97,8 @@ func (c *CA) Server() credentials.TransportCredentials {
 	return s
 }
 
-// Dial shakes hands on a connection as a party, the zero Identity without a certificate, and offers
-// protocols.
+// Dial does the TLS handshake on a connection as a client and offers protocols. The zero Identity has no
+// certificate.
 func (c *CA) Dial(raw net.Conn, id identity.Identity, protocols ...string) (net.Conn, error) {
 	c.t.Helper()
 	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols}
@@ -109,16 +109,14 @@ func (c *CA) Dial(raw net.Conn, id identity.Identity, protocols ...string) (net.
 	return conn, conn.HandshakeContext(context.Background())
 }
 
-// Client returns the credentials of a party, with a certificate that Mapping
-// maps back to id.
+// Client returns the credentials of a client, with a certificate that Mapping maps back to id.
 func (c *CA) Client(id identity.Identity) credentials.TransportCredentials {
 	c.t.Helper()
 	cert := c.issue(pki.Request{Role: pki.Role(id.Role), Name: id.Name})
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(), Certificates: []tls.Certificate{cert}})
 }
 
-// Sign signs a certificate as the template says, whatever that is. What is missing
-// of a period and a serial number is filled in.
+// Sign signs any certificate template. It fills in a missing validity period and serial number.
 func (c *CA) Sign(template x509.Certificate) tls.Certificate {
 	c.t.Helper()
 	valid := pki.Starting(time.Now(), validFor)
@@ -144,8 +142,8 @@ func (c *CA) Sign(template x509.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// Showing returns the credentials of who trusts the authority, and shows a
-// certificate whatever CAs the other side names.
+// Showing returns client credentials that trust the CA and send a certificate for any CAs that the server
+// names.
 func (c *CA) Showing(cert tls.Certificate) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool(),
@@ -153,13 +151,12 @@ func (c *CA) Showing(cert tls.Certificate) credentials.TransportCredentials {
 	})
 }
 
-// Anonymous returns the credentials of somebody without a certificate.
+// Anonymous returns the credentials of a client without a certificate.
 func (c *CA) Anonymous() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authority.Pool()})
 }
 
-// Mapping returns the rules by which a broker knows the certificates of these
-// identities. Agents need none.
+// Mapping returns the rules with which a broker maps the certificates of these identities. Agents need none.
 func Mapping(ids ...identity.Identity) identity.Mapping {
 	var m identity.Mapping
 	for _, id := range ids {

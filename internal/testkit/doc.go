@@ -1,4 +1,3 @@
-// Package testkit is what tests of several packages need to run parts of Hawser
-// in their own process: a certificate authority ([NewCA]) and a broker with a
-// store in memory, with or without a port ([StartBroker]). Only tests import it.
+// Package testkit has shared test helpers that run parts of Hawser in-process. They are a CA ([NewCA]) and a
+// broker with a store in memory, with or without a port ([StartBroker]). Only tests import it.
 package testkit

@@ -13,14 +13,14 @@ import (
 
 // Issuer signs tokens of service accounts, as a hub does.
 type Issuer struct {
-	// Name is the issuer that its tokens name.
+	// Name is the issuer in its tokens.
 	Name string
 
 	t   testing.TB
 	key *ecdsa.PrivateKey
 }
 
-// NewIssuer returns an issuer with a key of its own.
+// NewIssuer returns an issuer with its own key.
 func NewIssuer(t testing.TB, name string) *Issuer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -30,10 +30,10 @@ func NewIssuer(t testing.TB, name string) *Issuer {
 	return &Issuer{Name: name, t: t, key: key}
 }
 
-// issuerKey names the key of every issuer.
+// issuerKey is the key id of each issuer.
 const issuerKey = "key1"
 
-// Keys is its JSON Web Key Set.
+// Keys returns its JSON Web Key Set.
 func (i *Issuer) Keys() []byte {
 	i.t.Helper()
 	b, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: issuerKey, Use: "sig", Algorithm: string(jose.ES256)}}})
@@ -43,8 +43,8 @@ func (i *Issuer) Keys() []byte {
 	return b
 }
 
-// Token returns one of a service account, for the audience hawser and an hour, unless edit says
-// otherwise; edit may be nil.
+// Token returns a token of a service account, for the audience hawser and one hour, unless edit changes that;
+// edit may be nil.
 func (i *Issuer) Token(namespace, name string, edit func(claims map[string]any)) string {
 	i.t.Helper()
 	claims := map[string]any{
@@ -62,7 +62,7 @@ func (i *Issuer) Token(namespace, name string, edit func(claims map[string]any))
 	return i.Sign(jose.ES256, i.key, payload)
 }
 
-// Sign returns a token with a payload, signed with a key of somebody's.
+// Sign returns a token with a payload, signed with any key.
 func (i *Issuer) Sign(algorithm jose.SignatureAlgorithm, key any, payload []byte) string {
 	i.t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: jose.JSONWebKey{Key: key, KeyID: issuerKey}}, nil)

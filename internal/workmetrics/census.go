@@ -1,5 +1,5 @@
-// Package workmetrics counts works by what their conditions say, and measures how long versions of
-// them take. It keeps little: nothing for a work but a few bytes that its owner has.
+// Package workmetrics counts works by their conditions, and measures the latency of their versions. It keeps
+// only a few bytes per work, and the owner of the work stores these.
 package workmetrics
 
 import (
@@ -11,39 +11,38 @@ import (
 // Conditions are the condition types that are counted.
 var Conditions = [...]string{workv1.WorkApplied, workv1.WorkAvailable}
 
-// ConditionState is that of one condition of a work. The zero ConditionState is that of a work that is not
-// counted.
+// ConditionState is the state of one condition of a work. The zero value means that the work is not counted.
 type ConditionState uint8
 
 // The states.
 const (
-	// Missing: nobody has said anything yet.
+	// Missing: the work does not have the condition.
 	Missing ConditionState = iota + 1
-	// Outdated: it is about an earlier generation.
+	// Outdated: the condition is about an earlier generation.
 	Outdated
-	// True, False and Unknown are what it says of the present generation.
+	// True, False and Unknown are the status of the condition for the present generation.
 	True
 	False
 	Unknown
-	// Deleting: the work is being deleted, whatever the condition says.
+	// Deleting: the work is being deleted, with any condition.
 	Deleting
 
 	states
 )
 
-// States lists them.
+// States lists all states.
 var States = [...]ConditionState{Missing, Outdated, True, False, Unknown, Deleting}
 
-// String is the name of a state as metrics have it.
+// String returns the name of a state in metrics.
 func (s ConditionState) String() string {
 	return [states]string{"", "missing", "outdated", "true", "false", "unknown", "deleting"}[s]
 }
 
-// ConditionStates is what the conditions of one work say. The zero ConditionStates is that of a work that is not
+// ConditionStates are the states of the conditions of one work. The zero value means that the work is not
 // counted.
 type ConditionStates [len(Conditions)]ConditionState
 
-// Of returns the class of a work.
+// Of returns the states of a work.
 func Of(o *workv1.ManifestWork) (c ConditionStates) {
 	for i, typ := range Conditions {
 		c[i] = stateOf(o, typ)
@@ -68,10 +67,10 @@ func stateOf(o *workv1.ManifestWork, typ string) ConditionState {
 	return Unknown
 }
 
-// Counts are how many works there are of each state of each condition.
+// Counts is the number of works by condition and state.
 type Counts [len(Conditions)][states]int
 
-// Move counts a work as what it is now; was is as what it was counted.
+// Move counts a work with the states is instead of *was, and sets *was.
 func (n *Counts) Move(was *ConditionStates, is ConditionStates) {
 	for i := range Conditions {
 		n.add(i, was[i], -1)

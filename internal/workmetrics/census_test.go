@@ -100,12 +100,12 @@ func TestTurnaround(t *testing.T) {
 	w.Sent(7, 6)
 	w.Accepted(7, false, at(30))
 	w.Sent(7, 6)
-	w.Accepted(7, false, at(40)) // published again, where nobody keeps it
+	w.Accepted(7, false, at(40)) // published again to a stateless broker
 	reported(7, 41, 11*time.Second, true)
 }
 
-// TestCommits_AnyHistory: whatever was committed when, and whoever asks, the answer is wrong by
-// a fiftieth of the age at most, and what is kept is bounded.
+// TestCommits_AnyHistory checks that the error of each answer is a fiftieth of the age at most, for any
+// history. The memory is bounded.
 func TestCommits_AnyHistory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	now := time.Unix(1000, 0)
@@ -152,7 +152,7 @@ func TestCommits_KnowsNothingOfWhatWasBefore(t *testing.T) {
 	if _, ok := c.Since(7, now); ok {
 		t.Error("knows when the last revision before it was committed")
 	}
-	if d, ok := c.Since(8, now); !ok || d != 0 { // whoever is faster than the committer
+	if d, ok := c.Since(8, now); !ok || d != 0 { // a caller that is faster than the committer
 		t.Errorf("the revision that is committed at this moment: %v, %v", d, ok)
 	}
 	c.Committed(7, now) // nothing was written

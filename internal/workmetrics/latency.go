@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// VersionLatency measures, for one work, the time from when a version of it was accepted to when
-// the first status about it came. The zero VersionLatency has measured nothing.
+// VersionLatency measures, for one work, the time from the acceptance of a version to the first status about
+// it. The zero value has measured nothing.
 type VersionLatency struct {
 	version int64
 	since   int64 // Unix nanoseconds, or one of the two below
@@ -17,15 +17,15 @@ const (
 	sent     = -2
 )
 
-// Sent takes it that a version goes out. One that was told about before is not measured:
-// whatever is said of it next may come at any time.
+// Sent records that a version is published. A version that was reported before is not measured: the time of its
+// next status has no meaning.
 func (t *VersionLatency) Sent(version, reported int64) {
 	if version > t.version && version > reported {
 		t.version, t.since = version, sent
 	}
 }
 
-// Accepted takes the answer to what was sent. known: it was there already, nobody knows since when.
+// Accepted handles the answer to a publish. known: the broker had the version already, for an unknown time.
 func (t *VersionLatency) Accepted(version int64, known bool, now time.Time) {
 	switch {
 	case version != t.version || t.since != sent:
@@ -36,8 +36,8 @@ func (t *VersionLatency) Accepted(version int64, known bool, now time.Time) {
 	}
 }
 
-// Reported takes a status about a version, or a later one. It returns how long that took, once for
-// each version; a status may come before the answer that says that the version was accepted.
+// Reported handles a status about a version. It returns its latency, once per version. A status may come before
+// the answer that accepts the version; the latency is then 0.
 func (t *VersionLatency) Reported(version int64, now time.Time) (took time.Duration, ok bool) {
 	if version != t.version || t.since == answered || t.version == 0 {
 		return 0, false
@@ -49,34 +49,33 @@ func (t *VersionLatency) Reported(version int64, now time.Time) (took time.Durat
 	return took, true
 }
 
-// Commits knows when revisions were committed: exactly those of the last moments, and the
-// older one is the coarser, by a fiftieth of its age at most. It needs a few pages of memory,
-// however many commits there are.
+// Commits knows when revisions were committed. Recent times are exact; the error of older ones is a fiftieth of
+// their age at most. It needs a few pages of memory for any number of commits.
 type Commits struct {
-	// before is the last revision of which nothing is known, because it is older than this.
+	// before is the last revision without a known time, because it is older than this.
 	before uint64
-	all    []commit // in order, both ways
+	all    []commit // sorted by revision and by time
 }
 
-// commit says that everything up to a revision, and behind the commit before, was committed then.
+// commit is the time of the revisions after the previous commit, up to revision.
 type commit struct {
 	revision uint64
 	at       time.Time
 }
 
-// maxCommits bounds what is kept; thin leaves less than half of it.
+// maxCommits is the maximum number of commits. thin keeps less than half of it.
 const maxCommits = 4096
 
-// Times below finest are not told from each other, and those above longest neither.
+// Times that differ by less than finest are merged, and so are ages above longest.
 const (
 	finest  = 500 * time.Microsecond
 	longest = 2 * time.Hour
 )
 
-// NewCommits begins behind a revision.
+// NewCommits returns Commits that begin after a revision.
 func NewCommits(before uint64) *Commits { return &Commits{before: before} }
 
-// Committed takes it that everything up to a revision is committed now.
+// Committed records the commit time of all revisions up to revision.
 func (c *Commits) Committed(revision uint64, now time.Time) {
 	last := c.before
 	if n := len(c.all); n > 0 {
@@ -91,7 +90,7 @@ func (c *Commits) Committed(revision uint64, now time.Time) {
 	c.all = append(c.all, commit{revision, now})
 }
 
-// thin lets go of commits that are so close to a later one that it stands for them.
+// thin drops commits that are close enough to a later one.
 func (c *Commits) thin(now time.Time) {
 	kept := c.all[:0:0]
 	for i := len(c.all) - 1; i >= 0; i-- {
@@ -108,8 +107,8 @@ func (c *Commits) thin(now time.Time) {
 	c.all = kept
 }
 
-// Since returns how long ago a revision was committed; false for one of which nothing is known.
-// One that is still to be told of is committed at this moment.
+// Since returns how long ago a revision was committed. It returns false for a revision without a known time. A
+// revision that is not recorded yet counts as committed now.
 func (c *Commits) Since(revision uint64, now time.Time) (time.Duration, bool) {
 	i, _ := slices.BinarySearchFunc(c.all, revision, func(e commit, r uint64) int {
 		switch {

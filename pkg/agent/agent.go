@@ -30,65 +30,62 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Config is an Agent. Zero values mean the defaults; Cluster, HubIdentity,
-// Dialer, Client and Metadata are required.
+// Config configures an Agent. Zero values mean the defaults. Cluster, HubIdentity, Dialer, Client and Metadata
+// are required.
 type Config struct {
 	// Cluster is the name of the cluster on the hub.
 	Cluster string
-	// HubIdentity names the hub, whatever address it has; its hash is part of the
-	// names of AppliedManifestWorks. Another identity is another hub.
+	// HubIdentity names the hub, independent of its address. Its hash is part of the names of AppliedManifestWorks.
+	// A different identity means a different hub.
 	HubIdentity string
-	// AgentID is recorded in AppliedManifestWorks; the agent looks after those
-	// with its own. Default: the hash of HubIdentity.
+	// AgentID is recorded in AppliedManifestWorks; the agent manages those that have its own id. Default: the hash
+	// of HubIdentity.
 	AgentID string
 	// ClientID is the source of the events that the agent sends. Default:
 	// "<Cluster>-work-agent".
 	ClientID string
-	// Version is which release the agent is, for people who look at the broker; may be empty.
+	// Version is the release of the agent. The broker shows it to operators. It may be empty.
 	Version string
-	// Workers is how many works are brought in line at the same time. Default 10.
+	// Workers is the number of works that are reconciled concurrently. Default 10.
 	Workers int
-	// StatusSyncInterval is how often objects are looked at that cannot be
-	// watched. Default 10 s.
+	// StatusSyncInterval is the interval at which objects are read that cannot be watched. Default 10 s.
 	StatusSyncInterval time.Duration
-	// Feedback reads the values that works want to see.
+	// Feedback reads the status values that works request.
 	Feedback feedback.Reader
-	// EvictionGracePeriod is how long an AppliedManifestWork stays after it is
-	// certain that nobody has its work. Default 1 h; 100 years or more mean for
-	// ever.
+	// EvictionGracePeriod is the time from the proof that no source wants the work of an AppliedManifestWork until
+	// it is removed. Default 1 h; 100 years or more disable eviction.
 	EvictionGracePeriod time.Duration
 
-	// KeepPermits: what the executor of a work was allowed is asked for again when
-	// roles change, and not before each write too.
+	// KeepPermits reuses the permissions of an executor until roles change. If false, they are also checked before
+	// each write.
 	KeepPermits bool
 
-	// Guard says which objects no work may have. Default: one that knows agents by their
-	// names. Its Objects may be left to New.
+	// Guard decides which objects no work may have. Default: a guard that knows agents by their names. New may set
+	// its Objects.
 	Guard *workpolicy.Guard
 
-	// OwnWrites are what the process writes on the cluster besides AppliedManifestWorks. That
-	// they pass is tried after a work has written what could refuse them.
+	// OwnWrites are the writes of the process on the cluster besides AppliedManifestWorks. The agent dry-runs them
+	// after a work has written an object that could reject them.
 	OwnWrites []kubeclient.Write
 
-	// Journal keeps what is wanted over restarts; it is not closed here. nil: an
-	// agent that is started knows nothing until the broker tells it.
+	// Journal stores the desired state across restarts. The agent does not close it. nil: a restarted agent has no
+	// desired state until the broker sends it.
 	Journal Journal
 
 	// Dialer connects to the broker.
 	Dialer transport.Dialer
-	// Changed is that of [session.Config].
+	// Changed is the field of [session.Config].
 	Changed <-chan struct{}
-	// Refused is that of [session.Backoff]. An agent that registers itself has its rights a while
-	// after its certificate.
+	// Refused is the field of [session.Backoff]. An agent that registers itself gets its rights some time after its
+	// certificate.
 	Refused time.Duration
-	// Admit says whether HubIdentity may be used through the broker that accepted a
-	// subscription; nothing is applied or deleted for a broker before. It returns a
-	// *hub.RefusedError if it may not, another error if that could not be found out.
-	// nil: it may.
+	// Admit decides whether HubIdentity may be used through the broker that accepted a subscription. The agent
+	// applies and deletes nothing for a broker before that. Admit returns a *hubidentity.RefusedError if it may not
+	// be used, and another error if this is unknown. nil: every broker is admitted.
 	Admit func(ctx context.Context, a transport.Accepted) error
-	// Lease is the Lease by which this agent is the active one; nil: there is none.
+	// Lease is the Lease that makes this agent the active one; nil if there is no Lease.
 	Lease OwnWrite
-	// Client and Metadata are the cluster.
+	// Client and Metadata access the cluster.
 	Client   kubeclient.Client
 	Metadata func(drift.Scope) drift.Source
 
@@ -104,27 +101,26 @@ const (
 	DefaultEvictionGrace      = time.Hour
 )
 
-// Failed reconciliations are repeated after waits that begin at firstRetry and double,
-// statuses that were not accepted likewise.
+// Failed reconciliations and rejected statuses are retried after waits that begin at firstRetry and double.
 const (
 	firstRetry       = 5 * time.Millisecond
 	lastRetry        = 5 * time.Minute
 	firstReportRetry = 100 * time.Millisecond
 	lastReportRetry  = 30 * time.Second
-	// publishesInFlight bounds the statuses under way.
+	// publishesInFlight bounds the statuses in flight.
 	publishesInFlight = 32
-	// quietRetries are failures in a row that nobody needs to hear of: much of
-	// what fails at first is only not there yet.
+	// quietRetries is the number of consecutive failures that are not logged. Many first failures only wait for an
+	// object that does not exist yet.
 	quietRetries = 6
 )
 
-// Agent is a program: see the package. Its methods may be called concurrently.
+// Agent is the program; see the package comment. Its methods may be called concurrently.
 type Agent struct {
 	config  Config
 	core    *Core
 	watcher *drift.Watcher
 	roles   *roleWatch
-	// policies are those of admission.
+	// policies watches the policies of admission.
 	policies *roleWatch
 	history  *history.History
 	session  *session.Session
@@ -133,9 +129,9 @@ type Agent struct {
 	pool     *workerPool
 
 	clusterUID atomic.Pointer[string]
-	started    chan struct{} // closed once the journal was read
-	// works and reports are queues of keys and ids, saves is one of nothing in
-	// particular; they exist while Run runs.
+	started    chan struct{} // closed after the journal is read
+	// works and reports are queues of keys and ids. saves is a queue with one item, saveItem. They exist while Run
+	// runs.
 	works, reports, saves atomic.Pointer[queue]
 }
 
@@ -143,8 +139,8 @@ type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
 }
 
-// New checks the configuration and returns an Agent that does nothing yet. The
-// error says which field is wrong, or which metric is there twice.
+// New checks the configuration and returns an Agent that is not running. The error names the wrong field, or
+// the metric that is already registered.
 func New(c Config) (*Agent, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -194,7 +190,7 @@ func New(c Config) (*Agent, error) {
 	return a, a.metrics.observe(a)
 }
 
-// complete fills in defaults, or says what is missing.
+// complete fills in defaults. The error names the missing field.
 func (c *Config) complete() error {
 	switch {
 	case c.Cluster == "":
@@ -237,8 +233,7 @@ func (c *Config) guard() *workpolicy.Guard {
 	return g
 }
 
-// Run works until ctx ends, and then returns nil. It is called once. What is on the
-// cluster stays there.
+// Run works until ctx ends, and then returns nil. It must be called once. The objects on the cluster stay.
 func (a *Agent) Run(ctx context.Context) error {
 	works, reports, saves := newQueue(firstRetry, lastRetry), newQueue(firstReportRetry, lastReportRetry), newQueue(firstRetry, lastRetry)
 	a.works.Store(works)
@@ -249,7 +244,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		taskgroup.Task{Name: "roles", Run: a.roles.Run},
 		taskgroup.Task{Name: "policies", Run: a.policies.Run},
 		taskgroup.Task{Name: "workers", Run: func(ctx context.Context) error {
-			// Until the journal is read nobody knows what is wanted.
+			// The desired state is unknown until the journal is read.
 			select {
 			case <-a.started:
 			case <-ctx.Done():
@@ -266,15 +261,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// Follow has the agent follow what the owner of the cluster says works of its hub may have,
-// from now on.
+// Follow applies the rules of the cluster's owner for the objects that works of its hub may have, from now on.
 func (a *Agent) Follow(r workpolicy.Rules) {
 	a.config.Guard.Follow(r)
 	a.core.RulesChanged()
 }
 
-// Limit has the agent do nothing but correct and delete the admission configurations of works, for
-// the cause that is given, or all again if that is nil: without its Lease it may be one of several.
+// Limit restricts the agent to corrections and deletions of admission configurations of works. cause is the
+// reason; nil ends the restriction. An agent without its Lease may be one of several.
 func (a *Agent) Limit(cause error) {
 	if cause != nil {
 		a.config.Log.Warn("admission keeps this agent from its leader lease: until it has that, it only corrects and deletes admission configurations", "error", cause)
@@ -282,15 +276,15 @@ func (a *Agent) Limit(cause error) {
 	a.core.Limit(cause)
 }
 
-// reportSlow says of works that take long that they do.
+// reportSlow reports each slow work in its status.
 func (a *Agent) reportSlow(ctx context.Context) error {
 	taskgroup.Every(ctx, lookForLate, func() {
 		for _, w := range a.pool.late(true) {
 			if w.news {
-				a.config.Log.WarnContext(ctx, "a work takes long", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
+				a.config.Log.WarnContext(ctx, "the reconciliation of a work is slow", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
 				a.core.TakesLong(w.key, w.since, w.waits)
 				if !a.pool.goesOn(w) {
-					a.wake(w.key, false) // it has ended meanwhile, and its status must not say so
+					a.wake(w.key, false) // it has ended in the meantime, and its status must not show it as slow
 				}
 			}
 		}
@@ -298,8 +292,8 @@ func (a *Agent) reportSlow(ctx context.Context) error {
 	return nil
 }
 
-// Late names the works that the agent has been bringing in line for long, with what each waits
-// for; "" if there are none. All else goes on meanwhile.
+// Late names the slow works and the request that each waits for; "" if there are none. Slow works do not block
+// other works.
 func (a *Agent) Late() string {
 	var names []string
 	for _, w := range a.pool.late(false) {
@@ -308,8 +302,7 @@ func (a *Agent) Late() string {
 	return strings.Join(names, "; ")
 }
 
-// ClusterReady returns nil once the agent sees the cluster, BrokerReady while
-// it is subscribed.
+// ClusterReady returns nil once the agent can read the cluster.
 func (a *Agent) ClusterReady() error {
 	if a.clusterUID.Load() == nil {
 		return errors.New("the cluster has not answered yet")
@@ -317,24 +310,23 @@ func (a *Agent) ClusterReady() error {
 	return a.watcher.Ready()
 }
 
-// BrokerReady returns why there is no subscription, nil while there is one.
+// BrokerReady returns nil while the agent is subscribed, else the reason.
 func (a *Agent) BrokerReady() error { return a.session.Err() }
 
-// IdentityReady returns why the agent may not act under its hub identity, nil if
-// it may or nobody has said that it may not.
+// IdentityReady returns why the agent may not act under its hub identity. nil: it may, or no refusal is known.
 func (a *Agent) IdentityReady() error { return a.dialer.err() }
 
-// Will is the event that a broker which keeps nothing publishes when the agent is gone; see
+// Will is the last will of the agent: a stateless broker publishes it when the agent disconnects. See
 // mqtt.Options.
 func (a *Agent) Will() (e codec.Event, ok bool) {
 	e, err := a.core.Goodbye()
 	if err != nil {
-		a.config.Log.Error("bug: the agent has no will", "error", err)
+		a.config.Log.Error("bug: the agent has no last will", "error", err)
 	}
 	return e, err == nil
 }
 
-// connect finds out which cluster this is, then keeps the session.
+// connect reads the identity of the cluster, then runs the session.
 func (a *Agent) connect(ctx context.Context) error {
 	namespace := kubeclient.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, Name: metav1.NamespaceSystem}
 	for wait := time.Second; ; wait = min(2*wait, lastReportRetry) {
@@ -361,7 +353,7 @@ func newQueue(first, last time.Duration) *queue {
 	return &queue{workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last))}
 }
 
-// serve gives items to n workers until ctx ends.
+// serve passes items to n workers until ctx ends.
 func (q *queue) serve(ctx context.Context, n int, work func(context.Context, *queue, string)) error {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()
@@ -405,7 +397,7 @@ func (a *Agent) drifted(key string) {
 	}
 }
 
-// changed has works looked at because roles or policies changed.
+// changed queues keys for reconciliation because roles or policies changed.
 func (a *Agent) changed(keys []string, after time.Duration) {
 	if q := a.works.Load(); q != nil {
 		for _, key := range keys {
@@ -421,12 +413,10 @@ func (a *Agent) send(id string) {
 	}
 }
 
-// syncItem stands among the ids of works for what concerns the subscription; no
-// work has this id.
+// syncItem is the item of the reports queue for events about the subscription. No work has this id.
 const syncItem = ""
 
-// sync has what concerns the subscription sent after some time. Of several times, the first
-// counts.
+// sync queues syncItem after the given time. If it is queued already, the earlier time stays.
 func (a *Agent) sync(after time.Duration) {
 	if q := a.reports.Load(); q != nil && after > 0 {
 		q.AddAfter(syncItem, after)
@@ -441,7 +431,7 @@ func (a *Agent) save(after time.Duration) {
 	}
 }
 
-// saveItem is the only item of saves.
+// saveItem is the only item of the saves queue.
 const saveItem = "journal"
 
 func (a *Agent) saveNow(ctx context.Context, q *queue, item string) {
@@ -450,7 +440,7 @@ func (a *Agent) saveNow(ctx context.Context, q *queue, item string) {
 	}
 }
 
-// reconcile is one reconciliation.
+// reconcile runs one reconciliation.
 func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
 	next, err := a.guarded(ctx, key)
 	switch {
@@ -466,11 +456,11 @@ func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
 		q.Forget(key)
 	}
 	if next > 0 && ctx.Err() == nil {
-		q.AddAfter(key, next) // of several times, the first counts
+		q.AddAfter(key, next) // if it is queued already, the earlier time stays
 	}
 }
 
-// guarded keeps a bug that one work triggers from stopping the others.
+// guarded recovers panics, so that a bug triggered by one work does not stop the others.
 func (a *Agent) guarded(ctx context.Context, key string) (next time.Duration, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -482,8 +472,7 @@ func (a *Agent) guarded(ctx context.Context, key string) (next time.Duration, er
 	return a.core.Reconcile(ctx, key)
 }
 
-// publish sends the status of one work, if one is due, or what concerns the
-// subscription.
+// publish sends the status of one work, if one is due, or an event about the subscription.
 func (a *Agent) publish(ctx context.Context, q *queue, id string) {
 	var again, ok bool
 	var err error
@@ -525,14 +514,14 @@ func (a *Agent) publishSync(ctx context.Context) (again, ok bool, err error) {
 	return a.core.SyncDone(l, err), true, err
 }
 
-// keepAlive tells the source now and then that the agent is there.
+// keepAlive sends the agent's keepalive to its source at regular intervals.
 func (a *Agent) keepAlive(ctx context.Context) error {
 	for jittered(ctx, a.core.KeepAlive()) == nil {
 	}
 	return nil
 }
 
-// jittered waits for about d, and returns the error of ctx where that ends before.
+// jittered waits for about d. It returns the error of ctx if ctx ends first.
 func jittered(ctx context.Context, d time.Duration) error {
 	if !taskgroup.Sleep(ctx, d+time.Duration(rand.Float64()*float64(d)/10)) {
 		return ctx.Err()

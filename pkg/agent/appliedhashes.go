@@ -8,24 +8,22 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// appliedHashes says how the objects of works were left when they were as wanted, so that
-// a process that follows need not write what the server has completed since. It
-// is true of an object whatever happens to it: it says how it was when it was
-// right.
+// appliedHashes records the state in which the agent left the objects of works when they were as wanted. The
+// next process then need not write fields that the server has defaulted since. An entry stays valid when the
+// object changes: it describes the correct state.
 type appliedHashes struct {
-	// objects are texts of apply.Known by key and name of the object. A map of a key
-	// is never changed, but replaced.
+	// objects has the texts of apply.Known by key and object name. The map of a key is replaced and never modified.
 	objects map[string]map[string]string
-	// changed: what is on the journal is another.
+	// changed: the journal has an older state.
 	changed bool
 }
 
-// objectName names an object within a key.
+// objectName returns the name of an object within a key.
 func objectName(r kubeclient.Ref) string {
 	return strings.Join([]string{r.Group, r.Version, r.Resource, r.Namespace, r.Name}, "/")
 }
 
-// noteWritten notes how the objects of a key are now.
+// noteWritten records the current state of the objects of a key.
 func (k *persister) noteWritten(key string, known map[kubeclient.Ref]remembered) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -34,8 +32,7 @@ func (k *persister) noteWritten(key string, known map[kubeclient.Ref]remembered)
 	}
 }
 
-// writtenBefore returns how an earlier process left an object; the zero Known if
-// nobody knows.
+// writtenBefore returns how an earlier process left an object; the zero Known if that is unknown.
 func (k *persister) writtenBefore(key string, ref kubeclient.Ref) apply.Known {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -43,7 +40,7 @@ func (k *persister) writtenBefore(key string, ref kubeclient.Ref) apply.Known {
 	return known
 }
 
-// take returns what is about to be saved; nil if that is as it was saved last.
+// take returns the state to save; nil if it is unchanged since the last save.
 func (w *appliedHashes) take() map[string]map[string]string {
 	if !w.changed {
 		return nil
@@ -52,14 +49,14 @@ func (w *appliedHashes) take() map[string]map[string]string {
 	return maps.Clone(w.objects)
 }
 
-// restore accepts what an earlier process saved, of keys that still are wanted. It is
-// written anew with the log.
+// restore adopts the entries of an earlier process for the keys that are still wanted. They are written again
+// with the log.
 func (w *appliedHashes) restore(saved map[string]map[string]string, wanted func(key string) bool) {
 	w.objects = saved
 	maps.DeleteFunc(w.objects, func(key string, _ map[string]string) bool { return !wanted(key) })
 }
 
-// put notes how the objects of a key are now; none forgets the key.
+// put records the current state of the objects of a key. An empty map removes the key.
 func (w *appliedHashes) put(key string, known map[kubeclient.Ref]remembered) {
 	objects := make(map[string]string, len(known))
 	for ref, k := range known {

@@ -24,8 +24,8 @@ func (r *rig) written() (calls []string) {
 	return calls
 }
 
-// A process that follows writes nothing that its predecessor left as it should
-// be, however the server completed it, and what somebody changed meanwhile.
+// A later process writes only differences: objects that its predecessor left as wanted are not written, even if
+// the server completed them. Objects that another client changed in the meantime are.
 func TestCore_RestartWritesOnlyDifferences(t *testing.T) {
 	r := newJournaledRig(t)
 	w := hubWork("w-1", "web", 1, completed, configMap("web", "1"))
@@ -105,7 +105,7 @@ func TestCore_HowObjectsWereLeftIsSavedAgain(t *testing.T) {
 	}
 }
 
-// What is on the journal of works that are not wanted any more is dropped.
+// Restored entries of works that are no longer wanted are dropped.
 func TestWritten_Restore(t *testing.T) {
 	var w appliedHashes
 	w.restore(map[string]map[string]string{"k": {"a": "x"}, "gone": {"a": "x"}}, func(key string) bool { return key == "k" })

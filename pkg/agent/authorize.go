@@ -15,57 +15,56 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// A permission whose end no watch would show is asked for again after a random
-// time between one and one and a half of these.
+// permitTime is the lifetime of a permission whose end no watch shows. It is checked again after a random time
+// between 1 and 1.5 times permitTime.
 const permitTime = 4 * time.Minute
 
-// What the agent lacks a right for is tried again after missingTTL, if roles are
-// watched: the right may come from something else.
+// missingTTL is the retry interval of a write for which the agent lacks a right, while roles are watched. The
+// right may come from another source than a role.
 const missingTTL = 10 * time.Minute
 
-// permit says that an executor was allowed to apply an object, or denied.
+// permit records whether an executor may apply an object.
 type permit struct {
 	account executor.Account
 	owned   bool
 	applied bool // see executor.Object
 	denied  bool
-	// hidden: reading it is denied, too.
+	// hidden: the executor may not read the object either.
 	hidden bool
-	// changes is the count of changes of roles before it was asked for, early says
-	// that the server may not have known of the last.
+	// changes is the number of role changes before the check. early: the server may not have applied the last
+	// change yet.
 	changes uint64
 	early   bool
-	// failed: nobody answered when it was asked for again.
+	// failed: the latest check got no answer.
 	failed bool
-	// until is how long it counts; zero: while roles are watched and do not change.
-	// One that was given soon after a change counts for a minute or less.
+	// until is when the permit expires; zero: it is valid while roles are watched and do not change. A permit
+	// checked soon after a change is valid for at most one minute.
 	until time.Time
 }
 
-// authority is in whose name a reconciliation applies.
+// authority is the account that a reconciliation applies with.
 type authority struct {
 	account executor.Account
-	err     error // why the account is not known
-	// before are the permits of earlier reconciliations, until is when those expire that
-	// are asked for in this one.
+	err     error // why the account is unknown
+	// before has the permits of earlier reconciliations. until is the expiry of permits that this reconciliation
+	// obtains.
 	before map[kubeclient.Ref]permit
 	until  time.Time
-	// failed are the errors of asking again for what was allowed so far.
+	// failed has the errors of repeated checks of objects that the executor was allowed to apply so far.
 	failed error
 }
 
-// rights are what a reconciliation may do, in the name of the executor of its work or
-// in that of the agent.
+// rights are the permissions of one reconciliation, of the executor of its work or of the agent.
 type rights struct {
 	config *CoreConfig
 	roles  *roleState
 	*keyState
 	reconcileInput
-	// authority is in whose name manifests are applied; nil: in that of the agent.
+	// authority is the account that applies manifests; nil: the agent's own.
 	authority *authority
 }
 
-// actFor begins to apply a work in the name of its executor, if it has one.
+// actFor starts to apply a work as its executor, if it has one.
 func (r *rights) actFor(e *workv1.ManifestWorkExecutor) {
 	before := r.permits
 	if e == nil {
@@ -78,22 +77,21 @@ func (r *rights) actFor(e *workv1.ManifestWorkExecutor) {
 	r.authority.account, r.authority.err = executor.Of(*e)
 }
 
-// ofNow reports whether a permit was given, or denied, with the roles of now.
+// ofNow reports whether a permit was checked with the current roles.
 func (r *rights) ofNow(p permit) bool {
 	changes, _ := r.roles.present(r.now)
 	return p.changes == changes && !p.early
 }
 
-// newPermit is one that is about to be asked for.
+// newPermit returns the permit of a check that is about to start.
 func (r *rights) newPermit(m apply.Manifest) *permit {
 	changes, early := r.roles.present(r.config.Now())
 	return &permit{account: r.authority.account, owned: m.Owned, applied: appliesOnServer(m), until: r.authority.until, changes: changes, early: early}
 }
 
-// permitted returns why a manifest must not be applied in the name of the
-// executor; nil if it may, or if there is no executor. same says that the object
-// is as it should be: nothing is going to be written then, so that an earlier
-// permission counts, also while nobody answers whether it still holds.
+// permitted returns why the executor may not apply a manifest. nil: it may, or there is no executor. same: the
+// object is as wanted and no write follows. Then an earlier permission is valid even if the new check gets no
+// answer.
 func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) error {
 	a := r.authority
 	if a == nil {
@@ -104,7 +102,7 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 	}
 	last := a.last(m.Ref)
 	if last != nil && r.suffices(*last, m, same) {
-		last.failed = false // it was not asked for now
+		last.failed = false // this time it was not checked
 		r.permits[m.Ref] = *last
 		return nil
 	}
@@ -125,8 +123,7 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 	return err
 }
 
-// last returns the permission that the account had last for an object, whether
-// it still counts or not; nil if it had none.
+// last returns the last permission of the account for an object, valid or not; nil if it had none.
 func (a *authority) last(ref kubeclient.Ref) *permit {
 	if p, has := a.before[ref]; has && p.account == a.account && !p.denied {
 		return &p
@@ -134,9 +131,8 @@ func (a *authority) last(ref kubeclient.Ref) *permit {
 	return nil
 }
 
-// suffices reports whether nothing needs to be asked. A permission that counts
-// is enough where nothing is written, also until changed roles are looked at, or
-// where permissions are kept.
+// suffices reports whether no check is needed. A valid permission suffices if nothing is written, also until
+// changed roles are looked at, or if KeepPermits is set.
 func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	switch {
 	case !r.holds(p, m):
@@ -147,8 +143,8 @@ func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	return r.config.KeepPermits && r.ofNow(p)
 }
 
-// query asks the cluster, and returns the answer with why it is no; nil and why,
-// if there is none.
+// query checks the permission at the cluster. It returns the permit, and the reason if it is a denial. If there
+// is no answer it returns nil and the error.
 func (r *rights) query(ctx context.Context, m apply.Manifest) (*permit, error) {
 	p := r.newPermit(m)
 	watched := r.config.Roles != nil && r.config.Roles.Watched()
@@ -170,12 +166,12 @@ func (r *rights) query(ctx context.Context, m apply.Manifest) (*permit, error) {
 	return p, err
 }
 
-// appliesOnServer reports whether a manifest is applied on the server.
+// appliesOnServer reports whether a manifest uses server-side apply.
 func appliesOnServer(m apply.Manifest) bool {
 	return m.Config.Strategy.Type == workv1.UpdateStrategyTypeServerSideApply
 }
 
-// bind has an applier write only what the executor could write, if there is one.
+// bind restricts an applier to the writes that the executor could make, if there is an executor.
 func (r *rights) bind(a *apply.Applier) {
 	if r.authority != nil {
 		a.Objects = executor.Writer{Objects: a.Objects, Cluster: r.config.Client, Account: r.authority.account, Kept: r.config.KeepPermits}
@@ -183,7 +179,7 @@ func (r *rights) bind(a *apply.Applier) {
 	}
 }
 
-// noteAnswer notes that the executor was refused a write that it had a permission for.
+// noteAnswer handles a write that was refused although the executor had a permit for it.
 func (r *rights) noteAnswer(ctx context.Context, res apply.Result) apply.Result {
 	var denied *executor.DeniedError
 	p, has := r.permits[res.Ref]
@@ -201,8 +197,8 @@ func (r *rights) noteAnswer(ctx context.Context, res apply.Result) apply.Result 
 
 const deniedText = "the executor may not apply an object"
 
-// remember is the result for an object that is known to be as it should be. If it
-// may not be applied any more, it stays so, and is only told of.
+// remember returns the result for an object that is known to be as wanted. If it may no longer be applied, it
+// stays unchanged and only its status is reported.
 func remember(m apply.Manifest, k apply.Known) apply.Result {
 	res := apply.Remembered(m, k)
 	if m.Err != nil {
@@ -211,8 +207,7 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 	return res
 }
 
-// holds reports whether a permission of the account still counts, changes of
-// roles aside.
+// holds reports whether a permission of the account is still valid, changes of roles aside.
 func (r *rights) holds(p permit, m apply.Manifest) bool {
 	if r.full || p.owned != m.Owned || p.applied != appliesOnServer(m) {
 		return false
@@ -223,8 +218,8 @@ func (r *rights) holds(p permit, m apply.Manifest) bool {
 	return r.now.Before(p.until)
 }
 
-// hides reports whether nothing that is in an object may be told, because no work may
-// have it, or because the executor may not read it, or nobody knows whether it may.
+// hides reports whether the content of an object must not be reported. This is so if no work may have the
+// object, or if the executor may not read it, or if that is unknown.
 func (r *rights) hides(res apply.Result) bool {
 	if workpolicy.Refused(res.Err) != nil {
 		return true
@@ -236,7 +231,7 @@ func (r *rights) hides(res apply.Result) bool {
 	return !known || p.hidden
 }
 
-// whyHidden takes the place of feedback then.
+// whyHidden returns the error that is reported instead of feedback.
 func whyHidden(err error) error {
 	if refused := workpolicy.Refused(err); refused != nil {
 		return refused
@@ -246,8 +241,7 @@ func whyHidden(err error) error {
 
 var errHidden = errors.New("the executor is not allowed to get the object")
 
-// refused reports whether an error ends when somebody gets a right: the
-// executor, or the agent.
+// refused reports whether an error ends when the executor or the agent gets a right.
 func refused(err error) bool {
 	return errors.As(err, new(*executor.DeniedError)) || missesRight(err)
 }
@@ -258,8 +252,8 @@ func missesRight(err error) bool {
 	return missing
 }
 
-// comeBack is when to look again because somebody lacks a right, a permit
-// expires, or roles changed; 0 if never.
+// comeBack returns when to reconcile again because a right is missing, a permit expires, or roles changed; 0 if
+// never.
 func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	due := r.roles.lookDue(r.config.Now())
 	for _, res := range results {
@@ -272,7 +266,7 @@ func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	}
 	for _, p := range r.permits {
 		if p.failed {
-			continue // that is an error, and has its own waits
+			continue // an error with a retry of its own
 		}
 		if !p.until.IsZero() && !p.denied {
 			next = sooner(next, max(time.Millisecond, p.until.Sub(r.now)))
@@ -284,8 +278,8 @@ func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	return next
 }
 
-// missingWait is when to try again what the agent may not do: soon, unless it is
-// certain that somebody tells when that changes.
+// missingWait returns when to retry after a missing right. The wait is short unless the role watch certainly
+// reports a change.
 func (r *rights) missingWait() time.Duration {
 	if r.config.Roles != nil && r.config.Roles.Watched() && r.roles.inForceAt(r.config.Now()).IsZero() {
 		return missingTTL
@@ -293,7 +287,7 @@ func (r *rights) missingWait() time.Duration {
 	return executor.RetryAfter
 }
 
-// sooner returns the shorter of two times, of which 0 is never.
+// sooner returns the shorter of two times; 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -301,8 +295,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// noteRefusals sees to it that a right that the agent or the executor lacks is
-// noticed when somebody gives it.
+// noteRefusals makes sure that a right is noticed when the agent or the executor gets it.
 func (r *rights) noteRefusals(err error, results ...apply.Result) {
 	needed := r.authority != nil || missesRight(err)
 	r.missing = nil
@@ -318,7 +311,7 @@ func (r *rights) noteRefusals(err error, results ...apply.Result) {
 	r.needRoles(needed)
 }
 
-// needRoles notes whether a change of roles concerns the key.
+// needRoles records whether changes of roles concern the key.
 func (r *rights) needRoles(needed bool) {
 	if !needed {
 		r.roles.wait(r.key, 0)
@@ -330,7 +323,7 @@ func (r *rights) needRoles(needed bool) {
 	}
 }
 
-// failed are errors of asking, after which a reconciliation is to be repeated.
+// failed returns the errors of checks after which the reconciliation must be repeated.
 func (r *rights) failed() error {
 	if r.authority == nil {
 		return nil
@@ -338,7 +331,7 @@ func (r *rights) failed() error {
 	return r.authority.failed
 }
 
-// explained adds to a refusal for want of a right what to do about it.
+// explained adds the next step to an error about a missing right.
 func explained(err error) error {
 	rule, missing := kubeclient.MissingRule(err)
 	if !missing {
@@ -347,5 +340,5 @@ func explained(err error) error {
 	return fmt.Errorf(`%w; if it is to be allowed, make a ClusterRole on the cluster that has the label %s: "true" and the rule %s`, err, aggregateLabel, kubeclient.FormatRule(rule))
 }
 
-// aggregateLabel marks the ClusterRoles whose rules the agent gets.
+// aggregateLabel marks the ClusterRoles whose rules are aggregated for the agent.
 const aggregateLabel = "open-cluster-management.io/aggregate-to-work"

@@ -130,9 +130,9 @@ func TestExecutor_DenialIsTriedAgainEveryMinuteWithoutBackOff(t *testing.T) {
 func TestExecutor_RolesAreWatched(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		r, w := newExecutorRig(t, keep)
-		r.apply(hubWork("0", "plain", 1, configMap("plain", "1")))
+		r.apply(hubWork("0", "simple", 1, configMap("simple", "1")))
 		if w.needed {
-			t.Fatal("roles are watched although nobody needs it")
+			t.Fatal("roles are watched although no work needs it")
 		}
 		r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
 		r.expectManifest("1", 0, deniedApply(" configmaps", "a"), resourceNotThere)
@@ -162,7 +162,7 @@ func TestExecutor_RolesAreWatched(t *testing.T) {
 	}
 }
 
-// Nobody may be bound by name: the right can come from a group.
+// The right may come from a group: no binding names the account.
 func TestExecutor_RightsOfGroups(t *testing.T) {
 	r, _ := newExecutorRig(t, true)
 	r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
@@ -253,7 +253,7 @@ func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
 	r.expectStatus("1", workApplied, workAvailable)
 }
 
-// What the manifest calls a namespace does not matter where the kind has none.
+// The namespace in the manifest is ignored for a cluster-scoped kind.
 func TestExecutor_ChecksTheObjectThatIsMade(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.grant("namespaced", "rbac.authorization.k8s.io", "clusterroles", everyVerb)
@@ -277,7 +277,7 @@ func TestExecutor_AnotherExecutorIsAnotherQuestion(t *testing.T) {
 	}
 }
 
-// An orphan needs no right to delete, what is owned later does.
+// An orphan needs no right to delete; an object that is owned later does.
 func TestExecutor_ChecksDeletionOfOwnedObjects(t *testing.T) {
 	r, _ := newExecutorRig(t, true)
 	r.grant("maps", "", "configmaps", "create update patch get")
@@ -289,7 +289,7 @@ func TestExecutor_ChecksDeletionOfOwnedObjects(t *testing.T) {
 	r.expectManifest("1", 0, resourceThere, noFeedback, deniedApply(" configmaps", "a"))
 }
 
-// Feedback tells nothing of what the executor may not read itself.
+// Feedback shows no values that the executor may not read.
 func TestExecutor_FeedbackOfWhatItMayNotRead(t *testing.T) {
 	for verbs, want := range map[string]string{
 		"update": "StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error the executor is not allowed to get the object",
@@ -307,7 +307,7 @@ func TestExecutor_FeedbackOfWhatItMayNotRead(t *testing.T) {
 		r.expectManifest("1", 0, deniedApply(" configmaps", "a"), resourceThere, want)
 		values := r.statuses["1"].Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values
 		if reported := len(values) > 0; reported != (verbs == "get") {
-			t.Errorf("%s: told %v", verbs, values)
+			t.Errorf("%s: reported %v", verbs, values)
 		}
 		r.grant("more", "", "configmaps", everyVerb)
 		r.settle(15 * time.Second)
@@ -318,7 +318,7 @@ func TestExecutor_FeedbackOfWhatItMayNotRead(t *testing.T) {
 		r.settle(15 * time.Second)
 		values = r.statuses["1"].Status.ResourceStatus.Manifests[0].StatusFeedbacks.Values
 		if len(values) != 1 || *values[0].Value.String != "1" {
-			t.Errorf("%s: told %v when it may be read again", verbs, values)
+			t.Errorf("%s: reported %v when it may be read again", verbs, values)
 		}
 	}
 }
@@ -336,8 +336,7 @@ func TestExecutor_MalformedIsPermanent(t *testing.T) {
 	}
 }
 
-// A cluster that does not answer the question changes nothing about what was
-// applied, and keeps what is new from being applied.
+// While the cluster does not answer reviews, applied objects stay, and new manifests are not applied.
 func TestExecutor_UnansweredReviews(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.grant("maps", "", "configmaps", everyVerb)
@@ -388,8 +387,7 @@ func TestRolesChanged_SweepsAreApart(t *testing.T) {
 	}
 }
 
-// Rights that are given and taken several times in a row: each change is in the
-// status within two seconds.
+// Rights are granted and removed several times in a row. The status shows each change within two seconds.
 func TestRolesChanged_EachOfSeveralShowsAtOnce(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
@@ -403,8 +401,7 @@ func TestRolesChanged_EachOfSeveralShowsAtOnce(t *testing.T) {
 	}
 }
 
-// A work that is denied while a look at others is due already is looked at then,
-// too.
+// A work that is denied while a check of others is scheduled already is included in that check.
 func TestRolesChanged_KeepsLaterWaiters(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.apply(as(hubWork("1", "first", 1, configMap("a", "1"))))
@@ -420,15 +417,14 @@ func TestRolesChanged_KeepsLaterWaiters(t *testing.T) {
 	r.expectManifest("2", 0, manifestApplied, resourceThere, noFeedback)
 }
 
-// What the server answers right after a change may still be by the roles before
-// it: that is asked again.
+// An answer right after a change may still be based on the roles before it, so it is requested again.
 func TestRolesChanged_AnswersOfTheFirstMomentDoNotLast(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		r, _ := newExecutorRig(t, keep)
 		r.grant("maps", "", "configmaps", everyVerb)
 		r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
 		r.settle(15 * time.Second)
-		r.rolesChanged() // somebody took the right away, but the server does not act upon it yet
+		r.rolesChanged() // the right was removed, but the server does not apply that yet
 		r.f.Edit(r.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
 		r.settle(rolePause / 4)
 		r.expectStatus("1", workApplied, workAvailable)
@@ -480,7 +476,7 @@ func TestForbidden_ReportsWhichRuleIsMissingAndNoticesIt(t *testing.T) {
 	}
 }
 
-// What the agent may neither make nor read does not hold the work that wanted it.
+// An object that the agent may neither create nor read does not block the deletion of its work.
 func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.f.Refuse = missing("deployments", "apps")

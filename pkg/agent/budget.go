@@ -2,40 +2,38 @@ package agent
 
 import "time"
 
-// driftPause lets changes of one moment be repaired in one go.
+// driftPause collects simultaneous changes, so that one reconciliation repairs them.
 const driftPause = 50 * time.Millisecond
 
-// rate is how often something may be done: burst times in a row, and once more
-// for every so much time.
+// rate is the rate of a token bucket: burst tokens, and one more for each period of every.
 type rate struct {
 	burst int
 	every time.Duration
 }
 
 var (
-	// repairRate is how often a key may repair drift, so that somebody else who
-	// wants the objects otherwise does not keep agent and cluster busy.
+	// repairRate bounds the drift repairs of a key. A competing writer then cannot keep the agent and the cluster
+	// busy.
 	repairRate = rate{burst: 20, every: time.Minute}
-	// lookRate is how often a key may read objects because of their status, so
-	// that one that changes all the time does not; lookPause is between two.
+	// lookRate bounds the reads of a key for its status, for objects that change all the time. lookPause is the
+	// time between two of them.
 	lookRate = rate{burst: 30, every: time.Second}
 )
 
 const lookPause = 300 * time.Millisecond
 
-// tokenBucket is a token bucket; the zero value is full. Another rate counts from its
-// next use on.
+// tokenBucket is a token bucket. The zero value is full. A new rate applies from its next use on.
 type tokenBucket struct {
 	spent int       // tokens missing at since
-	since time.Time // when spent was right
+	since time.Time // when spent was computed
 }
 
-// missing returns the tokens missing now.
+// missing returns the number of missing tokens at now.
 func (b *tokenBucket) missing(r rate, now time.Time) int {
 	return max(0, b.spent-int(now.Sub(b.since)/r.every))
 }
 
-// spend takes a token and reports whether that was the last.
+// spend takes a token and reports whether it was the last.
 func (b *tokenBucket) spend(r rate, now time.Time) (last bool) {
 	missing := b.missing(r, now)
 	if missing == 0 {
@@ -47,7 +45,7 @@ func (b *tokenBucket) spend(r rate, now time.Time) (last bool) {
 	return missing == r.burst-1
 }
 
-// wait returns how long to wait for a token.
+// wait returns the wait for a token.
 func (b *tokenBucket) wait(r rate, now time.Time) time.Duration {
 	if b.missing(r, now) < r.burst {
 		return 0
@@ -55,7 +53,7 @@ func (b *tokenBucket) wait(r rate, now time.Time) time.Duration {
 	return b.since.Add(time.Duration(b.spent-r.burst+1) * r.every).Sub(now)
 }
 
-// looks bound how often a key reads objects for their status.
+// looks bounds how often a key reads objects for their status.
 type looks struct {
 	last time.Time
 	tokenBucket
@@ -66,7 +64,7 @@ func (l *looks) note(now time.Time) {
 	l.spend(lookRate, now)
 }
 
-// wait returns how long to wait before the next look.
+// wait returns the wait before the next read.
 func (l *looks) wait(now time.Time) time.Duration {
 	return max(0, l.last.Add(lookPause).Sub(now), l.tokenBucket.wait(lookRate, now))
 }

@@ -13,52 +13,52 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// A webhook that does not answer fails the writes of every work. So one key of those that fail for
-// a cause tries again, after waits that begin at firstProbe and double up to lastProbe; the others
-// wait for it. When a key succeeds, two more are let go, and two more by the success of each of
-// them: all of them go at once when the cause has ended, and few when it lasts for most of them.
+// A failing webhook fails the writes of every work. Therefore only one of the keys that fail for a cause
+// retries, after waits that double from firstProbe to lastProbe. The other keys wait. When a key succeeds, two
+// more are released, and two more by each of these. So all keys proceed quickly when the cause has ended, and
+// only a few if most still fail.
 const (
 	firstProbe = 50 * time.Millisecond
 	lastProbe  = 10 * time.Second
-	// A cause is logged from a wait of slowProbe on.
+	// slowProbe is the wait from which on a cause is logged.
 	slowProbe = time.Second
-	// Beyond probesAtOnce causes each is tried less often: one probe a second in sum.
+	// probesAtOnce bounds the probes of all causes to one per second. With more causes each is probed less often.
 	probesAtOnce = 10
 	// mostCauses bounds the causes of one key.
 	mostCauses = 4
 	letGo      = 2
 )
 
-// causes are the keys that fail, by why. It is a pure step function: it has no clock and no lock.
+// causes groups failing keys by cause. It is a pure step function without a clock or a lock.
 type causes struct {
 	groups map[string]*causeGroup
 	of     map[string][]string // the causes of a key
-	// slow and over are causes to be logged: they last, or do not any more.
+	// slow and over have the causes to log: those that last, and those that have ended.
 	slow, over []string
 }
 
-// causeGroup are the keys that fail for one cause.
+// causeGroup has the keys that fail for one cause.
 type causeGroup struct {
-	// tries says how often each key has tried in this group, waiting are those that neither
-	// probe nor were let go, in order of their arrival.
+	// tries counts the attempts of each key in this group. waiting has the keys that are neither released nor
+	// retrying, in order of arrival.
 	tries   map[string]int
 	waiting []string
-	// probe is the key that tries next, "" if there is none; wait is how long it waits.
+	// probe is the key that retries next, "" if there is none. wait is the time until then.
 	probe string
 	wait  time.Duration
-	// lasts: it was logged.
+	// lasts: the cause was logged.
 	lasts bool
 }
 
-// due says when keys are to be tried.
+// due has the retry time of keys.
 type due map[string]time.Duration
 
 func newCauses() *causes {
 	return &causes{groups: map[string]*causeGroup{}, of: map[string][]string{}}
 }
 
-// failed notes that a key failed, for these causes and no others. It returns which keys are due,
-// and when; the key itself may be among them.
+// failed records that a key failed for exactly these causes. It returns the keys that are due and their waits;
+// the key itself may be one of them.
 func (c *causes) failed(key string, why []string) due {
 	d := due{}
 	for _, cause := range c.of[key] {
@@ -84,8 +84,8 @@ func (c *causes) failed(key string, why []string) due {
 	return d
 }
 
-// ended notes that a key does not fail for these causes any more. succeeded says that it tried;
-// else it has no more to do with them.
+// ended records that a key no longer fails for its causes. succeeded: the key tried and succeeded; false: the
+// causes no longer concern it.
 func (c *causes) ended(key string, succeeded bool) due {
 	d := due{}
 	for _, cause := range c.of[key] {
@@ -121,12 +121,12 @@ func (c *causes) leave(key, cause string, succeeded bool, d due) {
 		}
 		g.waiting = slices.Delete(g.waiting, 0, n)
 	}
-	if g.probe == "" && len(g.waiting) == len(g.tries) { // none was let go
+	if g.probe == "" && len(g.waiting) == len(g.tries) { // none was released
 		c.choose(cause, d)
 	}
 }
 
-// choose has one of those that wait try next: one that has tried the least, of several the first.
+// choose selects the next probe: the waiting key with the fewest tries, the first of several.
 func (c *causes) choose(cause string, d due) {
 	g := c.groups[cause]
 	g.probe = slices.MinFunc(g.waiting, func(a, b string) int { return g.tries[a] - g.tries[b] })
@@ -145,8 +145,8 @@ func (d due) add(key string, after time.Duration) {
 	}
 }
 
-// share has keys that fail for one cause tried by one of them: err is returned if it is the key's
-// own. next is when the key is due.
+// share lets one of the keys that fail for one cause retry for all. err is returned if it is the key's own.
+// next is when the key is due.
 func (c *Core) share(r *reconciliation, next time.Duration, err error) (time.Duration, error) {
 	why, shared := causesOf(err)
 	c.mu.Lock()
@@ -165,7 +165,7 @@ func (c *Core) share(r *reconciliation, next time.Duration, err error) (time.Dur
 		}
 	}
 	for _, cause := range slow {
-		r.log.Warn("works fail for one cause: one of them tries again, the others wait for it", "cause", cause, "every", lastProbe, "error", err)
+		r.log.Warn("works fail for one cause: one of them retries, the others wait for it", "cause", cause, "every", lastProbe, "error", err)
 	}
 	for _, cause := range over {
 		r.log.Info("no work fails for this cause any more", "cause", cause)
@@ -173,21 +173,20 @@ func (c *Core) share(r *reconciliation, next time.Duration, err error) (time.Dur
 	if !shared {
 		return sooner(next, d[r.key]), err
 	}
-	r.log.Debug("work is not as wanted, for a cause that it may share with others", "error", err)
+	r.log.Debug("work is not as wanted; other works may have the same cause", "error", err)
 	return sooner(next, sooner(d[r.key], lookAgain+time.Duration(c.config.Random()*float64(lookAgain/2)))), nil
 }
 
-// variable matches the parts of answers that differ between works, longestCause bounds the rest.
+// variable matches the parts of error texts that differ between works. longestCause bounds the rest.
 var variable = regexp.MustCompile(`"[^"]*"|\d+`)
 
 const longestCause = 160
 
-// webhook matches the answer of a server when a webhook of admission fails.
+// webhook matches the error of a server whose admission webhook fails.
 var webhook = regexp.MustCompile(`failed calling webhook "([^"]*)"`)
 
-// causesOf returns why a reconciliation failed, in words that are the same for all that fail for
-// the same reason; ok is false if the errors have another reason, too. Such reasons lie with the
-// cluster and not with a work.
+// causesOf returns the causes of a failed reconciliation as texts that are equal for equal reasons. Such causes
+// are on the cluster and not in the work. ok is false if the errors also have another reason.
 func causesOf(err error) (why []string, ok bool) {
 	for _, one := range leaves(err) {
 		cause, shared := causeOf(one)
@@ -222,7 +221,7 @@ func causeOf(err error) (cause string, shared bool) {
 	return "", false
 }
 
-// leaves returns the errors that were joined.
+// leaves returns the joined errors.
 func leaves(err error) []error {
 	if err == nil {
 		return nil

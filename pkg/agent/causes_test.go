@@ -53,8 +53,8 @@ func (*timeout) Error() string   { return "i/o timeout" }
 func (*timeout) Timeout() bool   { return true }
 func (*timeout) Temporary() bool { return true }
 
-// TestCauses_OneTries: of many keys that fail for one cause one is due at a time, after longer and
-// longer waits, and each in its turn.
+// TestCauses_OneTries: of many keys that fail for one cause only one is due at a time, after increasing waits,
+// in rotation.
 func TestCauses_OneTries(t *testing.T) {
 	c := newCauses()
 	why := []string{"webhook x"}
@@ -85,8 +85,8 @@ func TestCauses_OneTries(t *testing.T) {
 	}
 }
 
-// TestCauses_SuccessLetsGo: each success lets two more go, one that is let go and fails waits
-// again, and there is always one that tries as long as one fails.
+// TestCauses_SuccessLetsGo: each success releases two more keys. A released key that fails waits again. There
+// is always a probe while a key fails.
 func TestCauses_SuccessLetsGo(t *testing.T) {
 	c := newCauses()
 	why := []string{"webhook x"}
@@ -114,8 +114,7 @@ func TestCauses_SuccessLetsGo(t *testing.T) {
 	}
 }
 
-// TestCauses_TheProbeGoes: where the one that tries is deleted, or fails for another cause,
-// another one tries.
+// TestCauses_TheProbeGoes: if the probe is deleted, or fails for another cause, another key becomes the probe.
 func TestCauses_TheProbeGoes(t *testing.T) {
 	for name, end := range map[string]func(c *causes, key string) due{
 		"it is deleted":    func(c *causes, key string) due { return c.ended(key, false) },
@@ -133,8 +132,8 @@ func TestCauses_TheProbeGoes(t *testing.T) {
 	}
 }
 
-// TestCore_WorksBehindARepairedWebhook: 500 works fail for 190 s because a webhook does not answer.
-// Meanwhile one of them tries now and then; all are applied soon after it is repaired.
+// TestCore_WorksBehindARepairedWebhook: 500 works fail for 190 s because a webhook does not answer. Meanwhile
+// one of them retries at intervals. All are applied soon after the repair.
 func TestCore_WorksBehindARepairedWebhook(t *testing.T) {
 	const works = 500
 	r := newRig(t)

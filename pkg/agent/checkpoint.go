@@ -9,13 +9,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// checkpoint takes a checkpoint: what was received before it is held, and so
-// that is how far the agent is, unless the digest shows otherwise.
+// checkpoint handles a checkpoint. All events before it are held, so the agent has reached its cursor, unless
+// the digest differs.
 func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	cp, err := codec.ParseCheckpoint(e)
 	if err != nil {
 		c.config.Metrics.event(eventUndecodable)
-		c.config.Log.WarnContext(ctx, "checkpoint that cannot be read", "error", err)
+		c.config.Log.WarnContext(ctx, "unreadable checkpoint", "error", err)
 		return
 	}
 	f, ok := c.applyCheckpoint(cp, e.Time())
@@ -26,13 +26,13 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	c.config.Metrics.event(eventCheckpoint)
 	log := c.config.Log.With("listed", f.own.Count, "orphans", f.orphans, "revision", cp.Cursor.Revision)
 	if f.sequenceErr != nil {
-		log.ErrorContext(ctx, "the broker has a sequence id of this agent that no newer one can follow", "error", f.sequenceErr)
+		log.ErrorContext(ctx, "the broker has a sequence id of this agent that no newer one can exceed", "error", f.sequenceErr)
 	}
 	if f.logMismatch {
-		log.ErrorContext(ctx, "what is held differs from what the broker has, also after everything was listed", "broker", cp.Digest.Count)
+		log.ErrorContext(ctx, "the held works differ from the broker's, also after a full list", "broker", cp.Digest.Count)
 	}
 	if f.action == list {
-		log.InfoContext(ctx, "what is held differs from what the broker has: listing everything", "broker", cp.Digest.Count)
+		log.InfoContext(ctx, "the held works differ from the broker's: listing all works", "broker", cp.Digest.Count)
 	}
 	for _, id := range f.send {
 		c.config.Send(id)
@@ -51,12 +51,12 @@ func (c *Core) checkpoint(ctx context.Context, e codec.Event) {
 	}
 }
 
-// checkpointActions is what a checkpoint leads to.
+// checkpointActions is the result of a checkpoint.
 type checkpointActions struct {
 	action      resyncAction
 	own         codec.Digest
 	orphans     int
-	logMismatch bool // digests that do not become equal
+	logMismatch bool // the digests stay different
 	sequenceErr error
 
 	send          []string // ids
@@ -64,7 +64,8 @@ type checkpointActions struct {
 	sync, save    bool
 }
 
-// applyCheckpoint lets a checkpoint count; at is the broker's time. ok is false if this broker gives none.
+// applyCheckpoint applies a checkpoint; at is the broker's time. ok is false if this broker sends no
+// checkpoints.
 func (c *Core) applyCheckpoint(cp codec.Checkpoint, at time.Time) (f checkpointActions, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,8 +95,8 @@ func (c *Core) applyCheckpoint(cp codec.Checkpoint, at time.Time) (f checkpointA
 	return f, true
 }
 
-// advance moves the cursor, confirms what that confirms, and has it
-// acknowledged: once it is on disk, if there is a disk. c.mu is held.
+// advance moves the cursor, confirms the works it covers, and acknowledges it after it is on disk, if there is
+// a journal. c.mu is held.
 func (c *Core) advance(cp codec.Checkpoint, f *checkpointActions) {
 	c.subscription.move(cp.Cursor)
 	a := codec.Ack{Cursor: cp.Cursor}
@@ -105,8 +106,7 @@ func (c *Core) advance(cp codec.Checkpoint, f *checkpointActions) {
 	if c.subscription.inSync {
 		c.set.Verified(cp.Cursor.Revision)
 	}
-	// A cursor alone confirms nothing: what this process loaded may be older
-	// than the cursor that it loaded.
+	// A cursor alone confirms nothing: the loaded works may be older than the loaded cursor.
 	if c.subscription.inSync || cp.Digest != nil && cp.ListAnswered {
 		for _, name := range c.set.Confirm(c.subscription.orphans) {
 			f.wake = append(f.wake, c.keyOf(name))
@@ -122,7 +122,7 @@ func (c *Core) advance(cp codec.Checkpoint, f *checkpointActions) {
 	}
 }
 
-// list builds the list of everything that is held. c.mu is held.
+// list builds the list of all held works. c.mu is held.
 func (c *Core) list() (codec.Event, error) {
 	c.subscription.listing(c.set.Clock(), c.config.Now())
 	versions := c.set.Versions()
@@ -133,26 +133,25 @@ func (c *Core) list() (codec.Event, error) {
 		c.sessions.stamp(c.subscription, c.sessions.peer, &e)
 	}
 	if limit := c.subscription.limit; c.subscription.stateless && limit > 0 && len(e.Data()) > limit {
-		c.config.Log.Error("the works of this cluster are too many for the broker: the list of them does not fit into one event, and without it nothing is delivered; raise the broker's largest message, or have fewer works on this cluster",
+		c.config.Log.Error("the list of this cluster's works does not fit into one event of the broker, and without it nothing is delivered; raise the broker's largest message, or use fewer works on this cluster",
 			"works", len(versions), "bytes", len(e.Data()), "limit", limit)
 	}
 	return e, err
 }
 
-// SyncEvent is an event that belongs to one subscription: an ack, or a list.
+// SyncEvent is an event of one subscription: an ack, or a list.
 type SyncEvent struct {
 	Event codec.Event
-	// Subscription is the id of the subscription that it is to be published on,
-	// and on no other.
+	// Subscription is the id of the only subscription on which it may be published.
 	Subscription string
 
 	ack *codec.Ack
-	// orphans: it says what no work explains; alive: that the agent is there. Neither: a list.
+	// orphans: an orphan report; alive: a keepalive; neither: a list.
 	orphans, alive bool
 }
 
-// NextSync returns the next event about the subscription itself; ok is false if
-// there is none. Of several acks only the latest is sent.
+// NextSync returns the next event about the subscription itself; ok is false if there is none. Only the latest
+// of several acks is sent.
 func (c *Core) NextSync() (l SyncEvent, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,13 +181,13 @@ func (c *Core) NextSync() (l SyncEvent, ok bool) {
 		return l, false
 	}
 	if err != nil {
-		c.config.Log.Error("list or ack that cannot be sent", "error", err)
+		c.config.Log.Error("a list or ack cannot be sent", "error", err)
 	}
 	return l, err == nil
 }
 
-// SyncDone tells what became of an event from NextSync. again says that there
-// is another one, to be sent after a back-off if err is not nil.
+// SyncDone reports the result of publishing an event of NextSync. again: there is another event, to be sent
+// after a back-off if err is not nil.
 func (c *Core) SyncDone(l SyncEvent, err error) (again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,9 +196,9 @@ func (c *Core) SyncDone(l SyncEvent, err error) (again bool) {
 	}
 	switch refused := err != nil && !transport.Retryable(err); {
 	case refused && l.orphans:
-		c.config.Log.Debug("the broker does not take what no work explains", "error", err)
+		c.config.Log.Debug("the broker rejects orphan reports", "error", err)
 	case refused:
-		c.config.Log.Error("the broker refused what it was told about the subscription", "type", l.Event.Type(), "error", err)
+		c.config.Log.Error("the broker rejected an event about the subscription", "type", l.Event.Type(), "error", err)
 	}
 	c.subscription.reportSent(l, err)
 	return c.subscription.due(c.config.Now())

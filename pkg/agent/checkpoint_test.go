@@ -55,7 +55,7 @@ func acked(revision uint64, d *codec.Digest, subscription string) []agentSync {
 func expectReported(t *testing.T, got, want []agentSync) {
 	t.Helper()
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(agentSync{}), cmpopts.EquateEmpty()); d != "" {
-		t.Fatalf("told the broker (-want +got)\n%s", d)
+		t.Fatalf("events to the broker (-want +got)\n%s", d)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 	r.refuse = func(codec.Event) error { return &transport.Error{Code: transport.CodeInvalid, Message: "no"} }
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: d}), acked(10, d, ""))
 
-	// Nothing is told to the next subscription that concerned this one.
+	// The next subscription gets no event that concerned this one.
 	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(11), Digest: d}))
 	l, ok := r.core.NextSync()
 	if !ok {
@@ -147,7 +147,7 @@ func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
 	r.syncs = false
 	r.core.Disconnected(errAway)
 	if _, ok := r.core.NextSync(); ok {
-		t.Error("there is nobody to tell")
+		t.Error("an event although there is no connection")
 	}
 }
 
@@ -184,7 +184,7 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6)}), nil)
 	r.expectCursor(at(1))
 
-	// It does not help: that is told, and the agent goes on.
+	// It does not help: that is reported, and the agent continues.
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, ListAnswered: true}), acked(7, held(r, "w-1"), "s2"))
 	r.expectCursor(at(7))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, ListAnswered: true}), acked(8, held(r, "w-1"), "s2"))
@@ -200,7 +200,7 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 	}
 }
 
-// A broker that did not wait for the list answers it later.
+// The broker answers the list after its checkpoint.
 func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -212,10 +212,13 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 	r.expectCursor(at(5))
 }
 
-// t1 The agent lists what it holds, and the digests are equal.
-// t2 Its cluster is released: the broker drops the record, and tells nobody.
-// t3 The next digest differs.
-// Therefore the agent lists again: the answer to its first list shows no orphan.
+// Scenario:
+//
+//	t1: the agent lists what it holds, and the digests are equal.
+//	t2: its cluster is released; the broker drops the record without an event.
+//	t3: the next digest differs.
+//
+// Result: the agent lists again, because the answer to its first list shows no orphan.
 func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -230,12 +233,14 @@ func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, ListAnswered: true}), acked(5, held(r, "w-1"), ""))
 }
 
-// t1 The agent lists what it holds, without a work.
-// t2 That work comes.
-// t3 Its cluster is released, and the work has no record any more.
-// t4 The first digest differs, after the list was answered.
-// Therefore the agent lists again: the work was not on the list, so its answer cannot
-// show that it is an orphan.
+// Scenario:
+//
+//	t1: the agent lists what it holds, without a work.
+//	t2: that work arrives.
+//	t3: its cluster is released, and the work has no record any more.
+//	t4: the first digest after the answer to the list differs.
+//
+// Result: the agent lists again. The work was not on the list, so its answer cannot show that it is an orphan.
 func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
 	r := newRig(t)
 	r.core.Disconnected(errAway)
@@ -248,7 +253,7 @@ func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
 	}
 }
 
-// As long as it stays different, what comes is not listed for ever.
+// While the digests stay different, later specs cause only one more list.
 func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
 	r := newRig(t)
 	r.core.Disconnected(errAway)
@@ -264,10 +269,13 @@ func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: other, ListAnswered: true}), acked(3, after, ""))
 }
 
-// t1 the broker goes on with an older store, and the agent lists a newer version of a
-// work than it has, t2 the source releases the cluster, so that the record is gone, t3
-// the cluster is served again, and its source lacks the work. Therefore the agent has
-// to list it once more: that no record explains it is what its eviction needs.
+// Scenario:
+//
+//	t1: the broker continues with an older store; the agent lists a newer version of a work.
+//	t2: the source releases the cluster, so that the record is removed.
+//	t3: the cluster is served again, and its source does not have the work.
+//
+// Result: the agent must list the work again. Its eviction needs the proof that it is an orphan.
 func TestCore_ListsAgainWhatDiffersInAnotherWay(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
@@ -327,8 +335,8 @@ func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
 	}
 }
 
-// A revision that was received after the cursor may be gone with the store that
-// gave it; the version counts then.
+// A revision that was received after the cursor may be lost with the store that assigned it; then the version
+// decides.
 func TestCore_RevisionsAfterTheCursorOfAReplacedStore(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"))) // revision 1
@@ -383,8 +391,8 @@ func TestCore_ClockThatGoesBack(t *testing.T) {
 	r.expectCursor(at(2))
 }
 
-// The broker's store came back from a backup that is newer than the cursor:
-// statuses that were accepted after it are gone.
+// The broker's store was restored from a backup that is newer than the cursor: statuses accepted after the
+// backup are lost.
 func TestCore_RepublishesStatusesMissingAtTheBroker(t *testing.T) {
 	r := newRig(t)
 	r.outcome = codec.OutcomeAccepted

@@ -15,26 +15,24 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// A manifest whose rule for Complete was once True is left alone as long as that
-// holds: it is not applied, and not made anew when somebody removes its object.
-// A work whose manifests are all complete, as far as they have such a rule, is
-// left alone as a whole. What is complete is known from the last status; the
-// AppliedManifestWork keeps it over restarts, because a job that ran must not run
-// again for a new agent.
+// A manifest whose Complete rule was once True is not applied while that holds, and its object is not created
+// again after a deletion. A work is left alone as a whole when all its manifests with such a rule are complete.
+// Completion is read from the last status. The AppliedManifestWork keeps it across restarts: a finished job
+// must not run again for a new agent.
 
-// completion is what of a work is complete, in one reconciliation.
+// completion is the completion of a work in one reconciliation.
 type completion struct {
 	recorder *recorder
 	observer *observer
-	// ruled: a rule of the work says when something is complete. held: the work is, and
-	// left alone. since says of each manifest since when it is, left has the results of
-	// those that are left alone, by place in the work.
+	// ruled: the work has a rule for completion. held: the work is complete and left alone. since is when each
+	// manifest became complete. left has the results of the manifests that are left alone. Both are by index in the
+	// work.
 	ruled, held bool
 	since       []time.Time
 	left        map[int]apply.Result
 }
 
-// leave finds out what is left alone, and how those objects are.
+// leave finds the manifests that are left alone, and reads their objects.
 func (c *completion) leave(ctx context.Context, w *desired.Work, manifests []apply.Manifest) {
 	if c.ruled = slices.ContainsFunc(manifests, completes); !c.ruled {
 		return
@@ -66,8 +64,7 @@ func (c *completion) leave(ctx context.Context, w *desired.Work, manifests []app
 	maps.DeleteFunc(c.left, func(i int, _ apply.Result) bool { return c.since[i].IsZero() })
 }
 
-// completeSince fills in since when manifests are complete, by the last status
-// or by the record, and reports whether there are any.
+// completeSince fills since from the last status or the record, and reports whether a manifest is complete.
 func (c *completion) completeSince(w *desired.Work, manifests []apply.Manifest, done conditions.Completion) bool {
 	recorded := c.recorder.record.Completed(w.ResourceID)
 	c.since = make([]time.Time, len(manifests))
@@ -84,15 +81,14 @@ func (c *completion) completeSince(w *desired.Work, manifests []apply.Manifest, 
 	return found
 }
 
-// completes reports whether a rule says when a manifest is complete.
+// completes reports whether the manifest has a Complete rule.
 func completes(m apply.Manifest) bool {
 	return len(m.Config.Conditions) > 0 && slices.Contains(conditionrules.Types(m.Config.Conditions), workv1.WorkComplete)
 }
 
-// glance reads an object that is perhaps left alone, unless it is as it was when
-// it was read last.
+// glance reads an object that may be left alone, unless it is unchanged since the last read.
 func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result {
-	m.Err = nil // it does not matter whether it could be applied
+	m.Err = nil // errors of applying do not matter here
 	owner, k := c.recorder.record.Owner(), c.recorder.known[m.Ref]
 	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && c.observer.quiet(m.Ref) {
 		return apply.Remembered(m, k.Known)
@@ -101,8 +97,8 @@ func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result 
 	return s.SkippedResult()
 }
 
-// isComplete reports whether a manifest has a word in whether the work is
-// complete, and which. While its object is away, the last word counts.
+// isComplete reports whether the manifest contributes to the completion of the work, and whether it is
+// complete. While its object is absent, the last result counts.
 func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (reported, complete bool) {
 	if !completes(res.Manifest) {
 		return false, false
@@ -115,7 +111,7 @@ func (c *completion) isComplete(ctx context.Context, i int, res apply.Result) (r
 	return reported, conditions.Completes(o.outcomes)
 }
 
-// noteComplete has the record keep what is complete.
+// noteComplete stores the completion in the record.
 func (c *completion) noteComplete(ctx context.Context, w *desired.Work, manifests []apply.Manifest, status workv1.ManifestWorkStatus) error {
 	completed := map[string]time.Time{}
 	if c.ruled {

@@ -98,7 +98,7 @@ func TestCore_CompleteWorkIsLeftAlone(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable, workComplete)
 	r.requests()
 
-	// Nothing is repaired, and news are not applied; what there is is told.
+	// Nothing is repaired, and new specs are not applied; the present state is reported.
 	r.spoil("ConfigMap", "c")
 	r.f.Remove(r.objectRef("Job", "a"))
 	r.settle(time.Second)
@@ -173,7 +173,7 @@ func TestCore_IncompleteWorkIsAppliedAgain(t *testing.T) {
 	}
 }
 
-// A work that finds its job done by somebody else is applied once all the same.
+// A work whose job was completed by another client is applied once nevertheless.
 func TestCore_CompleteFromTheBeginning(t *testing.T) {
 	r := newRig(t)
 	r.f.Put(&unstructured.Unstructured{Object: map[string]any{
@@ -187,7 +187,7 @@ func TestCore_CompleteFromTheBeginning(t *testing.T) {
 	}
 }
 
-// A new agent does not run a job again that is known to have run.
+// A new agent does not run a job again that is recorded as complete.
 func TestCore_CompletionSurvivesARestart(t *testing.T) {
 	r := newRig(t)
 	w := jobs(1, "a", "b")
@@ -217,8 +217,7 @@ func TestCore_CompletionSurvivesARestart(t *testing.T) {
 	}
 }
 
-// A rule for Complete that changes its mind all the time leads to no write but
-// those it takes to keep up the work.
+// A rule for Complete whose result keeps changing causes no writes except those that maintain the work.
 func TestCore_CompleteIsRecordedOnce(t *testing.T) {
 	r := newRig(t)
 	r.apply(jobs(1, "a"))

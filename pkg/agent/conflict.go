@@ -7,15 +7,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A field conflict of a server-side apply is a state, not a failure: somebody
-// else manages a field and wants another value there. It ends when the manifest
-// drops the field, which is a new spec, or when the other lets go, which is a
-// change of the object. That may be a change of nothing but who manages what: so
-// objects with a conflict are watched exactly, and in case a watch cannot tell,
-// the apply is tried again after a random time between one and two of these.
+// conflictRetry is the base of the retry of a server-side apply that met a field conflict: a random time
+// between one and two of these. A field conflict is a state and no failure: another manager owns a field and
+// wants another value there. It ends when a new spec drops the field, or when the other manager releases it.
+// The release may change only managedFields. Therefore objects with a conflict are tracked by exact signature;
+// the retry covers objects whose watch cannot show it.
 const conflictRetry = time.Minute
 
-// conflictWait is when to try again what met a field conflict, 0 if nothing did.
+// conflictWait returns when to retry after a field conflict, 0 if there is none.
 func conflictWait(results []apply.Result, random func() float64) time.Duration {
 	for _, res := range results {
 		if kubeclient.IsFieldConflict(res.Err) {

@@ -12,27 +12,33 @@ import (
 )
 
 const (
-	// contestRepairs is how often an object was repaired that is contested once its work is
-	// repaired less often.
+	// contestRepairs is the number of repairs from which on an object is contested, once its work has used up its
+	// repairs.
 	contestRepairs = 3
-	// enoughRepairs end a contest: with so few missing no change waits to be repaired.
+	// enoughRepairs ends a contest: with at most this many missing tokens every change is repaired at once.
 	enoughRepairs = 10
-	// contestEnd is after what time without a repair an object is contested no more. It is a
-	// multiple of the time between two repairs.
+	// contestEnd is the time without a repair after which an object is no longer contested. It is a multiple of the
+	// time between two repairs.
 	contestEnd = 10 * time.Minute
 )
 
-// contests are the objects of a work that were written again for the same spec, guarded by works.mu.
+// contests has the objects of a work that were repaired for the same spec. Guarded by works.mu.
 //
-//	t1 the agent repairs an object, t2 something else changes it, and so on, t3 the repairs of this
-//	moment are used up: from now on the object is as the other one wants it for most of each minute
+// Scenario:
+//
+//	t1: the agent repairs an object.
+//	t2: another writer changes it; t1 and t2 repeat.
+//	t3: the repair budget is used up.
+//
+// Result: from now on the object is as the other writer wants it for most of each minute. The condition
+// Contested reports this.
 type contests map[kubeclient.Ref]contest
 
 type contest struct {
 	conditions.Contest
 	repairs int
 	last    time.Time
-	// reported: the condition Contested says so.
+	// reported: the condition Contested shows it.
 	reported bool
 }
 
@@ -44,8 +50,8 @@ func (c contests) repaired(ref kubeclient.Ref, is conditions.Contest, now time.T
 	c[ref] = k
 }
 
-// endure notes that repairs are used up: what was repaired several times is contested. It returns
-// the objects for which that is news.
+// endure marks objects with several repairs as contested, because the budget is used up. It returns the newly
+// contested objects.
 func (c contests) endure() (news []kubeclient.Ref) {
 	for ref, k := range c {
 		if k.repairs >= contestRepairs && !k.reported {
@@ -57,8 +63,8 @@ func (c contests) endure() (news []kubeclient.Ref) {
 	return news
 }
 
-// expire forgets objects that needed no repair for long, and returns when to look again. With enough
-// repairs left each change is repaired at once, however often it comes.
+// expire forgets objects without a repair for contestEnd, and returns when to look again. enough: enough
+// repairs are left, so each change is repaired at once.
 func (c contests) expire(enough bool, now time.Time) (next time.Duration) {
 	for ref, k := range c {
 		k.reported = k.reported && !enough
@@ -73,7 +79,7 @@ func (c contests) expire(enough bool, now time.Time) (next time.Duration) {
 	return next
 }
 
-// renew has another spec try: what was contested is so again after one more repair.
+// renew resets the contests for a new spec. One more repair makes an object contested again.
 func (c contests) renew() {
 	for ref, k := range c {
 		k.reported, k.repairs = false, min(k.repairs, contestRepairs-1)
@@ -91,7 +97,7 @@ func (c contests) count(now time.Time) (n int) {
 	return n
 }
 
-// noteRepair notes what a step repaired, and which managers or works made that necessary.
+// noteRepair records the repair of a step, and the managers or works that caused it.
 func noteRepair(r *reconciliation, s *apply.Step) {
 	if r.recreate {
 		return
@@ -112,7 +118,7 @@ func noteRepair(r *reconciliation, s *apply.Step) {
 	r.contests.repaired(s.Ref, c, r.now)
 }
 
-// having returns the AppliedManifestWorks that have an object, but for that of the key.
+// having returns the AppliedManifestWorks that list an object, except that of the key.
 func (n *sharedObjects) having(ref kubeclient.Ref, key string) (names []string) {
 	for _, records := range []map[string]*appliedwork.Record{n.own, n.foreign} {
 		for name, rec := range records {
@@ -125,7 +131,7 @@ func (n *sharedObjects) having(ref kubeclient.Ref, key string) (names []string) 
 	return names
 }
 
-// reportContests tells that objects are contested from now on.
+// reportContests logs the objects that are contested from now on.
 func reportContests(ctx context.Context, r *reconciliation, work string) {
 	r.mu.Lock()
 	news := r.contests.endure()
@@ -135,7 +141,7 @@ func reportContests(ctx context.Context, r *reconciliation, work string) {
 	}
 }
 
-// conditionOf is what is said of an object that is changed after each repair, nil if it is not.
+// conditionOf returns the contest of an object that is changed after each repair; nil if it is not contested.
 func (c contests) conditionOf(ref kubeclient.Ref) *conditions.Contest {
 	if k := c[ref]; k.reported {
 		return &k.Contest

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// contested returns what is said of a work's objects that are changed after each repair: the condition
-// of the work, and that of its first manifest.
+// contested returns the conditions about objects that are changed after each repair: that of the work, and that
+// of its first manifest.
 func (r *rig) contested(id string) (work, manifest *metav1.Condition) {
 	s := r.statuses[id].Status
 	return apimeta.FindStatusCondition(s.Conditions, conditions.TypeContested), apimeta.FindStatusCondition(s.ResourceStatus.Manifests[0].Conditions, conditions.TypeContested)
@@ -87,7 +87,7 @@ func TestCore_ObjectThatIsChangedAfterEachRepair(t *testing.T) {
 	}
 }
 
-// A change in two minutes is repaired at once each time: for that there are repairs enough.
+// A change every two minutes is repaired at once each time: the repair budget suffices.
 func TestCore_ObjectThatIsChangedNowAndThenIsNotContested(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, scaled))

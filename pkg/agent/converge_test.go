@@ -21,8 +21,7 @@ type hub struct {
 	next  int
 }
 
-// Whatever happens in whatever order, in the end the cluster has exactly what
-// the live works say, and the hub knows it.
+// After any events in any order, the cluster has exactly the objects of the live works, and the hub knows it.
 func TestCore_Converges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)

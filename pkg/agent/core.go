@@ -28,76 +28,68 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Tracker notices that objects are no longer as they were left; a
-// *drift.Watcher is one.
+// Tracker reports objects that are no longer as they were left. A *drift.Watcher is one.
 type Tracker interface {
-	// Track replaces what a key tracks, and the state it expects each in: by
-	// content, or exactly where every change of the object matters.
+	// Track replaces the objects that a key tracks and the expected state of each: by content, or exactly where
+	// every change of the object matters.
 	Track(key string, expected map[kubeclient.Ref]drift.Signature)
-	// Seen returns the state in which an object was last seen, if that is known;
-	// the zero State is absence.
+	// Seen returns the state in which an object was last seen, if known. The zero ObservedObject means absent.
 	Seen(ref kubeclient.Ref) (s drift.ObservedObject, ok bool)
-	// Begin and End enclose the writes of a key. Wrote tells the state that each of them left,
-	// by its exact signature: it is no news, whether the watch shows it before or after. The
-	// key is told of other changes at End.
+	// Begin and End enclose the writes of a key. Wrote records the exact signature that each write left. The watch
+	// then does not report this state as a change, whether it shows it before or after. Other changes are reported
+	// to the key at End.
 	Begin(key string)
 	Wrote(key string, ref kubeclient.Ref, s drift.Signature)
 	End(key string)
-	// Unwatched returns 0 if the key tracks nothing that it must look at itself, else
-	// how many such objects there are, those of other keys included.
+	// Unwatched returns 0 if all objects of a key are watched. Else it returns the number of unwatched objects of
+	// all keys.
 	Unwatched(key string) int
 }
 
-// CoreConfig is what a Core works with. All fields but Guard, Journal, Log and Metrics
-// are required.
+// CoreConfig configures a Core. All fields but Roles, Policies, Guard, Journal, Log and Metrics are required.
 type CoreConfig struct {
-	// Cluster is the name of the cluster; ClientID the source of the events that
-	// are sent.
+	// Cluster is the name of the cluster. ClientID is the source of the agent's events.
 	Cluster, ClientID string
-	// Version is told the broker; see Config.
+	// Version is sent to the broker; see Config.
 	Version string
 	// HubHash and AgentID are recorded in AppliedManifestWorks; see Config.
 	HubHash, AgentID string
-	// StatusSyncInterval is how often objects are looked at that cannot be
-	// watched.
+	// StatusSyncInterval is the interval at which objects are read that cannot be watched.
 	StatusSyncInterval time.Duration
-	// Feedback reads the values that works want to see.
+	// Feedback reads the status values that works request.
 	Feedback feedback.Reader
-	// EvictionGracePeriod is how long an AppliedManifestWork stays after it is
-	// certain that nobody has its work; 100 years or more mean for ever.
+	// EvictionGracePeriod is the time from the proof that no source wants a work until its AppliedManifestWork is
+	// removed; 100 years or more disable eviction.
 	EvictionGracePeriod time.Duration
 
 	Client  kubeclient.Client
 	Tracker Tracker
-	// Roles may be nil: then permissions of executors are asked for every few
-	// minutes.
+	// Roles may be nil: then permissions of executors are checked every few minutes.
 	Roles Roles
-	// Policies notices that policies of admission changed, and calls Core.PoliciesChanged; it may
-	// be nil: then what they refuse is tried again every few minutes.
+	// Policies watches policies of admission and calls Core.PoliciesChanged. nil: refused writes are retried every
+	// few minutes.
 	Policies Roles
-	// KeepPermits: what an executor was allowed is not asked for again before each
-	// write, while roles are watched and do not change.
+	// KeepPermits reuses permissions of executors while roles are watched and unchanged, instead of a check before
+	// each write.
 	KeepPermits bool
-	// Guard says which objects no work may have; nil: none.
+	// Guard decides which objects no work may have; nil: none are forbidden.
 	Guard *workpolicy.Guard
-	// OwnWrites are what the process writes on the cluster besides AppliedManifestWorks.
+	// OwnWrites are the writes of the process on the cluster besides AppliedManifestWorks.
 	OwnWrites []kubeclient.Write
-	// Journal is where what is wanted outlives the process; nil: nowhere.
+	// Journal stores the desired state across restarts; nil: it is not stored.
 	Journal Journal
 	// Wait sleeps between attempts to write one object.
 	Wait func(ctx context.Context, d time.Duration) error
 	Now  func() time.Time
 	// Random returns numbers in [0, 1).
 	Random func() float64
-	// NewID makes ids of events.
+	// NewID creates ids of events.
 	NewID func() string
 
-	// Wake is told that Reconcile is due for a key at once; fresh says that
-	// there is something new, so that earlier failures do not count. Send is
-	// told that NextReport has something for an id, Sync that NextSync has
-	// something after some time, Save (with a Journal only) that Save is due after some
-	// time. They must neither block nor call the Core.
-	// Later is told that Reconcile is due for a key after some time, unless it is due before.
+	// The Core calls these functions when a call is due. They must neither block nor call the Core. Wake: Reconcile
+	// of a key, at once; fresh resets the back-off of earlier failures. Later: Reconcile of a key after the given
+	// time, unless it is due before. Send: NextReport has a status for an id. Sync: NextSync has an event after the
+	// given time. Save, only with a Journal: Save is due after the given time.
 	Wake  func(key string, fresh bool)
 	Later func(key string, after time.Duration)
 	Send  func(id string)
@@ -108,21 +100,22 @@ type CoreConfig struct {
 	Metrics *Metrics
 }
 
-// Core decides what the agent does. Start comes first. Hello, Subscribed, Handle
-// and Disconnected are called one at a time, in the order of a session's party.
-// The others may be called concurrently; Reconcile only for different keys,
-// NextReport and ReportDone only for different ids, NextSync and SyncDone one
-// after the other.
+// Core decides all actions of the agent. Start comes first. Hello, Subscribed, Handle and Disconnected are
+// called one at a time, in the order of session.Handler. The others may be called concurrently, with these
+// limits:
+//   - Reconcile for different keys only;
+//   - NextReport and ReportDone for different ids only;
+//   - NextSync and SyncDone one after the other.
 //
-// A key is the name of an AppliedManifestWork: everything about works of one
-// name, and about the objects recorded there, is done one after the other.
+// A key is the name of an AppliedManifestWork. All work on one key is serialized: that on works of one name and
+// on the objects recorded there.
 type Core struct {
 	*works
 	*tools
 	subscription *subscriptionState
 	persister    *persister
 	roles        *roleState
-	// policies is what is known of those of admission.
+	// policies is the state of the watch of policies of admission.
 	policies *roleState
 	causes   *causes // guarded by works.mu
 	orphans  *orphans
@@ -131,14 +124,14 @@ type Core struct {
 	limited atomic.Pointer[error] // see Limit
 }
 
-// works is what is wanted on the cluster, and what the broker is told of it. Its mutex
-// guards all parts of a Core, but for what they say.
+// works has the desired state and the reported state. Its mutex guards all parts of a Core, unless a part
+// documents another rule.
 type works struct {
 	config *CoreConfig
 
 	mu         sync.Mutex
 	clusterUID string
-	history    int // of the cluster: how often it was another one
+	history    int // number of changes of the cluster's history
 	set        *desired.Set
 	outbox     outbox.Outbox
 	states     map[string]*keyState
@@ -146,7 +139,7 @@ type works struct {
 	stuck      map[string]bool // keys, see noteStuck
 }
 
-// tools are what cluster objects are read and written with.
+// tools read and write cluster objects.
 type tools struct {
 	store      appliedwork.Store
 	remover    appliedwork.Remover
@@ -155,7 +148,7 @@ type tools struct {
 	lastRecord *lastRecord
 }
 
-// NewCore returns a Core that holds nothing.
+// NewCore returns an empty Core.
 func NewCore(c CoreConfig) *Core {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -181,24 +174,24 @@ func NewCore(c CoreConfig) *Core {
 	}
 }
 
-// keyOf is where the work of this name is brought in line.
+// keyOf returns the key of a work name.
 func (w *works) keyOf(workName string) string { return appliedwork.Name(w.config.HubHash, workName) }
 
-// workName is the name of the work that a key of this hub is about.
+// workName returns the work name of a key of this hub.
 func (w *works) workName(key string) (name string, ok bool) {
 	return strings.CutPrefix(key, w.config.HubHash+"-")
 }
 
-// save asks for a call of Save.
+// save requests a call of Save.
 func (w *works) save(after time.Duration) {
 	if w.config.Journal != nil {
 		w.config.Save(after)
 	}
 }
 
-// Start is called once, before anything else, and takes what an earlier process
-// left on the journal. clusterUID is the uid of the cluster's namespace
-// kube-system. The error says that the journal cannot be used by this release.
+// Start loads the state of an earlier process from the journal. It is called once, before all other methods.
+// clusterUID is the uid of the namespace kube-system. The error means that this release cannot read the
+// journal.
 func (c *Core) Start(clusterUID string) error {
 	c.mu.Lock()
 	c.clusterUID = clusterUID
@@ -209,15 +202,15 @@ func (c *Core) Start(clusterUID string) error {
 	return c.persister.load()
 }
 
-// Hello returns what to say at the next subscribe.
+// Hello returns the parameters of the next subscribe call.
 func (c *Core) Hello() transport.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return transport.Hello{Protocol: protocol, Cursor: c.subscription.cursor.String(), ClusterUID: c.clusterUID, Version: c.config.Version}
 }
 
-// Subscribed begins a connection. It returns what to publish at once: the list
-// of everything that is held, unless the broker continues from the cursor.
+// Subscribed begins a connection. It returns the events to publish at once: the list of all held works, unless
+// the broker resumes from the cursor.
 func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	c.mu.Lock()
 	c.connected = true
@@ -248,7 +241,7 @@ func (c *Core) Subscribed(a transport.Accepted) ([]codec.Event, error) {
 	return events, nil
 }
 
-// Disconnected ends a connection: statuses wait for the next.
+// Disconnected ends a connection: statuses wait for the next one.
 func (c *Core) Disconnected(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,8 +249,8 @@ func (c *Core) Disconnected(err error) {
 	c.subscription.end(err)
 }
 
-// Handle takes a received event. Whatever it is, it counts as received: what is
-// wrong with it is reported to the source where possible, else logged.
+// Handle processes a received event. Every event counts as received. Errors are reported to the source if
+// possible, else logged.
 func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	t, err := codec.ParseEventType(e.Type())
 	if err == nil && !c.counts(ctx, e) {
@@ -279,19 +272,18 @@ func (c *Core) Handle(ctx context.Context, e codec.Event) {
 	}
 }
 
-// drop counts an event that is not for this agent.
+// drop counts an event that does not concern this agent.
 func (c *Core) drop(ctx context.Context, outcome string, e codec.Event) {
 	c.config.Metrics.event(outcome)
 	c.config.Log.DebugContext(ctx, "event is not for this agent", "type", e.Type(), "reason", outcome)
 }
 
-// answer sends the statuses that whoever asks does not have. Which cluster the
-// request names does not matter.
+// answer sends the statuses that the requester does not have. The cluster named in the request is ignored.
 func (c *Core) answer(ctx context.Context, e codec.Event) {
 	hashes, err := codec.DecodeHashes(e.Data())
 	if err != nil {
 		c.config.Metrics.event(eventUndecodable)
-		c.config.Log.WarnContext(ctx, "status resync request that cannot be read", "error", err)
+		c.config.Log.WarnContext(ctx, "unreadable status resync request", "error", err)
 		return
 	}
 	c.config.Metrics.event(eventRequested)
@@ -310,7 +302,7 @@ func (c *Core) answer(ctx context.Context, e codec.Event) {
 	}
 }
 
-// receive takes a spec, or a deletion.
+// receive processes a spec or a deletion.
 func (c *Core) receive(ctx context.Context, e codec.Event) {
 	if name, _, err := codec.StringExtension(e, codec.ExtClusterName); err != nil || name != c.config.Cluster {
 		c.drop(ctx, eventElsewhere, e)
@@ -324,7 +316,7 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 		problem = invalid.Problem
 	case err != nil:
 		c.config.Metrics.event(eventUndecodable)
-		c.config.Log.WarnContext(ctx, "spec that cannot be read: it is not known which work it is about", "source", e.Source(), "error", err)
+		c.config.Log.WarnContext(ctx, "unreadable spec: its work is unknown", "source", e.Source(), "error", err)
 		return
 	}
 	c.number(spec, e)
@@ -333,9 +325,9 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 	log := c.config.Log.With("work", spec.Name, "id", spec.ResourceID, "version", spec.Version, "revision", spec.Revision)
 	switch {
 	case d.Outcome == desired.Foreign:
-		log.WarnContext(ctx, "work of another source: the name or the id belongs to a work of somebody else", "source", spec.Source)
+		log.WarnContext(ctx, "event rejected: another source owns the work with this name or id", "source", spec.Source)
 	case problem != "":
-		log.WarnContext(ctx, "work that cannot be used as a whole", "outcome", d.Outcome, "problem", problem)
+		log.WarnContext(ctx, "unusable work", "outcome", d.Outcome, "problem", problem)
 	default:
 		log.DebugContext(ctx, "spec received", "outcome", d.Outcome, "deleting", spec.Deleting)
 	}
@@ -347,8 +339,7 @@ func (c *Core) receive(ctx context.Context, e codec.Event) {
 	}
 }
 
-// accept lets a spec count, once it is on the journal. repeat says that whoever
-// sent it does not know the status.
+// accept adopts a spec after it is on the journal. repeat: the sender does not have the status.
 func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.AcceptResult, repeat bool) {
 	if c.config.Journal != nil {
 		c.persister.disk.Lock()
@@ -367,7 +358,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 	}
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Request(spec.ResourceID, codec.UpdateRequest)
 	if d.Outcome == desired.Duplicate && c.orphans.graces[c.keyOf(spec.Name)] {
-		d.Names = append(d.Names, spec.Name) // it is wanted after all
+		d.Names = append(d.Names, spec.Name) // it is wanted again
 	}
 	if d.Replaced != "" {
 		c.outbox.Remove(d.Replaced)
@@ -380,9 +371,8 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 	return d, repeat
 }
 
-// Drifted is told that an object tracked by a key is not as expected. It
-// returns how long to wait before Reconcile: a moment, in which more of the
-// same may arrive, or longer if somebody else keeps changing the objects.
+// Drifted reports that an object tracked by a key changed. It returns the wait before Reconcile: driftPause,
+// which collects further changes, or longer if another writer keeps changing the objects.
 func (c *Core) Drifted(key string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -397,8 +387,7 @@ func (c *Core) Drifted(key string) time.Duration {
 	return driftPause
 }
 
-// RulesChanged is told that the owner of the cluster says something else about what works
-// may have.
+// RulesChanged applies changed rules of the cluster's owner for the objects that works may have.
 func (c *Core) RulesChanged() {
 	c.mu.Lock()
 	names := c.set.Names()
@@ -408,8 +397,8 @@ func (c *Core) RulesChanged() {
 	}
 }
 
-// Limit has the Core do nothing but correct and delete admission configurations, for the cause
-// that is given, or all again if that is nil.
+// Limit restricts the Core to corrections and deletions of admission configurations. cause is the reason; nil
+// ends the restriction.
 func (c *Core) Limit(cause error) {
 	var limited *error
 	if cause != nil {
@@ -421,8 +410,8 @@ func (c *Core) Limit(cause error) {
 	}
 }
 
-// TakesLong is told that the agent has been bringing the works of a key in line since that time,
-// and what request it waits for. What was said of them last stays, with a condition that says so.
+// TakesLong reports that the works of a key have been reconciled since the given time. waits is the request
+// that the reconciliation waits for. The last status stays, with a condition added.
 func (c *Core) TakesLong(key string, since time.Time, waits string) {
 	name, ours := c.workName(key)
 	if !ours {
@@ -442,7 +431,7 @@ func (c *Core) TakesLong(key string, since time.Time, waits string) {
 		}
 		is, err := c.outbox.Put(w, conditions.Late(status, w.Generation, since, waits), false)
 		if err != nil {
-			c.config.Log.Error("status that cannot be made", "work", w.Name, "error", err)
+			c.config.Log.Error("a status cannot be built", "work", w.Name, "error", err)
 		}
 		if is {
 			due = append(due, w.ResourceID)
@@ -454,8 +443,7 @@ func (c *Core) TakesLong(key string, since time.Time, waits string) {
 	}
 }
 
-// NextReport returns the status to publish for an id; ok is false if there is
-// none, or nobody to publish it to.
+// NextReport returns the status to publish for an id. ok is false if there is none, or no connection.
 func (c *Core) NextReport(id string) (l outbox.OutgoingStatus, ok bool) {
 	c.persister.reserve(id)
 	c.mu.Lock()
@@ -467,7 +455,7 @@ func (c *Core) NextReport(id string) (l outbox.OutgoingStatus, ok bool) {
 		}
 		if err != nil {
 			c.mu.Unlock()
-			c.config.Log.Error("status that cannot be sent", "id", id, "error", err)
+			c.config.Log.Error("a status cannot be sent", "id", id, "error", err)
 			return l, false
 		}
 	}
@@ -475,17 +463,16 @@ func (c *Core) NextReport(id string) (l outbox.OutgoingStatus, ok bool) {
 	return l, ok
 }
 
-// ReportDone tells what became of a status from NextReport; receipt is what the
-// broker said if err is nil. again says that there is more to send for the id,
-// after a back-off if err is not nil.
+// ReportDone records the result of publishing a status of NextReport. receipt is the broker's receipt if err is
+// nil. again: there is another status for the id, to be sent after a back-off if err is not nil.
 func (c *Core) ReportDone(l outbox.OutgoingStatus, receipt transport.Receipt, err error) (again bool) {
 	if err != nil && !transport.Retryable(err) {
-		c.config.Log.Error("status refused: the hub does not see how this work is", "work", l.Work.Name, "id", l.Work.ResourceID, "error", err)
+		c.config.Log.Error("status rejected: the hub does not see the present state of this work", "work", l.Work.Name, "id", l.Work.ResourceID, "error", err)
 	}
 	c.mu.Lock()
 	again = c.outbox.Done(l, receipt, err)
-	// The deletion may have come once more, or a source may have asked, while
-	// the report was under way: whoever did does not know it yet.
+	// While the report was in flight, the deletion may have arrived again, or a source may have requested the
+	// status. The requester does not have it yet.
 	confirmed := err == nil && receipt.Outcome != codec.OutcomeStale && l.Deleted && !again
 	if confirmed {
 		c.set.Forget(l.Work)
@@ -502,34 +489,30 @@ func (c *Core) ReportDone(l outbox.OutgoingStatus, receipt transport.Receipt, er
 	}
 	if confirmed {
 		c.config.Log.Info("work deleted", "work", l.Work.Name, "id", l.Work.ResourceID)
-		c.config.Wake(c.keyOf(l.Work.Name), true) // to forget the rest
+		c.config.Wake(c.keyOf(l.Work.Name), true) // so that the rest is forgotten
 	}
 	return again
 }
 
-// Counts says what a Core holds.
+// Counts has the sizes of a Core.
 type Counts struct {
-	// Live works, those of them whose latest spec cannot be used, and works that
-	// are being deleted.
+	// Live works, those of them whose latest spec is unusable, and works that are being deleted.
 	Live, Unusable, Deleting int
 	// Statuses that the broker has not accepted yet.
 	ReportsDue int
-	// Works that nobody has confirmed since the agent was started, and works that
-	// are not in the state directory as they should be.
+	// Works that were not confirmed since the agent started, and works that differ in the state directory.
 	Unconfirmed, Unsaved int
-	// AppliedManifestWorks whose grace period runs, and those that no work claims
-	// and that do not say whose they are.
+	// AppliedManifestWorks in their grace period, and those without a work that name no source.
 	Evicting, UnownedOrphans int
-	// AppliedManifestWorks of other hubs that have objects of this one's works.
+	// AppliedManifestWorks of other hubs that share objects with works of this hub.
 	Shared int
-	// Contested are objects that are changed after each repair.
+	// Contested counts objects that are changed after each repair.
 	Contested int
-	// InSync: the broker's latest checkpoint found that exactly what it has is
-	// held, works aside that it knows nothing of.
+	// InSync: the latest checkpoint proved that the agent holds exactly the broker's works, orphans aside.
 	InSync bool
 }
 
-// Counts returns what is held at this moment.
+// Counts returns the current counts.
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -562,8 +545,8 @@ func (c *Core) Counts() Counts {
 
 func sorted(keys map[string]bool) []string { return slices.Sorted(maps.Keys(keys)) }
 
-// Save does what is to be done on disk. It says when to call it next, 0 if there is
-// nothing to come back for. It is called by one goroutine at a time.
+// Save performs the pending writes to disk. It returns when to call it next, 0 if nothing is pending. One
+// goroutine calls it at a time.
 func (c *Core) Save(context.Context) (next time.Duration) {
 	if c.config.Journal == nil {
 		return 0
@@ -580,8 +563,7 @@ func (c *Core) Save(context.Context) (next time.Duration) {
 	return next
 }
 
-// Stop saves what is only saved now and then. Nothing of the Core is used after
-// it.
+// Stop saves the state that is saved only periodically. The Core must not be used after it.
 func (c *Core) Stop(context.Context) {
 	if c.config.Journal != nil {
 		c.persister.stop()

@@ -49,8 +49,8 @@ func TestCore_AppliesReportsAndRecords(t *testing.T) {
 	}
 }
 
-// What is not on record is made without asking first; what is there all the same
-// is found then.
+// An object that is not in the record is created without a read first. An existing one is found by the
+// creation.
 func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
@@ -59,7 +59,7 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 	r.requests()
 	r.apply(hubWork("w-1", "web", 2, configMap("web", "1"), configMap("old", "1")))
 	r.expectRequests(
-		"get appliedmanifestworks.work.open-cluster-management.io hash-web", // its watch has told of it
+		"get appliedmanifestworks.work.open-cluster-management.io hash-web", // its watch has shown it
 		"patch appliedmanifestworks.work.open-cluster-management.io hash-web",
 		"get configmaps default/web",
 		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
@@ -71,7 +71,7 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 	r.expectListed("web", "configmaps default/old", "configmaps default/web")
 	r.expectStatus("w-1", workApplied, workAvailable)
 
-	// A record that no watch has told of.
+	// A record that no watch has shown.
 	r.restart()
 	clear(r.core.orphans.found)
 	r.requests()
@@ -115,7 +115,7 @@ func TestCore_ChangesOfTheWork(t *testing.T) {
 	}
 	r.expectListed("web", "configmaps default/b", "configmaps default/c")
 	r.expectStatus("w-1", workApplied, workAvailable)
-	r.expectManifest("w-1", 0, resourceThere, noFeedback, manifestApplied) // history by object, applied anew
+	r.expectManifest("w-1", 0, resourceThere, noFeedback, manifestApplied) // history by object, applied again
 	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
 
 	// Only the labels: the version stays, and the status is about it still.
@@ -254,8 +254,8 @@ func TestCore_OrphansOutliveTheirWork(t *testing.T) {
 	}
 }
 
-// TestCore_OrphansSurviveACrashWithinTheDeletion: the next agent finds the record
-// and knows nothing of the work until the deletion comes again.
+// TestCore_OrphansSurviveACrashWithinTheDeletion: the next agent finds the record, and does not know the work
+// until the deletion arrives again.
 func TestCore_OrphansSurviveACrashWithinTheDeletion(t *testing.T) {
 	for dies := 1; dies < 12; dies++ {
 		r := newRig(t)
@@ -295,7 +295,7 @@ func TestCore_DriftIsRepaired(t *testing.T) {
 	r.settle(time.Second)
 	r.expectRequests("get configmaps default/web", "update configmaps default/web")
 	if r.configMap("web").Object["data"].(map[string]any)["k"] != "1" {
-		t.Fatal("the change of somebody else stayed")
+		t.Fatal("the change of another client stayed")
 	}
 	r.f.Edit(r.ref("Deployment", "web"), func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["replicas"] = int64(7) })
 	r.settle(time.Second)
@@ -414,7 +414,7 @@ func TestCore_OneBadManifestBlocksNoOther(t *testing.T) {
 	r.expectManifest("w-1", 3, manifestApplied, resourceThere, noFeedback)
 }
 
-// The definition of a kind goes between the question for the kind and the one for the object.
+// The definition of a kind is removed between the lookup of the kind and the read of the object.
 func TestCore_ResourceIsNotServedAnyMore(t *testing.T) {
 	rope := func(version int64) *workv1.ManifestWork {
 		return hubWork("w-1", "web", version, fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"},"spec":{"length":%d}}`, version))
@@ -502,7 +502,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 	// One of another agent is not ours.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	r.f.Edit(appliedwork.Ref(appliedwork.Name(testHubHash, "other")), func(o *unstructured.Unstructured) {
-		o.Object["spec"].(map[string]any)["agentID"] = "somebody"
+		o.Object["spec"].(map[string]any)["agentID"] = "another-agent"
 	})
 	r.restart()
 	r.f.Remove(appliedwork.Ref(appliedwork.Name(testHubHash, "other")))
@@ -540,9 +540,8 @@ func TestCore_WorkThatCannotBeRecorded(t *testing.T) {
 }
 
 func TestCore_CrashBetweenTheSteps(t *testing.T) {
-	// The agent dies at every request it makes, one after the other; the next
-	// agent gets either another version of the work or its deletion, and nothing
-	// may be left behind.
+	// The agent dies at every request it makes, one after the other. The next agent gets either another version of
+	// the work or its deletion. Nothing may be left behind.
 	for _, end := range []string{"deleted", "changed"} {
 		for dies := 1; dies < 40; dies++ {
 			r := newRig(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Objects that cannot be watched are read from time to time: few of them at the
-// status sync interval, many at a bounded rate, and each of them still.
+// Objects that cannot be watched are read periodically: few of them at the status sync interval, many at a
+// bounded rate. All of them are read.
 func TestCore_ReadsOfWhatCannotBeWatchedAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		works, perWork int
@@ -56,8 +56,7 @@ func TestCore_ReadsOfWhatCannotBeWatchedAreBounded(t *testing.T) {
 	}
 }
 
-// A hub that takes no status keeps nothing from being recorded, and so nothing
-// from being removed.
+// If the hub rejects every status, objects are recorded and removed nevertheless.
 func TestCore_HubThatTakesNoStatus(t *testing.T) {
 	r := newRig(t)
 	r.refuse = func(codec.Event) error { return errAway }

@@ -17,10 +17,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// reportDeletion reports how the objects of a deleted work are while it waits for
-// them, so that whoever waits on the hub sees which are still there, and what
-// holds them if the work asks for that. No object is read twice in a reconciliation, and
-// one that has gone is not looked for again.
+// reportDeletion reports the objects of a deleted work while it waits for them. The hub then shows which
+// objects are left, and what keeps them if the work requests that. A reconciliation reads no object twice, and
+// does not look again for an object that is gone.
 func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) error {
 	last := r.previous(w)
 	if w.Spec == nil {
@@ -40,7 +39,7 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 		reported = append(reported, r.reportedStatus(ctx, i, res))
 	}
 	r.rights.noteRefusals(nil)
-	if r.record != nil { // also what is not to be removed may change
+	if r.record != nil { // objects that stay may change too
 		present[appliedwork.Ref(r.key)] = drift.Unknown
 		for _, e := range r.record.Entries() {
 			present[appliedwork.RefOf(e)] = drift.Unknown
@@ -48,12 +47,12 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 		r.config.Tracker.Track(r.key, present)
 	}
 	r.mu.Lock()
-	r.looks.note(r.now) // an object that changes all the time is not read all the time
+	r.looks.note(r.now) // an object that changes all the time is read at a limited rate
 	r.mu.Unlock()
 	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, reported, r.now), r.recorder.waitsFor(last)))
 }
 
-// deletionStatus is how the object of one manifest is.
+// deletionStatus returns the state of the object of one manifest.
 func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
 	res := apply.Result{Manifest: m, Action: apply.Refuse, Presence: conditions.Unidentified}
 	if res.ReadErr = m.Forbidden(); res.ReadErr != nil {
@@ -62,7 +61,7 @@ func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, l
 	}
 	before := reportedOf(last, m.Meta)
 	if before != nil {
-		res.Meta = before.ResourceMeta // its kind may have gone, and with it the name of the resource
+		res.Meta = before.ResourceMeta // the kind may be gone, and with it the name of the resource
 	}
 	live, seen := r.recorder.seen[res.ID()]
 	switch {
@@ -80,13 +79,13 @@ func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, l
 	}
 	if res.Err = nil; res.Live != nil && m.Resolved && observed(m.Config) {
 		if res.Err = r.config.Guard.Object(ctx, m.ID(), res.Live); res.Err == nil {
-			res.Err = r.rights.permitted(ctx, m, true) // it is only told of; see hides
+			res.Err = r.rights.permitted(ctx, m, true) // it is only reported; see hides
 		}
 	}
 	return res
 }
 
-// readDeletion reads the object of a manifest that nobody read in this reconciliation.
+// readDeletion reads the object of a manifest unless this reconciliation has read it.
 func readDeletion(ctx context.Context, c kubeclient.Client, res *apply.Result) {
 	live, err := c.Get(ctx, res.Ref)
 	switch {
@@ -99,8 +98,7 @@ func readDeletion(ctx context.Context, c kubeclient.Client, res *apply.Result) {
 	}
 }
 
-// reportedOf returns what a status says of a manifest with a known resource; nil if
-// it says nothing.
+// reportedOf returns the manifest condition of a status for a known resource; nil if there is none.
 func reportedOf(s workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
 	for i, e := range s.ResourceStatus.Manifests {
 		meta := e.ResourceMeta
@@ -114,7 +112,7 @@ func reportedOf(s workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *wor
 	return nil
 }
 
-// wasGone reports whether the object of a manifest was found to be gone.
+// wasGone reports whether the object of a manifest was found absent.
 func wasGone(e workv1.ManifestCondition) bool {
 	c := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestAvailable)
 	return c != nil && c.Reason == conditions.ReasonResourceNotAvailable

@@ -29,8 +29,7 @@ func available(n, of int) string {
 	return fmt.Sprintf("Available=False/ResourcesNotAvailable: %d of %d resources are not available", n, of)
 }
 
-// Whoever waits for a deletion sees which objects are there, and the values that
-// say why.
+// An operator that waits for a deletion sees which objects are left, and the values that show why.
 func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("free", "1"), deployment("held", "1"), configMap("orphan", "1"))
@@ -62,7 +61,7 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r.settle(time.Second)
 	r.expectValues("w-1", 1, "Replicas=1")
 	r.expectStatus("w-1", workApplied, available(1, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
-	r.f.Remove(r.ref("ConfigMap", "orphan")) // nobody repairs it any more
+	r.f.Remove(r.ref("ConfigMap", "orphan")) // it is no longer repaired
 	r.settle(time.Second)
 	r.expectStatus("w-1", workApplied, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
 	r.expectManifest("w-1", 2, manifestApplied, resourceNotThere, noFeedback)
@@ -84,7 +83,7 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r.expectManifest("w-1", 1, manifestApplied, "Available=Unknown/FetchingResourceFailed: Failed to fetch resource: away", "Down=True/ConditionRuleEvaluated: Manifest is Down", synced)
 	r.f.Refuse = nil
 
-	// An agent that is started anew meanwhile knows the work from its deletion.
+	// An agent that restarts in the meantime knows the work from its deletion.
 	r.restart()
 	r.delete(w)
 	r.expectStatus("w-1", workDeleting, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down")
@@ -97,7 +96,7 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	}
 }
 
-// An object that changes all the time while its work waits for it.
+// An object changes all the time while its work waits for its removal.
 func TestCore_DeletionDoesNotReadAllTheTime(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, deployment("held", "1"))
@@ -120,7 +119,7 @@ func TestCore_DeletionDoesNotReadAllTheTime(t *testing.T) {
 	}
 }
 
-// A kind that is gone was known once: the status still says which object it was.
+// The kind is gone but was known once: the status still identifies the object.
 func TestCore_StatusWhileADeletionOutlivesAKind(t *testing.T) {
 	r := newRig(t)
 	r.f.Put(ropeDefinition())
@@ -137,7 +136,7 @@ func TestCore_StatusWhileADeletionOutlivesAKind(t *testing.T) {
 	r.expectStatus("w-1", workApplied, available(1, 2), workDeleting)
 }
 
-// What an executor may not read is not told while its work is deleted either.
+// Objects that an executor may not read are also not reported while its work is deleted.
 func TestCore_StatusWhileADeletionWaitsHidesWhatMayNotBeRead(t *testing.T) {
 	for _, verbs := range []string{everyVerb, "create update patch delete"} {
 		r, _ := newExecutorRig(t, false)

@@ -1,26 +1,24 @@
-// Package agent brings the works of one cluster onto it, keeps them there, and
-// reports how they are.
+// Package agent applies the works of one cluster, keeps their objects as wanted, and reports their status.
 //
-// An [Agent] is the program: it subscribes to its cluster's works, runs workers
-// and watches, and publishes statuses. What it decides is in [Core], which has
-// no goroutine, clock or connection of its own: events go in with
-// [Core.Handle], [Core.Reconcile] brings one work in line with the cluster,
-// [Core.NextReport] gives out statuses. A simulation drives the same Core one
-// step at a time.
+// An [Agent] is the program. It subscribes to the works of its cluster, runs workers and watches, and publishes
+// statuses. Its decisions are in [Core], which has no goroutine, clock or connection of its own. [Core.Handle]
+// takes events, [Core.Reconcile] brings one work in line with the cluster, and [Core.NextReport] returns
+// statuses. A simulation drives the same Core step by step.
 //
-// A Core has parts, each with what it knows and a file of its own: works (what is wanted,
-// and what is reported of it), link (the subscription), keeper (what is to be done on disk),
-// strays (AppliedManifestWorks that no work claims) and roles. One mutex guards them all but
-// the roles. A reconciliation is given the parts that it needs.
+// A Core has parts, each with its own state and file:
+//   - works: the desired and the reported state;
+//   - subscriptionState: the subscription;
+//   - persister: writes to disk;
+//   - orphans: AppliedManifestWorks without a work;
+//   - roleState: role changes.
 //
-// What is wanted is on a [Journal] before it is acted upon, together with how far
-// the agent is in the broker's history; checkpoints of the broker move that on
-// and compare what is held with what there is. What no work explains is removed
-// only on the proof of such a comparison.
+// One mutex guards all of them except roleState. A reconciliation gets the parts that it needs.
 //
-// The parts below: package desired holds what is wanted, journal keeps it over
-// restarts, apply brings objects onto the cluster, inventory records them in
-// AppliedManifestWorks and removes them, conditions builds the status, report is
-// the outbox, drift notices changes by others, and cluster is the cluster
-// itself.
+// The desired state is written to a [Journal] before it is acted upon, together with the cursor in the broker's
+// history. Checkpoints of the broker move the cursor and compare the held works with the broker's records.
+// Orphans are removed only after such a comparison proved them.
+//
+// The packages below: desired holds the desired state and journal stores it across restarts. apply writes
+// objects to the cluster. appliedwork records them in AppliedManifestWorks and removes them. conditions builds
+// the status, outbox sends it, drift notices changes by others, and kubeclient accesses the cluster.
 package agent

@@ -15,24 +15,22 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// A work is on the journal as the spec event that it was received as, with the
-// revision (none behind a stock broker) and the tag that it had. Where the spec cannot be used, or a deletion
-// came without one, the data is that of the spec in force. These attributes are
-// on disk only.
+// The journal stores a work as the received spec event, with its tag and its revision. Behind an OCM broker a
+// work has no revision. If the spec is unusable, or a deletion came without one, the data is the spec in force.
+// These attributes exist on disk only.
 const (
-	entryName       = "hawsername"            // under which the work goes
+	entryName       = "hawsername"            // name of the work
 	entryProblem    = "hawserproblem"         // why the latest spec cannot be used
-	entryGeneration = "hawserforcegeneration" // of the spec in force, absent when there is none
-	entryTag        = "hawserforcetag"        // of the same
+	entryGeneration = "hawserforcegeneration" // of the spec in force, absent if there is none
+	entryTag        = "hawserforcetag"        // of the spec in force
 	entryID         = "entry"                 // id of such events
-	entryUID        = "entry"                 // uid for an encoder that wants one
+	entryUID        = "entry"                 // uid for an encoder that requires one
 
-	// noRevision is what former releases wrote as the revision of a work that had
-	// none. No event has it.
+	// noRevision is what former releases wrote as the revision of a work without one. No event has it.
 	noRevision = "0"
 )
 
-// encodeEntry returns the journal's event of a work.
+// encodeEntry returns the journal event of a work.
 func encodeEntry(w *desired.Work, now time.Time) (codec.Event, error) {
 	work := workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: w.Name, Namespace: w.Cluster, UID: entryUID}}
 	p := manifestwork.SpecParams{ID: entryID, Now: now, Source: w.Source, Action: codec.UpdateRequest}
@@ -69,8 +67,7 @@ func encodeEntry(w *desired.Work, now time.Time) (codec.Event, error) {
 	return e, nil
 }
 
-// decodeEntry is the reverse of encodeEntry, on this cluster. The error says that the
-// entry is of no use.
+// decodeEntry is the inverse of encodeEntry, for this cluster. The error means that the entry is unusable.
 func decodeEntry(e codec.Event, cluster string) (*desired.Work, error) {
 	if e.Extensions()[codec.ExtRevision] == noRevision {
 		e = e.Clone()
@@ -97,12 +94,12 @@ func decodeEntry(e codec.Event, cluster string) (*desired.Work, error) {
 	}
 	if generation == "" {
 		if w.Problem == "" && !w.Deleting {
-			return nil, errors.New("a work with neither a spec nor what is wrong with it")
+			return nil, errors.New("a work with neither a spec nor an error")
 		}
 		return w, nil
 	}
 	if !spec.HasData {
-		return nil, errors.New("the spec is not in it")
+		return nil, errors.New("the spec is missing")
 	}
 	w.Labels, w.Spec = spec.Work.Labels, &spec.Work.Spec
 	if w.SpecGeneration, err = strconv.ParseInt(generation, 10, 64); err != nil {

@@ -36,7 +36,7 @@ func onDisk(t testing.TB, w *desired.Work) *desired.Work {
 	return got
 }
 
-// Whatever is held can be written, and is the same when it is read.
+// Every held work can be encoded, and decodes to the same work.
 func TestEntry_IsTheWork(t *testing.T) {
 	r := &rig{t: t, now: entryTime}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -49,10 +49,10 @@ func TestEntry_IsTheWork(t *testing.T) {
 			}
 			w := hubWork("w-1", rapid.SampledFrom([]string{"web", "other"}).Draw(rt, "name"), int64(n), manifests...)
 			action := rapid.SampledFrom([]codec.Action{codec.UpdateRequest, codec.UpdateRequest, codec.DeleteRequest}).Draw(rt, "action")
-			what := rapid.SampledFrom([]string{"", "", "of a stock broker", "no data", "bad metadata", "no metadata", "unversioned", "tracing"}).Draw(rt, "what")
+			what := rapid.SampledFrom([]string{"", "", "of an OCM broker", "no data", "bad metadata", "no metadata", "unversioned", "tracing"}).Draw(rt, "what")
 			e := r.event(w, action, func(e *codec.Event) {
 				switch what {
-				case "of a stock broker":
+				case "of an OCM broker":
 					e.SetExtension(codec.ExtRevision, nil)
 				case "no data":
 					e.DataEncoded = nil
@@ -87,8 +87,8 @@ func TestEntry_IsTheWork(t *testing.T) {
 	})
 }
 
-// A stock broker gives no revisions. Former releases wrote "0" then, which is no
-// revision, and what they wrote counts like what is written now.
+// An OCM broker assigns no revisions. Former releases wrote "0" then, which is no revision. Their entries are
+// read like those of this release.
 func TestEntry_WithoutRevision(t *testing.T) {
 	r := &rig{t: t, now: entryTime}
 	for _, action := range []codec.Action{codec.UpdateRequest, codec.DeleteRequest} {
@@ -152,8 +152,7 @@ func TestEntry_OfNoUse(t *testing.T) {
 	}
 }
 
-// What is read from a disk is never more than an error, and what can be read can
-// be written.
+// Any entry from disk decodes or gives an error. A decoded entry can be encoded again.
 func FuzzDecodeEntry(f *testing.F) {
 	r := &rig{now: entryTime}
 	for _, w := range []*desired.Work{

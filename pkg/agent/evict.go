@@ -7,18 +7,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// An AppliedManifestWork of this agent that no work explains any more is
-// evicted: after a grace period it is removed, and its objects with it. That
-// nobody explains it is no evidence by itself. It takes the broker's word that
-// exactly what it has is held, the word of the owner that the broker has
-// everything, and a state directory that works; and all that once more at the
-// end of the grace period.
+// An AppliedManifestWork of this agent without a work is evicted: after a grace period it is removed with its
+// objects. A missing work alone proves nothing. Eviction also needs this evidence, at the begin and at the end
+// of the grace period:
+//   - the broker confirms that the agent holds exactly its works;
+//   - the owner confirms that the broker has all works;
+//   - the state directory works.
 
-// evictionOff is the grace period that means never, as in OCM.
+// evictionOff is the grace period that disables eviction, as in OCM.
 const evictionOff = 100 * 365 * 24 * time.Hour
 
-// live applies a work, unless it is one that nobody explains and whose grace
-// period is over.
+// live applies a work, unless it is an orphan whose grace period is over.
 func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.Duration, err error) {
 	r.mu.Lock()
 	verified := r.orphans.isVerifiedOrphan(w)
@@ -37,14 +36,13 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 	}
 	if left == 0 {
 		if recorded && !r.record.Deleting() {
-			// Nobody knows afterwards what of it is to outlive the work; it may never
-			// have been applied as it is held.
+			// It is unknown afterwards which objects are to outlive the work. The held version may never have been applied.
 			if err := r.recorder.spare(ctx, staysAfter(w)); err != nil {
 				return 0, err
 			}
 		}
 		r.giveUp(ctx, w)
-		return firstSaveRetry, nil // its AppliedManifestWork is a stray then
+		return firstSaveRetry, nil // its AppliedManifestWork is an orphan then
 	}
 	next, err = r.applyWork(ctx, w)
 	if next == 0 || next > left {
@@ -53,7 +51,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 	return next, err
 }
 
-// giveUp forgets a work that nobody explains, if that is still so.
+// giveUp forgets an orphan work, if it still is one.
 func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
 	still := r.orphans.isVerifiedOrphan(w)
@@ -63,11 +61,11 @@ func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Unlock()
 	if still {
 		r.save(0)
-		r.log.InfoContext(ctx, "work that no source has any more is given up", "work", w.Name, "id", w.ResourceID, "source", w.Source)
+		r.log.InfoContext(ctx, "dropping a work that no source has any more", "work", w.Name, "id", w.ResourceID, "source", w.Source)
 	}
 }
 
-// stopEviction does that for a work that cannot be applied.
+// stopEviction stops the grace period of a work that cannot be applied.
 func (r *reconciliation) stopEviction(ctx context.Context, w *desired.Work) error {
 	r.mu.Lock()
 	running := r.orphans.graces[r.key]
@@ -81,7 +79,7 @@ func (r *reconciliation) stopEviction(ctx context.Context, w *desired.Work) erro
 	return r.recorder.keepWanted(ctx, w)
 }
 
-// examine looks at an AppliedManifestWork of this agent that no work claims.
+// examine reads an AppliedManifestWork of this agent that no work claims.
 func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)
@@ -96,7 +94,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 		return r.clearOldName(ctx, o.WorkID)
 	case now.state == unowned:
 		if first {
-			r.log.WarnContext(ctx, "an AppliedManifestWork has no work and says no owner: nobody can say that it is not wanted any more, it stays until somebody deletes it, or an operator approves that")
+			r.log.WarnContext(ctx, "an AppliedManifestWork has no work and names no source, so it is never evicted: delete it, or let an operator approve its removal")
 		}
 		return r.resolveOrphan(ctx)
 	case now.state == unverified:

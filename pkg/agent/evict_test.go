@@ -51,7 +51,7 @@ func TestCore_EvictsOrphans(t *testing.T) {
 	r.core.config.Log = slog.New(slog.NewTextHandler(&log, nil))
 	r.settle(3 * time.Hour)
 	if r.evicting("web") {
-		t.Fatal("nobody has said anything")
+		t.Fatal("there is no evidence")
 	}
 	r.requests()
 	r.checkpoint(r.proof(nil, "hub"))
@@ -70,7 +70,7 @@ func TestCore_EvictsOrphans(t *testing.T) {
 	r.expectValue("a", "1")
 	r.settle(2 * time.Minute)
 	if r.value("a") != "" || r.record("web") != nil || r.value("b") != "1" {
-		t.Fatal("exactly what nobody wants is to go after an hour")
+		t.Fatal("exactly the verified orphan must be gone after an hour")
 	}
 	if r.core.Counts().Evicting != 0 || len(r.core.orphans.found) != 0 || len(r.core.states) != 1 {
 		t.Errorf("remembered: %v, %d states", r.core.orphans.found, len(r.core.states))
@@ -83,24 +83,24 @@ func TestCore_EvictsOrphans(t *testing.T) {
 func TestCore_EvictsNothingWithoutProof(t *testing.T) {
 	for name, change := range map[string]func(r *rig) (codec.Checkpoint, bool){
 		"its owner has not compared": func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil, "other"), false },
-		"nobody has compared":        func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil), false },
+		"no source has compared":     func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil), false },
 		"the owner has":              func(r *rig) (codec.Checkpoint, bool) { return r.proof(nil, "a", "hub"), true },
 		"something differs":          func(r *rig) (codec.Checkpoint, bool) { cp := r.proof(nil, "hub"); cp.Digest.Count++; return cp, false },
 		"more is under way":          func(r *rig) (codec.Checkpoint, bool) { cp := r.proof(nil, "hub"); cp.Digest = nil; return cp, false },
 		"it is another agent's":      changed(func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }),
-		"nobody knows whose it is":   changed(func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }),
+		"it names no owner":          changed(func(o *unstructured.Unstructured) { o.SetAnnotations(nil) }),
 		"the state directory fails": func(r *rig) (codec.Checkpoint, bool) {
 			r.journal.fail = func(string, string) error { return errFull }
 			r.checkpoint(r.proof(nil))
 			return r.proof(nil, "hub"), false
 		},
-		"a work is not in it":       func(r *rig) (codec.Checkpoint, bool) { r.breakJournal(); return r.proof(nil, "hub"), false },
-		"the broker is a stock one": func(r *rig) (codec.Checkpoint, bool) { r.subscribe(ocmAccepted); return r.proof(nil, "hub"), false },
+		"a work is not in it": func(r *rig) (codec.Checkpoint, bool) { r.breakJournal(); return r.proof(nil, "hub"), false },
+		"it is an OCM broker": func(r *rig) (codec.Checkpoint, bool) { r.subscribe(ocmAccepted); return r.proof(nil, "hub"), false },
 		"eviction is switched off": func(r *rig) (codec.Checkpoint, bool) {
 			r.core.config.EvictionGracePeriod = evictionOff
 			return r.proof(nil, "hub"), false
 		},
-		"somebody holds its name meanwhile": func(r *rig) (codec.Checkpoint, bool) {
+		"another work has its name meanwhile": func(r *rig) (codec.Checkpoint, bool) {
 			r.core.Handle(r.t.Context(), r.event(hubWork("w-9", "web", 1), codec.CreateRequest, nil)) // unusable
 			return r.proof(nil, "hub"), false
 		},
@@ -221,7 +221,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 	}
 }
 
-// An agent that is started anew goes on where the last one was, and does not believe its clock at once.
+// A restarted agent continues the grace period of the last one, and does not trust its clock at once.
 func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
 	r := orphanRig(t, true)
 	r.checkpoint(r.proof(nil, "hub"))
@@ -271,7 +271,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	r.settle(30 * time.Minute)
 	r.expectValue("a", "1")
 
-	// Somebody brings it back, and takes it away again.
+	// The work is created again, and deleted again.
 	r.revision = 200
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	if r.evicting("web") {
@@ -304,13 +304,16 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	}
 }
 
-// t1 A work is applied.
-// t2 It becomes Orphan. The agent receives that while the cluster does not answer, so
-// it is not recorded there.
-// t3 The work is nobody's any more and given up before the cluster answers.
-// t4 The cluster answers, and what is recorded there is a stray.
-// Therefore its objects are let go before the work is given up: afterwards nobody
-// knows that they are to outlive it.
+// Scenario:
+//
+//	t1: a work is applied.
+//	t2: its delete option becomes Orphan; the agent receives that while the cluster does not answer, so it is
+//	not recorded there.
+//	t3: the work becomes a verified orphan and is given up before the cluster answers.
+//	t4: the cluster answers; its AppliedManifestWork is an orphan.
+//
+// Result: its objects are released before the work is given up. Afterwards it is unknown that they are to
+// outlive it.
 func TestCore_EvictionLeavesWhatIsToOutliveTheWork(t *testing.T) {
 	for name, held := range map[string]*workv1.DeleteOption{
 		"Orphan":     {PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan},
@@ -357,7 +360,7 @@ func TestCore_OrphansWithNothingOnTheCluster(t *testing.T) {
 			r.subscribe(accepted)
 			r.checkpoint(r.proof([]string{"w-1"}))
 			if r.core.set.Get("w-1") == nil {
-				t.Fatal("nobody said that it is not wanted")
+				t.Fatal("dropped without evidence that it is not wanted")
 			}
 			r.checkpoint(r.proof([]string{"w-1"}, "hub"))
 			r.settle(10 * time.Second)
@@ -402,8 +405,8 @@ func TestCore_EvictionThatIsSwitchedOff(t *testing.T) {
 	}
 }
 
-// An agent that was restarted between the two names of a work cleans up what is
-// left under the old one, without a grace period: the source said so.
+// An agent that restarts between the two names of a work removes the objects under the old one. There is no
+// grace period: the source has renamed the work.
 func TestCore_RenamedBeforeARestart(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -422,8 +425,8 @@ func TestCore_RenamedBeforeARestart(t *testing.T) {
 	}
 }
 
-// An AppliedManifestWork of the same agent and another hub identity is evicted;
-// what the present hub wants as well stays.
+// An AppliedManifestWork of the same agent with another hub identity is evicted. Objects that the present hub
+// also wants stay.
 func TestCore_RecordsOfAnotherHubIdentity(t *testing.T) {
 	r := newRig(t)
 	r.core.config.HubHash = appliedwork.HubHash("old.example.com")

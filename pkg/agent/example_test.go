@@ -18,8 +18,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// A program that has a cluster's credentials of its own runs an agent inside
-// itself.
+// A program with its own credentials for a cluster embeds an agent.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -50,12 +49,12 @@ func Example() {
 			applied = applied || c.Type == workv1.WorkApplied && c.Status == metav1.ConditionTrue
 		}
 	}
-	made := client.Look(client.Ref("v1", "ConfigMap", "default", "greeting"))
+	made := client.Look(client.Ref("v1", "ConfigMap", "default", "hello"))
 	fmt.Println(made.GetKind(), made.GetName(), made.Object["data"])
 	cancel()
 	fmt.Println("run:", <-done)
 	// Output:
-	// ConfigMap greeting map[text:hello]
+	// ConfigMap hello map[text:hello]
 	// run: <nil>
 }
 
@@ -81,13 +80,13 @@ func (o oneWork) Subscribe(ctx context.Context, _ transport.Peer, _ transport.Ra
 	}
 	e, err := manifestwork.EncodeSpec(&workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "greeting", Namespace: "cluster1", Generation: 1,
+			Name: "hello", Namespace: "cluster1", Generation: 1,
 			UID: "0d4ac0a4-5c1c-4f2b-9d8e-0f1e2d3c4b5a",
 		},
 		Spec: workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{
 			RawExtension: runtime.RawExtension{Raw: []byte(`{
 				"apiVersion": "v1", "kind": "ConfigMap",
-				"metadata": {"name": "greeting", "namespace": "default"},
+				"metadata": {"name": "hello", "namespace": "default"},
 				"data": {"text": "hello"}
 			}`)},
 		}}}},

@@ -12,9 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// A field that another manager sets again and again is removed three times, and
-// then left alone, with a condition that names it. Nothing is written for it from
-// then on but one try in an hour, and what is read has a bound.
+// A field that another manager keeps setting is removed three times. Then it is left alone, with a condition
+// that names it. From then on there is one write attempt per hour, and the reads are bounded.
 func TestCore_FieldOfAnotherManagerIsLeftAlone(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"default"},"spec":{"paused":true}}`)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A clock that is a year ahead for a moment, before or after a restart, ends no grace period.
+// A clock that is one year ahead for a moment, before or after a restart, ends no grace period.
 func TestGrace_CountsTheTimeThatHasPassed(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const year, day = 365 * 24 * time.Hour, 24 * time.Hour
@@ -28,7 +28,7 @@ func TestGrace_CountsTheTimeThatHasPassed(t *testing.T) {
 	}
 }
 
-// TestGrace_IsMeasured: what has passed is measured by the clock that nobody sets.
+// TestGrace_IsMeasured: the passed time is measured by the monotonic clock.
 func TestGrace_IsMeasured(t *testing.T) {
 	seen := time.Now()
 	g := grace{start: seen.Add(-time.Minute), seen: seen, before: time.Minute}

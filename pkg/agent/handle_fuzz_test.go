@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// FuzzHandle: whatever a broker sends, the agent goes on; and what it has
-// applied stays, but for a spec that can be read.
+// FuzzHandle: after any event from a broker the agent continues. Applied objects change only by a readable
+// spec.
 func FuzzHandle(f *testing.F) {
 	add := func(e codec.Event, err error) {
 		f.Helper()
@@ -49,7 +49,7 @@ func FuzzHandle(f *testing.F) {
 		if kind, err := codec.ParseEventType(e.Type()); (err != nil || kind.Subresource != codec.Spec || spec == nil) && r.value("a") != "1" {
 			t.Fatalf("ConfigMap a is %q after %v", r.value("a"), e)
 		}
-		// It still does what it is told.
+		// It still handles events.
 		r.revision = 1 << 40
 		r.apply(hubWork("w-9", "next", 1, configMap("next", "9")))
 		r.expectValue("next", "9")

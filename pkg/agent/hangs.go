@@ -16,16 +16,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A live work waits for objects to go, too: those that it has no more, and its own that somebody
-// deleted, which are made anew after. What keeps them is told after stuckAfter.
+// A live work also waits for objects to go: those that left its spec, and deleted objects of its manifests,
+// which are created again afterwards. The status shows what keeps them after stuckAfter.
 
-// hangs is what a live work waits for. The zero value is nothing.
+// hangs has the objects that a live work waits for. The zero value means none.
 type hangs struct {
-	// since is when the first look found objects that have to go, zero while there are none;
-	// why says what keeps them, "" if that is not known.
+	// since is when objects that have to go were first found, zero while there are none. why is what keeps them, ""
+	// if unknown.
 	since time.Time
 	why   string
-	// ending are the objects of manifests that somebody deleted.
+	// ending has the deleted objects of manifests.
 	ending map[kubeclient.Ref]ending
 }
 
@@ -35,8 +35,7 @@ type ending struct {
 	why   string
 }
 
-// noteRemoval takes what is left of the objects that have to go, as they were read, and why they
-// could not be removed.
+// noteRemoval records the remaining objects that have to go, as they were read, and the error of their removal.
 func (h *hangs) noteRemoval(remaining []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, err error, now time.Time) {
 	h.why = whatKeeps(remaining, seen, now)
 	switch {
@@ -51,7 +50,7 @@ func (h *hangs) noteRemoval(remaining []appliedwork.Entry, seen map[workv1.Resou
 	}
 }
 
-// noteEnding takes the results of the manifests. An object that was not read is as it was.
+// noteEnding records the results of the manifests. An object that was not read is unchanged.
 func (h *hangs) noteEnding(results []apply.Result, now time.Time) {
 	before := h.ending
 	h.ending = nil
@@ -75,15 +74,15 @@ func (h *hangs) noteEnding(results []apply.Result, now time.Time) {
 	}
 }
 
-// ends is why the object of a manifest is not there for good; nil if it is, or goes in time.
+// ends returns why the object of a manifest stays away; nil if it exists, or goes in time.
 func (h *hangs) ends(ref kubeclient.Ref, now time.Time) error {
 	if e, has := h.ending[ref]; has && e.why != "" && now.Sub(e.since) >= stuckAfter {
-		return errors.New("the object is being deleted, and made anew when it is gone: it " + e.why)
+		return errors.New("the object is being deleted and will be created again when it is gone: it " + e.why)
 	}
 	return nil
 }
 
-// report adds to the status of a live work what keeps the objects that have to go, once that takes long.
+// report adds to the status of a live work what keeps objects that have to go, if that takes long.
 func (h *hangs) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if w.Deleting || h.why == "" || now.Sub(h.since) < stuckAfter {
 		return status
@@ -91,7 +90,7 @@ func (h *hangs) report(w *desired.Work, status workv1.ManifestWorkStatus, now ti
 	return conditions.RemovalWaits(status, w.Generation, h.since, h.why)
 }
 
-// due is when to look again in order to tell, 0 if there is nothing to tell, or it was told.
+// due returns when to report next, 0 if there is nothing to report.
 func (h *hangs) due(now time.Time) (next time.Duration) {
 	if !h.since.IsZero() {
 		next = max(0, h.since.Add(stuckAfter).Sub(now))
@@ -102,13 +101,13 @@ func (h *hangs) due(now time.Time) (next time.Duration) {
 	return next
 }
 
-// awaitRecord waits for the objects of a record that somebody deleted, and says of the work what keeps them.
+// awaitRecord waits for the objects of a deleted record, and reports in the status of the work what keeps them.
 func awaitRecord(r *reconciliation, w *desired.Work) (time.Duration, error) {
 	if r.record != nil {
 		r.hangs.noteRemoval(r.record.Entries(), r.recorder.seen, nil, r.now)
 	}
 	next := sooner(r.hangs.due(r.now), r.removalWait())
-	if r.about != w.ResourceID { // there is no status that this could be added to
+	if r.about != w.ResourceID { // there is no status to add it to
 		return next, nil
 	}
 	return next, r.report(w, r.previous(w))

@@ -26,7 +26,7 @@ func (r *rig) release() {
 	r.settle(time.Second)
 }
 
-// query has somebody delete an object.
+// query deletes an object as another client.
 func (r *rig) query(ref ref) {
 	r.t.Helper()
 	if err := r.f.Delete(r.t.Context(), ref, r.f.Look(ref).GetUID()); err != nil {
@@ -76,7 +76,7 @@ func TestCore_PruningReportsWhatDeniesIt(t *testing.T) {
 	}
 }
 
-// Somebody deletes an object of a live work that has a finalizer.
+// Another client deletes an object of a live work that has a finalizer.
 func TestCore_DeletedObjectOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
@@ -85,7 +85,7 @@ func TestCore_DeletedObjectOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
 	r.settle(stuckAfter - time.Second)
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
 	r.settle(3 * time.Second)
-	failed := "Applied=False/AppliedManifestFailed: Failed to apply manifest: the object is being deleted, and made anew when it is gone: it " + heldText
+	failed := "Applied=False/AppliedManifestFailed: Failed to apply manifest: the object is being deleted and will be created again when it is gone: it " + heldText
 	r.expectManifest("w-1", 0, failed, resourceThere, noFeedback)
 	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
 	r.reconcile(r.core.keyOf("web")) // without news of the object
@@ -95,11 +95,11 @@ func TestCore_DeletedObjectOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable)
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
 	if o := r.configMap("a"); o == nil || o.GetDeletionTimestamp() != nil {
-		t.Error("the object is not made anew")
+		t.Error("the object is not created again")
 	}
 }
 
-// Somebody deletes the AppliedManifestWork of a live work, and an object has a finalizer.
+// Another client deletes the AppliedManifestWork of a live work, and an object has a finalizer.
 func TestCore_DeletedRecordOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))

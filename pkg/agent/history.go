@@ -13,27 +13,26 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A cluster whose etcd was restored from a backup has another history. What was read of it
-// before says nothing any more, and a uid with a generation, or with a resource version, may be
-// that of something else by now. So every object is read again. What was found to be right stays:
-// it names objects by uid and content.
+// A cluster whose etcd was restored from a backup has another history. Everything read of it before is invalid.
+// A uid with a generation or a resourceVersion may now belong to another state. So every object is read again.
+// The hashes of correct objects stay valid: they name objects by uid and content.
 
-// OwnWrite is an object that this process alone writes, beside the AppliedManifestWorks.
+// OwnWrite is an object that only this process writes, besides the AppliedManifestWorks.
 type OwnWrite interface {
-	// ReadBack looks whether the cluster has it as it was written last; if not,
-	// Agent.EndHistory is called before it returns.
+	// ReadBack checks whether the cluster has the object as it was last written. If not, Agent.EndHistory is called
+	// before it returns.
 	ReadBack(ctx context.Context) error
-	// Forget drops that, until it is written again.
+	// Forget drops the last write, until the next one.
 	Forget()
 }
 
-// EndHistory is told that the cluster has another history than before, and why that is known.
+// EndHistory handles a cluster with another history than before. reason is the evidence.
 func (a *Agent) EndHistory(reason string) {
 	present, _ := a.history.Present()
 	a.history.End(present, reason)
 }
 
-// readBack looks whether the cluster has what the agent wrote last.
+// readBack checks whether the cluster has the agent's last write.
 func (a *Agent) readBack(ctx context.Context) error {
 	present, _ := a.history.Present()
 	if a.config.Lease != nil {
@@ -48,7 +47,7 @@ func (a *Agent) readBack(ctx context.Context) error {
 	return err
 }
 
-// historyEnded forgets what was read of the former one.
+// historyEnded forgets everything read of the former history.
 func (a *Agent) historyEnded() {
 	if a.config.Lease != nil {
 		a.config.Lease.Forget()
@@ -59,8 +58,8 @@ func (a *Agent) historyEnded() {
 	a.core.AnotherHistory()
 }
 
-// AnotherHistory is told that the cluster has another history than before: all is reconciled
-// anew, and nothing that was read counts.
+// AnotherHistory handles a cluster with another history than before: all works are reconciled again, and
+// everything read before is forgotten.
 func (c *Core) AnotherHistory() {
 	c.lastRecord.forget("")
 	c.mu.Lock()
@@ -81,8 +80,8 @@ func (c *Core) AnotherHistory() {
 	}
 }
 
-// ReadBack reads the AppliedManifestWork that was written last. reason says why the cluster has
-// another history, "" if that does not show it.
+// ReadBack reads the AppliedManifestWork that was written last. reason is why the cluster has another history,
+// "" if the read does not show one.
 func (c *Core) ReadBack(ctx context.Context) (reason string, err error) {
 	name, after := c.lastRecord.wrote()
 	if name == "" {
@@ -101,7 +100,7 @@ func (c *Core) ReadBack(ctx context.Context) (reason string, err error) {
 	return "AppliedManifestWork " + name + " is not as it was written last", nil
 }
 
-// lastRecord knows how the AppliedManifestWork was left that was written last.
+// lastRecord has the state of the AppliedManifestWork that was written last.
 type lastRecord struct {
 	mu   sync.Mutex
 	name string
@@ -115,7 +114,7 @@ func writeOf(rec *appliedwork.Record) history.Write {
 	return history.Write{UID: rec.Metadata().GetUID(), ResourceVersion: rec.Metadata().GetResourceVersion()}
 }
 
-// note notes a write. One that lets the object go says nothing of what is there after it.
+// note records a write. A write that lets the object go is skipped: it gives no state for a later read.
 func (l *lastRecord) note(rec *appliedwork.Record) {
 	if rec.Deleting() && len(rec.Metadata().GetFinalizers()) == 0 {
 		return
@@ -125,8 +124,7 @@ func (l *lastRecord) note(rec *appliedwork.Record) {
 	l.name, l.last = rec.Metadata().GetName(), writeOf(rec)
 }
 
-// forget drops the last write, if it is of this name; "" is any. It is called before the object
-// may go.
+// forget drops the last write if it has this name; "" drops any. It is called before the object may go.
 func (l *lastRecord) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +139,7 @@ func (l *lastRecord) wrote() (name string, last history.Write) {
 	return l.name, l.last
 }
 
-// still reports whether a write is the last one: what was read later says nothing of it.
+// still reports whether a write is still the last one. If not, a later read proves nothing about it.
 func (l *lastRecord) still(w history.Write) bool {
 	_, last := l.wrote()
 	return last == w

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// silently changes the cluster without a word of the watches, as a restore of its etcd does.
+// silently changes the cluster without watch events, as a restore of its etcd does.
 func (r *rig) silently(change func()) {
 	reported := r.f.Changed
 	r.f.Changed = func(kubeclient.Ref, *unstructured.Unstructured) {}
@@ -24,8 +24,8 @@ func (r *rig) remove(ref kubeclient.Ref) {
 	r.f.Remove(ref)
 }
 
-// TestCore_AnotherHistory: what watches and earlier looks say counts no more, down to a state
-// that cannot be told from the one before by its metadata.
+// TestCore_AnotherHistory: after a restore, states seen by watches and earlier reads are dropped. This includes
+// a state whose metadata equals that of the previous one.
 func TestCore_AnotherHistory(t *testing.T) {
 	for name, restore := range map[string]func(r *rig){
 		"an object is older": func(r *rig) {
@@ -66,8 +66,8 @@ func TestCore_AnotherHistory(t *testing.T) {
 	}
 }
 
-// TestCore_ReadsItsOwnWriteBack: the AppliedManifestWork that was written last shows another
-// history, unless nothing is known of it.
+// TestCore_ReadsItsOwnWriteBack: the AppliedManifestWork that was written last reveals another history, unless
+// no last write is known.
 func TestCore_ReadsItsOwnWriteBack(t *testing.T) {
 	r := newRig(t)
 	shows := func(when string, want bool) {

@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// While the hub identity is refused, it is looked every refusedPoll whether
-	// somebody has handed it over, and every refusedDial whether the broker is
-	// another one by now.
+	// While the hub identity is refused, the agent checks every refusedPoll whether an operator has handed it over.
+	// Every refusedDial it checks whether the broker is another one.
 	refusedPoll = 10 * time.Second
 	refusedDial = 5 * time.Minute
 	// admitWithin bounds the wait for the cluster's answer.
 	admitWithin = 30 * time.Second
 )
 
-// identityGuardDialer keeps events of a broker away that may not use the hub identity. It
-// stands between the session and its Dialer: while the identity is refused, the
-// broker is not asked for another subscription every few seconds.
+// identityGuardDialer keeps events away from a broker that may not use the hub identity. It is between the
+// session and its Dialer. While the identity is refused, it waits instead of subscribing again every few
+// seconds.
 type identityGuardDialer struct {
 	transport.Dialer
 	admit    func(context.Context, transport.Accepted) error
@@ -35,7 +34,7 @@ type identityGuardDialer struct {
 	// refusal is why the broker of last may not use the identity; nil if it may.
 	refusal error
 	last    transport.Accepted
-	// admitted: last may, or might before the cluster stopped answering.
+	// admitted: the broker of last may use the identity, or might before the cluster stopped answering.
 	admitted bool
 }
 
@@ -68,14 +67,14 @@ func (g *identityGuardDialer) pass(ctx context.Context, a transport.Accepted) er
 		}
 		g.last, g.admitted, g.refusal = a, false, err
 	case g.admitted && a.StoreID == g.last.StoreID && slices.Equal(a.Roots, g.last.Roots):
-		// The cluster does not answer, and nothing has changed since it did.
-		g.log.WarnContext(ctx, "it cannot be looked up whether the hub identity may still be used", "hub_identity", g.identity, "error", err)
+		// The cluster does not answer, but the broker is the one that was admitted last.
+		g.log.WarnContext(ctx, "cannot check whether the hub identity may still be used", "hub_identity", g.identity, "error", err)
 		return nil
 	}
 	return err
 }
 
-// Dial implements transport.Dialer. While the identity is refused it waits.
+// Dial implements transport.Dialer. It waits while the identity is refused.
 func (g *identityGuardDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	for waited := time.Duration(0); g.err() != nil && waited < refusedDial; waited += refusedPoll {
 		if err := jittered(ctx, refusedPoll); err != nil {
@@ -85,7 +84,7 @@ func (g *identityGuardDialer) Dial(ctx context.Context) (transport.Conn, error) 
 		last := g.last
 		g.mu.Unlock()
 		if err := g.pass(ctx, last); err != nil {
-			continue // it was logged if it is news
+			continue // a new error was logged
 		}
 	}
 	return g.Dialer.Dial(ctx)

@@ -19,8 +19,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// A broker that may not use the hub identity is given nothing and obeyed in
-// nothing, until somebody hands the identity over.
+// The agent ignores all events of a broker that may not use the hub identity, until an operator hands the
+// identity over.
 func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 	var refuse atomic.Bool
 	refuse.Store(true)
@@ -46,7 +46,7 @@ func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
 			t.Errorf("the broker was asked %d times in a minute", n)
 		}
 		if _, requests := r.b.statuses(); requests != 0 {
-			t.Errorf("it was told %d things", requests)
+			t.Errorf("it received %d events", requests)
 		}
 		refuse.Store(false)
 		r.after(time.Minute)
@@ -86,8 +86,7 @@ func TestGate_AnswerCountsWhileClusterIsAway(t *testing.T) {
 	}
 }
 
-// AppliedManifestWorks of other hubs are counted while they have objects that a
-// work of this one has.
+// AppliedManifestWorks of other hubs are counted while they share objects with a work of this hub.
 func TestCore_CountsObjectsSharedWithOtherHubs(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))

@@ -20,53 +20,53 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// A work can bring what refuses the agent's own writes: a webhook on everything with no service
-// behind it, a policy that denies AppliedManifestWorks. The way back, which is the correction of
-// that manifest, its end, or the deletion of the work, needs no write of the record. See
+// A work can contain an object that rejects the agent's own writes. Examples are a webhook on all objects
+// without a service, and a policy that denies AppliedManifestWorks. The repair is the correction or removal of
+// that manifest, or the deletion of the work. It needs no write of the record. See
 // docs/adr/021-the-way-back.md.
 
-// stuckAfter is how long the record may fail before works say so. A refusal is told at once.
+// stuckAfter is the time for which writes of the record may fail before works report it. A refusal is reported
+// at once.
 const stuckAfter = 10 * time.Second
 
-// lockout is what is remembered of failures of a key's record, and of dry runs of the agent's
-// own writes.
+// lockout is the state of failures of a key's record, and of dry runs of the agent's own writes.
 type lockout struct {
-	// since is when the record failed first, in a row; told is what works say of it.
+	// since is when the current row of failures of the record began. reported is the error that works report.
 	since    time.Time
 	reported error
-	// tries counts the dry runs since an admission configuration was written, next is when
-	// the next one is due, refused is what the last one was refused with.
+	// tries counts the dry runs since the last write of an admission configuration. next is when the next one is
+	// due. refused is the refusal of the last one.
 	tries   int
 	next    time.Time
 	refused error
 }
 
-// trialWaits are the times from the write of an admission configuration until dry runs: a server
-// takes a moment until such an object counts, and each server of a cluster takes its own.
+// trialWaits are the times from the write of an admission configuration until its dry runs. A server applies
+// such an object after a moment, and the servers of a cluster apply it at different times.
 var trialWaits = []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}
 
-// withheldError says that a manifest was not applied because it could not be recorded first.
+// withheldError means that a manifest was not applied because it could not be recorded first.
 type withheldError struct{ error }
 
 func (e withheldError) Unwrap() error { return e.error }
 
-// errLimited is why an agent without its Lease does little.
+// errLimited is the reason why an agent without its Lease does little.
 var errLimited = errors.New("admission keeps the agent from its leader lease, and until it has that it only corrects and deletes admission configurations")
 
-// hindrance knows in one reconciliation what keeps the agent from its own writes.
+// hindrance tracks, for one reconciliation, what rejects the agent's own writes.
 type hindrance struct {
 	*works
 	*tools
 	*keyState
 	reconcileInput
-	// unrecorded is why nothing that needs a new entry is made, withholds the same, explained;
-	// narrow says that only admission configurations are corrected and removed then. failed is
-	// the last failure of the record, or of a removal.
+	// unrecorded is the error that blocks new entries of the record; nothing that needs one is created. withholds
+	// is the same error with an explanation. narrow: only admission configurations are corrected and removed.
+	// failed is the last failure of the record or of a removal.
 	unrecorded, withholds, failed error
 	narrow                        bool
 }
 
-// over ends a reconciliation: without a failure there is nothing to tell any more.
+// over ends a reconciliation. Without a failure nothing is reported any more.
 func (h *hindrance) over() {
 	if h.failed == nil {
 		h.lockout.since, h.lockout.reported = time.Time{}, nil
@@ -74,8 +74,8 @@ func (h *hindrance) over() {
 	h.noteStuck(h.key, h.lockout.reported != nil)
 }
 
-// halted takes note that the record could not be read or written, or that its objects could not
-// be removed, and reports whether that is more than a passing trouble.
+// halted records that the record could not be read or written, or its objects could not be removed. It reports
+// whether the failure must be reported: it is a refusal, needs a change, or has lasted for stuckAfter.
 func (h *hindrance) halted(err error) bool {
 	if h.failed = err; h.lockout.since.IsZero() {
 		h.lockout.since = h.now
@@ -88,12 +88,12 @@ func (h *hindrance) halted(err error) bool {
 	return true
 }
 
-// goesOn reports whether a work goes on although its record could not be written: the record is
-// there, and the agent does all that needs no new entry. Where the record still is that of a former work of
-// the name, only admission configurations are corrected and removed.
+// goesOn reports whether a work is applied although its record could not be written. The record must exist; the
+// agent then does everything that needs no new entry. If the record belongs to a former work of the name, only
+// admission configurations are corrected and removed.
 //
-// After a crash the same is done again: the spec is on the journal, or comes again, and each
-// object was on the list before.
+// A crash repeats this safely: the spec is in the journal, or is sent again, and each object was in the record
+// before.
 func (h *hindrance) goesOn(ctx context.Context, w *desired.Work, err error) bool {
 	if !h.halted(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false
@@ -107,8 +107,8 @@ func (h *hindrance) goesOn(ctx context.Context, w *desired.Work, err error) bool
 	return true
 }
 
-// intend records what may come into existence. Where that cannot be recorded it is withheld, and
-// admission configurations are first: they may be the reason.
+// intend records the objects that may be created. If that fails, they are withheld, and admission
+// configurations are moved to the front: they may be the cause.
 func (h *hindrance) intend(ctx context.Context, steps []apply.Step, order []int) error {
 	if h.unrecorded == nil {
 		rec, err := h.store.SetEntries(ctx, h.record, appliedwork.Intend(h.record.Entries(), steps))
@@ -117,7 +117,7 @@ func (h *hindrance) intend(ctx context.Context, steps []apply.Step, order []int)
 			return nil
 		}
 		if !h.halted(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return fmt.Errorf("record what is about to be made: %w", err)
+			return fmt.Errorf("record the objects to create: %w", err)
 		}
 		h.unrecorded = err
 	}
@@ -136,8 +136,8 @@ func (h *hindrance) intend(ctx context.Context, steps []apply.Step, order []int)
 	return nil
 }
 
-// noteStuck notes whether works of a key say that their record fails. The first that no longer
-// does wakes the others: the cause has likely passed.
+// noteStuck records whether works of a key report a failing record. The first key that recovers wakes the
+// others, because the cause has probably ended.
 func (h *hindrance) noteStuck(key string, stuck bool) {
 	switch {
 	case stuck:
@@ -150,21 +150,21 @@ func (h *hindrance) noteStuck(key string, stuck bool) {
 	}
 }
 
-// withheld returns the result of a step that is not taken because it cannot be recorded.
+// withheld returns the result of a step that is withheld because it cannot be recorded.
 func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 	narrow := h.narrow && s.Action != apply.Unchanged && s.Action != apply.Refuse && (s.Action != apply.Update || !appliedwork.Admission(s.ID()))
 	if h.unrecorded == nil || !narrow && !appliedwork.Unrecorded(h.record.Entries(), s) {
 		return res, false
 	}
 	if h.withholds == nil {
-		h.withholds = withheldError{h.why(h.unrecorded)} // which looks through all works
+		h.withholds = withheldError{h.why(h.unrecorded)} // this searches all works
 	}
 	res = s.SkippedResult()
 	res.Action, res.Err = apply.Refuse, h.withholds
 	return res, true
 }
 
-// stale are the entries that the work no longer has.
+// stale returns the entries that the work no longer has.
 func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []appliedwork.Entry {
 	entries := h.record.Entries()
 	stale := append(appliedwork.Stale(entries, manifests), appliedwork.Forfeit(entries, results)...)
@@ -173,7 +173,7 @@ func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []
 	})
 }
 
-// why says that a work cannot be recorded, and which work brought what refuses that.
+// why explains that a work cannot be recorded, and names the work whose object rejects it.
 func (h *hindrance) why(err error) error {
 	if errors.Is(err, errLimited) {
 		return fmt.Errorf("%w%s", err, h.origin(err))
@@ -181,7 +181,7 @@ func (h *hindrance) why(err error) error {
 	return explained(fmt.Errorf("it cannot be recorded in AppliedManifestWork %s: %w%s", h.key, err, h.origin(err)))
 }
 
-// origin says which work brought what refused a write, as the end of a sentence.
+// origin names the work that contains the rejecting object, as the end of a sentence.
 func (h *hindrance) origin(err error) string {
 	by, refused := admission.Of(err)
 	if !refused {
@@ -192,16 +192,16 @@ func (h *hindrance) origin(err error) string {
 	found := ""
 	h.set.Each(func(work *desired.Work, _ bool) {
 		if found == "" && len(brings(work, by)) > 0 {
-			found = fmt.Sprintf(" (%s comes of work %q: correct or delete that work)", by, work.Name)
+			found = fmt.Sprintf(" (%s comes from work %q: correct or delete that work)", by, work.Name)
 		}
 	})
 	if found == "" {
-		return fmt.Sprintf(" (no work of this hub has %s: correct or delete its configuration on the cluster, or put the configuration, corrected, into a work that is there already)", by)
+		return fmt.Sprintf(" (no work of this hub has %s: correct or delete it on the cluster, or add its corrected configuration to an existing work)", by)
 	}
 	return found
 }
 
-// brings returns the places of the manifests that have what refuses.
+// brings returns the indexes of the manifests that contain the rejecting configuration.
 func brings(w *desired.Work, by admission.Refusal) (places []int) {
 	if w.Spec == nil {
 		return nil
@@ -214,7 +214,7 @@ func brings(w *desired.Work, by admission.Refusal) (places []int) {
 	return places
 }
 
-// configures reports whether a manifest is of a webhook, a policy, or the binding of a policy.
+// configures reports whether a manifest is the webhook, the policy or the policy binding that refused a write.
 func configures(manifest []byte, by admission.Refusal) bool {
 	var m struct {
 		Metadata struct{ Name string }
@@ -230,7 +230,7 @@ func configures(manifest []byte, by admission.Refusal) bool {
 	return slices.ContainsFunc(m.Webhooks, func(w struct{ Name string }) bool { return w.Name == by.Webhook })
 }
 
-// setReason has the manifests of a work that brought what refuses the agent's writes say so.
+// setReason adds the reason to the manifests that contain the configuration that rejects the agent's writes.
 func (h *hindrance) setReason(w *desired.Work, reported []conditions.Manifest) {
 	for _, err := range []error{h.lockout.refused, h.failed} {
 		by, refused := admission.Of(err)
@@ -239,15 +239,14 @@ func (h *hindrance) setReason(w *desired.Work, reported []conditions.Manifest) {
 		}
 		for _, i := range brings(w, by) {
 			if i < len(reported) && reported[i].ApplyErr == nil {
-				reported[i].ApplyErr = &conditions.CutOffError{Err: fmt.Errorf("%s of this manifest refuses what the agent itself writes, which keeps it from applying works: %w", by, err)}
+				reported[i].ApplyErr = &conditions.CutOffError{Err: fmt.Errorf("%s of this manifest rejects the agent's own writes, so that it cannot apply works: %w", by, err)}
 				reported[i].ApplySkipped = false
 			}
 		}
 	}
 }
 
-// reportFailed says in the status of a work that its record fails, if that lasts and no manifest
-// says so.
+// reportFailed adds to the status of a work that its record fails, if that lasts and no manifest reports it.
 func (h *hindrance) reportFailed(w *desired.Work, status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
 	if h.failed == nil || h.lockout.reported == nil || apimeta.IsStatusConditionFalse(status.Conditions, workv1.WorkApplied) {
 		return status
@@ -255,8 +254,8 @@ func (h *hindrance) reportFailed(w *desired.Work, status workv1.ManifestWorkStat
 	return conditions.Rejected(status, w.SpecGeneration, h.why(h.failed).Error(), h.now)
 }
 
-// blocked reports a work that cannot be applied because it cannot be recorded, if that is more
-// than a passing trouble.
+// blocked reports a work that cannot be applied because it cannot be recorded, unless halted regards the
+// failure as temporary.
 func blocked(r *reconciliation, w *desired.Work, manifests []apply.Manifest, err error) error {
 	if !r.hindrance.halted(err) {
 		return nil
@@ -270,7 +269,7 @@ func blocked(r *reconciliation, w *desired.Work, manifests []apply.Manifest, err
 	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
 }
 
-// hindered says in the status of a work that is being deleted what keeps it.
+// hindered adds to the status of a work that is being deleted what keeps it.
 func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
 	if h.lockout.reported == nil {
 		return status
@@ -278,7 +277,7 @@ func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWo
 	return conditions.Hindered(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.reported), h.origin(h.lockout.reported))))
 }
 
-// unremoved reports what keeps a deleted work, if that is more than a passing trouble.
+// unremoved reports what keeps a deleted work, unless halted regards the failure as temporary.
 func unremoved(r *reconciliation, w *desired.Work, err error) error {
 	if w == nil || !r.hindrance.halted(err) {
 		return nil
@@ -286,12 +285,16 @@ func unremoved(r *reconciliation, w *desired.Work, err error) error {
 	return r.report(w, conditions.Deleting(r.previous(w), w.Generation, nil, r.now))
 }
 
-// takeBack removes the admission configurations of a record that is about to be dissolved, before
-// anything is written to it, for they may be what refuses that.
+// takeBack removes the admission configurations of a record before the record is dissolved. They may reject the
+// writes to the record. Objects that are to outlive the work stay.
 //
-// t1 they are removed. t2 the agent is killed before the record is marked as being deleted. t3 the
-// next process has the deletion on its journal, or hears of it again: it goes on, and finds these
-// gone. Objects that are to outlive the work are not touched.
+// Scenario:
+//
+//	t1: the admission configurations are removed.
+//	t2: the agent is killed before it marks the record as being deleted.
+//	t3: the next process has the deletion in its journal, or receives it again.
+//
+// Result: it continues the deletion and finds these objects absent.
 func (r *recorder) takeBack(ctx context.Context, orphan func(appliedwork.Entry) bool) {
 	list := slices.DeleteFunc(r.record.Entries(), func(e appliedwork.Entry) bool {
 		return !appliedwork.Admission(e.ResourceIdentifier) || orphan != nil && orphan(e)
@@ -305,7 +308,7 @@ func (r *recorder) takeBack(ctx context.Context, orphan func(appliedwork.Entry) 
 	}
 }
 
-// limitedLook is a reconciliation of an agent that does not have its Lease.
+// limitedLook is the reconciliation of an agent without its Lease.
 func limitedLook(ctx context.Context, r *reconciliation, limited error) (time.Duration, error) {
 	owns, err := r.ownsName(ctx)
 	if err != nil {

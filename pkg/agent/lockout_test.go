@@ -28,8 +28,8 @@ func guardConfiguration(failurePolicy string) string {
 
 var errGuard = apierrors.NewInternalError(errors.New(`failed calling webhook "` + guardName + `": failed to call webhook: service "none" not found`))
 
-// admits has the cluster refuse writes while there is a webhook with failurePolicy Fail, dry runs
-// too, as an API server does: all but those of the webhook itself.
+// admits makes the cluster refuse writes, also dry runs, while there is a webhook with failurePolicy Fail. As
+// with an API server, writes of the webhook itself are exempt.
 func admits(r *rig) {
 	fails := false
 	reported := r.f.Changed
@@ -114,7 +114,7 @@ func TestCore_WayBackFromAWebhookOnEverything(t *testing.T) {
 	}
 }
 
-// An object that is to outlive its work is not deleted to get back, and the work says why it stays.
+// An object that is to outlive its work is not deleted for the recovery, and the work reports why it stays.
 func TestCore_WayBackLeavesOrphans(t *testing.T) {
 	r := newRig(t)
 	admits(r)
@@ -134,7 +134,7 @@ func TestCore_WayBackLeavesOrphans(t *testing.T) {
 	}
 }
 
-// Failures of the record that last are told, whatever they are; those that pass are not.
+// Lasting failures of the record are reported, of any kind; short ones are not.
 func TestCore_LastingFailuresOfTheRecordAreReported(t *testing.T) {
 	for _, verb := range []string{"create", "patch", "patch status"} {
 		r := newRig(t)
@@ -149,7 +149,7 @@ func TestCore_LastingFailuresOfTheRecordAreReported(t *testing.T) {
 		r.deliver(hubWork("w-2", "other", 2, configMap("c", "1")))
 		r.settle(stuckAfter / 2)
 		if got := condition(r.statuses["w-1"].Status.Conditions, "Applied"); got != nil && got.Status == "False" {
-			t.Fatalf("%s: told at once: %+v", verb, got)
+			t.Fatalf("%s: reported at once: %+v", verb, got)
 		}
 		r.settle(time.Minute)
 		reported := ""
@@ -192,7 +192,7 @@ func (s *stripping) Patch(ctx context.Context, at ref, patch []byte, subresource
 	return s.strip(s.Fake.Patch(ctx, at, patch, subresource))
 }
 
-// A webhook that takes the finalizer off is told, and no deletion is confirmed meanwhile.
+// A webhook that removes the finalizer is reported, and no deletion is confirmed meanwhile.
 func TestCore_FinalizerTakenOffByTheCluster(t *testing.T) {
 	r := newRig(t)
 	c := &stripping{Fake: r.f}
@@ -218,7 +218,7 @@ func TestCore_FinalizerTakenOffByTheCluster(t *testing.T) {
 	}
 }
 
-// A limited agent corrects and deletes what may be what limits it, and nothing else.
+// A limited agent only corrects and deletes the objects that may cause the limit.
 func TestCore_Limited(t *testing.T) {
 	r := newRig(t)
 	admits(r)
@@ -249,7 +249,7 @@ func TestCore_Limited(t *testing.T) {
 	}
 }
 
-// A work that is deleted and made anew under its name, corrected, gets through too.
+// A work that is deleted and created again under its name, corrected, is applied too.
 func TestCore_WayBackOfAWorkThatIsRecreated(t *testing.T) {
 	r := newRig(t)
 	admits(r)

@@ -9,8 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
-// Values of the label outcome of received events, besides those of
-// desired.Outcome.
+// Values of the label outcome of received events, in addition to those of desired.Outcome.
 const (
 	eventIgnored      = "ignored"
 	eventElsewhere    = "other_cluster"
@@ -18,7 +17,7 @@ const (
 	eventRequested    = "status_request"
 	eventCheckpoint   = "checkpoint"
 	eventResolve      = "resolve"
-	eventStaleSession = "stale_session" // an earlier session of its sender, or said to one of ours
+	eventStaleSession = "stale_session" // of an earlier session of its sender, or addressed to an earlier session of this agent
 )
 
 // Values of the label result of reconciliations.
@@ -35,15 +34,14 @@ const (
 	checkFailed  = "failed"
 )
 
-// IdentityRefusedMetric is the name of a gauge that a program also shows before
-// it has an Agent, while it is not known which hub the agent is to serve.
+// IdentityRefusedMetric is the name of a gauge. A program also exports it before it has an Agent, while the hub
+// of the agent is unknown.
 const (
 	IdentityRefusedMetric = "hawser_agent_identity_rejected"
-	IdentityRefusedHelp   = "1 while the agent may not act as the hub of its broker, because that is not certain or another one has its identity, else 0."
+	IdentityRefusedHelp   = "1 while the agent may not act as the hub of its broker: this is unverified, or another hub has its identity. Else 0."
 )
 
-// Metrics counts what an agent does; docs/metrics.md lists the series. nil
-// counts nothing.
+// Metrics has the counters of an agent; docs/metrics.md lists the series. nil counts nothing.
 type Metrics struct {
 	events          *prometheus.CounterVec
 	reconciliations *prometheus.CounterVec
@@ -57,16 +55,15 @@ type Metrics struct {
 	registerer      prometheus.Registerer
 }
 
-// NewMetrics registers the metrics with reg. The error says which name is
-// taken.
+// NewMetrics registers the metrics with reg. The error names the metric that is already registered.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		registerer: reg,
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_events_total", Help: "Events received, by what became of them.",
+			Name: "hawser_agent_events_total", Help: "Events received, by outcome.",
 		}, []string{"outcome"}),
 		reconciliations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_reconciles_total", Help: "Rounds in which one work was brought in line with the cluster, by result.",
+			Name: "hawser_agent_reconciles_total", Help: "Reconciliations of one work, by result.",
 		}, []string{"result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "hawser_agent_reconcile_duration_seconds", Help: "Time of one reconciliation.", Buckets: prometheus.ExponentialBucketsRange(0.0005, 60, 16),
@@ -75,13 +72,13 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "hawser_agent_object_writes_total", Help: "Objects written for works, by action and result.",
 		}, []string{"action", "result"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_executor_checks_total", Help: "Objects for which the cluster was asked whether the executor of their work may apply them, by result.",
+			Name: "hawser_agent_executor_checks_total", Help: "Checks whether the executor of a work may apply an object, by result.",
 		}, []string{"result"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_agent_drift_repairs_total", Help: "Rounds that wrote objects although the work had not changed.",
+			Name: "hawser_agent_drift_repairs_total", Help: "Reconciliations that wrote objects although the work had not changed.",
 		}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_agent_panics_total", Help: "Rounds that ended in a bug.",
+			Name: "hawser_agent_panics_total", Help: "Reconciliations that panicked.",
 		}),
 		journal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "hawser_agent_journal_failures_total", Help: "Writes to the state directory that failed.",
@@ -96,12 +93,12 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}
 	}
 	for _, result := range []string{checkAllowed, checkDenied, checkFailed} {
-		m.checks.WithLabelValues(result) // there from the start, with 0
+		m.checks.WithLabelValues(result) // exported as 0 from the start
 	}
 	return m, nil
 }
 
-// observe registers what is read from an agent when somebody asks.
+// observe registers the metrics that are read from an agent at each scrape.
 func (m *Metrics) observe(a *Agent) error {
 	if m == nil {
 		return nil
@@ -125,13 +122,13 @@ func (m *Metrics) observe(a *Agent) error {
 		works("Deleting", func(n Counts) int { return n.Deleting }),
 		count("hawser_agent_pending_statuses", "Statuses that the broker has not accepted yet.", func(n Counts) int { return n.ReportsDue }),
 		count("hawser_agent_unconfirmed_works", "Works known from the state directory that the broker has not confirmed since the start.", func(n Counts) int { return n.Unconfirmed }),
-		count("hawser_agent_unpersisted_works", "Works that are not in the state directory as they should be.", func(n Counts) int { return n.Unsaved }),
+		count("hawser_agent_unpersisted_works", "Works whose entry in the state directory is outdated.", func(n Counts) int { return n.Unsaved }),
 		count("hawser_agent_evicting_works", "AppliedManifestWorks whose work no source has any more and whose grace period runs.", func(n Counts) int { return n.Evicting }),
 		count("hawser_agent_contested_objects", "Objects of works that are changed after each repair, so that they are repaired once a minute only.", func(n Counts) int { return n.Contested }),
-		count("hawser_agent_unowned_orphans", "AppliedManifestWorks without a work that do not say whose they are; they are never evicted.", func(n Counts) int { return n.UnownedOrphans }),
-		gauge("hawser_agent_slow_reconciles", "Works that the agent has been bringing in line for more than 30 s.", nil, func() int { return len(a.pool.late(false)) }),
-		count("hawser_agent_shared_works", "AppliedManifestWorks of other hubs that have objects which works of this hub have too.", func(n Counts) int { return n.Shared }),
-		count("hawser_agent_in_sync", "1 if the broker's last word was that exactly what it has is held, else 0.", func(n Counts) int {
+		count("hawser_agent_unowned_orphans", "AppliedManifestWorks without a work that name no source; they are never evicted.", func(n Counts) int { return n.UnownedOrphans }),
+		gauge("hawser_agent_slow_reconciles", "Works whose reconciliation takes more than 30 s.", nil, func() int { return len(a.pool.late(false)) }),
+		count("hawser_agent_shared_works", "AppliedManifestWorks of other hubs that share objects with works of this hub.", func(n Counts) int { return n.Shared }),
+		count("hawser_agent_in_sync", "1 if the latest checkpoint of the broker proved that the agent holds exactly its works, else 0.", func(n Counts) int {
 			if n.InSync {
 				return 1
 			}

@@ -15,34 +15,33 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// observation is what a work wants to know of an object: the values of its
-// feedback rules, and what its condition rules yield.
+// observation has the values that a work requests of an object: those of its feedback rules and the outcomes of
+// its condition rules.
 type observation struct {
 	values   []workv1.FeedbackValue
 	errs     []error
 	outcomes []conditionrules.Outcome
-	// of is the object; nil once the reconciliation is over.
+	// of is the object; nil after the reconciliation.
 	of *unstructured.Unstructured
 }
 
-// observed reports whether a work wants to know something of an object, so that
-// every change of it counts.
+// observed reports whether a work requests values of an object. Then every change of the object matters.
 func observed(c apply.Config) bool { return len(c.Feedback) > 0 || len(c.Conditions) > 0 }
 
-// observer finds out in one reconciliation what works want to know of objects.
+// observer reads, in one reconciliation, the values that works request of objects.
 type observer struct {
 	config *CoreConfig
 	rules  *conditionrules.Evaluator
 	rights *rights
 	*keyState
 	reconcileInput
-	// found is what was found, took how long the rules took.
+	// found has the observations so far. took is the time spent in rules.
 	found map[kubeclient.Ref]observation
 	took  time.Duration
 }
 
-// observe returns what is known of the object of a result. An object that was
-// not read is as it was.
+// observe returns the observation for a result. The observation of an object that was not read is that of the
+// last reconciliation.
 func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 	if !res.Resolved || !observed(res.Config) {
 		return observation{}
@@ -67,8 +66,7 @@ func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 	return o
 }
 
-// quiet reports whether an object was read before, and the watch has seen no
-// change since.
+// quiet reports whether an object was read before, and the watch has shown no change since.
 func (r *observer) quiet(ref kubeclient.Ref) bool {
 	k, has := r.known[ref]
 	if !has || r.full {
@@ -78,13 +76,13 @@ func (r *observer) quiet(ref kubeclient.Ref) bool {
 	return ok && seen.Is(k.signature)
 }
 
-// ruleTime is how long the rules of one work may take in one reconciliation, besides the
-// bound that each manifest has. Whoever writes works must not keep a worker.
+// ruleTime bounds the total rule time of one work in one reconciliation, besides the bound per manifest.
+// Otherwise the author of a work could block a worker.
 const ruleTime = 10 * time.Second
 
 var errRuleTime = fmt.Errorf("the rules of this work take longer than %v together", ruleTime)
 
-// evaluate follows the rules of a manifest.
+// evaluate runs the condition rules of a manifest.
 func (r *observer) evaluate(ctx context.Context, res apply.Result) []conditionrules.Outcome {
 	if len(res.Config.Conditions) == 0 {
 		return nil
@@ -100,7 +98,7 @@ func (r *observer) evaluate(ctx context.Context, res apply.Result) []conditionru
 	return outcomes
 }
 
-// reportedStatus is a result in the words of its status.
+// reportedStatus converts a result to its status.
 func (r *reconciliation) reportedStatus(ctx context.Context, i int, res apply.Result) conditions.Manifest {
 	o := r.observer.observe(ctx, res)
 	m := conditions.Manifest{
@@ -119,9 +117,17 @@ func (r *reconciliation) reportedStatus(ctx context.Context, i int, res apply.Re
 	return m
 }
 
-// ofKind is the error about the resource of a manifest that is not served, as it is once the kind is asked
-// for again: t1 the kind is known, t2 its definition goes, t3 the object is read, t4 the kind is
-// asked for. An Event tells the answer of t3, and not the one of t4: both have the next step.
+// ofKind returns the error about a manifest's resource that is not served, in the form of an error about its
+// kind.
+//
+// Scenario:
+//
+//	t1: the kind is known.
+//	t2: its definition is deleted.
+//	t3: the object is read.
+//	t4: the kind is looked up.
+//
+// Result: an Event shows the error of t3 instead of that of t4. Both contain the next step.
 func ofKind(m apply.Manifest, err error) error {
 	var notServed *kubeclient.NotServedError
 	if m.Object == nil || !errors.As(err, &notServed) || notServed.Resource != m.Ref.GroupVersionResource {
@@ -130,7 +136,7 @@ func ofKind(m apply.Manifest, err error) error {
 	return &kubeclient.NoKindError{Kind: m.Object.GroupVersionKind()}
 }
 
-// leftAlone are the fields that are left to other managers.
+// leftAlone returns the fields that are left to other managers.
 func leftAlone(k apply.Known) []conditions.ForeignField {
 	var fields []conditions.ForeignField
 	for _, f := range k.Left() {
@@ -139,8 +145,8 @@ func leftAlone(k apply.Known) []conditions.ForeignField {
 	return fields
 }
 
-// noteLook counts a reconciliation in which objects were read and nothing else, because a work
-// wants to know of them or other managers write their own fields, and notes whether a work does.
+// noteLook counts a reconciliation that only read objects, because a work requests values or other managers
+// write their own fields. It also records whether the work requests values.
 func (r *reconciliation) noteLook(results []apply.Result) {
 	observes, looked := false, false
 	for _, res := range results {
@@ -155,9 +161,8 @@ func (r *reconciliation) noteLook(results []apply.Result) {
 	}
 }
 
-// postpone is the result of a step that is not taken because somebody keeps
-// undoing such steps. What the work wants to know of the object is told all the
-// same.
+// postpone returns the result of a step that is not executed because another writer keeps undoing it. The
+// values of the object are reported nevertheless.
 func (r *reconciliation) postpone(i int, s apply.Step) apply.Result {
 	if r.postponed == nil {
 		r.postponed = map[int]bool{}
@@ -166,18 +171,18 @@ func (r *reconciliation) postpone(i int, s apply.Step) apply.Result {
 	return s.SkippedResult()
 }
 
-// rememberObserved adds to what is remembered of an object, if anything is.
+// rememberObserved adds the observation to the remembered state of an object, if there is one.
 func (r *reconciliation) rememberObserved(i int, res apply.Result) {
 	k, has := r.known[res.Ref]
 	if !has {
 		return
 	}
 	if r.rights.hides(res) {
-		delete(r.known, res.Ref) // it is read again when it may be told of
+		delete(r.known, res.Ref) // it is read again when it may be reported
 		return
 	}
 	k.observation = r.observer.found[res.Ref]
-	k.observation.of = nil // its life ends with the reconciliation
+	k.observation.of = nil // the object is not kept beyond the reconciliation
 	if _, left := r.completion.left[i]; left && res.Presence == conditions.Present {
 		k.heldFor = res.Hash()
 	}

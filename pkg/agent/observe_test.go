@@ -83,7 +83,7 @@ func TestCore_FeedbackReachesTheHubWhenItChanges(t *testing.T) {
 	sent := len(r.sent)
 
 	r.status("Deployment", "a", `{"replicas":3,"readyReplicas":1}`)
-	r.status("Deployment", "b", `{"replicas":3,"readyReplicas":1}`) // nobody asked for it
+	r.status("Deployment", "b", `{"replicas":3,"readyReplicas":1}`) // no work requests it
 	r.settle(time.Second)
 	r.expectValues("w-1", 0, "ReadyReplicas=1", "Replicas=3")
 	r.expectRequests("get deployments.apps default/a") // one object, once
@@ -91,7 +91,7 @@ func TestCore_FeedbackReachesTheHubWhenItChanges(t *testing.T) {
 		t.Errorf("%d statuses were sent for one change", len(r.sent)-sent)
 	}
 
-	// A change that means nothing to the work is read, and not told.
+	// A change that does not matter to the work is read, and not reported.
 	r.status("Deployment", "a", `{"observedGeneration":1}`)
 	r.settle(time.Second)
 	r.expectRequests("get deployments.apps default/a")
@@ -141,8 +141,7 @@ func TestCore_FeedbackErrors(t *testing.T) {
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, synced)
 }
 
-// What changes all the time is read a few times per second, then once; and
-// nothing is written.
+// An object that changes all the time is read a few times per second, then once. Nothing is written.
 func TestCore_FlappingStatus(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, deployment("a", "1"))
@@ -180,8 +179,8 @@ func TestCore_FlappingStatus(t *testing.T) {
 	r.expectValues("w-1", 0, "ReadyReplicas=7", "Replicas=7")
 }
 
-// Somebody fights over an object, so that it is repaired once a minute; its
-// values arrive all the same.
+// Another client keeps changing an object, so that it is repaired once a minute; its values arrive
+// nevertheless.
 func TestCore_FeedbackDuringConflict(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, deployment("a", "1"), configMap("c", "1"))
@@ -289,8 +288,8 @@ func TestCore_RulesFollowObjectAndGeneration(t *testing.T) {
 	}
 }
 
-// An object that cannot be brought in line is told of all the same, and what
-// its status does leads to no further attempt.
+// An object that cannot be brought in line is reported nevertheless, and changes of its status cause no further
+// attempt.
 func TestCore_FeedbackWhileApplyingFails(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, job("j", "x"))
@@ -330,7 +329,7 @@ func TestCore_UnreadableObjectKeepsWhatItHad(t *testing.T) {
 	}
 }
 
-// Many manifests with long rules do not keep a worker for long.
+// Many manifests with slow rules do not block a worker for long.
 func TestCore_RulesOfAWorkAreBoundedInTime(t *testing.T) {
 	r := newRig(t)
 	evaluated := 0

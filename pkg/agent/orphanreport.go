@@ -12,13 +12,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// What no work explains and nobody may remove by himself is told to the broker,
-// where operators see it: AppliedManifestWorks without a work that do not say
-// whose they are, as other agents leave them, and those of other hubs that have
-// objects of this one's works. Of the former an operator can have one removed or
-// adopted.
+// The agent reports orphan AppliedManifestWorks that it may not remove itself to the broker, where operators
+// see them. There are two kinds: unowned orphans, as other agents leave them, and AppliedManifestWorks of other
+// hubs that share objects with works of this hub. An operator can have an unowned orphan removed or adopted.
 
-// find returns what there is.
+// find returns the report of the current orphans.
 func (s *orphans) find() codec.OrphanReport {
 	var found []codec.OrphanRecord
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
@@ -40,7 +38,7 @@ func (s *orphans) find() codec.OrphanReport {
 	return u
 }
 
-// reportOf is what the broker is told of an AppliedManifestWork.
+// reportOf returns the report entry of an AppliedManifestWork.
 func reportOf(rec *appliedwork.Record) codec.OrphanRecord {
 	m := rec.Metadata()
 	return codec.OrphanRecord{
@@ -48,22 +46,22 @@ func reportOf(rec *appliedwork.Record) codec.OrphanRecord {
 	}
 }
 
-// revise has the broker told if it was told something else last.
+// revise queues a new report if the orphans differ from the last report.
 func (s *orphans) revise() {
 	if s.subscription.requeueReport(func(last codec.OrphanReport) bool { return reflect.DeepEqual(s.find(), last) }) {
 		s.config.Sync(0)
 	}
 }
 
-// ordered returns what an operator wants of one that was just read, once.
+// ordered returns and removes the operator's order for an orphan that was just read.
 func (s *orphans) ordered(key, uid string) (order codec.ResolveOrphan, ok bool) {
 	order, ok = s.resolves[key]
 	delete(s.resolves, key)
 	return order, ok && order.UID == uid
 }
 
-// report notes what the broker is told of one. What became of the last order is told
-// until there is another.
+// report sets the report entry of an orphan. The outcome of the last order stays in it until there is another
+// order.
 func (s *orphans) report(key string, reported codec.OrphanRecord, recreate bool) {
 	one := s.found[key]
 	if !recreate && one.report.UID == reported.UID {
@@ -73,12 +71,12 @@ func (s *orphans) report(key string, reported codec.OrphanRecord, recreate bool)
 	s.found[key] = one
 }
 
-// resolve takes an operator's word about an AppliedManifestWork.
+// resolve processes an operator's order about an AppliedManifestWork.
 func (c *Core) resolve(ctx context.Context, e codec.Event) {
 	r, err := codec.ParseResolveOrphan(e)
 	if err != nil {
 		c.config.Metrics.event(eventUndecodable)
-		c.config.Log.WarnContext(ctx, "order of an operator that cannot be read", "error", err)
+		c.config.Log.WarnContext(ctx, "unreadable order of an operator", "error", err)
 		return
 	}
 	c.mu.Lock()
@@ -96,8 +94,8 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 	c.config.Wake(r.Name, true)
 }
 
-// resolveOrphan sees to an AppliedManifestWork that was just read and is nobody's:
-// it is told of, and removed or adopted if an operator wants this one to be.
+// resolveOrphan handles an unowned orphan that was just read: it reports it, and removes or adopts it if an
+// operator ordered that.
 func (r *reconciliation) resolveOrphan(ctx context.Context) (time.Duration, error) {
 	reported := reportOf(r.record)
 	r.mu.Lock()
@@ -112,7 +110,7 @@ func (r *reconciliation) resolveOrphan(ctx context.Context) (time.Duration, erro
 	if !ordered || order.Adopt {
 		return 0, nil
 	}
-	r.log.WarnContext(ctx, "removing an AppliedManifestWork without an owner: an operator wants it", "objects", reported.Objects)
+	r.log.WarnContext(ctx, "removing an AppliedManifestWork without an owner: an operator ordered it", "objects", reported.Objects)
 	gone, err := r.recorder.dissolve(ctx, nil)
 	if err != nil || gone {
 		return 0, err
@@ -120,10 +118,9 @@ func (r *reconciliation) resolveOrphan(ctx context.Context) (time.Duration, erro
 	return r.removalWait(), nil
 }
 
-// adoptOrphan has the work of the same name own an AppliedManifestWork that is
-// nobody's, and says why not if there is none. One under the name that the work
-// itself would use was its own already; under the name of another hub, or a former
-// identity, it is evicted from then on as one of that work: what both have stays.
+// adoptOrphan makes the work of the same name the owner of an unowned orphan. It returns why not if there is no
+// such work. An orphan under the key of the work itself already belongs to it. One under the name of another
+// hub or of a former identity becomes a record of that work and is evicted. Objects in both records stay.
 func (r *reconciliation) adoptOrphan(ctx context.Context) (outcome string) {
 	_, name, _ := hubs.Split(r.key)
 	r.mu.Lock()
@@ -135,8 +132,8 @@ func (r *reconciliation) adoptOrphan(ctx context.Context) (outcome string) {
 	err := r.recorder.took(r.store.Claim(ctx, r.record, nil, appliedwork.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}))
 	if err != nil {
 		r.log.WarnContext(ctx, "an AppliedManifestWork could not be adopted", "work", name, "error", err)
-		return "it could not be adopted, try again: the agent's log says why"
+		return "it could not be adopted, try again: the agent's log has the reason"
 	}
-	r.log.InfoContext(ctx, "an AppliedManifestWork without an owner was adopted: an operator wants it", "work", name, "work_id", w.ResourceID)
+	r.log.InfoContext(ctx, "an AppliedManifestWork without an owner was adopted: an operator ordered it", "work", name, "work_id", w.ResourceID)
 	return ""
 }

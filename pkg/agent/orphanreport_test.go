@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// leftBehind makes an AppliedManifestWork as the agent of OCM leaves it, with a
-// ConfigMap, and returns what the broker is to be told of it.
+// leftBehind creates an AppliedManifestWork as OCM's agent leaves it, with a ConfigMap, and returns the
+// expected report entry.
 func (r *rig) leftBehind(hash, work, object string) codec.OrphanRecord {
 	r.t.Helper()
 	name := appliedwork.Name(hash, work)
@@ -42,7 +42,7 @@ func (r *rig) leftBehind(hash, work, object string) codec.OrphanRecord {
 	return reportOf(rec)
 }
 
-// order is an operator's word, as the broker sends it.
+// order sends an operator's order, as the broker does.
 func (r *rig) order(uid, name string, adopt bool) {
 	r.t.Helper()
 	e, err := codec.NewResolveOrphan(codec.SyncParams{ID: "x", Time: r.now, Source: "broker", Cluster: testCluster}, codec.ResolveOrphan{UID: uid, Name: name, Adopt: adopt})
@@ -53,15 +53,15 @@ func (r *rig) order(uid, name string, adopt bool) {
 	r.settle(time.Minute)
 }
 
-// What another agent left is told and never removed, until an operator wants
-// exactly that.
+// An AppliedManifestWork of another agent is reported and never removed, unless an operator orders exactly
+// that.
 func TestCore_RemovesUnownedOrphanOnlyOnRequest(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "old", "a")
 	r.inSync(0)
 	r.settle(2 * time.Hour)
 	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].UID != left.UID || r.orphanReport.Records[0].Objects != 1 || r.configMap("a") == nil {
-		t.Fatalf("told %+v", r.orphanReport)
+		t.Fatalf("reported %+v", r.orphanReport)
 	}
 	r.order("another-uid", left.Name, false)
 	r.order(left.UID, "another-name", false)
@@ -70,19 +70,18 @@ func TestCore_RemovesUnownedOrphanOnlyOnRequest(t *testing.T) {
 	}
 	r.order(left.UID, left.Name, false)
 	if r.configMap("a") != nil || r.record("old") != nil || len(r.orphanReport.Records) != 0 {
-		t.Fatalf("it is still there, told %+v", r.orphanReport)
+		t.Fatalf("it is still there, reported %+v", r.orphanReport)
 	}
 }
 
-// An agent of OCM that still runs goes on writing what it has: the broker is told
-// how it is now.
+// A running OCM agent keeps updating its AppliedManifestWorks: the reports to the broker are up to date.
 func TestCore_ReportsUnownedOrphans(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "old", "")
 	r.inSync(0)
 	r.settle(time.Minute)
 	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].Objects != 0 {
-		t.Fatalf("told %+v", r.orphanReport)
+		t.Fatalf("reported %+v", r.orphanReport)
 	}
 	store := appliedwork.Store{Objects: r.f}
 	rec, err := store.Load(t.Context(), left.Name)
@@ -96,11 +95,11 @@ func TestCore_ReportsUnownedOrphans(t *testing.T) {
 	}
 	r.settle(time.Minute)
 	if len(r.orphanReport.Records) != 1 || r.orphanReport.Records[0].Objects != 1 {
-		t.Fatalf("told %+v", r.orphanReport)
+		t.Fatalf("reported %+v", r.orphanReport)
 	}
 }
 
-// It has an owner by the time the order comes: nothing is removed.
+// The orphan has an owner when the order arrives: nothing is removed.
 func TestCore_KeepsOrphanThatGotAnOwner(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "web", "a")
@@ -110,12 +109,12 @@ func TestCore_KeepsOrphanThatGotAnOwner(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.order(left.UID, left.Name, false)
 	if live := r.configMap("a"); live == nil || live.GetUID() != uid || r.record("web") == nil || len(r.orphanReport.Records) != 0 {
-		t.Fatalf("got %v, told %+v", live, r.orphanReport)
+		t.Fatalf("got %v, reported %+v", live, r.orphanReport)
 	}
 }
 
-// What stands under a former identity goes to the work of its name; without one
-// the agent says so.
+// An orphan under a former identity is adopted by the work of its name. If there is none, the agent reports
+// that.
 func TestCore_AdoptsUnownedOrphans(t *testing.T) {
 	r := newRig(t)
 	former := appliedwork.HubHash("former")
@@ -126,11 +125,11 @@ func TestCore_AdoptsUnownedOrphans(t *testing.T) {
 	r.inSync(1)
 	r.settle(time.Minute)
 	if len(r.orphanReport.Records) != 2 {
-		t.Fatalf("told %+v", r.orphanReport)
+		t.Fatalf("reported %+v", r.orphanReport)
 	}
 	r.order(alone.UID, alone.Name, true)
 	if len(r.orphanReport.Records) != 2 || !strings.Contains(r.orphanReport.Records[0].Outcome+r.orphanReport.Records[1].Outcome, "there is no work db") || r.configMap("b") == nil {
-		t.Errorf("told %+v", r.orphanReport)
+		t.Errorf("reported %+v", r.orphanReport)
 	}
 	r.order(left.UID, left.Name, true)
 	r.checkpoint(r.proof(nil, "hub"))
@@ -140,6 +139,6 @@ func TestCore_AdoptsUnownedOrphans(t *testing.T) {
 		t.Errorf("got %v and %v", r.f.Look(appliedwork.Ref(left.Name)), live)
 	}
 	if r.configMap("b") == nil {
-		t.Error("what nobody adopted was removed")
+		t.Error("an orphan that was not adopted was removed")
 	}
 }

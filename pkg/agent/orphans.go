@@ -12,17 +12,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// orphans are the AppliedManifestWorks that no work claims, with what is to become of
-// them. Guarded by works.mu.
+// orphans has the AppliedManifestWorks that no work claims, and their next steps. Guarded by works.mu.
 type orphans struct {
 	*works
 	subscription *subscriptionState
 	persister    *persister
 
-	found map[string]orphan // by name, as the rest
-	// graces are those whose grace period runs.
+	found map[string]orphan // by name, like the other maps
+	// graces has the AppliedManifestWorks in their grace period.
 	graces map[string]bool
-	// resolves are what operators want of those that are nobody's.
+	// resolves has the orders of operators about unowned orphans.
 	resolves map[string]codec.ResolveOrphan
 	sharedObjects
 }
@@ -34,16 +33,15 @@ func newOrphans(w *works, l *subscriptionState, k *persister) *orphans {
 	}
 }
 
-// Discovered is told of every AppliedManifestWork on the cluster that is not
-// tracked, at the start and whenever it changes. due says that its name is to be
-// woken.
+// Discovered reports an AppliedManifestWork that is not tracked. It is called for each at the start and after
+// every change. due: its name must be woken.
 func (c *Core) Discovered(m metav1.Object) (due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.orphans.discovered(m)
 }
 
-// Vanished is told that one of those is gone.
+// Vanished reports that such an AppliedManifestWork is gone.
 func (c *Core) Vanished(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,10 +62,10 @@ func (s *orphans) discovered(m metav1.Object) (due bool) {
 		return slices.Contains(m.GetFinalizers(), workv1.AppliedManifestWorkFinalizer)
 	}
 	if _, ours := s.workName(key); !ours {
-		return true // whose objects it has is in its status
+		return true // its status has the objects, which may be shared
 	}
 	if now.report.UID != "" {
-		return true // what the broker was told of it may be out of date
+		return true // the report to the broker may be outdated
 	}
 	return !orphanRules[now.state].byItself && s.evictable(key, now)
 }
@@ -80,14 +78,14 @@ func (s *orphans) vanished(name string) {
 	s.revise()
 }
 
-// drop: this AppliedManifestWork is claimed by a work, or gone.
+// drop removes an AppliedManifestWork that a work has claimed or that is gone.
 func (s *orphans) drop(key string) {
 	delete(s.found, key)
 	delete(s.resolves, key)
 	s.revise()
 }
 
-// ignore remembers of one that was read that it is gone, or another agent's.
+// ignore records that an AppliedManifestWork is gone, or belongs to another agent.
 func (s *orphans) ignore(key string, rec *appliedwork.Record) {
 	if rec == nil {
 		delete(s.found, key)
@@ -96,8 +94,7 @@ func (s *orphans) ignore(key string, rec *appliedwork.Record) {
 	s.found[key] = orphan{uid: rec.Metadata().GetUID(), source: s.found[key].source}.after(readOtherAgent)
 }
 
-// read lets a reading of one count that no work claims. first says that it was not
-// read before.
+// read updates the state of an orphan that was read. first: it was not read before.
 func (s *orphans) read(key string, rec *appliedwork.Record) (now orphan, first bool) {
 	o, _ := rec.Origin()
 	event := readUnverified
@@ -113,7 +110,7 @@ func (s *orphans) read(key string, rec *appliedwork.Record) (now orphan, first b
 	return now, old.uid != now.uid || !old.read()
 }
 
-// evictable reports whether something is to be done about a stray.
+// evictable reports whether the agent must look at an orphan.
 func (s *orphans) evictable(key string, one orphan) bool {
 	if name, named := s.workName(key); !s.subscription.inSync || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
 		return false
@@ -122,18 +119,18 @@ func (s *orphans) evictable(key string, one orphan) bool {
 	return needs == needsInSync || needs == needsSynced && s.isVerified(one.source)
 }
 
-// isVerified reports whether it is certain that a source wants nothing here but
-// what is held and no orphan.
+// isVerified reports whether source certainly has no works here but those that the agent holds and that are no
+// orphans.
 func (s *orphans) isVerified(source string) bool {
 	return source != "" && s.subscription.inSync && !s.persister.degraded() && slices.Contains(s.subscription.syncedSources, source)
 }
 
-// isVerifiedOrphan reports whether a held work is one that certainly nobody wants.
+// isVerifiedOrphan reports whether the broker and the owner have confirmed that no source wants the work.
 func (s *orphans) isVerifiedOrphan(w *desired.Work) bool {
 	return s.subscription.isOrphan(w.ResourceID) && s.isVerified(w.Source)
 }
 
-// isVerifiedWanted reports whether a held work is certainly wanted.
+// isVerifiedWanted reports whether the work is certainly wanted.
 func (s *orphans) isVerifiedWanted(id string) bool {
 	switch {
 	case s.set.Unconfirmed(id):
@@ -144,8 +141,7 @@ func (s *orphans) isVerifiedWanted(id string) bool {
 	return s.subscription.inSync && !s.subscription.isOrphan(id) || len(s.set.Missing([]string{id}, s.subscription.listClock)) == 0
 }
 
-// keysToRecheck returns the keys whose eviction begins, goes on or ends now that the
-// evidence is another.
+// keysToRecheck returns the keys whose eviction may begin, continue or end because the evidence changed.
 func (s *orphans) keysToRecheck() []string {
 	keys := map[string]bool{}
 	for key, one := range s.found {

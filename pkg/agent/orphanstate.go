@@ -9,28 +9,28 @@ import (
 // orphan is an AppliedManifestWork that no work claims. Guarded by works.mu.
 type orphan struct {
 	uid    types.UID
-	source string // its owner, "" if it says none
+	source string // its owner, "" if it names none
 	state  orphanState
-	// Of one that was read and is nobody's: what the broker is told of it.
+	// report is the entry in the report to the broker, if it is an unowned orphan that was read.
 	report codec.OrphanRecord
 }
 
-// orphanState is what is known of a stray, and with that what its eviction waits for.
+// orphanState is the state of an orphan: what is known of it, and which evidence its eviction waits for.
 //
-//	discovered ──says no owner──► nameless ──read──► ownerless: stays until an operator
-//	    │                                             says what becomes of it
-//	    ╰──says one──► unread ──read──┬──────────► anothers: another agent's, is left alone
-//	                                  │
-//	                                  ├──not proven──► unproven: the owner may want it
-//	                                  │                  │    ▲
-//	                                  │            proven│    │not proven any more
-//	                                  │                  ▼    │
-//	                                  ╰──proven──────► graced: the grace period runs, then
-//	                                                    it is evicted, if still proven
+//	discovered ──no owner──► foundUnowned ──read──► unowned: stays until an operator
+//	    │                                            decides about it
+//	    ╰──owner──► unread ──read──┬──────────► otherAgent: belongs to another agent, is left alone
+//	                               │
+//	                               ├──not verified──► unverified: the owner may want it
+//	                               │                    │    ▲
+//	                               │            verified│    │no longer verified
+//	                               │                    ▼    │
+//	                               ╰──verified─────► gracePeriod: the grace period runs, then
+//	                                                  it is evicted, if still verified
 //
-// Each reading says anew which it is, and one that was made anew, or says another owner,
-// begins anew. That the grace period runs is recorded in the AppliedManifestWork: it goes
-// on after a restart.
+// Each read sets the state again. An orphan that was created again, or names another owner, starts from the
+// beginning. The AppliedManifestWork stores the start of the grace period, so that it continues after a
+// restart.
 type orphanState int
 
 const (
@@ -44,43 +44,42 @@ const (
 	numOrphanStates
 )
 
-// orphanEvent is what is found out about a stray.
+// orphanEvent is an observation about an orphan.
 type orphanEvent int
 
 const (
-	discoveredUnowned orphanEvent = iota // discovered, or anew, without an owner
-	foundOwned                           // discovered, or anew, with one
-	readUnowned                          // it was read: it says no owner
-	readUnverified                       // it was read: nobody has proved that its owner lacks it
-	readVerified                         // it was read: that is proved
-	readOtherAgent                       // it was read: another agent looks after it
+	discoveredUnowned orphanEvent = iota // discovered, first or again, without an owner
+	foundOwned                           // discovered, first or again, with an owner
+	readUnowned                          // read: it names no owner
+	readUnverified                       // read: unverified that its owner does not have it
+	readVerified                         // read: verified that its owner does not have it
+	readOtherAgent                       // read: another agent manages it
 
 	numOrphanEvents
 )
 
-// orphanTransitions says which state follows from each event, whatever was before: the
-// latest reading counts.
+// orphanTransitions has the next state of each event, independent of the previous state: the latest event
+// decides.
 var orphanTransitions = [numOrphanEvents]orphanState{
 	discoveredUnowned: foundUnowned, foundOwned: unread, readUnowned: unowned, readUnverified: unverified, readVerified: gracePeriod, readOtherAgent: otherAgent,
 }
 
-// evidence is what has to be certain before a stray is looked at.
+// evidence is what must be certain before the agent looks at an orphan.
 type evidence int
 
 const (
 	needsNothing evidence = iota
-	needsInSync           // exactly what the broker has is held
-	needsSynced           // and the owner has compared
+	needsInSync           // the agent holds exactly the broker's works
+	needsSynced           // and the owner has synced
 )
 
-// orphanRules says for each state when the stray is looked at.
+// orphanRules defines for each state when the agent looks at the orphan.
 var orphanRules = [numOrphanStates]struct {
 	needs evidence
-	// byItself: it is looked at when its grace period is over, so that a change of it is
-	// no reason.
+	// byItself: it is reconciled when its grace period ends, so that a change of it is no reason.
 	byItself bool
 }{
-	foundUnowned: {needs: needsInSync}, // to count it
+	foundUnowned: {needs: needsInSync}, // so that it is counted
 	unread:       {needs: needsSynced},
 	unverified:   {needs: needsSynced},
 	gracePeriod:  {needs: needsSynced, byItself: true},
@@ -88,11 +87,11 @@ var orphanRules = [numOrphanStates]struct {
 	otherAgent:   {needs: needsNothing},
 }
 
-// after lets an event count.
+// after returns the orphan after an event.
 func (s orphan) after(e orphanEvent) orphan {
 	s.state = orphanTransitions[e]
 	return s
 }
 
-// read: it was read since it was discovered.
+// read reports whether the orphan was read since it was discovered.
 func (s orphan) read() bool { return s.state != foundUnowned && s.state != unread }

@@ -6,12 +6,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Each state, after each event: what is known, and whether the stray is looked at as
-// soon as the broker agrees, or its owner has compared.
+// Each state, after each event: what is known, and whether the agent looks at the orphan. It looks as soon as
+// it is in sync, or its owner has synced.
 func TestOrphanState_Transitions(t *testing.T) {
 	type looked struct{ read, inSync, synced, changed bool }
 	want := [numOrphanEvents]looked{
-		discoveredUnowned: {inSync: true, synced: true, changed: true}, // whoever compared
+		discoveredUnowned: {inSync: true, synced: true, changed: true}, // whichever source has synced
 		foundOwned:        {synced: true, changed: true},
 		readUnowned:       {read: true},
 		readUnverified:    {read: true, synced: true, changed: true},

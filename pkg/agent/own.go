@@ -10,15 +10,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// ownWrites are the writes of one reconciliation: the Tracker is told what each left, so that
-// it is no news for the key.
+// ownWrites passes the writes of one reconciliation to the Tracker, so that their watch events do not count as
+// changes by others.
 type ownWrites struct {
 	kubeclient.Client
 	tracker Tracker
 	key     string
 }
 
-// withOwn returns tools whose writes are known as those of a key.
+// withOwn returns tools that register their writes as those of a key.
 func (t *tools) withOwn(c *CoreConfig, key string) *tools {
 	own := ownWrites{Client: c.Client, tracker: c.Tracker, key: key}
 	mine := &tools{store: t.store, remover: t.remover, applier: t.applier, lastRecord: t.lastRecord}

@@ -13,8 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Journal is where what is wanted outlives the process; a *journal.Journal is
-// one. What its methods promise is said there.
+// Journal stores the desired state across restarts. A *journal.Journal implements it and documents its methods.
 type Journal interface {
 	Load(b journal.Binding, put func(codec.Event) error, removed func(id string)) (journal.LoadResult, error)
 	Put(e codec.Event) error
@@ -27,47 +26,42 @@ type Journal interface {
 }
 
 const (
-	// Failures of the state directory are tried again after waits that begin at
-	// firstSaveRetry and double.
+	// Failures of the state directory are retried after waits that begin at firstSaveRetry and double.
 	firstSaveRetry = time.Second
 	lastSaveRetry  = time.Minute
-	// reportedDelay is how long accepted statuses wait to be noted together.
+	// reportedDelay collects accepted statuses before they are written.
 	reportedDelay = 30 * time.Second
-	// reserveAhead is for how long sequence ids are reserved at a time.
+	// reserveAhead is the time for which sequence ids are reserved at once.
 	reserveAhead = time.Minute
 )
 
-// persister does what is to be done on disk, and it alone knows what is not there.
+// persister writes the journal. It is the only part that knows what is not on disk yet.
 type persister struct {
 	*works
 	subscription *subscriptionState
 
-	// disk is locked while a work is written or removed and what follows from that is
-	// noted, so that no record is older than what is held, and while the log is
-	// renewed from that. It is locked before works.mu, which never is while the disk
-	// works, and which guards all that follows.
+	// disk is held while a work is written or removed and the result is recorded, and while the log is compacted.
+	// No entry on disk is then older than the held work. disk is locked before works.mu. works.mu guards all fields
+	// below and is never held during disk operations.
 	disk sync.Mutex
 
-	// unsaved are works that are not on disk as they should be, by id; gone are
-	// works that are to be removed.
+	// unsaved has the works that differ from disk, by id. gone has the works to remove.
 	unsaved map[string]conditions.PersistError
 	gone    map[string]bool
-	// drop: the cursor on disk, if there is one, must go.
+	// drop: the cursor on disk, if there is one, must be removed.
 	drop bool
-	// target is what is to be stored, and acknowledged then on the subscription with
-	// this serial.
+	// target is the ack to store and then to send on the subscription with this serial.
 	target *codec.Ack
 	serial uint64
 
-	// failing: something failed, so the log is to be renewed; failures counts Saves in
-	// a row that did not get everything done.
+	// failing: a write failed, so the log must be compacted. failures counts consecutive incomplete Saves.
 	failing  bool
 	failures int
 
-	// reserving is locked while sequence ids are reserved.
+	// reserving is held while sequence ids are reserved.
 	reserving sync.Mutex
 
-	// reported is when accepted statuses are to be noted; zero if there are none.
+	// reported is when accepted statuses are written; zero if there are none.
 	reported time.Time
 	written  appliedHashes
 }
@@ -76,7 +70,7 @@ func newPersister(w *works, l *subscriptionState) *persister {
 	return &persister{works: w, subscription: l, unsaved: map[string]conditions.PersistError{}, gone: map[string]bool{}}
 }
 
-// load reads what an earlier process left.
+// load reads the state of an earlier process.
 func (k *persister) load() error {
 	var works []*desired.Work
 	latest := map[string]*desired.Work{}
@@ -111,7 +105,7 @@ func (k *persister) load() error {
 	})
 	k.mu.Unlock()
 	if err != nil {
-		k.config.Log.Error("the journal has a sequence id that no newer one can follow", "error", err)
+		k.config.Log.Error("the journal has a sequence id that no newer one can exceed", "error", err)
 	}
 	if len(latest) > 0 || s.Damaged > 0 {
 		k.config.Log.Info("works of an earlier process", "works", len(latest), "damaged", s.Damaged, "cursor", s.Cursor.String())
@@ -126,9 +120,8 @@ func (k *persister) load() error {
 	return nil
 }
 
-// put writes a work before it is acted upon. A failure does not keep the work from
-// being applied: it is told in the work's condition. k.disk is locked, k.mu
-// is not.
+// put writes a work before it is acted upon. A failure does not keep the work from being applied; the work's
+// condition reports it. k.disk is held, k.mu is not.
 func (k *persister) put(w *desired.Work) {
 	e, err := encodeEntry(w, k.config.Now())
 	if err == nil {
@@ -148,7 +141,7 @@ func (k *persister) put(w *desired.Work) {
 	}
 }
 
-// saveFailed notes that something about the state directory failed.
+// saveFailed records and logs a failure of the state directory.
 func (k *persister) saveFailed(err error) {
 	k.config.Metrics.journalFailure()
 	k.mu.Lock()
@@ -160,8 +153,8 @@ func (k *persister) saveFailed(err error) {
 	}
 }
 
-// saveAll does what is to be done on disk. next is when to call it again, 0 if there is
-// nothing to come back for; recovered says that the directory failed until now.
+// saveAll performs the pending writes. next is when to call it again, 0 if nothing is pending. recovered: the
+// directory failed until now.
 func (k *persister) saveAll() (next time.Duration, recovered bool) {
 	err := errors.Join(k.renew(), k.removeGone(), k.saveCursor())
 	next, notesErr := k.saveNotes()
@@ -183,7 +176,7 @@ func (k *persister) saveAll() (next time.Duration, recovered bool) {
 	return next, recovered
 }
 
-// stop saves what is only saved now and then.
+// stop saves the state that is saved only periodically.
 func (k *persister) stop() {
 	k.mu.Lock()
 	k.reported = k.config.Now()
@@ -193,8 +186,8 @@ func (k *persister) stop() {
 	}
 }
 
-// renew has the log begin anew with what is held, where that is due. Then all works
-// are on disk as they should be.
+// renew compacts the log if that is due: it starts again with the held works. Then all works on disk are up to
+// date.
 func (k *persister) renew() error {
 	k.disk.Lock()
 	defer k.disk.Unlock()
@@ -218,7 +211,7 @@ func (k *persister) renew() error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for id := range k.unsaved { // its condition is to go
+	for id := range k.unsaved { // its condition must be removed
 		if w := k.set.Get(id); w != nil {
 			k.config.Wake(k.keyOf(w.Name), false)
 		}
@@ -228,7 +221,7 @@ func (k *persister) renew() error {
 	return nil
 }
 
-// removeGone removes works from disk that are not held any more.
+// removeGone removes works from disk that are no longer held.
 func (k *persister) removeGone() error {
 	k.disk.Lock()
 	defer k.disk.Unlock()
@@ -237,7 +230,7 @@ func (k *persister) removeGone() error {
 	k.mu.Unlock()
 	for _, id := range gone {
 		if err := k.config.Journal.Remove(id); err != nil {
-			return err // what was removed before is removed once more
+			return err // works removed before the error are removed again later
 		}
 	}
 	k.mu.Lock()
@@ -249,8 +242,7 @@ func (k *persister) removeGone() error {
 	return nil
 }
 
-// saveCursor makes the cursor on disk what it should be. An ack follows when
-// everything that it covers is there.
+// saveCursor updates the cursor on disk. An ack is sent after everything that it covers is on disk.
 func (k *persister) saveCursor() error {
 	k.mu.Lock()
 	drop, target, serial := k.drop, k.target, k.serial
@@ -281,15 +273,15 @@ func (k *persister) saveCursor() error {
 	if k.subscription.acknowledge(serial, target) {
 		k.config.Sync(0)
 	}
-	if k.drop = k.drop || k.subscription.cursor == (codec.Cursor{}); k.drop { // a broker refused it meanwhile
+	if k.drop = k.drop || k.subscription.cursor == (codec.Cursor{}); k.drop { // a broker has refused it in the meantime
 		k.save(0)
 	}
 	return nil
 }
 
-// reserve makes sure that the next process does not use the sequence id that a
-// status is about to be sent with: that status may arrive after those of the
-// next process. If that fails, the status is sent all the same.
+// reserve keeps the next process from using the sequence id of a status that is about to be sent. Otherwise
+// that status could arrive after those of the next process. If the reservation fails, the status is sent
+// nevertheless.
 func (k *persister) reserve(id string) {
 	if k.config.Journal == nil {
 		return
@@ -313,7 +305,7 @@ func (k *persister) reserve(id string) {
 	}
 }
 
-// noteReported sees to it that an accepted status is remembered. k.mu is locked.
+// noteReported schedules the write of an accepted status. k.mu is held.
 func (k *persister) noteReported() (save bool) {
 	if k.config.Journal == nil || !k.reported.IsZero() {
 		return false
@@ -322,9 +314,8 @@ func (k *persister) noteReported() (save bool) {
 	return true
 }
 
-// saveNotes notes what the broker accepted, and how objects were left, if it is
-// time. next is how long it will be until then. What fails is in the log that is begun
-// anew then.
+// saveNotes writes the accepted statuses and the hashes of objects, if that is due. next is the time until it
+// is due. After a failure the log is compacted and contains them.
 func (k *persister) saveNotes() (next time.Duration, err error) {
 	k.mu.Lock()
 	due, now := k.reported, k.config.Now()
@@ -339,15 +330,15 @@ func (k *persister) saveNotes() (next time.Duration, err error) {
 	return 0, k.config.Journal.Note(journal.Reported{Sequence: sequence, Accepted: accepted}, left)
 }
 
-// noteUntil has an ack sent on the subscription when what it covers is on disk.
+// noteUntil sends an ack on the subscription as soon as everything that it covers is on disk.
 func (k *persister) noteUntil(a *codec.Ack) { k.target, k.serial = a, k.subscription.serial }
 
-// refused: the cursor on disk, if there is one, is of no use to the broker.
+// refused records that the broker cannot use the cursor on disk, if there is one.
 func (k *persister) refused() {
 	k.target, k.drop = nil, true
 }
 
-// awaited is the ack that is to be sent on this subscription; nil if there is none.
+// awaited returns the ack that is waiting for the disk on this subscription; nil if there is none.
 func (k *persister) awaited() *codec.Ack {
 	if k.serial != k.subscription.serial {
 		return nil
@@ -355,17 +346,17 @@ func (k *persister) awaited() *codec.Ack {
 	return k.target
 }
 
-// degraded: what is held may not survive a restart.
+// degraded reports whether held works may be lost in a restart.
 func (k *persister) degraded() bool { return k.failing || len(k.unsaved) > 0 }
 
-// discard has the entry of a work removed that is not held any more.
+// discard schedules the removal of the entry of a work that is no longer held.
 func (k *persister) discard(id string) {
 	if k.config.Journal != nil {
 		k.gone[id] = true
 	}
 }
 
-// forget drops a work, and what was to be reported and kept of it.
+// forget drops a work, its pending reports and its journal entry.
 func (k *persister) forget(id string) {
 	k.set.Drop(id)
 	k.outbox.Remove(id)

@@ -10,15 +10,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// applyOCM delivers a work as a stock broker does, and runs for a moment.
+// applyOCM delivers a work as an OCM broker does, and runs for a moment.
 func (r *rig) applyOCM(w *workv1.ManifestWork, action codec.Action) {
 	r.t.Helper()
 	r.handle(r.ocmEvent(w, action, nil))
 	r.settle(10 * time.Second)
 }
 
-// Behind a stock broker, which gives no revisions, what is wanted outlives the
-// process too, also what a former release wrote.
+// Behind an OCM broker, which assigns no revisions, the desired state survives the process too. This includes
+// entries of a former release.
 func TestCore_RestartWhileAnOCMBrokerIsAway(t *testing.T) {
 	for _, former := range []bool{false, true} {
 		r := newJournaledRig(t)
@@ -64,9 +64,13 @@ func TestCore_RestartWhileAnOCMBrokerIsAway(t *testing.T) {
 	}
 }
 
-// t1 A work takes the name of another, and its entry is written. t2 It is applied.
-// t3 The agent ends before the entry of the first is removed. Therefore both are
-// loaded, and neither has a revision: the one that was written later is wanted.
+// Scenario:
+//
+//	t1: a work takes the name of another, and its entry is written.
+//	t2: it is applied.
+//	t3: the agent ends before the entry of the first is removed.
+//
+// Result: both are loaded without a revision. The one that was written later is wanted.
 func TestCore_RestartBetweenTwoWorksOfAnOCMBroker(t *testing.T) {
 	r := newJournaledRig(t)
 	r.start()

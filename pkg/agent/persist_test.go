@@ -148,7 +148,7 @@ func TestCore_EntriesGoWithTheirWorks(t *testing.T) {
 	}
 	r.delete(w)
 	r.expectJournal("w-2")
-	r.apply(hubWork("w-2", "web", 1, configMap("a", "anew")))
+	r.apply(hubWork("w-2", "web", 1, configMap("a", "again")))
 	r.journal.fail = nil
 	r.settle(time.Hour)
 	r.expectJournal("w-2")
@@ -203,20 +203,20 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.inSync(2)
 	r.settle(time.Hour)
 	if len(r.synced) != reported || r.journal.cursor != at(1) || len(r.journal.did) != 0 {
-		t.Fatalf("told %+v, did %q", r.synced[reported:], r.journal.did)
+		t.Fatalf("sent %+v, did %q", r.synced[reported:], r.journal.did)
 	}
 	r.expectCursor(at(2))
 	if got := condition(r.statuses["w-1"].Status.Conditions, "PersistFailed"); !got.LastTransitionTime.Equal(&since) || len(r.sent) != sent {
 		t.Errorf("got %+v, %d statuses", got, len(r.sent)-sent)
 	}
 	if n := logged(&log, "the state directory fails"); n != 1 || logged(&log, "works again") != 0 {
-		t.Errorf("it is told %d times\n%s", n, &log)
+		t.Errorf("it is logged %d times\n%s", n, &log)
 	}
 	if r.core.Counts().Unsaved != 2 {
 		t.Errorf("got %+v", r.core.Counts())
 	}
 
-	// What was written is not known: nothing is added before all is written anew.
+	// The content on disk is unknown: nothing is appended before everything is written again.
 	r.journal.fail = func(op, _ string) error {
 		if op == "renew" {
 			return errFull
@@ -294,7 +294,7 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 	}
 }
 
-// While a cursor is written the broker is replaced by one that does not know it.
+// While a cursor is written, the broker is replaced by one that does not know the cursor.
 func TestCore_CursorThatIsRefusedMeanwhile(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -307,7 +307,7 @@ func TestCore_CursorThatIsRefusedMeanwhile(t *testing.T) {
 	}
 	r.inSync(1)
 	if r.journal.cursor != (codec.Cursor{}) || len(r.synced) != 0 {
-		t.Fatalf("cursor %v, told %+v", r.journal.cursor, r.synced)
+		t.Fatalf("cursor %v, sent %+v", r.journal.cursor, r.synced)
 	}
 	r.journal.fail = nil
 	r.inSync(2)
@@ -339,8 +339,7 @@ func (newerJournal) Load(journal.Binding, func(codec.Event) error, func(string))
 	return journal.LoadResult{}, &journal.FormatError{Path: "/state/binding", Format: 9}
 }
 
-// A status of the process before may arrive after those of this one, whose clock
-// is a day behind.
+// A status of the previous process may arrive after those of this one, whose clock is one day behind.
 func TestCore_SequenceIDsOfTheProcessBefore(t *testing.T) {
 	r := newJournaledRig(t)
 	r.deliver(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -435,11 +434,14 @@ func TestCore_RestartRepeatsNoStatus(t *testing.T) {
 	}, byCursor)
 }
 
-// t1 Version 1 of a work is applied and answered; version 2 is received.
-// t2 The cluster is released: the broker drops the record, and with it the answer.
-// t3 The hub is restored, its cluster served again: version 1 comes as it was.
-// Therefore it is answered again, although it is what was answered last: its tag says
-// what it is, its revision which time it was accepted.
+// Scenario:
+//
+//	t1: version 1 of a work is applied and answered; version 2 is received.
+//	t2: the cluster is released; the broker drops the record with the answer.
+//	t3: the hub is restored and its cluster served again; version 1 arrives unchanged.
+//
+// Result: it is answered again although it equals the last answer. Its tag identifies the spec, its revision
+// the acceptance.
 func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 	first, second := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-1", "web", 2, configMap("a", "2"))
 	restart := func(r *rig, _ string) {
@@ -483,13 +485,15 @@ func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 	}
 }
 
-// t1 Version 1 of a work is applied, and the broker has the answer.
-// t2 The cluster is away. The hub goes on to version 2 and back to version 1, so the
-// broker has a record without the answer.
-// t3 The agent receives version 1 once more. It is what it holds.
-// t4 The cursor passes it, and the process ends before the answer is out.
-// Therefore that it came again is noted before the cursor is, and the next process
-// answers.
+// Scenario:
+//
+//	t1: version 1 of a work is applied, and the broker has the answer.
+//	t2: the cluster is disconnected; the hub continues with version 2 and returns to version 1, so the broker
+//	has a record without the answer.
+//	t3: the agent receives version 1 again, which it holds already.
+//	t4: the cursor passes it, and the process ends before the answer is sent.
+//
+// Result: its new revision is stored before the cursor, and the next process answers.
 func TestCore_AnswersWhatCameOnceMore_AlsoAfterARestart(t *testing.T) {
 	for name, ends := range map[string]bool{"the same process": false, "one that ends before the answer": true} {
 		t.Run(name, func(t *testing.T) {
@@ -532,7 +536,7 @@ func TestCore_AnswersWhatCameOnceMore_AlsoAfterARestart(t *testing.T) {
 	}
 }
 
-// On real files, with the journal that the program has.
+// With real files and the journal of the program.
 func TestCore_OnRealFiles(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t)

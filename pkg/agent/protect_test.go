@@ -133,10 +133,10 @@ func TestCore_RefusesObjectsThatAgentsNeed(t *testing.T) {
 	}
 }
 
-// What an earlier release of the agent took over is let go of, whether the work lives or is
+// Objects that agents need, and that an earlier release took over, are released, whether the work stays or is
 // deleted.
 func TestCore_LetsGoOfWhatAgentsLiveBy(t *testing.T) {
-	for _, end := range []string{"lives", "is deleted", "drops it", "is evicted"} {
+	for _, end := range []string{"stays", "is deleted", "drops it", "is evicted"} {
 		r := newRig(t)
 		named, found := livedBy(r)
 		all := slices.Concat(named, found)
@@ -152,7 +152,7 @@ func TestCore_LetsGoOfWhatAgentsLiveBy(t *testing.T) {
 		r.start()
 		r.subscribe(accepted)
 		switch end {
-		case "lives":
+		case "stays":
 			r.apply(w)
 			r.expectListed("web", "configmaps default/a")
 		case "drops it":
@@ -182,13 +182,13 @@ func TestCore_LetsGoOfWhatAgentsLiveBy(t *testing.T) {
 	}
 }
 
-// What the owner of a cluster denies stays as it is, whatever becomes of the work, and
-// belongs to the work again when it is allowed.
+// Objects that the owner of a cluster denies stay unchanged, whatever happens to the work. They belong to the
+// work again when they are allowed.
 func TestCore_FollowsTheOwnerOfTheCluster(t *testing.T) {
 	r := newRig(t)
 	guarded(r)
 	r.restart()
-	const denied = `Applied=False/AppliedManifestFailed: Failed to apply manifest: the owner of this cluster does not let works of hub "hub1" have configmaps default/a: take the manifest out of the work, or have the owner change the file of --policy-file`
+	const denied = `Applied=False/AppliedManifestFailed: Failed to apply manifest: the owner of this cluster does not let works of hub "hub1" have configmaps default/a. Remove the manifest from the work, or have the owner change the file of --policy-file`
 	w := hubWork("w-1", "web", 1, configMap("a", "1"), deployment("d", "x"))
 	r.apply(w)
 	guard := r.core.config.Guard

@@ -59,8 +59,8 @@ func TestC12_SpecForAnotherClusterIsIgnored(t *testing.T) {
 	}
 }
 
-// A stock agent drops such events without a word. Ours takes note of the
-// version, keeps what was applied before, and says what is wrong.
+// An OCM agent silently drops such events. The Hawser agent records the version, keeps what was applied before,
+// and reports the error.
 func TestC13_WorkThatCannotBeUsed(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -176,8 +176,7 @@ func TestC17_C18_DeletedReport(t *testing.T) {
 	}
 }
 
-// The broker repeats a deletion, for instance at a resync, while the report of
-// its end is on the way to it.
+// The broker repeats a deletion, for example at a resync, while the report of its completion is in flight.
 func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 	r := newRig(t)
 	r.subscribe(ocmAccepted)
@@ -297,7 +296,7 @@ func TestCore_OCMBrokerForeignSourcesChangeNothing(t *testing.T) {
 	}
 }
 
-// A broker that lost its store sends what it has again, and learns the status.
+// A broker that lost its store sends its works again, and receives the status.
 func TestCore_RepeatedSpecIsAnsweredWithTheStatus(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
@@ -311,10 +310,13 @@ func TestCore_RepeatedSpecIsAnsweredWithTheStatus(t *testing.T) {
 	r.expectRequests()
 }
 
-// t1 Version 1 of a work is applied and reported.
-// t2 Version 2 is received, and not applied yet.
-// t3 Version 2 comes once more, because somebody does not know the answer.
-// Therefore nothing is said: what there is to say is about version 1.
+// Scenario:
+//
+//	t1: version 1 of a work is applied and reported.
+//	t2: version 2 is received, and not applied yet.
+//	t3: version 2 arrives again, because a client does not have the answer.
+//
+// Result: nothing is sent, because the present status is of version 1.
 func TestCore_RepeatedSpecIsNotAnsweredWithTheStatusOfAnEarlierOne(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -327,7 +329,7 @@ func TestCore_RepeatedSpecIsNotAnsweredWithTheStatusOfAnEarlierOne(t *testing.T)
 		}
 	}
 	if got := r.sent[before:]; len(got) != 0 {
-		t.Fatalf("said %+v to who knows version 2", got)
+		t.Fatalf("sent %+v to a client that knows version 2", got)
 	}
 	r.settle(time.Second)
 	if got := r.sent[before:]; len(got) != 1 || got[0].Version != 2 {
@@ -335,8 +337,8 @@ func TestCore_RepeatedSpecIsNotAnsweredWithTheStatusOfAnEarlierOne(t *testing.T)
 	}
 }
 
-// A work whose record was dropped, and that came back with other labels: the
-// broker has no status of it, and nothing on the cluster changes.
+// A work whose record was dropped came back with other labels: the broker has no status of it, and nothing on
+// the cluster changes.
 func TestCore_EverySpecIsAnswered(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
@@ -371,10 +373,10 @@ func TestCore_WorkRecreated(t *testing.T) {
 		second := hubWork("w-2", "web", 1, configMap("a", "1"), configMap("b", "1"))
 		r.deliverDeletion(second)
 		r.reconcile(r.core.keyOf("web")) // objects are on their way out
-		again := hubWork("w-2", "web", 1, configMap("a", "anew"))
+		again := hubWork("w-2", "web", 1, configMap("a", "again"))
 		r.apply(again)
 		r.settle(10 * time.Second)
-		if a := r.configMap("a"); a == nil || a.Object["data"].(map[string]any)["k"] != "anew" || r.configMap("b") != nil {
+		if a := r.configMap("a"); a == nil || a.Object["data"].(map[string]any)["k"] != "again" || r.configMap("b") != nil {
 			t.Fatalf("got %v", r.configMap("a"))
 		}
 		if s := r.statuses["w-2"]; s.Deleted || slices.ContainsFunc(show(s.Status.Conditions), func(c string) bool { return c == workDeleting }) {
@@ -383,7 +385,7 @@ func TestCore_WorkRecreated(t *testing.T) {
 		r.expectListed("web", "configmaps default/a")
 	})
 	t.Run("under the same id, after the end was reported", func(t *testing.T) {
-		live := hubWork("w-2", "web", 1, configMap("a", "anew"))
+		live := hubWork("w-2", "web", 1, configMap("a", "again"))
 		r.core.Disconnected(errAway)
 		r.delete(live)
 		r.apply(hubWork("w-2", "web", 1, configMap("a", "again")))

@@ -21,11 +21,10 @@ import (
 )
 
 const (
-	// Everything of a work is read again after a random time between one and one
-	// and a half of these, in case a watch ever misses something.
+	// lookAgain is the base of the interval at which everything of a work is read again: a random time between
+	// lookAgain and 1.5 times that. It covers missed watch events.
 	lookAgain = time.Hour
-	// unwatchedReads bounds how many objects that cannot be watched are read in a
-	// second, so that they leave room for all else. Beyond that the interval grows.
+	// unwatchedReads bounds the reads of unwatched objects per second. Beyond that the interval grows.
 	unwatchedReads = 10
 	// Waits for objects to go begin at firstRemovalWait and double.
 	firstRemovalWait = 50 * time.Millisecond
@@ -34,24 +33,24 @@ const (
 	renameWait = time.Second
 )
 
-// reconcileInput is which reconciliation it is, and when.
+// reconcileInput has the key, time and mode of one reconciliation.
 type reconcileInput struct {
 	key string
 	now time.Time
-	// full: nothing that was remembered or seen by watches counts.
+	// full: remembered state and state seen by watches are not used.
 	full bool
 	log  *slog.Logger
 }
 
-// reconciliation is one Reconcile. It has the parts of the Core that it needs: what is
-// wanted, what is known of the key, and who does what.
+// reconciliation is the state of one call of Reconcile. It has the parts of the Core that it needs: the desired
+// state, the state of the key, and the components that act.
 type reconciliation struct {
 	*works
 	*keyState
 	*tools
 	orphans   *orphans
 	persister *persister
-	// policies is what is known of those of admission.
+	// policies is the state of the watch of policies of admission.
 	policies *roleState
 
 	recorder   recorder
@@ -62,24 +61,22 @@ type reconciliation struct {
 
 	reconcileInput
 	view desired.View
-	// unconfirmed are works of the view that nobody has confirmed since the agent
-	// was started, by id.
+	// unconfirmed has the works of the view that were not confirmed since the agent started, by id.
 	unconfirmed map[string]bool
 
-	// paused: nothing is repaired for so long, only told of. postponed are the
-	// manifests that are not as wanted meanwhile, by place in the work.
+	// paused: drift is reported but not repaired for this time. postponed has the manifests that are not as wanted
+	// in the meantime, by index in the work.
 	paused    time.Duration
 	postponed map[int]bool
-	// recreate: this spec of the work has not gone through a reconciliation yet.
+	// recreate: no reconciliation of this spec is complete yet.
 	recreate bool
-	// contestEnds is when to look whether objects are contested still, 0: none is.
+	// contestEnds is when to check whether objects are still contested; 0: none is.
 	contestEnds time.Duration
 }
 
-// Reconcile brings the cluster in line with what is wanted under a key, and
-// puts the status into the outbox. next is when to call it again if nothing
-// else happens, 0 if never. With an error it is to be called again after a
-// back-off, or after next if that is sooner and not 0.
+// Reconcile brings the cluster in line with the desired state of a key, and puts the status into the outbox.
+// next is when to call it again if no event comes before, 0 if never. After an error it is called again after a
+// back-off, or after next if that is not 0 and sooner.
 func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, err error) {
 	c.config.Tracker.Begin(key)
 	defer c.config.Tracker.End(key)
@@ -95,7 +92,7 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	case owns:
 		next, err = r.live(ctx, r.view.Live)
 		for _, w := range r.view.Deleted {
-			err = errors.Join(err, r.confirm(w)) // the name has a new owner, and with it the objects
+			err = errors.Join(err, r.confirm(w)) // the name and its objects have a new owner
 		}
 	case len(r.view.Deleted) > 0:
 		next, err = r.removeWorks(ctx, r.view.Deleted)
@@ -108,13 +105,16 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	return c.share(r, next, err)
 }
 
-// ownsName reports whether a live work has the name, and with it what deleted ones of that
-// name made.
+// ownsName reports whether a live work owns the name, and with it the objects of deleted works of that name.
 //
-// t1 one work takes over from another under its name, and is applied. t2 a power loss takes
-// the journal back behind t1. t3 the agent loads the former, and hears that the later one is
-// deleted. Therefore the former, which may not be applied, has nothing: the objects are those
-// of the later one, which says what becomes of them.
+// Scenario:
+//
+//	t1: a work takes over the name of another one, and is applied.
+//	t2: a power loss takes the journal back to before t1.
+//	t3: the agent loads the former work, and receives the deletion of the later one.
+//
+// Result: the former work may not be applied and owns nothing. The objects belong to the later work, which
+// decides about them.
 func (r *reconciliation) ownsName(ctx context.Context) (bool, error) {
 	if r.view.Live == nil || len(r.view.Deleted) == 0 {
 		return r.view.Live != nil, nil
@@ -145,7 +145,7 @@ func (c *Core) begin(key string) *reconciliation {
 	return r
 }
 
-// review looks what is wanted under the name, and what of it is doubted. r.mu is held.
+// review reads the desired state of the name, and which of its works are unconfirmed. r.mu is held.
 func (r *reconciliation) review(name string) {
 	r.view = r.set.ByName(name)
 	r.unconfirmed = map[string]bool{}
@@ -157,7 +157,7 @@ func (r *reconciliation) review(name string) {
 	}
 }
 
-// end forgets keys about which there is nothing to remember, and counts.
+// end drops the state of keys that need none, and counts the reconciliation.
 func (c *Core) end(r *reconciliation, next time.Duration, err error) {
 	result := roundDone
 	switch {
@@ -197,7 +197,7 @@ func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.D
 		return r.paused, nil
 	}
 	if backed, err := r.mayEnforce(ctx, w); err != nil || !backed {
-		return 0, err // what confirms it wakes the key
+		return 0, err // its confirmation wakes the key
 	}
 	manifests := r.load(ctx, w)
 	if ready, err := r.recorder.claim(ctx, w); err != nil && !r.hindrance.goesOn(ctx, w, err) {
@@ -227,7 +227,7 @@ func (r *reconciliation) applyListed(ctx context.Context, w *desired.Work, manif
 	return r.conclude(ctx, w, manifests, results)
 }
 
-// load reads the manifests of a work, and forbids those whose objects no work may have.
+// load reads the manifests of a work, and rejects those whose objects no work may have.
 func (r *reconciliation) load(ctx context.Context, w *desired.Work) []apply.Manifest {
 	manifests := apply.Load(ctx, r.config.Client, *w.Spec)
 	for i, m := range manifests {
@@ -241,8 +241,7 @@ func (r *reconciliation) load(ctx context.Context, w *desired.Work) []apply.Mani
 	return manifests
 }
 
-// conclude records and reports what became of the manifests, and returns when to
-// look again.
+// conclude records and reports the results of the manifests. It returns when to reconcile again.
 func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifests []apply.Manifest, results []apply.Result) (time.Duration, error) {
 	remaining, settleErr := r.pruneAndRecord(ctx, manifests, results)
 	tryAgain, refused := r.hindrance.try(ctx, results)
@@ -253,7 +252,7 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	}
 	status := r.statusOf(ctx, w, results)
 	var reportErr error
-	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // else it was never seen whole
+	if r.unsent.since.IsZero() || r.unsent.late(r.now) || r.about == w.ResourceID { // otherwise the state of the work is incomplete
 		reportErr = r.report(w, r.hindrance.reportFailed(w, status))
 	}
 	if r.hindrance.unrecorded == nil {
@@ -280,8 +279,8 @@ func (r *reconciliation) conclude(ctx context.Context, w *desired.Work, manifest
 	return sooner(next, r.idle()), nil
 }
 
-// pause is how long to leave a work alone whose objects somebody else keeps
-// changing. A spec that is new is not left alone.
+// pause returns how long to wait before the next repair of a work whose objects another writer keeps changing.
+// A new spec is applied at once.
 func (r *reconciliation) pause(w *desired.Work) (wait time.Duration, recreate bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,20 +290,20 @@ func (r *reconciliation) pause(w *desired.Work) (wait time.Duration, recreate bo
 	return r.repairs.wait(repairRate, r.now), false
 }
 
-// specOf identifies what is in force of a work.
+// specOf identifies the spec in force.
 func specOf(w *desired.Work) string { return w.SpecTag.String() + " " + w.ResourceID }
 
-// redefinitionCounts is after what time a server uses a changed definition, with some to spare.
+// redefinitionCounts is the time after which a server uses a changed definition, with a margin.
 const redefinitionCounts = 3 * time.Second
 
-// looked notes that everything has been read, if it has.
+// looked schedules the next full read, if this reconciliation was one.
 func (r *reconciliation) looked() {
 	if r.full {
 		r.look = r.now.Add(lookAgain + time.Duration(r.config.Random()*float64(lookAgain/2)))
 	}
 }
 
-// idle returns how long the objects need no look.
+// idle returns the time until the objects must be read again.
 func (r *reconciliation) idle() time.Duration {
 	wait := max(time.Millisecond, r.look.Sub(r.now))
 	if n := r.config.Tracker.Unwatched(r.key); n > 0 {
@@ -314,8 +313,7 @@ func (r *reconciliation) idle() time.Duration {
 	return wait
 }
 
-// track makes sure that nothing that happens to the objects from now on is
-// missed. What was expected before still is.
+// track tracks the objects before they are read, so that no change is missed. Expected states are kept.
 func (r *reconciliation) track(manifests []apply.Manifest) {
 	expected := map[kubeclient.Ref]drift.Signature{appliedwork.Ref(r.key): r.recorder.recordSignature()}
 	add := func(ref kubeclient.Ref) {
@@ -342,8 +340,8 @@ func (r *reconciliation) track(manifests []apply.Manifest) {
 	r.config.Tracker.Track(r.key, expected)
 }
 
-// apply plans everything, records what may come into existence, and writes. The
-// results are in the order of the manifests; the error is about the record.
+// apply plans all steps, records the objects that may be created, and writes. The results are in the order of
+// the manifests. The error concerns the record.
 func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.Result, error) {
 	owner := r.record.Owner()
 	results := make([]apply.Result, len(manifests))
@@ -374,7 +372,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	if err := r.hindrance.intend(ctx, steps, order); err != nil {
 		return nil, err
 	}
-	redefined := map[kubeclient.Ref]bool{} // definitions that were written just now
+	redefined := map[kubeclient.Ref]bool{} // definitions that were just written
 	for n, i := range order {
 		if res, withheld := r.hindrance.withheld(steps[n]); withheld {
 			results[i] = res
@@ -397,11 +395,11 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	return results, nil
 }
 
-// writes reports whether an action changes something on the cluster.
+// writes reports whether an action changes the cluster.
 func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Refuse }
 
-// plan decides what to do about one manifest. New objects of new works are many
-// at a time, and reading first would only tell that they are not there.
+// plan returns the step of one manifest. unreported: the object probably does not exist. Then it is not read
+// first, because new works create many objects at once.
 func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unreported bool) apply.Step {
 	_, has := r.known[m.Ref]
 	if unreported && !has && !r.missing[m.Ref] {
@@ -410,14 +408,14 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unreported 
 	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))
 }
 
-// unchanged reports whether the object is known to be as it should be: it was,
-// and the watch has seen no change since. A new spec tries again what is contested.
+// unchanged reports whether the object is known to be as wanted: it was, and the watch has shown no change
+// since. A new spec retries contested objects.
 func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
 	k := r.known[m.Ref]
 	return k.Known, m.Err == nil && k.Same(m, owner) && !(r.recreate && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
 }
 
-// pruneAndRecord removes what the work no longer wants, and records what there is.
+// pruneAndRecord removes the objects that the work no longer wants, and updates the record.
 func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []appliedwork.Entry, err error) {
 	if r.completion.held {
 		r.hangs.noteRemoval(nil, nil, nil, r.now)
@@ -434,7 +432,7 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 	setErr := r.recorder.took(r.store.SetEntries(ctx, r.record, appliedwork.Merge(entries, results, stale, remaining)))
 	if setErr != nil {
 		r.hindrance.halted(setErr)
-		return remaining, errors.Join(err, fmt.Errorf("record what there is: %w", setErr))
+		return remaining, errors.Join(err, fmt.Errorf("record the present objects: %w", setErr))
 	}
 	if err != nil {
 		r.log.WarnContext(ctx, "objects that the work no longer has cannot be removed", "error", err)
@@ -442,7 +440,7 @@ func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.M
 	return remaining, err
 }
 
-// expect remembers how the objects were left.
+// expect remembers and tracks the state in which the objects were left.
 func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.Entry) {
 	before := r.forgetObjects()
 	expected := map[kubeclient.Ref]drift.Signature{}
@@ -462,7 +460,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.
 		switch {
 		case apply.Rejected(res.Err), res.Known.Incomplete():
 			r.rememberRejected(res, before[res.Ref], expected)
-		case res.Err == nil || res.Known.UID != "": // a refusal leaves it as it was
+		case res.Err == nil || res.Known.UID != "": // a refused step leaves it unchanged
 			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
 		}
 		r.rememberObserved(i, res)
@@ -474,8 +472,8 @@ func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.
 	r.persister.noteWritten(r.key, r.known)
 }
 
-// signatureOf is the state in which an object was left. One that was not read
-// is as it was before: what the watch says by now may be news.
+// signatureOf returns the signature in which an object was left. For an object that was not read it returns the
+// previous one: the watch may already show a later change.
 func signatureOf(res apply.Result, before remembered) drift.Signature {
 	switch {
 	case res.Live != nil && kubeclient.IsFieldConflict(res.Err):
@@ -492,8 +490,8 @@ func signatureOf(res apply.Result, before remembered) drift.Signature {
 	return drift.Unknown
 }
 
-// noteApplied notes whether everything is as wanted, and what it took to write
-// objects again for a spec that had been applied before.
+// noteApplied records whether all objects are as wanted, and counts the repairs for a spec that was applied
+// before.
 func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, results []apply.Result) {
 	written, asWanted := false, r.hindrance.failed == nil
 	for _, res := range results {
@@ -518,14 +516,13 @@ func (r *reconciliation) noteApplied(ctx context.Context, w *desired.Work, resul
 	}
 }
 
-// retryable returns the errors that may go away although the work does not
-// change.
+// retryable returns the errors that may end without a change of the work.
 func retryable(results []apply.Result) error {
 	var errs []error
 	for _, res := range results {
 		switch {
 		case apply.Rejected(res.Err): // see noteRejected
-		case errors.As(res.Err, new(withheldError)): // the failure of the record is enough
+		case errors.As(res.Err, new(withheldError)): // the failure of the record is returned separately
 		case kubeclient.IsFieldConflict(res.Err): // see conflicted
 		case slow(res): // see slowWait
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
@@ -553,18 +550,18 @@ func (r *reconciliation) statusOf(ctx context.Context, w *desired.Work, results 
 	}
 	r.hindrance.setReason(w, manifests)
 	status := conditions.Next(r.previous(w), w.SpecGeneration, manifests, r.now)
-	if w.Problem != "" { // what is in force is an earlier spec
+	if w.Problem != "" { // an earlier spec is in force
 		status = conditions.Rejected(status, w.Generation, w.Problem, r.now)
 	}
 	return status
 }
 
-// unapplied is a manifest that nothing was done about.
+// unapplied returns the status of a manifest that was not processed.
 func unapplied(m apply.Manifest, err error) conditions.Manifest {
 	return conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: conditionrules.Types(m.Config.Conditions)}
 }
 
-// needsChange reports whether an error needs somebody to change something.
+// needsChange reports whether an error lasts until an operator or the source changes something.
 func needsChange(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, new(*kubeclient.NotServedError)) || errors.Is(err, appliedwork.ErrWorkName) || errors.Is(err, appliedwork.ErrChanged)
 }
@@ -581,7 +578,7 @@ func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, 
 	held := r.set.Get(w.ResourceID)
 	if held == nil || held.Tag != w.Tag || held.Deleting != w.Deleting {
 		r.mu.Unlock()
-		return nil // news arrived meanwhile, and another reconciliation is due
+		return nil // a new event arrived, so another reconciliation is due
 	}
 	if lapse, lapsed := r.persister.unsaved[w.ResourceID]; lapsed && !deleted {
 		status = conditions.Lapsed(status, w.Generation, lapse)
@@ -589,7 +586,7 @@ func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, 
 	if deleted {
 		r.set.Finished(w)
 	}
-	due, err := r.outbox.Put(held, status, deleted) // it may have come once more
+	due, err := r.outbox.Put(held, status, deleted) // the deletion may have arrived again
 	r.mu.Unlock()
 	if due {
 		r.config.Send(w.ResourceID)

@@ -14,19 +14,19 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// recorder reads and writes the AppliedManifestWork of a key, and removes what is on it.
+// recorder reads and writes the AppliedManifestWork of a key, and removes the objects in it.
 type recorder struct {
 	config *CoreConfig
 	*tools
 	orphans *orphans
 	*keyState
 	reconcileInput
-	// seen are the objects that were about to be removed as they were read, by what
-	// names them whatever the version; nil for those that there are not.
+	// seen has the objects to remove, as they were read. The key is independent of the version; the value is nil if
+	// the object does not exist.
 	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
 }
 
-// took notes how the record is after it was written; err says that it was not.
+// took stores the record after a write; err is the error of the write.
 func (r *recorder) took(rec *appliedwork.Record, err error) error {
 	if err == nil {
 		r.record = rec
@@ -34,9 +34,8 @@ func (r *recorder) took(rec *appliedwork.Record, err error) error {
 	return err
 }
 
-// claim sees to it that there is an AppliedManifestWork for the work, and that
-// it says which spec is about to be applied. ready is false if there is one
-// that is being deleted: its objects go first, and are made anew after.
+// claim creates or updates the AppliedManifestWork of the work with the spec that is about to be applied. ready
+// is false if the present one is being deleted: its objects go first and are created again afterwards.
 func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err error) {
 	origin := appliedwork.Origin{Source: w.Source, WorkID: w.ResourceID, Version: w.SpecGeneration, Tag: w.SpecTag.String()}
 	if r.hasNoReport() {
@@ -66,8 +65,8 @@ func (r *recorder) claim(ctx context.Context, w *desired.Work) (ready bool, err 
 	return true, r.keepWanted(ctx, w)
 }
 
-// hasNoReport reports whether there is likely no AppliedManifestWork: nobody has
-// asked, and the watch has told of none.
+// hasNoReport reports whether there is probably no AppliedManifestWork: it was not read, and the watch has
+// shown none.
 func (r *recorder) hasNoReport() bool {
 	r.orphans.mu.Lock()
 	defer r.orphans.mu.Unlock()
@@ -86,7 +85,7 @@ func (r *recorder) createRecord(ctx context.Context, w *desired.Work, origin app
 	return nil
 }
 
-// claimed notes that a record is that of the work.
+// claimed records that the work owns its record.
 func (r *recorder) claimed(rec *appliedwork.Record) {
 	r.record = rec
 	r.orphans.mu.Lock()
@@ -94,8 +93,7 @@ func (r *recorder) claimed(rec *appliedwork.Record) {
 	r.orphans.drop(r.key)
 }
 
-// loadRecord reads the AppliedManifestWork, unless the watch says that it is as
-// it was.
+// loadRecord reads the AppliedManifestWork, unless the watch shows it as unchanged.
 func (r *recorder) loadRecord(ctx context.Context) error {
 	r.requested = true
 	if r.record != nil && !r.full {
@@ -114,7 +112,7 @@ func (r *recorder) recordSignature() drift.Signature {
 	return drift.SignatureOf(appliedwork.Resource, r.record.Metadata())
 }
 
-// forgetRecord is for errors after which nobody knows what the record is like.
+// forgetRecord drops the record after an error that makes its state unknown.
 func (r *recorder) forgetRecord(err error) error {
 	if err != nil {
 		r.record = nil
@@ -122,7 +120,7 @@ func (r *recorder) forgetRecord(err error) error {
 	return err
 }
 
-// saw notes how an object was when it was about to be removed.
+// saw records the state of an object that is about to be removed.
 func (r *recorder) saw(e appliedwork.Entry, live *unstructured.Unstructured) {
 	if r.seen == nil {
 		r.seen = map[workv1.ResourceIdentifier]*unstructured.Unstructured{}
@@ -130,7 +128,7 @@ func (r *recorder) saw(e appliedwork.Entry, live *unstructured.Unstructured) {
 	r.seen[e.ResourceIdentifier] = live
 }
 
-// dissolve deletes the record and everything on it.
+// dissolve deletes the record and its objects.
 func (r *recorder) dissolve(ctx context.Context, orphan func(appliedwork.Entry) bool) (gone bool, err error) {
 	if r.record == nil {
 		return true, nil
@@ -153,9 +151,8 @@ func (r *recorder) dissolve(ctx context.Context, orphan func(appliedwork.Entry) 
 	return r.removeAll(ctx, orphan)
 }
 
-// spare lets go of the objects that are to outlive the work, as long as the
-// record stands: an agent that finds one being deleted after a restart, and
-// does not know the work any more, removes all that is on it.
+// spare releases the objects that are to outlive the work while the record is not yet being deleted. Otherwise
+// an agent that restarts without the work would find the record being deleted, and remove all its objects.
 func (r *recorder) spare(ctx context.Context, orphan func(appliedwork.Entry) bool) error {
 	if orphan == nil {
 		return nil
@@ -176,9 +173,8 @@ func (r *recorder) spare(ctx context.Context, orphan func(appliedwork.Entry) boo
 	return removeErr
 }
 
-// removeAll removes the objects of a record that is being deleted, and lets go
-// of it when none is left. Objects that are not gone yet wake the key when they
-// are.
+// removeAll removes the objects of a record that is being deleted, and removes the finalizer of the record when
+// none is left. Each remaining object wakes the key when it is gone.
 func (r *recorder) removeAll(ctx context.Context, orphan func(appliedwork.Entry) bool) (gone bool, err error) {
 	r.forgetObjects()
 	entries := r.record.Entries()
@@ -214,13 +210,13 @@ func (r *recorder) removeAll(ctx context.Context, orphan func(appliedwork.Entry)
 	return true, r.took(nil, nil)
 }
 
-// graceLeft runs the grace period and returns what is left of it: 0 when it is over.
+// graceLeft starts or continues the grace period. It returns the time left, 0 when it is over.
 func (r *recorder) graceLeft(ctx context.Context) (left time.Duration, err error) {
 	start := r.record.EvictionStart()
 	switch {
 	case r.config.EvictionGracePeriod >= evictionOff:
 		return evictionOff, r.stopGracePeriod(ctx)
-	case start.IsZero() || start.After(r.now) && !start.Equal(r.grace.start): // or the clock went back
+	case start.IsZero() || start.After(r.now) && !start.Equal(r.grace.start): // or the clock was set back
 		if err := r.took(r.store.SetEvictionStart(ctx, r.record, r.now)); err != nil {
 			return 0, r.forgetRecord(err)
 		}
@@ -233,27 +229,30 @@ func (r *recorder) graceLeft(ctx context.Context) (left time.Duration, err error
 	return r.grace.left(r.config.EvictionGracePeriod, r.now), nil
 }
 
-// trustClock is how long a process lets pass before it believes its clock that a grace period is over
-// which another process began.
+// trustClock is the time after which a process trusts its clock that a grace period of another process is over.
 const trustClock = 10 * time.Minute
 
-// grace is a grace period that runs: when it began by the clock of then, when this process saw that first, and how much
-// of it was over then by the clock of now. What is over since is measured, whatever the clock says.
+// grace is a running grace period. start is its begin by the clock of that time. seen is when this process
+// first saw it. before is the part that was over then. The rest is measured, independent of the clock.
 type grace struct {
 	start, seen time.Time
 	before      time.Duration
 }
 
-// left is how much of it is left.
+// left returns the time left.
 //
-//	t1 the grace period of a day begins, t2 the machine resumes, with a clock that is a year ahead,
-//	therefore the objects of works would be gone before the clock is set right
+// Scenario:
+//
+//	t1: a grace period of one day begins.
+//	t2: the machine resumes with a clock that is one year ahead.
+//
+// Without trustClock the objects are removed before the clock is corrected.
 func (g grace) left(period time.Duration, now time.Time) time.Duration {
 	passed := now.Sub(g.seen)
 	return max(0, period-g.before-passed, min(period, trustClock)-passed)
 }
 
-// stopGracePeriod stops the grace period, if one runs.
+// stopGracePeriod stops the grace period, if it runs.
 func (r *recorder) stopGracePeriod(ctx context.Context) error {
 	before := r.record
 	if err := r.took(r.store.SetEvictionStart(ctx, r.record, time.Time{})); err != nil {

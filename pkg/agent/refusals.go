@@ -12,27 +12,26 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A write that the cluster refuses because of something else, a namespace, a quota, a policy,
-// is tried again when that changes, if a watch shows it, and after waits that begin at
-// firstRefusedWait and double: up to lookAgain where a watch shows the cause, otherwise up to
-// lastRefusedWait.
+// These are the retry waits of a write that the cluster refuses because of a namespace, a quota or a policy. It
+// is retried when a watch shows a change of the cause. It is also retried after waits that begin at
+// firstRefusedWait and double. Their limit is lookAgain if a watch shows the cause, else lastRefusedWait.
 const (
 	firstRefusedWait = time.Second
 	lastRefusedWait  = lastRetry
 )
 
-// refusal is what is remembered of a refused write.
+// refusal is the remembered state of a refused write.
 type refusal struct {
 	apply.Refusal
 	refused bool
-	// namespace is what that of the cause was like. policies counts the changes of policies
-	// before; early says that the cluster may not have known of the last one.
+	// namespace is the state of the namespace that caused it. policies is the number of policy changes before it.
+	// early: the cluster may not have applied the last change.
 	namespace drift.Signature
 	policies  uint64
 	early     bool
 }
 
-// policies are the resources by which admission denies writes.
+// policies are the resources of admission policies.
 var policies = []schema.GroupVersionResource{
 	admissionv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"),
 	admissionv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"),
@@ -40,14 +39,14 @@ var policies = []schema.GroupVersionResource{
 	admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"),
 }
 
-// PoliciesChanged is told that policies changed, or may have. It returns keys for which
-// Reconcile is due, and after what time, as RolesChanged does.
+// PoliciesChanged reports that policies changed, or may have changed. It returns the keys for which Reconcile
+// is due and the wait, like RolesChanged.
 func (c *Core) PoliciesChanged() (keys []string, after time.Duration) {
 	return c.policies.change(c.config.Now())
 }
 
-// awaitPolicies sees to it that a change of policies is noticed that may end a refusal. It returns
-// when to look again because there was one, 0 if there was none.
+// awaitPolicies watches policies whose change may end a refusal. It returns when to reconcile again because
+// they changed, 0 if they did not.
 func (r *reconciliation) awaitPolicies(results []apply.Result) time.Duration {
 	n := 0
 	for _, res := range results {
@@ -68,7 +67,7 @@ func namespaceRef(name string) kubeclient.Ref {
 	return kubeclient.Ref{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), Name: name}
 }
 
-// ended reports whether something changed that may end a refusal.
+// ended reports whether a change may have ended a refusal.
 func (r *reconciliation) ended(f refusal) bool {
 	switch {
 	case !f.refused:
@@ -81,8 +80,8 @@ func (r *reconciliation) ended(f refusal) bool {
 	return f.early || changes != f.policies
 }
 
-// tries returns from which try the waits go on after something changed. Policies may change all
-// the time for other reasons.
+// tries returns the number of tries that the back-off restarts from after a change. Policies may change for
+// other reasons, so they do not reset it.
 func (f refusal) tries() int {
 	if f.Namespace != "" {
 		return 0
@@ -90,15 +89,17 @@ func (f refusal) tries() int {
 	return 5
 }
 
-// noteRefused returns what to remember of a refused write, and adds what is expected of its
-// namespace. before is what was remembered.
+// noteRefused returns what to remember of a refused write, and adds the expected state of its namespace. before
+// is what was remembered.
 //
-//	t1  A write is refused because its namespace is missing.
-//	t2  The namespace is made. A watch shows it, and no work waits for it.
-//	t3  The work waits for it. No watch shows a namespace that does not change.
+// Scenario:
 //
-// Therefore the first refusal says nothing about the namespace, and the write is tried again
-// soon. When that is refused too, and the namespace was waited for all the time, it is absent.
+//	t1: a write is refused because its namespace is missing.
+//	t2: the namespace is created; the watch shows it, but no work waits for it yet.
+//	t3: the work waits for the namespace; the watch shows no further change.
+//
+// Result: the first refusal does not prove that the namespace is absent, and the write is retried soon. If it
+// is refused again while the namespace was tracked, the namespace is absent.
 func (r *reconciliation) noteRefused(err error, before refusal, expected map[kubeclient.Ref]drift.Signature) (f refusal) {
 	if f.Refusal, f.refused = apply.Refused(err); !f.refused {
 		return f
@@ -118,14 +119,14 @@ func (r *reconciliation) noteRefused(err error, before refusal, expected map[kub
 	return f
 }
 
-// watchEnd adds the namespace whose change would end a refusal to those objects that are expected.
+// watchEnd adds the namespace whose change would end a refusal to the expected states.
 func (f refusal) watchEnd(expected map[kubeclient.Ref]drift.Signature) {
 	if f.Namespace != "" {
 		watch(namespaceRef(f.Namespace), f.namespace, expected)
 	}
 }
 
-// patience returns the first and the longest wait before a rejected write is tried again.
+// patience returns the first and the longest wait before a rejected write is retried.
 func (r *reconciliation) patience(err error) (first, last time.Duration) {
 	f, refused := apply.Refused(err)
 	switch {
@@ -139,7 +140,7 @@ func (r *reconciliation) patience(err error) (first, last time.Duration) {
 	case !known:
 		return firstRefusedWait, lastRefusedWait
 	case f.Missing && seen.Is(drift.Absent):
-		return lookAgain, lookAgain // the watch shows when there is one
+		return lookAgain, lookAgain // the watch shows a change
 	}
 	return firstRefusedWait, lookAgain
 }

@@ -25,8 +25,8 @@ func terminating(name string) error {
 	return err
 }
 
-// A work whose namespace is missing, or is being deleted, is tried once or twice, then left alone
-// until the watch shows that this has changed; the record is written once.
+// A work whose namespace is missing, or is being deleted, is tried once or twice. Then it is left alone until
+// the watch shows a change. The record is written once.
 func TestCore_RefusedByItsNamespace(t *testing.T) {
 	for name, c := range map[string]struct {
 		there bool
@@ -76,7 +76,7 @@ func TestCore_RefusedByItsNamespace(t *testing.T) {
 	}
 }
 
-// A refused create leaves nothing that would hold the deletion of its work.
+// A refused create leaves no entry that would block the deletion of its work.
 func TestCore_RefusedWorkIsDeleted(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, inDeleted("a"))
@@ -88,7 +88,7 @@ func TestCore_RefusedWorkIsDeleted(t *testing.T) {
 	}
 }
 
-// What a policy denies is tried every few minutes, and as soon as policies change.
+// A write that a policy denies is retried every few minutes, and as soon as policies change.
 func TestCore_DeniedByAPolicy(t *testing.T) {
 	policy := "ValidatingAdmissionPolicy 'deny' with binding 'deny' denied request: not here"
 	for name, err := range map[string]error{

@@ -14,37 +14,33 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// firstRejectedWait is the wait before a write that the cluster finds wrong in
-// itself is tried again; it doubles up to lookAgain. What it takes is usually a
-// change of the work, of the object or of the definition of its kind, which are
-// noticed; but some checks depend on other things.
+// firstRejectedWait is the first retry wait of a write that the cluster rejects as invalid. It doubles up to
+// lookAgain. The cause usually ends with a change of the work, of the object or of the definition of its kind;
+// these are noticed. Some checks depend on other objects.
 //
-// A write that it accepted without all fields is tried again in the same way. If it said nothing
-// about them, the waits begin as if there had been quietTries before, at about a minute: then
-// something on the cluster removes them.
+// A write that was accepted without all its fields is retried in the same way. If the server gave no warning
+// about them, the waits begin after quietTries, at about a minute. Another program on the cluster then removes
+// the fields.
 const (
 	firstRejectedWait = 100 * time.Millisecond
 	quietTries        = 9
 )
 
-// rejections say when rejected writes of a key are tried again; without any,
-// tries is 0.
+// rejections has the retry state of rejected writes of a key. tries is 0 if there are none.
 type rejections struct {
 	tries int
 	next  time.Time
-	// awaited are the definitions that would make unknown kinds known, as they
-	// were after the last reconciliation.
+	// awaited has the state, after the last reconciliation, of the definitions that would make unknown kinds known.
 	awaited map[kubeclient.Ref]drift.Signature
 }
 
-// recall returns what is known of an object, without a rejection that is to be
-// put to the test.
+// recall returns the remembered state of an object. It drops a rejection that is to be retried.
 func (r *reconciliation) recall(ref kubeclient.Ref) apply.Known {
 	k, has := r.known[ref]
 	if !has {
 		return r.persister.writtenBefore(r.key, ref).Retry()
 	}
-	switch { // about fields of other managers
+	switch { // for fields of other managers
 	case r.recreate:
 		k.Known = k.Forget()
 	case r.full:
@@ -54,21 +50,20 @@ func (r *reconciliation) recall(ref kubeclient.Ref) apply.Known {
 	case !r.due(ref, k):
 		return k.Known
 	case redefined(r.config.Tracker, ref, k.definition):
-		r.rejections.tries = 0 // the new definition may need a moment to count
+		r.rejections.tries = 0 // the new definition may take effect after a moment
 	case r.ended(k.refusal):
 		r.rejections.tries = min(r.rejections.tries, k.refusal.tries())
 	}
 	return k.Retry()
 }
 
-// due reports whether the write of an object is to be tried again, because it was
-// rejected, or not all of it was kept.
+// due reports whether the write of an object must be retried, because it was rejected or not all fields were
+// kept.
 func (r *reconciliation) due(ref kubeclient.Ref, k remembered) bool {
 	return k.rejected && (r.full || !r.now.Before(r.rejections.next) || redefined(r.config.Tracker, ref, k.definition) || r.ended(k.refusal))
 }
 
-// redefined reports whether the definition of the object's kind is not as it
-// was.
+// redefined reports whether the definition of the object's kind has changed.
 func redefined(t Tracker, ref kubeclient.Ref, was drift.Signature) bool {
 	definition, ok := definitionOf(ref)
 	if !ok {
@@ -78,9 +73,9 @@ func redefined(t Tracker, ref kubeclient.Ref, was drift.Signature) bool {
 	return known && !seen.Is(was)
 }
 
-// redefines reports whether a definition was changed of which the work has objects. Then everything is
-// read again soon: the server shows these objects without the fields that left the schema, and neither
-// their resource versions nor a watch tell it.
+// redefines reports whether a definition was changed of which the work has objects. Then everything is read
+// again soon. The server returns these objects without the removed fields, but neither their resourceVersion
+// nor a watch shows it.
 func redefines(manifests []apply.Manifest, results []apply.Result) bool {
 	changed := map[kubeclient.Ref]bool{}
 	for _, res := range results {
@@ -92,8 +87,7 @@ func redefines(manifests []apply.Manifest, results []apply.Result) bool {
 	})
 }
 
-// definitionOf names the definition that an object's kind has if it is not built
-// into the server.
+// definitionOf returns the CustomResourceDefinition of an object's kind. ok is false for built-in kinds.
 func definitionOf(ref kubeclient.Ref) (definition kubeclient.Ref, ok bool) {
 	return kubeclient.Ref{
 		GroupVersionResource: apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"),
@@ -101,9 +95,8 @@ func definitionOf(ref kubeclient.Ref) (definition kubeclient.Ref, ok bool) {
 	}, strings.Contains(ref.Group, ".")
 }
 
-// noteRejected returns when to try again what the cluster rejected, or what it
-// may be about to know, 0 if there is nothing of that. It comes before
-// settledWith.
+// noteRejected returns when to retry rejected writes, or writes of kinds that the cluster is about to serve; 0
+// if there are none.
 func (r *reconciliation) noteRejected(results []apply.Result) time.Duration {
 	rejected, muted, tried := false, true, !r.now.Before(r.rejections.next)
 	wait, last := lookAgain, lookAgain
@@ -134,8 +127,8 @@ func (r *reconciliation) noteRejected(results []apply.Result) time.Duration {
 	return max(time.Millisecond, r.rejections.next.Sub(r.now))
 }
 
-// coming reports whether there is a definition for the unknown kind of a
-// manifest: it takes a moment from there until the cluster serves the kind.
+// coming reports whether the unknown kind of a manifest has a definition. The cluster serves the kind a moment
+// after that.
 func (r *reconciliation) coming(m apply.Manifest) bool {
 	definition, ok := awaited(m)
 	if !ok {
@@ -151,8 +144,8 @@ func (r *reconciliation) coming(m apply.Manifest) bool {
 	return true
 }
 
-// awaited names the definition that would make the unknown kind of a manifest
-// known, if its plural is the usual one.
+// awaited returns the definition that would make the unknown kind of a manifest known, if its plural is
+// regular.
 func awaited(m apply.Manifest) (definition kubeclient.Ref, ok bool) {
 	var unknown *kubeclient.NoKindError
 	if !errors.As(m.Err, &unknown) {
@@ -162,8 +155,8 @@ func awaited(m apply.Manifest) (definition kubeclient.Ref, ok bool) {
 	return definitionOf(kubeclient.Ref{GroupVersionResource: plural})
 }
 
-// awaitKind adds the definition of an unknown kind to what is expected, as it is
-// now: whoever called knows that the kind is still unknown.
+// awaitKind adds the current state of the definition of an unknown kind to the expected states. The caller
+// knows that the kind is still unknown.
 func awaitKind(t Tracker, m apply.Manifest, expected map[kubeclient.Ref]drift.Signature) {
 	definition, ok := awaited(m)
 	if !ok {
@@ -176,8 +169,8 @@ func awaitKind(t Tracker, m apply.Manifest, expected map[kubeclient.Ref]drift.Si
 	watch(definition, s, expected)
 }
 
-// rememberRejected keeps that a write was rejected, and what the definition of
-// the object's kind was like; expected gets that.
+// rememberRejected remembers a rejected write and the state of the definition of the object's kind, and adds
+// that state to expected.
 func (r *reconciliation) rememberRejected(res apply.Result, before remembered, expected map[kubeclient.Ref]drift.Signature) {
 	k := remembered{Known: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
 	k.refusal = r.noteRefused(res.Err, before.refusal, expected)
@@ -190,8 +183,7 @@ func (r *reconciliation) rememberRejected(res apply.Result, before remembered, e
 	r.known[res.Ref] = k
 }
 
-// watch adds what is expected of a definition, unless it is an object of the
-// work itself.
+// watch adds the expected state of a definition, unless it is an object of the work itself.
 func watch(definition kubeclient.Ref, s drift.Signature, expected map[kubeclient.Ref]drift.Signature) {
 	if _, has := expected[definition]; !has {
 		expected[definition] = s

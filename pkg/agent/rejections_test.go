@@ -32,7 +32,7 @@ func (r *rig) writes(resource string) int {
 }
 
 const jobRejected = `Applied=False/AppliedManifestFailed: Failed to apply manifest: Job "a" is invalid: spec.template: Invalid value: field is immutable ` +
-	`(this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)`
+	`(this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is created again)`
 
 func TestCore_RejectedWriteIsTriedLessAndLessOften(t *testing.T) {
 	r := newRig(t)
@@ -96,8 +96,8 @@ func TestCore_RejectedWriteIsTriedAtOnceWhenSomethingChanges(t *testing.T) {
 	}
 }
 
-// A custom resource that does not fit its definition is tried again as soon as
-// the definition changes, also if the change takes a moment to count.
+// A custom resource that does not match its definition is tried again as soon as the definition changes, even
+// if the change takes effect later.
 func TestCore_RejectedResourceFollowsItsDefinition(t *testing.T) {
 	r := newRig(t)
 	definition := r.f.Put(clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ropes.example.com", "spec", map[string]any{
@@ -127,7 +127,8 @@ func TestCore_RejectedResourceFollowsItsDefinition(t *testing.T) {
 	}
 }
 
-// A work that changes a definition reads its objects of that kind again once the server uses it.
+// A work that changes a definition reads its objects of that kind again once the server uses the new
+// definition.
 func TestCore_ObjectsOfAChangedDefinitionAreRead(t *testing.T) {
 	r := newRig(t)
 	define := func(version string) string {
@@ -158,9 +159,8 @@ func TestCore_ObjectsOfAChangedDefinitionAreRead(t *testing.T) {
 	}
 }
 
-// A work whose kind nobody knows yet is applied as soon as somebody defines it,
-// however long it has waited and although the cluster needs a moment to serve
-// it.
+// A work of an unknown kind is applied as soon as the kind is defined, however long it has waited. The cluster
+// may need a moment to serve the kind.
 func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
 	for name, plural := range map[string]string{"with the usual plural": "ropes", "with another plural": "ropery"} {
 		t.Run(name, func(t *testing.T) {
@@ -214,8 +214,8 @@ const (
 	ropeQuiet = "Applied=True/AppliedManifestComplete: Apply manifest complete, but the cluster did not keep spec.f2, and did not say why: a webhook may remove it, or a feature of the cluster be off"
 )
 
-// A field that the cluster drops is not applied, however often somebody looks, and it costs less and less
-// to find out; a new definition, or a restart, has it tried at once.
+// A field that the cluster drops stays unapplied, however often it is read, and the cost of retries decreases.
+// A new definition, or a restart, causes a retry at once.
 func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reports       bool
@@ -223,7 +223,7 @@ func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 		second, hours int
 	}{
 		"the server says so": {true, ropeDropped, 6, 13},
-		"without a word":     {false, ropeQuiet, 3, 9},
+		"without a warning":  {false, ropeQuiet, 3, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)
@@ -271,7 +271,7 @@ func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 	}
 }
 
-// Something on the cluster changes an object all the time that lacks a field: it is not written as often.
+// Another program keeps changing an object that lacks a field: the object is not written as often.
 func TestCore_DroppedFieldOfAnObjectThatOthersChange(t *testing.T) {
 	r := newRig(t)
 	r.f.Put(ropeDefinition())
@@ -289,7 +289,7 @@ func TestCore_DroppedFieldOfAnObjectThatOthersChange(t *testing.T) {
 	}
 }
 
-// Definition and resource get a field in one work: no status says that it was lost.
+// A definition and its resource get a new field in one work: no status reports the field as lost.
 func TestCore_DefinitionAndResourceGetAField(t *testing.T) {
 	r := newRig(t)
 	known := r.prunes(true)

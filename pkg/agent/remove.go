@@ -11,15 +11,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// removeWorks removes everything of deleted works of one name, and says so when
-// nothing is left.
+// removeWorks removes everything of deleted works of one name, and confirms when nothing is left.
 func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work) (time.Duration, error) {
 	if err := r.recorder.loadRecord(ctx); err != nil {
 		return 0, errors.Join(err, unremoved(r, onlyOne(works), err))
 	}
 	owner := ownerOf(r.record, works)
 	if owner != nil && !r.mayDelete(owner) {
-		return r.forgetUnrepeated(ctx, owner), nil // what confirms it wakes the key
+		return r.forgetUnrepeated(ctx, owner), nil // its confirmation wakes the key
 	}
 	if owner != nil {
 		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, nil, r.now)); err != nil {
@@ -48,9 +47,8 @@ func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work)
 	return 0, nil
 }
 
-// ownerOf returns the deleted work that a record is about; nil if it is about
-// another one, or there is none. A record that says nothing was made by another
-// agent and is about the work of its name.
+// ownerOf returns the deleted work that a record belongs to; nil if it belongs to another work or does not
+// exist. A record without an origin was created by another agent and belongs to the work of its name.
 func ownerOf(rec *appliedwork.Record, works []*desired.Work) *desired.Work {
 	if rec == nil {
 		return nil
@@ -63,7 +61,7 @@ func ownerOf(rec *appliedwork.Record, works []*desired.Work) *desired.Work {
 	return nil
 }
 
-// onlyOne returns the deleted work of a name, nil where there are several.
+// onlyOne returns the deleted work of a name; nil if there are several.
 func onlyOne(works []*desired.Work) *desired.Work {
 	if len(works) != 1 {
 		return nil
@@ -71,8 +69,8 @@ func onlyOne(works []*desired.Work) *desired.Work {
 	return works[0]
 }
 
-// staysAfter says which objects the work wants to outlive it, as far as its last
-// spec is known.
+// staysAfter returns a function that reports which objects are to outlive the work, as far as its last spec is
+// known.
 func staysAfter(w *desired.Work) func(appliedwork.Entry) bool {
 	if w.Spec == nil {
 		return nil
@@ -85,8 +83,7 @@ func (r *reconciliation) confirm(w *desired.Work) error {
 	return r.put(w, r.clearReported(w), true)
 }
 
-// clearOldName removes what a work left behind under a name it no longer has,
-// once everything is there under the new one.
+// clearOldName removes the objects of a work under its old name, after all are applied under the new one.
 func (r *reconciliation) clearOldName(ctx context.Context, id string) (time.Duration, error) {
 	r.mu.Lock()
 	w := r.set.Get(id)
@@ -119,9 +116,8 @@ func (r *reconciliation) clearOldName(ctx context.Context, id string) (time.Dura
 	return 0, nil
 }
 
-// finish is for an AppliedManifestWork that no work claims: it ends its deletion
-// if somebody deleted it, its objects go with it, and evicts it otherwise if
-// that is right.
+// finish handles an AppliedManifestWork that no work claims. If it is being deleted, finish completes the
+// deletion and removes its objects. Otherwise it evicts it if that is right.
 func (r *reconciliation) finish(ctx context.Context) (time.Duration, error) {
 	if err := r.recorder.loadRecord(ctx); err != nil {
 		return 0, err

@@ -4,11 +4,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// resyncState is how far one subscription is in finding out whether what is held is
-// what the broker has. The agent lists everything where nobody knows why the digests
-// differ, and the broker answers with what differs.
+// resyncState is the state of one subscription in its comparison with the broker. If the cause of a digest
+// difference is unknown, the agent lists all works, and the broker answers with the differences.
 //
-//	a cursor continues               no cursor does: all is listed at once
+//	resumed from a cursor            no cursor: all is listed at once
 //	        │                                      │
 //	        ▼                                      ▼
 //	    continued                               listed ────early────► awaiting
@@ -20,45 +19,50 @@ import (
 //	        ╰─differ┼────┼────────► relisting ◄─────┼──────────────────┼──╯
 //	                │    │             │            │                  │
 //	            late│    │differ       │late        │                  │
-//	                │  agreed          │            │                  │
+//	                │  inSync          │            │                  │
 //	                ▼                  ▼            │                  │
 //	            repeated ──early──► repeating ◄─────┼──────────────────╯
 //	                ▲                               │
 //	                ╰───────────────────────────────╯
 //
-// From every state but continued, equal leads to agreed. In relisted, relisting, repeated
-// and repeating another gap is listed for, and nothing else changes.
+// From every state but continued, equal digests lead to inSync. early: the digests differ before the answer to
+// the list. late: they differ after it, and an event was received after the list. In relisted, relisting,
+// repeated and repeating a new gap causes another list without a change of state.
 //
-// In awaiting, relisting and repeating the answer to a list is waited for: a checkpoint
-// without a digest before it moves no cursor.
+// In awaiting, relisting and repeating the answer to a list is pending: until it arrives, a checkpoint without
+// a digest moves no cursor.
 type resyncState int
 
 const (
-	// continued: the broker goes on from a cursor, nothing was listed.
+	// continued: the broker resumes from a cursor, nothing was listed.
 	continued resyncState = iota
-	// listed: everything was listed with the subscription. In awaiting the digests
-	// differed before the answer was complete.
+	// listed: all works were listed with the subscription. awaiting: the same, and the digests differed before the
+	// answer was complete.
 	listed
 	awaiting
-	// needsInSync: the digests are equal, and everything was listed before. Where they differ
-	// once more, that is news, and what it is shows another list.
+	// inSync: the digests are equal, and all works were listed before. A later difference is new and causes another
+	// list.
 	inSync
-	// relisted: the digests differed by a known gap, and everything was listed for that.
+	// relisted: the digests differed by a known gap, and all works were listed because of it.
 	relisted
 	relisting
-	// repeated: everything was listed once more because of what was received after the
-	// list: it may have lost its record since, in a release, which the answer cannot
-	// show. That is no reason again until the digests were equal.
+	// repeated: all works were listed again because events arrived after the list. The records of such events may
+	// be gone since, after a release; the answer cannot show that. The list is not repeated for this reason until
+	// the digests were equal.
 	repeated
 	repeating
 
 	resyncStates
 )
 
-// resyncEvent is what a checkpoint says. A gap is by how much the digests differ.
-// Where it becomes another, that is news: t1 the list has a newer version than the
-// broker's, which waits for its source; t2 the source releases the cluster, and the
-// record is gone. Only another list shows that no record explains the work any more.
+// resyncEvent is the result of a checkpoint. A gap is the difference of the digests. A new gap is news:
+//
+// Scenario:
+//
+//	t1: the list has a newer version than the broker, which waits for its source.
+//	t2: the source releases the cluster, and the record is removed.
+//
+// Result: only another list shows that the work is an orphan.
 type resyncEvent int
 
 const (
@@ -68,23 +72,23 @@ const (
 	beforeAnswer                           // the digests differ, before the answer
 	same                                   // they differ after it, by the gap that is known
 	other                                  // by another gap, or none was known
-	sameGapAfterReceive                    // as same, and something was received after the list
-	newGapAfterReceive                     // as other, and something was received after the list
+	sameGapAfterReceive                    // like same, and an event was received after the list
+	newGapAfterReceive                     // like other, and an event was received after the list
 
 	resyncEvents
 )
 
-// resyncAction is what a checkpoint leads to.
+// resyncAction is the action after a checkpoint.
 type resyncAction int
 
 const (
-	// await: the answer to the list is not complete.
+	// await: the answer to the list is incomplete.
 	await resyncAction = iota
-	// list: nobody knows why the digests differ; the list shows it.
+	// list: the cause of the digest difference is unknown; a list shows it.
 	list
-	// advance: everything up to the cursor is held, as well as can be.
+	// advance: everything up to the cursor is held, as far as possible.
 	advance
-	// advanceAndList: both; what the list with the subscription led to is known now.
+	// advanceAndList: both; the result of the list with the subscription is known now.
 	advanceAndList
 )
 
@@ -93,7 +97,7 @@ type transition struct {
 	action resyncAction
 }
 
-// resyncTable says for each state and event which state follows, and what is done.
+// resyncTable has the next state and the action for each state and event.
 var resyncTable = [resyncStates][resyncEvents]transition{
 	continued: {
 		equal: {continued, advance}, noAnswer: {continued, advance}, noAnswerAnswered: {continued, advance}, beforeAnswer: {relisting, list},
@@ -129,14 +133,14 @@ var resyncTable = [resyncStates][resyncEvents]transition{
 	},
 }
 
-// resyncProgress is how far a subscription is, with the gap that is known; nil if none is.
+// resyncProgress is the state of a subscription with its known gap; nil if none is known.
 type resyncProgress struct {
 	state resyncState
 	gap   *codec.Digest
 }
 
-// classify says what a checkpoint means. own is the digest of what is held, without what
-// no record explains; late says that something was received after the list.
+// classify returns the event of a checkpoint. own is the digest of the held works without the orphans. late: an
+// event was received after the list.
 func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bool) (e resyncEvent, gap *codec.Digest) {
 	switch {
 	case cp.Digest == nil && cp.ListAnswered:
@@ -161,7 +165,7 @@ func (r *resyncProgress) classify(cp codec.Checkpoint, own codec.Digest, late bo
 	return other, gap
 }
 
-// step lets an event count.
+// step applies an event.
 func (r *resyncProgress) step(e resyncEvent, gap *codec.Digest) resyncAction {
 	t := resyncTable[r.state][e]
 	switch {

@@ -50,7 +50,7 @@ var flagsOf = [resyncStates]resyncFlags{
 	repeated: {listed: true, retried: true, gap: true}, repeating: {listed: true, waiting: true, retried: true, gap: true},
 }
 
-// Each pair of a state and an event leads where what it stands for says.
+// Each pair of a state and an event leads to the state and action that follow from their meaning.
 func TestResync_EachPair(t *testing.T) {
 	for s := range resyncStates {
 		for e := range resyncEvents {
@@ -63,8 +63,7 @@ func TestResync_EachPair(t *testing.T) {
 	}
 }
 
-// Each state can be reached, and no state stays when the digests become equal after a
-// list.
+// Each state can be reached, and every state is left when the digests become equal after a list.
 func TestResync_StatesAreReached(t *testing.T) {
 	reached := map[resyncState]bool{continued: true, listed: true}
 	for range resyncStates {
@@ -114,7 +113,7 @@ func TestResync_Classify(t *testing.T) {
 	}
 }
 
-// The gap that is known is the one that was listed for, until the digests are equal.
+// The known gap is the one that caused the list, until the digests are equal.
 func TestResync_Gap(t *testing.T) {
 	gap := &codec.Digest{Count: 1}
 	for s := range resyncStates {

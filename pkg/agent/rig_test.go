@@ -38,8 +38,8 @@ const (
 
 var testHubHash = appliedwork.HubHash("hub.example.com:8090")
 
-// rig drives a Core step by step, on a cluster in memory whose watches are
-// perfect, with a broker that keeps what it is told.
+// rig drives a Core step by step, on a cluster in memory whose watches are complete, with a broker that stores
+// what it receives.
 type rig struct {
 	t    *testing.T
 	f    *clustertest.Fake
@@ -55,8 +55,8 @@ type rig struct {
 	outcome      string                  // of what it does not refuse
 	syncs        bool                    // Core has something about the subscription
 	syncIn       time.Duration           // it has something after that time
-	synced       []agentSync             // what it told
-	orphanReport codec.OrphanReport      // that it told last
+	synced       []agentSync             // the events it sent
+	orphanReport codec.OrphanReport      // the last one sent
 	statuses     map[string]manifestwork.StatusReport
 	sent         []manifestwork.StatusReport
 	revision     uint64
@@ -258,7 +258,7 @@ func (r *rig) publish(id string) {
 	}
 }
 
-// agentSync is what the agent told about its subscription.
+// agentSync is an event of the agent about its subscription.
 type agentSync struct {
 	ack          *codec.Ack
 	list         []codec.ResourceVersion
@@ -344,7 +344,7 @@ func (w *watches) changed(ref kubeclient.Ref, o *unstructured.Unstructured) {
 	}
 }
 
-// discover tells of an AppliedManifestWork that nobody tracks.
+// discover reports an AppliedManifestWork that is not tracked.
 func (w *watches) discover(ref kubeclient.Ref, o *unstructured.Unstructured) {
 	for _, expected := range w.expected {
 		if _, tracks := expected[ref]; tracks {

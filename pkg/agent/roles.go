@@ -15,11 +15,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/drift"
 )
 
-// Works that roles concern are looked at again rolePause after roles changed, so
-// that the server's own picture of them is fresh. Looks that follow each other are
-// bounded by what they cost: a few requests for each object of such works. Those
-// of burstObjects may be looked at in a row, and then there is one look for every
-// sweepPerObject that they have.
+// After roles changed, the works that depend on roles are reconciled after rolePause, so that the server's own
+// view is up to date. The cost bounds the repetition: each object of such works needs a few requests. A burst
+// of reconciliations covers at most burstObjects objects. After it, the interval is sweepPerObject for each
+// object of such works.
 const (
 	rolePause       = time.Second
 	sweepPerObject  = 200 * time.Millisecond
@@ -27,36 +26,34 @@ const (
 	lastSweepWait   = time.Minute
 	burstObjects    = 600
 	mostLooksInARow = 10
-	// rolesDelay is how long after a change some server of the cluster may still go
-	// by the roles before it.
+	// rolesDelay is the time for which a server of the cluster may still use the roles before a change.
 	rolesDelay = time.Minute
 )
 
-// Roles notices that roles or bindings changed, and calls Core.RolesChanged.
+// Roles watches roles and bindings, and calls Core.RolesChanged after a change.
 type Roles interface {
-	// Need asks for that, from now on. It may be called again.
+	// Need starts the watch. It may be called again.
 	Need()
 	// Watched reports whether every change is noticed.
 	Watched() bool
 }
 
-// roleState is what a Core knows of roles.
+// roleState is a Core's state about roles.
 type roleState struct {
 	mu sync.Mutex
-	// changes counts them, changed is when the last one was.
+	// changes counts the changes; changed is the time of the last one.
 	changes uint64
 	changed time.Time
-	// waiting are the keys to which roles matter, with the number of their objects;
-	// told are those of them that are to come back at look.
+	// waiting has the keys that depend on roles, with the number of their objects. reported has those of them that
+	// will be reconciled at look.
 	waiting  map[string]int
 	reported map[string]bool
-	// look is when the changes are, or were, looked at; sweeps bound how often.
+	// look is when the changes are, or were, handled. sweeps bounds how often.
 	look   time.Time
 	sweeps tokenBucket
 }
 
-// sweepRate is how often the objects that wait may be looked at because roles
-// changed.
+// sweepRate returns the rate at which the waiting objects may be checked because roles changed.
 func (s *roleState) sweepRate() rate {
 	n := 0
 	for _, objects := range s.waiting {
@@ -68,9 +65,9 @@ func (s *roleState) sweepRate() rate {
 	}
 }
 
-// RolesChanged is told that roles or bindings changed, or may have. It returns
-// keys for which Reconcile is due, and after what time. Keys that are due earlier
-// for something else come back for it: see comeBack.
+// RolesChanged reports that roles or bindings changed, or may have changed. It returns the keys for which
+// Reconcile is due, and the wait. A key that is reconciled earlier for another reason returns for this one; see
+// comeBack.
 func (c *Core) RolesChanged() (keys []string, after time.Duration) {
 	return c.roles.change(c.config.Now())
 }
@@ -83,7 +80,7 @@ func (s *roleState) change(now time.Time) (keys []string, after time.Duration) {
 	if len(s.waiting) == 0 {
 		return nil, 0
 	}
-	if !s.look.After(now) { // none is due yet
+	if !s.look.After(now) { // none is pending
 		r := s.sweepRate()
 		s.look = now.Add(max(rolePause, s.sweeps.wait(r, now)))
 		s.sweeps.spend(r, s.look)
@@ -98,8 +95,7 @@ func (s *roleState) change(now time.Time) (keys []string, after time.Duration) {
 	return keys, s.look.Sub(now)
 }
 
-// lookDue returns when changes of roles are looked at that the server itself
-// may not know yet; 0 if there are none.
+// lookDue returns when to handle role changes that the server itself may not apply yet; 0 if there are none.
 func (s *roleState) lookDue(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +105,7 @@ func (s *roleState) lookDue(now time.Time) time.Duration {
 	return max(0, s.changed.Add(rolePause).Sub(now))
 }
 
-// inForceAt returns when all servers of the cluster go by the roles as they are now;
-// zero if they do.
+// inForceAt returns when all servers of the cluster use the current roles; zero if they do.
 func (s *roleState) inForceAt(now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,16 +115,14 @@ func (s *roleState) inForceAt(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// present says which roles there are at the moment: how many changes there were, and
-// whether the server may not know of the last.
+// present returns the number of role changes so far, and whether the server may not apply the last one yet.
 func (s *roleState) present(now time.Time) (changes uint64, early bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changes, now.Before(s.changed.Add(rolePause))
 }
 
-// wait says how many objects of a key would be asked about if roles changed; 0 if
-// that does not concern it.
+// wait sets the number of objects of a key to check after a role change; 0 if the key does not depend on roles.
 func (s *roleState) wait(key string, objects int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,18 +131,17 @@ func (s *roleState) wait(key string, objects int) {
 	}
 }
 
-// roleWatch watches roles and bindings, or policies of admission, from when that is
-// needed. It keeps nothing of them: any change may concern any executor, by whatever
-// group it is bound, and any object.
+// roleWatch watches roles and bindings, or admission policies, as soon as it is needed. It stores no objects:
+// any change may concern any executor, by its groups, and any object.
 type roleWatch struct {
 	watcher *drift.Watcher
-	needed  chan struct{} // closed when somebody does
+	needed  chan struct{} // closed by the first call
 	need    func()
 	// begun: all roles and bindings were listed once.
 	begun atomic.Bool
 }
 
-// roleResources are the resources by which rights are given.
+// roleResources are the resources that grant rights.
 var roleResources = []schema.GroupVersionResource{
 	rbacv1.SchemeGroupVersion.WithResource("roles"), rbacv1.SchemeGroupVersion.WithResource("rolebindings"),
 	rbacv1.SchemeGroupVersion.WithResource("clusterroles"), rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
@@ -158,7 +150,7 @@ var roleResources = []schema.GroupVersionResource{
 func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, reported func()) *roleWatch {
 	w := &roleWatch{needed: make(chan struct{})}
 	w.need = sync.OnceFunc(func() { close(w.needed) })
-	// Before everything was listed changes are not told one by one.
+	// Before everything is listed, changes are not reported one by one.
 	changed := func() {
 		if w.listed() {
 			reported()
@@ -167,9 +159,13 @@ func newRoleWatch(c drift.Config, resources []schema.GroupVersionResource, repor
 	all := drift.Permanent{
 		Seen: func(*metav1.PartialObjectMetadata) (string, bool) { changed(); return "", false },
 		Gone: func(string) { changed() },
-		// The first complete list is news, too. t1: an executor is asked about, and
-		// has a right. t2: somebody takes it away. t3: the list, where it is missing.
-		// Therefore all that was asked by then is asked again.
+		// The first complete list counts as a change.
+		//
+		// Scenario:
+		//   t1: an executor is checked and has a right.
+		//   t2: an administrator removes it.
+		//   t3: the first list no longer has it.
+		// Result: everything that was checked before the list is checked again.
 		Unsure: changed,
 	}
 	permanent := map[schema.GroupVersionResource]drift.Permanent{}
@@ -195,7 +191,7 @@ func (w *roleWatch) Need() { w.need() }
 // Watched implements Roles.
 func (w *roleWatch) Watched() bool { return w.begun.Load() && w.watcher.Ready() == nil }
 
-// Run watches, once that is needed, until ctx ends.
+// Run watches until ctx ends. It starts when the watch is needed.
 func (w *roleWatch) Run(ctx context.Context) error {
 	select {
 	case <-w.needed:
@@ -205,7 +201,7 @@ func (w *roleWatch) Run(ctx context.Context) error {
 	}
 }
 
-// counts are those of the Watcher, nothing before anybody needs it.
+// counts returns the counts of the Watcher; zero until it is needed.
 func (w *roleWatch) counts() (n drift.Counts) {
 	select {
 	case <-w.needed:

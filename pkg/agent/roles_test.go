@@ -14,9 +14,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Roles are watched from when a work needs that, by the watches and queues of a
-// running agent: whatever else wakes a work, it does not forget that roles
-// changed.
+// Roles are watched as soon as a work needs that, by the watches and queues of a running agent. Other events
+// that wake a work do not hide that roles changed.
 func TestAgent_FollowsRoles(t *testing.T) {
 	runAgent(t, nil, func(r *running) {
 		listed := func() (n int) {
@@ -36,7 +35,7 @@ func TestAgent_FollowsRoles(t *testing.T) {
 			}
 		}
 		rights := &rig{f: r.f}
-		r.b.events <- r.events.event(hubWork("w-0", "plain", 1, configMap("plain", "1")), codec.CreateRequest, nil)
+		r.b.events <- r.events.event(hubWork("w-0", "simple", 1, configMap("simple", "1")), codec.CreateRequest, nil)
 		r.after(time.Minute)
 		if n := listed(); n > 0 {
 			t.Errorf("roles are watched although no work needs that: %d lists", n)
@@ -66,9 +65,15 @@ func TestAgent_FollowsRoles(t *testing.T) {
 	})
 }
 
-// A right that is taken away while roles are listed for the first time: t1 the
-// executor is asked about and has it, t2 somebody takes it away, t3 the bindings
-// are listed, and that one is not among them. Nothing else would tell.
+// A right is removed while roles are listed for the first time.
+//
+// Scenario:
+//
+//	t1: the executor is checked and has the right.
+//	t2: an administrator removes it.
+//	t3: the bindings are listed, without that one.
+//
+// Result: no event shows the change, so the first list counts as one.
 func TestAgent_RightTakenAwayBeforeRolesAreListed(t *testing.T) {
 	var listable atomic.Bool
 	runAgent(t, func(r *running) {

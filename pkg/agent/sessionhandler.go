@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// sessionHandler is the agent as its session sees it.
+// sessionHandler implements session.Handler for the agent.
 type sessionHandler struct{ *Agent }
 
 // Hello implements session.Handler.
@@ -21,8 +21,7 @@ func (p sessionHandler) Subscribed(ctx context.Context, a transport.Accepted) ([
 	return p.core.Subscribed(a)
 }
 
-// Handle implements session.Handler. Nothing that a broker sends ends the
-// connection.
+// Handle implements session.Handler. No event of a broker ends the connection.
 func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	p.core.Handle(ctx, e)
 	return nil

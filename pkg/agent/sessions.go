@@ -9,12 +9,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// sourceSessions is the place of the agent's events, and of its source's, where no broker keeps
-// anything between the two; see package plain. Guarded by works.mu.
+// sourceSessions stamps the agent's events behind a stateless broker, and checks the stamps of its source. See
+// package sessionfence. Guarded by works.mu.
 type sourceSessions struct {
 	*sessionfence.Tracker
-	// peer is the source that was heard last: there is one, to which the topic of the agent's
-	// events leads.
+	// peer is the source of the last received event. There is one source: the topic of the agent's events leads to
+	// it.
 	peer string
 }
 
@@ -22,18 +22,17 @@ func newSourceSessions(c *CoreConfig) *sourceSessions {
 	return &sourceSessions{Tracker: sessionfence.NewTracker(uint64(max(c.Now().UnixMilli(), 1)), c.NewID())}
 }
 
-// stamp gives an event to a source its place.
+// stamp adds the session stamp to an event for a source.
 func (n *sourceSessions) stamp(l *subscriptionState, source string, e *codec.Event) {
 	if l.stateless {
 		n.Stamp(source).Put(e)
 	}
 }
 
-// keepAliveEvery is how often a source hears that the agent is there, and what it holds in sum.
+// keepAliveEvery is the interval of keepalives to a source, with the digest of the held works.
 const keepAliveEvery = time.Minute
 
-// KeepAlive has the source told that the agent is there, if nobody else would say so. It says
-// when to call it next.
+// KeepAlive sends a keepalive to the source if the broker is stateless. It returns when to call it next.
 func (c *Core) KeepAlive() (next time.Duration) {
 	c.mu.Lock()
 	due := c.connected && c.subscription.stateless && c.sessions.IsHawser(c.sessions.peer)
@@ -45,7 +44,7 @@ func (c *Core) KeepAlive() (next time.Duration) {
 	return keepAliveEvery
 }
 
-// keepAlive is the event that says so.
+// keepAlive returns the keepalive event.
 func (c *Core) keepAlive() (codec.Event, error) {
 	c.subscription.alive(false)
 	d := c.set.DigestOf(c.sessions.peer)
@@ -58,8 +57,8 @@ func (c *Core) keepAlive() (codec.Event, error) {
 	return e, err
 }
 
-// Goodbye is the event that says that the agent is gone. A broker that keeps nothing has it from
-// the beginning of a connection, when the agent may not have heard of its source yet.
+// Goodbye returns the event that reports the agent as gone. A stateless broker gets it as the last will at the
+// begin of a connection, when the agent may not know its source yet.
 func (c *Core) Goodbye() (codec.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,16 +71,19 @@ func (c *Core) Goodbye() (codec.Event, error) {
 	return e, err
 }
 
-// keepaliveEvery bounds how often a source is told what is held because it does not know this agent.
+// keepaliveEvery is the minimum interval of lists to a source that does not know this agent.
 const keepaliveEvery = 5 * time.Second
 
-// counts reports whether an event of a source counts. The first of a session does, and the
-// source is told what is held; so it is when it has not heard of this agent yet. That is told
-// at once to a session that is new here, and else when keepaliveEvery has passed, but never not at all:
+// counts reports whether an event of a source is of the current session. The agent sends a list of its works
+// after the first event of a new source session. It also sends one to a source that does not know this agent
+// yet. For a session that is new here, the list is sent at once. Otherwise it waits until keepaliveEvery has
+// passed since the last one; it is never dropped:
 //
-//	t1  The agent lists what it holds; hub-source is about to subscribe, and does not get it.
-//	t2  hub-source publishes a spec, which names no session of the agent, and is dropped.
-//	t3  Only another list tells hub-source of the session, and that it has to publish again.
+// Scenario:
+//
+//	t1: the agent sends its list; hub-source is about to subscribe and does not get it.
+//	t2: hub-source publishes a spec that names no session of the agent; it is dropped.
+//	t3: hub-source learns the session only from another list, and then publishes again.
 func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	c.mu.Lock()
 	if !c.subscription.stateless {
@@ -92,7 +94,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	if err != nil {
 		c.mu.Unlock()
 		c.config.Metrics.event(eventUndecodable)
-		c.config.Log.WarnContext(ctx, "event without a place among the others", "source", e.Source(), "error", err)
+		c.config.Log.WarnContext(ctx, "event without a session stamp", "source", e.Source(), "error", err)
 		return false
 	}
 	c.sessions.peer = e.Source()
@@ -119,7 +121,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	return v.IsAccepted()
 }
 
-// number puts the number of an event where a broker would have put its own.
+// number sets the revision of a spec to the number of its event, if the broker is stateless.
 func (c *Core) number(spec *manifestwork.Spec, e codec.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

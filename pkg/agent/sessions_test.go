@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// plainly is an agent behind a broker that keeps nothing, and hub the line of its source,
-// which has heard of it.
+// plainly returns an agent behind a stateless broker, and the session tracker of its source, which knows the
+// agent's session.
 func plainly(t *testing.T) (r *rig, hub *sessionfence.Tracker) {
 	r = newRig(t)
 	r.start()
@@ -68,8 +68,8 @@ func TestCore_SendsPeerSessionToSource(t *testing.T) {
 	}
 }
 
-// TestCore_ResendsListToNewSourceSession: hub-source subscribes after the agent's first list, and
-// what it publishes does not count before it hears of the agent.
+// TestCore_ResendsListToNewSourceSession: hub-source subscribes after the agent's first list. Its events are
+// dropped until it knows the session of the agent.
 func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -100,8 +100,8 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	}
 }
 
-// TestCore_LateEventsCountNoLonger: neither one of an earlier session, nor one to an earlier
-// process, nor one behind its successor.
+// TestCore_LateEventsCountNoLonger: events of an earlier session, to an earlier process, or behind their
+// successor are dropped.
 func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r, hub := plainly(t)
 	old := hub.Stamp(testCluster)
@@ -118,7 +118,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r.core.Handle(t.Context(), r.placed(old, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
 	r.expectValue("a", "2")
 	if m, ok := r.lists(); !ok || m.PeerSession.ID != "next" {
-		t.Errorf("to an earlier session it says %+v: whose clock went back does not hear of it", m)
+		t.Errorf("sent %+v for an earlier session: a source whose clock went back does not learn of it", m)
 	}
 
 	before := next.Stamp(testCluster)
@@ -130,7 +130,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
-// TestCore_OCMSourceBehindAStatelessBroker: it says nothing of sessions, and its versions count.
+// TestCore_OCMSourceBehindAStatelessBroker: an OCM source sends no session stamps, so its versions decide.
 func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
 	r, _ := plainly(t)
 	r.handle(r.placed(sessionfence.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
@@ -141,7 +141,7 @@ func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
-// TestCore_SendsGoodbye before it has heard of a source, and of its session alone.
+// TestCore_SendsGoodbye before it knows a source, and with its own session only.
 func TestCore_SendsGoodbye(t *testing.T) {
 	r, hub := plainly(t)
 	for _, source := range []string{"", "hub"} {
@@ -161,7 +161,7 @@ func TestCore_SendsGoodbye(t *testing.T) {
 	}
 }
 
-// TestCore_SendsKeepalives to a source of ours, every minute, with what it holds in sum.
+// TestCore_SendsKeepalives to a Hawser source, every minute, with the digest of the held works.
 func TestCore_SendsKeepalives(t *testing.T) {
 	r, hub := plainly(t)
 	if r.core.KeepAlive() != time.Minute {
@@ -189,7 +189,7 @@ func TestCore_SendsKeepalives(t *testing.T) {
 	}
 }
 
-// TestCore_ReportsThatItsListIsTooLargeForTheBroker: it is one event.
+// TestCore_ReportsThatItsListIsTooLargeForTheBroker: a list is a single event.
 func TestCore_ReportsThatItsListIsTooLargeForTheBroker(t *testing.T) {
 	r, hub := plainly(t)
 	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))

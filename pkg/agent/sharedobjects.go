@@ -7,15 +7,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
-// sharedObjects are the AppliedManifestWorks of this hub and of others, by name, as
-// they were read last: an object that is on both lists stays when one of the two
-// works goes. Guarded by works.mu.
+// sharedObjects has the AppliedManifestWorks of this and of other hubs, by name, as last read. An object in two
+// of them stays when one of the works is deleted. Guarded by works.mu.
 type sharedObjects struct {
 	own, foreign map[string]*appliedwork.Record
 }
 
-// shared returns the names of those of other hubs that have objects of this
-// one's works.
+// shared returns the names of AppliedManifestWorks of other hubs that have objects of this hub's works.
 func (n *sharedObjects) shared() []string {
 	theirs := map[string][]string{}
 	for name, rec := range n.foreign {
@@ -39,8 +37,8 @@ func (n *sharedObjects) shared() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// noteForeign notes an AppliedManifestWork that was read and that no work of this
-// hub claims; nil if there is none any more.
+// noteForeign records an AppliedManifestWork that was read and belongs to no work of this hub; nil if it is
+// gone.
 func (s *orphans) noteForeign(key string, rec *appliedwork.Record) {
 	if _, ours := s.workName(key); ours {
 		return
@@ -52,8 +50,8 @@ func (s *orphans) noteForeign(key string, rec *appliedwork.Record) {
 	}
 }
 
-// noteOwn notes the AppliedManifestWork of a key after a reconciliation, and whether its
-// grace period runs. wanted says that there is something to be done under the key.
+// noteOwn records the AppliedManifestWork of a key after a reconciliation, and whether its grace period runs.
+// wanted: there is something to do for the key.
 func (s *orphans) noteOwn(key string, rec *appliedwork.Record, wanted bool) {
 	if rec != nil && !rec.EvictionStart().IsZero() && !rec.Deleting() {
 		s.graces[key] = true

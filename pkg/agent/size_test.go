@@ -14,7 +14,8 @@ import (
 // errTooLarge is what an API server hands on of an etcd that does not take an object of that size.
 var errTooLarge = apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
 
-// TestCore_ARecordThatDoesNotFit is told at once in the condition of the work, and holds up no other.
+// TestCore_ARecordThatDoesNotFit is reported at once in the condition of the work, and does not block other
+// works.
 func TestCore_ARecordThatDoesNotFit(t *testing.T) {
 	r := newRig(t)
 	r.f.Refuse = func(c clustertest.Call) error {
@@ -32,7 +33,8 @@ func TestCore_ARecordThatDoesNotFit(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable)
 }
 
-// TestCore_AnObjectThatDoesNotFit is a manifest that fails like one that is invalid: it is tried ever less often, not every ten seconds.
+// TestCore_AnObjectThatDoesNotFit: such a manifest fails like an invalid one. It is retried with increasing
+// waits, not every ten seconds.
 func TestCore_AnObjectThatDoesNotFit(t *testing.T) {
 	r := newRig(t)
 	tries := 0

@@ -13,54 +13,51 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// keyState is what is remembered of one key between reconciliations. Only the reconciliation that
-// has the key touches it, except where noted.
+// keyState is the state of one key between reconciliations. Only the reconciliation of the key uses it, except
+// where noted.
 type keyState struct {
-	// history is that of the cluster in which all this is known.
+	// history is the history of the cluster in which this state was read.
 	history int
-	// record is the AppliedManifestWork as last read or written; nil if there is
-	// none, or nobody knows.
+	// record is the AppliedManifestWork as last read or written; nil if there is none, or it is unknown.
 	record *appliedwork.Record
-	// requested: the cluster was asked whether there is one.
+	// requested: the cluster was asked whether a record exists.
 	requested bool
 	known     map[kubeclient.Ref]remembered
-	// permits are what the executor was allowed when it was asked for last.
+	// permits has the latest permissions of the executor.
 	permits map[kubeclient.Ref]permit
-	// missing are the objects for which the agent lacked a right.
+	// missing has the objects for which the agent lacked a right.
 	missing map[kubeclient.Ref]bool
-	// status is the status of the work with the id about.
+	// status is the status of the work with the id in about.
 	status workv1.ManifestWorkStatus
 	about  string
-	// look is when everything is read again, whatever the watches say.
+	// look is when everything is read again, whatever the watches show.
 	look time.Time
-	// grace is the grace period that runs, if one does.
+	// grace is the running grace period, if there is one.
 	grace grace
-	// removals counts reconciliations in a row that waited for objects to go.
+	// removals counts consecutive reconciliations that waited for objects to go.
 	removals int
-	// lockout is about a record that fails.
+	// lockout is the state of a failing record.
 	lockout lockout
-	// rejections are about writes that the cluster finds wrong in themselves.
+	// rejections is the retry state of writes that the cluster rejects as invalid.
 	rejections rejections
-	// unsent is about requests that wait for others.
+	// unsent is the state of requests that wait for others.
 	unsent unsent
-	// hangs are objects that have to go, and do not.
+	// hangs has objects that have to go and do not.
 	hangs hangs
 
-	// applied is the spec that went through the last complete reconciliation, asWanted says
-	// that all its objects were as they should be then; guarded by works.mu.
+	// applied is the spec of the last complete reconciliation. asWanted: all its objects were as wanted then.
+	// Guarded by works.mu.
 	applied  string
 	asWanted bool
-	// repairs bounds how fast objects are written again for the same spec;
-	// guarded by works.mu, as are looks, which bound how fast they are read for
-	// their status, and observes, which says that somebody wants to know that.
+	// repairs bounds the repairs for the same spec. looks bounds the reads for status. observes: a work requests
+	// status values. All are guarded by works.mu.
 	repairs  tokenBucket
 	contests contests
 	looks    looks
 	observes bool
 }
 
-// follow forgets what was read of the cluster in another history than this one. What was told of
-// the works stays.
+// follow drops the state that was read in another history of the cluster. The reported status stays.
 func (s *keyState) follow(history int) {
 	if s.history == history {
 		return
@@ -68,10 +65,10 @@ func (s *keyState) follow(history int) {
 	s.history, s.record, s.known, s.permits = history, nil, map[kubeclient.Ref]remembered{}, nil
 	s.look, s.removals, s.rejections = time.Time{}, 0, rejections{}
 	clear(s.contests)
-	s.applied, s.asWanted = "", false // it is no repair of what others change
+	s.applied, s.asWanted = "", false // the next write is no repair of a change by others
 }
 
-// previous is what was reported last of a work; nothing if the key was another work's.
+// previous returns the last status of a work; empty if the key was about another work.
 func (s *keyState) previous(w *desired.Work) workv1.ManifestWorkStatus {
 	if s.about != w.ResourceID {
 		return workv1.ManifestWorkStatus{}
@@ -79,12 +76,13 @@ func (s *keyState) previous(w *desired.Work) workv1.ManifestWorkStatus {
 	return s.status
 }
 
-// setReported notes what is reported of a work.
+// setReported records the reported status of a work.
 func (s *keyState) setReported(w *desired.Work, status workv1.ManifestWorkStatus) {
 	s.status, s.about = status, w.ResourceID
 }
 
-// clearReported forgets that: what is made anew begins anew.
+// clearReported drops the status of a work, because its objects are created again. It returns the dropped
+// status.
 func (s *keyState) clearReported(w *desired.Work) (last workv1.ManifestWorkStatus) {
 	if last = s.previous(w); s.about == w.ResourceID {
 		s.status, s.about = workv1.ManifestWorkStatus{}, ""
@@ -92,37 +90,36 @@ func (s *keyState) clearReported(w *desired.Work) (last workv1.ManifestWorkStatu
 	return last
 }
 
-// forgetObjects has all objects read again, and returns what was remembered.
+// forgetObjects makes the next reconciliation read all objects. It returns the remembered state.
 func (s *keyState) forgetObjects() (before map[kubeclient.Ref]remembered) {
 	before, s.known = s.known, map[kubeclient.Ref]remembered{}
 	return before
 }
 
-// removalWait is how long to wait for objects to go, this time.
+// removalWait returns the wait for objects to go and counts it.
 func (s *keyState) removalWait() time.Duration {
 	wait := firstRemovalWait << min(s.removals, 20)
 	s.removals++
 	return min(wait, lastRemovalWait)
 }
 
-// removed: none is waited for any more.
+// removed resets removalWait: no object is waited for.
 func (s *keyState) removed() { s.removals = 0 }
 
-// noteSpec notes which spec went through a whole reconciliation, "" if none is in force,
-// and whether all its objects were as they should be then.
+// noteSpec records the spec of a complete reconciliation, "" if none is in force, and whether all its objects
+// were as wanted.
 func (s *keyState) noteSpec(applied string, asWanted bool) { s.applied, s.asWanted = applied, asWanted }
 
-// remembered is an object that was as it should be, and its state then.
+// remembered is an object that was as wanted, and its state then.
 type remembered struct {
 	apply.Known
 	signature drift.Signature
-	// rejected: it could not be made as it should be; definition is what the
-	// definition of its kind was like then.
+	// rejected: its write was rejected; definition is the state of its kind's definition then.
 	rejected   bool
 	definition drift.Signature
 	refusal    refusal
-	// observation is what was found in it. heldFor, if not zero, is the manifest
-	// that was not applied to it because it is complete.
+	// observation has its values. heldFor, if not zero, is the hash of the manifest that was not applied because it
+	// is complete.
 	observation observation
 	heldFor     [sha256.Size]byte
 }

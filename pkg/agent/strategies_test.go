@@ -80,8 +80,7 @@ func TestCore_ReadOnlyThatCannotBeReadIsTriedAgain(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable)
 }
 
-// Whatever the strategy was before, ReadOnly does not even take the reference
-// off.
+// After any other strategy, ReadOnly does not even remove the owner reference.
 func TestCore_ReadOnlyLaterStaysOwned(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
@@ -116,7 +115,7 @@ func TestCore_CreateOnlyLeavesDriftAlone(t *testing.T) {
 	r.f.Remove(r.ref("ConfigMap", "a"))
 	r.settle(time.Second)
 	if got, _, _ := unstructured.NestedString(r.configMap("a").Object, "data", "k"); got != "2" {
-		t.Fatalf("made anew with %q", got)
+		t.Fatalf("created again with %q", got)
 	}
 	r.delete(w)
 	if r.configMap("a") != nil {

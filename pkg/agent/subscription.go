@@ -9,54 +9,52 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// protocol is the version of Hawser's additions to the OCM protocol.
+// protocol is the version of the Hawser extensions of the OCM protocol.
 const protocol = transport.Protocol
 
-// subscriptionState is the present subscription and what its checkpoints said. Guarded by works.mu.
+// subscriptionState is the current subscription and the result of its checkpoints. Guarded by works.mu.
 type subscriptionState struct {
 	serial uint64 // counts subscriptions
-	// cursor is where the next one goes on; the zero cursor if it has to list.
+	// cursor is the cursor to resume from; the zero cursor if the agent has to list.
 	cursor codec.Cursor
 
 	subscription string
-	hawser       bool // the broker gives checkpoints
-	// stateless: nobody keeps anything between the agent and its source. limit is the largest event
-	// that fits, 0 if nobody knows. listedAt is when the source was told last what is held.
+	hawser       bool // the broker sends checkpoints
+	// stateless: the broker keeps no state. limit is the size of the largest event in bytes, 0 if unknown. listedAt
+	// is when the last list was sent to the source.
 	stateless bool
 	limit     int
 	listedAt  time.Time
-	// aliveDue: it is to hear that the agent is there.
+	// aliveDue: a keepalive is due.
 	aliveDue bool
 
 	resyncProgress
-	// listDue: a list is about to be sent, at listAt if that is ahead. What was received after
-	// the mark of the set's clock was not on the latest.
+	// listDue: a list must be sent, at listAt if that is in the future. listClock is the set's clock at the latest
+	// list: specs received after it are not in that list.
 	listDue   bool
 	listAt    time.Time
 	listClock uint64
-	// logged: it was logged that the digests differ after a list.
+	// logged: a digest difference after a list was logged.
 	logged bool
 
-	// inSync: the latest checkpoint found that exactly what the broker has is
-	// held, but for the orphans, which no record explains.
+	// inSync: the latest checkpoint proved that the agent holds exactly the broker's works, except for orphans.
 	inSync  bool
 	orphans []string
-	// syncedSources are the sources that have finished comparing.
+	// syncedSources are the sources that have synced.
 	syncedSources []string
 
-	// ack is the latest that is to be sent, acked the latest that was.
+	// ack is the latest ack to send, acked the latest that was sent.
 	ack, acked *codec.Ack
 
-	// lastOrphanReport is what the broker was told last that no work explains;
-	// orphanReportDue says that there is another to tell. deaf: the broker is older
-	// and does not take that.
+	// lastOrphanReport is the last orphan report sent to the broker. orphanReportDue: a new one must be sent.
+	// reportsUnsupported: the broker is older and rejects orphan reports.
 	lastOrphanReport   codec.OrphanReport
 	orphanReportDue    bool
 	reportsUnsupported bool
 }
 
-// begin begins a subscription. resumed says that it goes on from the cursor; else there
-// is none any more, and everything is to be listed.
+// begin begins a subscription. resumed: it resumes from the cursor. Otherwise the cursor is dropped, and all
+// works must be listed.
 func (l *subscriptionState) begin(a transport.Accepted) (resumed bool) {
 	*l = subscriptionState{serial: l.serial + 1, cursor: l.cursor, subscription: a.SubscriptionID, hawser: a.Protocol > 0, stateless: a.Stateless, limit: a.MaxEventBytes}
 	resumed = l.hawser && a.Resync == codec.ResyncCursor && l.cursor != (codec.Cursor{})
@@ -66,7 +64,7 @@ func (l *subscriptionState) begin(a transport.Accepted) (resumed bool) {
 	return resumed
 }
 
-// end ends it.
+// end ends the subscription. A refusal that requires a resync drops the cursor.
 func (l *subscriptionState) end(err error) {
 	*l = subscriptionState{serial: l.serial, cursor: l.cursor}
 	if refused, ok := errors.AsType[*transport.Error](err); ok && refused.Next == transport.NextResync {
@@ -74,10 +72,10 @@ func (l *subscriptionState) end(err error) {
 	}
 }
 
-// move says how far the broker's history is covered.
+// move sets the cursor in the broker's history.
 func (l *subscriptionState) move(c codec.Cursor) { l.cursor = c }
 
-// applyCheckpoint lets a checkpoint count. own and late are those of classify.
+// applyCheckpoint applies a checkpoint. own and late are the parameters of classify.
 func (l *subscriptionState) applyCheckpoint(cp codec.Checkpoint, orphans []string, own codec.Digest, late bool) resyncAction {
 	event, gap := l.classify(cp, own, late)
 	v := l.step(event, gap)
@@ -86,25 +84,25 @@ func (l *subscriptionState) applyCheckpoint(cp codec.Checkpoint, orphans []strin
 	return v
 }
 
-// shouldLog reports whether it is to be logged that digests differ.
+// shouldLog reports whether a digest difference must be logged.
 func (l *subscriptionState) shouldLog() bool {
 	report := !l.inSync && !l.logged
 	l.logged = l.logged || report
 	return report
 }
 
-// isOrphan reports whether the broker knows nothing of a held work.
+// isOrphan reports whether the broker has no record of a held work.
 func (l *subscriptionState) isOrphan(id string) bool {
 	_, found := slices.BinarySearch(l.orphans, id)
 	return found
 }
 
-// sameEvidence reports whether the same is known about what nobody wants.
+// sameEvidence reports whether the evidence about orphans is unchanged.
 func (l *subscriptionState) sameEvidence(o subscriptionState) bool {
 	return l.inSync == o.inSync && slices.Equal(l.syncedSources, o.syncedSources) && slices.Equal(l.orphans, o.orphans)
 }
 
-// acknowledge has an ack sent, if the subscription with this serial is still the one.
+// acknowledge queues an ack, if the subscription with this serial is still the current one.
 func (l *subscriptionState) acknowledge(serial uint64, a *codec.Ack) bool {
 	if l.serial != serial {
 		return false
@@ -113,8 +111,8 @@ func (l *subscriptionState) acknowledge(serial uint64, a *codec.Ack) bool {
 	return true
 }
 
-// news reports whether an ack says something new. awaited is one that is to be sent
-// later; nil if there is none.
+// news reports whether an ack differs from the last one. awaited is an ack that is to be sent later; nil if
+// there is none.
 func (l *subscriptionState) news(awaited *codec.Ack, a codec.Ack) bool {
 	for _, last := range []*codec.Ack{awaited, l.ack, l.acked} {
 		if last != nil {
@@ -131,16 +129,16 @@ func sameAck(a, b codec.Ack) bool {
 	return a.Digest == nil || *a.Digest == *b.Digest
 }
 
-// listing says that a list is about to be sent, at this time of the set's clock.
+// listing records that a list is about to be sent, at this time of the set's clock.
 func (l *subscriptionState) listing(clock uint64, now time.Time) {
 	l.listDue, l.listAt, l.listClock, l.listedAt = false, time.Time{}, clock, now
 }
 
-// alive says whether the source is to hear that the agent is there.
+// alive sets whether a keepalive is due.
 func (l *subscriptionState) alive(due bool) { l.aliveDue = due }
 
-// list has a list sent when the last one was so long ago. It says after how long that is, and
-// whether one is due sooner than it was.
+// list schedules a list for when the last one is at least every old. It returns the wait, and whether it is due
+// sooner than before.
 func (l *subscriptionState) list(now time.Time, every time.Duration) (after time.Duration, sooner bool) {
 	at := l.listedAt.Add(every)
 	if l.listDue && !at.Before(l.listAt) {
@@ -150,7 +148,7 @@ func (l *subscriptionState) list(now time.Time, every time.Duration) (after time
 	return max(0, at.Sub(now)), true
 }
 
-// lists reports whether a list is to be sent now.
+// lists reports whether a list must be sent now.
 func (l *subscriptionState) lists(now time.Time) bool { return l.listDue && !l.listAt.After(now) }
 
 // takeAck returns the ack that is about to be sent.
@@ -159,26 +157,26 @@ func (l *subscriptionState) takeAck() *codec.Ack {
 	return l.acked
 }
 
-// reportPending says that the broker is about to be told what no work explains.
+// reportPending records the orphan report that is about to be sent.
 func (l *subscriptionState) reportPending(u codec.OrphanReport) {
 	l.orphanReportDue, l.lastOrphanReport = false, u
 }
 
-// requeueReport has the broker told that, unless it was told the same.
+// requeueReport schedules an orphan report, unless the last one is the same.
 func (l *subscriptionState) requeueReport(same func(codec.OrphanReport) bool) bool {
 	due := l.hawser && !l.reportsUnsupported && !l.orphanReportDue && !same(l.lastOrphanReport)
 	l.orphanReportDue = l.orphanReportDue || due
 	return due
 }
 
-// reportSent says what became of a letter.
+// reportSent records the result of publishing an event.
 func (l *subscriptionState) reportSent(s SyncEvent, err error) {
 	switch retry := transport.Retryable(err); {
 	case err == nil:
 	case s.orphans:
 		l.orphanReportDue, l.reportsUnsupported = l.orphanReportDue || retry, !retry
 	case !retry:
-	case s.alive: // the next one says the same
+	case s.alive: // the next ack covers it
 	case s.ack == nil:
 		l.listDue = true
 	case l.ack == nil:
@@ -186,7 +184,7 @@ func (l *subscriptionState) reportSent(s SyncEvent, err error) {
 	}
 }
 
-// due reports whether NextSync has something.
+// due reports whether NextSync has an event.
 func (l *subscriptionState) due(now time.Time) bool {
 	return l.lists(now) || l.ack != nil || l.orphanReportDue || l.aliveDue
 }

@@ -15,12 +15,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// dryRunName ends the name of an AppliedManifestWork that is never made.
+// dryRunName is the suffix of the name of an AppliedManifestWork that is only dry-run.
 const dryRunName = "rehearsal.hawser.dev"
 
-// try goes through what the agent itself must write, without writing it, after the work wrote an
-// admission configuration, at each full look, and while that is refused. It returns when to do so
-// again, and the refusal.
+// try dry-runs the agent's own writes. It does so after the work wrote an admission configuration, at each full
+// look, and while the last dry run was refused. It returns when to call it again, and the refusal.
 func (h *hindrance) try(ctx context.Context, results []apply.Result) (next time.Duration, refused error) {
 	l := &h.lockout
 	if !slices.ContainsFunc(results, func(res apply.Result) bool {
@@ -52,8 +51,8 @@ func wrote(res apply.Result) bool {
 	return res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
 }
 
-// dryRun returns the refusal of one of the agent's own writes. A failure for another reason
-// tells nothing of the work.
+// dryRun returns the refusal of one of the agent's own writes. Other failures prove nothing about the work and
+// are ignored.
 func (h *hindrance) dryRun(ctx context.Context) error {
 	for _, w := range h.ownWrites() {
 		err := h.config.Client.DryRunOwn(ctx, w)
@@ -64,7 +63,7 @@ func (h *hindrance) dryRun(ctx context.Context) error {
 	return nil
 }
 
-// ownWrites are those of the record, and what the process writes besides.
+// ownWrites returns the writes of the record and the other writes of the process.
 func (h *hindrance) ownWrites() []kubeclient.Write {
 	writes := slices.Clone(h.config.OwnWrites)
 	if h.record == nil {

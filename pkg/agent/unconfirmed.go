@@ -7,15 +7,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// A work that was loaded from the journal and not confirmed since may be out of
-// date: the directory may have been restored, another agent may have been at
-// work meanwhile. The AppliedManifestWork says what was in force last. A work is
-// enforced if it is that, and left alone otherwise; what confirms or replaces it
-// wakes its key. Versions say nothing: a work that was made anew under the same
-// id counts from one, and a hub that went back in time counts again.
+// A work that was loaded from the journal and not confirmed since may be outdated. The directory may have been
+// restored, or another agent may have run in the meantime. The AppliedManifestWork stores the spec that was
+// last in force. A work is enforced if it has that spec, and otherwise left alone. A confirmation or a new spec
+// wakes its key. Versions prove nothing: a work that was created again under the same id starts at one, and a
+// restored hub counts again.
 
-// mayEnforce reports whether a work may be applied: it is confirmed, or was applied
-// last.
+// mayEnforce reports whether a work may be applied: it is confirmed, or was applied last.
 func (r *reconciliation) mayEnforce(ctx context.Context, w *desired.Work) (bool, error) {
 	if !r.unconfirmed[w.ResourceID] {
 		return true, nil
@@ -27,9 +25,8 @@ func (r *reconciliation) mayEnforce(ctx context.Context, w *desired.Work) (bool,
 	return known && o.WorkID == w.ResourceID && o.Tag == w.SpecTag.String(), nil
 }
 
-// mayDelete reports whether the objects of a deleted work, about which the
-// record is, may be removed: the deletion is confirmed, or had begun, or what was
-// applied last is what was deleted.
+// mayDelete reports whether the objects of the deleted work of the record may be removed. They may if the
+// deletion is confirmed or had begun, or if the spec that was applied last is the deleted one.
 func (r *reconciliation) mayDelete(w *desired.Work) bool {
 	if !r.unconfirmed[w.ResourceID] {
 		return true
@@ -38,16 +35,17 @@ func (r *reconciliation) mayDelete(w *desired.Work) bool {
 	return r.record.AgentID() == r.config.AgentID && (r.record.Deleting() || known && o.Tag == w.SpecTag.String())
 }
 
-// forgetUnrepeated forgets a deletion that was loaded, may not be carried out, and
-// is not coming again. A broker repeats each deletion that its cluster has not
-// confirmed at every subscription, before the checkpoint that proves the agent in
-// sync.
+// forgetUnrepeated forgets a deletion that was loaded, may not be executed, and is not sent again. A broker
+// repeats each unconfirmed deletion at every subscription, before the checkpoint that proves the agent in sync.
 //
-// t1 the agent confirms a deletion, and the broker lets the record go. t2 the same
-// id is used once more, and what is applied now is of that life. t3 a power loss
-// takes the journal back behind t2. t4 the agent loads the deletion, is in sync, and
-// nobody ever speaks of it again. Therefore it would be held for ever. What its
-// AppliedManifestWork has becomes a matter of eviction.
+// Scenario:
+//
+//	t1: the agent confirms a deletion; the broker removes the record.
+//	t2: the id is used again, and the new work is applied.
+//	t3: a power loss takes the journal back to before t2.
+//	t4: the agent loads the deletion and is in sync; no event mentions it again.
+//
+// Without this function it stays for ever. The AppliedManifestWork is then subject to eviction.
 func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) (next time.Duration) {
 	r.mu.Lock()
 	unrepeated := r.orphans.subscription.inSync && r.set.Unconfirmed(w.ResourceID)
@@ -59,6 +57,6 @@ func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) 
 		return 0
 	}
 	r.save(0)
-	r.log.InfoContext(ctx, "deletion of an earlier process that the broker does not repeat is forgotten", "work", w.Name, "id", w.ResourceID)
-	return firstSaveRetry // its AppliedManifestWork is a stray then
+	r.log.InfoContext(ctx, "forgetting a deletion of an earlier process that the broker does not repeat", "work", w.Name, "id", w.ResourceID)
+	return firstSaveRetry // its AppliedManifestWork is an orphan then
 }

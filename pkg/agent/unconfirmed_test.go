@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// What the AppliedManifestWork says decides, until the broker is heard.
+// The AppliedManifestWork decides until the broker has confirmed the works.
 func TestCore_UnconfirmedWorks(t *testing.T) {
 	annotate := func(name, value string) func(*unstructured.Unstructured) {
 		return func(o *unstructured.Unstructured) {
@@ -75,12 +75,15 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 	}
 }
 
-// t1 The agent holds a deletion, and its state directory is copied.
-// t2 The hub went back: the work has the same id and is applied again.
-// t3 The directory is restored. The agent loads the deletion of the life before.
-// t4 Agent and broker are in sync, which says something of live works only.
-// Therefore versions do not tell whether the deletion still counts, nor does being in
-// sync: it is carried out if it is of what was applied last, or comes again.
+// Scenario:
+//
+//	t1: the agent holds a deletion, and its state directory is copied.
+//	t2: the hub is rolled back; the work has the same id and is applied again.
+//	t3: the directory is restored; the agent loads the outdated deletion.
+//	t4: agent and broker are in sync, which proves only live works.
+//
+// Result: neither versions nor being in sync prove the deletion. It is executed if it is of the spec applied
+// last, or if it is received again.
 func TestCore_UnconfirmedDeletions(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, tag string // that the record says, "" for what was applied
@@ -88,7 +91,7 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 	}{
 		"of what is in force":                      {done: true},
 		"of something later":                       {version: "3", tag: "x"},
-		"of a work that was made anew":             {version: "1", tag: "x"},
+		"of a work that was created again":         {version: "1", tag: "x"},
 		"that had begun, whatever the record says": {version: "1", tag: "x", begun: true, done: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,7 +123,7 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			if got := r.value("a") == ""; got != c.done {
 				t.Fatalf("carried out in sync: %t, want %t", got, c.done) // what is in sync are live works
 			}
-			// The broker would have repeated it before it said so: nobody will.
+			// The broker repeats a deletion before that checkpoint, so it will not be repeated.
 			if n := r.core.Counts(); n.Deleting != 0 {
 				t.Fatalf("it is held for ever: %+v", n)
 			}
@@ -133,14 +136,16 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 	}
 }
 
-// t1 The agent is about to report that nothing of a work is left. The deletion comes
-// again, and there is nothing to say of objects any more.
-// t2 That is reported. The deletion comes again before the answer, so the work is held
-// until that was answered too.
-// t3 The report is accepted, which is noted, and the broker lets the record go.
-// t4 The process ends. Another one loads the deletion, and what was accepted.
-// Nobody repeats the deletion. Therefore it has to be reported once more, although that
-// says nothing new: only the answer ends the work.
+// Scenario:
+//
+//	t1: the agent is about to report that nothing of a work is left; the deletion arrives again, and there are
+//	no objects to report any more.
+//	t2: that is reported; the deletion arrives again before the answer, so the work is held until that is answered too.
+//	t3: the report is accepted, which is stored, and the broker drops the record.
+//	t4: the process ends; another one loads the deletion, and the accepted status.
+//
+// Result: the deletion is not repeated. It must be reported again although the status is unchanged, because
+// only the answer ends the work.
 func TestCore_LastReportBeforeARestart(t *testing.T) {
 	r := newJournaledRig(t)
 	r.outcome = codec.OutcomeAccepted
@@ -188,19 +193,19 @@ func TestCore_UnconfirmedWorkRemovedByOthers(t *testing.T) {
 	r.start()
 	r.settle(time.Minute)
 	if r.value("a") == "" {
-		t.Fatal("objects go, and nobody knows whether they are to come back")
+		t.Fatal("objects are removed although it is unknown whether they are wanted")
 	}
 	uid := r.configMap("a").GetUID()
 	r.resume()
 	r.inSync(1)
 	r.settle(time.Minute)
 	if o := r.configMap("a"); o == nil || o.GetUID() == uid || r.record("web").DeletionTimestamp != nil {
-		t.Fatal("it is not made anew")
+		t.Fatal("it is not created again")
 	}
 }
 
-// A power loss can leave a journal on which a work is live whose deletion was
-// carried out and confirmed. Nothing may bring it back.
+// A power loss can leave a journal with a live work whose deletion was executed and confirmed. Nothing may
+// create its objects again.
 func TestCore_OutdatedJournal(t *testing.T) {
 	r := newJournaledRig(t)
 	w := hubWork("w-1", "web", 2, configMap("a", "1"))
@@ -218,19 +223,23 @@ func TestCore_OutdatedJournal(t *testing.T) {
 	// The digest shows it, and the list says what it is.
 	reported := r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}})
 	if len(reported) != 1 || len(reported[0].list) != 1 {
-		t.Fatalf("told %+v", reported)
+		t.Fatalf("reported %+v", reported)
 	}
 	r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}, ListAnswered: true, Orphans: []string{"w-1"}})
 	r.settle(time.Minute)
 	r.expectValue("a", "")
 	if r.record("web") != nil {
-		t.Fatal("a work that nobody wants is recorded")
+		t.Fatal("a work that is not wanted is recorded")
 	}
 }
 
-// t1 A work takes over from another under its name, and is applied. t2 A power loss takes the
-// journal back behind t1. t3 The agent loads the former work, and hears that the later one is
-// deleted, and Orphan. Therefore the objects are released, and nothing removes them.
+// Scenario:
+//
+//	t1: a work takes over the name of another one, and is applied.
+//	t2: a power loss takes the journal back to before t1.
+//	t3: the agent loads the former work, and receives the deletion of the later one, with Orphan.
+//
+// Result: the objects are released, and nothing removes them.
 func TestCore_OutdatedJournalBesideALaterDeletion(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
@@ -250,7 +259,7 @@ func TestCore_OutdatedJournalBesideALaterDeletion(t *testing.T) {
 	r.settle(2 * time.Hour)
 	r.expectValue("a", "2")
 	if r.record("web") != nil {
-		t.Fatal("a work that nobody wants is recorded")
+		t.Fatal("a work that is not wanted is recorded")
 	}
 	r.expectJournal()
 }
@@ -278,8 +287,8 @@ func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
 	}
 }
 
-// A stock broker does not answer what it has no news about. So it is not told
-// of anything that it has not sent since the start.
+// An OCM broker does not answer with unchanged works. So the list to it omits works that it has not sent since
+// the start.
 func TestCore_JournalAndAnOCMBroker(t *testing.T) {
 	r := newJournaledRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
@@ -295,7 +304,7 @@ func TestCore_JournalAndAnOCMBroker(t *testing.T) {
 	}
 	r.settle(time.Minute)
 	if r.record("web") != nil {
-		t.Fatal("enforced what nobody confirmed")
+		t.Fatal("enforced an unconfirmed work")
 	}
 	r.handle(r.ocmEvent(w, codec.CreateRequest, nil))
 	if r.record("web") == nil {

@@ -13,23 +13,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A request that the cluster was not asked, because others before it take long, says nothing about
-// its object: the conditions of that stay. The work is called when its turn comes, and in case it
-// never is, looks again after slowRetry, with up to as much again, so that not all works ask at the
-// same time.
+// slowRetry is the retry wait of a work with unsent requests. A request that was not sent because earlier ones
+// are slow proves nothing about its object, so the conditions of the object stay. The work is woken when its
+// request may be sent. It also retries after slowRetry plus a random time up to slowRetry, so that works do not
+// retry all at once.
 const slowRetry = 15 * time.Second
 
-// unsent is about the requests of a work that were not sent.
+// unsent is the state of the requests of a work that were not sent.
 type unsent struct {
-	// since is when the first of them was not, zero while there are none; before says that
-	// there were some in the reconciliation before, so that a write now is no repair.
+	// since is when the first of them was not sent, zero while there are none. before: the previous reconciliation
+	// had some, so a write now is no repair.
 	since  time.Time
 	before bool
-	// fails is the kind that the cluster has no answers for, "" if they come.
+	// fails is the kind for which the cluster gives no answers, "" if it answers.
 	fails string
 }
 
-// note takes the results of the manifests.
+// note records the results of the manifests.
 func (u *unsent) note(results []apply.Result, now time.Time) {
 	u.before, u.fails = !u.since.IsZero(), ""
 	if !slices.ContainsFunc(results, slow) {
@@ -46,7 +46,7 @@ func (u *unsent) note(results []apply.Result, now time.Time) {
 	}
 }
 
-// report adds to a status that the work waits for long, if the cluster has no answers.
+// report adds to a status that the work has waited long, if the cluster gives no answers.
 func (u *unsent) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if u.late(now) {
 		return conditions.Late(status, w.Generation, u.since, u.fails)
@@ -54,11 +54,11 @@ func (u *unsent) report(w *desired.Work, status workv1.ManifestWorkStatus, now t
 	return status
 }
 
-// late reports whether the work waits for long, and the cluster has no answers.
+// late reports whether the work has waited for veryslowAfter and the cluster gives no answers.
 func (u *unsent) late(now time.Time) bool { return u.fails != "" && now.Sub(u.since) >= veryslowAfter }
 
-// slow reports whether an object was left alone because the cluster does not answer for its
-// kind. That is no failure of the work, whose next try must not be put off further and further.
+// slow reports whether an object was left alone because the cluster gives no answers for its kind. This is no
+// failure of the work and does not increase its back-off.
 func slow(res apply.Result) bool { return notSent(res) != nil }
 
 func notSent(res apply.Result) (e *kubeclient.SlowError) {
@@ -68,8 +68,7 @@ func notSent(res apply.Result) (e *kubeclient.SlowError) {
 	return nil
 }
 
-// slowWait is when to try again what the cluster does not answer for, 0 if there is nothing
-// of that.
+// slowWait returns when to retry objects for whose kind the cluster gives no answers, 0 if there are none.
 func slowWait(results []apply.Result, random func() float64) time.Duration {
 	if !slices.ContainsFunc(results, slow) {
 		return 0

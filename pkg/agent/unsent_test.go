@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A work that waits its turn says nothing of it; where the cluster has no answers, it says after a
-// while that it takes long.
+// A work whose requests are queued reports nothing. If the cluster gives no answers, it reports after a while
+// that it takes long.
 func TestUnsent(t *testing.T) {
 	now := time.Now()
 	waits := func(fails bool) []apply.Result {
@@ -27,10 +27,10 @@ func TestUnsent(t *testing.T) {
 	u.note(waits(false), now)
 	now = now.Add(veryslowAfter)
 	if u.note(waits(false), now); !u.before || late(&u) {
-		t.Error("a turn that has not come is told")
+		t.Error("a queued request is reported")
 	}
 	if u.note(waits(true), now); !late(&u) {
-		t.Error("the cluster has no answers, and it is not told")
+		t.Error("the cluster gives no answers, and that is not reported")
 	}
 	if u.note([]apply.Result{{Err: errors.New("boom")}}, now); !u.since.IsZero() || !u.before || late(&u) {
 		t.Errorf("it waits for nothing any more: %+v", u)

@@ -16,14 +16,15 @@ import (
 // What keeps an object that is being deleted, and what to do about it.
 const (
 	formatFinalizers = "waits for finalizers: %s: %s; %s"
-	formatContent    = "waits for its content: %s: %s; remove what is named there, or see that what removes it runs on the cluster"
-	formatNode       = "waits for its node: %s: the time in which it had to end is over; see that node %q runs, or delete the Pod with --force if the node is gone for good"
+	formatContent    = "waits for its content: %s: %s; remove the named objects, or check that their controller runs on the cluster"
+	formatNode       = "waits for its node: %s: its grace period is over; check that node %q runs, or delete the Pod with --force if the node is gone"
 )
 
-// otherFinalizer is what to do about a finalizer that is not one of Kubernetes.
-const otherFinalizer = "what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"
+// otherFinalizer is the next step for a finalizer that is not one of Kubernetes.
+const otherFinalizer = "their controller must remove them: check that it runs on the cluster, or remove them from the object if it is gone for good"
 
-// finalizersOfKubernetes say what to do about them. To take one off does harm: it is there for something else that is left.
+// finalizersOfKubernetes has the next step for each of these finalizers. They must not be removed by hand: each
+// protects another object that is left.
 var finalizersOfKubernetes = map[string]string{
 	"customresourcecleanup.apiextensions.k8s.io": "objects of this kind are left: see the finalizers that keep them",
 	"kubernetes.io/pvc-protection":               "Pods use it: delete them",
@@ -31,11 +32,12 @@ var finalizersOfKubernetes = map[string]string{
 	"foregroundDeletion":                         "objects that belong to it are left: see the finalizers that keep them",
 }
 
-// mostFinalizers is how many finalizers of an object are named.
+// mostFinalizers bounds the named finalizers of an object.
 const mostFinalizers = 5
 
-// waitsFor says what keeps the first object of a deleted work that does not go, and how many are left; "" as
-// long as that is usual. last is what was said of the work before: since when it is deleted.
+// waitsFor returns what keeps the first remaining object of a deleted work, and how many are left. It returns
+// "" until stuckAfter has passed since the deletion. last is the previous status, which has the start of the
+// deletion.
 func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
 	c := apimeta.FindStatusCondition(last.Conditions, workv1.WorkDeleting)
 	if c == nil || r.now.Sub(c.LastTransitionTime.Time) < stuckAfter || r.record == nil {
@@ -44,10 +46,11 @@ func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
 	return whatKeeps(r.record.Entries(), r.seen, r.now)
 }
 
-// formatLeft ends what is said of objects that have to go.
+// formatLeft appends the number of remaining objects.
 const formatLeft = "%s; objects left: %d"
 
-// whatKeeps says what keeps the first of these objects that shows it, and how many are left; "" where none does.
+// whatKeeps returns what keeps the first of these objects that shows a reason, and how many are left; "" if
+// none does.
 func whatKeeps(entries []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, now time.Time) string {
 	for _, e := range entries {
 		if live := seen[e.ResourceIdentifier]; live != nil {
@@ -59,7 +62,7 @@ func whatKeeps(entries []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*
 	return ""
 }
 
-// keeps says what keeps an object that is being deleted, "" if it does not show that.
+// keeps returns what keeps an object that is being deleted, "" if the object does not show it.
 func keeps(o *unstructured.Unstructured, now time.Time) string {
 	if o.GetDeletionTimestamp() == nil {
 		return ""
@@ -91,13 +94,13 @@ func keeps(o *unstructured.Unstructured, now time.Time) string {
 	return ""
 }
 
-// contentConditions are those of a Namespace that say what keeps it, what says the most first.
+// contentConditions are the conditions of a Namespace that show what keeps it, the most specific first.
 var contentConditions = []string{
 	"NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure", "NamespaceDeletionContentFailure",
 	"NamespaceFinalizersRemaining", "NamespaceContentRemaining",
 }
 
-// contentOf is what a Namespace says of what keeps it.
+// contentOf returns the message of the Namespace condition that shows what keeps it.
 func contentOf(o *unstructured.Unstructured) string {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, typ := range contentConditions {

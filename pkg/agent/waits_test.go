@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// What keeps an object that is being deleted, as the object itself shows it.
+// The reasons that keep an object that is being deleted, according to the object itself.
 func TestKeeps(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const deleted = "2026-01-02T03:03:00Z"
@@ -39,7 +39,7 @@ func TestKeeps(t *testing.T) {
 			"waits for its content: Namespace shop: Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances; remove what is named there, or see that what removes it runs on the cluster",
 		},
 		"a namespace that says nothing":    {namespace(), ""},
-		"a pod whose node does not answer": {pod("Pod", deleted), `waits for its node: Pod shop/web: the time in which it had to end is over; see that node "node1" runs, or delete the Pod with --force if the node is gone for good`},
+		"a pod whose node does not answer": {pod("Pod", deleted), `waits for its node: Pod shop/web: its grace period is over; check that node "node1" runs, or delete the Pod with --force if the node is gone`},
 		"a pod that has time yet":          {pod("Pod", "2026-01-02T03:04:30Z"), ""},
 		"an object without finalizers":     {pod("ConfigMap", deleted), ""},
 		"an object that is not deleted":    {alive, ""},
@@ -50,8 +50,8 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// A finalizer that is taken off in time is no news, and one that stays is told after ten seconds, also by an agent
-// that does not know what the work was.
+// A finalizer that is removed in time is not reported. One that stays is reported after ten seconds, also by an
+// agent that does not know the content of the work.
 func TestCore_DeletionReportsWhatItWaitsFor(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))

@@ -11,31 +11,29 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Works are brought in line by a number of workers. One that takes long, because the cluster
-// does not answer, because there is much to do, or because its rules take their time, keeps
-// its worker for slowAfter only: then it goes on in a place beside the workers, if there is one. A
-// work that took long last time takes no worker, and waits for a place. So works that take long
-// wait for each other, and all else goes on.
+// A fixed number of workers reconcile works. A slow work keeps its worker for slowAfter only. Then it continues
+// in an overflow slot, if one is free. A work that was slow last time uses no worker and waits for a slot. So
+// slow works wait for each other, and all other works proceed.
 const (
 	slowAfter = 2 * time.Second
-	// overflowSlots is how many works that take long go on at a time, for each worker.
+	// overflowSlots is the number of overflow slots per worker.
 	overflowSlots = 3
-	// A work that takes veryslowAfter is told of; it is looked for such every lookForLate.
+	// A work that takes veryslowAfter is reported; lookForLate is the interval of the check.
 	veryslowAfter = 30 * time.Second
 	lookForLate   = 10 * time.Second
 )
 
-// workerPool gives works their turns.
+// workerPool runs reconciliations on workers and in overflow slots.
 type workerPool struct {
 	work  func(ctx context.Context, q *queue, key string)
 	slots int
-	// beside are those that have no worker.
+	// beside waits for the running reconciliations.
 	beside sync.WaitGroup
 
 	mu      sync.Mutex
 	running map[string]*workRun
-	// long are the keys whose last turn took long, waiting those of them that wait for
-	// a place, in order; taken counts the places.
+	// long has the keys whose last run was slow. waiting has those of them that wait for a slot, in order. taken
+	// counts the used slots.
 	long    map[string]bool
 	waiting []string
 	taken   int
@@ -46,7 +44,7 @@ type workRun struct {
 	key   string
 	since time.Time
 	waits kubeclient.Progress
-	// placed: it has no worker. reported: somebody has heard that it takes long.
+	// placed: it has an overflow slot instead of a worker. reported: it was reported as slow.
 	placed, reported bool
 }
 
@@ -54,7 +52,7 @@ func newWorkerPool(workers int, work func(ctx context.Context, q *queue, key str
 	return &workerPool{work: work, slots: workers * overflowSlots, running: map[string]*workRun{}, long: map[string]bool{}}
 }
 
-// serve gives the keys of a queue to n workers until ctx ends.
+// serve passes the keys of a queue to n workers until ctx ends.
 func (t *workerPool) serve(ctx context.Context, q *queue, n int) error {
 	stop := context.AfterFunc(ctx, q.ShutDown)
 	defer stop()
@@ -75,11 +73,11 @@ func (t *workerPool) serve(ctx context.Context, q *queue, n int) error {
 	return ctx.Err()
 }
 
-// give returns when the worker is free again.
+// give runs a key and returns when the worker is free again.
 func (t *workerPool) give(ctx context.Context, q *queue, key string) {
 	u := t.begin(key, q)
 	if u == nil {
-		return // whoever leaves a place goes on with it
+		return // the run that frees a slot continues with this key
 	}
 	done, placed := make(chan struct{}), u.placed
 	t.beside.Go(func() {
@@ -94,7 +92,7 @@ func (t *workerPool) give(ctx context.Context, q *queue, key string) {
 		long := time.NewTimer(slowAfter)
 		select {
 		case <-done:
-			placed = true // as good as
+			placed = true // the run has ended
 		case <-long.C:
 			placed = t.overflowSlot(u)
 		}
@@ -102,7 +100,7 @@ func (t *workerPool) give(ctx context.Context, q *queue, key string) {
 	}
 }
 
-// begin returns the turn of a key; nil if it took long and there is no place for it now.
+// begin returns the run of a key; nil if the key was slow and no slot is free.
 func (t *workerPool) begin(key string, q *queue) *workRun {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +111,7 @@ func (t *workerPool) begin(key string, q *queue) *workRun {
 	return t.start(key, q)
 }
 
-// start begins a turn. t.mu is held.
+// start begins a run. t.mu is held.
 func (t *workerPool) start(key string, q *queue) *workRun {
 	u := &workRun{key: key, since: time.Now(), placed: t.long[key], waits: kubeclient.Progress{Key: key, Wait: func() { q.Add(key) }}}
 	if u.placed {
@@ -123,7 +121,7 @@ func (t *workerPool) start(key string, q *queue) *workRun {
 	return u
 }
 
-// overflowSlot lets a turn go on without its worker, if there is a place.
+// overflowSlot moves a run from its worker to a slot. It returns false if none is free.
 func (t *workerPool) overflowSlot(u *workRun) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,9 +136,9 @@ func (t *workerPool) overflowSlot(u *workRun) bool {
 	return true
 }
 
-// end ends a turn, and returns that of a key that gets its place; nil if none does.
+// end ends a run. It returns the run of the key that gets the freed slot; nil if none does.
 func (t *workerPool) end(u *workRun, q *queue) (next *workRun) {
-	defer q.Done(u.key) // from here on another one may begin
+	defer q.Done(u.key) // from here on the key may run again
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.running, u.key)
@@ -159,7 +157,7 @@ func (t *workerPool) end(u *workRun, q *queue) (next *workRun) {
 	return t.start(key, q)
 }
 
-// goesOn reports whether the turn of a work has not ended.
+// goesOn reports whether the run of a work has not ended.
 func (t *workerPool) goesOn(w slowWork) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -167,13 +165,13 @@ func (t *workerPool) goesOn(w slowWork) bool {
 	return u != nil && u.since.Equal(w.since)
 }
 
-// slowWork is one that takes long.
+// slowWork is a work that takes long.
 type slowWork struct {
 	key   string
 	since time.Time
 	// waits is the request that it waits for, "" if it waits for none.
 	waits string
-	// news: nobody has heard of it.
+	// news: it was not reported yet.
 	news bool
 }
 
@@ -185,8 +183,8 @@ func (w slowWork) String() string {
 	return s
 }
 
-// late returns the works whose turn takes too long, the longest first. tell says that the
-// caller tells of them.
+// late returns the works that have run for veryslowAfter or longer, the longest first. report marks them as
+// reported.
 func (t *workerPool) late(report bool) []slowWork {
 	t.mu.Lock()
 	defer t.mu.Unlock()

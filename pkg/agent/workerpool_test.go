@@ -50,8 +50,8 @@ func (h hanging) Create(ctx context.Context, gvr schema.GroupVersionResource, o 
 	return h.Client.Create(ctx, gvr, o)
 }
 
-// A kind of object for which the cluster does not answer holds up the works that have it and no
-// other, however many they are; the watchdog names them.
+// A kind of object for which the cluster gives no answers delays only the works that have it, however many they
+// are. The watchdog names them.
 func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 	var free chan struct{}
 	runAgent(t, func(r *running) {
@@ -91,7 +91,7 @@ func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 	})
 }
 
-// What took long last time takes no worker again, and gets its turn all the same.
+// A key that was slow last time uses no worker again, and runs nevertheless.
 func TestWorkerPool_SlowWorksWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const long = 30

@@ -9,16 +9,15 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 )
 
-// MaxNameBytes bounds every name in an event that a broker takes: ids, types, sources,
-// clusters, works, sequence ids and hashes. What is longer, or cannot be printed, is
-// refused before it is kept, logged, or put into a message or a metric.
+// MaxNameBytes (1024) bounds each name in an event that a broker accepts: ids, types, sources, clusters, works,
+// sequence ids and hashes. A longer or unprintable name is rejected before it is stored, logged, or put into a
+// message or a metric.
 const MaxNameBytes = 1024
 
-// maxAttributeName bounds the names of attributes; CloudEvents advises 20.
+// maxAttributeName bounds the names of attributes, in bytes. CloudEvents advises 20.
 const maxAttributeName = 64
 
-// CheckName says what keeps a text from being a name, nil if nothing does. The error is
-// an *AttributeError about attribute.
+// CheckName returns an *AttributeError about attribute if text is no valid name, else nil.
 func CheckName(attribute, text string) error {
 	if p := nameProblem(text); p != "" {
 		return attributeError(attribute, text, p)
@@ -38,7 +37,7 @@ func nameProblem[T string | []byte](text T) string {
 	return ""
 }
 
-// checkNames is CheckName for what the data of an event names.
+// checkNames calls CheckName for names in the data of an event.
 func checkNames(texts ...string) error {
 	for _, text := range texts {
 		if err := CheckName("data", text); err != nil {
@@ -48,8 +47,7 @@ func checkNames(texts ...string) error {
 	return nil
 }
 
-// shown is a text for people as far as it may be shown: cut, and without what cannot be
-// printed.
+// shown returns text in printable form: cut to maxShownValue, without unprintable characters.
 func shown(text string) string {
 	if nameProblem(text) == "" {
 		return text
@@ -67,7 +65,7 @@ func shown(text string) string {
 	return text
 }
 
-// foreignProblem is nameProblem for what is not ASCII.
+// foreignProblem is nameProblem for text that is not ASCII.
 func foreignProblem(text string) string {
 	for _, c := range text {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
@@ -77,13 +75,13 @@ func foreignProblem(text string) string {
 	return ""
 }
 
-// fieldWeight is more than a field of a protobuf message takes once it is read, its
-// text aside; most of it is of messages in messages.
+// fieldWeight is an upper bound, in bytes, of the memory for one decoded protobuf field without its text.
+// Nested messages need most of it.
 const fieldWeight = 192
 
-// PayloadBytes says, without reading it, how much memory the payload takes when it is
-// read as a whole: that of a resync request or a sync event. Nobody reads others so;
-// they are 0. A list is looked through: the error is that of DecodeVersions.
+// PayloadBytes returns the memory, in bytes, that the decoded payload of a resync request or sync event needs.
+// It does not decode the payload. Other events return 0, because the broker does not decode their payload. The
+// error is that of [DecodeVersions] for a list.
 func (env *Envelope) PayloadBytes() (n int, err error) {
 	switch {
 	case outsideGrammar(env.RawType):
@@ -98,14 +96,14 @@ func (env *Envelope) PayloadBytes() (n int, err error) {
 	return n, err
 }
 
-// weigh counts the fields of a message, and of what may be messages in it down to so
-// many levels.
+// weigh counts the fields of a message and, up to the given number of levels, of fields that may be nested
+// messages.
 func weigh(message []byte, levels int) (n int) {
 	n = len(message)
 	for len(message) > 0 {
 		_, payload, size, err := nextField(message)
 		if err != nil {
-			return n // whoever reads it comes no further either
+			return n // a decoder stops here too
 		}
 		n += fieldWeight
 		if levels > 1 && payload != nil {
@@ -116,8 +114,8 @@ func weigh(message []byte, levels int) (n int) {
 	return n
 }
 
-// SyncEvent is the event as the functions that read sync events want it: type, content
-// type and data, which it shares with the envelope.
+// SyncEvent returns the event for the functions that read sync events: type, content type and data. The data is
+// shared with the envelope.
 func (env *Envelope) SyncEvent() Event {
 	c := &event.EventContextV1{ID: env.ID, Type: env.RawType}
 	if env.ContentType != "" {

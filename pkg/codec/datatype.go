@@ -9,20 +9,20 @@ import (
 // ManifestBundles is the data type of ManifestWorks.
 var ManifestBundles = DataType{Group: "io.open-cluster-management.works", Version: "v1alpha1", Resource: "manifestbundles"}
 
-// Senders is a set of the two kinds of parties an event can come from.
+// Senders is a set of the two kinds of clients that events come from.
 type Senders uint8
 
-// The parties.
+// The kinds of clients.
 const (
 	FromSource Senders = 1 << iota
 	FromAgent
 )
 
-// Has reports whether every party of q is in p; false when q is empty.
+// Has reports whether p contains all of q. It returns false if q is empty.
 func (p Senders) Has(q Senders) bool { return q != 0 && p&q == q }
 
-// VersionForm is how the resourceversion attribute of a data type looks on the
-// wire. Inside, a version is always an int64.
+// VersionForm is the wire form of the resourceversion attribute of a data type. In memory a version is always
+// an int64.
 type VersionForm uint8
 
 // The forms.
@@ -33,23 +33,20 @@ const (
 	VersionString
 )
 
-// Row is what the protocol says about one data type.
+// Row holds the protocol rules of one data type.
 type Row struct {
 	DataType DataType
-	// SpecFrom and StatusFrom are the parties that may publish that
-	// subresource; the other party receives it.
+	// SpecFrom and StatusFrom are the senders of each subresource; the other kind of client receives it.
 	SpecFrom, StatusFrom Senders
-	// Owner is the party that owns records of the type.
+	// Owner is the kind of client that owns records of the type.
 	Owner Senders
-	// Durable: accepted events are kept in the store. Otherwise they are only
-	// passed through to whoever is subscribed.
+	// Durable: the store keeps accepted events. Otherwise the broker only passes them to the current subscribers.
 	Durable bool
 	// Version is the form of resourceversion on the wire.
 	Version VersionForm
 }
 
-// dataTypes is the table of data types: one row per data type. A type without a
-// row is not served.
+// dataTypes has one row per data type. A type without a row is not served.
 var dataTypes = map[DataType]Row{
 	ManifestBundles: {
 		DataType:   ManifestBundles,
@@ -61,15 +58,13 @@ var dataTypes = map[DataType]Row{
 	},
 }
 
-// Lookup returns the row of a data type. A broker refuses a type that has none
-// as invalid.
+// Lookup returns the row of a data type. A broker rejects a type without a row as invalid.
 func Lookup(d DataType) (Row, bool) {
 	r, ok := dataTypes[d]
 	return r, ok
 }
 
-// DataTypes returns the data types that have a row, in the order of their
-// names.
+// DataTypes returns the data types that have a row, sorted by name.
 func DataTypes() []DataType {
 	return slices.SortedFunc(maps.Keys(dataTypes), func(a, b DataType) int { return strings.Compare(a.String(), b.String()) })
 }

@@ -1,14 +1,13 @@
-// Package codec is the wire form of everything Hawser sends: CloudEvents in
-// the attribute layout of Open Cluster Management, the grammar of their types,
-// the table of data types, and the payloads of resync and sync events.
+// Package codec is the wire form of all Hawser events. It contains the CloudEvents in the attribute layout of
+// Open Cluster Management, the grammar of their types, and the table of data types. It also has the payloads of
+// resync and sync events.
 //
-// There are two views of an event. An [Event] is what sources and agents work
-// with; [Marshal] and [Unmarshal] turn it into its protobuf bytes and back, and
-// [ToMessage] and [FromMessage] into what MQTT 5 carries. An
-// [Envelope] is what a broker needs to route, order and authorize an event
-// without looking into its data; [ParseEnvelope] reads it straight from the
-// protobuf bytes.
+// There are two views of an event:
 //
-// The package is pure: no clock, socket, lock or logger. Every error names the
-// attribute it is about (see [AttributeError]).
+//   - [Event] is for sources and agents. [Marshal] and [Unmarshal] convert it to and from protobuf bytes,
+//     [ToMessage] and [FromMessage] to and from an MQTT 5 message.
+//   - [Envelope] is for brokers: the fields to route, order and authorize an event without its data.
+//     [ParseEnvelope] reads it from the protobuf bytes.
+//
+// The package is pure: no clock, socket, lock or logger. Each error names its attribute (see [AttributeError]).
 package codec

@@ -7,9 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// append writes the event in binary mode: fields in the order of their
-// numbers, attributes in the order of their keys, data last. The same event
-// always gives the same bytes. The event must be resolved.
+// append writes the event in binary mode: fields by number, attributes by key, data last. The same event always
+// gives the same bytes. The event must be resolved.
 func (w *wireEvent) append(dst []byte) []byte {
 	dst = appendString(dst, fieldID, w.id)
 	dst = appendString(dst, fieldSource, w.source)
@@ -27,7 +26,7 @@ func (w *wireEvent) append(dst []byte) []byte {
 	return dst
 }
 
-// size is an upper bound of what append writes.
+// size returns an upper bound of the bytes that append writes.
 func (w *wireEvent) size() int {
 	const perField, perEntry = 12, 48
 	n := len(w.id) + len(w.source) + len(w.specVersion) + len(w.typ) + len(w.data) + 5*perField
@@ -38,8 +37,8 @@ func (w *wireEvent) size() int {
 	return n
 }
 
-// sorted returns extensions, time, subject and schema by name. It must be the last
-// use of w: it rewrites the attributes.
+// sorted returns extensions, time, subject and schema by name. It must be the last use of w, because it
+// rewrites the attributes.
 func (w *wireEvent) sorted() []attribute {
 	all := w.attributes
 	if w.time.kind != 0 {
@@ -60,7 +59,7 @@ func appendBytes(dst []byte, num protowire.Number, b []byte) []byte {
 	return protowire.AppendBytes(dst, b)
 }
 
-// appendString leaves an empty string out, as proto3 does.
+// appendString omits an empty string, as proto3 does.
 func appendString(dst []byte, num protowire.Number, s []byte) []byte {
 	if len(s) == 0 {
 		return dst
@@ -83,7 +82,7 @@ func appendEntry(dst []byte, prefix string, name []byte, v value) []byte {
 	return v.append(dst)
 }
 
-// size is the exact length of the value message; every tag in it is one byte.
+// size is the exact length of the value message; each tag in it has one byte.
 func (v *value) size() int {
 	switch v.kind {
 	case fieldBoolean, fieldInteger:

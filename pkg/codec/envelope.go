@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Envelope is everything a broker reads from an event. Data aliases the input
-// of ParseEnvelope, except in structured mode.
+// Envelope holds all fields that a broker reads from an event. Data aliases the input of ParseEnvelope, except
+// in structured mode.
 type Envelope struct {
 	ID     string
 	Source string
-	// RawType is the type attribute; Type is its parsed form, zero for the
-	// types outside the grammar (TypeHeartbeat and the sync events).
+	// RawType is the type attribute. Type is its parsed form; it is zero for types outside the grammar
+	// (TypeHeartbeat and the sync events).
 	RawType string
 	Type    EventType
 	Time    time.Time // zero when absent
@@ -21,8 +21,7 @@ type Envelope struct {
 	Cluster        string // clustername; "" when absent or empty
 	OriginalSource string // originalsource; "" when absent or empty
 	ResourceID     string
-	// Version is the resourceversion of a data type that has a row, never
-	// negative; 0 is unversioned.
+	// Version is the resourceversion of a data type that has a row. It is never negative; 0 means unversioned.
 	Version    int64
 	HasVersion bool
 	Deleting   bool      // deletiontimestamp is present
@@ -30,13 +29,13 @@ type Envelope struct {
 	SequenceID string    // a decimal number, or "" when absent or empty
 	StatusHash string
 
-	// From the metadata extension; zero when it is absent.
+	// From the metadata extension; zero if that is absent.
 	HasMetadata bool
 	RawMetadata string
 	ObjectName  string
 	ObjectNS    string
 	ObjectUID   string
-	ObjectGen   int64 // generation, the true one when Version is 0 because it did not fit
+	ObjectGen   int64 // generation; the full value if Version is 0 because it did not fit
 
 	Revision     uint64 // hawserrevision, 0 when absent
 	Tag          Tag    // hawsertag, zero when absent
@@ -50,14 +49,13 @@ type Envelope struct {
 	Data        []byte // nil when there is none
 }
 
-// ParseEnvelope reads what a broker needs from the protobuf bytes of an event,
-// without decoding its data. It takes a subset of what Unmarshal takes, and
-// where both take an event they agree on it: the attributes that a broker acts
-// upon must have the right type too. The type must be of the grammar or one of
-// the known others; whether its data type is served is not asked here.
+// ParseEnvelope reads the envelope from the protobuf bytes of an event, without decoding its data. It accepts a
+// subset of the input of Unmarshal, and both read an event alike. The attributes that a broker acts upon must
+// have the right type. The type must match the grammar or be one of the other known types; the data type need
+// not be served.
 //
-// Numbers and times may also come in text form, as parties on text-only
-// transports send them: a resourceversion "7.9" is 7.
+// Numbers and times may have text form, as clients on text-only transports send them: a resourceversion "7.9"
+// is 7.
 //
 // The error is an *AttributeError or wraps ErrMalformed.
 func ParseEnvelope(b []byte) (Envelope, error) {
@@ -72,12 +70,12 @@ func ParseEnvelope(b []byte) (Envelope, error) {
 	return *env, nil
 }
 
-// Incoming is an event that was read and not copied yet.
+// Incoming is a parsed event that aliases its input.
 type Incoming struct{ w *wireEvent }
 
-// Ingest is ParseEnvelope, and Normalize where the event is to be stored: the envelope
-// to decide by is there first, so that nothing is copied of what is refused. An Envelope
-// is large: handed on by value, it would make the stack of every publish grow once more.
+// Ingest is ParseEnvelope plus Normalize for an event that the broker may store. The envelope comes first, so
+// rejected events are not copied. It is returned by pointer, because a copy would grow the stack of each
+// publish.
 func Ingest(b []byte) (*Envelope, Incoming, error) {
 	w, err := parse(b)
 	if err != nil {
@@ -90,8 +88,8 @@ func Ingest(b []byte) (*Envelope, Incoming, error) {
 	return env, Incoming{w}, nil
 }
 
-// Normalized returns the event to store, which is memory of its own. It may be called
-// once, while the input of Ingest is there.
+// Normalized returns the event to store, in memory of its own. Call it at most once, while the input of Ingest
+// is valid.
 func (i Incoming) Normalized() ([]byte, error) { return i.w.normalized() }
 
 func (w *wireEvent) envelope() (*Envelope, error) {
@@ -120,7 +118,7 @@ func (w *wireEvent) envelope() (*Envelope, error) {
 	return env, env.checkNames()
 }
 
-// checkNames refuses what nobody could print, or keep for what it is.
+// checkNames rejects names that are too long or not printable.
 func (env *Envelope) checkNames() error {
 	for _, n := range [...]struct{ attribute, text string }{
 		{"id", env.ID}, {"source", env.Source}, {"type", env.RawType}, {"datacontenttype", env.ContentType},
@@ -134,7 +132,7 @@ func (env *Envelope) checkNames() error {
 	return nil
 }
 
-// set takes one extension over; unknown ones mean nothing to a broker.
+// set copies one known extension to the envelope; a broker ignores the others.
 func (env *Envelope) set(a *attribute) (err error) {
 	switch string(a.name) {
 	case ExtClusterName:
@@ -165,7 +163,7 @@ func (env *Envelope) set(a *attribute) (err error) {
 	return err
 }
 
-// setOwn takes Hawser's own attributes over.
+// setOwn copies Hawser's own attributes to the envelope.
 func (env *Envelope) setOwn(a *attribute) (err error) {
 	switch string(a.name) {
 	case ExtRevision:
@@ -192,9 +190,9 @@ func (env *Envelope) setOwn(a *attribute) (err error) {
 	return err
 }
 
-// readMetadata reads what a broker needs of RawMetadata; an empty text is taken like
-// {}. Member names are matched like every Go receiver of this protocol matches them,
-// and no member may be there twice, so that broker and receivers see the same name.
+// readMetadata reads the broker's fields of RawMetadata. An empty text counts as {}. It matches member names as
+// all Go receivers of this protocol do. A duplicate member is an error, so that broker and receivers read the
+// same name.
 func (env *Envelope) readMetadata(text []byte) error {
 	env.HasMetadata, env.RawMetadata = true, string(text)
 	if len(text) == 0 {
@@ -230,8 +228,8 @@ func (a *attribute) text() (string, error) {
 	return string(a.value.bytes), nil
 }
 
-// revision returns one of Hawser's attributes that are numbers: a positive uint64
-// in decimal text, as CloudEvents integers have only 32 bits.
+// revision returns the value of a numeric Hawser attribute: a positive uint64 in decimal text. CloudEvents
+// integers have only 32 bits.
 func (a *attribute) revision() (uint64, error) {
 	s, err := a.text()
 	if err != nil {
@@ -244,8 +242,8 @@ func (a *attribute) revision() (uint64, error) {
 	return n, nil
 }
 
-// version returns the resourceversion in the form of the data type. For a type
-// without a row it cannot be known.
+// version returns the resourceversion in the form of the data type. ok is false for a type without a row,
+// because its form is unknown.
 func (a *attribute) version(d DataType) (v int64, ok bool, err error) {
 	row, served := Lookup(d)
 	if !served {
@@ -288,8 +286,8 @@ func (a *attribute) decimal() (int64, error) {
 	return n, nil
 }
 
-// parseInteger reads the text form of a CloudEvents integer: decimal, or with
-// a fraction or exponent, which is cut off.
+// parseInteger reads the text form of a CloudEvents integer: a decimal number. A fraction or exponent is cut
+// off.
 func parseInteger(name, text string) (int32, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		return int32(n), nil

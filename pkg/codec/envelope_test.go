@@ -83,8 +83,7 @@ func TestParseEnvelope_AliasesItsInput(t *testing.T) {
 	}
 }
 
-// Text forms of numbers and times, as parties on text-only transports send
-// them.
+// Text forms of numbers and times, as clients on text-only transports send them.
 func TestParseEnvelope_TextForms(t *testing.T) {
 	for text, want := range map[string]int64{
 		"7": 7, "7.9": 7, "7.0": 7, "0": 0, "007": 7, "+7": 7, "7e2": 700, "2147483647": math.MaxInt32, "2147483647.0": math.MaxInt32, "0.5": 0, "-0": 0, "-0.5": 0,

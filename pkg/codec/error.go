@@ -7,20 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// ErrMalformed is in the chain of every error about bytes that are not a
-// CloudEvent of this protocol at all. All other decoding errors are
-// *AttributeError.
+// ErrMalformed is in the chain of each error about bytes that are no CloudEvent of this protocol. All other
+// decoding errors are *AttributeError.
 var ErrMalformed = errors.New("not a CloudEvent of this protocol")
 
-// AttributeError says which context attribute of an event is wrong, and how.
-// It never holds a payload: Value is cut to 64 bytes and left out for the
-// attributes that carry objects.
+// AttributeError names an invalid context attribute of an event and its problem. It never holds a payload:
+// Value is cut to 64 bytes, and is empty for the attributes that carry objects.
 type AttributeError struct {
 	// Attribute is the name without "ce-"; "data" is the event's data.
 	Attribute string
-	// Value as far as it may be shown; empty when it says nothing.
+	// Value is the printable part of the value; it may be empty.
 	Value string
-	// Problem says what is wrong and what would be right.
+	// Problem describes the error and the expected value.
 	Problem string
 }
 

@@ -14,11 +14,9 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// Marshal returns the protobuf bytes of e, the same for the same event. It
-// returns an *AttributeError when e lacks a required attribute or one of its
-// setters had failed (a number outside of int32, for instance), and
-// ErrMalformed when e has no attribute besides the required ones, which no
-// receiver takes.
+// Marshal returns the protobuf bytes of e; the same event gives the same bytes. It returns an *AttributeError
+// if e lacks a required attribute, or if one of its setters failed, for instance for a number outside of int32.
+// It returns ErrMalformed if e has only the required attributes, because receivers reject such an event.
 func Marshal(e Event) ([]byte, error) {
 	w, err := fromEvent(e)
 	if err != nil {
@@ -27,10 +25,9 @@ func Marshal(e Event) ([]byte, error) {
 	return w.append(make([]byte, 0, w.size())), nil
 }
 
-// Unmarshal reads the protobuf bytes of an event, in binary or in structured
-// mode. The event shares no memory with b. The error is an *AttributeError or
-// wraps ErrMalformed. A heartbeat is not an event in this sense: look for it
-// with IsHeartbeat first.
+// Unmarshal reads the protobuf bytes of an event in binary or structured mode. The event shares no memory with
+// b. The error is an *AttributeError or wraps ErrMalformed. A heartbeat is not an event here: check IsHeartbeat
+// first.
 func Unmarshal(b []byte) (Event, error) {
 	w, err := parse(b)
 	if err != nil {
@@ -100,7 +97,7 @@ func FromProto(p *cloudeventsv1.CloudEvent) (Event, error) {
 	return w.event(), nil
 }
 
-// parse is scan and resolve.
+// parse is scan followed by resolve.
 func parse(b []byte) (*wireEvent, error) {
 	w := &wireEvent{}
 	if err := w.scan(b); err != nil {
@@ -112,7 +109,7 @@ func parse(b []byte) (*wireEvent, error) {
 	return w, nil
 }
 
-// event builds the Event without its setters, which would trim values.
+// event builds the Event without its setters, because they would trim values.
 func (w *wireEvent) event() Event {
 	c := &event.EventContextV1{
 		ID:     string(w.id),
@@ -147,7 +144,7 @@ func (w *wireEvent) event() Event {
 	return e
 }
 
-// mustURL parses what resolve has parsed already.
+// mustURL parses a URL that resolve has already validated.
 func mustURL(b []byte) url.URL {
 	u, err := url.Parse(string(b))
 	if err != nil {
@@ -209,7 +206,7 @@ func (w *wireEvent) add(name string, s *string) {
 	}
 }
 
-// extensionValue converts a CloudEvents value of the Event type.
+// extensionValue converts a CloudEvents value of the Event type to the wire form.
 func extensionValue(x any) (value, error) {
 	x, err := types.Validate(x)
 	if err != nil {

@@ -40,7 +40,7 @@ func pTime(t time.Time) *protoAttr {
 	return &protoAttr{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(t)}}
 }
 
-// specProto is a valid spec event as a stock source sends it.
+// specProto is a valid spec event as an OCM source sends it.
 func specProto() *protoEvent {
 	return &protoEvent{
 		Id:          "e1",

@@ -2,7 +2,7 @@ package codec
 
 import "strings"
 
-// Subresource says which half of a resource an event carries.
+// Subresource is the part of a resource that an event carries: spec or status.
 type Subresource string
 
 // The two subresources of the type grammar.
@@ -11,8 +11,8 @@ const (
 	Status Subresource = "status"
 )
 
-// Action is the last element of an event type. The grammar allows any token
-// without a dot; these are the ones with a meaning.
+// Action is the last element of an event type. The grammar allows any token without a dot; these have a
+// meaning.
 type Action string
 
 // The actions of the OCM protocol.
@@ -24,8 +24,7 @@ const (
 	ResyncResponse Action = "resync_response"
 )
 
-// DataType names a kind of resource: <group>.<version>.<resource>, the group
-// may contain dots.
+// DataType names a kind of resource: <group>.<version>.<resource>. The group may contain dots.
 type DataType struct {
 	Group, Version, Resource string
 }
@@ -77,8 +76,8 @@ func ParseDataType(s string) (DataType, error) {
 // String returns <group>.<version>.<resource>.
 func (d DataType) String() string { return d.Group + "." + d.Version + "." + d.Resource }
 
-// ParseEventType parses <data type>.<spec|status>.<action> from the right. Any
-// action is taken. The error is an *AttributeError about "type".
+// ParseEventType parses <data type>.<spec|status>.<action> from the right. It accepts any action. The error is
+// an *AttributeError about "type".
 func ParseEventType(s string) (EventType, error) {
 	head, action, ok1 := cutLast(s)
 	dataType, sub, ok2 := cutLast(head)
@@ -108,7 +107,7 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// validGroup: dot-separated elements, none of them empty.
+// validGroup reports whether g consists of non-empty elements separated by dots.
 func validGroup(g string) bool {
 	return g != "" && g[0] != '.' && g[len(g)-1] != '.' && !strings.Contains(g, "..")
 }

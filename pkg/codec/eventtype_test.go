@@ -88,6 +88,6 @@ func TestLookup_ServesWorksOnly(t *testing.T) {
 		t.Error("a type without a row is served")
 	}
 	if Senders(0).Has(0) || FromSource.Has(FromSource|FromAgent) {
-		t.Error("Has takes a party that is not in the set")
+		t.Error("Has is true for a client kind that is not in the set")
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"github.com/cloudevents/sdk-go/v2/types"
 )
 
-// StringExtension returns an extension attribute that must be a string. ok is
-// false when it is absent; an empty string is present. The error is an
-// *AttributeError.
+// StringExtension returns a string extension attribute. ok is false if it is absent; an empty string counts as
+// present. The error is an *AttributeError.
 func StringExtension(e Event, name string) (s string, ok bool, err error) {
 	v, ok := e.Extensions()[name]
 	if !ok {
@@ -21,9 +20,8 @@ func StringExtension(e Event, name string) (s string, ok bool, err error) {
 	return s, true, nil
 }
 
-// IntegerExtension returns an extension attribute that must be an integer or
-// its text form, in which a fraction is cut off. ok is false when it is
-// absent. The error is an *AttributeError.
+// IntegerExtension returns an extension attribute that is an integer or its text form; a fraction in the text
+// is cut off. ok is false if it is absent. The error is an *AttributeError.
 func IntegerExtension(e Event, name string) (n int32, ok bool, err error) {
 	v, ok := e.Extensions()[name]
 	if !ok {
@@ -39,9 +37,8 @@ func IntegerExtension(e Event, name string) (n int32, ok bool, err error) {
 	return 0, false, attributeError(name, "", "must be an integer")
 }
 
-// TimeExtension returns an extension attribute that must be a timestamp or its
-// RFC 3339 text. ok is false when it is absent. The error is an
-// *AttributeError.
+// TimeExtension returns an extension attribute that is a timestamp or its RFC 3339 text. ok is false if it is
+// absent. The error is an *AttributeError.
 func TimeExtension(e Event, name string) (t time.Time, ok bool, err error) {
 	v, ok := e.Extensions()[name]
 	if !ok {
@@ -57,8 +54,8 @@ func TimeExtension(e Event, name string) (t time.Time, ok bool, err error) {
 	return time.Time{}, false, attributeError(name, "", "must be a timestamp")
 }
 
-// RevisionExtension returns one of Hawser's revision attributes, 0 when it is
-// absent. The error is an *AttributeError.
+// RevisionExtension returns one of Hawser's revision attributes, or 0 if it is absent. The error is an
+// *AttributeError.
 func RevisionExtension(e Event, name string) (uint64, error) {
 	s, ok, err := StringExtension(e, name)
 	if err != nil || !ok {
@@ -68,8 +65,7 @@ func RevisionExtension(e Event, name string) (uint64, error) {
 	return a.revision()
 }
 
-// TagExtension returns the hawsertag of an event. ok is false when it is
-// absent. The error is an *AttributeError.
+// TagExtension returns the hawsertag of an event. ok is false if it is absent. The error is an *AttributeError.
 func TagExtension(e Event) (t Tag, ok bool, err error) {
 	s, ok, err := StringExtension(e, ExtTag)
 	if err != nil || !ok {
@@ -79,9 +75,8 @@ func TagExtension(e Event) (t Tag, ok bool, err error) {
 	return t, err == nil, err
 }
 
-// VersionExtension returns the resourceversion of an event whose data type has
-// the integer form. ok is false when it is absent; 0 is unversioned. It is
-// never negative. The error is an *AttributeError.
+// VersionExtension returns the resourceversion of an event whose data type has the integer form. ok is false if
+// it is absent; 0 means unversioned. It is never negative. The error is an *AttributeError.
 func VersionExtension(e Event) (v int64, ok bool, err error) {
 	n, ok, err := IntegerExtension(e, ExtResourceVersion)
 	if err == nil && n < 0 {
@@ -93,6 +88,5 @@ func VersionExtension(e Event) (v int64, ok bool, err error) {
 	return int64(n), ok, nil
 }
 
-// FormatRevision is the text form of a revision, or an order, for Hawser's own
-// attributes.
+// FormatRevision returns the text form of a revision or fencing token for Hawser's own attributes.
 func FormatRevision(revision uint64) string { return strconv.FormatUint(revision, 10) }

@@ -36,17 +36,15 @@ func addSeeds(f *testing.F) {
 	f.Add(marshalProto(f, structured(mediaTypeStructured, `{"specversion":"1.0","id":"e1","source":"s","type":"t","x":true,"datacontenttype":"text/plain","data_base64":"AAE="}`)))
 }
 
-// stricter reports whether err is one of the two rules that look at the bytes
-// and cannot be seen in a message any more: data in a field that was set and
-// then replaced, and entries of one key counted one by one.
+// stricter reports whether err is one of the two rules about raw bytes that a decoded message no longer shows.
+// These are data in a field that was set and then replaced, and repeated entries of one key.
 func stricter(err error) bool {
 	var a *AttributeError
 	return errors.As(err, &a) && a.Attribute == "data" || errors.Is(err, ErrMalformed) && strings.Contains(err.Error(), "attributes")
 }
 
-// FuzzUnmarshal compares the reader of protobuf bytes with the protobuf
-// library and FromProto behind it: they must take and refuse the same, and
-// read the same.
+// FuzzUnmarshal compares the reader of protobuf bytes with the protobuf library plus FromProto. Both must
+// accept, reject and read the same.
 func FuzzUnmarshal(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -7,9 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzParseText reads any text as what headers, attributes and messages carry
-// in text form, and any two as sequence ids: what is taken means the same when it is
-// written again.
+// FuzzParseText parses any text as header, attribute and message text, and any two texts as sequence ids. An
+// accepted text keeps its meaning when it is written again.
 func FuzzParseText(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"epoch/term/42", "epoch/term/18446744073709551615"},
@@ -46,8 +45,8 @@ func FuzzParseText(f *testing.F) {
 	})
 }
 
-// checkSequences: of two ids at most one is newer, and an agent that heard of
-// one goes on above it.
+// checkSequences checks that at most one of two ids is newer, and that an agent which observed an id continues
+// above it.
 func checkSequences(t *testing.T, a, b string) {
 	t.Helper()
 	up, err := CompareSequence(a, b)

@@ -2,9 +2,8 @@ package codec
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// Heartbeat returns the protobuf bytes of a heartbeat: an event with nothing
-// but id, spec version and type, which receivers recognise by the type before
-// they decode anything.
+// Heartbeat returns the protobuf bytes of a heartbeat. It has only id, spec version and type; receivers
+// recognise it by the type before they decode anything.
 func Heartbeat(id string) []byte {
 	var b []byte
 	b = appendString(b, fieldID, []byte(id))
@@ -12,9 +11,8 @@ func Heartbeat(id string) []byte {
 	return appendString(b, fieldType, []byte(TypeHeartbeat))
 }
 
-// IsHeartbeat reports whether b are the protobuf bytes of a heartbeat. Only
-// the type counts. Bytes that are no protobuf message are no heartbeat; what
-// decodes them next will say why.
+// IsHeartbeat reports whether b is the protobuf form of a heartbeat. Only the type is checked. Invalid bytes
+// return false; the next decoder returns the error.
 func IsHeartbeat(b []byte) bool {
 	found := false
 	for len(b) > 0 {

@@ -10,35 +10,31 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how deep objects and lists may be nested in what is read here.
+// maxDepth is the maximum nesting depth of objects and lists.
 const maxDepth = 128
 
-// jsonReader reads the JSON of a peer from front to back. It takes no memory: what
-// is not asked for is skipped, and what is asked for is read once its size is known.
-// It reads what encoding/json reads, and means the same by it: null leaves a value as
-// it is, and the names of members match without regard to case. It takes less: a
-// member that is asked for may be there only once, so that no two readers can take
-// different ones, and depth has a bound.
+// jsonReader reads JSON of a client from front to back. It allocates nothing itself: it skips unrequested
+// values, and reads a requested value once its size is known. It reads JSON like encoding/json: null leaves a
+// value unchanged, and member names match without regard to case. It is stricter in two ways. A requested
+// member may occur only once, so that all readers use the same value; and the depth is bounded.
 type jsonReader struct {
 	b     []byte
 	at    int
 	depth int
-	// counts: there may be room objects and lists more.
+	// counts: limit the number of objects and lists to remainingValues.
 	counts          bool
 	remainingValues int
 }
 
-// jsonError is what is wrong with JSON: the end of a sentence
-// that begins with "it".
+// jsonError describes a problem with JSON. It ends a sentence that begins with "it".
 type jsonError string
 
 func (p jsonError) Error() string { return string(p) }
 
-// errSyntax is the error about what is no JSON, or of another type than asked for.
+// errSyntax is the error for invalid JSON, or for a value of another type than expected.
 const errSyntax = jsonError("is not the JSON that is expected here")
 
-// readObject reads b, which must be one object with the members that want names; see
-// [jsonReader.object].
+// readObject reads b, which must be one object, and passes the members in want to f; see [jsonReader.object].
 func readObject(b []byte, want []string, f func(r *jsonReader, member int) error) error {
 	r := &jsonReader{b: b}
 	if err := r.object(want, func(member int) error { return f(r, member) }); err != nil {
@@ -47,7 +43,7 @@ func readObject(b []byte, want []string, f func(r *jsonReader, member int) error
 	return r.end()
 }
 
-// end refuses what comes behind the value that was read.
+// end returns an error if anything but space follows the value.
 func (r *jsonReader) end() error {
 	if r.peek(); r.at < len(r.b) {
 		return errSyntax
@@ -55,8 +51,7 @@ func (r *jsonReader) end() error {
 	return nil
 }
 
-// problemWith makes an *AttributeError of what is wrong with JSON; must says what is
-// expected.
+// problemWith converts a JSON error to an *AttributeError; must describes the expected value.
 func problemWith(attribute, must string, err error) error {
 	if p := jsonError(""); err != nil && errors.As(err, &p) {
 		return attributeError(attribute, "", must+"; it "+string(p))
@@ -64,7 +59,7 @@ func problemWith(attribute, must string, err error) error {
 	return err
 }
 
-// peek returns the next byte that is no space, 0 at the end.
+// peek returns the next byte that is not a space, or 0 at the end.
 func (r *jsonReader) peek() byte {
 	for ; r.at < len(r.b); r.at++ {
 		switch c := r.b[r.at]; c {
@@ -76,7 +71,7 @@ func (r *jsonReader) peek() byte {
 	return 0
 }
 
-// take takes c, if it comes next.
+// take consumes c and returns true if c comes next.
 func (r *jsonReader) take(c byte) bool {
 	if r.peek() != c || r.at >= len(r.b) {
 		return false
@@ -93,10 +88,10 @@ func (r *jsonReader) literal(s string) bool {
 	return true
 }
 
-// null takes a null, if it comes next.
+// null consumes a null and returns true if it comes next.
 func (r *jsonReader) null() bool { return r.peek() == 'n' && r.literal("null") }
 
-// enter goes one level down.
+// enter goes one level deeper and counts the value.
 func (r *jsonReader) enter() error {
 	if r.depth++; r.depth > maxDepth {
 		return jsonError("is nested deeper than " + strconv.Itoa(maxDepth) + " levels")
@@ -107,13 +102,13 @@ func (r *jsonReader) enter() error {
 	return nil
 }
 
-// object reads an object, or null. For each member that want names it calls f with
-// its place in want; f reads the value. Others are skipped.
+// object reads an object, or null. For each member in want it calls f with the index in want, and f reads the
+// value. It skips other members.
 func (r *jsonReader) object(want []string, f func(member int) error) error {
 	if r.null() {
 		return nil
 	}
-	seen := uint64(0) // bits by place in want
+	seen := uint64(0) // bits by index in want
 	return r.members(func(name []byte) error {
 		i := indexOf(want, name)
 		if i < 0 {
@@ -127,8 +122,7 @@ func (r *jsonReader) object(want []string, f func(member int) error) error {
 	})
 }
 
-// members reads an object. f gets the name of each member as it stands between its
-// quotes, and reads the value.
+// members reads an object. f gets the raw name of each member, without quotes, and reads the value.
 func (r *jsonReader) members(f func(name []byte) error) error {
 	if !r.take('{') {
 		return errSyntax
@@ -176,7 +170,7 @@ func (r *jsonReader) list(f func() error) error {
 	return nil
 }
 
-// next reports whether another member or element comes, or the end.
+// next returns true if another member or element follows, and false at the end.
 func (r *jsonReader) next(end byte) (more bool, err error) {
 	if r.take(',') {
 		return true, nil
@@ -187,7 +181,7 @@ func (r *jsonReader) next(end byte) (more bool, err error) {
 	return false, errSyntax
 }
 
-// key reads the name of a member, as it stands between its quotes, and the colon.
+// key reads the raw name of a member, without quotes, and the colon.
 func (r *jsonReader) key() (name []byte, err error) {
 	if name, err = r.quoted(); err == nil && !r.take(':') {
 		err = errSyntax
@@ -195,7 +189,7 @@ func (r *jsonReader) key() (name []byte, err error) {
 	return name, err
 }
 
-// indexOf finds the place of a name that stands as it was written.
+// indexOf returns the index of a raw name in want, or a negative number.
 func indexOf(want []string, raw []byte) int {
 	for i, w := range want {
 		if string(raw) == w {
@@ -203,7 +197,7 @@ func indexOf(want []string, raw []byte) int {
 		}
 	}
 	if len(raw) > 256 {
-		return -1 // longer than any of them, written with escapes
+		return -1 // longer than all of them, written with escapes
 	}
 	name, _ := unquote(raw)
 	for i, w := range want {
@@ -214,7 +208,7 @@ func indexOf(want []string, raw []byte) int {
 	return -1
 }
 
-// quoted reads a text and returns what stands between its quotes.
+// quoted reads a text and returns the raw bytes between its quotes.
 func (r *jsonReader) quoted() ([]byte, error) {
 	if !r.take('"') {
 		return nil, errSyntax
@@ -238,7 +232,7 @@ func (r *jsonReader) quoted() ([]byte, error) {
 	return nil, errSyntax
 }
 
-// escape takes an escape sequence.
+// escape consumes an escape sequence. It returns false if the sequence is invalid.
 func (r *jsonReader) escape() bool {
 	if r.at+1 >= len(r.b) {
 		return false
@@ -262,7 +256,7 @@ func (r *jsonReader) escape() bool {
 	return false
 }
 
-// isUnescaped: the text means what it says.
+// isUnescaped reports whether raw equals its decoded text.
 func isUnescaped(raw []byte) bool {
 	for _, c := range raw {
 		if c == '\\' || c >= utf8.RuneSelf {
@@ -272,7 +266,7 @@ func isUnescaped(raw []byte) bool {
 	return true
 }
 
-// unquote returns what a text means; raw is what [jsonReader.quoted] returned.
+// unquote decodes raw, the result of [jsonReader.quoted].
 func unquote(raw []byte) (s string, ok bool) {
 	if isUnescaped(raw) {
 		return string(raw), true
@@ -281,8 +275,7 @@ func unquote(raw []byte) (s string, ok bool) {
 	return s, json.Unmarshal(quoted, &s) == nil
 }
 
-// name reads a text that names something, or null, which is "". It is kept as bytes
-// of the input where that is possible.
+// name reads a text that is a name, or null, which gives "". Where possible the result aliases the input.
 func (r *jsonReader) name(what string) ([]byte, error) {
 	if r.null() {
 		return nil, nil
@@ -304,8 +297,7 @@ func (r *jsonReader) name(what string) ([]byte, error) {
 	return raw, nil
 }
 
-// text reads a text, or null, which is "". One that is too long to be compared with
-// anything is cut.
+// text reads a text, or null, which gives "". A text too long to match any compared value is cut.
 func (r *jsonReader) text() (string, error) {
 	if r.null() {
 		return "", nil
@@ -321,7 +313,7 @@ func (r *jsonReader) text() (string, error) {
 	return s, err
 }
 
-// integer reads a number without fraction, or null, which is 0.
+// integer reads a number without fraction, or null, which gives 0.
 func (r *jsonReader) integer() (int64, error) {
 	if r.null() {
 		return 0, nil
@@ -337,7 +329,7 @@ func (r *jsonReader) integer() (int64, error) {
 	return n, nil
 }
 
-// number takes a number; what is before it was peeked.
+// number consumes a number. The caller has peeked, so no space precedes it.
 func (r *jsonReader) number() bool {
 	digits := func() bool {
 		begin := r.at
@@ -367,12 +359,12 @@ func (r *jsonReader) number() bool {
 	return true
 }
 
-// skip takes a value of any type, of however many levels, without a stack.
+// skip skips a value of any type and depth, without recursion.
 func (r *jsonReader) skip() error {
 	if c := r.peek(); c != '{' && c != '[' {
 		return r.scalar(c)
 	}
-	var objects [maxDepth + 1]bool // by level: it is an object, no list
+	var objects [maxDepth + 1]bool // by level: the value is an object, not a list
 	for top := r.depth; ; {
 		open, err := r.opens(&objects)
 		if err != nil {
@@ -389,7 +381,7 @@ func (r *jsonReader) skip() error {
 	}
 }
 
-// value takes a value and returns its text.
+// value consumes a value and returns its raw text.
 func (r *jsonReader) value() ([]byte, error) {
 	r.peek()
 	begin := r.at
@@ -397,7 +389,7 @@ func (r *jsonReader) value() ([]byte, error) {
 	return r.b[begin:r.at], err
 }
 
-// opens takes a value, or the begin of one. open: a value is in it, which comes next.
+// opens consumes a scalar or the begin of an object or list. open is true if an element follows.
 func (r *jsonReader) opens(objects *[maxDepth + 1]bool) (open bool, err error) {
 	c := r.peek()
 	if c != '{' && c != '[' {
@@ -408,7 +400,7 @@ func (r *jsonReader) opens(objects *[maxDepth + 1]bool) (open bool, err error) {
 		return false, err
 	}
 	objects[r.depth] = c == '{'
-	if r.take(c + 2) { // '}' is two behind '{', as ']' is behind '['
+	if r.take(c + 2) { // the code of '}' is that of '{' plus 2; the same for ']' and '['
 		r.depth--
 		return false, nil
 	}
@@ -418,7 +410,7 @@ func (r *jsonReader) opens(objects *[maxDepth + 1]bool) (open bool, err error) {
 	return true, err
 }
 
-// goesOn goes on behind a value of an object or a list: to the next one, or out of it.
+// goesOn continues after an element of an object or list: to the next element, or out of it.
 func (r *jsonReader) goesOn(object bool) (more bool, err error) {
 	end := byte(']')
 	if object {
@@ -435,7 +427,7 @@ func (r *jsonReader) goesOn(object bool) (more bool, err error) {
 	return more, err
 }
 
-// scalar takes what is neither object nor list, and begins with c.
+// scalar consumes a value that is neither object nor list, and begins with c.
 func (r *jsonReader) scalar(c byte) (err error) {
 	ok := true
 	switch c {
@@ -456,7 +448,7 @@ func (r *jsonReader) scalar(c byte) (err error) {
 	return err
 }
 
-// atMost says that there is more of something than is read.
+// atMost returns the error that more than n of something are present.
 func atMost(n int, what string) error {
 	return jsonError(fmt.Sprintf("has more than %d %s", n, what))
 }

@@ -25,8 +25,8 @@ type (
 	}
 )
 
-// FuzzJSON compares the readers of JSON with encoding/json: what they take means the
-// same there, and what is valid there is refused for a bound only.
+// FuzzJSON compares the readers of JSON with encoding/json. Accepted input has the same meaning there. Input
+// that is valid there is rejected only for a limit.
 func FuzzJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"resourceVersions":[{"resourceID":"u1","resourceVersion":3},{"resourceID":"u2","hawserTag":"000102030405060708090a0b0c0d0e0f"}]}`,

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// MaxTextBytes is the longest text that an MQTT packet can hold: a user property's key
-// or value, a content type, a topic. Its length is a number of 16 bits.
+// MaxTextBytes is the length limit of a text in an MQTT packet (16 bit length): key or value of a user
+// property, content type, topic.
 const MaxTextBytes = 65535
 
 // Property is a user property of an MQTT 5 packet.
@@ -18,11 +18,10 @@ type Property struct{ Key, Value string }
 
 // Message is an event as an MQTT 5 PUBLISH carries it.
 //
-// In binary mode, which is what we send, each attribute is a user property, "ce-" before
-// its name, its value as text: numbers are decimal, times are of RFC 3339 in UTC, bytes
-// are base64. The content type of the data is the property Content Type of the packet. In
-// structured mode, which is taken too, the content type says so and the payload is the
-// whole event as JSON.
+// Hawser sends binary mode: each attribute is a user property with the key "ce-" + name and the value as text.
+// Numbers are decimal, times are RFC 3339 in UTC, bytes are base64. The content type of the data is the Content
+// Type of the packet. Structured mode is accepted too: its content type names it, and the payload is the whole
+// event as JSON.
 //
 // User properties whose keys do not begin with "ce-" belong to the packet, not to the event.
 type Message struct {
@@ -31,10 +30,9 @@ type Message struct {
 	Payload     []byte
 }
 
-// ToMessage returns e in binary mode: id, source, specversion, type, dataschema, subject,
-// time, then the extensions by name. The payload is that of e, not a copy. The errors are
-// those of Marshal, and one about a text that no MQTT packet may hold; whether it is too
-// long is told by [Message.Fits].
+// ToMessage returns e in binary mode: id, source, specversion, type, dataschema, subject, time, then the
+// extensions by name. The payload is that of e, not a copy. It returns the errors of Marshal, and an error for
+// a text that MQTT forbids. [Message.Fits] checks lengths.
 func ToMessage(e Event) (Message, error) {
 	w, err := fromEvent(e)
 	if err != nil {
@@ -43,8 +41,8 @@ func ToMessage(e Event) (Message, error) {
 	return w.message()
 }
 
-// MessageOfProto returns the event whose protobuf bytes are b in binary mode, as ToMessage
-// does. The payload aliases b, except that of a structured event.
+// MessageOfProto converts the protobuf bytes of an event to binary mode, as ToMessage does. The payload aliases
+// b, except that of a structured event.
 func MessageOfProto(b []byte) (Message, error) {
 	w, err := parse(b)
 	if err != nil {
@@ -53,9 +51,9 @@ func MessageOfProto(b []byte) (Message, error) {
 	return w.message()
 }
 
-// FromMessage returns the event of a message in binary or structured mode, in memory of
-// its own. Attributes to which the protocol gives a type have it: a resourceversion "7" is
-// the integer 7. The error is an *AttributeError or wraps ErrMalformed.
+// FromMessage returns the event of a message in binary or structured mode, in memory of its own. Attributes
+// with a protocol type have that type: a resourceversion "7" is the integer 7. The error is an *AttributeError
+// or wraps ErrMalformed.
 func FromMessage(m Message) (Event, error) {
 	w, err := m.wire()
 	if err != nil {
@@ -64,8 +62,8 @@ func FromMessage(m Message) (Event, error) {
 	return w.event(), nil
 }
 
-// Proto returns the protobuf bytes of the event, the same as Marshal of FromMessage: a
-// broker, which builds no events, hands them on to Ingest.
+// Proto returns the protobuf bytes of the event, the same as Marshal of FromMessage. A broker passes them to
+// Ingest.
 func (m Message) Proto() ([]byte, error) {
 	w, err := m.wire()
 	if err != nil {
@@ -74,8 +72,7 @@ func (m Message) Proto() ([]byte, error) {
 	return w.append(make([]byte, 0, w.size())), nil
 }
 
-// Fits says which text of the message is longer than MQTT can carry; nil if none is. The
-// error is an *AttributeError.
+// Fits returns an *AttributeError about a text that is longer than MQTT can carry, or nil.
 func (m Message) Fits() error {
 	if len(m.ContentType) > MaxTextBytes {
 		return tooLong("datacontenttype", m.ContentType)
@@ -92,7 +89,7 @@ func tooLong(name, value string) error {
 	return attributeError(name, "", fmt.Sprintf("has %d bytes, and over MQTT an attribute has at most %d: make it shorter", len(value), MaxTextBytes))
 }
 
-// message must be the last use of w: it rewrites the attributes.
+// message must be the last use of w, because it rewrites the attributes.
 func (w *wireEvent) message() (Message, error) {
 	m := Message{ContentType: string(w.contentType.bytes), Payload: w.data}
 	rest := w.sorted()
@@ -106,7 +103,7 @@ func (w *wireEvent) message() (Message, error) {
 	return m, m.checkZero()
 }
 
-// rank puts the attributes of CloudEvents before the extensions.
+// rank orders the attributes of CloudEvents before the extensions.
 func (a *attribute) rank() int {
 	switch string(a.name) {
 	case "dataschema", "subject", "time":
@@ -115,7 +112,7 @@ func (a *attribute) rank() int {
 	return 1
 }
 
-// checkZero refuses the one character that MQTT forbids: receivers end the connection.
+// checkZero rejects the character U+0000, which MQTT forbids: receivers end the connection.
 func (m Message) checkZero() error {
 	const problem = "must not contain the character U+0000, which MQTT forbids"
 	if strings.Contains(m.ContentType, "\x00") {
@@ -129,7 +126,7 @@ func (m Message) checkZero() error {
 	return nil
 }
 
-// text is the form of a value where there are only texts.
+// text returns the text form of a value.
 func (v *value) text() string {
 	switch v.kind {
 	case fieldBoolean:
@@ -145,8 +142,8 @@ func (v *value) text() string {
 	}
 }
 
-// wire reads a message into a valid event. It refuses an attribute that is there twice:
-// two receivers could take different ones.
+// wire reads a message into a valid event. It rejects a duplicate attribute, because two receivers could read
+// different values.
 func (m Message) wire() (*wireEvent, error) {
 	w := &wireEvent{data: m.Payload}
 	w.attributes = w.inline[:0]
@@ -176,7 +173,7 @@ func (m Message) wire() (*wireEvent, error) {
 	return w, w.giveTypes()
 }
 
-// addText takes the attribute of a user property over.
+// addText adds the attribute of a user property.
 func (w *wireEvent) addText(name, text string) error {
 	var field *[]byte
 	switch name {
@@ -206,11 +203,11 @@ func (w *wireEvent) addText(name, text string) error {
 	return nil
 }
 
-// giveTypes turns texts into what the protocol says they are.
+// giveTypes converts texts to the types of the protocol.
 func (w *wireEvent) giveTypes() error {
 	t, err := ParseEventType(string(w.typ))
 	if err != nil {
-		t = EventType{} // outside the grammar: nothing of it has a version
+		t = EventType{} // outside the grammar: such an event has no version
 	}
 	for i := range w.attributes {
 		if err := w.attributes[i].normalize(t.DataType); err != nil {

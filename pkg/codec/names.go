@@ -2,11 +2,11 @@ package codec
 
 import "github.com/cloudevents/sdk-go/v2/event"
 
-// Event is one CloudEvent as sources and agents see it.
+// Event is one CloudEvent, in the view of sources and agents.
 type Event = event.Event
 
-// Names of the extension attributes, without the "ce-" prefix of the wire.
-// Those of OCM first, then Hawser's own (see docs/protocol.md).
+// Names of the extension attributes, without the "ce-" prefix of the wire: first those of OCM, then Hawser's
+// own (see docs/protocol.md).
 const (
 	ExtClusterName       = "clustername"
 	ExtOriginalSource    = "originalsource"
@@ -18,41 +18,41 @@ const (
 	ExtStatusHash        = "statushash"
 	ExtLogTracing        = "logtracing"
 
-	ExtRevision     = "hawserrevision"     // decimal text, set by the broker on events to Hawser parties
-	ExtTag          = "hawsertag"          // 32 lower-case hex digits, set by the broker on events to Hawser parties
-	ExtSupersedes   = "hawsersupersedes"   // decimal text, set by a source: replace exactly this revision, whatever the versions
+	ExtRevision     = "hawserrevision"     // decimal text, set by the broker on events to Hawser clients
+	ExtTag          = "hawsertag"          // 32 lower-case hex digits, set by the broker on events to Hawser clients
+	ExtSupersedes   = "hawsersupersedes"   // decimal text, set by a source: replace exactly this revision, regardless of versions
 	ExtIfRevision   = "hawserifrevision"   // decimal text, set by a source: delete only if this is the record's revision
 	ExtNeedsConfirm = "hawserneedsconfirm" // "true", set by a source in a deletion: the cluster has reported on the work
-	ExtFence        = "hawserfence"        // decimal text, set by a source in what must not be taken behind a later event of the same subscription, or session
-	ExtSession      = "hawsersession"      // "<number>.<id>", set by a party behind a broker that keeps nothing: its session
-	ExtPeerSession  = "hawserpeersession"  // the same of the receiver, as far as the sender has heard of it
+	ExtFence        = "hawserfence"        // decimal text, set by a source: fencing token; drops the event after a later one of the same subscription or
+	// session
+	ExtSession     = "hawsersession"     // "<number>.<id>", set by a client behind a stateless broker: its session
+	ExtPeerSession = "hawserpeersession" // the session of the receiver, as last seen by the sender
 )
 
 // hawserPrefix begins the names of all attributes that are Hawser's own.
 const hawserPrefix = "hawser"
 
-// Headers and trailers (gRPC metadata keys, MQTT user properties) of the
-// negotiation; all lower case.
+// Headers and trailers of the negotiation (gRPC metadata keys, MQTT user properties), all lower case.
 const (
-	HeaderSubscriptionID = "subscription-id"        // answer of Subscribe; echoed by Hawser parties in Publish
+	HeaderSubscriptionID = "subscription-id"        // answer of Subscribe; echoed by Hawser clients in Publish
 	HeaderProtocol       = "hawser-protocol"        // both ways: the version of the Hawser extensions, decimal; see transport.Protocol
 	HeaderCursor         = "hawser-cursor"          // Subscribe: "<store-id>/<incarnation>/<revision>"
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
-	HeaderVersion        = "hawser-version"         // Subscribe: which release the party is, for people
+	HeaderVersion        = "hawser-version"         // Subscribe: release of the client, for display
 	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
 	HeaderStoreID        = "hawser-store-id"        // answer: identity of the broker's store
-	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event the broker takes or sends, bytes, decimal
+	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event that the broker accepts or sends, bytes, decimal
 	HeaderOutcome        = "hawser-outcome"         // trailer of Publish: "accepted", "unchanged", "stale", ...
-	HeaderRevision       = "hawser-revision"        // trailer of Publish: of the store when it decided, decimal, also of a refusal
+	HeaderRevision       = "hawser-revision"        // trailer of Publish: store revision at the decision, decimal, also for a rejection
 )
 
-// How a broker resumes a subscription: the values of [HeaderResync].
+// Values of [HeaderResync]: how a broker resumes a subscription.
 const (
-	ResyncCursor = "cursor" // it continues from the party's cursor
-	ResyncList   = "list"   // the party lists what it holds
+	ResyncCursor = "cursor" // the broker continues from the client's cursor
+	ResyncList   = "list"   // the client lists the records it holds
 )
 
-// SpecVersion is the only CloudEvents version spoken.
+// SpecVersion is the only supported CloudEvents version.
 const SpecVersion = event.CloudEventsVersionV1
 
 // Content types of event data.
@@ -61,6 +61,5 @@ const (
 	ContentTypeProtobuf = "application/protobuf" // sync events
 )
 
-// MaxAttributes is the largest number of context attributes an event may have.
-// Parties of this protocol use about a dozen.
+// MaxAttributes is the maximum number of context attributes of an event. Clients of this protocol use about 12.
 const MaxAttributes = 128

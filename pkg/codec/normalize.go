@@ -7,14 +7,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Normalize returns the event as a broker stores it: binary mode, the same
-// bytes for the same event, attributes in the type that the protocol gives
-// them (text forms of numbers and times are gone), without keys that mean
-// nothing and without any attribute of Hawser's own. Those are the broker's to
-// set, and what a source said in them was read by ParseEnvelope.
+// Normalize returns the event as a broker stores it. It is in binary mode, with the same bytes for the same
+// event. Attributes have their protocol type; text forms of numbers and times are converted. Unknown keys and
+// all Hawser attributes are removed: only the broker sets these, and ParseEnvelope has read those of a source.
 //
-// Normalizing twice changes nothing more. The errors are those of
-// ParseEnvelope about types.
+// Normalizing twice gives the same result. The errors are those of ParseEnvelope about types.
 func Normalize(b []byte) ([]byte, error) {
 	w, err := parse(b)
 	if err != nil {
@@ -23,7 +20,7 @@ func Normalize(b []byte) ([]byte, error) {
 	return w.normalized()
 }
 
-// normalized must be the last use of w: it rewrites the attributes.
+// normalized must be the last use of w, because it rewrites the attributes.
 func (w *wireEvent) normalized() ([]byte, error) {
 	dataType := DataType{}
 	if t, err := ParseEventType(string(w.typ)); err == nil {
@@ -67,31 +64,29 @@ func (a *attribute) normalize(d DataType) error {
 	return nil
 }
 
-// Attr is an attribute to be added by AppendAttributes.
+// Attr is an attribute for AppendAttributes.
 type Attr struct {
 	name  string // without "ce-"
 	value value
 }
 
-// StringAttr is the attribute name (without "ce-") with a text.
+// StringAttr returns the text attribute name, which has no "ce-".
 func StringAttr(name, text string) Attr {
 	return Attr{name: name, value: stringValue([]byte(text))}
 }
 
-// IntegerAttr is the attribute name (without "ce-") with a number.
+// IntegerAttr returns the integer attribute name, which has no "ce-".
 func IntegerAttr(name string, n int32) Attr {
 	return Attr{name: name, value: integerValue(n)}
 }
 
-// TimestampAttr is the attribute name (without "ce-") with a time between the
-// years 1 and 9999.
+// TimestampAttr returns the timestamp attribute name, which has no "ce-". The year must be between 1 and 9999.
 func TimestampAttr(name string, t time.Time) Attr {
 	return Attr{name: name, value: timestampValue(t)}
 }
 
-// AppendAttributes appends the protobuf bytes of attributes to dst. Behind the
-// bytes of an event they add these attributes to it, and replace those of the
-// same name: protobuf concatenates maps, and the last value of a key wins.
+// AppendAttributes appends the protobuf bytes of attributes to dst. Appended to an event, they add these
+// attributes or replace those of the same name. Protobuf concatenates maps, and the last value of a key wins.
 func AppendAttributes(dst []byte, attrs ...Attr) []byte {
 	for i := range attrs {
 		dst = appendEntry(dst, keyPrefix, []byte(attrs[i].name), attrs[i].value)
@@ -99,9 +94,8 @@ func AppendAttributes(dst []byte, attrs ...Attr) []byte {
 	return dst
 }
 
-// AppendType appends the protobuf bytes of a type attribute to dst. Behind the
-// bytes of an event they replace its type: the last value of a singular field
-// wins.
+// AppendType appends the protobuf bytes of a type attribute to dst. Appended to an event, they replace its
+// type: the last value of a singular field wins.
 func AppendType(dst []byte, t EventType) []byte {
 	dst = protowire.AppendTag(dst, fieldType, protowire.BytesType)
 	return protowire.AppendString(dst, t.String())

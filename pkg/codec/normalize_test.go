@@ -17,13 +17,13 @@ func TestNormalize_KeepsWhatHasAMeaning(t *testing.T) {
 	p.Attributes["ce-hawsersupersedes"] = pString("7")
 	p.Attributes["resourceid"] = pString("no prefix")
 	p.Attributes["Content-Type"] = pString("no meaning")
-	p.Attributes["ce-unknown"] = pString("kept: stock parties may know it")
+	p.Attributes["ce-unknown"] = pString("kept: OCM clients may know it")
 	p.Attributes["ce-resourceversion"] = pString("3.9")
 	p.Attributes["ce-deletiontimestamp"] = pString("2026-01-02T03:04:05.678901234Z")
 	p.Attributes["ce-time"] = pString("2026-01-02T03:04:05.678901234Z")
 
 	want := specProto()
-	want.Attributes["ce-unknown"] = pString("kept: stock parties may know it")
+	want.Attributes["ce-unknown"] = pString("kept: OCM clients may know it")
 	want.Attributes["ce-deletiontimestamp"] = pTime(testTime)
 
 	got, err := Normalize(marshalProto(t, p))

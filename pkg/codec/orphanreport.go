@@ -9,37 +9,37 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// MaxOrphanReport is how many records an Unexplained has, and maxOrphanReportText
-// the length of each of their texts.
+// MaxOrphanReport is the maximum number of records in an OrphanReport. maxOrphanReportText bounds each of their
+// texts, in bytes.
 const (
 	MaxOrphanReport     = 100
 	maxOrphanReportText = 512
 )
 
-// OrphanReport tells the broker what is on a cluster and no work explains.
+// OrphanReport reports orphan AppliedManifestWorks of a cluster to the broker.
 type OrphanReport struct {
 	Records []OrphanRecord
-	More    uint64 // besides
+	More    uint64 // number of further records
 }
 
-// OrphanRecord is one AppliedManifestWork that is nobody's or, if Shared, is
-// another hub's and has objects of this one's works.
+// OrphanRecord is one AppliedManifestWork without a work. If Shared, it belongs to another hub and has objects
+// of this hub's works.
 type OrphanRecord struct {
 	UID, Name string
 	Created   time.Time // zero if not known
 	Objects   uint64
 	Shared    bool
-	Outcome   string // why it could not be resolved; "" if nobody tried
+	Outcome   string // why resolving failed; "" if it was not tried
 }
 
-// ResolveOrphan tells an agent what is to become of an AppliedManifestWork that is
-// nobody's: the work of its name has it, or it goes with its objects.
+// ResolveOrphan requests that an agent resolves an orphan AppliedManifestWork. Adopt: the work of its name
+// takes it over. Otherwise it is removed with its objects.
 type ResolveOrphan struct {
 	UID, Name string
 	Adopt     bool
 }
 
-// NewOrphanReport builds the event of an Unexplained.
+// NewOrphanReport builds the event of an OrphanReport.
 func NewOrphanReport(p SyncParams, u OrphanReport) (Event, error) {
 	m := &hawserv1.OrphanReport{More: u.More}
 	for _, r := range u.Records {
@@ -52,7 +52,7 @@ func NewOrphanReport(p SyncParams, u OrphanReport) (Event, error) {
 	return p.event(TypeOrphanReport, m)
 }
 
-// ParseOrphanReport reads the event of an Unexplained; see ParseCheckpoint.
+// ParseOrphanReport reads the event of an OrphanReport; see ParseCheckpoint.
 func ParseOrphanReport(e Event) (OrphanReport, error) {
 	var m hawserv1.OrphanReport
 	if err := syncPayload(e, TypeOrphanReport, &m); err != nil {
@@ -81,12 +81,12 @@ func ParseOrphanReport(e Event) (OrphanReport, error) {
 	return u, nil
 }
 
-// NewResolveOrphan builds the event of a Resolve.
+// NewResolveOrphan builds the event of a ResolveOrphan.
 func NewResolveOrphan(p SyncParams, r ResolveOrphan) (Event, error) {
 	return p.event(TypeResolveOrphan, &hawserv1.ResolveOrphan{Uid: r.UID, Name: r.Name, Adopt: r.Adopt})
 }
 
-// ParseResolveOrphan reads the event of a Resolve; see ParseCheckpoint.
+// ParseResolveOrphan reads the event of a ResolveOrphan; see ParseCheckpoint.
 func ParseResolveOrphan(e Event) (ResolveOrphan, error) {
 	var m hawserv1.ResolveOrphan
 	if err := syncPayload(e, TypeResolveOrphan, &m); err != nil {

@@ -1,20 +1,18 @@
 package codec
 
-// What a broker says about a published event it did not refuse, in the trailer
-// HeaderOutcome. A stock broker says nothing.
+// Outcomes of a published event that the broker did not reject, in the trailer HeaderOutcome. An OCM broker
+// sends none.
 const (
-	// OutcomeAccepted: written, and on its way.
+	// OutcomeAccepted: stored and queued for delivery.
 	OutcomeAccepted = "accepted"
-	// OutcomeUnchanged: the same spec is already there.
+	// OutcomeUnchanged: the same spec is already stored.
 	OutcomeUnchanged = "unchanged"
-	// OutcomeStale: a newer version or sequence is already there; this one is
-	// dropped.
+	// OutcomeStale: a newer version or sequence id is already stored; this event is dropped.
 	OutcomeStale = "stale"
-	// OutcomeQueued: kept until a deletion of the same id or name is confirmed.
+	// OutcomeQueued: the spec is queued until the deletion of the same id or name is confirmed.
 	OutcomeQueued = "queued"
-	// OutcomeConfirmed: a deletion that no cluster has to confirm: it is done.
+	// OutcomeConfirmed: the deletion is done; no cluster has to confirm it.
 	OutcomeConfirmed = "confirmed"
-	// OutcomeIgnored: the event means nothing here (a status of an unknown
-	// work, for instance).
+	// OutcomeIgnored: the event has no effect, for instance a status of an unknown work.
 	OutcomeIgnored = "ignored"
 )

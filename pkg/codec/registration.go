@@ -10,8 +10,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// The data types by which a cluster joins a hub. Agents ask by their events for what only the
-// hub can do, and receive what the hub has.
+// The data types of registration. Agents publish requests that only the hub can fulfil, and receive objects of
+// the hub.
 var (
 	ManagedClusters = DataType{Group: "cluster.open-cluster-management.io", Version: "v1", Resource: "managedclusters"}
 	SigningRequests = DataType{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"}
@@ -22,11 +22,11 @@ var (
 	TokenRequests   = DataType{Group: "authentication.k8s.io", Version: "v1", Resource: "tokenrequests"}
 )
 
-// Registrations is what the source that serves registration subscribes to: the requests of all
-// agents. No event is of this type.
+// Registrations is the subscription of the source that serves registration: the requests of all agents. No
+// event has this type.
 var Registrations = DataType{Group: "dev.hawser", Version: "v1", Resource: "registrations"}
 
-// Types of the events between that source and the broker; they are outside the grammar.
+// Types of the events between that source and the broker, outside the grammar.
 const (
 	TypeRegistrationRequest = "dev.hawser.registration.v1.request"
 	TypeRegistrationObjects = "dev.hawser.registration.v1.objects"
@@ -34,21 +34,21 @@ const (
 	TypeRegistrationKeys    = "dev.hawser.registration.v1.keys"
 )
 
-// Verb is what an event of an agent asks for.
+// Verb is the kind of request in an event of an agent.
 type Verb struct {
 	Subresource Subresource
 	Action      Action
 }
 
-// RegistrationRow is what the protocol says about one data type of registration.
+// RegistrationRow holds the protocol rules of one data type of registration.
 type RegistrationRow struct {
 	DataType DataType
-	// Requests are what an agent may ask for, resync requests aside.
+	// Requests are the requests that an agent may send, besides resync requests.
 	Requests []Verb
-	// Streamed: agents subscribe to the type, and may ask for what they lack.
+	// Streamed: agents subscribe to the type, and may send resync requests.
 	Streamed bool
-	// Joining: it is what a cluster joins by. Who has no certificate yet may subscribe and create
-	// too, and its objects are shown to a cluster that the hub has not accepted.
+	// Joining: clusters join with this type. An agent without a certificate may subscribe and create too. Its
+	// objects are visible to a cluster that the hub has not accepted.
 	Joining bool
 }
 
@@ -58,7 +58,7 @@ var (
 	updateStatus = Verb{Status, UpdateRequest}
 )
 
-// registration is the table of these types, in the order of their names.
+// registration is the table of these types, sorted by name.
 var registration = []RegistrationRow{
 	{DataType: AddOnsV1Alpha1, Requests: []Verb{updateStatus}, Streamed: true},
 	{DataType: AddOnsV1Beta1, Requests: []Verb{updateStatus}, Streamed: true},
@@ -79,7 +79,7 @@ func Registration(d DataType) (RegistrationRow, bool) {
 	return RegistrationRow{}, false
 }
 
-// RegistrationTypes returns the data types of registration, in the order of their names.
+// RegistrationTypes returns the data types of registration, sorted by name.
 func RegistrationTypes() []DataType {
 	all := make([]DataType, len(registration))
 	for i := range registration {
@@ -88,8 +88,8 @@ func RegistrationTypes() []DataType {
 	return all
 }
 
-// Takes reports whether an agent may publish events of this type, of the row's data type.
-// bootstrap: one that has no certificate yet.
+// Takes reports whether an agent may publish events of this type, which has the row's data type. bootstrap: the
+// agent has no certificate yet.
 func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
 	v := Verb{t.Subresource, t.Action}
 	switch {
@@ -104,14 +104,15 @@ func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
 }
 
 const (
-	// MaxMade is how many bytes an object may have that the hub makes for an agent. A CA bundle of 8 KiB has room in it.
+	// MaxMade is the maximum size, in bytes, of an object that the hub makes for an agent. It fits a CA bundle of 8
+	// KiB.
 	MaxMade = 16 << 10
-	// MaxReported is how many one may have that an agent reports the status of: it comes with what others
-	// wrote into the object, such as 256 KiB of annotations.
+	// MaxReported is the maximum size, in bytes, of an object whose status an agent reports. The object includes
+	// fields of others, such as 256 KiB of annotations.
 	MaxReported = 512 << 10
 )
 
-// MaxRequested is how many bytes the object in an event of an agent may have.
+// MaxRequested returns the maximum size, in bytes, of the object in an event of an agent.
 func MaxRequested(t EventType) int {
 	if t.Subresource == Status {
 		return MaxReported
@@ -119,8 +120,8 @@ func MaxRequested(t EventType) int {
 	return MaxMade
 }
 
-// RegistrationEvent reports whether t is the type of an event between the broker and the source
-// that serves registration.
+// RegistrationEvent reports whether t is the type of an event between the broker and the source that serves
+// registration.
 func RegistrationEvent(t string) bool {
 	switch t {
 	case TypeRegistrationRequest, TypeRegistrationObjects, TypeRegistrationAnswer, TypeRegistrationKeys:
@@ -129,24 +130,24 @@ func RegistrationEvent(t string) bool {
 	return false
 }
 
-// NewRegistrationRequest builds the event of a request.
+// NewRegistrationRequest builds the event of a registration request.
 func NewRegistrationRequest(p SyncParams, m *hawserv1.RegistrationRequest) (Event, error) {
 	return p.event(TypeRegistrationRequest, m)
 }
 
-// ParseRegistrationRequest reads it. The error is that of [ParseCheckpoint].
+// ParseRegistrationRequest reads the event of a registration request. The error is that of [ParseCheckpoint].
 func ParseRegistrationRequest(e Event) (*hawserv1.RegistrationRequest, error) {
 	return parseMessage(e, TypeRegistrationRequest, &hawserv1.RegistrationRequest{})
 }
 
-// NewRegistrationObjects builds the event of objects.
+// NewRegistrationObjects builds the event of registration objects.
 func NewRegistrationObjects(p SyncParams, m *hawserv1.RegistrationObjects) (Event, error) {
 	return p.event(TypeRegistrationObjects, m)
 }
 
-// ParseRegistrationObjects reads it. Each object is of a data type of registration that agents
-// subscribe to, and has a cluster and a name; of a ManagedCluster these are the same. The error is
-// that of [ParseCheckpoint].
+// ParseRegistrationObjects reads the event of registration objects. Each object has a streamed data type of
+// registration, a cluster and a name. For a ManagedCluster cluster and name are the same. The error is that of
+// [ParseCheckpoint].
 func ParseRegistrationObjects(e Event) (*hawserv1.RegistrationObjects, error) {
 	m, err := parseMessage(e, TypeRegistrationObjects, &hawserv1.RegistrationObjects{})
 	if err != nil {
@@ -182,22 +183,22 @@ func checkObject(o *hawserv1.RegistrationObject) error {
 	return checkNames(o.GetCluster(), o.GetName(), o.GetUid(), o.GetResourceVersion(), o.GetRequester())
 }
 
-// NewRegistrationAnswer builds the event of an answer.
+// NewRegistrationAnswer builds the event of a registration answer.
 func NewRegistrationAnswer(p SyncParams, m *hawserv1.RegistrationAnswer) (Event, error) {
 	return p.event(TypeRegistrationAnswer, m)
 }
 
-// ParseRegistrationAnswer reads it. The error is that of [ParseCheckpoint].
+// ParseRegistrationAnswer reads the event of a registration answer. The error is that of [ParseCheckpoint].
 func ParseRegistrationAnswer(e Event) (*hawserv1.RegistrationAnswer, error) {
 	return parseMessage(e, TypeRegistrationAnswer, &hawserv1.RegistrationAnswer{})
 }
 
-// NewRegistrationKeys builds the event of keys.
+// NewRegistrationKeys builds the event of registration keys.
 func NewRegistrationKeys(p SyncParams, m *hawserv1.RegistrationKeys) (Event, error) {
 	return p.event(TypeRegistrationKeys, m)
 }
 
-// ParseRegistrationKeys reads it. The error is that of [ParseCheckpoint].
+// ParseRegistrationKeys reads the event of registration keys. The error is that of [ParseCheckpoint].
 func ParseRegistrationKeys(e Event) (*hawserv1.RegistrationKeys, error) {
 	return parseMessage(e, TypeRegistrationKeys, &hawserv1.RegistrationKeys{})
 }
@@ -209,8 +210,7 @@ func parseMessage[M proto.Message](e Event, eventType string, into M) (m M, err 
 	return into, nil
 }
 
-// APIError is how the hub's API refused something, as far as a client acts upon it: the fields of
-// a Kubernetes Status.
+// APIError is an error of the hub's API: those fields of a Kubernetes Status that a client acts upon.
 type APIError struct {
 	Code    int    `json:"code,omitempty"` // an HTTP status
 	Reason  string `json:"reason,omitempty"`
@@ -220,17 +220,16 @@ type APIError struct {
 	} `json:"details,omitzero"`
 }
 
-// maxAPIText bounds the text of an APIError, in bytes: it travels in a header of which the fronts cut
-// off what is beyond a kilobyte, and what is cut is no JSON any more. maxAPIReason is how much of
-// that a reason may take before it is quoted, which makes six bytes of one at most.
+// maxAPIText bounds the text of an APIError, in bytes. The text is a header value; the listeners cut it after
+// one kilobyte, and cut text is no valid JSON. maxAPIReason bounds the reason before quoting, in bytes; quoting
+// takes at most six bytes per byte.
 const (
 	maxAPIText   = 1000
 	maxAPIReason = 128
 )
 
-// Text is the error as clients of Open Cluster Management read it from the message of a gRPC
-// status: {"ErrStatus":{…}}, a Kubernetes StatusError as Go writes it. A message that is too long
-// for that is cut.
+// Text returns the error in the form that OCM clients read from the message of a gRPC status. The form is
+// {"ErrStatus":{…}}, a Kubernetes StatusError as Go encodes it. A message that is too long is cut.
 func (e APIError) Text() string {
 	e.Reason, e.Message = cut(shown(e.Reason), maxAPIReason), cut(shown(e.Message), maxAPIText)
 	text := e.quoted()
@@ -241,7 +240,7 @@ func (e APIError) Text() string {
 	return text
 }
 
-// cut is the beginning of a text.
+// cut returns the beginning of a text, at most the given number of bytes.
 func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
@@ -260,7 +259,7 @@ func (e APIError) quoted() string {
 	return string(text)
 }
 
-// ParseAPIError reads the text of an [APIError]; false: it is none.
+// ParseAPIError parses the text of an [APIError]. ok is false if the text is not one.
 func ParseAPIError(text string) (e APIError, ok bool) {
 	var m struct{ ErrStatus *APIError }
 	if json.Unmarshal([]byte(text), &m) != nil || m.ErrStatus == nil {
@@ -269,7 +268,7 @@ func ParseAPIError(text string) (e APIError, ok bool) {
 	return *m.ErrStatus, true
 }
 
-// ParseAPIStatus reads the JSON of a Kubernetes Status. Of what is none the result says so.
+// ParseAPIStatus reads the JSON of a Kubernetes Status. If the JSON is invalid, the returned error states that.
 func ParseAPIStatus(status []byte) APIError {
 	var e APIError
 	if err := json.Unmarshal(status, &e); err != nil || e.Code == 0 && e.Reason == "" {

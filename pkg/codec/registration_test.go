@@ -14,7 +14,7 @@ import (
 // TestRegistration_AllowedRequests is the table of ocm-protocol: what agents publish of each type, and
 // what of it before they have a certificate.
 func TestRegistration_AllowedRequests(t *testing.T) {
-	may := map[string]string{ // by type and verb: who
+	may := map[string]string{ // by type and verb: allowed senders
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.create_request":            "both",
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.resync_request":            "both",
 		"cluster.open-cluster-management.io.v1.managedclusters.status.update_request":          "agent",
@@ -107,14 +107,14 @@ func TestRegistrationEvents_RoundTrip(t *testing.T) {
 
 func TestRegistrationObjects_RejectsUnknownScope(t *testing.T) {
 	for what, o := range map[string]*hawserv1.RegistrationObject{
-		"a work":                    {DataType: ManifestBundles.String(), Cluster: "c", Name: "n"},
-		"no type":                   {Cluster: "c", Name: "n"},
-		"an Event":                  {DataType: KubeEvents.String(), Cluster: "c", Name: "n"},
-		"a token":                   {DataType: TokenRequests.String(), Cluster: "c", Name: "n"},
-		"no cluster":                {DataType: Leases.String(), Name: "n"},
-		"no name":                   {DataType: Leases.String(), Cluster: "c"},
-		"another ManagedCluster":    {DataType: ManagedClusters.String(), Cluster: "c", Name: "n"},
-		"a name that nobody prints": {DataType: Leases.String(), Cluster: "c", Name: "n\x00"},
+		"a work":                 {DataType: ManifestBundles.String(), Cluster: "c", Name: "n"},
+		"no type":                {Cluster: "c", Name: "n"},
+		"an Event":               {DataType: KubeEvents.String(), Cluster: "c", Name: "n"},
+		"a token":                {DataType: TokenRequests.String(), Cluster: "c", Name: "n"},
+		"no cluster":             {DataType: Leases.String(), Name: "n"},
+		"no name":                {DataType: Leases.String(), Cluster: "c"},
+		"another ManagedCluster": {DataType: ManagedClusters.String(), Cluster: "c", Name: "n"},
+		"an unprintable name":    {DataType: Leases.String(), Cluster: "c", Name: "n\x00"},
 	} {
 		e, err := NewRegistrationObjects(SyncParams{ID: "1", Source: "hub", Time: time.Unix(7, 0)}, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}})
 		if err != nil {
@@ -132,7 +132,7 @@ func TestAPIError(t *testing.T) {
 	if got != want {
 		t.Errorf("got\n%s, want\n%s", got, want)
 	}
-	for _, message := range []string{"plain", strings.Repeat("ü", 4000), strings.Repeat("\x00\"", 4000), strings.Repeat("<", 4000), "\xff\xfe"} {
+	for _, message := range []string{"text", strings.Repeat("ü", 4000), strings.Repeat("\x00\"", 4000), strings.Repeat("<", 4000), "\xff\xfe"} {
 		text := APIError{Code: 500, Reason: "InternalError", Message: message}.Text()
 		e, ok := ParseAPIError(text)
 		if !ok || e.Code != 500 || e.Reason != "InternalError" || len(text) > 1024 || len(message) > 1000 && len(text) < 600 {

@@ -6,15 +6,13 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 )
 
-// TypeRelease is published by a source that no longer serves a cluster
-// ("clustername"): the broker drops all its records of that cluster, live ones
-// and tombstones, without telling the cluster to delete anything. It has no
-// data and may be repeated.
+// TypeRelease is published by a source that no longer serves a cluster ("clustername"). The broker drops all
+// its records of that cluster, live ones and tombstones. The agent receives no deletion. It has no data and may
+// be repeated.
 const TypeRelease = "dev.hawser.sync.v1.release"
 
-// NewRelease returns a release of cluster by source. It returns an
-// *AttributeError when one of the two is empty: a release of every cluster
-// does not exist.
+// NewRelease returns a release of cluster by source. It returns an *AttributeError if cluster or source is
+// empty: a release always names one cluster.
 func NewRelease(id string, now time.Time, source, cluster string) (Event, error) {
 	e := event.New(SpecVersion)
 	switch {

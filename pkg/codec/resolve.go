@@ -9,18 +9,17 @@ import (
 	"unicode/utf8"
 )
 
-// Seconds of the first and the last second that a timestamp may name: the
-// years 1 to 9999.
+// Seconds of the first and the last valid timestamp: years 1 to 9999.
 const (
 	minTimestamp = -62135596800
 	maxTimestamp = 253402300799
 )
 
-// mediaTypeStructured is the content type of an event that is JSON as a whole.
+// mediaTypeStructured is the content type of a structured event, which is JSON as a whole.
 const mediaTypeStructured = "application/cloudevents+json"
 
-// resolve turns what scan found into a valid event, or says which attribute is
-// wrong. What passes here can be turned into an Event and back.
+// resolve turns the result of scan into a valid event, or returns an error that names the attribute. A resolved
+// event can be converted to an Event and back.
 func (w *wireEvent) resolve() error {
 	if !w.hasAttributes {
 		return errNoAttributes()
@@ -56,14 +55,12 @@ func (w *wireEvent) resolve() error {
 	return nil
 }
 
-// isBare: nothing is left for the attributes map, without which no receiver
-// takes an event.
+// isBare reports whether no attribute is left for the attributes map. Receivers reject an event without it.
 func (w *wireEvent) isBare() bool {
 	return len(w.attributes) == 0 && w.time.kind == 0 && w.contentType.kind == 0 && len(w.subject) == 0 && len(w.dataSchema) == 0
 }
 
-// checkText refuses text that is not UTF-8, which scan has seen to already for
-// what came as bytes.
+// checkText rejects text that is not UTF-8. scan has already checked text from protobuf bytes.
 func (w *wireEvent) checkText() error {
 	for _, f := range []struct {
 		name string
@@ -95,7 +92,7 @@ func (w *wireEvent) checkContentType() error {
 	}
 }
 
-// mediaType returns the lower-case media type without parameters.
+// mediaType returns the media type in lower case, without parameters.
 func mediaType(contentType []byte) string {
 	if mt, _, ok := bytes.Cut(contentType, []byte{';'}); ok {
 		contentType = mt
@@ -107,7 +104,7 @@ func mediaType(contentType []byte) string {
 	return strings.ToLower(string(contentType))
 }
 
-// check validates name and value on their own.
+// check validates name and value independently of other attributes.
 func (a *attribute) check() error {
 	if err := checkAttributeName(a.name); err != nil {
 		return err
@@ -142,9 +139,9 @@ func checkAttributeName(name []byte) error {
 	return nil
 }
 
-// takeContext moves an attribute that has a field of its own there and reports
-// whether it was one. A field given twice must be given the same value: what
-// is authorized is then what every receiver reads, whichever place it prefers.
+// takeContext moves an attribute that has its own field there, and reports whether it was one. If a field is
+// given twice, both values must be equal. Otherwise the authorized value could differ from the one a receiver
+// reads.
 func (w *wireEvent) takeContext(a attribute) (isContext bool, err error) {
 	switch string(a.name) {
 	case "id":
@@ -208,7 +205,7 @@ func (w *wireEvent) checkRequired() error {
 	if !canonicalURIRef(w.source) {
 		return attributeError("source", string(w.source), "must be a plain name or a URI reference in its normal form")
 	}
-	// Written as they are, such data would make the event a structured one.
+	// Written unchanged, such data would make the event a structured one.
 	if mt := mediaType(w.contentType.bytes); strings.HasPrefix(mt, "application/cloudevents") {
 		return attributeError("datacontenttype", mt, "an event cannot be the data of an event; a structured event is a single one in "+mediaTypeStructured)
 	}
@@ -218,8 +215,8 @@ func (w *wireEvent) checkRequired() error {
 	return nil
 }
 
-// canonicalURIRef reports whether b survives being parsed as a URI reference
-// and written again, so that all parties compare the same text.
+// canonicalURIRef reports whether b stays equal when it is parsed as a URI reference and written again. All
+// clients then compare the same text.
 func canonicalURIRef(b []byte) bool {
 	simple := true
 	for _, c := range b {
@@ -235,7 +232,7 @@ func canonicalURIRef(b []byte) bool {
 	return err == nil && u.String() == string(b)
 }
 
-// time of a timestamp.
+// time returns the time of a timestamp.
 func (v *value) time() time.Time { return time.Unix(v.num, int64(v.nanos)).UTC() }
 
 // time returns a time attribute in either form.

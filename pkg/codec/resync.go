@@ -10,12 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// ResourceVersion is one entry of a spec resync request: what an agent holds.
+// ResourceVersion is one entry of a spec resync request: a work that the agent holds.
 type ResourceVersion struct {
 	ResourceID      string `json:"resourceID"`
 	ResourceVersion int64  `json:"resourceVersion"`
-	// Tag (32 hex digits) is added by Hawser agents, so that a change that did
-	// not raise the version is found too. Stock parties ignore it.
+	// Tag (32 hex digits) is set by Hawser agents. It reveals a change that did not increase the version. OCM
+	// clients ignore it.
 	Tag string `json:"hawserTag,omitempty"`
 }
 
@@ -24,7 +24,7 @@ type ResourceVersionList struct {
 	Versions []ResourceVersion `json:"resourceVersions"`
 }
 
-// StatusHash is one entry of a status resync request: what a source holds.
+// StatusHash is one entry of a status resync request: a status that the source holds.
 type StatusHash struct {
 	ResourceID string `json:"resourceID"`
 	StatusHash string `json:"statusHash"`
@@ -35,15 +35,14 @@ type StatusHashList struct {
 	Hashes []StatusHash `json:"statusHashes"`
 }
 
-// ErrNoPayload is the error of a resync request without a body: it says
-// nothing, not even that its sender holds nothing, as {} does.
+// ErrNoPayload is the error of a resync request without a body. A sender that holds nothing sends {}.
 var ErrNoPayload = errors.New("the resync request has no data; send at least {}")
 
-// MaxListed bounds the entries of one resync request.
+// MaxListed is the maximum number of entries of one resync request.
 const MaxListed = 1 << 17
 
-// EncodeVersions returns the payload of a spec resync request. No versions
-// become an empty list, never null.
+// EncodeVersions returns the payload of a spec resync request. Without versions it contains an empty list,
+// never null.
 func EncodeVersions(versions []ResourceVersion) ([]byte, error) {
 	if versions == nil {
 		versions = []ResourceVersion{}
@@ -51,18 +50,17 @@ func EncodeVersions(versions []ResourceVersion) ([]byte, error) {
 	return json.Marshal(ResourceVersionList{Versions: versions})
 }
 
-// DecodeVersions reads the payload of a spec resync request: what the agent
-// holds, in its order, duplicates included. It returns ErrNoPayload for an
-// empty body, and an *AttributeError about "data" for one that is not such a
-// list, has more than [MaxListed] entries, or an entry without an id.
+// DecodeVersions reads the payload of a spec resync request: the works that the agent holds. It keeps order and
+// duplicates. It returns ErrNoPayload for an empty body. It returns an *AttributeError about "data" for an
+// invalid list, more than [MaxListed] entries, or an entry without an id.
 func DecodeVersions(b []byte) (list []ResourceVersion, err error) {
 	return decodeList(b, versionMembers, func(e *listed) ResourceVersion {
 		return ResourceVersion{ResourceID: string(e.id), ResourceVersion: e.version, Tag: string(e.text)}
 	})
 }
 
-// EncodeHashes returns the payload of a status resync request. No hashes
-// become an empty list, never null.
+// EncodeHashes returns the payload of a status resync request. Without hashes it contains an empty list, never
+// null.
 func EncodeHashes(hashes []StatusHash) ([]byte, error) {
 	if hashes == nil {
 		hashes = []StatusHash{}
@@ -84,14 +82,14 @@ var (
 	hashMembers    = []string{"statusHashes", "resourceID", "statusHash"}
 )
 
-// listed is one entry of a resync request; its slices are of the input.
+// listed is one entry of a resync request; its slices alias the input.
 type listed struct {
 	id, text []byte
 	version  int64
 }
 
-// decodeList reads a list twice, so that it takes no more memory than it needs, and
-// none for a list that is refused.
+// decodeList reads a list twice: first to measure, then to decode. So it allocates only the needed memory, and
+// none for a rejected list.
 func decodeList[T any](b []byte, members []string, make1 func(e *listed) T) (list []T, err error) {
 	entries, _, err := measureList(b, members)
 	if err != nil || entries == 0 {
@@ -105,10 +103,10 @@ func decodeList[T any](b []byte, members []string, make1 func(e *listed) T) (lis
 	return list, err
 }
 
-// entryBytes is what an entry of a list takes while it is compared, besides its texts.
+// entryBytes is the memory of one list entry during a comparison, in bytes, without its texts.
 const entryBytes = 160
 
-// measureList returns the number of entries, and the memory that they take.
+// measureList returns the number of entries and the memory that they need, in bytes.
 func measureList(b []byte, members []string) (entries, bytes int, err error) {
 	if len(b) == 0 {
 		return 0, 0, ErrNoPayload
@@ -135,7 +133,7 @@ func (e *listed) check(members []string) error {
 	return nil
 }
 
-// eachListed calls f for every entry.
+// eachListed calls f for each entry.
 func eachListed(b []byte, members []string, f func(e *listed) error) error {
 	var e listed
 	return readObject(b, members[:1], func(r *jsonReader, _ int) error {
@@ -164,19 +162,18 @@ func eachListed(b []byte, members []string, f func(e *listed) error) error {
 type ResyncParams struct {
 	ID   string
 	Time time.Time
-	// Source is who asks: an agent id or a source id.
+	// Source is the sender: an agent id or a source id.
 	Source string
-	// Cluster is the agent's cluster; in a request of a source, the cluster
-	// that is asked, "" for all of them.
+	// Cluster is the agent's cluster. In a request of a source it is the requested cluster, "" for all.
 	Cluster string
-	// OriginalSource is the source that an agent asks, "" for all of them, as
-	// every stock agent does. A source leaves it empty.
+	// OriginalSource is the source that an agent requests specs from, "" for all, as OCM agents always send. A
+	// source leaves it empty.
 	OriginalSource string
 	DataType       DataType
 }
 
-// NewSpecResyncRequest builds an agent's request: these versions I hold, send
-// what is newer.
+// NewSpecResyncRequest builds the request of an agent. It lists the versions that the agent holds and requests
+// newer ones.
 func NewSpecResyncRequest(p ResyncParams, versions []ResourceVersion) (Event, error) {
 	body, err := EncodeVersions(versions)
 	if err != nil {
@@ -185,8 +182,8 @@ func NewSpecResyncRequest(p ResyncParams, versions []ResourceVersion) (Event, er
 	return p.event(Spec, body)
 }
 
-// NewStatusResyncRequest builds a source's request: these status hashes I
-// hold, send what differs.
+// NewStatusResyncRequest builds the request of a source. It lists the status hashes that the source holds and
+// requests the statuses that differ.
 func NewStatusResyncRequest(p ResyncParams, hashes []StatusHash) (Event, error) {
 	body, err := EncodeHashes(hashes)
 	if err != nil {
@@ -208,36 +205,36 @@ func (p *ResyncParams) event(sub Subresource, body []byte) (Event, error) {
 	}.Event()
 }
 
-// StatusSummary is what a status says of its work as a whole: all that a broker must know of it.
+// StatusSummary is the part of a status that a broker needs.
 type StatusSummary struct {
-	// Deleted: the agent has removed everything.
+	// Deleted: the agent has removed all objects.
 	Deleted bool
-	// Applied and Available are the statuses of these conditions, "" without one.
+	// Applied and Available are the statuses of these conditions, "" if absent.
 	Applied, Available string
-	// Message is that of the condition that is False, of Applied before that of Available, else that of
-	// an agent that takes long for the work, or whose objects are contested; "" where none says so. Of a
-	// work that is being deleted it is what keeps its objects. It is not longer than [MaxSummaryBytes].
+	// Message is the message of the condition that is False, Applied before Available. Otherwise it is that of a
+	// condition about a slow agent or contested objects. It is "" if none applies. For a work that is being deleted
+	// it names what keeps its objects. It has at most [MaxSummaryBytes].
 	Message string
 }
 
-// MaxSummaryBytes bounds the message of a [StatusSummary]. Agents of Hawser say no more in a condition of a work.
+// MaxSummaryBytes bounds the message of a [StatusSummary], in bytes. Hawser agents write no longer messages in
+// a condition of a work.
 const MaxSummaryBytes = 1 << 10
 
-// Fails reports whether the work is not applied, or not available.
+// Fails reports whether the work is not applied or not available.
 func (v *StatusSummary) Fails() bool {
 	return v.Applied == conditionFalse || v.Available == conditionFalse
 }
 
-// ReportsDeleted reports whether the data of a status event carries the
-// condition Deleted=True; see [SummaryOf].
+// ReportsDeleted reports whether the data of a status event has the condition Deleted=True; see [SummaryOf].
 func ReportsDeleted(data []byte) (deleted bool, err error) {
 	v, err := SummaryOf(data)
 	return v.Deleted, err
 }
 
-// SummaryOf reads the data of a status event. It looks at nothing but the top-level conditions. It
-// returns an *AttributeError about "data" when the data is not a JSON object with conditions, or a
-// larger one than a status can be; no data says nothing.
+// SummaryOf reads the top-level conditions in the data of a status event. It returns an *AttributeError about
+// "data" if the data is not a JSON object with conditions, or exceeds the limits of a status. Empty data gives
+// an empty summary.
 func SummaryOf(data []byte) (v StatusSummary, err error) {
 	if len(data) == 0 {
 		return StatusSummary{}, nil
@@ -251,7 +248,7 @@ func SummaryOf(data []byte) (v StatusSummary, err error) {
 			}
 			c, err := r.condition()
 			for i, of := range summaryConditions {
-				if found[i].of == "" && c.of == of { // of two with one type the first counts
+				if found[i].of == "" && c.of == of { // the first of one type counts
 					found[i] = c
 				}
 			}
@@ -276,7 +273,7 @@ func SummaryOf(data []byte) (v StatusSummary, err error) {
 	return v, nil
 }
 
-// condition is one, with its message as it stands between its quotes.
+// condition is one condition; raw is its message between the quotes, still escaped.
 type condition struct {
 	of, status string
 	raw        []byte
@@ -329,14 +326,13 @@ func (r *jsonReader) condition() (c condition, err error) {
 	return c, err
 }
 
-// CheckSpec says why the data of a spec event takes too much memory to be read, nil if
-// it does not. The error is an *AttributeError about "data"; what is no work otherwise is
-// not its business.
+// CheckSpec returns an *AttributeError about "data" if the data of a spec event needs too much memory to
+// decode, else nil. It does not check whether the data is a valid work.
 func CheckSpec(data []byte) error {
 	r := &jsonReader{b: data, counts: true, remainingValues: MaxParts}
 	manifests := 0
 	err := r.object(specMembers, func(int) error {
-		r.counts = false // manifests stay as they are
+		r.counts = false // manifests are kept as raw bytes
 		err := r.list(func() error {
 			if manifests++; manifests > MaxManifests {
 				return atMost(MaxManifests, "manifests")
@@ -354,32 +350,32 @@ var (
 	specMembers                     = []string{"manifests"}
 )
 
-// Bounds of works and statuses.
+// Limits of works and statuses.
 const (
-	// MaxManifests bounds the manifests of a work.
+	// MaxManifests is the maximum number of manifests of a work.
 	MaxManifests = 10_000
-	// MaxConditions bounds the conditions of a work, those of its manifests aside.
+	// MaxConditions is the maximum number of conditions of a work, without those of its manifests.
 	MaxConditions = 1000
-	// MaxParts bounds the objects and lists in a status, and in a work outside of its
-	// manifests: each takes far more memory than bytes.
+	// MaxParts is the maximum number of objects and lists in a status, and in a work outside of its manifests. Each
+	// needs far more memory than its JSON has bytes.
 	MaxParts = 1 << 17
 )
 
-// summaryConditions are the types of the conditions of a [StatusSummary], in its order.
+// summaryConditions are the condition types that a [StatusSummary] is made of, in its order.
 var summaryConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Available", "ReconcileSlow", "Contested"}
 
-// summaryTrouble are the statuses of these conditions of which a person has to know why.
+// summaryTrouble are the statuses of these conditions whose message is shown.
 var summaryTrouble = [len(summaryConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionTrue, conditionTrue}
 
-// deletionGoesOn is what an agent says of a work that is being deleted while nothing keeps its objects.
+// deletionGoesOn is the agent's message for a work that is being deleted while nothing keeps its objects.
 const deletionGoesOn = "ManifestWork is being deleted"
 
-// What conditions say.
+// Statuses of conditions.
 const (
 	conditionTrue  = "True"
 	conditionFalse = "False"
 )
 
-// ConditionDeleted is the type of the condition with which an agent reports
-// that a deleted work is gone from its cluster.
+// ConditionDeleted is the type of the condition with which an agent reports that a deleted work is gone from
+// its cluster.
 const ConditionDeleted = "Deleted"

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// A sequence id orders the statuses of one agent. It is a 63 bit number in
-// decimal text: 41 bits milliseconds since sequenceEpoch, 10 bits node, 12
-// bits step. Every agent uses node 1.
+// A sequence id orders the statuses of one agent. It is a 63 bit number in decimal text: 41 bits milliseconds
+// since sequenceEpoch, 10 bits node, 12 bits step. All agents use node 1.
 const (
 	sequenceEpoch    = 1288834974657 // Unix milliseconds of 2010-11-04T01:42:54.657Z
 	sequenceStepBits = 12
@@ -18,15 +17,14 @@ const (
 	sequenceMaxStep  = 1<<sequenceStepBits - 1
 	sequenceMaxTime  = 1<<sequenceTimeBits - 1
 
-	// sequenceHeadroom is what Observe keeps free above an id: a year of
-	// milliseconds, each good for 4096 ids.
+	// sequenceHeadroom is the distance that Observe keeps below the highest id: one year in milliseconds, 4096 ids
+	// each.
 	sequenceHeadroom = 366 * 24 * 3600 * 1000
 )
 
-// SequenceTolerance is how far a sequence id may be ahead of the clock of the broker
-// that takes it. It is long, so that a cluster whose clock is wrong by hours or days still
-// reports, and it ends: for no longer are the statuses of an agent older than one that
-// came with a wrong id. Agents that are told the highest one go on from it at once.
+// SequenceTolerance is how far a sequence id may be ahead of the broker's clock. It is long, so that a cluster
+// whose clock is wrong by hours or days still reports. It is limited: after a wrong id, the statuses of an
+// agent are stale for at most this time. An agent that receives the highest id continues from it at once.
 const SequenceTolerance = 72 * time.Hour
 
 type sequence struct {
@@ -45,11 +43,9 @@ func parseSequence(s string) (sequence, error) {
 	}, nil
 }
 
-// CompareSequence reports whether next is newer than prev, the highest id
-// accepted so far. Anything is newer than prev "" (none yet); equal is not
-// newer. It returns an *AttributeError about "sequenceid" when an id is not a
-// number, or when the two were made by different nodes, which cannot be
-// compared.
+// CompareSequence reports whether next is newer than prev, the highest accepted id. Any id is newer than prev
+// "" (none yet); an equal id is not newer. It returns an *AttributeError about "sequenceid" if an id is not a
+// number. It does the same if different nodes made the two ids, because these cannot be compared.
 func CompareSequence(prev, next string) (newer bool, err error) {
 	n, err := parseSequence(next)
 	if err != nil {
@@ -71,9 +67,8 @@ func CompareSequence(prev, next string) (newer bool, err error) {
 	return n.step > p.step, nil
 }
 
-// CheckSequence says why a broker does not take a sequence id at the time now: no agent
-// makes it, or nobody could make a newer one soon. The error is an *AttributeError about
-// "sequenceid".
+// CheckSequence returns why a broker rejects a sequence id at the time now. The id is invalid, or so high that
+// no newer one is possible soon. The error is an *AttributeError about "sequenceid".
 func CheckSequence(id string, now time.Time) error {
 	s, err := parseSequence(id)
 	if err != nil {
@@ -89,8 +84,8 @@ func CheckSequence(id string, now time.Time) error {
 	return nil
 }
 
-// FollowableSequence returns id, or where [CheckSequence] would refuse what follows it
-// a little less than the highest that it takes.
+// FollowableSequence returns id. If [CheckSequence] would reject the next ids, it returns an id slightly below
+// the highest accepted one.
 func FollowableSequence(id string, now time.Time) string {
 	if id == "" || CheckSequence(id, now.Add(-sequenceMargin)) == nil {
 		return id
@@ -98,20 +93,18 @@ func FollowableSequence(id string, now time.Time) string {
 	return (&Sequencer{}).Ahead(now.UnixMilli(), (SequenceTolerance - sequenceMargin).Milliseconds())
 }
 
-// sequenceMargin is in time what agents have for ids above the one that they are told.
+// sequenceMargin is the time span of ids that an agent has above the highest id it receives.
 const sequenceMargin = time.Minute
 
-// Sequencer makes sequence ids, each newer than all it made or observed, even
-// when the clock stands still or goes back. The zero value is ready. It is not
-// safe for concurrent use.
+// Sequencer makes sequence ids. Each is newer than all that it made or observed, even if the clock stops or
+// goes back. The zero value is ready. It is not safe for concurrent use.
 type Sequencer struct {
 	time, step int64 // of the highest id so far
 	started    bool
 }
 
-// Next returns a new id. nowMillis is the wall clock in Unix milliseconds. In
-// the year 2080 the ids of this layout end; from then on the last one is
-// returned again.
+// Next returns a new id. nowMillis is the wall clock in Unix milliseconds. The ids of this layout end in the
+// year 2080; then the last one is returned again.
 func (s *Sequencer) Next(nowMillis int64) string {
 	now := min(max(nowMillis-sequenceEpoch, 0), sequenceMaxTime)
 	switch {
@@ -126,13 +119,12 @@ func (s *Sequencer) Next(nowMillis int64) string {
 	return s.id()
 }
 
-// id is the highest so far.
+// id returns the highest id so far.
 func (s *Sequencer) id() string {
 	return strconv.FormatInt(s.time<<(sequenceNodeBits+sequenceStepBits)|sequenceNode<<sequenceStepBits|s.step, 10)
 }
 
-// Ahead returns an id that Next will not exceed for so many milliseconds, 4096
-// ids each. It uses up nothing.
+// Ahead returns an id that Next does not exceed for the given milliseconds, 4096 ids each. It consumes no id.
 func (s *Sequencer) Ahead(nowMillis, millis int64) string {
 	ahead := *s
 	ahead.Next(nowMillis)
@@ -140,9 +132,8 @@ func (s *Sequencer) Ahead(nowMillis, millis int64) string {
 	return ahead.id()
 }
 
-// Observe makes later ids newer than seq; "" is no id and changes nothing. The
-// error is an *AttributeError: seq is not a sequence id, was made by another
-// node, or is so high that less than a year of ids is left above it.
+// Observe makes later ids newer than seq; "" changes nothing. The error is an *AttributeError. Either seq is no
+// sequence id, another node made it, or less than a year of ids is left above it.
 func (s *Sequencer) Observe(seq string) error {
 	if seq == "" {
 		return nil

@@ -159,8 +159,7 @@ func TestC8_ResourceID(t *testing.T) {
 	}
 }
 
-// TestCheckSequence: what no agent makes is refused, and what is told as the highest can
-// be followed.
+// TestCheckSequence: invalid ids are rejected, and the reported highest id can be followed.
 func TestCheckSequence(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) string { return (&Sequencer{}).Next(now.Add(d).UnixMilli()) }

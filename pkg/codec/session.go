@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Session names one session of a Hawser party, for others that it reaches through a broker
-// that keeps nothing (see docs/protocol.md). Of two sessions of one party the later has the
-// higher number; the id tells sessions apart that have begun with the same number.
+// Session names one session of a Hawser client to its peers behind a stateless broker (see docs/protocol.md).
+// Of two sessions of a client the later one has the higher number. The id distinguishes sessions with the same
+// number.
 type Session struct {
 	Number uint64
 	ID     string
 }
 
-// longestSessionID bounds the id of a session; ours have 36 characters.
+// longestSessionID bounds the id of a session, in bytes; Hawser ids have 36 characters.
 const longestSessionID = 64
 
 // ParseSession reads "<number>.<id>". The error is an *AttributeError about name.
@@ -41,7 +41,7 @@ func isSessionID(id string) bool {
 	return true
 }
 
-// String returns "<number>.<id>", or "" for the zero session, which is none.
+// String returns "<number>.<id>", or "" for the zero session.
 func (s Session) String() string {
 	if s == (Session{}) {
 		return ""
@@ -49,13 +49,13 @@ func (s Session) String() string {
 	return FormatRevision(s.Number) + "." + s.ID
 }
 
-// Compare is negative if s is the earlier one, and positive if it is the later one.
+// Compare returns a negative number if s is earlier than o, and a positive number if s is later.
 func (s Session) Compare(o Session) int {
 	return cmp.Or(cmp.Compare(s.Number, o.Number), strings.Compare(s.ID, o.ID))
 }
 
-// SessionExtension returns one of the attributes that name a session, the zero session when
-// it is absent. The error is an *AttributeError.
+// SessionExtension returns one of the attributes that name a session, or the zero session if it is absent. The
+// error is an *AttributeError.
 func SessionExtension(e Event, name string) (Session, error) {
 	text, ok, err := StringExtension(e, name)
 	if err != nil || !ok {

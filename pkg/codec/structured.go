@@ -11,8 +11,8 @@ import (
 	"strconv"
 )
 
-// readStructured replaces w by the event that is written as JSON in its data.
-// The fields around it may repeat what the JSON says but not contradict it.
+// readStructured replaces w by the event in the JSON of its data. The outer fields may repeat the JSON but not
+// contradict it.
 func (w *wireEvent) readStructured() error {
 	if len(w.attributes) > 0 {
 		return attributeError(string(w.attributes[0].name), "", "is given next to a structured event; put it into the JSON")
@@ -45,8 +45,8 @@ func (w *wireEvent) readStructured() error {
 	return nil
 }
 
-// readMembers takes the attributes over and returns the values of data and data_base64,
-// nil where they are absent. A member that is null is as good as absent.
+// readMembers adds the attributes and returns the values of data and data_base64, nil if absent. A null member
+// counts as absent.
 func (w *wireEvent) readMembers(event []byte) (data, encoded []byte, err error) {
 	var seen []string
 	r := &jsonReader{b: event}
@@ -120,8 +120,8 @@ func (w *wireEvent) setMember(name string, raw []byte) error {
 	return attributeError(name, "", "must be a string, a number or a boolean")
 }
 
-// setStructuredData takes data as it stands when it is JSON, and the content
-// of its string otherwise; data_base64 in any case by its bytes.
+// setStructuredData sets data: raw JSON, or the content of its string if the data is not JSON. data_base64 is
+// decoded to bytes.
 func (w *wireEvent) setStructuredData(raw, encoded []byte) error {
 	simple, binary := raw != nil, encoded != nil
 	var text string
@@ -148,8 +148,8 @@ func (w *wireEvent) setStructuredData(raw, encoded []byte) error {
 	return nil
 }
 
-// structuredJSON reports whether the data of a structured event is JSON, which
-// is also the meaning of no content type; that is then filled in.
+// structuredJSON reports whether the data of a structured event is JSON. Without a content type it is JSON;
+// structuredJSON then sets the content type.
 func (w *wireEvent) structuredJSON() bool {
 	for _, a := range w.attributes {
 		if string(a.name) == "datacontenttype" {

@@ -10,36 +10,33 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// SyncParams is the envelope of a sync event. A sync event belongs to one
-// subscription: a broker sends it on its stream, a party publishes it with the
-// subscription's id in HeaderSubscriptionID. The data type is therefore that
+// SyncParams is the envelope of a sync event. A sync event belongs to one subscription. A broker sends it on
+// its stream; a client publishes it with the subscription's id in HeaderSubscriptionID. The data type is that
 // of the subscription.
 type SyncParams struct {
 	ID   string
 	Time time.Time
 	// Source is the sender: the broker's name, an agent id or a source id.
 	Source string
-	// Cluster is the cluster of an agent's subscription, Owner the source of a
-	// source's subscription; the other one is empty.
+	// Cluster is the cluster of an agent's subscription, Owner the source of a source's subscription. The other
+	// field is empty.
 	Cluster, Owner string
 }
 
-// Checkpoint tells a party that everything up to Cursor has been sent to it.
+// Checkpoint states that the broker has sent all changes up to Cursor to the client.
 type Checkpoint struct {
 	Cursor Cursor
-	// Digest is what the party holds if it took everything; nil unless nothing
-	// was left to send at the cursor.
+	// Digest is the digest of the records that the client holds after all these changes. It is nil if more was left
+	// to send.
 	Digest *Digest
-	// HighestSequenceID is the highest one that the broker accepted from this
-	// agent; "" when there is none.
+	// HighestSequenceID is the highest sequence id that the broker accepted from this agent, "" if none.
 	HighestSequenceID string
 	// SyncedSources have finished comparing what they own with the store, for
 	// this cluster, since the store was made. Sorted.
 	SyncedSources []string
 	// ListAnswered: the agent's version list on this subscription was answered.
 	ListAnswered bool
-	// Orphans are ids of that list that no record explains; they are not in
-	// the digest. Sorted.
+	// Orphans are the listed ids without a record; the digest excludes them. Sorted.
 	Orphans []string
 	// AnsweredStatusRequests counts the status lists that this source published on this
 	// subscription and whose answers were sent before this checkpoint. A source
@@ -48,31 +45,31 @@ type Checkpoint struct {
 	AnsweredStatusRequests uint64
 }
 
-// Ack tells the broker that everything up to Cursor is on the party's disk.
+// Ack states that the client has all changes up to Cursor on disk.
 type Ack struct {
 	Cursor Cursor
-	Digest *Digest // of what the party holds; nil when the checkpoint had none
+	Digest *Digest // of the records that the client holds; nil if the checkpoint had none
 }
 
-// InventoryRequest asks for one page of what a source owns: with no clusters
-// for a digest per cluster, else for the records of these clusters.
+// InventoryRequest requests one page of a source's records. Without clusters the page has a digest per cluster,
+// otherwise the records of these clusters.
 type InventoryRequest struct {
 	Clusters  []string
-	PageToken string // where the previous page ended; "" for the first one
+	PageToken string // the end of the previous page; "" for the first page
 }
 
 // Inventory is one page of the answer.
 type Inventory struct {
 	Clusters []ClusterDigest
 	Records  []InventoryRecord
-	// Revision of the store before the first page was read.
+	// Revision is the revision of the store before the first page was read.
 	Revision uint64
 	// NextPageToken is empty on the last page.
 	NextPageToken string
-	// RequestID is the id of the event that asked.
+	// RequestID is the id of the requesting event.
 	RequestID string
-	// LastPosition is what the source said of its hub when it last finished a
-	// comparison; nil when it never did. Only on the first page.
+	// LastPosition is the hub position that the source reported with its last finished comparison, nil if none. It
+	// is on the first page only.
 	LastPosition *HubPosition
 }
 
@@ -86,7 +83,7 @@ type DisconnectedClusters struct {
 // DisconnectedCluster is a cluster without a connected agent.
 type DisconnectedCluster struct {
 	Cluster string
-	// Since is since when; what was before the broker was started does not count.
+	// Since is the time of the last connection, at the earliest the start of the broker.
 	Since time.Time
 	// NeverConnected: none ever came.
 	NeverConnected bool
@@ -94,19 +91,19 @@ type DisconnectedCluster struct {
 	Reason string
 }
 
-// HubPosition says which hub a source serves, and how far its history had come.
+// HubPosition identifies the hub of a source and a position in its history.
 type HubPosition struct {
 	UID             string // of the namespace kube-system
 	ResourceVersion string // of the list of works
 }
 
-// SyncReport tells the broker that everything the source owns on these clusters
-// is as it wants it, but for the deletions it withholds.
+// SyncReport reports that all records of the source on these clusters are as wanted, except for withheld
+// deletions.
 type SyncReport struct {
 	Clusters []ClusterSyncReport
-	// Position is set when the whole comparison is finished and nothing is withheld.
+	// Position is set if the whole comparison is finished and no deletion is withheld.
 	Position *HubPosition
-	// AllClusters: the source serves every cluster and has finished with all.
+	// AllClusters: the source serves all clusters and has finished all comparisons.
 	AllClusters bool
 }
 
@@ -115,24 +112,23 @@ type SyncReport struct {
 type ClusterSyncReport struct {
 	Cluster  string
 	Withheld []WithheldDeletion
-	Reason   string // one sentence for a person; only with Withheld
+	Reason   string // one sentence for display; only with Withheld
 }
 
-// WithheldDeletion is a record that its source no longer has and does not dare
-// to delete.
+// WithheldDeletion is a record that its source no longer has; its deletion needs approval.
 type WithheldDeletion struct {
 	ResourceID string
 	Name       string
-	Revision   uint64 // of the record's spec when it was compared
+	Revision   uint64 // of the record's spec at the comparison
 }
 
-// ClusterDigest is what a source owns on one cluster.
+// ClusterDigest is the digest of a source's records on one cluster.
 type ClusterDigest struct {
 	Cluster string
 	Digest  Digest
 }
 
-// InventoryRecord is one record of the source that asked.
+// InventoryRecord is one record of the requesting source.
 type InventoryRecord struct {
 	Cluster    string
 	ResourceID string
@@ -339,7 +335,7 @@ func ParseDisconnectedClusters(e Event) (DisconnectedClusters, error) {
 	return d, nil
 }
 
-// NewSyncReport builds the event that ends a comparison.
+// NewSyncReport builds the event of a SyncReport.
 func NewSyncReport(p SyncParams, c SyncReport) (Event, error) {
 	m := &hawserv1.SyncReport{Position: protoPosition(c.Position), AllClusters: c.AllClusters}
 	for _, cl := range c.Clusters {
@@ -352,7 +348,7 @@ func NewSyncReport(p SyncParams, c SyncReport) (Event, error) {
 	return p.event(TypeSyncReport, m)
 }
 
-// ParseSyncReport reads the event that ends a comparison; see ParseCheckpoint.
+// ParseSyncReport reads the event of a SyncReport; see ParseCheckpoint.
 func ParseSyncReport(e Event) (SyncReport, error) {
 	var m hawserv1.SyncReport
 	if err := syncPayload(e, TypeSyncReport, &m); err != nil {
@@ -422,8 +418,7 @@ func (p *SyncParams) event(eventType string, payload proto.Message) (Event, erro
 	}.Event()
 }
 
-// syncPayload decodes the data of a sync event. An empty message has no data
-// and therefore no content type.
+// syncPayload decodes the data of a sync event. An empty message has no data, and therefore no content type.
 func syncPayload(e Event, eventType string, into proto.Message) error {
 	if e.Type() != eventType {
 		return attributeError("type", e.Type(), "must be "+eventType)

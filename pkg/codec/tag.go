@@ -7,7 +7,7 @@ import (
 	"math/bits"
 )
 
-// Tag says whether two specs are the same: the first 16 bytes of SHA-256 over
+// Tag identifies the content of a spec; equal tags mean equal specs. It is the first 16 bytes of SHA-256 over
 // deletion bit, version, metadata and data as published.
 type Tag [16]byte
 
@@ -52,9 +52,8 @@ func ParseTag(s string) (Tag, error) {
 	return Tag(raw), nil
 }
 
-// RecordHash is what one record adds to a digest: the first 16 bytes of
-// SHA-256 over the length of the resource id (8 bytes, big endian), the id and
-// the tag.
+// RecordHash returns the part of one record in a digest. It is the first 16 bytes of SHA-256 over the length of
+// the resource id (8 bytes, big endian), the id and the tag.
 func RecordHash(resourceID string, tag Tag) [16]byte {
 	b := make([]byte, 0, 128)
 	b = binary.BigEndian.AppendUint64(b, uint64(len(resourceID)))
@@ -64,8 +63,8 @@ func RecordHash(resourceID string, tag Tag) [16]byte {
 	return [16]byte(sum[:16])
 }
 
-// DigestSum is a sum of record hashes modulo 2^128, big endian. The order of
-// additions and subtractions does not matter.
+// DigestSum is a sum of record hashes modulo 2^128, big endian. The order of additions and subtractions is
+// irrelevant.
 type DigestSum [16]byte
 
 // Add returns s + h modulo 2^128.
@@ -73,7 +72,7 @@ func (s DigestSum) Add(h DigestSum) DigestSum {
 	hi, lo := s.words()
 	hhi, hlo := h.words()
 	lo, carry := bits.Add64(lo, hlo, 0)
-	hi, _ = bits.Add64(hi, hhi, carry) // the last carry is what modulo drops
+	hi, _ = bits.Add64(hi, hhi, carry) // modulo drops the last carry
 	return digestSum(hi, lo)
 }
 
@@ -99,21 +98,20 @@ func digestSum(hi, lo uint64) (s DigestSum) {
 	return s
 }
 
-// Digest says what a party holds without listing it: count and sum over the
-// records that are neither tombstones nor graves. Equal digests prove equal
-// sets of (resource id, tag).
+// Digest describes a client's records without listing them: count and sum over the live records. Tombstones and
+// confirmed tombstones are excluded. Equal digests prove equal sets of (resource id, tag).
 type Digest struct {
 	Count uint64
 	Sum   DigestSum
 }
 
-// Add counts a record that is held from now on.
+// Add adds a record to the digest.
 func (d *Digest) Add(hash DigestSum) {
 	d.Count++
 	d.Sum = d.Sum.Add(hash)
 }
 
-// Remove counts a record that is held no longer.
+// Remove removes a record from the digest.
 func (d *Digest) Remove(hash DigestSum) {
 	d.Count--
 	d.Sum = d.Sum.Sub(hash)

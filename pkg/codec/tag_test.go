@@ -36,7 +36,7 @@ func TestTagOf_DistinguishesSpecs(t *testing.T) {
 		}
 		specs[tag] = name
 	}
-	add("plain", TagOf(false, 1, "ab", []byte("c")))
+	add("text", TagOf(false, 1, "ab", []byte("c")))
 	add("deleting", TagOf(true, 1, "ab", []byte("c")))
 	add("version", TagOf(false, 2, "ab", []byte("c")))
 	add("metadata", TagOf(false, 1, "abc", nil))

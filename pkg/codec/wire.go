@@ -33,14 +33,13 @@ const (
 	fieldNanos   = 2
 )
 
-// Keys of the attributes map: "ce-" before every name, except the content type.
+// Keys of the attributes map: "ce-" before each name, except the content type.
 const (
 	keyPrefix      = "ce-"
 	keyContentType = "contenttype"
 )
 
-// value is one attribute value; kind is the field number that holds it, 0 when
-// the value is empty.
+// value is one attribute value. kind is the field number that holds it, 0 if the value is empty.
 type value struct {
 	kind  protowire.Number
 	bytes []byte // string, bytes, URI, URI reference
@@ -70,13 +69,13 @@ type attribute struct {
 	value value
 }
 
-// wireEvent is what every form of an event is read into and written from. Its
-// slices alias the input. After resolve the context attributes are in fields
-// of their own, attributes holds the extensions, and all of it is valid.
+// wireEvent is the common form that all forms of an event are read into and written from. Its slices alias the
+// input. After resolve, context attributes have their own fields, attributes holds the extensions, and all is
+// valid.
 type wireEvent struct {
 	id, source, specVersion, typ []byte
 
-	hasAttributes bool // the map was there at all
+	hasAttributes bool // the map was present
 	contentType   value
 	attributes    []attribute
 
@@ -85,13 +84,12 @@ type wireEvent struct {
 
 	data []byte
 
-	inline [16]attribute // first home of attributes; events rarely have more
+	inline [16]attribute // initial storage of attributes; events rarely have more
 }
 
-// scan reads the protobuf bytes of a CloudEvent exactly as a protobuf library
-// would: unknown fields are skipped, the last value of a singular field and of
-// a map key wins, strings must be UTF-8. It differs on purpose where that
-// would lose data: text_data and proto_data are refused.
+// scan reads the protobuf bytes of a CloudEvent exactly as a protobuf library does. Unknown fields are skipped,
+// the last value of a singular field or map key wins, strings must be UTF-8. It differs on purpose in one case:
+// it rejects text_data and proto_data, because ignoring them would lose data.
 func (w *wireEvent) scan(b []byte) error {
 	entries := 0
 	w.attributes = w.inline[:0]
@@ -141,9 +139,8 @@ func (w *wireEvent) stringField(num protowire.Number) *[]byte {
 	}
 }
 
-// nextField reads one field. payload is non-nil only for the length-delimited
-// wire type, the only one that the messages above the values use; n is the
-// length of the whole field.
+// nextField reads one field and returns its length n. payload is non-nil only for the length-delimited wire
+// type. The messages above the values use only this type.
 func nextField(b []byte) (num protowire.Number, payload []byte, n int, err error) {
 	num, typ, tagLen := protowire.ConsumeTag(b)
 	if tagLen < 0 || num > protowire.MaxValidNumber {
@@ -192,7 +189,7 @@ func (w *wireEvent) scanEntry(b []byte) error {
 	return nil
 }
 
-// set keeps the entry; a later one replaces an earlier one of the same key.
+// set stores the entry; a later one replaces an earlier one of the same key.
 func (w *wireEvent) set(key []byte, v value) {
 	w.hasAttributes = true
 	if string(key) == keyContentType {
@@ -237,8 +234,7 @@ func (v *value) scan(b []byte) error {
 	return nil
 }
 
-// scanField reads one field behind its tag and returns its length, negative
-// when its bytes are broken.
+// scanField reads the field after its tag and returns its length, negative for invalid bytes.
 func (v *value) scanField(num protowire.Number, typ protowire.Type, b []byte) (n int, err error) {
 	switch {
 	case typ == protowire.VarintType && (num == fieldBoolean || num == fieldInteger):
@@ -246,7 +242,7 @@ func (v *value) scanField(num protowire.Number, typ protowire.Type, b []byte) (n
 		if n < 0 {
 			return n, nil
 		}
-		*v = integerValue(int32(x)) // protobuf truncates an int32 like this
+		*v = integerValue(int32(x)) // protobuf truncates to int32 in the same way
 		if num == fieldBoolean {
 			*v = booleanValue(x != 0)
 		}
@@ -274,8 +270,7 @@ func (v *value) setBytes(num protowire.Number, payload []byte) error {
 	return nil
 }
 
-// scanTimestamp merges into v when it holds a timestamp already, as protobuf
-// merges messages.
+// scanTimestamp merges into v if it already holds a timestamp, as protobuf merges messages.
 func (v *value) scanTimestamp(b []byte) error {
 	if v.kind != fieldTimestamp {
 		*v = value{kind: fieldTimestamp}

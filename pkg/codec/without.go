@@ -2,13 +2,12 @@ package codec
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// WithoutAttribute returns the protobuf bytes of an event without the attribute
-// name (without "ce-"), a context attribute or an extension. event must be
-// valid, as Normalize returns it; it is not modified, and returned as it is when
-// it has no such attribute.
+// WithoutAttribute returns the protobuf bytes of an event without the attribute name, which has no "ce-". name
+// is a context attribute or an extension. event must be valid, as Normalize returns it. It is not modified;
+// without such an attribute it is returned itself.
 func WithoutAttribute(event []byte, name string) []byte {
 	var out []byte
-	kept := 0 // event[:kept] is in out already, when out is in use
+	kept := 0 // if out is in use, it already contains event[:kept]
 	for at := 0; at < len(event); {
 		num, typ, n := protowire.ConsumeTag(event[at:])
 		if n < 0 {
@@ -33,8 +32,7 @@ func WithoutAttribute(event []byte, name string) []byte {
 	return append(out, event[kept:]...)
 }
 
-// isEntryOf reports whether field, length included, is the map entry of
-// attribute name.
+// isEntryOf reports whether field, length included, is the map entry of attribute name.
 func isEntryOf(field []byte, name string) bool {
 	entry, _ := protowire.ConsumeBytes(field)
 	for len(entry) > 0 {

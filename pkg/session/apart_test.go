@@ -60,7 +60,7 @@ func TestSession_HungPublishDoesNotKeepItFromConnecting(t *testing.T) {
 		},
 		publish: func(ctx context.Context, _ []byte, id string) error {
 			if id == "s1" {
-				<-ctx.Done() // for ever, if nobody gives up
+				<-ctx.Done() // for ever, if neither side gives up
 			}
 			return ctx.Err()
 		},

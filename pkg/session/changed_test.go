@@ -9,15 +9,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestSession_TriesAtOnceWhatHasChanged: who was refused, or is late for another reason, waits no longer
-// once a file has changed, and begins anew with the shortest wait.
+// TestSession_TriesAtOnceWhatHasChanged: a session that waits after a rejection or another failure dials at
+// once when a file has changed. It then starts again with the shortest wait.
 func TestSession_TriesAtOnceWhatHasChanged(t *testing.T) {
 	for name, err := range map[string]error{
 		"refused": refused,
 		"delayed": &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 9 * time.Minute, Message: "later"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			good := false // told to the broker through the channel
+			good := false // the test sends them to the broker through the channel
 			b := &broker{refuse: func(int) error {
 				if good {
 					return nil
@@ -57,8 +57,8 @@ func TestSession_AChangeResetsTheBackOff(t *testing.T) {
 	})
 }
 
-// TestSession_AChangeLeavesAConnectionAlone, and does not shorten the wait after it is lost much later:
-// a thousand agents whose certificates were renewed do not all come at once.
+// TestSession_AChangeLeavesAConnectionAlone, and does not shorten the wait after it is lost much later.
+// Otherwise 1000 agents with renewed certificates would all reconnect at once.
 func TestSession_AChangeLeavesAConnectionAlone(t *testing.T) {
 	simulate(t, &broker{}, &diary{}, func(w *world) {
 		w.changed <- struct{}{}

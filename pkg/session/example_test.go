@@ -25,7 +25,7 @@ type shop struct {
 	statuses   chan manifestwork.StatusReport
 }
 
-// Hello: a Hawser party that keeps no cursor gets all statuses at the start.
+// Hello: a Hawser client without a cursor gets all statuses at the start.
 func (s *shop) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
 func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
@@ -71,13 +71,13 @@ func Example() {
 
 	event, err := manifestwork.EncodeSpec(&workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "greeting", Namespace: "cluster1", Generation: 1,
+			Name: "hello", Namespace: "cluster1", Generation: 1,
 			UID: "0d4ac0a4-5c1c-4f2b-9d8e-0f1e2d3c4b5a",
 		},
 		Spec: workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{
 			RawExtension: runtime.RawExtension{Raw: []byte(`{
 				"apiVersion": "v1", "kind": "ConfigMap",
-				"metadata": {"name": "greeting", "namespace": "default"},
+				"metadata": {"name": "hello", "namespace": "default"},
 				"data": {"text": "hello"}
 			}`)},
 		}}}},

@@ -39,8 +39,8 @@ func (c *canceling) Subscribe(_ *cloudeventsv1.SubscriptionRequest, out ggrpc.Se
 	return out.Context().Err()
 }
 
-// TestSession_CanceledIsAReasonToConnectAgain: over real gRPC, a stream that
-// somebody else cancelled is not taken for the session's own end.
+// TestSession_CanceledIsAReasonToConnectAgain: over real gRPC, a stream that the broker or a proxy cancelled is
+// not treated as the session's own end.
 func TestSession_CanceledIsAReasonToConnectAgain(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

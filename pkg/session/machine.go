@@ -9,21 +9,21 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Wait is how long a session waits before it dials again.
+// Wait is the delay before a session dials again.
 type Wait struct {
 	For time.Duration
-	// Advice is what For follows from, never transport.NextUnspecified.
+	// Advice is the reason for For; never transport.NextUnspecified.
 	Advice transport.NextStep
 }
 
-// Machine is a session without clock, goroutine and network: it is told what
-// happened, calls its party, and answers with what to do next. [Session] drives
-// it with real connections, a simulator with its own, both like this, for ever:
+// Machine is a session without clock, goroutine and network. The driver reports each event; the machine calls
+// its handler and returns the next action. [Session] drives it with real connections, a simulator with its own.
+// Both repeat these steps:
 //
-//	dial                    Dialed says what to subscribe to; Ended if that failed
-//	subscribe               Accepted says what to publish, side by side with delivery
-//	receive, again and again  Received
-//	the connection is over  Ended says how long to wait
+//	dial                      then Dialed returns the subscription, or Ended if the dial failed
+//	subscribe                 then Accepted returns the events to publish, concurrently with delivery
+//	receive, repeatedly       then Received
+//	the connection ends       then Ended returns the wait
 //
 // It is not safe for concurrent use.
 type Machine struct {
@@ -32,8 +32,8 @@ type Machine struct {
 	backoff Backoff
 	rand    func() float64
 
-	// failures is how often the ceiling has doubled since the last good
-	// connection; urged is whether it was tried at once since then.
+	// failures counts the doublings of the ceiling since the last good connection. urged: an immediate retry was
+	// made since then.
 	failures int
 	urged    bool
 
@@ -43,8 +43,8 @@ type Machine struct {
 	since        time.Time
 }
 
-// NewMachine returns the machine of a session, or an error that names what is
-// wrong in c. Dialer, Log and Metrics are not used.
+// NewMachine returns the machine of a session, or an error that names the invalid field of c. Dialer, Log and
+// Metrics are not used.
 func NewMachine(c Config) (*Machine, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -53,16 +53,15 @@ func NewMachine(c Config) (*Machine, error) {
 	return &Machine{filter: c.Filter, handler: c.Handler, backoff: c.Backoff, rand: c.Rand}, nil
 }
 
-// Dialed says that there is a connection, and returns what to subscribe to.
+// Dialed records that a connection exists, and returns the subscription to request.
 func (m *Machine) Dialed() transport.Subscription {
 	m.sessionBegun, m.accepted, m.handled = true, false, false
 	return transport.Subscription{Filter: m.filter, Hello: m.handler.Hello()}
 }
 
-// Accepted says that the broker accepted the subscription. It returns the
-// events to publish now, in this order, with the id of the subscription. If one
-// of them fails, or Accepted does, the connection is to be ended with that
-// error.
+// Accepted records that the broker accepted the subscription. It returns the events to publish now, in order,
+// with the id of the subscription. If Accepted or one of the publishes fails, the caller must end the
+// connection with that error.
 func (m *Machine) Accepted(ctx context.Context, now time.Time, a transport.Accepted) ([]codec.Event, error) {
 	m.accepted, m.since = true, now
 	events, err := m.handler.Subscribed(ctx, a)
@@ -72,8 +71,7 @@ func (m *Machine) Accepted(ctx context.Context, now time.Time, a transport.Accep
 	return events, nil
 }
 
-// Received hands an event to the party. If it fails, the connection is to be
-// ended with that error.
+// Received passes an event to the handler. If it fails, the caller must end the connection with that error.
 func (m *Machine) Received(ctx context.Context, e codec.Event) error {
 	if err := m.handler.Handle(ctx, e); err != nil {
 		return &handlerError{err}
@@ -82,7 +80,7 @@ func (m *Machine) Received(ctx context.Context, e codec.Event) error {
 	return nil
 }
 
-// Ended says that a dial failed or that the connection is over, and why.
+// Ended records that a dial failed or the connection ended, with the reason err.
 func (m *Machine) Ended(now time.Time, err error) Wait {
 	if m.sessionBegun {
 		m.sessionBegun = false
@@ -90,8 +88,8 @@ func (m *Machine) Ended(now time.Time, err error) Wait {
 	}
 	if m.accepted {
 		m.accepted = false
-		// Delivery alone is no proof of health: an event that the party cannot
-		// take, or that never fits, is delivered again after each reconnect.
+		// Delivery alone does not prove health. An event that the handler rejects, or that never fits, is delivered
+		// again after each reconnect.
 		lost := isLoss(err) && m.handled
 		if lost || now.Sub(m.since) >= m.backoff.Stable {
 			m.failures, m.urged = 0, false
@@ -100,17 +98,17 @@ func (m *Machine) Ended(now time.Time, err error) Wait {
 	return m.wait(err)
 }
 
-// Changed says that something has changed by which the next attempt may end otherwise. What
-// failed before counts no more, and nobody has to wait any longer.
+// Changed records that a cause of failure may be fixed. It resets the failures, so that the next attempt is
+// made at once.
 func (m *Machine) Changed() { m.failures, m.urged = 0, false }
 
-// wait is the one place that turns the reason of an end into a delay.
+// wait is the only function that turns the reason of an end into a delay.
 func (m *Machine) wait(err error) Wait {
 	advice, delay := adviceOf(err)
 	switch advice {
 	case transport.NextRefreshCredentials, transport.NextResync:
-		// New credentials are read at the next dial, and the party starts over
-		// at the next Hello. If that did not help once, it takes time.
+		// The next dial reads new credentials, and the handler starts over at the next Hello. A second attempt within
+		// the same failure backs off.
 		if !m.urged {
 			m.urged = true
 			return Wait{Advice: advice}
@@ -124,7 +122,7 @@ func (m *Machine) wait(err error) Wait {
 	return Wait{For: min(max(delay, 0), m.backoff.MaxDelay) + m.grow(), Advice: transport.NextBackOff}
 }
 
-// grow returns a random time below the ceiling, and raises that.
+// grow returns a random time below the ceiling, and raises the ceiling.
 func (m *Machine) grow() time.Duration {
 	ceiling := m.backoff.Min
 	for range m.failures {
@@ -142,8 +140,8 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 	return time.Duration(m.rand() * float64(d))
 }
 
-// adviceOf returns what to do about err, never NextUnspecified, and the delay
-// the broker asked for. The broker's own advice wins over the code.
+// adviceOf returns the next step for err, never NextUnspecified, and the delay that the broker requested. The
+// broker's own advice takes precedence over the code.
 func adviceOf(err error) (transport.NextStep, time.Duration) {
 	var e *transport.Error
 	switch {
@@ -163,19 +161,19 @@ func adviceOf(err error) (transport.NextStep, time.Duration) {
 	return transport.NextBackOff, e.Delay
 }
 
-// isLoss reports whether a connection just broke, through no event's fault.
+// isLoss reports whether the connection broke without an error about an event.
 func isLoss(err error) bool {
 	return !errors.As(err, new(*handlerError)) && transport.CodeOf(err) == transport.CodeUnavailable
 }
 
-// handlerError is an error of the party itself. It keeps an error that the party
-// got from a call of its own from being taken for the connection's.
+// handlerError wraps an error of the handler itself. Without it, an error that the handler got from a call of
+// its own could be confused with the connection's.
 type handlerError struct{ err error }
 
 func (e *handlerError) Error() string { return e.err.Error() }
 func (e *handlerError) Unwrap() error { return e.err }
 
-// cause is err as the party knows it.
+// cause returns err in the form that the handler gets.
 func cause(err error) error {
 	if own, ok := errors.AsType[*handlerError](err); ok {
 		return own.err

@@ -19,8 +19,7 @@ import (
 
 var filter = transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}
 
-// diary is a party that writes down what it is called with and does what it is
-// told to.
+// diary is a handler that records its calls and returns what the test configured.
 type diary struct {
 	calls      []string
 	subscribed func(ctx context.Context, a transport.Accepted) ([]codec.Event, error)
@@ -119,13 +118,13 @@ func TestMachine_BackoffResets(t *testing.T) {
 		handle error
 		reset  bool
 	}{
-		"stable":                    {lived: time.Minute, end: lost, reset: true},
-		"stable, refused then":      {lived: time.Minute, end: &transport.Error{Code: transport.CodeInternal}, reset: true},
-		"brief and idle":            {lived: 59 * time.Second, end: lost},
-		"brief with events":         {lived: time.Second, events: 3, end: lost, reset: true},
-		"event that never fits":     {lived: time.Second, events: 3, end: &transport.Error{Code: transport.CodeInternal}},
-		"party fails at the event":  {lived: time.Second, events: 1, handle: broken},
-		"party fails, connectivity": {lived: time.Second, events: 1, handle: lost},
+		"stable":                      {lived: time.Minute, end: lost, reset: true},
+		"stable, refused then":        {lived: time.Minute, end: &transport.Error{Code: transport.CodeInternal}, reset: true},
+		"brief and idle":              {lived: 59 * time.Second, end: lost},
+		"brief with events":           {lived: time.Second, events: 3, end: lost, reset: true},
+		"event that never fits":       {lived: time.Second, events: 3, end: &transport.Error{Code: transport.CodeInternal}},
+		"handler fails at the event":  {lived: time.Second, events: 1, handle: broken},
+		"handler fails, connectivity": {lived: time.Second, events: 1, handle: lost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, &diary{handle: func(context.Context, codec.Event) error { return tc.handle }}, 0.5)
@@ -200,8 +199,8 @@ func TestMachine_ConnectsAtOnceOncePerGoodConnection(t *testing.T) {
 	}
 }
 
-// TestMachine_HandlerErrorIsNotTheBrokers: a party that got "denied" from a
-// publish of its own and returns it does not stop the session for minutes.
+// TestMachine_HandlerErrorIsNotTheBrokers: a handler that returns the "denied" of its own publish does not stop
+// the session for minutes.
 func TestMachine_HandlerErrorIsNotTheBrokers(t *testing.T) {
 	d := &diary{
 		subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) { return nil, refused },
@@ -226,8 +225,8 @@ func TestMachine_HandlerErrorIsNotTheBrokers(t *testing.T) {
 	}
 }
 
-// TestMachine_Laws: whatever happens, the party is called in the order it was
-// promised, and no wait is negative or longer than the longest.
+// TestMachine_Laws: in all cases the handler is called in the promised order, and each wait is between 0 and
+// the maximum.
 func TestMachine_Laws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		failing := func(what string) error {
@@ -270,7 +269,7 @@ func TestMachine_Laws(t *testing.T) {
 	})
 }
 
-// live is an accepted connection until the party fails or failure happens.
+// live is an accepted connection until the handler fails or failure happens.
 func live(t *rapid.T, m *session.Machine, now time.Time, failure error) error {
 	if _, err := m.Accepted(context.Background(), now, transport.Accepted{SubscriptionID: "s"}); err != nil {
 		return err
@@ -306,7 +305,7 @@ func checkOrder(t *rapid.T, calls []string) {
 func TestNewMachine_RefusesConfig(t *testing.T) {
 	ok := session.Config{Filter: filter, Handler: &diary{}}
 	for want, spoil := range map[string]func(*session.Config){
-		"no party":                 func(c *session.Config) { c.Handler = nil },
+		"no handler":               func(c *session.Config) { c.Handler = nil },
 		"either a source or a clu": func(c *session.Config) { c.Filter.Cluster = "" },
 		"either a source or a cl":  func(c *session.Config) { c.Filter.Source = "hub1" },
 		"no data type":             func(c *session.Config) { c.Filter.DataType = codec.DataType{} },

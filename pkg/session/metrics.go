@@ -19,11 +19,10 @@ const (
 	outcomeFailed   = "failed"
 	codeOK          = "ok"
 	codeHandler     = "handler_error" // the handler failed
-	codeStopped     = "stopped"       // Run was told to end
+	codeStopped     = "stopped"       // Run was stopped
 )
 
-// Metrics counts what the sessions of a process do. All sessions of a process
-// share one; docs/metrics.md lists the series.
+// Metrics counts the activity of all sessions of a process, which share it. docs/metrics.md lists the series.
 type Metrics struct {
 	connected   *prometheus.GaugeVec
 	connects    *prometheus.CounterVec
@@ -33,15 +32,14 @@ type Metrics struct {
 	publishing  *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics with reg. The error says which name is
-// taken.
+// NewMetrics registers the metrics with reg. The error names a duplicate metric.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	const dataType, outcome, code, over = "data_type", "outcome", "code", "transport"
-	// From a call within the machine to the 30 s at which a publish times out.
+	// From a call within the machine to the 30 s publish timeout.
 	seconds := prometheus.ExponentialBucketsRange(0.0005, 30, 16)
 	m := &Metrics{
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "hawser_session_connected", Help: "Sessions with an accepted subscription, by what they are over: grpc, mqtt.",
+			Name: "hawser_session_connected", Help: "Sessions with an accepted subscription, by transport: grpc, mqtt.",
 		}, []string{dataType, over}),
 		connects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_session_connects_total", Help: "Attempts to connect and subscribe, by outcome: accepted, or the code of the error.",
@@ -50,10 +48,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "hawser_session_disconnects_total", Help: "Accepted subscriptions that ended, by the code of the reason.",
 		}, []string{dataType, code}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_session_events_total", Help: "Events delivered to the party, by outcome: handled or failed.",
+			Name: "hawser_session_events_total", Help: "Events delivered to the handler, by outcome: handled or failed.",
 		}, []string{dataType, outcome}),
 		handling: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "hawser_session_handle_duration_seconds", Help: "Time the party took for an event.", Buckets: seconds,
+			Name: "hawser_session_handle_duration_seconds", Help: "Time that the handler needed for an event.", Buckets: seconds,
 		}, []string{dataType}),
 		publishing: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "hawser_session_publish_duration_seconds", Help: "Time until the broker answered a publish, by code: ok, or that of the error.", Buckets: seconds,
@@ -67,7 +65,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// labelled is Metrics for one data type. nil counts nothing.
+// labelled is Metrics for one data type. A nil labelled counts nothing.
 type labelled struct {
 	*Metrics
 	dataType string
@@ -89,7 +87,7 @@ func (l *labelled) accepted(over string) {
 	l.connected.WithLabelValues(l.dataType, over).Inc()
 }
 
-// ended counts the end of an accepted subscription, or that there was none: then a is nil.
+// ended counts the end of an accepted subscription, or of an attempt without one (a is nil).
 func (l *labelled) ended(a *transport.Accepted, err error) {
 	switch {
 	case l == nil:

@@ -13,35 +13,33 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Session is a subscription that is kept alive while Run runs. Its methods may
-// be called concurrently.
+// Session keeps a subscription alive while Run runs. Its methods may be called concurrently.
 type Session struct {
 	config  Config
 	metrics *labelled
 	running atomic.Bool
-	// current is the accepted connection, nil while there is none.
+	// current is the accepted connection, nil if there is none.
 	current atomic.Pointer[connection]
 
 	mu   sync.Mutex
 	last error // why there is no connection
 }
 
-// connection is an accepted one.
+// connection is an accepted connection.
 type connection struct {
 	transport.Conn
 	subscription string
 	end          context.CancelCauseFunc
 }
 
-// New returns a session that does nothing yet.
+// New returns a session that is not running.
 func New(c Config) *Session {
 	return &Session{config: c, metrics: c.Metrics.of(c.Filter.DataType), last: errors.New("not connected yet")}
 }
 
-// Run keeps the subscription alive until ctx ends, and then returns nil, as every
-// Run of Hawser does that was asked to stop. An error is one of the configuration,
-// returned at once and naming what is wrong. When Run returns, nothing of the session
-// runs any more.
+// Run keeps the subscription alive until ctx ends, and then returns nil, as each Run of Hawser does when it is
+// stopped. It returns an error only for an invalid configuration, at once. When Run returns, all goroutines of
+// the session have ended.
 func (s *Session) Run(ctx context.Context) error {
 	c, err := s.config.withDefaults()
 	if err != nil {
@@ -60,7 +58,7 @@ func (s *Session) Run(ctx context.Context) error {
 	defer s.running.Store(false)
 	r := &runner{Session: s, machine: machine, dialer: c.Dialer, log: c.Log.With("data_type", c.Filter.DataType.String())}
 	r.changed = c.Changed
-	r.forgetChange() // what there was before the first attempt is known to it
+	r.forgetChange() // the first attempt already uses the current state
 	for {
 		wait := r.connect(ctx)
 		if !r.sleep(ctx, wait) {
@@ -69,16 +67,14 @@ func (s *Session) Run(ctx context.Context) error {
 	}
 }
 
-// Publish sends e over the current connection, naming its subscription. It
-// fails at once with CodeUnavailable when there is none; it neither queues nor
-// retries. The error is a *transport.Error.
+// Publish sends e over the current connection, with the id of its subscription. Without a connection it fails
+// at once with CodeUnavailable. It neither queues nor retries. The error is a *transport.Error.
 func (s *Session) Publish(ctx context.Context, e codec.Event) (transport.Receipt, error) {
 	return s.publish(ctx, s.current.Load(), e)
 }
 
-// PublishOn publishes like Publish, but only while the subscription with this id
-// is the current one; once it is not, that is CodeUnavailable. Events about a
-// subscription itself, such as acks, mean nothing to another one.
+// PublishOn is Publish for one subscription. It fails with CodeUnavailable if the subscription with this id is
+// not the current one. Acks and other events about a subscription are valid only on that subscription.
 func (s *Session) PublishOn(ctx context.Context, subscriptionID string, e codec.Event) (transport.Receipt, error) {
 	c := s.current.Load()
 	if c != nil && c.subscription != subscriptionID {
@@ -99,20 +95,18 @@ func (s *Session) publish(ctx context.Context, c *connection, e codec.Event) (re
 	return receipt, err
 }
 
-// End ends the subscription with this id, if it is the current one, as if its
-// connection had broken: the broker takes nothing any more that was published on it,
-// and the session subscribes again after a back-off.
+// End ends the subscription with this id, if it is the current one, as if its connection had broken. The broker
+// then ignores later events of that subscription. The session subscribes again after a back-off.
 func (s *Session) End(subscriptionID string) {
 	if c := s.current.Load(); c != nil && c.subscription == subscriptionID {
-		c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the subscription was ended by its own party"})
+		c.end(&transport.Error{Code: transport.CodeUnavailable, Message: "the handler ended its subscription"})
 	}
 }
 
-// Connected reports whether there is an accepted subscription now.
+// Connected reports whether there is an accepted subscription.
 func (s *Session) Connected() bool { return s.current.Load() != nil }
 
-// Err says why there is no connection; nil while there is one. It serves as a
-// readiness check.
+// Err returns why there is no connection, or nil if there is one. It serves as a readiness check.
 func (s *Session) Err() error {
 	if s.Connected() {
 		return nil
@@ -122,7 +116,7 @@ func (s *Session) Err() error {
 	return s.last
 }
 
-// disconnected makes Publish fail, and Err return why.
+// disconnected clears the connection, so that Publish fails and Err returns err.
 func (s *Session) disconnected(err error) {
 	s.mu.Lock()
 	s.last = err
@@ -130,21 +124,21 @@ func (s *Session) disconnected(err error) {
 	s.current.Store(nil)
 }
 
-// sleep waits, but not longer than until something changes, and returns false when ctx has ended.
+// sleep waits for d or until something changes. It returns false if ctx has ended.
 func (r *runner) sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-r.changed:
-		r.log.InfoContext(ctx, "something has changed on which the connection depends, trying it at once")
+		r.log.InfoContext(ctx, "a file of the connection has changed; dialing at once")
 		r.machine.Changed()
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
 }
 
-// forgetChange forgets a change that nobody waited for.
+// forgetChange discards a pending change signal.
 func (r *runner) forgetChange() {
 	select {
 	case <-r.changed:
@@ -152,7 +146,7 @@ func (r *runner) forgetChange() {
 	}
 }
 
-// runner is one Run.
+// runner holds the state of one Run.
 type runner struct {
 	*Session
 	machine *Machine
@@ -161,28 +155,30 @@ type runner struct {
 	changed <-chan struct{}
 }
 
-// connect is one connection, from the dial to its end. It returns how long to
-// wait for the next.
+// connect runs one connection, from the dial to its end. It returns the wait before the next one.
 func (r *runner) connect(ctx context.Context) time.Duration {
 	var accepted *transport.Accepted
 	err := r.serve(ctx, &accepted)
 	if ctx.Err() != nil {
-		// Whatever broke then broke because of it.
+		// The end of ctx caused any other error.
 		err = ctx.Err()
 	}
 	r.disconnected(err)
 	wait := r.machine.Ended(time.Now(), err)
 	r.metrics.ended(accepted, err)
 	if accepted != nil && wait.Advice == transport.NextBackOff {
-		// Otherwise: t1 the certificates of a thousand agents are renewed while they are connected,
-		// t2, much later, the broker is restarted, therefore all of them come at the same moment.
+		// Scenario:
+		//   t1: the certificates of 1000 agents are renewed while they are connected.
+		//   t2: much later the broker restarts.
+		//   t3: without this, the pending changes make all agents dial at the same moment.
+		// Result: changes from the time of a connection do not shorten the wait after it.
 		r.forgetChange()
 	}
 	switch {
 	case ctx.Err() != nil:
 		r.log.InfoContext(ctx, "session stopped")
 	case wait.Advice == transport.NextStop:
-		r.log.ErrorContext(ctx, "the broker refuses this session until something is changed",
+		r.log.ErrorContext(ctx, "the broker rejects this session until a person changes something",
 			"accepted", accepted != nil, "error", err, "retry_in", wait.For)
 	default:
 		r.log.WarnContext(ctx, "no connection to the broker", "accepted", accepted != nil, "error", err, "retry_in", wait.For)
@@ -190,7 +186,7 @@ func (r *runner) connect(ctx context.Context) time.Duration {
 	return wait.For
 }
 
-// serve dials and subscribes, and returns why that is over.
+// serve dials and subscribes, and returns why the connection ended.
 func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err error) {
 	conn, err := r.dialer.Dial(ctx)
 	if err != nil {
@@ -211,7 +207,7 @@ func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err 
 		r.metrics.accepted(a.Transport)
 		r.log.InfoContext(ctx, "subscribed", "transport", a.Transport, "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
 		c := &connection{Conn: conn, subscription: a.SubscriptionID, end: end}
-		// First, so that whoever the party wakes up can publish.
+		// First, so that a goroutine that the handler wakes up can publish.
 		r.current.Store(c)
 		events, err := r.machine.Accepted(connCtx, time.Now(), a)
 		if err != nil {
@@ -226,7 +222,7 @@ func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err 
 	}
 	handle := func(ctx context.Context, e codec.Event) error {
 		if connCtx.Err() != nil {
-			return context.Cause(connCtx) // the transport has not noticed yet
+			return context.Cause(connCtx) // the transport has not noticed the end yet
 		}
 		begun := time.Now()
 		err := r.machine.Received(ctx, e)
@@ -235,13 +231,13 @@ func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err 
 	}
 	err = conn.Subscribe(connCtx, r.machine.Dialed(), ready, handle)
 	if reason := context.Cause(connCtx); reason != nil {
-		err = reason // we ended it ourselves
+		err = reason // the session ended it itself
 	}
 	r.disconnected(err)
 	return err
 }
 
-// publishAll publishes what the party has to say at the start of a connection.
+// publishAll publishes the handler's first events on a connection.
 func (r *runner) publishAll(ctx context.Context, c *connection, events []codec.Event) error {
 	for _, e := range events {
 		if _, err := r.publish(ctx, c, e); err != nil {

@@ -1,34 +1,29 @@
-// Package session keeps one subscription alive: dial, subscribe, resume or
-// resync, deliver, and, when the connection ends, back off and begin again. It
-// is the only reconnect loop in Hawser, and the entry for programs that publish
-// works themselves.
+// Package session keeps one subscription alive: dial, subscribe, resume or resync, deliver, back off and
+// reconnect. It is the only reconnect loop in Hawser, and the entry point for programs that publish works
+// themselves.
 //
-// A program that owns works implements [Handler], runs a session and publishes
-// with it:
+// A program that owns works implements [Handler], runs a session and publishes with it:
 //
-//	s := session.New(session.Config{Dialer: dialer, Filter: filter, Party: party})
+//	s := session.New(session.Config{Dialer: dialer, Filter: filter, Handler: handler})
 //	go func() { done <- s.Run(ctx) }()
 //	receipt, err := s.Publish(ctx, event)
 //
-// Nothing is queued here. Publish fails at once while there is no connection,
-// and what was published before a connection broke may or may not have been
-// accepted: the party learns from [Handler.Subscribed] that there is a new
-// connection, and publishes again what it has no acceptance for. That is safe,
-// for a broker answers a repeated event with OK.
+// The session does not queue. Without a connection, Publish fails at once. If a connection breaks, the broker
+// may or may not have accepted the last events. The program learns of a new connection from
+// [Handler.Subscribed], and publishes again all events without an acceptance. That is safe, because a broker
+// answers a repeated event with OK.
 //
-// Where [transport.Accepted] says Plain, nobody keeps anything between the parties: an
-// accepted event may be lost, and is to be published again until the agent answered. A work
-// that is created again under the id of one that was deleted, as where ids follow from names,
-// is to be held back until the agent has reported that one as Deleted: nobody else would keep
-// the two apart.
+// If [transport.Accepted] has Stateless set, the broker stores nothing. Then two rules apply:
 //
-// A session never gives up. What the broker says about an error decides how
-// long it waits (see [Backoff]); a refusal makes it wait longest, for somebody
-// has to change something first, and shows in the log, in [Session.Err] and in
-// the metrics.
+//   - An accepted event may be lost. The program publishes it again until the agent has answered.
+//   - A work may be created again under the id of a deleted one, for instance if ids follow from names. The
+//     program must hold it back until the agent has reported the old one as Deleted; otherwise the two are
+//     confused.
 //
-// The decisions are made by [Machine], which has no clock, goroutine or socket
-// in it; Session is the shell that performs them.
+// A session never gives up. The broker's error determines the wait (see [Backoff]). A rejection causes the
+// longest wait, because it needs a person. It is visible in the log, in [Session.Err] and in the metrics.
+//
+// [Machine] makes the decisions; it has no clock, goroutine or socket. Session performs them.
 package session
 
 import (
@@ -43,54 +38,46 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Handler is what a session serves: an agent or a source. Its methods are called
-// one at a time, in this order on each connection:
+// Handler is the user of a session: an agent or a source. Its methods are called one at a time, in this order
+// on each connection:
 //
 //	Hello, [ Subscribed, Handle* ], Disconnected
 //
-// that is, every Hello is followed by exactly one Disconnected, also when the
-// broker refused the subscription and when Run ends. Handle may publish with
-// the session.
+// Exactly one Disconnected follows each Hello, also if the broker rejected the subscription and when Run ends.
+// Handle may publish with the session.
 type Handler interface {
-	// Hello returns what to say at this subscribe.
+	// Hello returns the client's part of this subscribe.
 	Hello() transport.Hello
-	// Subscribed is called after the broker accepted, before the first event
-	// of this connection is handled. It returns the events to publish at once
-	// (a spec resync request of an agent, status resync requests of a source),
-	// which the session publishes in this order side by side with delivery, so
-	// that the answer of the first cannot block the second. If one of them is
-	// not accepted the connection ends with that error, so that the resync is
-	// asked for again on the next. An error ends the connection too.
+	// Subscribed is called after the broker accepted, before the first event of this connection is handled. It
+	// returns the events to publish at once: a spec resync request of an agent, or status resync requests of a
+	// source. The session publishes them in this order, concurrently with delivery, so that the answer to the first
+	// cannot block the second. If a publish fails, the connection ends with that error, and the next connection
+	// requests the resync again. An error of Subscribed ends the connection too.
 	Subscribed(ctx context.Context, a transport.Accepted) ([]codec.Event, error)
-	// Handle takes one event; nil means accepted (see transport.Handler). An
-	// error ends the connection, and the session starts again after a back-off:
-	// an event that is merely bad must be reported and accepted.
+	// Handle processes one event; nil means accepted (see transport.Handler). An error ends the connection, and the
+	// session reconnects after a back-off. Therefore report and accept an event that is merely invalid.
 	Handle(ctx context.Context, e codec.Event) error
-	// Disconnected is called when the connection ended, with the reason, never
-	// nil. A party whose cursor the broker refused (transport.NextResync) drops
-	// it here, so that the next Hello goes without.
+	// Disconnected is called when the connection ended; the reason err is never nil. If the broker rejected the
+	// cursor (transport.NextResync), the handler drops it here, so that the next Hello has none.
 	Disconnected(err error)
 }
 
-// Backoff says how long a session waits before it connects again. Zero values
-// mean the defaults; all durations are positive.
+// Backoff configures the waits between connections. Zero values mean the defaults; all durations are positive.
 type Backoff struct {
-	// Min and Max bound the wait after a lost connection: a random time between
-	// 0 and a ceiling that begins at Min (500 ms) and doubles up to Max (30 s).
-	// A delay that the broker asks for is waited in addition.
+	// Min and Max bound the wait after a lost connection. The wait is a random time between 0 and a ceiling that
+	// begins at Min (500 ms) and doubles up to Max (30 s). A delay that the broker requests is added.
 	Min, Max time.Duration
-	// Refused is the wait after an error that calls for a person, such as a
-	// denied identity or a wrong address (5 min); half of it is random.
+	// Refused is the wait after an error that needs a person, such as a denied identity or a wrong address (5 min).
+	// Half of it is random.
 	Refused time.Duration
-	// Stable is how long a connection must have lived for the ceiling to begin
-	// at Min again (1 min). A connection that delivered an event and was then
-	// lost does the same.
+	// Stable is the lifetime of a connection after which the ceiling begins at Min again (1 min). A connection that
+	// delivered an event before it was lost has the same effect.
 	Stable time.Duration
-	// MaxDelay bounds the delay that a broker may ask for (10 min).
+	// MaxDelay bounds the delay that a broker may request (10 min).
 	MaxDelay time.Duration
 }
 
-// withDefaults fills in the zero values, or says which one is wrong.
+// withDefaults fills in the zero values, or returns an error that names an invalid one.
 func (b Backoff) withDefaults() (Backoff, error) {
 	for _, d := range []struct {
 		name  string
@@ -116,32 +103,30 @@ func (b Backoff) withDefaults() (Backoff, error) {
 	return b, nil
 }
 
-// Config is a session.
+// Config configures a session.
 type Config struct {
-	// Dialer, Filter and Party are required; a Machine needs no Dialer.
+	// Dialer, Filter and Handler are required; a Machine needs no Dialer.
 	Dialer  transport.Dialer
 	Filter  transport.Filter
 	Handler Handler
 
 	Backoff Backoff
-	// Changed may get a value when something has changed by which the next attempt may end
-	// otherwise, as a certificate on disk: then the session does not wait any longer, and what
-	// failed before counts no more. A connection that stands is left alone. May be nil.
+	// Changed signals that a cause of failure may be fixed, for instance by a new certificate on disk. The session
+	// then resets its failures and dials at once. An existing connection is not touched. May be nil.
 	Changed <-chan struct{}
-	// Rand returns numbers in [0, 1) for the jitter. nil means the random
-	// source of the process.
+	// Rand returns numbers in [0, 1) for the jitter. nil means the random source of the process.
 	Rand func() float64
-	// Log hears when the connection comes and goes. nil means slog.Default().
+	// Log receives connects and disconnects. nil means slog.Default().
 	Log *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
 }
 
-// withDefaults fills in what is left out, or says what is missing.
+// withDefaults fills in the zero values, or returns an error that names a missing one.
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Handler == nil:
-		return c, errors.New("session: no party")
+		return c, errors.New("session: no handler")
 	case (c.Filter.Source == "") == (c.Filter.Cluster == ""):
 		return c, errors.New("session: the filter must name either a source or a cluster")
 	case c.Filter.DataType == codec.DataType{}:

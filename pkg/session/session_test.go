@@ -172,7 +172,7 @@ func (w *world) wantConnected(want bool) {
 func (w *world) wantCalls(want ...string) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.handler.calls); diff != "" {
-		w.t.Errorf("calls of the party (-want +got):\n%s", diff)
+		w.t.Errorf("calls of the handler (-want +got):\n%s", diff)
 	}
 }
 
@@ -280,8 +280,8 @@ func TestSession_PublishNeedsConnection(t *testing.T) {
 	})
 }
 
-// A party that ends a subscription is subscribed again after a back-off; one that is
-// not the current one is none of its business any more.
+// A handler that ends its subscription is subscribed again after a back-off. Ending a subscription that is not
+// the current one has no effect.
 func TestSession_EndsASubscriptionForItsHandler(t *testing.T) {
 	simulate(t, &broker{}, &diary{}, func(w *world) {
 		w.session.End("s0")
@@ -325,7 +325,7 @@ func TestSession_PublishOnOneSubscriptionOnly(t *testing.T) {
 	})
 }
 
-// requesting returns a party that asks for a resync at each subscription.
+// requesting returns a handler that requests a resync at each subscription.
 func requesting(ids ...string) *diary {
 	return &diary{subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) {
 		var events []codec.Event
@@ -371,8 +371,8 @@ func TestSession_RequestsAgainWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestSession_AnswerOfResyncCannotBlock: a broker that sends the whole answer
-// before it accepts the request hangs a party that does not receive meanwhile.
+// TestSession_AnswerOfResyncCannotBlock: a broker may send the whole answer before it accepts the request. That
+// would block a handler that does not receive at the same time.
 func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
 	const answers = 1000
 	event := wire(t, "answer")
@@ -462,7 +462,7 @@ func TestSession_RunRefuses(t *testing.T) {
 	ok := session.Config{Dialer: mem.New(&broker{}, transport.Peer{}), Filter: filter, Handler: &diary{}}
 	noDialer, noHandler := ok, ok
 	noDialer.Dialer, noHandler.Handler = nil, nil
-	for want, c := range map[string]session.Config{"no dialer": noDialer, "no party": noHandler} {
+	for want, c := range map[string]session.Config{"no dialer": noDialer, "no handler": noHandler} {
 		if err := session.New(c).Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

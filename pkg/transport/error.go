@@ -9,32 +9,31 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Code is the closed set of reasons for which a call fails. Every front maps
-// it to its own codes in one table.
+// Code is the closed set of reasons for a failed call. Each listener maps it to its own codes in one table.
 type Code int
 
 // The codes.
 const (
-	// CodeInternal: a bug or a broken disk; trying again may help.
+	// CodeInternal: a bug or a disk error; a retry may help.
 	CodeInternal Code = iota
-	// CodeInvalid: the event or request can never be accepted as it is.
+	// CodeInvalid: the event or request can never be accepted unchanged.
 	CodeInvalid
-	// CodeUnauthenticated: no or bad credentials.
+	// CodeUnauthenticated: no or invalid credentials.
 	CodeUnauthenticated
 	// CodeDenied: the identity does not allow this.
 	CodeDenied
-	// CodeNotFound: the thing named does not exist.
+	// CodeNotFound: the named object does not exist.
 	CodeNotFound
-	// CodeAlreadyExists: the name is taken by another work or owner.
+	// CodeAlreadyExists: the name belongs to another work or owner.
 	CodeAlreadyExists
 	// CodeConflict: a condition (supersedes, if-revision) does not hold.
 	CodeConflict
-	// CodeTooLarge: the event is above the limit.
+	// CodeTooLarge: the event exceeds the limit.
 	CodeTooLarge
-	// CodeOverloaded: try again after Error.Delay. With Error.Attribute or
-	// Error.ClusterOnly other events may be taken meanwhile.
+	// CodeOverloaded: try again after Error.Delay. With Error.Attribute or Error.ClusterOnly other events may still
+	// be accepted.
 	CodeOverloaded
-	// CodeUnavailable: the connection or the peer is gone or going away.
+	// CodeUnavailable: the connection or the peer is gone, or about to go.
 	CodeUnavailable
 	// CodeDeadline: the peer did not answer in time.
 	CodeDeadline
@@ -49,36 +48,35 @@ func (c Code) String() string {
 	return names[c]
 }
 
-// NextStep is what the party that got an error should do.
+// NextStep is the action of the client that received an error.
 type NextStep int
 
-// The next steps; the zero value leaves it to the code.
+// The next steps; with the zero value the code determines the step.
 const (
 	NextUnspecified NextStep = iota
 	// NextRefreshCredentials: get new credentials, then connect again.
 	NextRefreshCredentials
 	// NextResync: send the version list, or compare by inventory.
 	NextResync
-	// NextBackOff: try the same again after Delay.
+	// NextBackOff: retry unchanged after Delay.
 	NextBackOff
-	// NextStop: never try the same again.
+	// NextStop: do not retry unchanged.
 	NextStop
 )
 
-// Error is the error of every call that crosses a transport.
+// Error is the error of all calls over a transport.
 type Error struct {
 	Code Code
-	// Next and Delay tell what to do; see NextStep.
+	// Next and Delay are the advice; see NextStep.
 	Next  NextStep
 	Delay time.Duration
 	// Attribute is the context attribute at fault, without "ce-"; may be empty.
 	Attribute string
-	// ClusterOnly: it is about what comes for the same cluster; what comes for others
-	// need not wait.
+	// ClusterOnly: the error applies to events of the same cluster; events for others need not wait.
 	ClusterOnly bool
-	// Full: the peer has no room on its disk, whoever asks, until a person makes some.
+	// Full: the disk of the peer is full for all clients until a person frees space.
 	Full bool
-	// Message says what is wrong, Hint what a person can do; Hint may be empty.
+	// Message is the problem, Hint the remedy; Hint may be empty.
 	Message string
 	Hint    string
 	// Err is the cause, never sent to the peer; may be nil.
@@ -100,11 +98,11 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// AttributeCertificate is the Attribute of an error that only a new certificate ends: the one that was
-// shown is good, and does not count any more.
+// AttributeCertificate is the Attribute of an error that only a new certificate resolves: the shown one is
+// valid but no longer accepted.
 const AttributeCertificate = "certificate"
 
-// GaveUp is the error of a call whose caller gave up, which ctx tells.
+// GaveUp returns the error of a call whose caller gave up, with the code by ctx.
 func GaveUp(ctx context.Context, message string) *Error {
 	e := &Error{Code: CodeUnavailable, Message: message, Err: ctx.Err()}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -113,8 +111,8 @@ func GaveUp(ctx context.Context, message string) *Error {
 	return e
 }
 
-// Invalid is the error about what can never be taken as it is. It names the attribute that
-// cause is about, if any; cause may be nil.
+// Invalid returns the error for input that can never be accepted unchanged. It names the attribute of cause, if
+// any; cause may be nil.
 func Invalid(message string, cause error) *Error {
 	e := &Error{Code: CodeInvalid, Next: NextStop, Message: message, Err: cause}
 	if attribute, ok := errors.AsType[*codec.AttributeError](cause); ok {
@@ -131,8 +129,8 @@ func CodeOf(err error) Code {
 	return CodeInternal
 }
 
-// Retryable reports whether the same call may succeed later. Explicit advice
-// of the peer (Next) wins over the code.
+// Retryable reports whether the same call may succeed later. Advice of the peer (Next) takes precedence over
+// the code.
 func Retryable(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {

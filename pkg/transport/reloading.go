@@ -6,9 +6,8 @@ import (
 	"sync"
 )
 
-// ReloadingDialer is a Dialer to the broker that a configuration names, which is read again for each
-// connection: an address that a person corrects is used at the next attempt. C is the
-// configuration. Create it with [NewReread].
+// ReloadingDialer is a Dialer that reads its configuration again for each connection. So the next attempt uses
+// an address that a person corrects. C is the configuration. Create it with [NewReread].
 type ReloadingDialer[C any] struct {
 	read    func() (C, error)
 	dialer  func(C) (Dialer, error)
@@ -17,12 +16,11 @@ type ReloadingDialer[C any] struct {
 	mu        sync.Mutex
 	current   C
 	dial      Dialer
-	lastError string // the last error, until there is none
+	lastError string // the last error, nil after a success
 }
 
-// NewReread reads the configuration for the first time. read returns it as it is now, dialer
-// makes a Dialer of it. tell hears of what cannot be used, once: then what was before stays in
-// use.
+// NewReread reads the configuration for the first time. read returns the current configuration, dialer makes a
+// Dialer from it. report is called once for each unusable configuration; the previous one then stays in use.
 func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), report func(error)) (*ReloadingDialer[C], error) {
 	c, err := read()
 	if err != nil {
@@ -35,7 +33,7 @@ func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), re
 	return &ReloadingDialer[C]{read: read, dialer: dialer, onError: report, current: c, dial: d}, nil
 }
 
-// Current is the configuration of the last Dial.
+// Current returns the configuration of the last Dial.
 func (r *ReloadingDialer[C]) Current() C {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,8 +14,8 @@ type to string
 
 func (a to) Dial(context.Context) (transport.Conn, error) { return nil, errors.New(string(a)) }
 
-// TestReread_ReadsAgainForEachDial: what cannot be used leaves in use what was before, and is
-// told once.
+// TestReread_ReadsAgainForEachDial: with an unusable configuration the previous one stays in use, and the error
+// is reported once.
 func TestReread_ReadsAgainForEachDial(t *testing.T) {
 	broken := errors.New("broken")
 	file, made := "a", 0
@@ -44,7 +44,7 @@ func TestReread_ReadsAgainForEachDial(t *testing.T) {
 		}
 	}
 	if !slices.Equal(reported, []string{"broken", "refused", "broken"}) || made != 4 {
-		t.Errorf("told %q, made %d", reported, made)
+		t.Errorf("reported %q, made %d", reported, made)
 	}
 	if _, err := transport.NewReread(func() (string, error) { return "", broken }, func(string) (transport.Dialer, error) { return nil, nil }, func(error) {}); !errors.Is(err, broken) {
 		t.Errorf("a file that is broken at the start: %v", err)

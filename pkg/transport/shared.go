@@ -8,10 +8,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Share returns a dialer that hands one connection of d to all who dial, so that the several
-// subscriptions of a program need no connection each. The connection closes when all have closed
-// theirs. Once a call on it has found that the peer is gone, or [SharedDialer.Renew] was called, the
-// next Dial opens another. Dials wait for one another.
+// Share returns a dialer that shares one connection of d among all callers of Dial, so that the subscriptions
+// of a program use one connection. The connection closes when all callers have closed theirs. The next Dial
+// opens a new one after a call has found the peer gone, or after [SharedDialer.Renew]. Dials wait for one
+// another.
 func Share(d Dialer) *SharedDialer {
 	return &SharedDialer{dialer: d, lock: make(chan struct{}, 1), open: map[*sharedConn]bool{}}
 }
@@ -19,14 +19,14 @@ func Share(d Dialer) *SharedDialer {
 // SharedDialer is a [Dialer]; see [Share].
 type SharedDialer struct {
 	dialer Dialer
-	lock   chan struct{} // holds a token while somebody dials
+	lock   chan struct{} // holds a token during a dial
 
 	mu      sync.Mutex
 	current *sharedConn // nil: the next Dial opens one
 	open    map[*sharedConn]bool
 }
 
-// sharedConn is one connection and how many use it; the lock is that of its Shared.
+// sharedConn is one connection and its number of users, protected by the lock of its SharedDialer.
 type sharedConn struct {
 	Conn
 	users int
@@ -54,10 +54,10 @@ func (s *SharedDialer) Dial(ctx context.Context) (Conn, error) {
 	s.mu.Lock()
 	s.current, s.open[c] = c, true
 	s.mu.Unlock()
-	return s.join(), nil // nobody else dials, and who fails has not got it yet
+	return s.join(), nil // no other dial runs, and a failed user does not have it yet
 }
 
-// join returns a use of the present connection, nil without one.
+// join returns a use of the current connection, nil if there is none.
 func (s *SharedDialer) join() Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,17 +69,16 @@ func (s *SharedDialer) join() Conn {
 	return &sharedConnHandle{of: s, on: s.current, ctx: ctx, leave: leave}
 }
 
-// Renew has the next Dial open another connection. Who uses the present one keeps it.
+// Renew makes the next Dial open a new connection. Users of the current one keep it.
 func (s *SharedDialer) Renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = nil
 }
 
-// Move has all who use a connection come over to one that Dial would return now, as after Renew. What
-// they have under way fails as if the connection had broken, and they dial again at once. Nobody is
-// disturbed if there is no such connection: the error says why. The new one stays open until the
-// Conn is closed, at least.
+// Move moves all users to the connection that Dial would return now, as after Renew. Their running calls fail
+// as if the connection had broken, and they dial again at once. If that Dial fails, Move returns its error and
+// changes nothing. The new connection stays open at least until the Conn is closed.
 func (s *SharedDialer) Move(ctx context.Context) (Conn, error) {
 	conn, err := s.Dial(ctx)
 	if err != nil {
@@ -95,7 +94,7 @@ func (s *SharedDialer) Move(ctx context.Context) (Conn, error) {
 	return conn, nil
 }
 
-// failed notes that a connection is of no use any more.
+// failed records that a connection is useless.
 func (s *SharedDialer) failed(c *sharedConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +103,7 @@ func (s *SharedDialer) failed(c *sharedConn) {
 	}
 }
 
-// left is the end of one use, and of the connection with the last.
+// left ends one use, and closes the connection after the last one.
 func (s *SharedDialer) left(c *sharedConn) error {
 	s.mu.Lock()
 	c.users--
@@ -123,7 +122,7 @@ func (s *SharedDialer) left(c *sharedConn) error {
 	return c.Close()
 }
 
-// sharedConnHandle is what one who dialed has of a shared connection.
+// sharedConnHandle is one use of a shared connection.
 type sharedConnHandle struct {
 	of    *SharedDialer
 	on    *sharedConn
@@ -137,7 +136,7 @@ var (
 	errMoved  = &Error{Code: CodeUnavailable, Message: "another connection takes the place of this one", Next: NextRefreshCredentials}
 )
 
-// over is why this use has ended, nil if it has not.
+// over returns why this use has ended, or nil.
 func (u *sharedConnHandle) over() error {
 	switch {
 	case u.ctx.Err() == nil:
@@ -169,14 +168,14 @@ func (u *sharedConnHandle) Subscribe(ctx context.Context, s Subscription, ready 
 	return u.judged(u.on.Subscribe(ctx, s, ready, h))
 }
 
-// until returns a context that ends with ctx, and when this use of the connection does.
+// until returns a context that ends with ctx or with this use of the connection.
 func (u *sharedConnHandle) until(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(u.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// judged is the error of a call; where it says that the peer is gone, the next Dial opens another
+// judged returns the error of a call. If the error reports that the peer is gone, the next Dial opens a new
 // connection.
 func (u *sharedConnHandle) judged(err error) error {
 	if err == nil {

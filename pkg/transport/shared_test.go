@@ -22,7 +22,7 @@ func TestShare_Contract(t *testing.T) {
 	})
 }
 
-// apart gives each who dials a connection of its own, as the suite wants to see two of them.
+// apart gives each caller of Dial its own connection, because the suite needs two of them.
 type apart struct{ *transport.SharedDialer }
 
 func (a apart) Dial(ctx context.Context) (transport.Conn, error) {
@@ -151,8 +151,8 @@ func TestShare_RenewLeavesTheOld(t *testing.T) {
 	}
 }
 
-// TestShare_Move: who uses an old connection is sent to the new one at once, with an error by which a
-// session dials again; nobody is where there is no new one, or no old one.
+// TestShare_Move: a user of an old connection is moved to the new one at once, with an error after which a
+// session dials again. Without a new or an old connection nothing changes.
 func TestShare_Move(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := &counted{Dialer: mem.New(&waiting{}, transport.Peer{})}
@@ -232,7 +232,7 @@ func (stuck) Dial(ctx context.Context) (transport.Conn, error) {
 	return nil, transport.GaveUp(ctx, "stuck")
 }
 
-// TestSharedDialer_WaitersMayGiveUp: a dial that hangs holds nobody else for longer than he wants.
+// TestSharedDialer_WaitersMayGiveUp: a dial that hangs does not hold other callers beyond their context.
 func TestSharedDialer_WaitersMayGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := transport.Share(stuck{})

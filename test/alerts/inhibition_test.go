@@ -37,7 +37,7 @@ func TestInhibition_NamesAlerts(t *testing.T) {
 	}
 }
 
-// TestInhibition_IsTakenByAlertmanager: the real parser takes the file beside a route.
+// TestInhibition_IsTakenByAlertmanager: the real parser accepts the file together with a route.
 func TestInhibition_IsTakenByAlertmanager(t *testing.T) {
 	programs, err := thirdparty.FetchPackage(t.Context(), root, "prometheus-alertmanager", t.Output())
 	if err != nil {
@@ -54,8 +54,8 @@ func TestInhibition_IsTakenByAlertmanager(t *testing.T) {
 	}
 }
 
-// TestInhibition_ADeadBrokerIsOnePage: of what fires when the broker of 2,000 clusters is down,
-// one alert is told.
+// TestInhibition_ADeadBrokerIsOnePage: when the broker of 2,000 clusters is down, many alerts fire and one is
+// sent.
 func TestInhibition_ADeadBrokerIsOnePage(t *testing.T) {
 	cutOff := []labels{{"alertname": "HawserHubSourceDisconnected", "job": "hawser-hub-source"}, {"alertname": "HawserClustersOffline", "job": "hawser-broker"}}
 	for i := range 2000 {
@@ -67,7 +67,7 @@ func TestInhibition_ADeadBrokerIsOnePage(t *testing.T) {
 	firing(t, append(cutOff, other), append(cutOff, other)...) // the broker is back, they are not
 }
 
-// TestInhibition_OfOneCluster: the cause on one cluster says nothing of another.
+// TestInhibition_OfOneCluster: a cause on one cluster inhibits no alert of another cluster.
 func TestInhibition_OfOneCluster(t *testing.T) {
 	down := labels{"alertname": "HawserAgentDown", "cluster": "a"}
 	elsewhere := labels{"alertname": "HawserAgentDisconnected", "cluster": "b"}
@@ -114,8 +114,8 @@ func match(t *testing.T, matchers []string, l labels) bool {
 	return true
 }
 
-// uninhibited returns the alerts that none of the others keeps to itself: a rule does so where a
-// source and a target have the same values of the labels in equal, and a missing one is empty
+// uninhibited returns the alerts that no other alert inhibits. A rule inhibits if source and target have the
+// same values of the labels in equal. A missing label counts as empty
 // (prometheus.io/docs/alerting/latest/configuration/#inhibit_rule).
 func uninhibited(t *testing.T, firing []labels) []labels {
 	t.Helper()
@@ -136,7 +136,7 @@ func uninhibited(t *testing.T, firing []labels) []labels {
 	return reported
 }
 
-// firing checks which alerts are told of those that fire.
+// firing checks which of the firing alerts are sent.
 func firing(t *testing.T, firing []labels, want ...labels) {
 	t.Helper()
 	keys := func(all []labels) (keys []string) {
@@ -147,6 +147,6 @@ func firing(t *testing.T, firing []labels, want ...labels) {
 		return keys
 	}
 	if got, want := keys(uninhibited(t, firing)), keys(want); !slices.Equal(got, want) {
-		t.Errorf("%d alerts are told, want %d: %.300q, want %.300q", len(got), len(want), got, want)
+		t.Errorf("%d alerts are sent, want %d: %.300q, want %.300q", len(got), len(want), got, want)
 	}
 }

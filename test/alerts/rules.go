@@ -1,5 +1,5 @@
-// Package alerts reads the rules of deploy/monitoring, for the tests that hold them: those
-// beside it give them to promtool, test/e2e/alerts gives them to a Prometheus.
+// Package alerts reads the rules of deploy/monitoring for the tests of the rules. The tests in this directory
+// run promtool with them, and test/e2e/alerts a Prometheus.
 package alerts
 
 import (
@@ -14,7 +14,7 @@ import (
 // Programs are the programs that have rules.
 var Programs = []string{"broker", "hub-source", "agent"}
 
-// Rules are those of one program, as Prometheus itself reads them.
+// Rules are the rules of one program, in the form that Prometheus reads.
 type Rules struct {
 	Groups []Group `json:"groups"`
 }
@@ -74,8 +74,7 @@ func (r Rules) Map(f func(Rule) Rule) Rules {
 	return n
 }
 
-// Faster returns rules that wait for the n-th part of the time ("for") before they fire.
-// Nothing else of them is changed.
+// Faster returns rules whose waiting time ("for") is divided by n. Nothing else changes.
 func (r Rules) Faster(n int) (Rules, error) {
 	var failed error
 	faster := r.Map(func(rule Rule) Rule {

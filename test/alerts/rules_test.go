@@ -58,8 +58,8 @@ func load(t *testing.T, program string) Rules {
 	return r
 }
 
-// TestRules_MetricsAreDocumented: a metric of a rule is in docs/metrics.md, with the labels that
-// the rule names, and its row there leads to exactly the alerts that use it.
+// TestRules_MetricsAreDocumented: docs/metrics.md has each metric of a rule, with the labels that the rule
+// uses. The row of the metric there links to exactly the alerts that use it.
 func TestRules_MetricsAreDocumented(t *testing.T) {
 	labels, reported := map[string]string{}, map[string][]string{}
 	for _, m := range row.FindAllStringSubmatch(read(t, "docs", "metrics.md"), -1) {
@@ -103,8 +103,8 @@ func TestRules_MetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestRules_HaveRunbooks: each alert says what it is, how severe, and where docs/alerts.md tells
-// what to do; that page has no section of another alert.
+// TestRules_HaveRunbooks: each alert has a description, a severity, and a link to its section of
+// docs/alerts.md. That page has no section without an alert.
 func TestRules_HaveRunbooks(t *testing.T) {
 	sections := map[string]bool{}
 	page := read(t, "docs", "alerts.md")
@@ -143,8 +143,8 @@ func TestRules_HaveRunbooks(t *testing.T) {
 	}
 }
 
-// TestRules_FireAndClear plays the series in testdata: promtool says whether each alert fires
-// where it has to, and nowhere else.
+// TestRules_FireAndClear plays the series in testdata. promtool checks that each alert fires when it must, and
+// at no other time.
 func TestRules_FireAndClear(t *testing.T) {
 	dir, err := thirdparty.FetchPackage(t.Context(), root, "prometheus", t.Output())
 	if err != nil {
@@ -215,8 +215,8 @@ func allTested(t *testing.T, rules Rules, text string) {
 	}
 }
 
-// TestMonitors_ReachTheirPods: what the PodMonitors select is in the manifests of deploy, and
-// the NetworkPolicies there let who scrapes in.
+// TestMonitors_ReachTheirPods: the manifests of deploy have the pods that the PodMonitors select, and the
+// NetworkPolicies there let the scraper in.
 func TestMonitors_ReachTheirPods(t *testing.T) {
 	type podMonitor struct {
 		Spec struct {

@@ -48,9 +48,9 @@ var apart = []struct{ from, to, why string }{
 	{"internal/broker", module + "/pkg/agent", "the broker knows no agent, only subscriptions"},
 	{"internal/broker", module + "/internal/hubsource", "the broker knows no hub, only sources"},
 	{"internal/broker", module + "/pkg/session", "a session is the other end of the broker"},
-	{"internal/broker/delivery", module + "/internal/broker/ingest", "streams bring what was committed, whoever committed it"},
+	{"internal/broker/delivery", module + "/internal/broker/ingest", "streams send committed changes, whatever client committed them"},
 	{"internal/broker/ingest", module + "/internal/broker/delivery", "a publish waits for no stream"},
-	{"internal/broker/ingest", module + "/internal/broker/syncstate", "what parties claim is told to it by its witnesses"},
+	{"internal/broker/ingest", module + "/internal/broker/syncstate", "commit hooks report the sync state of clients to it"},
 	{"internal/hubsource", module + "/pkg/agent", "hub and agent meet on the wire only"},
 	{"pkg", module + "/internal/broker", "what programs import does not bring a broker along"},
 }

@@ -10,52 +10,64 @@ import (
 	"testing"
 )
 
-// components lists how many lines of code each part may have that one has to be able to hold
-// in the head: without comments, empty lines, tests and generated files. Whoever needs
-// more says why in the commit that raises a limit; whoever needs less lowers it. What the
-// largest pieces are for stands beside each.
+// components limits the lines of code of each part, so that one person can understand it. Comments, empty
+// lines, tests and generated files do not count. A commit that raises a limit gives the reason; a commit that
+// needs less lowers the limit. The comments list the largest pieces, in lines of code.
 var components = []struct {
 	name  string
 	paths []string // of folders, or of files
 	limit int
 }{
-	// Statuses from a cursor on 240, deletions left to a person 170, comparison by digest 150,
-	// shares of clusters 155, Delivered 117; in the place of a broker that keeps nothing: answering
-	// lists and publishing again 300, parties that meet while something is on its way 25, what only an agent has 265, digests 90,
-	// which agents are there and what works say of that 130, a role that is missing 4, that files on disk
-	// have changed 1; Events about works, bounded and counted, warnings first, 195; works by condition, and how long statuses take, 33;
-	// which clusters have no agent, as the broker tells, and what works say of that 76; statuses that the hub never takes 65, saved elsewhere in it.
+	// Pieces:
+	//   - statuses from a cursor on 240, withheld deletions 170, comparison by digest 150, shares of clusters 155,
+	//     Delivered 117
+	//   - behind a stateless broker: answering lists and publishing again 300, clients that meet while something is
+	//     in flight 25
+	//   - also there: works that only an agent has 265, digests 90, connected agents and the reports about them 130
+	//   - a missing role 4, changed files on disk 1
+	//   - Events about works, bounded and counted, warnings first, 195
+	//   - works by condition, and how long statuses take, 33
+	//   - clusters without an agent, as the broker reports them, and the conditions of their works 76
+	//   - statuses that the hub never accepts 65, saved elsewhere in hub-source
 	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5975},
-	// Pebble 2,830, of which a check that names each wrong index entry takes 250, what a store
-	// without room does 230, the proof that it was closed whole 165, copies that cannot be taken
-	// half 130; stock agents 200,
-	// the inventory in pages 190, order of late events 150, works made anew 140; what one peer
-	// may use of the port 940, what it may send that is dear to read or keep 100, what a source
-	// and a cluster may have 420, when connections end 280, who is denied 200, certificates from before a time 45, the audit stream 310,
-	// that publishes do not feel these 30, that two fronts may share a port 110, MQTT 2,090, of which 300 judge packets before the codec does
-	// and 40 let idle connections be without an owner,
-	// over what each party is connected 20, who comes, goes and is refused in the log 33; what is known
-	// of each cluster's agents and the state of each cluster 290, what statuses say of works 60, how long
-	// versions take 66, telling sources of clusters without an agent 70; connections that rest on a
-	// token 270; readers, handshakes and refusals that rest 100.
+	// Pieces:
+	//   - Pebble 2,830: of these the check that names each wrong index entry 250, a store without disk space 230
+	//   - also of these: the proof of a complete shutdown 165, copies that are never incomplete 130
+	//   - OCM agents 200, the inventory in pages 190, order of late events 150, recreated works 140
+	//   - limits of one peer at the listener 940, input that is expensive to read or keep 100, quotas of a source
+	//     and a cluster 420
+	//   - ends of connections 280, the denylist 200, certificates from before a time 45, the audit stream 310
+	//   - publishes that these do not delay 30, two fronts on one port 110
+	//   - MQTT 2,090: of these judging packets before the codec 300, idle connections without an owner 40
+	//   - the transport of each client 20, log lines of clients that connect, disconnect and are rejected 33
+	//   - known agents and the state of each cluster 290, the reports of statuses about works 60, how long versions take 66
+	//   - reports of clusters without an agent to sources 70
+	//   - connections that depend on a token 270; readers, handshakes and rejections that pause 100
 	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16583},
-	// The mirror and who sees what of it 290, requests and their turn 350, the streams 580, the source's
-	// 220, acceptance 70, Leases in sum 55; tokens 750, of which asking the hub in time takes most, and shares of addresses 20; from when on certificates count 29.
+	// Pieces:
+	//   - the hub cache and its views 290, requests and their queue 350, the streams 580, the source's 220
+	//   - acceptance 70, Leases in sum 55
+	//   - tokens 750, most of it asking the hub in time; shares of addresses 20
+	//   - the time from which certificates are valid 29
 	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2356},
-	// What may be asked and what of it reaches the hub 1,300, of which fields of Events take 50, who asked for how much
-	// of what is undecided 145, how much is written for a cluster 80,
-	// rights of accounts of add-ons 180, who signs for clusters 51, Leases
-	// 210, what the mirror is told 530; what a fleet needs without OCM's controllers: decisions 900,
-	// signing 140, the shell 470; that an outage of the broker is not taken for silence of agents 95,
-	// which were saved elsewhere in it; marks of members and denials in metadata, for a hub that is restored
-	// without status, 62, that nothing is signed after a denial 35, and from when on certificates of a cluster count 267.
+	// Pieces:
+	//   - allowed requests and the parts of them that reach the hub 1,300: of these fields of Events 50
+	//   - also of these: undecided requests by requester 145, limits of the writes for a cluster 80
+	//   - rights of accounts of add-ons 180, the signer of clusters 51, Leases 210, updates of the hub cache 530
+	//   - a fleet without OCM's controllers: decisions 900, signing 140, the shell 470
+	//   - an outage of the broker does not count as silence of agents 95, saved elsewhere in it
+	//   - members and denials marked in metadata, for a hub restored without status, 62
+	//   - no signature after a denial 35, the time from which certificates of a cluster are valid 267
 	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4378},
-	// Decisions 1,030, of which reports take 135, trying the certificate again 25 and moving to a new one
-	// 29, the SHA-256 of a request's key, by which a person tells it from a stranger's, 12; Secret, of which that it is somebody else's takes 15, sessions and facts of the cluster 600; a certificate that the hub wants anew, or does not take, 28.
+	// Pieces:
+	//   - decisions 1,030: of these reports 135, trying the certificate again 25, moving to a new one 29
+	//   - also of these: the SHA-256 of a request's key, by which an operator identifies the request, 12
+	//   - Secret, sessions and facts of the cluster 600: of these a Secret of another owner 15
+	//   - a certificate that the hub wants renewed, or rejects, 28
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1708},
 	// The former directory 100, unnecessary writes after a restart 70, the crash model 80, one
 	// process per directory 45.
-	{"journal and keeper", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1052},
+	{"journal and persister", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1052},
 }
 
 // memoryEngine is the store of tests and of the simulator: it is in no program.

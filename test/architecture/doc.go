@@ -1,6 +1,5 @@
-// Package architecture holds the tests that keep the repository in the shape that
-// ARCHITECTURE.md describes: which package may import which, which packages are
-// pure, how long a file may be, that every package explains itself once, and
-// that no test sleeps or is skipped. The rules are the tables at the top of
-// each test file; every rule is also tried on a file that breaks it.
+// Package architecture holds the tests that keep the repository as ARCHITECTURE.md describes it. They check
+// which package may import which, and which packages are pure. They limit the length of files, require one
+// package comment per package, and forbid sleeping and skipped tests. The rules are the tables at the top of
+// each test file. Each rule is also tried on a file that breaks it.
 package architecture

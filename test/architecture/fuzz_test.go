@@ -196,7 +196,8 @@ var joining = []string{
 	"pkg/codec ParseRegistrationAnswer", "pkg/codec ParseRegistrationRequest",
 }
 
-// TestFuzzJoining_HasEachReader: `make fuzz-joining` feeds each of them, and FuzzRegister, which feeds the broker.
+// TestFuzzJoining_HasEachReader: `make fuzz-joining` runs the target of each reader, and FuzzRegister for the
+// broker.
 func TestFuzzJoining_HasEachReader(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
@@ -242,7 +243,7 @@ func checkDecoders(files []source, table map[string]string) []string {
 	targets := functions(files, isTarget)
 	for name := range functions(files, isDecoder) {
 		if table[name] == "" && !slices.Contains(notFuzzed, name) {
-			bad = append(bad, name+" reads what somebody else wrote: say in test/architecture which fuzz target feeds it")
+			bad = append(bad, name+" reads untrusted input: add to test/architecture which fuzz target feeds it")
 		}
 	}
 	for name, target := range table {

@@ -52,8 +52,8 @@ func isPlural(name []rune, i int) bool {
 	return name[i] == 's' && (i+1 == len(name) || unicode.IsUpper(name[i+1]))
 }
 
-// declaredNames returns all names that a file declares: package, imports with a name of their own,
-// functions, parameters, types, fields, methods of interfaces, constants, variables and labels.
+// declaredNames returns all names that a file declares: package, named imports, functions, parameters, types,
+// fields, methods of interfaces, constants, variables and labels.
 func declaredNames(file *ast.File) []*ast.Ident {
 	names := []*ast.Ident{file.Name}
 	add := func(list ...*ast.Ident) {

@@ -11,17 +11,17 @@ import (
 // computed.
 const keyReader = "internal/identity/keys.go"
 
-// readsKeys are the files that may read keys and certificates all the same: they verify nothing by them
-// that comes from somebody else.
+// readsKeys are the files that may read keys and certificates nevertheless: they do not verify anything of a
+// peer with them.
 var readsKeys = []string{
-	"internal/identity/watch.go",                   // when its own certificates end
+	"internal/identity/watch.go",                   // when its own certificates expire
 	"internal/hubsource/clustercontroller/sign.go", // again what ReadPair has judged
 	"internal/install/certmanager.go",              // the same
 	"internal/pki/authority.go",                    // its own, ECDSA alone
 	"pkg/agent/registration/credential.go",         // its own private key
 }
 
-// TestKeys_AreReadOnce: who reads a key of a peer elsewhere forgets to judge it.
+// TestKeys_AreReadOnce: code that reads a key of a peer elsewhere would skip the checks of keyReader.
 func TestKeys_AreReadOnce(t *testing.T) {
 	report(t, checkKeys(tree(t)))
 

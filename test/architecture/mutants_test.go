@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMutants_Apply: each planted bug of the simulator still fits the code that it is planted in.
+// TestMutants_Apply: each planted bug of the simulator still applies to the code.
 func TestMutants_Apply(t *testing.T) {
 	patches, err := filepath.Glob(filepath.Join(root, "test/sim/mutants/*.patch"))
 	if err != nil || len(patches) == 0 {

@@ -25,9 +25,9 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// attacks are what hostile parties do. Each runs until ctx ends.
+// attacks are the attacks of hostile clients. Each runs until ctx ends.
 var attacks = map[string]func(ctx context.Context, t target) error{
-	// 80 bodies of 16 MiB that never end, of calls that anybody may make.
+	// 80 endless bodies of 16 MiB, of calls that need no certificate.
 	"health": func(ctx context.Context, t target) error {
 		return bodies(ctx, t, false, "/grpc.health.v1.Health/Check")
 	},

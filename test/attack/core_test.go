@@ -13,8 +13,8 @@ import (
 // tick is the unit in which the kernel counts time of processors for programs.
 const tick = 10 * time.Millisecond
 
-// maxOthers is the share of core 0 that others on the machine may have had for a time that is too
-// long to count: with less left, fleet and broker wait for each other.
+// maxOthers is the share of core 0 that other programs may use while a long time still counts as a result. If
+// others use more, fleet and broker wait for each other.
 const maxOthers = 0.1
 
 // others returns the share of core 0 that neither broker nor fleet had while f ran, and that

@@ -23,7 +23,7 @@ import (
 const (
 	// publishEvery is the pace of the well-behaved source.
 	publishEvery = 5 * time.Millisecond
-	// connectEvery is how often a well-behaved agent connects anew.
+	// connectEvery is the interval at which a well-behaved agent reconnects.
 	connectEvery = 100 * time.Millisecond
 	// worksEach is the number of works of each cluster.
 	worksEach = 16
@@ -31,7 +31,7 @@ const (
 	givenUp = 5 * time.Second
 )
 
-// fleet is one source and its agents. It runs until it is told to stop.
+// fleet is one source and its agents. It runs until the test stops it.
 type fleet struct {
 	addr  string
 	files pki.Dir
@@ -39,9 +39,9 @@ type fleet struct {
 	mu    sync.Mutex
 	acked map[string]int // by work: the last version that was acknowledged
 	seen  map[string]int // by work: the last version that its agent got
-	// waits are, by work and version, who waits for a delivery.
+	// waits are the waiters for a delivery, by work and version.
 	waits map[string]map[int]chan struct{}
-	conn  transport.Conn // of the source; nil: to be made anew
+	conn  transport.Conn // of the source; nil: to be opened again
 }
 
 func runFleet(ctx context.Context) error {
@@ -168,7 +168,7 @@ func (f *fleet) publish(ctx context.Context) {
 			if err == nil {
 				err = ready()
 			}
-			_ = emit(outputLine{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // a test that does not hear it fails
+			_ = emit(outputLine{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // a test that misses it fails
 		})
 		return nil
 	})
@@ -230,8 +230,7 @@ func (f *fleet) deliver(ctx context.Context, c transport.Conn, i, version int) (
 	}
 }
 
-// reconnect connects an agent anew, again and again: whoever comes while
-// somebody attacks gets in too.
+// reconnect reconnects agents in turn: a new client gets in during an attack too.
 func (f *fleet) reconnect(ctx context.Context) {
 	n := 0
 	_ = every(ctx, connectEvery, func() error { // until ctx ends
@@ -255,15 +254,14 @@ func (f *fleet) reconnect(ctx context.Context) {
 		default:
 			took = givenUp
 		}
-		if ctx.Err() != nil { // it was told to stop
+		if ctx.Err() != nil { // the test stopped it
 			return nil
 		}
 		return emit(outputLine{At: began, What: "connect", Took: took, Of: cluster(n % clusters), Text: fmt.Sprint(err)})
 	})
 }
 
-// dropped subscribes every agent anew and names what was acknowledged and is not
-// there.
+// dropped subscribes every agent again and names the acknowledged works that do not arrive.
 func (f *fleet) dropped(ctx context.Context) string {
 	f.mu.Lock()
 	f.seen = map[string]int{}

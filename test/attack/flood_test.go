@@ -114,8 +114,8 @@ type reports struct {
 	conns map[string]transport.Conn // of the agents
 }
 
-// report reports works of all agents in turn. The source has works of the attacker's cluster
-// too, so that both share its mailbox.
+// report reports works of all agents in turn. The source also has works of the attacker's cluster, so that both
+// share its delivery queue.
 func (f *fleet) report(ctx context.Context) {
 	s := &reports{fleet: f, waits: map[string]chan struct{}{}, conns: map[string]transport.Conn{}}
 	var wg sync.WaitGroup
@@ -150,7 +150,7 @@ func (f *fleet) report(ctx context.Context) {
 				s.drop(name)
 			}
 			if ctx.Err() == nil {
-				_ = emit(outputLine{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // a test that does not hear it fails
+				_ = emit(outputLine{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // a test that misses it fails
 			}
 		})
 		return nil
@@ -233,7 +233,7 @@ func (s *reports) listen(ctx context.Context) error {
 	})
 }
 
-// arrives reports a work and waits until the source hears of it.
+// arrives reports a work and waits until the source receives it.
 func (s *reports) arrives(ctx context.Context, c transport.Conn, name, id, sequence string) (time.Duration, error) {
 	e, err := codec.Builder{
 		ID: sequence, Time: time.Now(), Source: name, Cluster: name,

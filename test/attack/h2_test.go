@@ -60,8 +60,8 @@ func (t target) tcp(ctx context.Context) (net.Conn, error) {
 	return c, err
 }
 
-// reuse lets an attacker have as many connections, one after the other, as it can
-// open: its ports are free again at once, and count for each target alone.
+// reuse lets an attacker open as many connections, one after the other, as it can. Its ports are free again at
+// once, and count separately for each target.
 func reuse(_, _ string, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
@@ -144,7 +144,7 @@ func (t target) openWith(ctx context.Context, config *tls.Config) (*wire, error)
 		conn: 65535, first: 65535, streams: map[uint32]int64{}, more: make(chan struct{}, 1),
 	}
 	if !t.real {
-		w.conn, w.first = 1<<40, 1<<40 // nobody tells
+		w.conn, w.first = 1<<40, 1<<40 // the sink sends no window
 	}
 	w.headers = hpack.NewEncoder(&w.block)
 	context.AfterFunc(ctx, func() { _ = c.Close() })
@@ -231,7 +231,7 @@ func (w *wire) call(method string) (uint32, error) {
 // message is the prefix of a message of n bytes.
 func message(n int) []byte { return binary.BigEndian.AppendUint32([]byte{0}, uint32(n)) }
 
-// errAnswered: the call is over, so there is nobody to send to.
+// errAnswered: the call is over, so there is no receiver.
 var errAnswered = os.ErrClosed
 
 // send sends a part of a call's body, of at most 16 KiB.

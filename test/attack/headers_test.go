@@ -24,8 +24,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// garbled are headers that the library of gRPC answers before anybody is asked, by their shape. It
-// answers each with a trailer or a reset.
+// garbled are invalid headers, by their shape. The gRPC library answers each with a trailer or a reset, without
+// a call of the broker's code.
 var garbled = map[string][][2]string{
 	"connection":   headers("connection", "keep-alive"),
 	"content type": {{":method", "POST"}, {":scheme", "https"}, {":path", publish}, {"content-type", "text/html"}},
@@ -48,21 +48,19 @@ func headers(more ...string) [][2]string {
 }
 
 const (
-	// manyGarbled is what an attacker sends on one connection, mostAnswered how many of them
-	// may be answered before it ends: who has no certificate may have a hundred calls refused, and ten in
-	// each second.
+	// manyGarbled is the number of headers that an attacker sends on one connection. mostAnswered of them may be
+	// answered before the connection ends. A client without a certificate may have a hundred rejected calls, and
+	// ten per second.
 	manyGarbled  = 30_000
 	mostAnswered = 200
-	// manyPings are more than who has no certificate may send at once.
+	// manyPings is more than the number of pings that a client without a certificate may send at once.
 	manyPings = 3000
 )
 
-// TestHeaders: headers that are refused without a question cost who sends them its connection, and
-// the fleet goes on.
+// TestHeaders: headers that the library rejects cost the sender its connection, and the fleet continues.
 func TestHeaders(t *testing.T) { attack(t, "headers") }
 
-// TestHeaders_AreCharged: of no shape more are answered than of calls that are refused, and each is
-// told of.
+// TestHeaders_AreCharged: for each shape, no more headers are answered than rejected calls, and each is logged.
 func TestHeaders_AreCharged(t *testing.T) {
 	s := alone(t, "")
 	for shape, fields := range garbled {
@@ -76,11 +74,11 @@ func TestHeaders_AreCharged(t *testing.T) {
 		}
 	}
 	if log := s.broker.LogTail(); !strings.Contains(log, "reason=headers") {
-		t.Errorf("nobody is told of them: %s", log)
+		t.Errorf("the log does not report them: %s", log)
 	}
 }
 
-// TestPings_AreCharged: the pings of a WebSocket are answered by a library too.
+// TestPings_AreCharged: a library answers the pings of a WebSocket too, and they are charged.
 func TestPings_AreCharged(t *testing.T) {
 	s := alone(t, "")
 	config := target{pki: s.pki}.config(false)

@@ -40,40 +40,39 @@ func window(t *testing.T) time.Duration {
 // on. That needs a quiet machine, and time.
 func measures() bool { return os.Getenv("HOSTILE") != "" }
 
-// TestHealthBodies: who has no certificate has no body read.
+// TestHealthBodies: the broker reads no body of a client without a certificate.
 func TestHealthBodies(t *testing.T) { attack(t, "health") }
 
-// TestPublishBodies: what one identity leaves unfinished is bounded.
+// TestPublishBodies: the unfinished bodies of one identity are bounded.
 func TestPublishBodies(t *testing.T) { attack(t, "publish") }
 
-// TestConnections: connections without a handshake do not use up the files of
-// the store, nor those of whoever comes next.
+// TestConnections: connections without a handshake use up neither the files of the store nor those of later
+// clients.
 func TestConnections(t *testing.T) { attack(t, "tcp") }
 
-// TestIdleConnections: neither do those with one.
+// TestIdleConnections: the same for idle connections after a handshake.
 func TestIdleConnections(t *testing.T) { attack(t, "idle") }
 
-// TestHandshakes: handshakes that lead to nothing are few.
+// TestHandshakes: the broker limits the rate of handshakes that lead to no call.
 func TestHandshakes(t *testing.T) { attack(t, "handshakes") }
 
-// TestReflection: asking what is served is no way to keep a broker busy.
+// TestReflection: requests of gRPC server reflection do not overload the broker.
 func TestReflection(t *testing.T) { attack(t, "reflection") }
 
-// TestAttack_StreamResets: neither are calls that are reset at once.
+// TestAttack_StreamResets: calls that are reset at once do not overload the broker.
 func TestAttack_StreamResets(t *testing.T) { attack(t, "resets") }
 
-// TestAttack_ByteWiseBodies: nor are bodies that come byte by byte, and cost much more than
-// their bytes.
+// TestAttack_ByteWiseBodies: bodies that arrive byte by byte cost much more than their bytes, and do not
+// overload the broker.
 func TestAttack_ByteWiseBodies(t *testing.T) { attack(t, "crumbs") }
 
-// TestAttack_ExpiredCertificate: no connection lives on when its certificate has ended.
+// TestAttack_ExpiredCertificate: each connection is closed when its certificate expires.
 func TestAttack_ExpiredCertificate(t *testing.T) { attack(t, "outlive") }
 
-// A time that is too long has to be found so in as many attempts as count, each of which
-// takes twice as long as the one before: the p99 of a few seconds is sometimes that of
-// others on the machine. One in which they had much of core 0 does not count, as
-// long as there are not too many measurements. Where none counts, the last one is judged by
-// times that are wide: an attack that holds a broker up takes seconds.
+// A time counts as too long only if it is too long in several attempts. Each attempt takes twice as long as the
+// one before, because the p99 of a few seconds may come from other programs. An attempt in which others used
+// much of core 0 does not count, up to a number of measurements. If none counts, the last one is judged by wide
+// limits: a blocked broker takes seconds.
 const (
 	attempts     = 3
 	measurements = 10

@@ -37,8 +37,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// TestJoiners: who has a bootstrap token, or the certificate of one cluster, gets nothing by it that
-// is another's, and does not keep the fleet waiting by asking for certificates.
+// TestJoiners: a client with a bootstrap token, or with the certificate of one cluster, gets nothing of other
+// clusters. Its requests for certificates do not delay the fleet.
 func TestJoiners(t *testing.T) { attack(t, "joiners") }
 
 // joinConfig is what a broker needs through which clusters join.
@@ -57,8 +57,8 @@ const (
 	// maxUndecided is how many undecided requests for certificates a cluster may have on the hub,
 	// as docs/operations.md says.
 	maxUndecided = 20
-	// maxOnTheHub are the bytes that the hub may have in the end, its clusters and the attacker's objects, and
-	// maxEvents the Events of one cluster at once, with those that come in half a minute.
+	// maxOnTheHub is the limit for the final size of the hub in bytes, with its clusters and the attacker's
+	// objects. maxEvents is the limit for the Events of one cluster at once, with those of half a minute.
 	maxOnTheHub = 512 << 10
 	maxEvents   = 66
 	// fills is how many objects of a mebibyte are offered: what the port reads of one identity at once.
@@ -195,8 +195,7 @@ func (s *stage) joinersWait(r raid) {
 	}
 }
 
-// request has a member renew its Lease, and somebody ask that a cluster joins, and says how long each
-// takes.
+// request lets a member renew its Lease, and a new cluster request to join. It reports how long each takes.
 func (f *fleet) request(ctx context.Context) error {
 	token, err := os.ReadFile(tokenFile(f.files))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -233,7 +232,7 @@ func answered(ctx context.Context, c transport.Conn, what string, d codec.DataTy
 	_, err = c.Publish(ctx, e, "")
 	took := time.Since(began)
 	switch {
-	case ctx.Err() != nil: // it was told to stop
+	case ctx.Err() != nil: // the test stopped it
 		return nil //nolint:nilerr // and did
 	case err != nil && !strings.Contains(err.Error(), "AlreadyExists"):
 		took = givenUp
@@ -336,7 +335,7 @@ func requestOf(subject pkix.Name, ca bool) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), err
 }
 
-// csr is a CertificateSigningRequest that also says that somebody else asked for it.
+// csr is a CertificateSigningRequest that names another user as its requester.
 func csr(cluster, name string, request []byte) object {
 	return object{
 		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": object{
@@ -360,7 +359,7 @@ func managedCluster(name string) object {
 	}, "spec": object{"hubAcceptsClient": true}}
 }
 
-// forgery is something that somebody may not do, and the reason for which it is refused.
+// forgery is a forbidden request, and the reason for its rejection.
 type forgery struct {
 	what, reason, cluster string
 	dataType              codec.DataType
@@ -399,8 +398,8 @@ func (t target) refused(ctx context.Context, token string) error {
 	return errors.Join(append(wrong, raised(ctx, joiner), t.fill(ctx, joiner, member))...)
 }
 
-// fill offers the hub what would fill it: large ManagedClusters by the bootstrap token, and by the certificate of a
-// cluster large Events, many small ones, and renewals that are approved at once.
+// fill tries to fill the hub. With the bootstrap token it sends large ManagedClusters. With the certificate of
+// a cluster it sends large Events, many small ones, and renewals that are approved at once.
 func (t target) fill(ctx context.Context, joiner, member transport.Conn) error {
 	large := strings.Repeat("x", 1<<20)
 	request, err := requestOf(pkix.Name{CommonName: agentOf(evil), Organization: groupsOf(evil)}, false)
@@ -466,7 +465,7 @@ func (t target) joiner(ctx context.Context, token string) (transport.Conn, error
 	return d.Dial(ctx)
 }
 
-// forgeries are what may not be, by who tries it.
+// forgeries are the forbidden requests, by the role that tries them.
 func forgeries() (map[identity.Role][]forgery, error) {
 	const own, other = "rogue", "c0"
 	groups, err := requestOf(pkix.Name{CommonName: agentOf(own), Organization: append(groupsOf(own), "system:masters")}, false)
@@ -500,8 +499,8 @@ func forgeries() (map[identity.Role][]forgery, error) {
 	}, nil
 }
 
-// raised creates a ManagedCluster that accepts itself, and a request that says that another asked
-// for it, and looks at what the hub made of them.
+// raised creates a ManagedCluster that accepts itself, and a request that names another requester. It checks
+// the resulting objects on the hub.
 func raised(ctx context.Context, c transport.Conn) error {
 	const own = "rogue"
 	request, err := requestOf(pkix.Name{CommonName: agentOf(own), Organization: groupsOf(own)}, false)

@@ -27,8 +27,8 @@ import (
 // dearRequests are as many as hold all that read requests at the hub.
 const dearRequests = 8
 
-// TestDearRequests: who has a bootstrap token asks for certificates with RSA keys of 131,072 bits. They
-// are refused, and another cluster asks to join meanwhile.
+// TestDearRequests: a client with a bootstrap token requests certificates with RSA keys of 131,072 bits. They
+// are rejected, and meanwhile another cluster can request to join.
 func TestDearRequests(t *testing.T) {
 	s := alone(t, joinConfig)
 	s.hub = s.play("1", "hub", s.addr)
@@ -67,7 +67,7 @@ func TestDearRequests(t *testing.T) {
 	}
 	ready, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
-	_ = every(ready, 20*time.Millisecond, func() error { // the broker has to hear by what tokens are verified
+	_ = every(ready, 20*time.Millisecond, func() error { // the broker must first learn from the hub how tokens are verified
 		if err = query(ready, honest, 0, request); err == nil {
 			return errDone
 		}
@@ -96,8 +96,8 @@ func TestDearRequests(t *testing.T) {
 	wg.Wait()
 }
 
-// TestDearChains: who has no certificate of ours shows a hundred that may each have signed the first, with
-// keys that cost as much as TLS takes. The broker does not try them.
+// TestDearChains: a client without a valid certificate presents a hundred issuers that may each have signed it.
+// Their keys cost as much as TLS allows. The broker does not try them.
 func TestDearChains(t *testing.T) {
 	s := alone(t, "")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -45,8 +45,8 @@ func (s *stage) survive(name string) {
 	}
 }
 
-// wanted are the successes that are waited for: a delivery to each cluster and a status of each, a connection, and,
-// where there is a hub, its answers. Beside the flood of works there are no statuses: before the
+// wanted are the successes that the test waits for: a delivery to each cluster and a status of each, a
+// connection, and, if there is a hub, its answers. With the flood of works there are no statuses. Before the
 // fleet reports, it publishes works of the flooded cluster, which wait with the flood.
 func (s *stage) wanted(name string) []string {
 	want := []string{"connect"}
@@ -112,8 +112,8 @@ func tooMany(reported []outputLine, what string, from, to time.Time) string {
 	return fmt.Sprintf("%s: %d of %d were given up, the last: %s", what, n, all, why)
 }
 
-// TestSurvive_NamesTheStarving: one cluster that gets nothing is enough, and so is a success before the
-// attack, or too late.
+// TestSurvive_NamesTheStarving: the check names a single cluster without successes. A success before the
+// attack, or too late, does not count.
 func TestSurvive_NamesTheStarving(t *testing.T) {
 	t.Parallel()
 	began := time.Now()

@@ -1,10 +1,9 @@
 //go:build linux
 
-// Package attack attacks a real broker while a well-behaved fleet uses it, and
-// measures what the fleet notices. Broker and fleet share core 0, the attacker
-// is a process of its own on core 1; the reference is the same attacker against
-// a sink on core 0 that accepts and discards. README.md beside this file says
-// what is measured and how to run one attack.
+// Package attack attacks a real broker while a well-behaved fleet uses it, and measures the effect on the
+// fleet. Broker and fleet share core 0; the attacker is a process of its own on core 1. The reference is the
+// same attack against a sink on core 0 that accepts and discards. README.md in this directory lists the
+// measurements, and how to run one attack.
 package attack
 
 import (

@@ -16,24 +16,24 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestMQTT_Lengths: packets of 15 MiB that are announced and never end cost no more than what came.
+// TestMQTT_Lengths: packets that announce 15 MiB and never end cost no more than the received bytes.
 func TestMQTT_Lengths(t *testing.T) { attack(t, "mqttlengths") }
 
-// TestMQTT_Properties: packets full of the longest properties are read at the price of their bytes.
+// TestMQTT_Properties: packets full of the longest properties cost no more to read than their bytes.
 func TestMQTT_Properties(t *testing.T) { attack(t, "mqttproperties") }
 
-// TestMQTT_Storm: who subscribes without end, to what it may and what it may not have, publishes
-// on topics of others and acknowledges what was never sent, holds up nobody.
+// TestMQTT_Storm: a client subscribes without end, to allowed and forbidden topics. It publishes on topics of
+// others, and acknowledges messages that were never sent. It blocks no other client.
 func TestMQTT_Storm(t *testing.T) { attack(t, "mqttstorm") }
 
-// TestMQTT_SlowReading: who asks for answers and reads none of them has them kept nowhere.
+// TestMQTT_SlowReading: the broker keeps no answers for a client that requests them and reads none.
 func TestMQTT_SlowReading(t *testing.T) { attack(t, "mqttslow") }
 
-// TestMQTT_HalfPackets: connections that end within a packet, or stay there, are few and short.
+// TestMQTT_HalfPackets: connections that stop within a packet are few, and end soon.
 func TestMQTT_HalfPackets(t *testing.T) { attack(t, "mqtthalves") }
 
-// TestMQTT_PacketIDs: who uses packet identifiers that are in use, are none, or are more than it
-// may have under way, loses its connection and costs no more.
+// TestMQTT_PacketIDs: a client uses packet identifiers that are in use, invalid, or more than its limit. It
+// loses its connection and costs no more.
 func TestMQTT_PacketIDs(t *testing.T) { attack(t, "mqttids") }
 
 // mqtt opens a connection and says CONNECT. What comes back is discarded.
@@ -50,7 +50,7 @@ func (t target) mqtt(ctx context.Context, id string) (net.Conn, error) {
 	return c, nil
 }
 
-// unread is mqtt, and nobody reads what comes back.
+// unread is mqtt without a reader for the answers.
 func (t target) unread(ctx context.Context, id string) (net.Conn, error) {
 	config := t.configOf(pki.Agent, evil)
 	config.NextProtos = []string{"mqtt"}

@@ -17,13 +17,13 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// TestLists: a list of nothing is refused before it takes more than its bytes.
+// TestLists: a list of empty entries is rejected before it takes more memory than its bytes.
 func TestLists(t *testing.T) { attack(t, "lists") }
 
-// TestStatuses: of a work that does not exist no status is read.
+// TestStatuses: the broker does not parse a status of a work that does not exist.
 func TestStatuses(t *testing.T) { attack(t, "statuses") }
 
-// TestIDs: what an agent names fills neither the log nor memory.
+// TestIDs: the ids that an agent lists fill neither the log nor memory.
 func TestIDs(t *testing.T) { attack(t, "ids") }
 
 const (
@@ -160,8 +160,8 @@ func statuses(ctx context.Context, t target) error {
 	})
 }
 
-// ids lists works that no record explains: nine with ids of 1.6 MB, and, as fast as the
-// broker answers, ten others with ids that it takes. Both are worth a line in its log.
+// ids lists orphan works: nine with ids of 1.6 MB, and ten others with valid ids, as fast as the broker
+// answers. Both lead to a line in its log.
 func ids(ctx context.Context, t target) error {
 	zeros := strings.Repeat("0", 1_600_000)
 	list := func(n, size int, salt int64) ([]byte, error) {

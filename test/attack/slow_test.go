@@ -28,10 +28,9 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestSpecFlood: what is published of one cluster without end, with the certificate of the source
-// that all clusters have, waits for itself, and what is published of others does not wait for
-// it. The disk is slow, so that it is the queue for it where both meet. Times say nothing in
-// themselves then: they are compared with what the flood itself waits, which needs no quiet
+// TestSpecFlood: a flood of publishes for one cluster delays only itself. Publishes for other clusters, with
+// the same certificate of the source, do not wait for it. The disk is slow, so that both share its queue.
+// Absolute times mean nothing then. They are compared with the waiting time of the flood, which needs no quiet
 // machine.
 func TestSpecFlood(t *testing.T) {
 	s := prepareStage(t)

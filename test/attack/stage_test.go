@@ -143,7 +143,7 @@ func (s *stage) certify() {
 	}
 }
 
-// freeAddr is an address that nobody listens on.
+// freeAddr returns an address without a listener.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -231,7 +231,7 @@ type actor struct {
 
 // outputLine is one thing that an actor says.
 type outputLine struct {
-	At   time.Time     // when what it tells of began
+	At   time.Time     // start of the reported action
 	What string        // delivery, status, connect, lease, join, ready, stopped, verified, load
 	Took time.Duration // delivery, status, connect, lease, join
 	Of   string        // the cluster of a delivery, status, connect
@@ -272,7 +272,7 @@ func (a *actor) order(what string) {
 	}
 }
 
-// ordered calls what it is told to do, an actor, until ctx ends.
+// ordered calls do, an actor, with each order of the test, until ctx ends.
 func ordered(ctx context.Context, do func(what string) error) error {
 	last := ""
 	return every(ctx, 20*time.Millisecond, func() error {

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// viewer is who lists without end.
+	// viewer is the name of the client that lists without end.
 	viewer = "nosy"
 	// manyWorks are what there is to list, on clusters of their own.
 	manyWorks = 20_000
@@ -33,8 +33,7 @@ const (
 	viewers = 16
 )
 
-// TestViewers: viewers that list everything, again and again, take turns behind
-// publishes.
+// TestViewers: viewers that list everything repeatedly are served after publishes.
 func TestViewers(t *testing.T) { attack(t, "viewers") }
 
 // prepared is what an attack needs before it begins.
@@ -82,8 +81,8 @@ func publishOne(ctx context.Context, c transport.Conn, i int) error {
 	return err
 }
 
-// view has many viewers ask for all works, and for the next page where there
-// is one, without a pause but where there are too many lists already.
+// view lets many viewers request all works, and the next page if there is one, without a pause. They pause only
+// when there are too many lists already.
 func view(ctx context.Context, t target) error {
 	pair, err := tls.LoadX509KeyPair(t.pki.Cert(pki.Viewer, viewer), t.pki.Key(pki.Viewer, viewer))
 	if err != nil {
@@ -92,7 +91,7 @@ func view(ctx context.Context, t target) error {
 	config := t.config(false)
 	config.Certificates = []tls.Certificate{pair}
 	return sideBySide(ctx, viewers, again, func(ctx context.Context) error {
-		if !t.real { // who listens to nothing is told nothing
+		if !t.real { // the sink answers nothing
 			c, err := t.secure(ctx, config)
 			if err == nil {
 				hold(ctx, c)

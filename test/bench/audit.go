@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// agentUser is who the agent is on its cluster, as deploy/ has it.
+// agentUser is the user of the agent on its cluster, as in deploy/.
 const agentUser = "system:serviceaccount:hawser:hawser-agent"
 
 // auditPolicy logs each request of the agent once, when it is answered, and

@@ -35,7 +35,7 @@ func integer(n int32) *value {
 	return &value{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeInteger{CeInteger: n}}
 }
 
-// spec is one version of a work, as a stock source sends it.
+// spec is one version of a work, as an OCM source sends it.
 func spec(cluster, name string, version int32) *cloudeventsv1.PublishRequest {
 	id := cluster + "-" + name
 	return &cloudeventsv1.PublishRequest{Event: &cloudeventsv1.CloudEvent{

@@ -1,7 +1,6 @@
-// Command bench measures Hawser on this machine, beside what the machine itself
-// can do: one fdatasync, and a bare gRPC echo with the same TLS. Everything is
-// measured five times in one run, limits and product side by side; the table
-// shows median [least–most]. README.md says what is measured.
+// Command bench measures Hawser on this machine, beside the limits of the machine: one fdatasync, and a bare
+// gRPC echo with the same TLS. Each value is measured five times in one run, limits and product side by side.
+// The table shows median [least–most]. README.md describes the measurements.
 //
 //	make bench            the table
 //	make bench CHECK=1    and a failure where a target is missed

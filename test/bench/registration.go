@@ -41,8 +41,8 @@ const (
 	maxHubRequests = 40
 )
 
-// joining is a hub that clusters join: the programs broker and hub-source, and in this process a
-// kube-apiserver as small as can be, and the part of our agents that registers clusters.
+// joining is a hub that clusters join. Broker and hub-source are programs. This process has a minimal
+// kube-apiserver, and the part of the agents that registers clusters.
 type joining struct {
 	dir    string
 	pki    pki.Dir
@@ -207,7 +207,7 @@ func (j *joining) start(ctx context.Context, root string) (stop func(), err erro
 	return func() {
 		j.source.Kill()
 		j.broker.Kill()
-		_ = server.Close() // nobody is there any more
+		_ = server.Close() // all clients have ended
 	}, nil
 }
 

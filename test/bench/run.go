@@ -234,8 +234,7 @@ func (b *bench) limits(ctx context.Context) error {
 	return err
 }
 
-// freshSpec is a new version of one of many works of a cluster nobody
-// subscribed to.
+// freshSpec is a new version of one of many works of a cluster without subscribers.
 func (b *bench) freshSpec(worker, i int) *cloudeventsv1.PublishRequest {
 	return spec("bench-unsubscribed", fmt.Sprintf("w%d-%d", worker, i%64), b.version.Add(1))
 }

@@ -112,7 +112,7 @@ func closeSessions(sessions []*session) {
 	}
 }
 
-// drain forgets deliveries that nobody waited for.
+// drain drops deliveries without a waiter.
 func (s *session) drain() {
 	select {
 	case <-s.arrived:

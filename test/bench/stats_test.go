@@ -22,7 +22,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestCheck_HubAtRest: what clusters that joined cost the hub has a target, where it was measured.
+// TestCheck_HubAtRest: the idle cost of joined clusters on the hub has a target, if it was measured.
 func TestCheck_HubAtRest(t *testing.T) {
 	for _, c := range []struct {
 		perSecond float64

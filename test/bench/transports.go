@@ -30,7 +30,7 @@ import (
 type road struct {
 	name string
 	dial func(role pki.Role, name string) (transport.Dialer, error)
-	// restart makes what is between the parties a fresh process, and pid is that.
+	// restart restarts the broker of the road; pid returns its process id.
 	restart func(ctx context.Context) error
 	pid     func() int
 
@@ -278,8 +278,8 @@ func openAgents(ctx context.Context, r *road, n int) ([]*benchAgent, error) {
 	return agents, errors.Join(errs...)
 }
 
-// openAgent subscribes as a stock agent does that holds nothing, and returns when
-// it would see the next event.
+// openAgent subscribes as an OCM agent without works does. It returns when the agent would receive the next
+// event.
 func openAgent(ctx context.Context, r *road, cluster string) (*benchAgent, error) {
 	conn, err := r.connect(ctx, pki.Agent, cluster)
 	if err != nil {
@@ -355,8 +355,7 @@ func (a *benchAgent) deliver(ctx context.Context, conn transport.Conn, version i
 	}
 }
 
-// mosquittoProcess is a Mosquitto beside the fleet, for everybody with a
-// certificate.
+// mosquittoProcess is a Mosquitto beside the fleet, for all clients with a certificate.
 type mosquittoProcess struct {
 	config  thirdparty.Config
 	process *childproc.Process

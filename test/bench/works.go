@@ -47,8 +47,8 @@ const (
 	lookAgain = 75 * time.Minute
 )
 
-// fixtures are on the cluster before the works: a kind whose status nobody
-// writes but the bench, the agent's right to it, and the namespaces.
+// fixtures are on the cluster before the works: a kind whose status only the bench writes, the agent's right to
+// it, and the namespaces.
 func fixtures() string {
 	var b strings.Builder
 	b.WriteString(`apiVersion: apiextensions.k8s.io/v1
@@ -261,8 +261,7 @@ func (w *worksBench) allApplied(ctx context.Context, since string) error {
 	return fmt.Errorf("%d of %d works are applied: %w", len(done), workCount, errors.Join(ctx.Err(), errors.New("the watch ended")))
 }
 
-// restart starts the agent anew when everything is applied, and takes the time
-// until it has looked at everything.
+// restart restarts the agent when everything is applied, and measures the time until it has read everything.
 func (w *worksBench) restart(ctx context.Context) error {
 	if err := w.rest(ctx, quiet); err != nil {
 		return err

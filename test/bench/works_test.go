@@ -15,7 +15,7 @@ func TestCountRequests(t *testing.T) {
 {"verb":"patch","requestURI":"/apis/x","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"appliedmanifestworks","subresource":"status"}}
 {"verb":"watch","requestURI":"/api/v1/configmaps?watch=true","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"configmaps"}}
 {"verb":"get","requestURI":"/apis/apps/v1?x=y","user":{"username":"system:serviceaccount:hawser:hawser-agent"}}
-{"verb":"get","requestURI":"/apis/apps/v1","user":{"username":"somebody else"}}
+{"verb":"get","requestURI":"/apis/apps/v1","user":{"username":"another-user"}}
 `
 	got, err := countRequests([]byte(log))
 	if err != nil {
@@ -50,7 +50,7 @@ m 7
 	}
 }
 
-// What is computed in place of counted: four thousand reads a minute.
+// TestPolledReads: the computed, not counted, value: four thousand reads a minute.
 func TestPolledReads(t *testing.T) {
 	if n := polledReads(); n < 4100 || n > 4200 {
 		t.Errorf("%v reads a minute", n)

@@ -1,5 +1,5 @@
-// Package charts compares the Helm charts of deploy/ with its kustomize bases, from
-// which they are rendered: with no settings, and with the same settings in both.
+// Package charts compares the Helm charts of deploy/ with the kustomize bases from which they are rendered:
+// without settings, and with the same settings in both.
 package charts
 
 import (
@@ -114,7 +114,7 @@ func TestCharts_RenderWhatIsInDeploy(t *testing.T) {
 	}
 }
 
-// Where clusters join, a chart renders the overlay that is for it.
+// TestCharts_RenderRegistration: with registration, a chart renders the overlay for registration.
 func TestCharts_RenderRegistration(t *testing.T) {
 	for _, program := range []string{"broker", "hub-source"} {
 		want := kustomize(t, filepath.Join(root, "deploy", program+"-registration"))
@@ -124,7 +124,8 @@ func TestCharts_RenderRegistration(t *testing.T) {
 	}
 }
 
-// Where Open Cluster Management looks after the members, nothing else of the overlay is missing.
+// TestCharts_RenderRegistrationWithoutMembership: if Open Cluster Management handles the members, the rest of
+// the overlay is complete.
 func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
 	want := output(t, kustomize(t, filepath.Join(root, "deploy", "hub-source-registration")))
 	for name := range want {
@@ -139,8 +140,8 @@ func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
 	}
 }
 
-// With settings a configuration is written anew: it has to say the same, and the
-// hash in its name differs.
+// TestCharts_RenderWhatOverlaysDo: settings change the configuration. Chart and overlay must render the same
+// one, and the hash in its name differs.
 func TestCharts_RenderWhatOverlaysDo(t *testing.T) {
 	for _, program := range programs {
 		for _, c := range []struct{ name, namespace string }{{"settings", "hawser"}, {"elsewhere", "elsewhere"}} {
@@ -185,7 +186,7 @@ func output(t *testing.T, all map[string]object) map[string]object {
 	return out
 }
 
-// What is left out leaves nothing of it behind.
+// TestCharts_LeaveOut: a disabled part leaves no object behind.
 func TestCharts_LeaveOut(t *testing.T) {
 	for _, c := range []struct{ program, set, absent, text string }{
 		{"broker", "networkPolicy.enabled=false", "NetworkPolicy hawser-broker", ""},
@@ -219,7 +220,7 @@ func TestCharts_LeaveOut(t *testing.T) {
 	}
 }
 
-// A chart brings the definition that its program needs.
+// TestCharts_InstallDefinitions: a chart installs the definition that its program needs.
 func TestCharts_InstallDefinitions(t *testing.T) {
 	for program, file := range map[string]string{"hub-source": "manifestworks", "agent": "appliedmanifestworks"} {
 		data, err := os.ReadFile(filepath.Join(root, "deploy", "crds", file+".yaml"))
@@ -245,7 +246,7 @@ func TestCharts_Lint(t *testing.T) {
 	}
 }
 
-// A misspelt value is refused, by its name.
+// TestCharts_RefuseWhatTheyDoNotKnow: a misspelt value is rejected by its name.
 func TestCharts_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	for _, program := range programs {
 		for _, set := range []string{"replica=2", "image.name=x", "resources.limit.memory=1Gi", "networkPolicy.enabled=maybe", "image.pullPolicy=always"} {
@@ -259,7 +260,8 @@ func TestCharts_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	}
 }
 
-// A setting of a program that it does not have is refused, at every level, and so is what is no base64.
+// TestCharts_RefuseWhatProgramsDoNotKnow: a setting that the program does not have is rejected at every level.
+// Invalid base64 is rejected too.
 func TestCharts_RefuseWhatProgramsDoNotKnow(t *testing.T) {
 	for program, sets := range map[string][]string{
 		"broker":     {"config.lisen=:1", "config.log.levle=debug", "config.identities[0].rolle=source", "imagePullSecrets[0].nam=x", "extraEnv[0].valu=x", "tolerations[0].efect=x"},
@@ -279,7 +281,8 @@ var (
 	fileKey = regexp.MustCompile("(?m)^\\| `([a-zA-Z][^`]*)` \\|")
 )
 
-// The schema of a configuration has the settings that the page lists which the program writes.
+// TestCharts_SchemaHasTheSettings: the schema of a configuration has the settings of the page that the program
+// writes.
 func TestCharts_SchemaHasTheSettings(t *testing.T) {
 	for _, program := range []string{"broker", "hub-source"} {
 		page, err := os.ReadFile(filepath.Join(root, "docs", "reference", "hawser-"+program+".md"))
@@ -328,7 +331,7 @@ func settings(schema object, at string, into map[string]bool) {
 	}
 }
 
-// The schema has what values.yaml has, no more and no less, and is closed.
+// TestCharts_SchemaIsWhatValuesAre: the schema has exactly the values of values.yaml, and is closed.
 func TestCharts_SchemaIsWhatValuesAre(t *testing.T) {
 	for _, program := range programs {
 		var values object
@@ -389,7 +392,8 @@ func TestCharts_RenderMonitoringAndBackups(t *testing.T) {
 	}
 }
 
-// The settings of backups, of monitoring and of the proxy get to where they count, elsewhere too.
+// TestCharts_SettingsOfMonitoringBackupsAndProxy: the settings of backups, monitoring and the proxy reach the
+// objects that use them, in other namespaces too.
 func TestCharts_SettingsOfMonitoringBackupsAndProxy(t *testing.T) {
 	for _, c := range []struct {
 		program, set string
@@ -418,8 +422,8 @@ func TestCharts_SettingsOfMonitoringBackupsAndProxy(t *testing.T) {
 	}
 }
 
-// TestCharts_CommandsOfTheNotes installs the charts on a real control plane, and types what
-// their notes print. The simulated nodes have no containers, so nothing runs in them.
+// TestCharts_CommandsOfTheNotes installs the charts on a real control plane, and runs the commands of their
+// notes. The simulated nodes have no containers, so nothing runs in them.
 func TestCharts_CommandsOfTheNotes(t *testing.T) {
 	dir, err := controlplane.Build(t.Context(), root, os.Stderr)
 	if err != nil {

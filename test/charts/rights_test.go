@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// TestRights_AreTheSame: what broker, hub-source and agent may do, and the policy that confines hub-source, is the
-// same whichever of `hawser install`, kustomize and the charts put them there.
+// TestRights_AreTheSame: `hawser install`, kustomize and the charts give broker, hub-source and agent the same
+// rights. The policy that confines hub-source is the same too.
 func TestRights_AreTheSame(t *testing.T) {
 	const registration = "registration.enabled=true,registration.policy=true"
 	for _, c := range []struct {
@@ -98,8 +98,8 @@ func sorted(all []string) []string {
 	return slices.Compact(all)
 }
 
-// rightsIn are the single rights that objects give, each with its role, who has which role, and what
-// an admission policy says.
+// rightsIn returns the single rights that objects give, each with its role, the subjects of each role, and the
+// rules of an admission policy.
 func rightsIn(t *testing.T, all map[string]object) (found []string) {
 	t.Helper()
 	for _, o := range all {

@@ -14,11 +14,14 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Converged returns nil when everything has arrived: the hub has exactly the works
-// that were written and not deleted; each cluster holds exactly their objects,
-// with equal counters, and an AppliedManifestWork for each; each work and its
-// manifest are Applied and Available in the work's generation, and hub-source has
-// nothing to add. Otherwise the error names some of the differences.
+// Converged returns nil when everything has arrived:
+//
+//   - the hub has exactly the works that were written and not deleted;
+//   - each cluster holds exactly their objects, with equal counters, and an AppliedManifestWork for each;
+//   - each work and its manifest are Applied and Available in the work's generation;
+//   - hub-source has nothing to add.
+//
+// Otherwise the error names some of the differences.
 func (w *Works) Converged(ctx context.Context) error {
 	var wrong []error
 	for _, cluster := range slices.Sorted(maps.Keys(w.Clusters)) {

@@ -16,8 +16,8 @@ type Key struct{ Cluster, Name string }
 
 func (k Key) String() string { return k.Cluster + "/" + k.Name }
 
-// History is what the hub was told and what the clusters showed. Its methods may
-// be called concurrently; they never block.
+// History holds the requests to the hub and the observed objects of the clusters. Its methods may be called
+// concurrently; they never block.
 type History struct {
 	now func() time.Time
 
@@ -29,11 +29,11 @@ type History struct {
 	events     int
 }
 
-// Complaint is a broken promise, or something to know.
+// Complaint is a broken promise, or a notice.
 type Complaint struct {
 	Key  Key
 	What string
-	// History is the latest of what was asked for and seen, oldest first.
+	// History is the latest requests and observations, oldest first.
 	History []string
 }
 
@@ -41,7 +41,7 @@ func (c Complaint) String() string {
 	return fmt.Sprintf("%s: %s\n\t%s", c.Key, c.What, strings.Join(c.History, "\n\t"))
 }
 
-// entry is one work, over all its lives: its counter never begins again.
+// entry is one work name, also when the work is created again: its counter never restarts.
 type entry struct {
 	// What the hub was asked: written is the highest counter that was sent to
 	// it, answered or not, accepted the highest it answered. An object may go
@@ -50,9 +50,8 @@ type entry struct {
 	written, accepted, ended int64
 	deleted                  bool
 
-	// What the cluster has: life is the highest counter of the object that is
-	// there now, seen that of all there were, gone that of
-	// the last one that rightly went.
+	// The objects on the cluster. incarnation is the highest counter of the present object. seen is the highest of
+	// all objects, and gone the highest of the last object that was deleted legitimately.
 	present                 bool
 	uid                     types.UID
 	incarnation, seen, gone int64
@@ -63,7 +62,7 @@ type entry struct {
 // historyLength bounds an entry's memory in a test that runs for hours.
 const historyLength = 60
 
-// NewHistory returns an empty History; now gives the times in it.
+// NewHistory returns an empty History. now returns the time for its entries.
 func NewHistory(now func() time.Time) *History {
 	return &History{now: now, entries: map[Key]*entry{}}
 }
@@ -102,7 +101,7 @@ func (l *History) Next(k Key) int64 {
 	return e.written
 }
 
-// Accepted is called when the hub has taken a counter.
+// Accepted is called when the hub has accepted a counter.
 func (l *History) Accepted(k Key, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +110,7 @@ func (l *History) Accepted(k Key, n int64) {
 	l.note(e, "the hub has %d", n)
 }
 
-// Deleting is called before a work is deleted: what it has may go from now on.
+// Deleting is called before a work is deleted: its object may disappear from now on.
 func (l *History) Deleting(k Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,16 +119,15 @@ func (l *History) Deleting(k Key) {
 	l.note(e, "delete at %d", e.written)
 }
 
-// Returns says whether an object that was rightly deleted may come back for a
-// while: after the broker went back in time it cannot know about the deletion
-// before its source has told it. Otherwise a return is a complaint.
+// Returns sets whether an object that was deleted legitimately may come back for a while. A broker that went
+// back in time does not know the deletion until its source sends it again. Otherwise a return is a complaint.
 func (l *History) Returns(allowed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mayReturn = allowed
 }
 
-// Seen takes an object that is on a cluster.
+// Seen records an object on a cluster.
 func (l *History) Seen(k Key, uid types.UID, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,14 +156,14 @@ func (l *History) seen(k Key, uid types.UID, n int64) {
 	e.incarnation, e.seen = max(e.incarnation, n), max(e.seen, n)
 }
 
-// Unreadable takes an object whose counter cannot be read.
+// Unreadable records an object with an unreadable counter.
 func (l *History) Unreadable(k Key, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.complain(k, l.entry(k), "has %q where its counter was", text)
 }
 
-// Gone takes an object that was deleted on a cluster.
+// Gone records the deletion of an object on a cluster.
 func (l *History) Gone(k Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +181,7 @@ func (l *History) gone(k Key, e *entry) {
 	e.present, e.incarnation = false, 0
 }
 
-// Listed takes the complete list of a cluster's objects: what is not in it has
-// gone.
+// Listed records the complete list of a cluster's objects: an object that is not in the list is gone.
 func (l *History) Listed(cluster string, objects map[string]Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +201,7 @@ type Object struct {
 	Counter int64
 }
 
-// Complaints returns what is wrong so far.
+// Complaints returns the complaints so far.
 func (l *History) Complaints() []Complaint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,10 +222,9 @@ func (l *History) Events() int {
 	return l.events
 }
 
-// Progress sums up the counters of the works that were not deleted: accepted by
-// the hub, and seen on the clusters. While works are only changed, applied is
-// the number of updates that have arrived or were overtaken, and accepted less
-// applied the number of those under way.
+// Progress returns the sums of the counters of the works that were not deleted: accepted by the hub, and seen
+// on the clusters. While works are only changed, applied is the number of updates that arrived or were
+// overtaken. accepted less applied is then the number in flight.
 func (l *History) Progress() (accepted, applied int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,10 +16,9 @@ import (
 	toolswatch "k8s.io/client-go/tools/watch"
 )
 
-// Watch tells a history all that happens to the objects of one cluster. It goes
-// on where it was when the kube-apiserver comes back, and begins with a new list
-// when that is no longer possible: then events are missed, but no fall and no
-// disappearance.
+// Watch reports all events of the objects of one cluster to a history. When the kube-apiserver comes back it
+// continues at its position. If that is not possible it starts with a new list. Then it misses events, but
+// neither a fall of a counter nor a deletion.
 type Watch struct {
 	Cluster   string
 	Client    kubernetes.Interface

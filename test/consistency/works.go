@@ -18,27 +18,26 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Label is on every work and on every object that is watched.
-const Label = "hawser.test/witness"
+// Label is on every work and on every watched object.
+const Label = "hawser.test/consistency"
 
-// Cluster has an administrator's clients of a managed cluster.
+// Cluster holds an administrator's clients of a managed cluster.
 type Cluster struct {
 	Kube kubernetes.Interface
 	Work workclient.Interface
 }
 
-// Works writes works on the hub, one ConfigMap each. What the hub does not
-// answer is asked again until ctx ends, so that a hub that is away only delays.
-// A work must not be written by two goroutines at a time.
+// Works writes works on the hub, one ConfigMap each. It repeats a request without an answer until ctx ends, so
+// an outage of the hub only delays it. Two goroutines must not write the same work at the same time.
 type Works struct {
 	Hub      workclient.Interface
 	Clusters map[string]Cluster
-	// Namespace is that of the objects, on every cluster.
+	// Namespace is the namespace of the objects, on every cluster.
 	Namespace string
 	History   *History
 }
 
-// Create creates a work; one that is still being deleted is waited for.
+// Create creates a work. If an earlier one is still being deleted, it waits for its end.
 func (w *Works) Create(ctx context.Context, k Key) error {
 	n := w.History.Next(k)
 	work := w.work(k, n)
@@ -113,7 +112,7 @@ func final(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
-// Each runs f for every key, some at a time, and returns the first error.
+// Each runs f for every key, several at a time, and returns the first error.
 func Each(ctx context.Context, keys []Key, f func(context.Context, Key) error) error {
 	const workers = 32
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -156,11 +155,10 @@ func (w *Works) work(k Key, n int64) *workv1.ManifestWork {
 	}
 }
 
-// FixedField of every object's data always has FixedValue: a test may spoil it to
-// see it repaired.
+// FixedField of every object's data always has FixedValue. A test may change it to see it repaired.
 const FixedField = "fixed"
 
-// FixedValue is what FixedField has.
+// FixedValue is the value of FixedField.
 const FixedValue = "as it should be"
 
 // counterOf reads the counter of a work of the hub, 0 when there is none.

@@ -229,7 +229,7 @@ func TestWorks_GiveUpWhenQueryingIsUseless(t *testing.T) {
 	}
 }
 
-// A create whose answer was lost is not repeated; one that meets the work before
+// TestWorks_CreateAgain: a create whose answer was lost is not repeated. A create that meets the previous work
 // waits until that is gone.
 func TestWorks_CreateAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,10 +1,9 @@
-// Command controlplane runs one real Kubernetes control plane on 127.0.0.1, in
-// one process and without containers: etcd, kube-apiserver with RBAC, the
-// controllers that deletion, ownership, namespaces, service accounts and
-// workloads need, and a simulated scheduler and kubelet.
+// Command controlplane runs one real Kubernetes control plane on 127.0.0.1, in one process and without
+// containers. It has etcd, kube-apiserver with RBAC, and a simulated scheduler and kubelet. It has the
+// controllers for deletion, ownership, namespaces, service accounts and workloads.
 //
-// It is the hub and the managed clusters of Hawser's tests, benchmarks and
-// demo. README.md beside this file has its flags and what it cannot do.
+// It is the hub and the managed clusters of Hawser's tests, benchmarks and demo. README.md in this directory
+// has its flags and limits.
 package main
 
 import (

@@ -59,7 +59,7 @@ func TestBlocks_Run(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 
-// Every relative link leads to a file or, with a fragment, to a heading of it.
+// TestLinks_LeadSomewhere: every relative link leads to a file or, with a fragment, to a heading of it.
 func TestLinks_LeadSomewhere(t *testing.T) {
 	repository := root(t)
 	pages := 0

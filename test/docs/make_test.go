@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestMake_WithoutGo: make says what is missing, and its help works all the same.
+// TestMake_WithoutGo: without Go, make reports that Go is missing, and its help still works.
 func TestMake_WithoutGo(t *testing.T) {
 	path := t.TempDir()
 	for _, name := range []string{"make", "bash", "sh", "awk", "git"} {
@@ -34,8 +34,7 @@ func TestMake_WithoutGo(t *testing.T) {
 	}
 }
 
-// TestProgress: who builds something sees how far it is while it goes on, and nothing of
-// what is not said for him.
+// TestProgress: a build shows its progress while it runs, and hides messages that do not concern the developer.
 func TestProgress(t *testing.T) {
 	goOn := filepath.Join(t.TempDir(), "go-on")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root(t), ".ci", "progress"), "building x", "sh", "-c", `
@@ -79,7 +78,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestBuild_NamesTheHolderOfTheLock: a build of the control plane that waits names the one that has the lock.
+// TestBuild_NamesTheHolderOfTheLock: a build of the control plane that waits names the build that holds the
+// lock.
 func TestBuild_NamesTheHolderOfTheLock(t *testing.T) {
 	cache := t.TempDir()
 	dir := filepath.Join(cache, "controlplane")

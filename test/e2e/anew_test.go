@@ -14,12 +14,12 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestRecreatedWhileAgentIsAway: while the agent is stopped, somebody takes the
-// finalizer off a work, so that it leaves the hub, and makes it anew under its name.
-// The objects that the new one has too stay, those that it lacks go.
+// TestRecreatedWhileAgentIsAway: the agent is stopped. A work loses its finalizer, so it leaves the hub, and it
+// is created again under its name. The objects that are also in the new work stay. The other objects are
+// deleted.
 func TestRecreatedWhileAgentIsAway(t *testing.T) {
 	f := &shared
-	const name = "made-anew"
+	const name = "recreated"
 	ns := f.NamespaceOn(t, cluster1)
 	f.JoinAs(t, name)
 	stop := f.RunAgent(t, cluster1, name, "--hub-identity="+name)

@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
-// The commands that README and docs/ print for a running demo work, one block
-// after the other, on this fleet: only the demo's directory and its broker's
-// address are replaced. Each works a second time too: it cleans up after itself.
+// TestDocumentation_CommandsForTheDemo runs the commands that README and docs/ print for a running demo, one
+// block after the other, on this fleet. Only the demo's directory and its broker's address are replaced. Each
+// block works a second time too, because it cleans up after itself.
 func TestDocumentation_CommandsForTheDemo(t *testing.T) {
 	blocks, err := shellblocks.Find(shared.Root)
 	if err != nil {

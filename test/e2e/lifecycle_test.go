@@ -116,9 +116,8 @@ func checkReadyConditions(t *testing.T, w *workv1.ManifestWork) {
 	}
 }
 
-// labelChangeArrives: labels do not raise the generation, so only the event can
-// tell the agent; it proves itself by a work whose AppliedManifestWork carries
-// the tag of the last accepted spec.
+// labelChangeArrives: labels do not raise the generation, so only the event informs the agent. The test waits
+// until the AppliedManifestWork carries the tag of the last accepted spec.
 func (f *Fleet) labelChangeArrives(t *testing.T, w *workv1.ManifestWork) {
 	t.Helper()
 	before := f.annotations(t, w)
@@ -151,8 +150,8 @@ func (f *Fleet) annotations(t *testing.T, w *workv1.ManifestWork) map[string]str
 	return a.Annotations
 }
 
-// TestForegroundDeletion: while a deployed object is held by its own finalizer,
-// both works stay; they go when it goes.
+// TestForegroundDeletion: while a deployed object is held by its own finalizer, both works stay. They are gone
+// when the object is gone.
 func TestForegroundDeletion(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)
@@ -236,9 +235,9 @@ func TestTwoClusters(t *testing.T) {
 	f.NoConfigMap(t, cluster2, ns1, "for-1")
 }
 
-// TestKinds: cluster-scoped and custom kinds, and objects that depend on each
-// other within one work: the custom resource on its definition, its namespace,
-// and the right to handle it, which the work brings along by aggregation.
+// TestKinds: one work has cluster-scoped kinds, custom kinds, and objects that depend on each other. The custom
+// resource depends on its definition, on its namespace, and on permissions. The work itself delivers these
+// permissions by role aggregation.
 func TestKinds(t *testing.T) {
 	f := &shared
 	ns := "kinds-made-by-the-work"

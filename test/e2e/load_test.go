@@ -161,9 +161,9 @@ func (l *load) progress(t *testing.T, what string, until func(accepted, applied 
 	return accepted - applied
 }
 
-// killDuringUpdates updates every steady work five times. In the middle, with 50
-// updates applied, and 50 under way because the next programs on the way hang, it
-// kills a program, lets something happen meanwhile and starts the program again.
+// killDuringUpdates updates every steady work five times and kills a program in the middle. At that moment 50
+// updates are applied, and 50 are in flight because the next programs hang. It calls meanwhile, and then starts
+// the program again.
 func (f *Fleet) killDuringUpdates(t *testing.T, l *load, program string, next []string, meanwhile func()) {
 	t.Helper()
 	const rounds = 5

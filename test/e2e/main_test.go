@@ -1,6 +1,6 @@
-// Package e2e runs Hawser as it is deployed, on real kube-apiservers over mTLS:
-// a hub, two managed clusters, broker, hub-source and two agents, started from
-// deploy/. README.md beside this file says how to run one scenario.
+// Package e2e runs Hawser as it is deployed, on real kube-apiservers over mTLS. The fleet is a hub, two managed
+// clusters, broker, hub-source and two agents, started from deploy/. README.md in this directory shows how to
+// run one scenario.
 package e2e
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// Fleet is what a scenario runs on.
+// Fleet is the fleet of a scenario.
 type Fleet struct {
 	*harness.Fleet
 	load      *load // see Fleet.outage
-	stateless bool  // between the parties is a stock broker
+	stateless bool  // the broker is a stateless broker
 }
 
 const (
@@ -53,8 +53,8 @@ func TestMain(m *testing.M) {
 	}, func(f *harness.Fleet) { shared.Fleet = f }, shared.endLoad))
 }
 
-// needBroker are the scenarios that ask Hawser's broker for something, onlyMQTT
-// those that are about MQTT, onlyStateless those about what only a stock broker does.
+// needBroker are the scenarios that need the Hawser broker. onlyMQTT are those about MQTT. onlyStateless are
+// those about the behavior of stateless brokers.
 var (
 	needBroker = []string{
 		"TestBrokerRestoredFromBackup", "TestClusterReplaced", "TestDocumentation_CommandsForTheDemo", "TestForeignCluster", "TestForeignSource",

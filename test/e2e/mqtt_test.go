@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestSessionTakenOver: in the middle of updates somebody with the certificate of
-// a party connects with its client id, as a second process of it would, and goes
-// away again, three times each. What the party is sent meanwhile is lost to it.
+// TestSessionTakenOver: during updates, a connection with the certificate and the client id of a client takes
+// over its session. A second process of that client would do the same. It happens three times for each client.
+// The client loses the events that it is sent during that time.
 func TestSessionTakenOver(t *testing.T) {
 	f := &shared
 	for _, victim := range []struct {
@@ -36,7 +36,7 @@ func TestSessionTakenOver(t *testing.T) {
 	}
 }
 
-// takeOver connects as a party and leaves.
+// takeOver connects with the identity of a client and disconnects.
 func (f *Fleet) takeOver(t *testing.T, role pki.Role, name, clientID string) {
 	t.Helper()
 	d := tls.Dialer{Config: f.tlsOf(t, role, name)}
@@ -48,12 +48,12 @@ func (f *Fleet) takeOver(t *testing.T, role pki.Role, name, clientID string) {
 	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: clientID, KeepAlive: 60, CleanStart: true}); err != nil {
 		t.Fatalf("connect as %s: %v", clientID, err)
 	}
-	_ = c.Disconnect(&paho.Disconnect{}) // the party may have taken it over already
+	_ = c.Disconnect(&paho.Disconnect{}) // the client may have taken it over already
 	<-c.Done()
 }
 
-// TestMessagesTwice: in the middle of updates messages come more than once, of all
-// parties and for them, and all connections break.
+// TestMessagesTwice: during updates, messages from and for all clients arrive more than once, and all
+// connections break.
 func TestMessagesTwice(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
@@ -78,11 +78,11 @@ func TestMessagesTwice(t *testing.T) {
 	}
 }
 
-// TestDroppedSpecs: the broker acknowledges every second message for agents, and loses it,
-// while works are created, changed and deleted. The connections live on, so nobody asks;
-// hub-source publishes again what nobody has answered for a minute.
+// TestDroppedSpecs: the broker acknowledges every second message for agents and loses it, while works are
+// created, changed and deleted. The connections stay, so no agent requests a list. hub-source publishes again
+// what no agent has answered for a minute.
 //
-// Hawser's broker never does that: what it acknowledged is on its disk.
+// The Hawser broker never loses such a message: what it acknowledged is on its disk.
 func TestDroppedSpecs(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
@@ -99,9 +99,9 @@ func TestDroppedSpecs(t *testing.T) {
 	l.settled(t)
 }
 
-// TestDroppedStatuses: the same with what agents say. A status that was lost nobody misses:
-// hub-source asks for all every 30 minutes, and when it subscribes, which it does
-// again here because Mosquitto is killed.
+// TestDroppedStatuses: the same with statuses of agents. No component notices a lost status. hub-source
+// requests all statuses every 30 minutes and when it subscribes. Here it subscribes again because Mosquitto is
+// killed.
 func TestDroppedStatuses(t *testing.T) {
 	f := &shared
 	l := f.outage(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestBrokerRestoredFromBackup: what happened since the backup, and while the
-// broker was away, ends up right.
+// TestBrokerRestoredFromBackup: changes after the backup, and during the outage of the broker, have their
+// correct result in the end.
 func TestBrokerRestoredFromBackup(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
@@ -31,8 +31,7 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	l.each(t, keys("backup-new-1"), l.Update)
 	l.settled(t)
 
-	// The broker of yesterday does not know that a work was deleted before its
-	// source has told it.
+	// The restored broker does not know of later deletions until their source has sent them again.
 	l.History.Returns(true)
 	t.Cleanup(func() { l.History.Returns(false) })
 	f.broker().Kill()
@@ -47,9 +46,9 @@ func TestBrokerRestoredFromBackup(t *testing.T) {
 	t.Logf("%d objects came back before they were deleted again", len(l.History.Returned()))
 }
 
-// TestBrokerReplaced: the broker begins with an empty disk. Nobody can tell it that a
-// work was deleted whose finalizer somebody took off meanwhile; the agent evicts
-// what that had on the cluster once it is certain that no source has it.
+// TestBrokerReplaced: the broker starts with an empty disk. Meanwhile a work is deleted and its finalizer is
+// removed, so no source can report that deletion. The agent evicts the objects of that work once it is certain
+// that no source has it.
 func TestBrokerReplaced(t *testing.T) {
 	f := &shared
 	l := f.outage(t)

@@ -9,9 +9,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestAgentRestartedWhileBrokerIsAway: what an agent holds stays on the cluster
-// and is kept as it should be, also by a new process that has never reached a
-// broker.
+// TestAgentRestartedWhileBrokerIsAway: the works of an agent stay on the cluster, and their drift is repaired.
+// A new process that has never reached a broker does the same.
 func TestAgentRestartedWhileBrokerIsAway(t *testing.T) {
 	f := &shared
 	l := f.outage(t)

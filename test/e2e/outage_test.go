@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestKilledDuringUpdates: broker and hub-source die in the middle of 500
-// updates, and works are created and deleted while they are away.
+// TestKilledDuringUpdates: broker and hub-source are killed during 500 updates. Works are created and deleted
+// while they are down.
 func TestKilledDuringUpdates(t *testing.T) {
 	f := &shared
 	for name, next := range map[string][]string{
@@ -38,9 +38,8 @@ func TestKilledDuringUpdates(t *testing.T) {
 	}
 }
 
-// TestHubAway: the hub's kube-apiserver is away for 20 s in the middle of
-// updates, long enough for hub-source to lose its Lease. The clusters do not
-// notice.
+// TestHubAway: the hub's kube-apiserver is down for 20 s during updates. That is long enough for hub-source to
+// lose its Lease. The clusters are not affected.
 func TestHubAway(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
@@ -70,12 +69,12 @@ func TestHubAway(t *testing.T) {
 	})
 	l.each(t, created, l.Create)
 	l.settled(t)
-	// Nobody renewed its Lease for it; kubelet would have started it again too.
+	// It could not renew its Lease. kubelet would have restarted it too.
 	f.Forgiven[fleet.HubSource] = len(f.Program(fleet.HubSource).Crashes())
 }
 
-// TestClusterAway: the kube-apiserver of a cluster is away for some seconds. The agent is not
-// ready and says why, and is ready again with it.
+// TestClusterAway: the kube-apiserver of a cluster is down for some seconds. The agent is not ready and reports
+// the reason. It is ready again when the API server is back.
 func TestClusterAway(t *testing.T) {
 	f := &shared
 	admin := "http://" + f.Program(fleet.AgentOf(cluster2)).Admin + "/readyz"
@@ -110,7 +109,10 @@ func TestClusterAway(t *testing.T) {
 	if err := f.StartControlPlane(cluster2); err != nil {
 		t.Fatal(err)
 	}
-	// t1 it starts and knows no roles yet, t2 it forbids a watch, t3 the agent asks again a second later.
+	// Scenario:
+	//   t1: the kube-apiserver starts and has not loaded its roles yet.
+	//   t2: it forbids a watch.
+	//   t3: the agent tries again a second later.
 	harness.Eventually(t, func(ctx context.Context) error {
 		code, text, err := ready(ctx)
 		if err == nil && code != http.StatusOK {
@@ -120,8 +122,8 @@ func TestClusterAway(t *testing.T) {
 	})
 }
 
-// TestAgentAway: works are created, changed and deleted while the agent is away:
-// some of a cluster's works, and all of them.
+// TestAgentAway: works are created, changed and deleted while the agent is down. In one case it is some of a
+// cluster's works, in the other all of them.
 func TestAgentAway(t *testing.T) {
 	f := &shared
 	l := f.outage(t)

@@ -25,8 +25,8 @@ type reported struct {
 	} `json:"resourceStatus"`
 }
 
-// TestProgramSource: a program publishes a work by itself, with a manifest that
-// no hub would take, sees the status stream, and deletes the work again.
+// TestProgramSource: a program publishes a work without a hub, with a manifest that a hub would reject. It
+// receives the statuses, and deletes the work again.
 func TestProgramSource(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)

@@ -21,10 +21,9 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// relay stands at the address of the MQTT broker, which is at another one meanwhile.
-// It ends the TLS of a party with the certificate of the broker, and goes on to the
-// broker with that of the party. On its way it sends messages twice, or loses them
-// although it acknowledges them, as stock brokers do.
+// relay listens at the address of the MQTT broker, which has another address during the test. It terminates the
+// TLS of a client with the broker's certificate, and connects to the broker with the client's certificate. It
+// sends messages twice, or acknowledges and loses them, as stateless brokers do.
 type relay struct {
 	broker   string // where it is now
 	listener net.Listener
@@ -40,7 +39,7 @@ type relay struct {
 	did    map[pki.Role][2]did
 }
 
-// client is who reaches the broker through a relay.
+// client is a client that reaches the broker through a relay.
 type client struct {
 	role pki.Role
 	tls  *tls.Config
@@ -58,7 +57,7 @@ type (
 	did  struct{ twice, dropped int }
 )
 
-// relayed puts a relay between all parties and the broker, until the test ends.
+// relayed puts a relay between all clients and the broker, until the test ends.
 func (f *Fleet) relayed(t *testing.T) *relay {
 	t.Helper()
 	r := &relay{
@@ -123,7 +122,7 @@ func (f *Fleet) moveBroker(t *testing.T, args []string) {
 	}
 }
 
-// tlsOf is how somebody speaks MQTT over TLS.
+// tlsOf returns the TLS configuration with the certificate of a client or of the broker.
 func (f *Fleet) tlsOf(t *testing.T, role pki.Role, name string) *tls.Config {
 	t.Helper()
 	keys := f.PKI()
@@ -140,8 +139,7 @@ func (f *Fleet) tlsOf(t *testing.T, role pki.Role, name string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}, NextProtos: []string{"mqtt"}}
 }
 
-// set says what happens from now on to messages of parties of a role, and to those for
-// them.
+// set sets the odds for messages from and to the clients of a role.
 func (r *relay) set(role pki.Role, broker, client odds) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,8 +298,8 @@ type copies struct {
 	waiting map[uint16]bool
 }
 
-// firstCopy is the first packet identifier of copies. Parties and brokers count up
-// from 1, and no connection of a test gets that far.
+// firstCopy is the first packet identifier of copies. Clients and brokers count up from 1, and no connection of
+// a test gets that far.
 const firstCopy = 40000
 
 // of returns a copy of a message, marked as such, with an identifier of its own.

@@ -14,9 +14,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestClusterReplaced: another cluster comes under a name, with the state directory
-// of the agent before. It changes nothing until an operator lets it in; then it gets
-// all works, and nothing was deleted.
+// TestClusterReplaced: another cluster uses a name, with the state directory of the previous agent. It changes
+// nothing until an operator accepts it. Then it gets all works, and no object was deleted.
 func TestClusterReplaced(t *testing.T) {
 	f := &shared
 	const name = "replaced"
@@ -39,7 +38,7 @@ func TestClusterReplaced(t *testing.T) {
 	harness.Eventually(t, func(context.Context) error {
 		out, err := hawser("get", "discrepancies", "--cluster", name)
 		if err == nil && !strings.Contains(out, "Quarantined") {
-			err = errors.New("no stranger is listed: " + out)
+			err = errors.New("no quarantined cluster is listed: " + out)
 		}
 		return err
 	})
@@ -53,7 +52,7 @@ func TestClusterReplaced(t *testing.T) {
 			return err
 		}
 		_, err = f.Get(ctx, name, gone.Name)
-		return err // nobody has said yet that it is gone
+		return err // no agent has confirmed its deletion yet
 	})
 
 	if _, err := hawser("unbind", "cluster", name); err != nil {
@@ -63,7 +62,7 @@ func TestClusterReplaced(t *testing.T) {
 	f.RunAgent(t, cluster2, name, "--hub-identity="+name)
 	f.Ready(t, w)
 	f.HasValue(t, cluster2, ns, "kept", "new")
-	f.HasValue(t, cluster1, ns, "kept", "old") // nobody speaks for that one any more
+	f.HasValue(t, cluster1, ns, "kept", "old") // no agent serves that cluster any more
 	f.DeleteWork(t, name, w.Name)
 	for _, w := range []*workv1.ManifestWork{w, gone} {
 		harness.Eventually(t, func(ctx context.Context) error {

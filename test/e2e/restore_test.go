@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestHubRestored: the hub comes back from a backup. What it has in an older version,
-// or again, the clusters have, too; what it lacks stays until a person has looked.
+// TestHubRestored: the hub comes back from a backup. The clusters follow its older versions, and works that it
+// has again. Works that it lacks stay until an operator decides.
 func TestHubRestored(t *testing.T) {
 	f := &shared
 	l := f.outage(t)
@@ -59,8 +59,7 @@ func TestHubRestored(t *testing.T) {
 	l.settled(t)
 }
 
-// onHubDisk does something with the data of the hub while the hub and, as people are
-// told to do it, hub-source are stopped.
+// onHubDisk changes the data of the hub while hub and hub-source are stopped, as the documentation advises.
 func (f *Fleet) onHubDisk(t *testing.T, do func(data string) error) {
 	t.Helper()
 	f.startLater(t, fleet.HubSource)

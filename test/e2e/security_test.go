@@ -63,8 +63,8 @@ func event(source, cluster, action string) *cloudeventsv1.PublishRequest {
 	}}
 }
 
-// TestForeignCluster: the certificate of one cluster's agent opens nothing of
-// another cluster, and nothing of a source.
+// TestForeignCluster: the certificate of one cluster's agent gives no access to another cluster, or to a
+// source.
 func TestForeignCluster(t *testing.T) {
 	f := &shared
 	c := f.client(t, pki.Agent, cluster1)
@@ -108,8 +108,7 @@ func TestForeignSource(t *testing.T) {
 	}
 }
 
-// TestNoCredentials: without a certificate nothing is served, and plaintext is
-// not spoken at all.
+// TestNoCredentials: a client without a certificate is not served, and plaintext connections fail.
 func TestNoCredentials(t *testing.T) {
 	f := &shared
 	c := f.client(t, "", "")

@@ -11,14 +11,13 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestBadManifests: each bad manifest says what is wrong with it, and its
-// neighbours are applied.
+// TestBadManifests: each bad manifest reports its error, and the other manifests are applied.
 func TestBadManifests(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)
 	w := harness.NewWork(t, cluster1, "bad",
 		harness.ConfigMapYAML(ns, "good", "fine"),
-		`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`,
+		`{apiVersion: example.org/v1, kind: Undefined, metadata: {name: x, namespace: `+ns+`}}`,
 		harness.ConfigMapYAML("no-such-namespace", "lost", "x"),
 		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
 	)
@@ -34,7 +33,7 @@ func TestBadManifests(t *testing.T) {
 		fragments []string
 	}{
 		{0, workv1.ManifestApplied, metav1.ConditionTrue, "AppliedManifestComplete", []string{"Apply manifest complete"}},
-		{1, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", `the server doesn't have a resource type "Unheard"`}},
+		{1, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", `the server doesn't have a resource type "Undefined"`}},
 		{1, workv1.ManifestAvailable, metav1.ConditionUnknown, "IncompleteResourceMeta", []string{"Resource meta is incomplete"}},
 		{2, workv1.ManifestApplied, metav1.ConditionFalse, "AppliedManifestFailed", []string{"Failed to apply manifest: ", `namespaces "no-such-namespace" not found`}},
 		{2, workv1.ManifestAvailable, metav1.ConditionFalse, "ResourceNotAvailable", []string{"Resource is not available"}},
@@ -62,8 +61,8 @@ func TestBadManifests(t *testing.T) {
 	})
 }
 
-// TestTooLarge: a work over the limit never travels, the hub says so, and the
-// condition goes when the work shrinks.
+// TestTooLarge: a work above the limit is never sent. The hub reports it, and the condition ends when the work
+// shrinks.
 func TestTooLarge(t *testing.T) {
 	f := &shared
 	ns := f.NamespaceOn(t, cluster1)

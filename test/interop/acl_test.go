@@ -26,7 +26,7 @@ func writtenRules(t *testing.T, args ...string) string {
 	return out.String() + "\nuser " + user + "\ntopic readwrite #\n"
 }
 
-// principal is a party of the rules, and which topics it alone may use.
+// principal is a client of the rules, with the topics that only it may use.
 type principal struct {
 	role             pki.Role
 	name             string
@@ -45,14 +45,14 @@ func agentOf(cluster string) principal {
 	}
 }
 
-// Each party tries the topics of every other. Mosquitto grants every
-// subscription, so what counts is which messages arrive.
+// TestMosquitto_Rules_KeepClientsApart: each client tries the topics of all others. Mosquitto grants every
+// subscription, so the test checks which messages arrive.
 func TestMosquitto_Rules_KeepClientsApart(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, writtenRules(t, "--source", src1, cluster1, cluster2))
 	source := principal{role: pki.Source, name: src1, publishes: []string{"sources/src1/sourcebroadcast"}}
 	clients := []principal{source, agentOf(cluster1), agentOf(cluster2)}
-	for _, a := range clients[1:] { // the source hears what agents say, and says what they hear
+	for _, a := range clients[1:] { // the source reads the topics of agents, and publishes on the topics that agents read
 		clients[0].reads, clients[0].publishes = append(clients[0].reads, a.publishes...), append(clients[0].publishes, a.reads...)
 	}
 	var topics []string
@@ -66,8 +66,8 @@ func TestMosquitto_Rules_KeepClientsApart(t *testing.T) {
 	}
 }
 
-// tryTopics has a party subscribe to everything and publish everywhere. The last
-// message is one that it may have, and Mosquitto keeps the order.
+// tryTopics lets a client subscribe to everything and publish everywhere. The client may receive the last
+// message, and Mosquitto keeps the order.
 func tryTopics(t *testing.T, b *mosquittoBroker, all *mqttClient, p principal, topics []string) {
 	c := connectMQTT(t, b.addr, p.role, p.name, "x").subscribe(slices.Concat([]string{"#", "$SYS/#", "+/+/+/+/+", "$share/g/#"}, topics)...)
 	broadcast := "sources/src1/sourcebroadcast"
@@ -103,8 +103,8 @@ func tryTopics(t *testing.T, b *mosquittoBroker, all *mqttClient, p principal, t
 	}
 }
 
-// Each party takes the client ids of the others, which does not make it them:
-// nobody loses a connection or a message that waits.
+// TestMosquitto_Rules_BindClientIDs: each client connects with the client ids of the others. Their sessions are
+// not affected: no client loses a connection or a pending message.
 func TestMosquitto_Rules_BindClientIDs(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, writtenRules(t, "--source", src1, cluster1, cluster2))
@@ -153,7 +153,7 @@ func TestMosquitto_Rules_BindClientIDs(t *testing.T) {
 	}
 }
 
-// A will is a message, too.
+// TestMosquitto_Rules_HoldForWills: the rules also apply to the message of a last will.
 func TestMosquitto_Rules_HoldForWills(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, writtenRules(t, "--source", src1, cluster1, cluster2))
@@ -175,8 +175,8 @@ func TestMosquitto_Rules_HoldForWills(t *testing.T) {
 	}
 }
 
-// The rules say that a line "topic deny #" at their end would deny what they
-// allow, which is why there is none.
+// TestMosquitto_Rules_DenyAddsNoRule: the comment in the rules states that a final line "topic deny #" would
+// deny the allowed topics. So the rules have no such line.
 func TestMosquitto_Rules_DenyAddsNoRule(t *testing.T) {
 	t.Parallel()
 	user := agentOf(cluster1).user()

@@ -22,11 +22,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// The stock broker and our agent. Where a test has the broker "send" something
-// no backend of it would, that is what its HandleEvent takes.
+// These tests run the OCM broker with the Hawser agent. If a test lets the broker "send" an event that no
+// backend would send, it passes the event to HandleEvent.
 
-// send has the stock broker send an event of src1 about a work, after change
-// was made to it.
+// send lets the OCM broker send an event of src1 about a work, after change modified it.
 func (b *ocmBroker) send(action codec.Action, w *workv1.ManifestWork, change func(*event)) {
 	b.t.Helper()
 	e := shown(specOf(b.t, src1, action, w))
@@ -36,8 +35,8 @@ func (b *ocmBroker) send(action codec.Action, w *workv1.ManifestWork, change fun
 	b.do(command{Do: "send", Event: e})
 }
 
-// startPair runs a stock broker and our agent on it, with a cable between them.
-// The agent has said what it holds, and the broker has answered.
+// startPair runs an OCM broker and a Hawser agent, with a cable between them. It returns when the broker has
+// answered the agent's list.
 func startPair(t *testing.T) (*ocmBroker, *ourAgent, *cable) {
 	t.Helper()
 	b := startOCMBroker(t, "")
@@ -89,8 +88,8 @@ func hasApplied(s manifestwork.StatusReport, version int64) bool {
 	return s.Version == version && meta.IsStatusConditionTrue(s.Status.Conditions, workv1.WorkApplied)
 }
 
-// The stock broker announces deletions without a version for every id that it
-// does not know; they count as little as a spec without one.
+// TestC11_NoVersion_IsDropped: the OCM broker announces a deletion without a version for every id that it does
+// not know. The agent drops it, and a spec without a version too.
 func TestC11_NoVersion_IsDropped(t *testing.T) {
 	t.Parallel()
 	b, a, wire := startPair(t)
@@ -114,7 +113,7 @@ func TestC11_NoVersion_IsDropped(t *testing.T) {
 	}
 }
 
-// publishedLine matches events of a kind that the stock broker was sent.
+// publishedLine matches events of a kind that the OCM broker received.
 func publishedLine(kind string) func(outputLine) bool {
 	return func(l outputLine) bool { return l.What == "published" && l.Event.Type == works+"."+kind }
 }
@@ -135,8 +134,8 @@ func TestC12_OtherCluster_IsIgnored(t *testing.T) {
 	}
 }
 
-// Stock agents drop such works without a word. Ours leaves what is there and
-// says in the status what is wrong.
+// TestC13_UnusableWork_IsReported: OCM agents drop such works silently. The Hawser agent leaves the objects
+// unchanged and reports the error in the status.
 func TestC13_UnusableWork_IsReported(t *testing.T) {
 	t.Parallel()
 	b, a, _ := startPair(t)
@@ -168,8 +167,8 @@ func TestC13_UnusableWork_IsReported(t *testing.T) {
 	a.awaitValue("w", "9")
 }
 
-// On a stock broker versions decide: lower ones are stale, equal ones and those
-// without count.
+// TestC14_Versions_Decide: with an OCM broker versions decide. Lower versions are stale. Equal versions, and
+// specs without a version, are applied.
 func TestC14_Versions_Decide(t *testing.T) {
 	t.Parallel()
 	b, a, _ := startPair(t)
@@ -222,8 +221,8 @@ func TestC17_DeletionOfUnknownWork_IsConfirmed(t *testing.T) {
 	b.await(t, 0, "the report of its end", statusOfWork("unknown", func(s manifestwork.StatusReport, _ outputLine) bool { return s.Deleted }))
 }
 
-// The end of a work is reported when the last object is gone, and again until
-// the broker takes the report.
+// TestC18_EndOfWork_IsReportedUntilTaken: the end of a work is reported when the last object is gone, and again
+// until the broker accepts the report.
 func TestC18_EndOfWork_IsReportedUntilTaken(t *testing.T) {
 	t.Parallel()
 	b, a, _ := startPair(t)
@@ -245,10 +244,10 @@ func TestC18_EndOfWork_IsReportedUntilTaken(t *testing.T) {
 	if early := b.since(0, gone); len(early) != 0 {
 		t.Errorf("its end was reported too early: %v", early)
 	}
-	for _, how := range []string{"plain", "conflict"} {
+	for _, how := range []string{"error", "conflict"} {
 		b.do(command{Do: "refuse", Count: 1, Text: how})
 		from := b.position()
-		if how == "plain" {
+		if how == "error" {
 			a.cluster.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 		} else {
 			b.put(deleting(withID("w", newWork(cluster1, "w", 1))))
@@ -315,7 +314,8 @@ func requesting(t *testing.T, cluster string, hashes ...codec.StatusHash) codec.
 	return e
 }
 
-// Three works are reported; what is asked for is what is answered.
+// TestC23_C24_HashList_DecidesWhatIsAnswered: three works are reported, and only the requested statuses are
+// sent.
 func TestC23_C24_HashList_DecidesWhatIsAnswered(t *testing.T) {
 	t.Parallel()
 	b, _, _ := startPair(t)
@@ -354,7 +354,8 @@ func TestC23_C24_HashList_DecidesWhatIsAnswered(t *testing.T) {
 	}
 }
 
-// A request is for whoever receives it, whatever cluster it names.
+// TestC25_ForeignOrNoCluster_IsAnswered: the receiver of a request answers it, whatever cluster the request
+// names.
 func TestC25_ForeignOrNoCluster_IsAnswered(t *testing.T) {
 	t.Parallel()
 	b := startScripted(t)
@@ -368,7 +369,7 @@ func TestC25_ForeignOrNoCluster_IsAnswered(t *testing.T) {
 	}
 }
 
-// After each subscription our agent says once what it holds.
+// TestC26_Subscription_IsFollowedByOneList: after each subscription the Hawser agent lists its works once.
 func TestC26_Subscription_IsFollowedByOneList(t *testing.T) {
 	t.Parallel()
 	b, a, wire := startPair(t)
@@ -407,7 +408,8 @@ func TestC26_Subscription_IsFollowedByOneList(t *testing.T) {
 	}
 }
 
-// What another source says of a work means nothing, on a stock broker too.
+// TestC58_ForeignSource_ChangesNothing: events of another source about a work are ignored, also with an OCM
+// broker.
 func TestC58_ForeignSource_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	b, a, _ := startPair(t)
@@ -424,8 +426,8 @@ func TestC58_ForeignSource_ChangesNothing(t *testing.T) {
 	}
 }
 
-// An agent that starts while no source and no broker can be reached leaves
-// everything as it is, for as long as that lasts.
+// TestC59_SourceUnreachable_ObjectsStay: an agent that starts without a reachable source or broker changes
+// nothing, as long as that lasts.
 func TestC59_SourceUnreachable_ObjectsStay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

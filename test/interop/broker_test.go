@@ -207,12 +207,12 @@ func extension(e codec.Event, name string) string {
 	return v
 }
 
-// published matches events of a kind ("spec.create_request") that a party published.
+// published matches events of a kind ("spec.create_request") that a client published.
 func published(kind string) func(passed) bool {
 	return func(p passed) bool { return !p.sent && p.event.Type() == codec.ManifestBundles.String()+"."+kind }
 }
 
-// sentTo matches events about a work that the broker sent to a party.
+// sentTo matches events about a work that the broker sent to a client.
 func sentTo(role identity.Role, name, id string) func(passed) bool {
 	return func(p passed) bool {
 		return p.sent && p.peer.Role == string(role) && p.peer.Name == name && p.id() == id
@@ -270,8 +270,7 @@ func (s *tappedStream) Send(parts ...[]byte) error {
 	return s.Stream.Send(parts...)
 }
 
-// client is a connection to the broker that a test uses itself, to say what no
-// stock program can be made to say.
+// client is a connection to the broker that a test uses itself, to send events that no OCM program sends.
 type client struct {
 	transport.Conn
 	t testing.TB
@@ -283,7 +282,7 @@ func (b *ourBroker) connect(t testing.TB, role pki.Role, name string) *client {
 	return connectTo(t, b.addr, role, name)
 }
 
-// connectTo connects to the broker at addr, ours or a stock one.
+// connectTo connects to the broker at addr, a Hawser or an OCM one.
 func connectTo(t testing.TB, addr string, role pki.Role, name string, edit ...func(*transportgrpc.Options)) *client {
 	t.Helper()
 	cert, key := certify(t, role, name)
@@ -330,7 +329,7 @@ func (p *client) tryPublish(e codec.Event) (string, error) {
 	return r.Outcome, err
 }
 
-// subscribe subscribes as a stock party does, and returns what comes in.
+// subscribe subscribes as an OCM client does, and returns the received events.
 func (p *client) subscribe(f transport.Filter) *journal[codec.Event] {
 	p.t.Helper()
 	if f.DataType == (codec.DataType{}) {

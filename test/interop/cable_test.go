@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// cable is what lies between a party and a broker: it can be cut, and plugged
-// into another broker. A party that dials while the cable is cut waits until it
-// is plugged again.
+// cable is the network between a client and a broker. It can be cut, and plugged into another broker. A client
+// that dials while the cable is cut waits until it is plugged again.
 type cable struct {
 	addr     string
 	listener net.Listener

@@ -12,8 +12,8 @@ import (
 
 const hold = "test.hawser.dev/hold"
 
-// A work that the agent has reported stays with its source until the agent
-// says that nothing is left.
+// TestC36_ReportedWork_StaysUntilDeleted: a work that the agent has reported stays with its source until the
+// agent confirms the deletion.
 func TestC36_ReportedWork_StaysUntilDeleted(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -39,9 +39,9 @@ func TestC36_ReportedWork_StaysUntilDeleted(t *testing.T) {
 	}
 }
 
-// A work that no agent has reported is gone for its source at once. The agent
-// that got it all the same reports its end, which the source does not mind, and
-// the same name can be used again.
+// TestC37_UnreportedWork_IsGoneAtOnce: a deleted work that no agent has reported is gone for its source at
+// once. An agent that received it still reports its end, and the source accepts that. The name can be used
+// again.
 func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -71,8 +71,8 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 	}
 }
 
-// A deletion that the broker announces has a version, without which stock
-// agents drop it, and metadata; ids that no record explains get none at all.
+// TestC45_Deletion_HasVersion: a deletion that the broker announces has a version, without which OCM agents
+// drop it, and metadata. Orphan ids get no deletion.
 func TestC45_Deletion_HasVersion(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
@@ -85,12 +85,11 @@ func TestC45_Deletion_HasVersion(t *testing.T) {
 	wire.cut()
 	src.publishWork(src1, codec.DeleteRequest, deleting(w))
 
-	// The stock broker, which does not know the work, announces its deletion in
-	// a form that its own agent cannot read.
+	// The OCM broker does not know the work. It announces its deletion in a form that its own agent cannot read.
 	from := agent.position()
 	wire.plug(ocm.addr)
-	if l := agent.await(t, from, "what the stock broker says", ofID("received", "doomed")); l.Error == "" {
-		t.Errorf("the stock broker's deletion could be read: %s", l)
+	if l := agent.await(t, from, "the deletion of the OCM broker", ofID("received", "doomed")); l.Error == "" {
+		t.Errorf("the OCM broker's deletion could be read: %s", l)
 	}
 	wire.cut()
 
@@ -108,8 +107,8 @@ func TestC45_Deletion_HasVersion(t *testing.T) {
 	agent.await(t, from, "the end of the work", ofID("deleted", "doomed"))
 }
 
-// The last work is deleted while the agent is away: it goes when the agent
-// comes back, be it with its memory or without.
+// TestC57_DeletedWhileAway_IsRemoved: the last work is deleted while the agent is disconnected. It is removed
+// when the agent reconnects, with or without its memory.
 func TestC57_DeletedWhileAway_IsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, forgets := range map[string]bool{"agent that was cut off": false, "agent that was restarted": true} {
@@ -146,8 +145,8 @@ func TestC57_DeletedWhileAway_IsRemoved(t *testing.T) {
 	}
 }
 
-// Two sources own works on one cluster. When the agent comes back neither
-// deletes the other's.
+// TestC58_TwoSources_DeleteOnlyTheirOwn: two sources own works on one cluster. When the agent reconnects,
+// neither deletes works of the other.
 func TestC58_TwoSources_DeleteOnlyTheirOwn(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

@@ -18,7 +18,7 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// hub is what our agents are told about the hub they belong to.
+// hub is the hub identity of the Hawser agents.
 const hub = "interop-hub"
 
 // ourAgent is a running Hawser agent of cluster1, on a cluster in memory.

@@ -31,9 +31,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// fakeHub is the ManifestWork API of a hub: the clientset's own fake, and on
-// top of it what a kube-apiserver does to objects: uids, generations, resource
-// versions with their conflicts, and finalizers that hold.
+// fakeHub is the ManifestWork API of a hub. It is the clientset's own fake with the behavior of a
+// kube-apiserver: uids, generations, resource versions with their conflicts, and finalizers.
 type fakeHub struct {
 	t       testing.TB
 	client  *fake.Clientset
@@ -162,8 +161,8 @@ func (h *fakeHub) work(namespace, name string) *workv1.ManifestWork {
 	return h.get(namespace, name)
 }
 
-// metadata is as much of the hub's other API as its source looks at: the
-// namespace whose uid says which hub it is, and which works there are.
+// metadata returns the part of the hub's other API that hub-source reads: the namespace whose uid identifies
+// the hub, and the list of works.
 func (h *fakeHub) metadata(t *testing.T) metadata.Interface {
 	t.Helper()
 	scheme := metadatafake.NewTestScheme()
@@ -235,8 +234,8 @@ func runHubSource(t *testing.T, d transport.Dialer) *fakeHub {
 	return h
 }
 
-// A hub, our hub source and broker, and a stock agent: a work there, relabelled,
-// changed, reported and gone.
+// TestC36_HubAndOCMAgent_Lifecycle: a hub, Hawser's hub-source and broker, and an OCM agent. A work is created,
+// relabelled, changed, reported and deleted.
 func TestC36_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -272,8 +271,8 @@ func TestC36_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	eventually(t, "the end of the work on the hub", func() bool { return hub.work(cluster1, "w") == nil })
 }
 
-// On the hub a status of an older sequence or generation never replaces a newer
-// one, and one of a generation that the hub does not have yet waits for it.
+// TestC35_HubStatus_OnlyNewerCounts: on the hub a status of an older sequence or generation never replaces a
+// newer one. A status of a generation that the hub does not have yet waits for it.
 func TestC35_HubStatus_OnlyNewerCounts(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

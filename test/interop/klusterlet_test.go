@@ -21,7 +21,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ocmKlusterlet is the running stock clients of a klusterlet's registration agent.
+// ocmKlusterlet holds the running OCM clients of a klusterlet's registration agent.
 type ocmKlusterlet struct {
 	*program
 	cluster string
@@ -39,14 +39,13 @@ func startMember(t testing.TB, cluster, addr string) *ocmKlusterlet {
 	return startKlusterlet(t, cluster, addr, codec.ManagedClusters, codec.SigningRequests, codec.Leases, codec.KubeEvents, codec.AddOnsV1Beta1)
 }
 
-// startKlusterlet runs stock clients of some types with the cluster's certificate.
+// startKlusterlet runs OCM clients of some types with the cluster's certificate.
 func startKlusterlet(t testing.TB, cluster, addr string, types ...codec.DataType) *ocmKlusterlet {
 	t.Helper()
 	return startClients(t, clientConfig(t, pki.Agent, cluster, addr, ""), cluster, types...)
 }
 
-// startClients runs stock clients of some types. It returns when they have
-// subscribed.
+// startClients runs OCM clients of some types. It returns when they have subscribed.
 func startClients(t testing.TB, config, cluster string, types ...codec.DataType) *ocmKlusterlet {
 	t.Helper()
 	var names []string
@@ -188,8 +187,8 @@ func registering(t *testing.T, accepted ...string) (*ourBroker, *registrar) {
 
 func registersWith(c *broker.Config) { c.Registration = src1 }
 
-// A klusterlet that has only a token: it creates ManagedCluster and request, is
-// told when they are there already, and sees the certificate come.
+// TestKlusterlet_Bootstrap: a klusterlet with only a token creates ManagedCluster and request. It gets
+// AlreadyExists if they exist, and receives the certificate.
 func TestKlusterlet_Bootstrap(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t)
@@ -230,7 +229,7 @@ func signed(name string) func(outputLine) bool {
 	})
 }
 
-// A member renews: it asks, and the hub answers with a certificate.
+// TestKlusterlet_Renewal_IsAnswered: a member requests a renewal, and the hub answers with a certificate.
 func TestKlusterlet_Renewal_IsAnswered(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -250,7 +249,7 @@ func TestKlusterlet_Renewal_IsAnswered(t *testing.T) {
 
 func hasVersion(o *unstructured.Unstructured) bool { return o.GetResourceVersion() != "" }
 
-// What the hub says no with reaches the klusterlet's code as the hub said it.
+// TestKlusterlet_Errors_AreThoseOfTheHub: an error of the hub reaches the klusterlet's code unchanged.
 func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -260,7 +259,7 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	k.await(t, 0, "its add-on", shows("added", codec.AddOnsV1Beta1, "a"))
 	gr := schema.GroupResource{Group: codec.ManagedClusters.Group, Resource: codec.ManagedClusters.Resource}
 	for _, refusal := range []errors.APIStatus{
-		errors.NewConflict(gr, cluster1, fmt.Errorf("somebody was faster")), errors.NewForbidden(gr, cluster1, fmt.Errorf("not you")),
+		errors.NewConflict(gr, cluster1, fmt.Errorf("another client was faster")), errors.NewForbidden(gr, cluster1, fmt.Errorf("not you")),
 		errors.NewNotFound(gr, cluster1), errors.NewInternalError(fmt.Errorf("no disk")), errors.NewTooManyRequests("later", 1),
 	} {
 		reason := refusal.Status().Reason
@@ -281,7 +280,8 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "after")})
 }
 
-// While no source serves registration, what can wait is asked for again.
+// TestKlusterlet_NoSource_ServiceUnavailable: while no source serves registration, requests that can wait are
+// retried.
 func TestKlusterlet_NoSource_ServiceUnavailable(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t, registersWith)
@@ -301,7 +301,7 @@ func anEvent(cluster string) *unstructured.Unstructured {
 	})
 }
 
-// Events are made, and counted up by their series alone.
+// TestKlusterlet_Event_AndItsSeries: Events are created, and only their series count is updated.
 func TestKlusterlet_Event_AndItsSeries(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -315,8 +315,8 @@ func TestKlusterlet_Event_AndItsSeries(t *testing.T) {
 	}
 }
 
-// A status goes to the hub and comes back; one that is older than what the hub
-// has is a conflict.
+// TestKlusterlet_Status_ComesBack: a status goes to the hub and comes back. A status older than the hub's is a
+// conflict.
 func TestKlusterlet_Status_ComesBack(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -341,8 +341,8 @@ func TestKlusterlet_Status_ComesBack(t *testing.T) {
 	}
 }
 
-// The status of an add-on goes to the hub and comes back, of both versions: klusterlets up to OCM
-// v1.2 speak the first, later ones the second.
+// TestKlusterlet_AddOnStatus_ComesBack: the status of an add-on goes to the hub and comes back, in both
+// versions. Klusterlets up to OCM v1.2 use the first version, later ones the second.
 func TestKlusterlet_AddOnStatus_ComesBack(t *testing.T) {
 	t.Parallel()
 	for _, d := range []codec.DataType{codec.AddOnsV1Alpha1, codec.AddOnsV1Beta1} {
@@ -377,7 +377,8 @@ func TestKlusterlet_AddOnStatus_ComesBack(t *testing.T) {
 	}
 }
 
-// A token goes to the connection that asked for it, once, and nowhere else.
+// TestKlusterlet_Token_IsForTheRequester: a token goes once to the connection that requested it, and nowhere
+// else.
 func TestKlusterlet_Token_IsForTheRequester(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1, cluster2)
@@ -405,8 +406,8 @@ func TestKlusterlet_Token_IsForTheRequester(t *testing.T) {
 	}
 }
 
-// What is gone is taken out of the klusterlet's cache by its uid, also where
-// another object has its name already.
+// TestKlusterlet_Deletion_IsByUID: a deleted object is removed from the klusterlet's cache by its uid, even if
+// another object already has its name.
 func TestKlusterlet_Deletion_IsByUID(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -435,9 +436,9 @@ func TestKlusterlet_Deletion_IsByUID(t *testing.T) {
 	}
 }
 
-// After a connection broke, what changed meanwhile is sent, and what went
-// meanwhile is taken away, also where the klusterlet cannot say what it has: it
-// has no version of a request that was not echoed.
+// TestKlusterlet_Resync_BringsWhatWasMissed: after a broken connection, changes are sent and deleted objects
+// are removed. This also works for objects that the klusterlet cannot list, because it has no version of a
+// request that was not echoed.
 func TestKlusterlet_Resync_BringsWhatWasMissed(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -467,8 +468,8 @@ func TestKlusterlet_Resync_BringsWhatWasMissed(t *testing.T) {
 	k.awaitHeld(codec.AddOnsV1Beta1, "stays", "")
 }
 
-// A Lease is renewed on its way, and comes back with its new version, so that
-// the next renewal carries that.
+// TestKlusterlet_Lease_ComesBackRenewed: a Lease is renewed on the way to the hub. It comes back with its new
+// version, which the next renewal carries.
 func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
@@ -493,8 +494,8 @@ func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 	wants(t, k.try(command{Do: "update", Type: codec.Leases.String(), Object: other}), metav1.StatusReasonForbidden)
 }
 
-// Before its acceptance a cluster reads its own ManagedCluster and requests,
-// and no work flows; with it everything comes over the streams that are there.
+// TestKlusterlet_Acceptance_OpensWhatIsThere: before its acceptance a cluster reads only its own ManagedCluster
+// and requests, and gets no works. After it, everything arrives over the existing streams.
 func TestKlusterlet_Acceptance_OpensWhatIsThere(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster2)
@@ -540,8 +541,8 @@ func accept(o *unstructured.Unstructured, is bool) *unstructured.Unstructured {
 	return o
 }
 
-// A type of which the hub has nothing, or that it does not know, is a stream
-// without events: a klusterlet that is refused one slows down for all.
+// TestKlusterlet_TypesWithoutObjects_AreQuiet: a type that the hub does not know, or has no objects of, is a
+// stream without events. A klusterlet whose stream is rejected slows down for all types.
 func TestKlusterlet_TypesWithoutObjects_AreQuiet(t *testing.T) {
 	t.Parallel()
 	b, _ := registering(t, cluster1)
@@ -561,14 +562,15 @@ func TestKlusterlet_TypesWithoutObjects_AreQuiet(t *testing.T) {
 	}
 }
 
-// Without a source of registration the broker is as before: these types are not served.
+// TestKlusterlet_NotConfigured_IsNotServed: without a registration source the broker does not serve these
+// types.
 func TestKlusterlet_NotConfigured_IsNotServed(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	config := clientConfig(t, pki.Agent, cluster1, b.addr, "")
 	k := start(t, "ocmregistration", "-config", config, "-cluster", cluster1, "-types", codec.KubeEvents.String())
 	wants(t, k.try(command{Do: "create", Type: codec.KubeEvents.String(), Object: anEvent(cluster1)}), "PublishError")
-	startAgent(t, cluster1, b.addr).await(t, 0, "works, which need nobody's acceptance", what("subscribed"))
+	startAgent(t, cluster1, b.addr).await(t, 0, "works, which need no acceptance", what("subscribed"))
 }
 
 func nonEmpty(r *hawserv1.LeaseRenewals) bool { return len(r.GetRenewals()) > 0 }

@@ -1,9 +1,8 @@
-// Package interop runs Hawser's broker, source and agent against the agent,
-// the source and the broker of open-cluster-management.io/sdk-go, which are
-// processes of their own: the programs of the module test/interop/sdkgo. The tests
-// are named after the conformance cases of the OCM protocol (C11, C12, …);
-// README.md in test/interop/sdkgo lists them. Where we differ from stock on purpose
-// the test asserts our promise and docs/protocol.md says why.
+// Package interop runs Hawser's broker, source and agent against the agent, the source and the broker of
+// open-cluster-management.io/sdk-go. Those are processes of their own: the programs of the module
+// test/interop/sdkgo. The tests are named after the conformance cases of the OCM protocol (C11, C12, …);
+// README.md in test/interop/sdkgo lists them. Where Hawser differs from OCM on purpose, the test asserts
+// Hawser's promise and docs/protocol.md gives the reason.
 package interop
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// programs is where `make interop` puts the stock programs.
+// programs is where `make interop` puts the OCM programs.
 const programs = "../../bin/interop"
 
 // certs holds the authority and the certificates of all tests.

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// How many works a stock agent lacks when it comes, and of what size.
+// The number of works that an OCM agent lacks when it connects, and their size.
 const (
 	missing      = 5000
 	missingBytes = 10 << 10
@@ -46,9 +46,9 @@ func (a *ocmAgent) awaitReceived(t testing.TB, n int) {
 	a.await(t, 0, fmt.Sprintf("%d events", n), func(l outputLine) bool { return l.What == "count" && l.Count == n })
 }
 
-// An agent that lacks 50 MB of works gets them all, and the call with which it
-// asks returns at once. (It holds a lock during that call without which it does
-// not receive, so a broker that answers within the call waits for ever.)
+// TestC43_ManyMissingWorks_AllArrive: an agent that lacks 50 MB of works gets them all, and its list request
+// returns at once. (During that call it holds a lock that it needs to receive, so a broker that answers within
+// the call waits forever.)
 func TestC43_ManyMissingWorks_AllArrive(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -74,13 +74,12 @@ func TestC43_ManyMissingWorks_AllArrive(t *testing.T) {
 	}
 }
 
-// ocmTimeout is how long the benchmark gives the stock broker, which hangs.
+// ocmTimeout is the time limit of the benchmark for the OCM broker, which hangs.
 const ocmTimeout = 10 * time.Second
 
-// BenchmarkMissingWorks shows beside each other how our broker and the stock
-// broker bring 5,000 works of 10 KiB to a stock agent that lacks them. The
-// time is from the start of the agent's process; received tells how many
-// works arrived.
+// BenchmarkMissingWorks compares how the Hawser broker and the OCM broker send 5,000 works of 10 KiB to an OCM
+// agent that lacks them. The time starts with the agent's process. received is the number of works that
+// arrived.
 func BenchmarkMissingWorks(b *testing.B) {
 	b.Run("hawser", func(b *testing.B) {
 		for b.Loop() {
@@ -93,7 +92,7 @@ func BenchmarkMissingWorks(b *testing.B) {
 			b.ReportMetric(missing, "received")
 		}
 	})
-	b.Run("stock", func(b *testing.B) {
+	b.Run("ocm", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
 			broker := startOCMBroker(b, "")

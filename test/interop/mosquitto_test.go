@@ -11,15 +11,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// Stock source and stock agent through Mosquitto, on the topics that Hawser's
-// rules allow: a work there, its status back, changed, and gone. What follows
-// with our parties in the place of one of them stands on this.
+// TestMosquitto_OCMClients_Lifecycle runs an OCM source and an OCM agent through Mosquitto, on the topics that
+// Hawser's rules allow. A work is created, reported, changed and deleted. The tests with a Hawser client
+// instead of one of them build on this one.
 func TestMosquitto_OCMClients_Lifecycle(t *testing.T) {
 	t.Parallel()
 	ocmLifecycle(t, mqttacl.Usual(src1))
 }
 
-// The same on Maestro's topics, on which sources share what agents say.
+// TestC54_OCMClients_SharedSubscription: the same on Maestro's topics, on which sources share the events of
+// agents.
 func TestC54_OCMClients_SharedSubscription(t *testing.T) {
 	t.Parallel()
 	ocmLifecycle(t, maestro(src1))
@@ -42,8 +43,8 @@ func maestro(source string) mqttacl.Layout {
 
 const shareGroup = "$share/statussubscribers/"
 
-// lifecycle plays a work of stock parties. Both must have subscribed: of who is
-// not there a plain broker keeps nothing.
+// lifecycle plays a work of OCM clients. Both must have subscribed: a stateless broker drops events for
+// disconnected clients.
 func lifecycle(t *testing.T, source *ocmSource, agent *ocmAgent) {
 	t.Helper()
 	agent.await(t, 0, "its subscription", what("subscribed"))
@@ -63,7 +64,7 @@ func lifecycle(t *testing.T, source *ocmSource, agent *ocmAgent) {
 	source.await(t, 0, "the end of the work", ofID("deleted", id))
 }
 
-// The six cases in which a party publishes, each on its topic.
+// TestC51_OCMClients_PublishOnTheirTopics: the six cases in which a client publishes, each on its topic.
 func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
@@ -88,7 +89,7 @@ func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 			t.Errorf("%s on %s, want %s", want.kind, m.topic, want.topic)
 		}
 	}
-	// The other two: answers to a party that comes back, on the topics of events.
+	// The other two: answers to a client that reconnects, on the topics of events.
 	source.kill()
 	again := startMQTTSource(t, b.addr, mqttacl.Usual(src1))
 	again.await(t, 0, "its subscription", what("subscribed"))
@@ -100,8 +101,8 @@ func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 	}
 }
 
-// Without broadcast topics an agent asks on the topic of its events, and a source
-// cannot ask all agents: it says so and publishes nothing.
+// TestC52_C53_OCMClients_NoBroadcast: without broadcast topics an agent sends its requests on the topic of its
+// events. A source cannot send a request to all agents: it reports that and publishes nothing.
 func TestC52_C53_OCMClients_NoBroadcast(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
@@ -128,8 +129,8 @@ func TestC52_C53_OCMClients_NoBroadcast(t *testing.T) {
 	}
 }
 
-// Mosquitto is killed with messages under way, and has forgotten all when it
-// comes back: the agent asks, and has what the source has.
+// TestC56_OCMClients_BrokerKilled: Mosquitto is killed with messages in flight, and restarts without its state.
+// The agent lists its works, and then has the works of the source.
 func TestC56_OCMClients_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")

@@ -76,8 +76,8 @@ func (b *mosquittoBroker) kill() { b.process.Kill() }
 // layouts are the topics of both sources as they usually are.
 var layouts = []mqttacl.Layout{mqttacl.Usual(src1), mqttacl.Usual(src2)}
 
-// rulesOf are the rules of hawser mqtt acl, of one source after the other, with
-// a user who may do everything, for tests that look on.
+// rulesOf returns the rules of hawser mqtt acl, of one source after the other. It adds a user with all rights,
+// for tests that observe the traffic.
 func rulesOf(t testing.TB, layouts ...mqttacl.Layout) string {
 	t.Helper()
 	onlooker, _ := pki.Subject(pki.Operator, onlooker)
@@ -100,7 +100,7 @@ func rulesOf(t testing.TB, layouts ...mqttacl.Layout) string {
 	return text
 }
 
-// onlooker is the name of an operator whom a stock broker lets see everything.
+// onlooker is the name of an operator that a stateless broker lets read everything.
 const onlooker = "onlooker"
 
 func principalOf(role pki.Role, name string) mqttacl.Principal {
@@ -127,21 +127,21 @@ func mqttConfig(t testing.TB, role pki.Role, name, addr string, topics topic.Set
 	return file
 }
 
-// startMQTTAgent runs a stock agent of the cluster over MQTT. It has the topics of
-// the source, without the group that only who subscribes to agents may have.
+// startMQTTAgent runs an OCM agent of the cluster over MQTT. It has the topics of the source, without the share
+// group, which only the subscribers to agents may use.
 func startMQTTAgent(t testing.TB, cluster, addr string, l mqttacl.Layout) *ocmAgent {
 	t.Helper()
 	config := mqttConfig(t, pki.Agent, cluster, addr, ofAgents(l).Topics)
-	return &ocmAgent{cluster: cluster, program: start(t, "ocmagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-stock")}
+	return &ocmAgent{cluster: cluster, program: start(t, "ocmagent", "-transport", "mqtt", "-config", config, "-cluster", cluster, "-agent-id", cluster+"-ocm")}
 }
 
-// ofAgents is a layout as agents have it: without the group, on which nobody can publish.
+// ofAgents returns the layout of agents: without the share group, because no client can publish on it.
 func ofAgents(l mqttacl.Layout) mqttacl.Layout {
 	l.Topics.AgentEvents = strings.TrimPrefix(l.Topics.AgentEvents, shareGroup)
 	return l
 }
 
-// startMQTTSource runs a stock source over MQTT.
+// startMQTTSource runs an OCM source over MQTT.
 func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout, args ...string) *ocmSource {
 	t.Helper()
 	config := mqttConfig(t, pki.Source, l.Source, addr, l.Topics)
@@ -163,8 +163,7 @@ type mqttClient struct {
 	got *journal[message]
 }
 
-// connectMQTT connects with the certificate of a party and a client id of the
-// test's choice.
+// connectMQTT connects with the certificate of a client and a client id of the test's choice.
 func connectMQTT(t testing.TB, addr string, role pki.Role, name, clientID string) *mqttClient {
 	t.Helper()
 	c, err := tryMQTT(t, addr, role, name, &paho.Connect{ClientID: clientID, KeepAlive: 60, CleanStart: true})

@@ -12,8 +12,8 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// Without broadcast topics our agent says what it holds on the topic of its events, and
-// our hub source asks each cluster on its own.
+// TestC52_C53_HawserClients_NoBroadcast: without broadcast topics the Hawser agent lists its works on the topic
+// of its events. hub-source sends its requests to each cluster separately.
 func TestC52_C53_HawserClients_NoBroadcast(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
@@ -37,8 +37,8 @@ func TestC52_C53_HawserClients_NoBroadcast(t *testing.T) {
 	}
 }
 
-// Of two stock sources that share what agents say, one gets each status: through
-// Mosquitto, and at our broker.
+// TestC54_OCMSources_OneGetsEachStatus: two OCM sources share the events of agents, and one of them gets each
+// status. It holds through Mosquitto and with the Hawser broker.
 func TestC54_OCMSources_OneGetsEachStatus(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
@@ -84,7 +84,8 @@ func TestC54_OCMSources_OneGetsEachStatus(t *testing.T) {
 	}
 }
 
-// A stock source whose topics are those of another one says so, and never subscribes.
+// TestC55_OCMSource_OtherSourceInTopics_IsRefused: an OCM source whose topics are those of another source
+// reports that, and never subscribes.
 func TestC55_OCMSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
@@ -97,7 +98,7 @@ func TestC55_OCMSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	}
 }
 
-// Ours does not start: hub-source reads its file so.
+// TestC55_OurSource_OtherSourceInTopics_IsRefused: hub-source does not start with such topics in its file.
 func TestC55_OurSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	t.Parallel()
 	topics := mqttacl.Usual(src1).Topics
@@ -109,7 +110,8 @@ func TestC55_OurSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	}
 }
 
-// The connections of both break with works under way: the agent has what the source has.
+// TestC56_OCMClientsAtOurBroker_ConnectionsBreak: both connections break with works in flight. The agent still
+// gets the works of the source.
 func TestC56_OCMClientsAtOurBroker_ConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	wire := newCable(t, startBroker(t).addr)
@@ -132,7 +134,8 @@ func TestC56_OCMClientsAtOurBroker_ConnectionsBreak(t *testing.T) {
 	}
 }
 
-// Our parties in Maestro's layout: our hub source as one member of a group.
+// TestMaestro_HubAndOCMAgent_Lifecycle: Hawser clients in Maestro's layout, with hub-source as one member of a
+// share group.
 func TestMaestro_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	l := maestro(src1)
@@ -151,7 +154,8 @@ func TestMaestro_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	})
 }
 
-// A stock source in Maestro's layout and our agent at our broker.
+// TestMaestro_OCMSourceAndOurAgent_Lifecycle: an OCM source in Maestro's layout and a Hawser agent at the
+// Hawser broker.
 func TestMaestro_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b, l := startBroker(t), maestro(src1)

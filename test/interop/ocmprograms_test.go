@@ -8,8 +8,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// ocmAgent is a running stock agent. It does what a test says in the place
-// of the controllers that an OCM agent has.
+// ocmAgent is a running OCM agent. The test does the work of the controllers that a real OCM agent has.
 type ocmAgent struct {
 	*program
 	cluster string
@@ -66,11 +65,11 @@ func (a *ocmAgent) awaitAdded(id string) workv1.ManifestWork {
 	return *a.await(a.t, 0, "work "+id, ofID("added", id)).Work
 }
 
-// ocmSource is a running stock source.
+// ocmSource is a running OCM source.
 type ocmSource struct{ *program }
 
-// create creates a work and returns its resource id once the source has the
-// work in its cache, without which it could do nothing with it.
+// create creates a work and returns its resource id once the source has the work in its cache. Without it the
+// source could not change the work.
 func (s *ocmSource) create(w *workv1.ManifestWork) string {
 	s.t.Helper()
 	from := s.position()
@@ -116,7 +115,7 @@ func (s *ocmSource) awaitStatus(t testing.TB, id, message string) workv1.Manifes
 	}).Work
 }
 
-// ocmBroker is a running stock broker.
+// ocmBroker is a running OCM broker.
 type ocmBroker struct {
 	*program
 	addr string

@@ -16,7 +16,7 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// dialMQTT is the dialer of one of our parties, made of a file of OCM.
+// dialMQTT returns the dialer of a Hawser client, made from a file of OCM.
 func dialMQTT(t testing.TB, role pki.Role, name, addr string, l mqttacl.Layout) transport.Dialer {
 	t.Helper()
 	filter := transport.Filter{Cluster: name}
@@ -49,8 +49,8 @@ func startOurMQTTAgent(t *testing.T, addr string, l mqttacl.Layout, edit ...func
 	return runOurAgent(t, dialMQTT(t, pki.Agent, cluster1, addr, l), clustertest.New(), edit...)
 }
 
-// Our hub source and a stock agent through Mosquitto: a work there, its status
-// back, changed, and gone.
+// TestMosquitto_HubAndOCMAgent_Lifecycle: Hawser's hub-source and an OCM agent through Mosquitto. A work is
+// created, reported, changed and deleted.
 func TestMosquitto_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
@@ -60,14 +60,14 @@ func TestMosquitto_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), agent)
 }
 
-// The same at our broker.
+// TestListener_HubAndOCMAgent_Lifecycle: the same with the Hawser broker.
 func TestListener_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
 }
 
-// hubLifecycle plays a work of our hub source at a stock agent.
+// hubLifecycle plays a work of Hawser's hub-source at an OCM agent.
 func hubLifecycle(t *testing.T, hub *fakeHub, agent *ocmAgent) {
 	t.Helper()
 	w := newWork(agent.cluster, "w", 0)
@@ -90,8 +90,8 @@ func hubLifecycle(t *testing.T, hub *fakeHub, agent *ocmAgent) {
 	eventually(t, "the end of the work on the hub", func() bool { return hub.work(agent.cluster, "w") == nil })
 }
 
-// A stock source and our agent through Mosquitto, in the usual layout and in
-// Maestro's.
+// TestMosquitto_OCMSourceAndOurAgent_Lifecycle: an OCM source and a Hawser agent through Mosquitto, in the
+// usual layout and in Maestro's.
 func TestMosquitto_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]mqttacl.Layout{"usual": mqttacl.Usual(src1), "maestro": maestro(src1)} {
@@ -106,14 +106,14 @@ func TestMosquitto_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	}
 }
 
-// The same at our broker.
+// TestListener_OCMSourceAndOurAgent_Lifecycle: the same with the Hawser broker.
 func TestListener_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	sourceLifecycle(t, startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1)))
 }
 
-// sourceLifecycle plays a work of a stock source at our agent.
+// sourceLifecycle plays a work of an OCM source at a Hawser agent.
 func sourceLifecycle(t *testing.T, source *ocmSource, a *ourAgent) {
 	t.Helper()
 	id := source.create(newWork(cluster1, "w", 1))
@@ -130,8 +130,8 @@ func sourceLifecycle(t *testing.T, source *ocmSource, a *ourAgent) {
 	eventually(t, "the end of the record", func() bool { return a.record("w") == nil })
 }
 
-// Stock parties at our broker: both over MQTT, in the usual layout and in
-// Maestro's, and one over gRPC.
+// TestListener_OCMClients_Lifecycle: OCM clients at the Hawser broker: both over MQTT, in the usual layout and
+// in Maestro's, and one over gRPC.
 func TestListener_OCMClients_Lifecycle(t *testing.T) {
 	t.Parallel()
 	usual := mqttacl.Usual(src1)
@@ -158,8 +158,8 @@ func TestListener_OCMClients_Lifecycle(t *testing.T) {
 	}
 }
 
-// Where our parties publish, of the six cases those that they have through a
-// stock broker.
+// TestC51_HawserClients_PublishOnTheirTopics: the topics on which Hawser clients publish, in those of the six
+// cases that exist with a stateless broker.
 func TestC51_HawserClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
@@ -188,8 +188,8 @@ func TestC51_HawserClients_PublishOnTheirTopics(t *testing.T) {
 	a.end()
 }
 
-// Mosquitto is killed with works under way and has forgotten all when it comes
-// back: our agent has what our hub has, and the hub what it says.
+// TestC56_HawserClients_BrokerKilled: Mosquitto is killed with works in flight, and restarts without its state.
+// Then the agent has the works of the hub, and the hub has the statuses of the agent.
 func TestC56_HawserClients_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")

@@ -19,7 +19,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// A stock source, our broker and our agent: a work there, changed, and gone.
+// TestC57_OCMSourceAndOurAgent_Lifecycle: an OCM source, the Hawser broker and a Hawser agent. A work is
+// created, changed and deleted.
 func TestC57_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -45,7 +46,7 @@ func TestC57_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	eventually(t, "the end of the record", func() bool { return a.record("w") == nil })
 }
 
-// Two stock sources on one cluster of ours.
+// TestC58_TwoOCMSourcesAndOurAgent_KeepApart: two OCM sources on one cluster with a Hawser agent.
 func TestC58_TwoOCMSourcesAndOurAgent_KeepApart(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -147,8 +148,8 @@ func (s *ourSource) publish(e codec.Event) {
 	}
 }
 
-// A program of ours, our broker and a stock agent: the agent sees the protocol
-// that it knows, and statuses count by sequence.
+// TestC34_OurSourceAndOCMAgent_Lifecycle: a Hawser source, the Hawser broker and an OCM agent. The agent sees
+// the protocol that it knows, and statuses are ordered by sequence id.
 func TestC34_OurSourceAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -178,8 +179,7 @@ func TestC34_OurSourceAndOCMAgent_Lifecycle(t *testing.T) {
 	w = withID("w", newWork(cluster1, "w", 2))
 	source.publish(specOf(t, src1, codec.UpdateRequest, w))
 	agent.await(t, 0, "version 2", func(l outputLine) bool { return ofID("modified", "w")(l) && l.Work.Generation == 2 })
-	// A Hawser source sends a deletion with its data; stock agents take the
-	// timestamp for what counts.
+	// A Hawser source sends a deletion with its data. OCM agents use only its timestamp.
 	e, err := manifestwork.EncodeSpec(deleting(w), manifestwork.SpecParams{
 		ID: uuid.NewString(), Now: time.Now(), Source: src1, Action: codec.DeleteRequest, DeletionWithData: true,
 	})

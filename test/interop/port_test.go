@@ -19,8 +19,8 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// stub returns a client of the service as protoc makes it, with the certificate
-// of an agent or a source, and a context for its calls.
+// stub returns a client of the service as protoc generates it, and a context for its calls. It uses the
+// certificate of an agent or a source.
 func (b *ourBroker) stub(t testing.TB, role pki.Role, name string) (context.Context, cloudeventsv1.CloudEventServiceClient) {
 	t.Helper()
 	cert, key := certify(t, role, name)
@@ -44,7 +44,8 @@ func (b *ourBroker) stub(t testing.TB, role pki.Role, name string) (context.Cont
 
 var works = codec.ManifestBundles.String()
 
-// Subscriptions that name nobody, both, or no data type.
+// TestC39_InvalidSubscription_IsRefused: subscriptions without cluster and source, with both, or without a data
+// type.
 func TestC39_InvalidSubscription_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -67,8 +68,8 @@ func TestC39_InvalidSubscription_IsRefused(t *testing.T) {
 	}
 }
 
-// The header names the subscription, comes before any event, and every event
-// published after it arrives.
+// TestC40_Header_ComesAfterRegistration: the header names the subscription and comes before any event. Every
+// event that is published after the header arrives.
 func TestC40_Header_ComesAfterRegistration(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -103,8 +104,8 @@ func TestC40_Header_ComesAfterRegistration(t *testing.T) {
 	}
 }
 
-// An event goes to the subscribers of its cluster and data type, all of them
-// and nobody else.
+// TestC41_Event_GoesToItsClusterOnly: an event goes to all subscribers of its cluster and data type, and to no
+// other subscriber.
 func TestC41_Event_GoesToItsClusterOnly(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -129,8 +130,8 @@ func TestC41_Event_GoesToItsClusterOnly(t *testing.T) {
 	}
 }
 
-// Idle streams get heartbeats: a stock agent that insists on them stays, and
-// one that gets none connects again.
+// TestC42_Heartbeats_KeepOCMAgents: idle streams get heartbeats. An OCM agent that requires them stays
+// connected, and one that gets none reconnects.
 func TestC42_Heartbeats_KeepOCMAgents(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T, interval, timeout time.Duration) (*ourBroker, *program) {
@@ -172,7 +173,8 @@ func TestC42_Heartbeats_KeepOCMAgents(t *testing.T) {
 	})
 }
 
-// A subscriber that does not read holds up nobody, not even who publishes to it.
+// TestC44_SubscriberThatDoesNotRead_BlocksNoOther: a subscriber that does not read blocks no other client,
+// including the client that publishes to it.
 func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -208,7 +210,7 @@ func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
 	}
 }
 
-// What is no event of this protocol is refused as such, and the broker lives on.
+// TestC47_InvalidEvent_IsRefused: an invalid event is rejected, and the broker continues.
 func TestC47_InvalidEvent_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -249,7 +251,7 @@ func TestC47_InvalidEvent_IsRefused(t *testing.T) {
 	}
 }
 
-// A stock source is told why an event was refused, in words.
+// TestC47_OCMSource_GetsTheReason: an OCM source gets the reason of a rejected event as text.
 func TestC47_OCMSource_GetsTheReason(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// event is a CloudEvent as the stock programs show and take it.
+// event is a CloudEvent in the form that the OCM programs print and accept.
 type event struct {
 	ID          string         `json:"id,omitempty"`
 	Source      string         `json:"source,omitempty"`
@@ -33,7 +33,7 @@ type event struct {
 	Data        string         `json:"data,omitempty"`
 }
 
-// outputLine is what a stock program prints, command what it takes.
+// outputLine is a line that an OCM program prints, command a line that it accepts.
 type outputLine struct {
 	What   string                `json:"what"`
 	ID     int                   `json:"id"`
@@ -80,7 +80,7 @@ func (l outputLine) String() string {
 	return string(b[:min(len(b), enough)])
 }
 
-// program is a stock program that runs until the test ends, or is killed.
+// program is an OCM program that runs until the test ends, or is killed.
 type program struct {
 	*journal[outputLine]
 	t      testing.TB
@@ -89,11 +89,11 @@ type program struct {
 	log    syncbuffer.Buffer // standard error; complete when done is closed
 	done   chan struct{}
 	lastID int
-	// stateless: what is between the parties takes no attribute of Hawser out.
+	// stateless: the broker does not remove Hawser's attributes.
 	stateless atomic.Bool
 }
 
-// start runs a stock program.
+// start runs an OCM program.
 func start(t testing.TB, name string, args ...string) *program {
 	t.Helper()
 	p := &program{
@@ -142,13 +142,13 @@ func (p *program) read(stdout io.Reader) error {
 			return fmt.Errorf("line %q: %w", b, err)
 		}
 		if name := ownAttribute(l.Event); name != "" && !p.stateless.Load() {
-			p.t.Errorf("%s got attribute %s, which is for Hawser parties only: %s", p.name, name, l)
+			p.t.Errorf("%s got attribute %s, which is for Hawser clients only: %s", p.name, name, l)
 		}
 		p.add(l)
 	}
 }
 
-// ownAttribute returns the name of an attribute that stock parties must not see.
+// ownAttribute returns the name of an attribute that OCM clients must not see, "" if there is none.
 func ownAttribute(e *event) string {
 	if e == nil {
 		return ""
@@ -220,7 +220,7 @@ func clientConfig(t testing.TB, role pki.Role, name, addr, more string) string {
 	return configFile(t, addr, fmt.Sprintf("clientCertFile: %s\nclientKeyFile: %s\n%s", cert, key, more))
 }
 
-// configFile writes a client configuration of sdk-go; who comes says how it is known.
+// configFile writes a client configuration of sdk-go. client holds the lines with the client's credentials.
 func configFile(t testing.TB, addr, client string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
@@ -231,20 +231,20 @@ func configFile(t testing.TB, addr, client string) string {
 	return file
 }
 
-// startAgent runs a stock agent of the cluster.
+// startAgent runs an OCM agent of the cluster.
 func startAgent(t testing.TB, cluster, addr string, args ...string) *ocmAgent {
 	t.Helper()
-	args = append(args, "-config", clientConfig(t, pki.Agent, cluster, addr, ""), "-cluster", cluster, "-agent-id", cluster+"-stock")
+	args = append(args, "-config", clientConfig(t, pki.Agent, cluster, addr, ""), "-cluster", cluster, "-agent-id", cluster+"-ocm")
 	return &ocmAgent{program: start(t, "ocmagent", args...), cluster: cluster}
 }
 
-// startSource runs a stock source.
+// startSource runs an OCM source.
 func startSource(t testing.TB, id, addr string) *ocmSource {
 	t.Helper()
 	return &ocmSource{program: start(t, "ocmsource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
 }
 
-// startOCMBroker runs a stock broker; addr is "" for a free port.
+// startOCMBroker runs an OCM broker; addr is "" for a free port.
 func startOCMBroker(t testing.TB, addr string) *ocmBroker {
 	t.Helper()
 	cert, key := certify(t, pki.Broker, "broker")

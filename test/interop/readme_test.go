@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The README names the test of every case, and no test that is not there.
+// TestReadme_NamesEveryCase: the README names the test of every case, and only existing tests.
 func TestReadme_NamesEveryCase(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../interop/README.md")

@@ -15,27 +15,27 @@ import (
 
 const cluster1, cluster2 = "cluster1", "cluster2"
 
-// put gives the stock broker a work as src1 would publish it.
+// put gives the OCM broker a work as src1 would publish it.
 func (b *ocmBroker) put(w *workv1.ManifestWork) {
 	b.t.Helper()
 	b.do(command{Do: "put", Event: shown(specOf(b.t, src1, codec.CreateRequest, w))})
 }
 
-// publish publishes a work as a stock source does.
+// publishWork publishes a work as an OCM source does.
 func (p *client) publishWork(source string, action codec.Action, w *workv1.ManifestWork) string {
 	p.t.Helper()
 	return p.publish(specOf(p.t, source, action, w))
 }
 
-// settle returns when the broker has nothing left to send to the stock agent:
-// it has compared so many lists of agents, and a work published now has arrived.
+// settle returns when the broker has nothing left to send to the OCM agent. The broker has then compared that
+// many lists of agents, and a work published now has arrived.
 func (b *ourBroker) settle(t testing.TB, src *client, a *ocmAgent, lists float64) {
 	t.Helper()
 	b.awaitMetric(t, lists, resyncs, string(codec.Spec))
 	last := withID("last-"+t.Name(), newWork(a.cluster, "last", 1))
 	src.publishWork(src1, codec.CreateRequest, last)
 	eventually(t, "the last work", func() bool { _, has := a.works()[string(last.UID)]; return has })
-	eventually(t, "empty mailboxes", func() bool { return b.metric(t, mailboxes) == 0 })
+	eventually(t, "empty delivery queues", func() bool { return b.metric(t, mailboxes) == 0 })
 }
 
 const mailboxes = "hawser_broker_delivery_queue_records"
@@ -52,8 +52,8 @@ func (a *ocmAgent) received(from int) []string {
 	return ids
 }
 
-// A stock agent moves from a stock broker to ours, by switching the address,
-// and gets exactly what it holds in an older version or not at all.
+// TestC27_ListedVersions_NewerIsSent: an OCM agent moves from an OCM broker to a Hawser broker, by a switch of
+// the address. It gets exactly the works that it lacks or holds in an older version.
 func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
@@ -88,7 +88,7 @@ func TestC27_ListedVersions_NewerIsSent(t *testing.T) {
 	}
 }
 
-// A work without versions is sent at every resync, whatever the agent holds.
+// TestC28_Unversioned_IsAlwaysSent: a work without versions is sent at every resync, whatever the agent lists.
 func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
@@ -116,7 +116,7 @@ func TestC28_Unversioned_IsAlwaysSent(t *testing.T) {
 	}
 }
 
-// A deletion reaches the agent whatever version it lists.
+// TestC29_Deleting_IsAlwaysSent: a deletion is sent to the agent, whatever version it lists.
 func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
@@ -145,15 +145,15 @@ func TestC29_Deleting_IsAlwaysSent(t *testing.T) {
 	agent.await(t, from, "the end of the work", ofID("deleted", "doomed"))
 }
 
-// Stock sources and brokers announce the deletion of every id that they do not
-// know. Ours says nothing: the agent keeps the work, and it is counted.
+// TestC30_UnknownID_IsNotDeleted: OCM sources and brokers announce the deletion of every id that they do not
+// know. The Hawser broker sends no deletion: the agent keeps the work, and the broker counts it.
 func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, ocm.addr)
 	agent := startAgent(t, cluster1, wire.addr)
-	ocm.put(withID("stranger", newWork(cluster1, "stranger", 3)))
-	agent.awaitAdded("stranger")
+	ocm.put(withID("unlisted", newWork(cluster1, "unlisted", 3)))
+	agent.awaitAdded("unlisted")
 	src := b.connect(t, pki.Source, src1)
 	src.publishWork(src1, codec.CreateRequest, withID("known", newWork(cluster1, "known", 1)))
 
@@ -165,7 +165,7 @@ func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 	if diff := cmp.Diff([]string{"known", "last-" + t.Name()}, agent.received(from)); diff != "" {
 		t.Errorf("events that the agent got (-want +got):\n%s", diff)
 	}
-	if w, ok := agent.works()["stranger"]; !ok || w.DeletionTimestamp != nil {
+	if w, ok := agent.works()["unlisted"]; !ok || w.DeletionTimestamp != nil {
 		t.Errorf("the work that no record explains is gone or deleted: %v", w.ObjectMeta)
 	}
 	if n := b.metric(t, orphans); n != 1 {
@@ -173,9 +173,9 @@ func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 	}
 }
 
-// The last work of a cluster is deleted while its agent is away: the deletion
-// is sent although the source owns nothing there any more, and once more when
-// an agent lists the id after it was confirmed.
+// TestC31_NothingLeft_DeletionIsSent: the last work of a cluster is deleted while its agent is disconnected.
+// The deletion is sent although the source has no work left there. It is sent again when an agent lists the id
+// after the confirmation.
 func TestC31_NothingLeft_DeletionIsSent(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -202,8 +202,8 @@ func TestC31_NothingLeft_DeletionIsSent(t *testing.T) {
 	}
 }
 
-// A source that has lost its memory, and one that does not own the work,
-// announce no deletion: the broker answers, and knows.
+// TestC32_SourceNotSynced_NothingIsDeleted: a source that lost its memory, or that does not own the work,
+// announces no deletion. The broker answers the list from its records.
 func TestC32_SourceNotSynced_NothingIsDeleted(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -239,7 +239,8 @@ func isRequest(e codec.Event) bool {
 	return err == nil && kind.Action == codec.ResyncRequest
 }
 
-// A list of nobody's works is refused, and its sender told what is missing.
+// TestC33_ListWithoutCluster_IsRefused: a list without a cluster is rejected, and the error names the missing
+// attribute.
 func TestC33_ListWithoutCluster_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)

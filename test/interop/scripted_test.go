@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// scripted is a broker that sends what a test wants, also what no broker of
-// either kind would send. For its agents it is a stock one.
+// scripted is a broker that sends any event that a test needs, including events that no real broker would send.
+// Its agents see it as an OCM broker.
 type scripted struct {
 	addr string
 	// wire is what agents published.

@@ -30,7 +30,7 @@ func startKeepingAgent(t *testing.T, addr, dir string, cluster *clustertest.Fake
 	return a, end
 }
 
-// drift has somebody else change and remove the ConfigMaps of works.
+// drift changes and removes ConfigMaps of works, as another user of the cluster does.
 func drift(a *ourAgent, changed, removed string) {
 	a.cluster.Edit(a.cluster.Ref("v1", "ConfigMap", "default", changed), func(o *unstructured.Unstructured) {
 		o.Object["data"] = map[string]any{"value": "drift"}
@@ -38,8 +38,8 @@ func drift(a *ourAgent, changed, removed string) {
 	a.cluster.Remove(a.cluster.Ref("v1", "ConfigMap", "default", removed))
 }
 
-// An agent with a state directory that is started while the stock broker is away
-// enforces what it knows, and goes on when the broker is back.
+// TestC59_OCMBrokerAway_DriftIsRepaired: an agent with a state directory starts while the OCM broker is down.
+// It enforces the works that it knows, and continues when the broker is back.
 func TestC59_OCMBrokerAway_DriftIsRepaired(t *testing.T) {
 	t.Parallel()
 	b := startOCMBroker(t, "")
@@ -63,8 +63,8 @@ func TestC59_OCMBrokerAway_DriftIsRepaired(t *testing.T) {
 	end()
 	drift(first, "one", "two")
 
-	// It meets a broker whose hub went back in time, and that lacks a work: versions
-	// of an earlier process stand in the way of nothing, absence deletes nothing.
+	// It meets a broker whose hub went back in time and that lacks a work. Versions of an earlier process block no
+	// update, and absence deletes nothing.
 	third, _ := startKeepingAgent(t, wire.addr, dir, cluster)
 	third.awaitValue("one", "3")
 	b = startOCMBroker(t, "")

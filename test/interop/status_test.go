@@ -17,8 +17,8 @@ func number(n int64) string {
 	return strconv.FormatInt(first+n, 10)
 }
 
-// A stock source that starts again knows of no work and asks for every status
-// with an empty list; it asks no cluster in particular.
+// TestC23_EmptyHashList_GetsEveryStatus: a restarted OCM source knows no work and requests every status with an
+// empty list, for no cluster in particular.
 func TestC23_EmptyHashList_GetsEveryStatus(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -45,8 +45,8 @@ func TestC23_EmptyHashList_GetsEveryStatus(t *testing.T) {
 	}
 }
 
-// The broker asks a stock agent that came back for the statuses that differ
-// from those it has, and the agent answers with those only.
+// TestC24_HashesThatDiffer_AreAnswered: the broker requests from a reconnected OCM agent the statuses that
+// differ from its own. The agent answers with only those.
 func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
@@ -54,7 +54,7 @@ func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, wire.addr)
 	ocm.put(withID("unlisted", newWork(cluster1, "unlisted", 1)))
 	agent.awaitAdded("unlisted")
-	agent.report("unlisted", "nobody asks")
+	agent.report("unlisted", "not requested")
 	wire.cut()
 	wire.plug(b.addr)
 	equal, differs := source.create(newWork(cluster1, "equal", 1)), source.create(newWork(cluster1, "differs", 1))
@@ -101,7 +101,7 @@ func after(t testing.TB, sequence string) string {
 	return strconv.FormatInt(n+1, 10)
 }
 
-// Statuses count by their sequence ids, whatever the order of arrival.
+// TestC34_OlderSequence_IsIgnored: statuses are ordered by their sequence ids, whatever the order of arrival.
 func TestC34_OlderSequence_IsIgnored(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -130,8 +130,8 @@ func TestC34_OlderSequence_IsIgnored(t *testing.T) {
 	}
 }
 
-// A status about another version than the source's reaches the source, which
-// decides: a stock one ignores what is about a newer version than its own.
+// TestC35_OtherVersion_IsDecidedByTheSource: a status about another version than the source's reaches the
+// source, which decides. An OCM source ignores a status about a newer version than its own.
 func TestC35_OtherVersion_IsDecidedByTheSource(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -166,14 +166,14 @@ func versionOf(t testing.TB, e codec.Event) int64 {
 	return v
 }
 
-// A status of a work that nobody knows is taken, so that its agent does not
-// send it for ever, and goes no further.
+// TestC38_UnknownWork_IsIgnored: a status of an unknown work is accepted, so that its agent does not send it
+// forever. The broker does not forward it.
 func TestC38_UnknownWork_IsIgnored(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	source, agent := startSource(t, src1, b.addr), b.connect(t, pki.Agent, cluster1)
 	source.await(t, 0, "its subscription", what("subscribed"))
-	unknown := withID("nobody", newWork(cluster1, "nobody", 1))
+	unknown := withID("unknown", newWork(cluster1, "unknown", 1))
 	if outcome := agent.publish(statusOf(t, number(1), unknown, "is there")); outcome != codec.OutcomeIgnored {
 		t.Errorf("status of an unknown work: %s, want %s", outcome, codec.OutcomeIgnored)
 	}
@@ -183,7 +183,7 @@ func TestC38_UnknownWork_IsIgnored(t *testing.T) {
 	id := source.create(newWork(cluster1, "w", 1))
 	agent.publish(statusOf(t, number(3), withID(id, newWork(cluster1, "w", 1)), "barrier"))
 	source.awaitStatus(t, id, "barrier")
-	if got := source.since(0, ofID("received", "nobody")); len(got) != 0 {
+	if got := source.since(0, ofID("received", "unknown")); len(got) != 0 {
 		t.Errorf("the source got %v", got)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// versionAnnotation is where a stock source's caller keeps a work's version.
+// versionAnnotation is the annotation in which the caller of an OCM source keeps a work's version.
 const versionAnnotation = "cloudevents.open-cluster-management.io/resourceversion"
 
 // configMap is a manifest of about size bytes, at least that of an empty one.
@@ -39,8 +39,7 @@ func newWork(cluster, name string, version int64) *workv1.ManifestWork {
 	return w
 }
 
-// withID gives a work its resource id; works of stock sources get theirs when
-// they are created.
+// withID gives a work its resource id. Works of OCM sources get theirs when they are created.
 func withID(id string, w *workv1.ManifestWork) *workv1.ManifestWork {
 	w.UID = types.UID(id)
 	return w
@@ -53,7 +52,7 @@ func deleting(w *workv1.ManifestWork) *workv1.ManifestWork {
 	return w
 }
 
-// specOf is the event with which a stock source publishes the work.
+// specOf is the event with which an OCM source publishes the work.
 func specOf(t testing.TB, source string, action codec.Action, w *workv1.ManifestWork) codec.Event {
 	t.Helper()
 	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: uuid.NewString(), Now: time.Now(), Source: source, Action: action})
@@ -63,7 +62,7 @@ func specOf(t testing.TB, source string, action codec.Action, w *workv1.Manifest
 	return e
 }
 
-// shown is an event as the stock broker's program takes it.
+// shown is an event in the form that the OCM broker's program accepts.
 func shown(e codec.Event) *event {
 	s := &event{ID: e.ID(), Source: e.Source(), Type: e.Type(), ContentType: e.DataContentType(), Data: string(e.Data()), Extensions: map[string]any{}}
 	for name, v := range e.Extensions() {

@@ -30,31 +30,31 @@ var hubHash = appliedwork.HubHash("hub.example.com:8090")
 type agentNode struct {
 	w       *world
 	name    string // of the cluster
-	title   string // says which of that name
+	title   string // the cluster and its number, for messages
 	uid     string
 	cluster *clustertest.Fake
 	core    *agent.Core
 	watch   *watches
 	link    *link
-	will    []byte // a broker has it, perhaps of a session before
+	will    []byte // a broker has it, perhaps from a previous session
 
 	// dir is its state directory, nil if it is switched off; old is a copy of it.
 	dir, old *stateDir
 
 	process  int // counts restarts
 	saveAt   time.Time
-	aliveAt  time.Time // when it says that it is there; zero: never
+	aliveAt  time.Time // when it sends its next keepalive; zero: never
 	due      map[string]time.Time
 	failures map[string]int
 	sends    map[string]time.Time
 
 	clock  time.Duration
-	latest time.Duration // the clock when it was furthest ahead
+	latest time.Duration // the latest value of the clock
 	down   bool          // the cluster's API does not answer
 	budget int           // requests until it no longer answers, -1 is without end
 }
 
-// newAgent is the agent of the n-th cluster of a name.
+// newAgent returns the agent of the n-th cluster of a name.
 func newAgent(w *world, name string, n int) *agentNode {
 	a := &agentNode{w: w, name: name, title: name, uid: "uid-of-" + name, cluster: w.newCluster(name), budget: -1}
 	if n > 0 {
@@ -80,7 +80,7 @@ func newAgent(w *world, name string, n int) *agentNode {
 	return a
 }
 
-// start is a new process that knows what is in its state directory.
+// start starts a new process that loads its state directory.
 func (a *agentNode) start() {
 	a.process++
 	a.link.spoke, a.link.latest, a.link.positions = "", "", nil
@@ -150,8 +150,8 @@ func (a *agentNode) start() {
 	}
 }
 
-// now is the clock of the agent's machine. It is set only between processes:
-// within one, Go's timers do not mind.
+// now is the clock of the agent's machine. It is set only between processes: within a process, Go's timers
+// ignore clock changes.
 func (a *agentNode) now() time.Time { return time.Now().Add(a.clock) }
 
 func (a *agentNode) restart() {
@@ -171,7 +171,7 @@ func (a *agentNode) wake(key string, after time.Duration) {
 	}
 }
 
-// agentHandler is the session's side.
+// agentHandler is the handler of the agent's session.
 type agentHandler struct{ *agentNode }
 
 func (p agentHandler) Hello() transport.Hello { return p.core.Hello() }
@@ -209,7 +209,7 @@ func (a *agentNode) steps(list []step) []step {
 
 func short(key string) string { return key[len(hubHash)+1:] }
 
-// next is when something is due, if nothing is now.
+// next returns when the next action is due.
 func (a *agentNode) next() (first time.Time) {
 	if first = a.saveAt; first.IsZero() || !a.aliveAt.IsZero() && a.aliveAt.Before(first) {
 		first = a.aliveAt
@@ -249,9 +249,9 @@ func (a *agentNode) save() {
 	}
 }
 
-// keepTime sets the clock right again where it was set back, or is behind what was
-// reserved by a process before, and the broker lost its store: with that, and with
-// the state directory, nobody knows any more how far the sequence ids had come.
+// keepTime corrects a clock that was set back, or that is behind the sequence ids that an earlier process
+// reserved. It does so when the broker has lost its store: without the store and the state directory, no
+// component knows the last sequence id.
 func (a *agentNode) keepTime() {
 	a.latest = max(a.latest, a.clock)
 	if !a.w.oracle.forgot {
@@ -262,8 +262,7 @@ func (a *agentNode) keepTime() {
 	a.latest = a.clock
 }
 
-// behind reports whether neither clock nor state directory are above the sequence
-// ids that were used.
+// behind reports whether neither clock nor state directory is above the used sequence ids.
 func (a *agentNode) behind() bool {
 	highest := a.w.oracle.sequences[a.name]
 	if above(highest, (&codec.Sequencer{}).Next(a.now().UnixMilli())) {
@@ -278,15 +277,15 @@ func (a *agentNode) restartAs(b uint32) string {
 	a.clock = otherClock(a.clock, b/8)
 	a.keepTime()
 	if a.clock < before {
-		// Nobody could tell that what it sent before is older than what it sends
-		// after, so none of that is still under way when it begins.
+		// No receiver could order the events from before and after the clock change. So none of the earlier ones may
+		// still be in flight.
 		a.w.forgetAll(a.link)
 	}
 	how := "the process ends"
 	switch {
 	case a.dir == nil || b%8 < 3:
 	case b%8 == 3:
-		how = "the process is told to end"
+		how = "the process is stopped"
 		a.core.Stop(context.Background())
 	case b%8 == 4:
 		how = "the state directory is lost"
@@ -302,8 +301,8 @@ func (a *agentNode) restartAs(b uint32) string {
 	return how
 }
 
-// syncItem stands among the ids of works for what concerns the subscription, syncLater for what
-// does after some time.
+// syncItem is the key for events about the subscription, beside the ids of works. syncLater is the key for
+// delayed ones.
 const (
 	syncItem  = ""
 	syncLater = "later"
@@ -359,9 +358,8 @@ func (a *agentNode) reported(letter outbox.OutgoingStatus, receipt transport.Rec
 	}
 }
 
-// watches is the agent's Tracker: what happens on the cluster is seen later, in
-// order. As in the real one nothing is known of an object that nobody tracks,
-// and of one that is tracked nothing until something happens to it.
+// watches is the agent's Tracker. It reports changes on the cluster later, in order. As in the real one, an
+// untracked object is unknown, and a tracked object is unknown until its next change.
 type watches struct {
 	objects map[kubeclient.Ref]*watched
 	owners  map[string]map[kubeclient.Ref]drift.Signature

@@ -23,7 +23,7 @@ type node struct {
 	w        *world
 	gate     *gate
 	broker   *broker.Broker
-	front    *front // for MQTT; nil where nobody speaks it
+	front    *front // for MQTT; nil if no client uses MQTT
 	registry *prometheus.Registry
 	stop     context.CancelFunc
 	done     chan error
@@ -39,9 +39,8 @@ type node struct {
 // now is the clock of the broker's machine.
 func (n *node) now() time.Time { return time.Now().Add(n.clock) }
 
-// gate stands between broker and store. A commit, and the router's look at what
-// changed, wait for their turn; turns are steps. While nobody has a turn, all
-// goroutines of the broker rest.
+// gate stands between broker and store. A commit, and the router's read of what changed, wait for their turn.
+// Turns are steps. Between turns all goroutines of the broker are idle.
 type gate struct {
 	*mem.Store
 	w *world
@@ -49,18 +48,16 @@ type gate struct {
 	commits, routes chan struct{} // turns
 	dead            chan struct{} // closed when the broker crashes
 	fatal           chan error    // gets one when a write fails
-	// late: what is about to be committed when the broker crashes is on disk, and
-	// nobody is told.
+	// late: a commit that is in progress when the broker crashes is on disk, and its caller gets no answer.
 	late bool
 
-	// Written by the broker's goroutines, read when they rest.
+	// Written by the broker's goroutines, read while they are idle.
 	committing bool   // a commit waits
 	routed     uint64 // where the router is
 	routing    bool   // it waits
 }
 
-// Commit commits when it is its turn. Ops are applied one by one, so that each
-// can be judged.
+// Commit commits when it is its turn. Ops are applied one by one, so that each can be judged.
 func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
 	g.committing = true
 	defer func() { g.committing = false }()
@@ -72,7 +69,7 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 		}
 	}
 	switch g.w.broker.disk {
-	case diskFull: // it has its turn all the same where the broker stops
+	case diskFull: // it gets its turn even if the broker stops
 		return nil, store.ErrReadOnly
 	case diskFails:
 		if len(g.fatal) == 0 {
@@ -95,17 +92,16 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 	return outcomes, nil
 }
 
-// disk is what the broker's disk is like.
+// disk is the state of the broker's disk.
 type disk int
 
 const (
 	diskAmple disk = iota
-	// diskLow: it is nearly full, and the broker is to take what makes room alone.
+	// diskLow: it is nearly full. The broker must accept only writes that free space.
 	diskLow
-	// diskFull: writes wait until it no longer is. Want of file descriptors is the same.
+	// diskFull: writes wait until it is no longer full. It also stands for a lack of file descriptors.
 	diskFull
-	// diskFails: the next write fails, as it does after somebody made the disk
-	// read-only. That ends the broker.
+	// diskFails: the next write fails, as after a remount read-only. That ends the broker.
 	diskFails
 )
 
@@ -117,7 +113,7 @@ func (g *gate) Err() error {
 // Fatal implements store.Store.
 func (g *gate) Fatal() <-chan error { return g.fatal }
 
-// write does at once what waits for no turn.
+// write performs a write that needs no turn.
 func (g *gate) write(do func() error) error {
 	switch g.w.broker.disk {
 	case diskFull:
@@ -201,11 +197,11 @@ func (n *node) start() {
 	synctest.Wait()
 }
 
-// crash ends the broker; what was not committed is lost, or else what is just
-// being committed is on disk, and with it goes every answer that is under way.
+// crash ends the broker. What was not committed is lost. With late, the commit in progress is on disk, and its
+// answers are lost.
 func (n *node) crash(late bool) {
 	n.gate.late = late
-	n.w.cutAll() // before it can begin to take leave of its peers
+	n.w.cutAll() // before it can send goodbyes to its peers
 	close(n.gate.dead)
 	n.end()
 }
@@ -245,7 +241,7 @@ func (n *node) end() {
 	}
 }
 
-// commit lets one be made. If it fails, the broker ends.
+// commit lets one commit through. If it fails, the broker ends.
 func (n *node) commit() {
 	n.gate.commits <- struct{}{}
 	synctest.Wait()
@@ -271,8 +267,8 @@ func (n *node) steps(list []step) []step {
 	return n.front.steps(list)
 }
 
-// knowsLater reports whether the broker has been told of a state of the hub that
-// is later than a copy of it. Once a minute it is.
+// knowsLater reports whether the broker has received a hub position later than that of a copy of the hub. It
+// receives one each minute.
 func (n *node) knowsLater(b *hubBackup) bool {
 	if !n.up { // what it will begin with
 		return knowsLater(mem.Open(mem.Options{From: n.backup, NewID: n.w.newID}), b)
@@ -293,7 +289,7 @@ func knowsLater(s *mem.Store, b *hubBackup) bool {
 	return false
 }
 
-// unsent returns the number of records in all mailboxes.
+// unsent returns the number of records in all delivery queues.
 func (n *node) unsent() float64 {
 	families, err := n.registry.Gather()
 	if err != nil {
@@ -304,5 +300,5 @@ func (n *node) unsent() float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	panic("the broker has no gauge of its mailboxes")
+	panic("the broker has no gauge of its delivery queues")
 }

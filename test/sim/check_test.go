@@ -18,8 +18,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// check compares all ends after settle: I1, I3 and I4, and that nothing is left
-// to do.
+// check compares hub, broker and clusters after settle. It checks I1, I3 and I4, and that nothing is pending.
 func (w *world) check() {
 	if w.broken != nil {
 		return
@@ -37,7 +36,7 @@ func (w *world) check() {
 	w.checkReplaced()
 }
 
-// live lists what the sources want delivered: works by record.
+// live returns the works that the sources have, by record.
 func (w *world) live() map[store.Key]*workv1.ManifestWork {
 	want := map[store.Key]*workv1.ManifestWork{}
 	add := func(o *workv1.ManifestWork) {
@@ -56,7 +55,7 @@ func (w *world) live() map[store.Key]*workv1.ManifestWork {
 	return want
 }
 
-// checkRecords: the broker holds exactly the latest of each work.
+// checkRecords checks that the broker holds exactly the latest version of each work.
 func (w *world) checkRecords() {
 	want := w.live()
 	err := w.broker.gate.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
@@ -89,8 +88,8 @@ func (w *world) checkRecords() {
 	}
 }
 
-// reportsNoAgent reports whether the hub says of a work that no agent ever came for its cluster, and
-// that is so.
+// reportsNoAgent reports whether the hub correctly shows that no agent ever connected for the cluster of a
+// work.
 func reportsNoAgent(o *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
 	return o.Namespace == lonely && d != nil && d.Reason == core.ReasonAgentNeverConnected && d.ObservedGeneration == o.Generation
@@ -102,9 +101,8 @@ func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
 	return err == nil && strings.Contains(env.RawMetadata, `"l":"`+o.Labels["l"]+`"`)
 }
 
-// checkCluster: a cluster holds exactly what its works say; invariant is what that
-// breaks otherwise. Of clusters that the hub does not serve, the objects of the
-// hub's works are nobody's business.
+// checkCluster checks that a cluster holds exactly the objects of its works. invariant is the one that a
+// difference breaks. If the hub does not serve the cluster, the objects of the hub's works are not checked.
 func (w *world) checkCluster(name, invariant string) {
 	want := map[string]map[string]string{"bystander": {"mine": "yes"}}
 	for k, o := range w.live() {
@@ -145,11 +143,11 @@ func (w *world) checkCluster(name, invariant string) {
 	}
 }
 
-// checkApplied: the AppliedManifestWork records the spec that is in force.
+// checkApplied checks that the AppliedManifestWork records the present spec.
 func (w *world) checkApplied(a *agentNode, k store.Key, invariant string) {
 	r := w.oracle.record(k.Cluster, k.ResourceID)
 	if r == nil {
-		return // told by checkRecords
+		return // checkRecords reports it
 	}
 	applied := a.cluster.Look(appliedwork.Ref(appliedwork.Name(hubHash, r.Name)))
 	if applied == nil {
@@ -162,8 +160,8 @@ func (w *world) checkApplied(a *agentNode, k store.Key, invariant string) {
 	}
 }
 
-// checkHub: what the hub shows is what the cluster said last, about the version
-// in force, and the deleted is gone.
+// checkHub checks that the hub shows the last status of the cluster, about the present version, and that
+// deleted works are gone.
 func (w *world) checkHub() {
 	for _, key := range w.hub.keys() {
 		o := w.hub.works[key]
@@ -223,12 +221,12 @@ func (w *world) checkStatus(key string, o *workv1.ManifestWork, status workv1.Ma
 	}
 }
 
-// checkRest: nothing waits anywhere. But a deletion that an agent has from its state
-// directory waits until it comes again, and where the cluster was released meanwhile,
-// that is when it is served again.
+// checkRest checks that nothing is pending. One exception: an agent may have loaded a deletion from its state
+// directory. That deletion stays until it is sent again. If the cluster was released, this happens when the
+// cluster is served again.
 func (w *world) checkRest() {
 	if n := w.broker.unsent(); n != 0 {
-		w.fail("I5", "%v records are left in mailboxes", n)
+		w.fail("I5", "%v records are left in delivery queues", n)
 	}
 	if len(w.calls) != 0 {
 		w.fail("I1", "%d publishes are never answered", len(w.calls))
@@ -260,7 +258,7 @@ func (w *world) checkRest() {
 	if live := slices.Collect(maps.Keys(w.ocmAgent.works)); !w.oracle.released[w.ocmAgent.name] {
 		for _, id := range live {
 			if w.oracle.record(w.ocmAgent.name, id) == nil && !w.oracle.missingEverywhere(w.ocmAgent.name, id) && !w.oracle.isOverQuota(id) {
-				w.fail("I1", "the stock agent still has work %s", id)
+				w.fail("I1", "the OCM agent still has work %s", id)
 			}
 		}
 	}

@@ -25,32 +25,30 @@ var worksResource = schema.GroupResource{Group: "work.open-cluster-management.io
 type hub struct {
 	w     *world
 	works map[string]*workv1.ManifestWork // by namespace/name; never modified
-	log   []hubEvent                      // all that ever happened; watches read it at their own pace
-	// epoch counts the restores from a backup: no watch outlives one. log is that
-	// of this life, which began at since with the first listed works of it.
+	log   []hubEvent                      // all events; watches read it at their own pace
+	// epoch counts the restores from a backup. No watch survives a restore. log is the log of this epoch, which
+	// began at since. Its first `listed` entries are the works that the hub had then.
 	epoch, listed int
 	since         time.Time
-	// onlySeen: that it was restored can be seen only by what the hub source saw of
-	// it before.
+	// onlySeen: only the earlier observations of hub-source reveal the restore.
 	onlySeen bool
-	// restored is the copy that it was restored from, nil when the hub source has
-	// kept on the hub that it doubts it. saw is the process of the hub source that
-	// had seen a later state, 0 if it had not.
+	// restored is the copy that the hub was restored from. It is nil once hub-source has saved a rollback suspicion
+	// on the hub. saw is the process of hub-source that had seen a later state, 0 if none had.
 	restored *hubBackup
 	saw      int
-	// generations says in which life each was first reached.
+	// generations records in which epoch each generation was first reached.
 	generations map[generation]int
 
 	state   map[string]string // the ConfigMap of the hub source
 	stateRV int               // its resource version, 0 if there is none
-	saves   []hubBackup       // of it, in this life
-	born    *hubBackup        // what this life began with
+	saves   []hubBackup       // of the ConfigMap, in this epoch
+	born    *hubBackup        // the hub at the begin of this epoch
 	rv      int
 	uids    int
 	down    bool
 	old     *hubBackup
-	// refuses are the statuses that it does not take, nil: none. allowed is when the last one before was
-	// refused last.
+	// refuses describes the statuses that the hub refuses, nil for none. allowed is the last refusal before the
+	// present one.
 	refuses *refusal
 	allowed time.Time
 }
@@ -120,7 +118,7 @@ func (h *hub) byID(uid string) *workv1.ManifestWork {
 	return nil
 }
 
-// epochOf tells what a work is after a restore from what it was before.
+// epochOf returns the epoch of a work: its uid and the number of restores of the hub.
 func (h *hub) epochOf(o *workv1.ManifestWork) string {
 	if h.epoch == 0 {
 		return string(o.UID)
@@ -136,19 +134,19 @@ type hubBackup struct {
 	rv      int
 }
 
-// epochs is how often a hub can be restored.
+// epochs is the maximum number of restores of a hub.
 const epochs = 4
 
-// stride is how far the hub moves on with a write: it writes other things than works,
-// too. After a restore it takes a while until it is where it was before, so that who
-// saw or heard of that can tell: a life of more writes than 1<<9 is longer than a script.
+// stride is the increase of the resourceVersion with each write. It is large because a real hub also writes
+// other objects. After a restore the hub needs many writes to reach its earlier position, so a client that saw
+// the earlier position detects the rollback. No script has the 1<<9 writes in one epoch that would hide it.
 func (h *hub) stride() int { return 1 << (9 * (epochs - h.epoch)) }
 
 func (h *hub) backup() *hubBackup {
 	return &hubBackup{works: maps.Clone(h.works), state: h.state, stateRV: h.stateRV, rv: h.rv}
 }
 
-// ago is a copy of the hub as it was before the last n changes of its works.
+// ago returns a copy of the hub before the last n changes of its works.
 func (h *hub) ago(n int) *hubBackup {
 	b := &hubBackup{works: map[string]*workv1.ManifestWork{}, rv: h.born.rv, state: h.born.state, stateRV: h.born.stateRV}
 	for key, o := range h.born.works {
@@ -170,7 +168,7 @@ func (h *hub) ago(n int) *hubBackup {
 	return b
 }
 
-// restore puts a copy in the place of the storage.
+// restore replaces the storage by a copy.
 func (h *hub) restore(b *hubBackup) {
 	h.w.source.standBy()
 	before := map[types.UID]*workv1.ManifestWork{}
@@ -209,8 +207,8 @@ func (h *hub) change(key string, f func(*workv1.ManifestWork)) *workv1.ManifestW
 	return h.put(o)
 }
 
-// count notes in which life a generation was first reached. Where a stock agent
-// may have seen it with another content, it cannot tell the two apart.
+// count records in which epoch a generation was first reached. An OCM agent may have seen the generation with
+// another content, and cannot distinguish the two.
 func (h *hub) count(o *workv1.ManifestWork) {
 	g := generation{o.UID, o.Generation}
 	if epoch, has := h.generations[g]; has && epoch != h.epoch && o.Namespace == h.w.ocmAgent.name {
@@ -236,7 +234,7 @@ func (h *hub) update(key string, bits uint32) *workv1.ManifestWork {
 	})
 }
 
-// orphan lets the objects of a work outlive it, or no longer.
+// orphan switches the Orphan option of a work on or off.
 func (h *hub) orphan(key string) {
 	h.change(key, func(o *workv1.ManifestWork) {
 		o.Generation++
@@ -261,7 +259,7 @@ func (h *hub) delete(key string) {
 	}
 }
 
-// tear takes a work off the hub although nobody has cleaned up behind it.
+// tear removes a work from the hub without its finalizer, before any cleanup.
 func (h *hub) tear(key string) {
 	if h.works[key].DeletionTimestamp == nil {
 		h.delete(key)
@@ -283,7 +281,7 @@ func (h *hub) write(old *workv1.ManifestWork, f func(*workv1.ManifestWork)) (*wo
 	return h.change(old.Namespace+"/"+old.Name, f), nil
 }
 
-// position is the answer to a list that no cache gave.
+// position is the answer to a list that no cache answered.
 func (h *hub) position() (*codec.HubPosition, error) {
 	if h.down {
 		return nil, unavailableHub()
@@ -305,7 +303,7 @@ func (h *hub) present(namespace string) (core.Present, error) {
 	return present, nil
 }
 
-// kept is the state of the hub source, as it reads it.
+// kept returns the saved state of hub-source.
 func (h *hub) kept() core.SavedState {
 	s := core.StateOf(h.state)
 	if h.stateRV > 0 {
@@ -314,8 +312,8 @@ func (h *hub) kept() core.SavedState {
 	return s
 }
 
-// save writes the ConfigMap of the hub source, unless it is not the one that the hub
-// source read or wrote last. After a conflict it takes whatever is there.
+// save writes the ConfigMap of hub-source. It returns a conflict if hub-source has not read or written the
+// present version. After a conflict, hub-source reads it again.
 func (h *hub) save(data map[string]string, last *int) error {
 	have := *last
 	switch *last = stateUnknown; {
@@ -334,8 +332,8 @@ func (h *hub) save(data map[string]string, last *int) error {
 	return nil
 }
 
-// mayForget reports whether the broker may go on with an older store: that the hub
-// was restored is to be known to somebody, as long as that is not kept on the hub.
+// mayForget reports whether the broker may continue with an older store. Until the suspicion is saved on the
+// hub, the broker or hub-source must know that the hub was restored.
 func (h *hub) mayForget(b *mem.Backup) bool {
 	if h.restored == nil || knowsLater(mem.Open(mem.Options{From: b, NewID: h.w.newID}), h.restored) {
 		return true

@@ -8,34 +8,32 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// informer is what a replica of the hub source has read of the hub. It begins with
-// the process, while another replica leads, and lives on when that one ends: what
-// it has by then is what the next core begins with.
+// informer is the state that a replica of hub-source has read from the hub. It starts with the process, while
+// another replica leads. When that leader ends, the next core starts from this state.
 type informer struct {
-	// seen is how much it has read of the log of one of the hub's lives.
+	// seen is the number of log entries that it has read, in one epoch of the hub.
 	seen, epoch int
 	has         map[string]*workv1.ManifestWork
-	// news are of a list, and not told yet.
+	// news are the changes of a list that are not delivered yet.
 	news []news
-	of   int // the life of the core that it was made for
-	// until is how much of the log one had read when it was stopped.
+	of   int // the hub epoch that it was created for
+	// until is the length of the log when the informer was stopped.
 	until int
 }
 
-// news is what an informer has to tell of a work after it has listed anew.
+// news is a change that an informer delivers after a relist.
 type news struct {
 	o       *workv1.ManifestWork
 	missing bool // it is not in the list
 }
 
-// informer is one that has read the hub as it was before the last lag events.
+// informer returns an informer that has read the hub as it was before the last lag events.
 func (h *hub) informer(lag int) *informer {
 	lag = min(lag, len(h.log)-h.listed) // there never was less
 	return &informer{seen: len(h.log) - lag, epoch: h.epoch, has: h.before(lag)}
 }
 
-// sawLater reports whether it has seen a state of the hub that is later than a
-// copy.
+// sawLater reports whether it has seen a state of the hub that is later than a copy.
 func (i *informer) sawLater(b *hubBackup) bool {
 	for _, o := range i.has {
 		if version, err := strconv.Atoi(o.ResourceVersion); err == nil && version > b.rv {
@@ -45,32 +43,31 @@ func (i *informer) sawLater(b *hubBackup) bool {
 	return false
 }
 
-// standBy hears that the hub is about to be replaced by an older copy. The informer
-// of the replica that waits goes on showing the hub as it was until it has listed
-// it anew; it may have failed to do so since the hub was replaced last.
+// standBy is called before the hub is replaced by an older copy. The informer of the standby replica shows the
+// previous hub until its next list. That list may have failed since the hub was replaced last.
 func (s *source) standBy() {
 	if s.standby == nil || s.w.rng.IntN(2) == 0 {
 		s.standby = s.hub.informer(s.w.rng.IntN(4))
 	}
 }
 
-// takeOver makes the replica that waits the leader.
+// takeOver makes the standby replica the leader.
 func (s *source) takeOver() {
 	read := s.standby
-	s.standby = nil // the one before waits now, in a new process
+	s.standby = nil // the former leader is now the standby, in a new process
 	s.restart(read)
 	if b := s.hub.restored; b != nil && s.sawLater(b) {
 		s.hub.saw = s.process
 	}
 }
 
-// behind reports whether the informer has something to tell.
+// behind reports whether the informer has changes to deliver.
 func (i *informer) behind(h *hub) bool {
 	return len(i.news) > 0 || i.seen < len(h.log) || i.epoch != h.epoch
 }
 
-// stop ends the informer of a life of the core. It reads nothing any more, but what it
-// has read by then it still tells: that is all that the hub has sent, or a list.
+// stop ends the informer of one hub epoch. It reads nothing more, and still delivers what it has read: all
+// events that the hub has sent, or a list.
 func (i *informer) stop(h *hub) *informer {
 	stopped := *i
 	if stopped.epoch != h.epoch && len(stopped.news) == 0 {
@@ -80,12 +77,12 @@ func (i *informer) stop(h *hub) *informer {
 	return &stopped
 }
 
-// sentAll reports whether one that was stopped has nothing more to tell.
+// sentAll reports whether a stopped informer has delivered everything.
 func (i *informer) sentAll(h *hub) bool {
 	return len(i.news) == 0 && (i.epoch != h.epoch || i.seen >= i.until)
 }
 
-// watchFormer is what the informer of the life before tells next.
+// watchFormer delivers the next change of the informer of the previous hub epoch.
 func (s *source) watchFormer() {
 	present := s.informer
 	s.informer = *s.former
@@ -93,7 +90,7 @@ func (s *source) watchFormer() {
 	*s.former, s.informer = s.informer, present
 }
 
-// watch is what the informer sees next.
+// watch delivers the next change of the informer.
 func (s *source) watch() {
 	switch {
 	case len(s.news) > 0:
@@ -120,7 +117,7 @@ func (s *source) watch() {
 	}
 }
 
-// take is an object of the informer. It tells nothing of one that it has so.
+// take delivers an object to the core, unless the informer already has that version.
 func (s *source) take(o *workv1.ManifestWork) {
 	old := s.has[keyOf(o)]
 	s.has[keyOf(o)] = o
@@ -133,8 +130,8 @@ func (s *source) take(o *workv1.ManifestWork) {
 	s.core.WorkSeen(s.of, o)
 }
 
-// list reads the hub anew, as an informer does whose watch cannot go on. What is
-// missing is told first, and one work after the other.
+// list reads the hub again, as an informer does when its watch cannot continue. It delivers missing works
+// first, then the others, one at a time.
 func (i *informer) list(h *hub) {
 	i.seen, i.epoch = len(h.log), h.epoch
 	for _, key := range slices.Sorted(maps.Keys(i.has)) {

@@ -22,9 +22,9 @@ import (
 	programs "github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// join is a world in which clusters join. Its parties are whole programs, with their clients and
-// informers: they run by themselves, and what happens between them takes a time that follows from
-// the seed. So the order of what they do is that of the bubble's clock.
+// join is a world in which clusters join. Broker, agents and hub-source are whole programs with their clients
+// and informers. They run by themselves. Each message between them takes a time that follows from the seed. So
+// the clock of the bubble determines the order.
 //
 //	agents (pkg/agent/registration) ── network, with faults ──► broker (internal/broker) ◄── hub-source
 //	(internal/hubsource/registration and membership) ──► kube-apiserver of the hub (hubapi), with faults
@@ -32,7 +32,7 @@ type join struct {
 	w   *world
 	dir string // files of the CA
 
-	mu   sync.Mutex // guards what follows, and lines and broken of the world
+	mu   sync.Mutex // guards the fields below, and lines and broken of the world
 	draw *rand.Rand
 
 	hub    *joinHub
@@ -46,7 +46,7 @@ type join struct {
 // joinNames are the clusters.
 var joinNames = []string{"c1", "c2"}
 
-// newJoin makes the world, and begins with one agent for each cluster.
+// newJoin creates the world with one agent for each cluster.
 func newJoin(w *world, dir string) *join {
 	j := &join{w: w, dir: dir, draw: rand.New(rand.NewPCG(w.seed, 11))}
 	w.join = j
@@ -63,14 +63,14 @@ func newJoin(w *world, dir string) *join {
 	return j
 }
 
-// note says what happened. Parties run side by side.
+// note records an event in the log of the run. The programs run concurrently.
 func (j *join) note(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.w.note("%s "+format, append([]any{time.Now().Format("15:04:05.000")}, args...)...)
 }
 
-// fail notes what breaks an invariant.
+// fail records a violation of an invariant.
 func (j *join) fail(invariant, format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -84,13 +84,13 @@ func (j *join) chance(n int) int {
 	return j.draw.IntN(n)
 }
 
-// pass lets time pass, a little while at a time: a world that is broken does not go on.
+// pass lets time pass in small steps, and stops after a violation.
 func (j *join) pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// program is something that runs, and can be ended.
+// program is a running program that can be ended.
 type program struct {
 	stop context.CancelFunc
 	done chan error
@@ -103,13 +103,13 @@ func begin(tasks ...programs.Task) *program {
 	return p
 }
 
-// end ends it. Its goroutines may wait for answers, which come in their time.
+// end ends the program. Its goroutines may wait for answers, which come later.
 func (p *program) end() error {
 	p.stop()
 	return <-p.done
 }
 
-// joinBroker is the broker with its store, which outlives it.
+// joinBroker is the broker with its store, which outlives the process.
 type joinBroker struct {
 	j       *join
 	serving atomic.Pointer[broker.Broker] // nil: it is down
@@ -136,7 +136,7 @@ func (b *joinBroker) start() {
 	b.serving.Store(made)
 }
 
-// end ends it, with what its store has at that moment, or without anything.
+// end ends the broker. Its store keeps its content, or loses it.
 func (b *joinBroker) end(loses bool) {
 	if b.backup = b.store.Backup(); loses {
 		b.backup = nil
@@ -153,9 +153,9 @@ func (b *joinBroker) end(loses bool) {
 
 // The bounds of a world.
 const (
-	// joinSettle is how long it takes until all is well: longer than every back-off and retry.
+	// joinSettle is the time until everything has converged: longer than every back-off and retry.
 	joinSettle = 40 * time.Minute
-	// certificateLifetime is short, so that certificates end in the middle.
+	// certificateLifetime is short, so that certificates expire during a run.
 	certificateLifetime = 12 * time.Minute
 )
 
@@ -193,7 +193,7 @@ func (j *join) broken() bool {
 	return j.w.broken != nil
 }
 
-// settle ends the faults, lets a person decide what waits for one, and looks whether all is well.
+// settle ends the faults, lets the operator decide pending requests, and checks that everything has converged.
 func (j *join) settle() {
 	j.note("> the faults end")
 	j.heal()
@@ -210,7 +210,7 @@ func (j *join) settle() {
 	}
 }
 
-// heal ends all faults, and whoever came under a name that is not its own.
+// heal ends all faults, and removes the agents that use the name of another cluster.
 func (j *join) heal() {
 	j.hub.heal()
 	j.net.heal()
@@ -246,7 +246,7 @@ func (j *join) close() {
 	j.net.close()
 }
 
-// ended reports an error that a program ended with and should not have.
+// ended reports an unexpected error with which a program ended.
 func (j *join) ended(client string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		j.fail("I6", "%s ended with %v", client, err)
@@ -262,11 +262,11 @@ func (j *join) write(name string, content []byte) string {
 	return path
 }
 
-// leastJoinSeeds and joinTime are what TestJoinSeeds plays if nobody says more.
+// leastJoinSeeds and joinTime are the defaults of TestJoinSeeds.
 const (
 	leastJoinSeeds = 100
 	joinTime       = 20 * time.Second
 )
 
-// TestJoinSeeds plays seeds in which clusters join, as the environment says.
+// TestJoinSeeds plays seeds in which clusters join. The environment selects the seeds.
 func TestJoinSeeds(t *testing.T) { playSeeds(t, joined, leastJoinSeeds, joinTime) }

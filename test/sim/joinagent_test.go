@@ -25,7 +25,7 @@ type joinAgent struct {
 	j        *join
 	name     string // of the agent, for people: cluster and number
 	cluster  string
-	imposter bool // it comes under the name of another's cluster
+	imposter bool // it uses the name of another cluster
 	invited  time.Time
 	program  *program
 	reg      *registration.Registration
@@ -41,7 +41,7 @@ type joinAgent struct {
 	works      map[string]int64 // versions that it got
 }
 
-// enrol begins an agent of a cluster.
+// enrol adds an agent of a cluster.
 func (j *join) enrol(cluster string, imposter bool) *joinAgent {
 	a := &joinAgent{
 		j: j, cluster: cluster, imposter: imposter, name: fmt.Sprintf("%s-%d", cluster, j.oracle.number()), healthy: true, file: 1,
@@ -117,7 +117,7 @@ func (a *joinAgent) use(c *registration.Credential) {
 	if c != nil {
 		a.j.note("  %s uses a certificate until %s", a.name, c.NotAfter.Format("15:04:05"))
 		if a.imposter {
-			a.j.fail("I8", "agent %s, which nobody approved, has a certificate of cluster %s", a.name, a.cluster)
+			a.j.fail("I8", "agent %s, which was not approved, has a certificate of cluster %s", a.name, a.cluster)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func (a *joinAgent) Facts(context.Context) (registration.Facts, error) {
 	return registration.Facts{Healthy: true, Version: "v1.36.0", Capacity: all, Allocatable: all}, nil
 }
 
-// joinWorker is the agent as far as it is about works.
+// joinWorker is the work part of the agent.
 type joinWorker joinAgent
 
 // Hello implements [session.Handler].
@@ -196,8 +196,7 @@ func (a *joinWorker) Handle(_ context.Context, e codec.Event) error {
 // Disconnected implements [session.Handler].
 func (*joinWorker) Disconnected(error) {}
 
-// joinWorks is hub-source as far as it publishes works: a work for each cluster, with a new
-// version all the time.
+// joinWorks is the work part of hub-source: one work for each cluster, with new versions all the time.
 type joinWorks struct {
 	j       *join
 	session *session.Session
@@ -206,7 +205,7 @@ type joinWorks struct {
 // worksEvery is how often a work changes.
 const worksEvery = 15 * time.Second
 
-// firstVersion is what is taken off the time to get a version.
+// firstVersion is subtracted from the time to get a version.
 const firstVersion = 900_000_000
 
 func newJoinWorks(j *join) *joinWorks {

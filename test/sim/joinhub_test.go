@@ -35,7 +35,7 @@ type joinHub struct {
 	losing int           // answers to writes that get lost
 }
 
-// hubDelay is how long an answer takes where the hub is well.
+// hubDelay is the answer time of a healthy hub.
 const hubDelay = 20 * time.Millisecond
 
 func newJoinHub(j *join) *joinHub {
@@ -58,7 +58,7 @@ func (h *joinHub) certify() {
 	h.key = h.j.write("ca.key", h.ca.KeyPEM())
 }
 
-// fault decides about a request of hub-source, which takes its time.
+// fault decides about a request of hub-source, after a delay.
 func (h *joinHub) fault(r *fakehub.Request) fakehub.Fault {
 	h.j.mu.Lock()
 	down, slow := h.down, h.slow
@@ -84,7 +84,7 @@ func (h *joinHub) heal() {
 	h.down, h.slow, h.losing = false, hubDelay, 0
 }
 
-// accepts is spec.hubAcceptsClient of a ManagedCluster, and whether there is one.
+// accepts returns spec.hubAcceptsClient of a ManagedCluster, and whether it exists.
 func (h *joinHub) accepts(cluster string) (accepted, exists bool) {
 	o := h.api.Get("managedclusters", "", cluster)
 	spec, _ := o["spec"].(fakehub.Object)
@@ -95,7 +95,7 @@ func (h *joinHub) accepts(cluster string) (accepted, exists bool) {
 // joinSourceID is the id of the hub source.
 const joinSourceID = "hub1"
 
-// joinSource is hub-source as far as it is about registration.
+// joinSource is the registration part of hub-source.
 type joinSource struct {
 	j       *join
 	program *program

@@ -15,20 +15,20 @@ import (
 	transportmem "github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// joinNet is the network between the parties and the broker, and the port of the broker that lets
-// them in: by certificates, as the real one does, or by bootstrap tokens.
+// joinNet is the network between the clients and the broker, and the broker's listener. It authenticates
+// clients by certificates, as the real listener does, or by bootstrap tokens.
 type joinNet struct {
 	j     *join
 	conns []*joinConn // guarded by the world's lock
 	late  sync.WaitGroup
 
 	// Faults, guarded by the world's lock.
-	slow                         time.Duration // the longest that anything takes
-	losing, doubling, unroutable int           // answers that get lost, publishes that come twice, or late
+	slow                         time.Duration // the longest delay
+	losing, doubling, unroutable int           // numbers of lost answers, duplicate publishes, and late publishes
 	cut                          map[string]bool
 }
 
-// netDelay is how long anything takes where the network is well.
+// netDelay is the longest delay of a healthy network.
 const netDelay = 10 * time.Millisecond
 
 // joinConn is one connection.
@@ -44,7 +44,7 @@ func (n *joinNet) heal() {
 	n.slow, n.losing, n.doubling, n.unroutable, n.cut = netDelay, 0, 0, 0, nil
 }
 
-// delay waits for as long as something takes on the way.
+// delay waits for the delay of one message.
 func (n *joinNet) delay(ctx context.Context) {
 	n.j.mu.Lock()
 	longest := max(n.slow, netDelay)
@@ -56,11 +56,11 @@ func (n *joinNet) delay(ctx context.Context) {
 	}
 }
 
-// joinDialer dials as a party.
+// joinDialer dials for one client.
 type joinDialer struct {
 	net   *joinNet
 	owner string
-	// identity says who the party can show that it is, and until when.
+	// identity returns the identity that the client can prove, and when that proof expires.
 	identity func() (peer transport.Peer, ends time.Time, err error)
 }
 
@@ -95,7 +95,7 @@ func (d *joinDialer) Dial(ctx context.Context) (transport.Conn, error) {
 	return joined, nil
 }
 
-// cutOff ends the connections of a party; "" is everybody.
+// cutOff ends the connections of one client, or of all clients if owner is empty.
 func (n *joinNet) cutOff(owner string) {
 	n.j.mu.Lock()
 	var cut []*joinConn
@@ -114,7 +114,7 @@ func (n *joinNet) cutOff(owner string) {
 
 func (n *joinNet) cutAll() { n.cutOff("") }
 
-// close waits for what is under way.
+// close waits for the messages in flight.
 func (n *joinNet) close() {
 	n.cutAll()
 	n.late.Wait()
@@ -126,12 +126,12 @@ func (n *joinNet) sourceDialer() transport.Dialer {
 	}}
 }
 
-// Who has a bootstrap token, and in which groups it is.
+// The user and the groups of the bootstrap token.
 const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 
 var bootstrapGroups = []string{"system:serviceaccounts", "system:serviceaccounts:open-cluster-management", "system:authenticated"}
 
-// byToken lets in who has a token that the hub knows.
+// byToken authenticates a client by a bootstrap token that the hub knows.
 func (n *joinNet) byToken(a *joinAgent) (transport.Peer, time.Time, error) {
 	n.j.mu.Lock()
 	defer n.j.mu.Unlock()
@@ -145,7 +145,7 @@ func (n *joinNet) byToken(a *joinAgent) (transport.Peer, time.Time, error) {
 	return transport.Peer{Role: string(identity.Bootstrap), Name: user, User: user, Groups: bootstrapGroups}, time.Time{}, nil
 }
 
-// byCertificate lets in who has a certificate of the hub.
+// byCertificate authenticates a client by a certificate of the hub's CA.
 func (n *joinNet) byCertificate(a *joinAgent) (transport.Peer, time.Time, error) {
 	n.j.mu.Lock()
 	credential := a.credential
@@ -171,8 +171,7 @@ func (n *joinNet) byCertificate(a *joinAgent) (transport.Peer, time.Time, error)
 	}, leaf.NotAfter, nil
 }
 
-// tap stands between a connection and the broker: it looks at all that passes, and lets it go
-// wrong.
+// tap is between a connection and the broker. It observes all messages, and injects faults.
 type tap struct {
 	j      *join
 	owner  string
@@ -200,7 +199,7 @@ func (t *tap) Publish(ctx context.Context, p transport.Peer, event []byte, subsc
 		return transport.Receipt{}, unavailable("lost on the way")
 	case doubles:
 		t.later(p, event, subscription)
-	case unclaimed: // its publisher gives it up, and it comes all the same
+	case unclaimed: // its publisher abandons it, and it still arrives
 		t.later(p, event, subscription)
 		return transport.Receipt{}, unavailable("the connection broke")
 	}
@@ -212,14 +211,14 @@ func (t *tap) Publish(ctx context.Context, p transport.Peer, event []byte, subsc
 	return r, err
 }
 
-// later brings an event again, or late.
+// later delivers an event again, or late.
 func (t *tap) later(p transport.Peer, event []byte, subscription string) {
 	again := slices.Clone(event) // the memory is used again
 	t.j.net.late.Go(func() {     // close waits for it
 		<-time.After(time.Duration(t.j.chance(int(time.Minute))))
 		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
-		_, _ = t.publish(ctx, p, again, subscription) // nobody waits for the answer
+		_, _ = t.publish(ctx, p, again, subscription) // no caller waits for the answer
 	})
 }
 
@@ -239,7 +238,7 @@ func (t *tap) Subscribe(ctx context.Context, p transport.Peer, s transport.RawSu
 	return t.broker.Subscribe(ctx, p, s, &tapStream{tap: t, peer: p, sub: s, ctx: ctx, out: out})
 }
 
-// tapStream is a stream that is looked at.
+// tapStream is an observed stream.
 type tapStream struct {
 	*tap
 	peer transport.Peer

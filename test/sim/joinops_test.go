@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// joinOperations are what happens to clusters that join.
+// joinOperations are the operations on clusters that join.
 var joinOperations = []operation{
 	{"wait", 60, onJoin(func(j *join, a, _ uint32) string {
 		d := time.Duration(a%60_000) * time.Millisecond
@@ -62,13 +62,13 @@ var joinOperations = []operation{
 		return c
 	})},
 
-	{"somebody comes under its name", 6, onJoin(func(j *join, a, _ uint32) string {
+	{"imposter joins under its name", 6, onJoin(func(j *join, a, _ uint32) string {
 		if len(j.agents) > len(joinNames)+1 {
 			return ""
 		}
 		return j.enrol(joinNames[int(a)%len(joinNames)], true).name
 	})},
-	{"who came leaves", 3, onJoin(func(j *join, _, _ uint32) string {
+	{"imposter leaves", 3, onJoin(func(j *join, _, _ uint32) string {
 		for _, o := range j.agents {
 			if o.imposter {
 				j.leave(o)
@@ -146,7 +146,7 @@ var joinOperations = []operation{
 		j.pass(d)
 		for name := range unjudged {
 			if !j.oracle.unjudged()[name] {
-				j.fail("I4", "cluster %s counts as unreachable, and hub-source could not hear of it", name)
+				j.fail("I4", "cluster %s counts as unreachable, and hub-source could not receive its reports", name)
 			}
 		}
 		j.broker.start()
@@ -231,13 +231,13 @@ var joinOperations = []operation{
 	{"try what it may not", 14, onJoiner(tryJoined)},
 }
 
-// joinThemes are operations that together make what no two of them make.
+// joinThemes are operations that find bugs only together.
 var joinThemes = [][]string{
 	{"withdraw", "accept", "restart broker", "hub source begins or ends", "cut connections"},
 	{"withdraw", "accept", "slow network", "slow hub", "try what it may not"},
 	{"ask for a token", "duplicate", "lose answers", "come late", "cut connections", "accept"},
 	{"restore hub", "copy hub", "agent is away", "restart hub source", "decide"},
-	{"somebody comes under its name", "replace cluster", "decide", "detach", "invite again"},
+	{"imposter joins under its name", "replace cluster", "decide", "detach", "invite again"},
 	{"agent is away", "hub down or up", "lose hub's answers", "restart agent", "deny a request"},
 }
 
@@ -281,7 +281,7 @@ func (j *join) acceptance(a uint32, accepted bool) string {
 	return c
 }
 
-// undecided are the names of the requests that nobody has decided about.
+// undecided returns the names of the requests that are neither approved nor denied.
 func (j *join) undecided() (names []string) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
 		if len(fakehub.Conditions(csr)) == 0 {
@@ -291,7 +291,7 @@ func (j *join) undecided() (names []string) {
 	return names
 }
 
-// restore brings the hub back to a copy of it. What a person had decided is as it was then.
+// restore restores the hub from a copy. Decisions of the operator are those of the copy.
 func (h *joinHub) restore(missing []string) {
 	h.api.Restore(h.old, missing...)
 	for _, c := range joinNames {
@@ -300,7 +300,7 @@ func (h *joinHub) restore(missing []string) {
 	}
 }
 
-// replaceJoined replaces a cluster by an empty one of its name; the one before ends.
+// replaceJoined replaces a cluster by an empty one of its name, and ends the previous one.
 func replaceJoined(j *join, a, _ uint32) string {
 	i := slices.IndexFunc(j.agents, func(o *joinAgent) bool { return !o.imposter && o.cluster == joinNames[int(a)%len(joinNames)] })
 	if i < 0 {
@@ -311,7 +311,7 @@ func replaceJoined(j *join, a, _ uint32) string {
 	return fmt.Sprint(old.name, " by ", j.enrol(old.cluster, false).name)
 }
 
-// connect dials as an agent does that has its certificate.
+// connect dials as an agent with a certificate does.
 func (a *joinAgent) connect(ctx context.Context) (transport.Conn, error) {
 	return (&joinDialer{a.j.net, a.name, func() (transport.Peer, time.Time, error) { return a.j.net.byCertificate(a) }}).Dial(ctx)
 }
@@ -319,7 +319,7 @@ func (a *joinAgent) connect(ctx context.Context) (transport.Conn, error) {
 // tokenTime is how long an add-on waits for its token.
 const tokenTime = 20 * time.Second
 
-// requestToken is an add-on that asks for a token, and others of the cluster who listen.
+// requestToken is an add-on that requests a token, while other subscribers of the cluster listen.
 func requestToken(a *joinAgent, b uint32) string {
 	j := a.j
 	if !a.imposter && (a.reg.Progress().Waits != nil || b%4 > 0) {
@@ -360,7 +360,7 @@ func requestToken(a *joinAgent, b uint32) string {
 		}), "")
 		j.note("  %s asked for a token: %v", a.name, err)
 		if b%3 == 0 {
-			listen() // who comes afterwards
+			listen() // a later subscriber
 		}
 		<-ctx.Done()
 	})
@@ -383,14 +383,13 @@ func (a *joinAgent) event(d codec.DataType, s codec.Subresource, act codec.Actio
 	return e
 }
 
-// tryJoined is a cluster that tries what it may not. What must not be is seen by the oracle, or in
-// the answer.
+// tryJoined lets a cluster try forbidden requests. The oracle, or the answer, reveals a violation.
 func tryJoined(a *joinAgent, b uint32) string {
 	other := joinNames[(slices.Index(joinNames, a.cluster)+1)%len(joinNames)]
 	o := a.j.hub.api.Get("managedclusters", "", a.cluster)
 	tries := []struct {
 		what  string
-		may   bool // the broker takes it, and nothing comes of it that should not
+		may   bool // the broker accepts it, and it must have no effect
 		event func() codec.Event
 	}{
 		{"accept itself", true, func() codec.Event { return a.raised(o) }},
@@ -428,7 +427,7 @@ func tryJoined(a *joinAgent, b uint32) string {
 	return a.name + ": " + try.what
 }
 
-// raised is a status of a cluster that would also like to be accepted.
+// raised is a status of a cluster that also tries to set its acceptance.
 func (a *joinAgent) raised(o fakehub.Object) codec.Event {
 	m, _ := o["metadata"].(fakehub.Object)
 	status, _ := o["status"].(fakehub.Object)
@@ -438,7 +437,7 @@ func (a *joinAgent) raised(o fakehub.Object) codec.Event {
 	})
 }
 
-// conditioned says that the hub has accepted it.
+// conditioned is a status with the condition that the hub has accepted the cluster.
 func (a *joinAgent) conditioned(o fakehub.Object) codec.Event {
 	m, _ := o["metadata"].(fakehub.Object)
 	now := time.Now().UTC().Format(time.RFC3339)

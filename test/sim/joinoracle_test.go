@@ -23,25 +23,23 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// joinOracle judges what passes between the parties, and what the hub has. The world's lock guards
-// it.
+// joinOracle judges the events between the programs, and the objects on the hub. The world's lock guards it.
 type joinOracle struct {
 	j       *join
 	numbers int
 
-	// closed are the clusters of which the hub source has told the broker that they are not
-	// accepted, since when the broker has acknowledged it.
+	// closed holds the clusters that hub-source has reported as not accepted, and when the broker acknowledged it.
 	closed map[string]time.Time
-	// requesting are the requests for tokens, by connection and uid; given are the tokens that
-	// somebody got.
+	// requesting are the requests for tokens, by connection and uid. given are the delivered tokens and their
+	// receivers.
 	requesting map[string]bool
 	given      map[string]string
-	// wanted are the clusters that a person has accepted; left is when the acceptance ended.
+	// wanted are the clusters that the operator has accepted. left is when the acceptance ended.
 	wanted map[string]bool
 	left   map[string]time.Time
-	// approved are the requests for certificates that a person has approved, by their text.
+	// approved are the requests for certificates that the operator has approved, by their text.
 	approved map[string]bool
-	seen     map[string]bool  // certificates that were looked at
+	seen     map[string]bool  // certificates that were checked
 	latest   map[string]int64 // versions of works that the broker has acknowledged
 }
 
@@ -63,7 +61,7 @@ func (o *joinOracle) published(id string, version int64) {
 	o.latest[id] = version
 }
 
-// want says that a person accepts a cluster, or does no longer.
+// want records that the operator accepts a cluster, or no longer accepts it.
 func (o *joinOracle) want(cluster string, accepted bool) {
 	o.j.mu.Lock()
 	defer o.j.mu.Unlock()
@@ -73,7 +71,7 @@ func (o *joinOracle) want(cluster string, accepted bool) {
 	o.wanted[cluster] = accepted
 }
 
-// notePublished is what the hub source says of acceptance in an event, by cluster.
+// notePublished returns the acceptance by cluster that hub-source reports in an event.
 func (o *joinOracle) notePublished(p transport.Peer, event []byte) map[string]bool {
 	if p.Role != string(identity.Source) {
 		return nil
@@ -96,7 +94,7 @@ func (o *joinOracle) notePublished(p transport.Peer, event []byte) map[string]bo
 	return reported
 }
 
-// accepts reads the object itself: facts may be wrong.
+// accepts reads the acceptance from the object itself, because the status fields beside it may be wrong.
 func accepts(object *hawserv1.RegistrationObject) bool {
 	var c struct {
 		Spec struct {
@@ -106,7 +104,7 @@ func accepts(object *hawserv1.RegistrationObject) bool {
 	return len(object.GetJson()) > 0 && json.Unmarshal(object.GetJson(), &c) == nil && c.Spec.HubAcceptsClient
 }
 
-// before opens what the broker is about to be told is accepted.
+// before removes clusters from closed that hub-source is about to report as accepted.
 func (o *joinOracle) before(reported map[string]bool) {
 	o.j.mu.Lock()
 	defer o.j.mu.Unlock()
@@ -117,7 +115,7 @@ func (o *joinOracle) before(reported map[string]bool) {
 	}
 }
 
-// after closes what the broker has acknowledged as not accepted.
+// after adds the clusters to closed that the broker has acknowledged as not accepted.
 func (o *joinOracle) after(reported map[string]bool) {
 	o.j.mu.Lock()
 	defer o.j.mu.Unlock()
@@ -129,7 +127,7 @@ func (o *joinOracle) after(reported map[string]bool) {
 	}
 }
 
-// requested looks at what an agent publishes.
+// requested judges an event that an agent publishes.
 func (o *joinOracle) requested(p transport.Peer, event []byte) {
 	env, err := codec.ParseEnvelope(event)
 	if err != nil || p.Role == string(identity.Source) {
@@ -157,7 +155,7 @@ type tokenRequest struct {
 	} `json:"status"`
 }
 
-// sent looks at what the broker sends a party.
+// sent judges an event that the broker sends to a client.
 func (o *joinOracle) sent(p transport.Peer, sub transport.RawSubscription, event []byte) {
 	if p.Role == string(identity.Source) || codec.IsHeartbeat(event) {
 		return
@@ -192,7 +190,7 @@ func (o *joinOracle) sent(p transport.Peer, sub transport.RawSubscription, event
 	}
 }
 
-// gate looks whether a cluster may be sent that.
+// gate judges whether a cluster may be sent an event.
 func (o *joinOracle) gate(cluster string, env *codec.Envelope) {
 	early := env.Type.DataType == codec.ManagedClusters || env.Type.DataType == codec.SigningRequests
 	o.j.mu.Lock()
@@ -203,7 +201,7 @@ func (o *joinOracle) gate(cluster string, env *codec.Envelope) {
 	}
 }
 
-// shown looks at an object that a party was sent.
+// shown judges an object that the broker sent to a client.
 func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data []byte) {
 	var object struct {
 		Metadata struct {
@@ -235,7 +233,7 @@ func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data 
 	}
 }
 
-// token looks at a token that somebody gets.
+// token judges the delivery of a token.
 func (o *joinOracle) token(p transport.Peer, data []byte) {
 	var t tokenRequest
 	if err := json.Unmarshal(data, &t); err != nil || t.Status.Token == "" {
@@ -254,7 +252,7 @@ func (o *joinOracle) token(p transport.Peer, data []byte) {
 	}
 }
 
-// look looks at what the hub has.
+// look checks the objects on the hub.
 func (o *joinOracle) look() {
 	o.lookAtClusters()
 	for _, csr := range o.j.hub.api.All("certificatesigningrequests") {
@@ -275,8 +273,8 @@ func (o *joinOracle) lookAtClusters() {
 	}
 }
 
-// unjudged are the clusters that say whether they are available, or that this is unknown because of an
-// outage, and have no taint.
+// unjudged returns the clusters without a taint that report their availability, or an unknown availability
+// because of an outage.
 func (o *joinOracle) unjudged() map[string]bool {
 	all := map[string]bool{}
 	for _, c := range o.j.hub.api.All("managedclusters") {
@@ -292,7 +290,7 @@ func (o *joinOracle) unjudged() map[string]bool {
 	return all
 }
 
-// dispatched is how late something may be done that was decided before a person decided otherwise.
+// dispatched is the longest delay of an action that was decided before the operator decided otherwise.
 const dispatched = time.Minute
 
 func (o *joinOracle) lookAtCertificate(csr fakehub.Object) {
@@ -319,13 +317,13 @@ func (o *joinOracle) lookAtCertificate(csr fakehub.Object) {
 	}
 	id, err := identity.Mapping{}.FromCertificate(leaf)
 	if err != nil || id.Role != identity.Agent {
-		o.j.fail("I8", "request %s has a certificate of nobody: %v", name, err)
+		o.j.fail("I8", "request %s has a certificate without a valid identity: %v", name, err)
 		return
 	}
 	o.lookAtApproval(csr, id.Name, leaf)
 }
 
-// lookAtApproval looks who approved a certificate that was signed.
+// lookAtApproval checks that a signed certificate was approved by a person, or renews one that was.
 func (o *joinOracle) lookAtApproval(csr fakehub.Object, cluster string, leaf *x509.Certificate) {
 	m := csr["metadata"].(fakehub.Object)
 	request, _ := csr["spec"].(fakehub.Object)["request"].(string)
@@ -339,13 +337,13 @@ func (o *joinOracle) lookAtApproval(csr fakehub.Object, cluster string, leaf *x5
 	switch {
 	case byPerson:
 	case !renewal:
-		o.j.fail("I8", "request %s of cluster %s is signed, and nobody approved it", m["name"], cluster)
+		o.j.fail("I8", "request %s of cluster %s is signed without an approval", m["name"], cluster)
 	case !wanted && created.After(left.Add(dispatched)):
 		o.j.fail("I8", "request %s renewed the certificate of cluster %s, which is not accepted since %v", m["name"], cluster, left)
 	}
 }
 
-// approve approves the requests of an agent, as a person does who looked at them.
+// approve approves the requests of an agent, as an operator does after a check.
 func (j *join) approve(a *joinAgent) (n int) {
 	want := "system:open-cluster-management:" + a.cluster + ":" + a.agentName()
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
@@ -362,7 +360,7 @@ func (j *join) approve(a *joinAgent) (n int) {
 	return n
 }
 
-// checkEnd decides about a request.
+// checkEnd approves or denies a request.
 func (j *join) checkEnd(name, what string) {
 	j.hub.api.Change("certificatesigningrequests", "", name, func(o fakehub.Object) {
 		status, _ := o["status"].(fakehub.Object)
@@ -376,7 +374,7 @@ func (j *join) checkEnd(name, what string) {
 	})
 }
 
-// subjectOf is the common name that a request asks for.
+// subjectOf returns the common name in a request.
 func subjectOf(request string) string {
 	text, err := base64.StdEncoding.DecodeString(request)
 	if err != nil {
@@ -393,7 +391,7 @@ func subjectOf(request string) string {
 	return r.Subject.CommonName
 }
 
-// accept sets spec.hubAcceptsClient, or takes it off.
+// accept sets spec.hubAcceptsClient, or removes it.
 func (j *join) accept(cluster string, accepted bool) bool {
 	if _, exists := j.hub.accepts(cluster); !exists {
 		return false
@@ -415,8 +413,8 @@ func (j *join) accept(cluster string, accepted bool) bool {
 	return true
 }
 
-// decide is what a person does about who waits: accepts clusters, approves their requests, takes
-// away those of others, and invites who has to begin again.
+// decide acts as the operator: it accepts waiting clusters and approves their requests. It deletes the requests
+// of others, and invites agents that must begin again.
 func (j *join) decide() {
 	j.oracle.look()
 	for _, a := range j.agents {
@@ -427,7 +425,7 @@ func (j *join) decide() {
 			j.begin(a)
 			continue
 		}
-		// It keeps a certificate that has ended, which the broker does not take.
+		// It keeps an expired certificate, which the broker rejects.
 		if own := a.reg.Progress().Credential; (own == nil || !time.Now().Before(own.NotAfter)) && a.isRevoked() {
 			a.invite()
 		}
@@ -436,7 +434,7 @@ func (j *join) decide() {
 	}
 }
 
-// begin has an agent begin anew that the hub does not know: it gets another bootstrap file, once.
+// begin lets an agent begin again that the hub does not know. The agent gets another bootstrap file, once.
 func (j *join) begin(a *joinAgent) {
 	if a.invited.IsZero() || time.Since(a.invited) > joinSettle/4 {
 		a.invited = time.Now()
@@ -451,7 +449,7 @@ func (a *joinAgent) isRevoked() bool {
 	return a.revoked
 }
 
-// tidy takes away undecided requests of others under the name of a cluster.
+// tidy deletes undecided requests of others under the name of a cluster.
 func (j *join) tidy(a *joinAgent) {
 	for _, csr := range j.hub.api.All("certificatesigningrequests") {
 		request, _ := csr["spec"].(fakehub.Object)["request"].(string)
@@ -462,7 +460,7 @@ func (j *join) tidy(a *joinAgent) {
 	}
 }
 
-// wrong says what is not as it should be where nothing has gone wrong for long.
+// wrong returns what has not converged although there was no fault for long.
 func (j *join) wrong() (all []string) {
 	j.oracle.look()
 	for _, a := range j.agents {
@@ -485,7 +483,7 @@ func (j *join) wrong() (all []string) {
 	return all
 }
 
-// wrongWith says what is not as it should be with a ManagedCluster and its Lease.
+// wrongWith returns what has not converged of a ManagedCluster and its Lease.
 func (j *join) wrongWith(cluster string) (all []string) {
 	o := j.hub.api.Get("managedclusters", "", cluster)
 	has := map[string]any{}
@@ -508,7 +506,7 @@ func (j *join) wrongWith(cluster string) (all []string) {
 	return all
 }
 
-// audit counts what hub-source writes.
+// audit counts the writes of hub-source.
 func (o *joinOracle) audit(r *fakehub.Request, code int) {
 	if r.Verb == "get" || r.Verb == "list" || r.Verb == "watch" {
 		return

@@ -13,11 +13,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// stateDir is the state directory of an agent, as journal.Journal keeps it: what
-// was put survives the process, but a power loss only once there was a
-// checkpoint. It outlives the process.
+// stateDir is the state directory of an agent, as journal.Journal keeps it. Written entries survive the
+// process. They survive a power loss only after a checkpoint. The directory outlives the process.
 type stateDir struct {
-	full bool // the file system has no room
+	full bool // the file system is full
 
 	loaded  bool
 	binding journal.Binding
@@ -26,11 +25,11 @@ type stateDir struct {
 
 	// unsynced are entries that differ, or may, between the two.
 	unsynced map[string]bool
-	// torn: a record was cut off, and others follow. Nobody knows which it was, and the
-	// one before it of the same work is there.
+	// torn: a record was cut off, and other records follow. It is unknown which record it was. The previous record
+	// of the same work is still there.
 	torn bool
-	// due: the log is as an earlier process left it. broken is the failure after which all is to be written anew before anything is
-	// added.
+	// due: the log is as an earlier process left it. broken is the failure after which the whole log must be
+	// rewritten before anything is appended.
 	due    bool
 	broken error
 }
@@ -58,8 +57,7 @@ func newStateDir() *stateDir {
 	}
 }
 
-// powerLoss is the end of the machine: of what was not synced, some is there,
-// some is as it was before, and some is torn.
+// powerLoss ends the machine. Unsynced entries are written, as before, or torn.
 func (d *stateDir) powerLoss(r *rand.Rand) {
 	for _, id := range slices.Sorted(maps.Keys(d.unsynced)) {
 		entry, has := d.seen.entries[id]
@@ -77,14 +75,14 @@ func (d *stateDir) powerLoss(r *rand.Rand) {
 	d.seen = d.stable.clone()
 }
 
-// backup copies the directory; restored makes a directory of a copy.
+// backup copies the directory; restored creates a directory from a copy.
 func (d *stateDir) backup() *stateDir {
 	c := newStateDir()
 	c.binding, c.seen, c.stable = d.binding, d.seen.clone(), d.seen.clone()
 	return c
 }
 
-// add is asked before anything is added.
+// add is called before each write, and returns an error if it fails.
 func (d *stateDir) add() error {
 	if d.broken == nil {
 		d.broken = d.checkSpace()
@@ -143,7 +141,7 @@ func (d *stateDir) Put(e codec.Event) error {
 	return nil
 }
 
-// entryOf returns what is on disk of a work.
+// entryOf returns the stored form of a work.
 func entryOf(e codec.Event) (id string, b []byte) {
 	id, _, err := codec.StringExtension(e, codec.ExtResourceID)
 	if err != nil {

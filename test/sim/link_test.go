@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// link is a party's way to the broker, driven by the real session machine.
+// link is a client's way to the broker, driven by the real session machine.
 type link struct {
 	w       *world
 	id      identity.Identity
@@ -31,8 +31,9 @@ type link struct {
 	uid   string // of an agent's cluster, "" if it does not say
 	truth *truth // of an agent's cluster
 
-	// With a stock broker: the session of the party that spoke last, the latest one of the hub
-	// source that it got an event of, and the places of those events by work.
+	// With a stateless broker: spoke is the session in which this client last published. latest is the newest
+	// session of hub-source that it received an event from. positions are the sequence numbers of those events, by
+	// work.
 	spoke     string
 	latest    string
 	positions map[string]uint64
@@ -104,7 +105,7 @@ func (l *link) steps(list []step) []step {
 	case len(l.conn.stream.events) > 0:
 		return append(list, step{l.name, "receives", "", l.receive})
 	case len(l.conn.ended) > 0:
-		return append(list, step{l.name, "hears of the end", "", func() { l.drop(<-l.conn.ended) }})
+		return append(list, step{l.name, "notices the end", "", func() { l.drop(<-l.conn.ended) }})
 	}
 	return list
 }
@@ -131,7 +132,7 @@ func (l *link) dial() {
 		return
 	}
 	a := <-c.stream.accepted
-	if sub.Hello.Protocol > 0 || l.w.stateless != nil { // stock parties do not echo it
+	if sub.Hello.Protocol > 0 || l.w.stateless != nil { // OCM clients do not echo it
 		c.id = a.SubscriptionID
 	}
 	l.w.oracle.noteReport(l)
@@ -143,7 +144,7 @@ func (l *link) dial() {
 	l.publishAll(c, events)
 }
 
-// publishAll publishes one after the other; a failure ends the connection.
+// publishAll publishes events one after the other. A failure ends the connection.
 func (l *link) publishAll(c *conn, events []codec.Event) {
 	if len(events) == 0 {
 		return
@@ -159,7 +160,7 @@ func (l *link) publishAll(c *conn, events []codec.Event) {
 	})
 }
 
-// connect subscribes; the caller sees to the answer.
+// connect subscribes. The caller handles the answer.
 func (w *world) connect(l *link, f transport.Filter, h transport.Hello) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
@@ -176,7 +177,7 @@ func (w *world) connect(l *link, f transport.Filter, h transport.Hello) *conn {
 	return c
 }
 
-// peer is a party on a connection of its own, as the front would see it.
+// peer is a client on a connection of its own, as the listener presents it.
 func (w *world) peer(id identity.Identity) transport.Peer {
 	w.conns++
 	return transport.Peer{Role: string(id.Role), Name: id.Name, Addr: "sim", Conn: w.conns}
@@ -216,8 +217,8 @@ func show(env *codec.Envelope) string {
 	return s
 }
 
-// drop ends the connection for both sides. The party leaves first: whether a call hears that its
-// connection broke before it is looked at is chance else.
+// drop ends the connection for both sides. The client leaves first. Otherwise it is random whether a call
+// notices the end of its connection before it is examined.
 func (l *link) drop(err error) {
 	c := l.conn
 	l.leave(err)
@@ -226,8 +227,7 @@ func (l *link) drop(err error) {
 	}
 }
 
-// leave ends the connection for the party; the broker does not notice unless
-// somebody cancels it.
+// leave ends the connection for the client. The broker does not notice until the connection is canceled.
 func (l *link) leave(err error) {
 	c := l.conn
 	l.conn = nil
@@ -246,9 +246,9 @@ func (l *link) leave(err error) {
 	}
 }
 
-// breakOff ends the connection of a call. An answer that has come already is taken
-// by whoever made the call when it is its turn, which may be after the next
-// connection began; so is the word that there will be none.
+// breakOff ends the connection of a call. The caller takes an answer that has already arrived in a later step.
+// That step may come after the next connection began. The same holds for the error that reports the broken
+// connection.
 func (w *world) breakOff(c *call) {
 	done, reported := c.done, answer{err: unavailable("the connection broke")}
 	c.done = nil
@@ -273,31 +273,30 @@ type late struct {
 	deliver func()
 }
 
-// call is one publish under way.
+// call is one publish in flight.
 type call struct {
 	conn  *conn
 	event codec.Event
 	bytes []byte
 	what  string
-	// done tells the publisher; nil when nobody waits for the answer any more.
+	// done passes the answer to the publisher; nil if the publisher no longer waits.
 	done    func(transport.Receipt, error)
 	arrived bool
 	answers chan answer
-	// notBefore holds up a publish that nobody waits for any more, so that it
-	// may arrive behind what was published later.
+	// notBefore delays a publish without a waiting publisher, so that it may arrive after later publishes.
 	notBefore time.Time
-	// alone: the connection ended, and the call does not end with it: a proxy has
-	// sent it on through one of its own.
+	// alone: the call continues after the end of its connection, because a proxy has sent it on through another
+	// one.
 	alone bool
 }
 
 // delay makes a publish late.
 func (w *world) delay(c *call) {
 	if c.conn.link == w.source.link && specOfWork(c.event) && w.oracle.missing[fmt.Sprint(c.event.Extensions()[codec.ExtResourceID])] {
-		w.forget(c) // nobody would ever notice what it makes of a work that a hub lost
+		w.forget(c) // nothing would reveal its effect on a work that the hub lost
 	}
 	if env := envelope(c.event); w.stateless != nil && (env.Cluster == w.ocmAgent.name) {
-		w.forget(c) // a stock agent cannot tell what is late
+		w.forget(c) // an OCM agent cannot detect late events
 	}
 	longest := []time.Duration{0, 100 * time.Millisecond, 5 * time.Second, time.Minute}[w.rng.IntN(4)]
 	c.notBefore = time.Now().Add(time.Duration(w.rng.Float64() * float64(longest)))
@@ -325,11 +324,12 @@ func (w *world) send(l *link, e codec.Event, what string, done func(transport.Re
 	w.calls = append(w.calls, &call{conn: l.conn, event: e, bytes: b, what: what, done: done, answers: make(chan answer, 1)})
 }
 
-// overtake drops what nobody waits for any more, is still on the same connection
-// and about the same work as e. That it is given up travels there too, and ahead of
-// e; on another connection it may come late. But of a stock source that tells only its
-// version: of two events with the same one that counts which arrives last, and a
-// create that comes behind its deletion makes the work anew. Nobody could tell.
+// overtake drops abandoned publishes about the same work as e on the same connection. Their cancellation
+// travels on that connection too, ahead of e. On another connection an abandoned publish may arrive late.
+//
+// An OCM source is an exception, because its events carry only a version. Of two events with the same version
+// the later arrival wins. A create that arrives after its deletion creates the work again. No receiver could
+// detect either.
 func (w *world) overtake(c *conn, e codec.Event) {
 	if !specOfWork(e) {
 		return
@@ -341,15 +341,15 @@ func (w *world) overtake(c *conn, e codec.Event) {
 	})
 }
 
-// sameVersion reports whether two events are about the same version of a work that
-// lives: what differs then are labels, or it is another work with the same id.
+// sameVersion reports whether two events are about the same version of a live work. Such events differ only in
+// labels, or belong to different works with the same id.
 func sameVersion(a, b codec.Event) bool {
 	x, y := envelope(a), envelope(b)
 	return specOfWork(a) && specOfWork(b) && !x.Deleting && !y.Deleting && x.ResourceID == y.ResourceID && x.Version == y.Version
 }
 
-// forgetRepeats drops what is under way once more of a work that a party published,
-// and that was refused: once the name is free, nobody could tell it from another try.
+// forgetRepeats drops repeated publishes in flight of a rejected work. Once the name is free, they could not be
+// distinguished from a new attempt.
 func (w *world) forgetRepeats(l *link, id string) {
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool {
 		return o.done == nil && !o.arrived && o.conn.link == l && specOfWork(o.event) && envelope(o.event).ResourceID == id
@@ -399,15 +399,14 @@ func (w *world) deliverLate(l *late) {
 	l.deliver()
 }
 
-// answer tells a publisher the answer, which has come.
+// answer passes the received answer to the publisher.
 func (w *world) answer(c *call) {
 	a := w.take(c)
 	c.answer(a.receipt, a.err)
 }
 
-// answerOCM tells the stock agent the answers that would be older than a rest at that
-// time. What the broker sends after the rest comes over the same connection as the
-// answer, and not before it.
+// answerOCM delivers the answers to the OCM agent that would be older than the rest interval at that time. What
+// the broker sends after the rest uses the same connection as the answer, and arrives after it.
 func (w *world) answerOCM(at time.Time) {
 	for _, c := range slices.Clone(w.calls) {
 		if c.conn.link != w.ocmAgent.link || len(c.answers) == 0 {
@@ -421,7 +420,7 @@ func (w *world) answerOCM(at time.Time) {
 	}
 }
 
-// take takes the answer of a call, which has come.
+// take takes the received answer of a call.
 func (w *world) take(c *call) answer {
 	a := <-c.answers
 	w.forget(c)
@@ -464,7 +463,7 @@ func (w *world) forget(c *call) {
 	w.calls = slices.DeleteFunc(w.calls, func(o *call) bool { return o == c })
 }
 
-// forgetAll loses what a party has published and the broker has not got yet.
+// forgetAll loses the publishes of a client that the broker has not received yet.
 func (w *world) forgetAll(l *link) {
 	for _, c := range slices.Clone(w.calls) {
 		if c.conn.link == l && !c.arrived {
@@ -484,8 +483,7 @@ func (w *world) cutAll() {
 	w.reap()
 }
 
-// reap lets the broker notice which of its peers are gone. What it commits for one of
-// them it sees to its end first.
+// reap lets the broker notice the peers that are gone. A commit for one of them is completed first.
 func (w *world) reap() {
 	w.ghosts = slices.DeleteFunc(w.ghosts, func(c *conn) bool {
 		c.cancel()

@@ -13,12 +13,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// Here is what the oracle asks less for, because what would be needed is lost for
-// good.
+// This file relaxes the expectations of the oracle when the needed information is lost permanently.
 
-// backInTime hears that a source, or the broker, has an older state of the works
-// whose ids begin so: of what they were made for so far, older versions may come
-// back.
+// backInTime records that a source, or the broker, has an older state of the works whose ids begin with prefix.
+// Older versions of their objects may come back.
 func (o *oracle) backInTime(prefix string) {
 	for _, t := range slices.AppendSeq(slices.Clone(o.former), maps.Values(o.clusters)) {
 		for key := range t.highest {
@@ -43,17 +41,17 @@ func (o *oracle) showOlder(prefix string) {
 	}
 }
 
-// sourceForgets hears that a core of the hub source begins without what the one before had
-// heard. Once the broker's store went back nobody else knows that: a status that was under
-// way then may have come to the hub, and an older one may follow it.
+// sourceForgets records that a new core of hub-source starts without the events that the previous one received.
+// After the broker's store went back, no other copy of them exists. A status in flight may have reached the
+// hub, and an older one may follow it.
 func (o *oracle) sourceForgets() {
 	if o.forgot {
 		o.showOlder("hub-")
 	}
 }
 
-// older hears that a hub went back in time and of a work that it had before: of
-// that, older versions may come back, whatever of it is still under way.
+// older records that a hub that had a work went back in time. Older versions of the work may come back, from
+// any event in flight.
 func (o *oracle) older(w *workv1.ManifestWork) {
 	t := o.clusters[w.Namespace]
 	t.timeless[string(w.UID)] = true
@@ -62,7 +60,7 @@ func (o *oracle) older(w *workv1.ManifestWork) {
 	}
 }
 
-// backOnHub hears that a hub was restored and has a work again as it was.
+// backOnHub records that a restored hub has a work again, in its state at the time of the backup.
 func (o *oracle) backOnHub(w *workv1.ManifestWork) {
 	id := string(w.UID)
 	deleting := w.DeletionTimestamp != nil
@@ -71,13 +69,13 @@ func (o *oracle) backOnHub(w *workv1.ManifestWork) {
 	o.older(w)
 }
 
-// missingOnHub hears that a hub was restored and lacks a work that it had.
+// missingOnHub records that a restored hub lacks a work that it had.
 func (o *oracle) missingOnHub(w *workv1.ManifestWork) {
 	o.torn(w)
 }
 
-// left hears that a work left the hub. Where its cluster was served then, an eviction may
-// begin, and go on when it no longer is.
+// left records that a work left the hub. If its cluster was served at that time, an eviction may begin. The
+// eviction may continue when the cluster is no longer served.
 func (o *oracle) left(w *workv1.ManifestWork) {
 	if o.w.source.selected[w.Namespace] {
 		o.evictable[string(w.UID)] = true
@@ -86,17 +84,16 @@ func (o *oracle) left(w *workv1.ManifestWork) {
 	}
 }
 
-// servedAgain hears that a cluster is served again.
+// servedAgain records that a cluster is served again.
 func (o *oracle) servedAgain(clusterName string) {
 	for id := range o.clusters[clusterName].wanted {
 		o.evictable[id] = o.w.hub.byID(id) == nil
 	}
 }
 
-// missingEverywhere reports whether a hub lost a work that a cluster has, and the
-// broker has no record of it either, because it lost its store or the cluster was
-// released. A stock agent keeps it, and ours as long as a work of the cluster is
-// refused: until then the hub does not count as compared.
+// missingEverywhere reports whether a hub lost a work that a cluster has, and the broker has no record of it.
+// The broker lost its store, or the cluster was released. An OCM agent keeps such a work. A Hawser agent keeps
+// it while any work of the cluster is refused: until then the hub is not synced.
 func (o *oracle) missingEverywhere(clusterName, id string) bool {
 	if !o.isHeldNowhere(clusterName, id) {
 		return false
@@ -109,15 +106,14 @@ func (o *oracle) isHeldNowhere(clusterName, id string) bool {
 	return o.missing[id] && o.record(clusterName, id) == nil
 }
 
-// evictsNothing reports whether the state directory of a cluster's agent is full.
-// What the agent holds may not outlive it then, so until that is over it evicts
-// nothing (docs/operations.md); everything else it does all the same.
+// evictsNothing reports whether the state directory of a cluster's agent is full. The agent may then lose what
+// it holds, so it evicts nothing until that is over (docs/operations.md). Everything else continues.
 func (o *oracle) evictsNothing(clusterName string) bool {
 	return slices.ContainsFunc(o.w.agents, func(a *agentNode) bool { return a.name == clusterName && a.dir != nil && a.dir.full })
 }
 
-// sharedLeft reports whether an object of several works may be there although no
-// live work has it: of a work that was Orphan, or that is not evicted yet.
+// sharedLeft reports whether a shared object may exist although no live work has it. It may be left by a work
+// with the Orphan option, or by one that is not evicted yet.
 func (o *oracle) sharedLeft(clusterName string) bool {
 	t := o.clusters[clusterName]
 	if t.sharedMayStay || !o.evictsNothing(clusterName) {
@@ -131,8 +127,8 @@ func (o *oracle) sharedLeft(clusterName string) bool {
 	return false
 }
 
-// withoutAgain reports whether a work went back in time and is without an object
-// since. That is not sent to an agent whose state directory went back as far.
+// withoutAgain reports whether a work went back in time and lacks an object since then. That version is not
+// sent to an agent whose state directory went back as far.
 func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
 	r := o.record(where, id)
 	if !t.timeless[t.wanted[id].epoch] || r == nil || r.State != store.Live {
@@ -149,7 +145,7 @@ func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
 	return objectsOf(spec.Work.Spec.Workload.Manifests)[object] == nil
 }
 
-// refused reports whether the hub has a work on a cluster that is not delivered.
+// refused reports whether the hub has an undelivered work on a cluster.
 func (o *oracle) refused(clusterName string) bool {
 	for _, w := range o.w.hub.works {
 		if w.Namespace == clusterName && !isDelivered(w) {
@@ -159,28 +155,26 @@ func (o *oracle) refused(clusterName string) bool {
 	return false
 }
 
-// torn hears that a work left the hub without a finalizer, somebody took it off, or
-// the hub was restored. What the broker was not told of it by then it never hears.
+// torn records that a work left the hub without the finalizer: the finalizer was removed, or the hub was
+// restored. The broker never receives the events of this work that it had not received by then.
 func (o *oracle) torn(w *workv1.ManifestWork) {
 	id := string(w.UID)
 	o.missing[id] = true
-	if o.w.stateless != nil { // it may be withheld, and only a person ends that
+	if o.w.stateless != nil { // its deletion may be withheld, and only an operator ends that
 		o.keeps[w.Namespace], o.clusters[w.Namespace].sharedMayStay = true, true
 	}
 	o.left(w)
 	o.mustStay[id] = o.mustStay[id] && o.orphansThere(store.Key{DataType: codec.ManifestBundles, Cluster: w.Namespace, ResourceID: id})
 }
 
-// overtook hears that a restored hub gave a deletion no higher version than that of a spec
-// that a stock agent has from before. Such an agent takes nothing from a deletion but its
-// version, and the broker cannot tell it the last spec first: it may have the deletion
-// already, or the broker's store was lost.
+// overtook records that the deletion of a work has no higher version than the spec that an OCM agent holds from
+// before a hub restore. Such an agent uses only the version of a deletion. The broker cannot send it the last
+// spec first: the agent may have the deletion already, or the store was lost.
 func (o *oracle) overtook(id string) { o.mustStay[id] = false }
 
-// forgetOrphans: that a work which left its hub became Orphan, only an agent that
-// received it so knows after a loss of the broker's store, or the release of its
-// cluster, and may forget it with its process. Where the older store has the work as
-// it was before that, the release leaves it to the agent, which evicts it.
+// forgetOrphans drops expectations about works that became Orphan. After a loss of the store, or a release of
+// the cluster, only an agent that received that spec knows of it. The agent forgets it with its process. If the
+// older store has the earlier spec, the release leaves the work to the agent, which evicts it.
 func (o *oracle) forgetOrphans() {
 	for id := range o.mustStay {
 		if !o.missing[id] && !o.dropped[id] {
@@ -195,8 +189,8 @@ func (o *oracle) forgetOrphans() {
 	}
 }
 
-// broughtBack hears that the broker's store is lost. What an older store had brought back to
-// the stock agent, and the hub has deleted for long, nobody knows then.
+// broughtBack records that the broker's store is lost. An older store may have returned long-deleted works to
+// the OCM agent. After the loss no component knows of their deletion.
 func (o *oracle) broughtBack() {
 	for id, w := range o.clusters[o.w.ocmAgent.name].wanted {
 		if w.live && strings.HasPrefix(id, "hub-") && o.w.hub.byID(id) == nil {
@@ -206,10 +200,9 @@ func (o *oracle) broughtBack() {
 	}
 }
 
-// unknown hears that a work is deleted of which nobody but its cluster knows any
-// more. A release is the end of what source and broker know of the works of a
-// cluster: stock agents keep such a work until somebody cleans up; ours evict it
-// when the cluster is served again.
+// unknown records the deletion of a work that only its cluster still knows. A release ends what source and
+// broker know of the works of a cluster. OCM agents keep such a work until an operator cleans up. Hawser agents
+// evict it when the cluster is served again.
 func (o *oracle) unknown(clusterName, epoch string) {
 	if clusterName == o.w.ocmAgent.name || o.refused(clusterName) {
 		o.mayStay[epoch] = true
@@ -217,8 +210,8 @@ func (o *oracle) unknown(clusterName, epoch string) {
 	}
 }
 
-// deletedAfterLoss hears that a deletion is in a store that went back. What is to become of
-// the objects says the last spec in the store, which may be older than that of the cluster.
+// deletedAfterLoss records a deletion in a store that went back. The last spec in that store decides about the
+// objects. It may be older than the spec of the cluster.
 func (o *oracle) deletedAfterLoss(op *store.Op, after *store.Meta) {
 	if !o.forgot || op.Kind != store.PutSpec || after == nil || after.State == store.Live {
 		return
@@ -227,15 +220,14 @@ func (o *oracle) deletedAfterLoss(op *store.Op, after *store.Meta) {
 	switch {
 	case after.State == store.Tombstone && len(op.Event) > 0:
 	case after.State == store.Tombstone && orphan:
-		// It was Orphan when the store was copied, and is not since: its objects stay.
+		// It was Orphan in the copy of the store, and is no longer: its objects stay.
 		if w := o.clusters[op.Key.Cluster].wanted[op.Key.ResourceID]; w != nil {
 			o.mayStay[root(w.epoch)] = true
 			o.clusters[op.Key.Cluster].sharedMayStay = true
 		}
 	default:
-		// As far as anybody knows no cluster has the work, or the spec that the store
-		// went back to is from before it was Orphan, and its source has none any more:
-		// so nobody knows what is to become of its objects.
+		// Either no known cluster has the work. Or the store went back to a spec from before the work was Orphan, and
+		// the source has no spec any more. So the fate of the objects is unknown.
 		for epoch := range o.mustStay {
 			if epoch == op.Key.ResourceID || strings.HasPrefix(epoch, op.Key.ResourceID+"#") {
 				o.mustStay[epoch] = false

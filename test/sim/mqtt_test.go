@@ -33,9 +33,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// The real MQTT listener, on connections in memory. A publish that it hands on waits for its
-// turn, so that those of one connection which it serves side by side come in an order that the
-// seed decides.
+// The real MQTT listener runs on connections in memory. Each publish that it hands on waits for its turn. It
+// serves several publishes of one connection concurrently, so the seed decides their order.
 
 // front is the listener of one process of the broker. It is also the server that it calls.
 type front struct {
@@ -52,7 +51,7 @@ type front struct {
 	turns []*turn
 }
 
-// turn is a publish that the listener handed on, and the broker has not taken.
+// turn is a publish that the listener handed on, and that the broker has not processed.
 type turn struct {
 	conn *conn
 	env  codec.Envelope
@@ -151,7 +150,7 @@ func (f *front) steps(list []step) []step {
 	return list
 }
 
-// known are credentials that believe a peer who it is, as TLS would have found out.
+// known are credentials that accept the identity of the peer as given, instead of TLS.
 type known struct {
 	credentials.TransportCredentials
 }
@@ -173,23 +172,23 @@ type socket struct {
 	id identity.Identity
 }
 
-// RemoteAddr implements net.Conn: whoever wraps the connection passes it on.
+// RemoteAddr implements net.Conn. Wrappers of the connection pass it on.
 func (s *socket) RemoteAddr() net.Addr { return caller{s.Conn.RemoteAddr(), s.id} }
 
-// caller is an address that says whose it is.
+// caller is an address that carries the identity of the client.
 type caller struct {
 	net.Addr
 	id identity.Identity
 }
 
-// client is a party's end of an MQTT connection. It reads all the time, as every client does that
-// keeps its connection alive; what the party has not taken it has not acknowledged.
+// client is the client end of an MQTT connection. It reads all the time, as every client does that keeps its
+// connection alive. It acknowledges an event only when the simulated program has received it.
 type client struct {
 	conn    *conn
 	wire    net.Conn
 	publish func(t codec.EventType, env *codec.Envelope) (string, error) // says on which topic
 	entered atomic.Bool                                                  // the broker was asked for the subscription
-	left    atomic.Bool                                                  // the party uses another connection by now
+	left    atomic.Bool                                                  // the program now uses another connection
 
 	unacked chan uint16 // deliveries, as in stream.events
 
@@ -199,11 +198,11 @@ type client struct {
 	finished bool
 }
 
-// pings are that far apart: often enough for the longest keep alive of the listener, and at times
-// at which nothing else happens.
+// pings is the interval between pings. It is short enough for the longest keep alive of the listener, and no
+// other event has the same time.
 const pings = 44_987_123_457 * time.Nanosecond
 
-// connectMQTT subscribes over MQTT; the caller sees to the answer.
+// connectMQTT subscribes over MQTT. The caller handles the answer.
 func (w *world) connectMQTT(l *link, f transport.Filter, h transport.Hello) *conn {
 	near, remote := net.Pipe()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -245,7 +244,7 @@ func (f *front) take(c *conn, remote net.Conn) {
 	f.front.Serve(raw, connection, listener.MQTT)
 }
 
-// topicsOf is where a party publishes, and what it subscribes to.
+// topicsOf returns the topics on which a client publishes, and its topic filter.
 func topicsOf(f transport.Filter) (publish func(codec.EventType, *codec.Envelope) (string, error), filter string) {
 	set := topic.Set{
 		SourceEvents: "sources/+/clusters/+/sourceevents", AgentEvents: "sources/+/clusters/+/agentevents",
@@ -282,7 +281,7 @@ func (c *client) ping(ctx context.Context) {
 	}
 }
 
-// run begins the subscription, and reads what comes until the connection ends.
+// run starts the subscription, and reads packets until the connection ends.
 func (c *client) run(filter string, h transport.Hello) {
 	err := c.sendPacket(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Connect},
@@ -313,7 +312,7 @@ func (c *client) run(filter string, h transport.Hello) {
 	_ = c.wire.Close() // at worst it is closed already
 }
 
-// took handles what the broker sent. The error ends the connection.
+// took handles a packet of the broker. An error ends the connection.
 func (c *client) took(k *packets.Packet, filter string, h transport.Hello) error {
 	reported := make([]codec.Property, 0, len(k.Properties.User))
 	for _, u := range k.Properties.User {
@@ -350,7 +349,7 @@ func (c *client) took(k *packets.Packet, filter string, h transport.Hello) error
 	return nil
 }
 
-// answered is where a publish was acknowledged.
+// answered handles the acknowledgement of a publish.
 func (c *client) answered(id uint16, a answer, r property.Refusal) {
 	if r.Reason.Failed() {
 		e := r.Error()
@@ -401,7 +400,7 @@ func (c *client) send(call *call) {
 	_ = c.sendPacket(k) // where that fails the connection has ended, and run tells the call
 }
 
-// acknowledge says that the party has what it was sent, oldest first.
+// acknowledge acknowledges the oldest event that the client has received.
 func (c *client) acknowledge() {
 	_ = c.sendPacket(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: <-c.unacked}) // run sees the end
 }
@@ -459,13 +458,13 @@ func (c *client) read() (k packets.Packet, err error) {
 	return k, err
 }
 
-// TestMQTTSeeds plays seeds in which many parties speak MQTT to our broker, and the others
-// gRPC, as the environment says.
+// TestMQTTSeeds plays seeds in which most clients use MQTT with the Hawser broker, and the others gRPC. The
+// environment selects the seeds.
 func TestMQTTSeeds(t *testing.T) {
 	playSeeds(t, spoken, leastMQTTSeeds, mqttTime)
 }
 
-// What TestMQTTSeeds plays if nobody says more.
+// The defaults of TestMQTTSeeds.
 const (
 	mqttTime       = 15 * time.Second
 	leastMQTTSeeds = 300

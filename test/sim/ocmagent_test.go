@@ -21,18 +21,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// ocmAgent is a small model of OCM's work agent: it orders specs by version,
-// lists what it holds after each subscribe, and forgets a deleted work once its
-// last report was accepted. What it applied outlives the process.
+// ocmAgent is a small model of OCM's work agent. It orders specs by version, and lists its works after each
+// subscribe. It forgets a deleted work once its last report was accepted. The applied objects outlive the
+// process.
 type ocmAgent struct {
 	w       *world
 	name    string
 	cluster *clustertest.Fake
 	link    *link
 
-	// confused: the hub went back in time and counted a generation again, while the
-	// agent may have been away. Its list says only versions, so whoever restores a
-	// hub restarts the stock agents.
+	// confused: the hub went back in time and used a generation again while the agent may have been disconnected.
+	// Its list contains only versions. So an operator that restores a hub restarts the OCM agents.
 	confused bool
 
 	process  int
@@ -83,7 +82,7 @@ func (a *ocmAgent) restart() {
 	a.start()
 }
 
-// replace puts an empty cluster in the place of the agent's.
+// replace replaces the agent's cluster by an empty one.
 func (a *ocmAgent) replace() {
 	a.cluster, a.applied = a.w.newCluster(a.name), map[string]*appliedWork{}
 	a.restart()
@@ -100,7 +99,7 @@ func (a *ocmAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Even
 		list = append(list, codec.ResourceVersion{ResourceID: id, ResourceVersion: a.works[id].version})
 	}
 	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
-		ID: a.w.newID(), Time: time.Now(), Source: a.name + "-stock", Cluster: a.name, DataType: codec.ManifestBundles,
+		ID: a.w.newID(), Time: time.Now(), Source: a.name + "-ocm", Cluster: a.name, DataType: codec.ManifestBundles,
 	}, list)
 	return []codec.Event{e}, err
 }
@@ -197,7 +196,7 @@ func (a *ocmAgent) next() (first time.Time) {
 	return first
 }
 
-// apply brings the cluster in line with one work.
+// apply applies one work to the cluster.
 func (a *ocmAgent) apply(id string, w *ocmAgentWork) {
 	w.dirty = false
 	was := a.applied[w.Name]
@@ -238,14 +237,14 @@ func (a *ocmAgent) apply(id string, w *ocmAgentWork) {
 	w.unsent = true
 }
 
-// hasBefore reports whether this is the agent's cluster, and what carries the name of a
-// work is still of the one before: the agent gets a deletion and the next work of that
-// name in one list, and may carry out the deletion first.
+// hasBefore reports whether this is the agent's cluster, and the objects under the name still belong to the
+// previous work. The agent gets a deletion and the next work of that name in one list. It may carry out the
+// deletion first.
 func (a *ocmAgent) hasBefore(cluster, name, id string) bool {
 	return cluster == a.name && a.applied[name] != nil && a.applied[name].id != id
 }
 
-// othersOf names the other works that have an object.
+// othersOf returns the names of the other works that have an object.
 func (a *ocmAgent) othersOf(object, work string) (others []string) {
 	for _, name := range slices.Sorted(maps.Keys(a.applied)) {
 		if name != work && slices.Contains(a.applied[name].objects, object) {
@@ -274,11 +273,11 @@ func (a *ocmAgent) prune(work string, keep []string) {
 
 func (a *ocmAgent) report(id string, w *ocmAgentWork) {
 	ref := w.Ref
-	if a.w.stateless != nil { // nobody has told it the version before it says this
+	if a.w.stateless != nil { // no broker sent it the version before this report
 		ref.Generation = w.version
 	}
 	e, err := manifestwork.EncodeStatus(ref, *w.status, manifestwork.StatusParams{
-		ID: a.w.newID(), Now: time.Now(), Source: a.name + "-stock", OriginalSource: w.source, Action: codec.UpdateRequest,
+		ID: a.w.newID(), Now: time.Now(), Source: a.name + "-ocm", OriginalSource: w.source, Action: codec.UpdateRequest,
 		SequenceID: a.sequence.Next(time.Now().UnixMilli()), Deleted: w.deleting && w.removed,
 	})
 	if err != nil {

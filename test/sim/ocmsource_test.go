@@ -21,36 +21,34 @@ import (
 
 const shopName = "shop"
 
-// ocmSource is a small model of a source built with OCM's sdk-go: ids follow from
-// names, so that a work that is created again has the id it had before; it
-// repeats what was not accepted, and keeps a deleted work until the cluster
-// said that it is gone. Its memory outlives restarts.
+// ocmSource is a small model of a source built with OCM's sdk-go. Ids follow from names, so a recreated work
+// has the same id as before. The source repeats what was not accepted. It keeps a deleted work until the
+// cluster reported it as gone. Its memory outlives restarts.
 type ocmSource struct {
 	w      *world
 	link   *link
 	works  map[string]*ocmWork // by cluster/name
 	gone   map[string]*ocmWork // deleted, by cluster/name; the last of each
 	epochs map[string]int      // by cluster/name
-	// highest is the highest version of any life, by cluster/name.
+	// highest is the highest version of all epochs of a work, by cluster/name.
 	highest map[string]int64
 }
 
 type ocmWork struct {
 	o        *workv1.ManifestWork // never modified
-	reported *workv1.ManifestWork // as it was accepted last, nil if it never was or nobody knows
+	reported *workv1.ManifestWork // as it was accepted last; nil if it never was, or if that is unknown
 	epoch    string
-	accepted bool // some version was
-	tried    bool // some version may have been
-	lived    bool // some version was, by whatever store
+	accepted bool // some version was accepted
+	tried    bool // some version may have been accepted
+	lived    bool // some version was accepted, by any store
 	dirty    bool
 	busy     bool
 	tryAt    time.Time
-	// confirmed: the cluster said that the work is gone. It may have meant the
-	// one before, so the deletion is to be accepted too.
+	// confirmed: the cluster reported that the work is gone. The report may be about the previous work, so the
+	// deletion must be accepted too.
 	confirmed bool
-	// before had the name before. After a loss of the broker's store its deletion
-	// is published first, and takes this work's place until it is accepted; after
-	// is that work.
+	// before is the previous work of the name. After a loss of the broker's store its deletion is published first.
+	// It replaces this work until the deletion is accepted; after is then this work.
 	before, after *ocmWork
 
 	sequence string
@@ -66,7 +64,7 @@ func newShop(w *world) *ocmSource {
 
 func (s *ocmSource) keys() []string { return slices.Sorted(maps.Keys(s.works)) }
 
-// create makes a work; nil if there is one that is not being deleted.
+// create creates a work. It returns nil if there is one that is not being deleted.
 func (s *ocmSource) create(cluster, name string, bits uint32) *ocmWork {
 	key := cluster + "/" + name
 	old := s.works[key]
@@ -120,13 +118,13 @@ func (s *ocmSource) label(w *ocmWork) {
 func (s *ocmSource) delete(w *ocmWork) {
 	s.w.oracle.deletedAtSource(w.epoch, w.o)
 	if w.reported == nil || w.busy || !orphans(w.reported.Spec.DeleteOption) {
-		s.w.oracle.mustStay[root(w.epoch)] = false // its deletion carries no data, so nobody was told
+		s.w.oracle.mustStay[root(w.epoch)] = false // its deletion carries no data, so no agent received the option
 	}
 	s.change(w, func(o *workv1.ManifestWork) {
 		now := metav1.NewTime(time.Now())
 		o.DeletionTimestamp = &now
 	})
-	if !w.tried { // it never left, and the one before it may still be going
+	if !w.tried { // it was never published, and the previous work may still be in deletion
 		key := w.o.Namespace + "/" + w.o.Name
 		delete(s.works, key)
 		if w.before != nil {
@@ -136,8 +134,8 @@ func (s *ocmSource) delete(w *ocmWork) {
 	}
 }
 
-// hurry changes a work and deletes it before anything else happens, but that another
-// one may change in between: the broker commits, and comes to nothing else.
+// hurry changes a work and deletes it at once. Only another work may change in between. The broker commits, and
+// has no time for anything else.
 func (s *ocmSource) hurry(w *ocmWork, b uint32) {
 	s.rush(w)
 	if b%3 == 0 {
@@ -173,8 +171,8 @@ func (s *ocmSource) rush(w *ocmWork) {
 	}
 }
 
-// recreate deletes a work, lets a little happen, and creates one of its name that soon has
-// a version as high.
+// recreate deletes a work, performs a few steps, and creates one of its name. The new work soon has a version
+// as high.
 func (s *ocmSource) recreate(a, b uint32) string {
 	keys := s.keys()
 	if len(keys) == 0 {
@@ -251,8 +249,8 @@ func (s *ocmSource) tidy(key string, w *ocmWork) {
 	}
 }
 
-// repeat publishes all again, deletions too: the broker may have forgotten it. Or it has
-// an earlier life again, so a deletion has the highest version that any life had.
+// repeat publishes all works again, including deletions: the broker may have forgotten them. The broker may
+// also have an earlier epoch of a work again. So a deletion gets the highest version of all its epochs.
 func (s *ocmSource) repeat() {
 	for key, w := range s.gone {
 		if s.works[key] == nil {
@@ -272,9 +270,9 @@ func (s *ocmSource) repeat() {
 	}
 }
 
-// again has a work published again, as if it never had been.
+// again marks a work as unpublished, so that it is published again.
 func (s *ocmSource) again(w *ocmWork) {
-	// Its deletions carry no spec: what the broker was told of that is lost.
+	// Its deletions carry no spec. What the broker received about that is lost.
 	w.reported = nil
 	if w.o.DeletionTimestamp != nil {
 		w.o = w.o.DeepCopy()
@@ -297,9 +295,9 @@ func (s *ocmSource) steps(list []step) []step {
 	return list
 }
 
-// tooEarly: after the broker's store was lost, whoever runs a stock source
-// deletes nothing before the agents have come back. A deletion would be taken to
-// concern nobody, and what a stock agent forgot, nobody would know.
+// tooEarly reports whether a deletion has to wait. After a loss of the broker's store, an OCM source must
+// delete nothing before the agents have reconnected. Otherwise the broker would confirm the deletion without
+// any cluster. No component would then know of a work that an OCM agent forgot.
 func (s *ocmSource) tooEarly(w *ocmWork) bool {
 	_, known := s.w.broker.gate.Subscribed(codec.ManifestBundles, w.o.Namespace)
 	return s.w.oracle.forgot && w.o.DeletionTimestamp != nil && !known
@@ -342,7 +340,7 @@ func (s *ocmSource) publish(key string, w *ocmWork) {
 			}
 			s.tidy(key, w)
 		case transport.Retryable(err):
-			w.reported = nil // nobody knows whether the broker took it
+			w.reported = nil // unknown whether the broker accepted it
 			w.dirty, w.tryAt = true, time.Now().Add(time.Second)
 		case w.lived && (s.w.hub.works[key] == nil || s.w.hub.works[key].DeletionTimestamp != nil):
 			// After a loss of the broker's store: the name will be free again.

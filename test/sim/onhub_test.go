@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// Here the oracle judges what a hub shows.
+// In this file the oracle judges the works on a hub.
 
 // statusOnHub judges a status that was written to the hub.
 func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
@@ -39,9 +39,9 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 	o.w.fail("I4", "the hub shows a status of work %s that no agent reported", id)
 }
 
-// appliedOnHub judges that the hub shows a work as applied in the generation that it
-// has: then its cluster, or the one that had the name before, made it. Where a restored
-// hub counts a generation again, a report may be about the one before.
+// appliedOnHub judges that the hub shows the present generation of a work as applied. Then its cluster, or the
+// one that had the name before, must have made the objects. If a restored hub uses a generation again, a report
+// may be about the earlier one.
 func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
 	c := meta.FindStatusCondition(work.Status.Conditions, workv1.WorkApplied)
 	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != work.Generation || work.DeletionTimestamp != nil {
@@ -59,11 +59,13 @@ func (o *oracle) appliedOnHub(work *workv1.ManifestWork) {
 	}
 }
 
-// endOnHub judges that a work was let go on the hub. After the broker lost its
-// store nobody knows of a work whose first status was still under way, nor which of
-// two clusters had the name. The objects of a work whose name another one took over
-// are that one's, which prunes what it lacks; a restored hub may have the former again. So
-// may a restored store have one of which nothing was left, until its source compares.
+// endOnHub judges that a work left the hub: no object of it may be left on its cluster. Exceptions:
+//
+//   - After a loss of the broker's store, works whose first status was still in flight are unknown. It is also
+//     unknown which of two clusters had the name.
+//   - If another work took over the name, the objects belong to that work, which prunes what it lacks. A
+//     restored hub may have the former work again.
+//   - A restored store may have a work again of which no object was left, until its source has compared.
 func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 	o.ended[string(work.UID)] = true
 	if o.forwarded[string(work.UID)] {
@@ -79,42 +81,41 @@ func (o *oracle) endOnHub(work *workv1.ManifestWork) {
 	}
 }
 
-// unmanned is what is known of the works of a cluster for which no agent ever came. Nothing of them
-// is anywhere, so each deletion ends, but of one that may have got to an agent without a trace: it
-// had the finalizer when the source met a broker that did not know it, perhaps with another store.
+// unmanned tracks the works of a cluster for which no agent ever subscribed. No cluster holds them, so each
+// deletion ends. The exception is a work that may have reached an agent unnoticed. It had the finalizer before
+// the source met a broker with an unknown store, and another store may have delivered it.
 type unmanned struct{ started, elsewhere map[string]bool }
 
-// begun hears that a work got the finalizer; before: by a request from another life of the core.
+// begun records that a work got the finalizer. before: the request is from another epoch of the core.
 func (u *unmanned) begun(work *workv1.ManifestWork, before bool) {
 	u.started[string(work.UID)] = true
 	u.elsewhere[string(work.UID)] = u.elsewhere[string(work.UID)] || before
 }
 
-// storeUnknown hears of such a broker.
+// storeUnknown records that the source met a broker with an unknown store.
 func (u *unmanned) storeUnknown() { maps.Copy(u.elsewhere, u.started) }
 
-// lostAnswer hears that the answer was lost to who gave a work the finalizer. Whose that is can be
-// told all the same if there was none when this leader had located the hub.
+// lostAnswer records that hub-source did not get the answer to its write of the finalizer. The finalizer is
+// known to be its own if the work had none when this leader read the hub position.
 func (u *unmanned) lostAnswer(work *workv1.ManifestWork, located int) {
 	if rv, err := strconv.Atoi(work.ResourceVersion); located == 0 || err != nil || rv <= located {
 		u.elsewhere[string(work.UID)] = true
 	}
 }
 
-// mayWait reports whether the deletion of a work may wait for an agent that never comes.
+// mayWait reports whether the deletion of a work may wait for an agent that never connects.
 func (u *unmanned) mayWait(clusterName, id string) bool {
 	return clusterName == lonely && u.elsewhere[id]
 }
 
-// overtaken reports whether, after a loss of the broker's store, the other source
-// was the first to publish a work of that name: it replaces the one that the
-// cluster has, and whose it was nobody knows any more.
+// overtaken reports whether, after a loss of the broker's store, the other source was first to publish a work
+// of that name. That work replaces the one on the cluster. The owner of the replaced work is then unknown.
 func (o *oracle) overtaken(work *workv1.ManifestWork) bool {
 	s := o.w.shop.works[keyOf(work)]
 	if s == nil {
 		return false
 	}
-	// A deletion alone replaces nothing, unless the cluster had said that it has the work.
+	// A deletion alone replaces nothing, unless the cluster had reported the work.
 	r := o.record(work.Namespace, string(s.o.UID))
 	return r != nil && (r.State != store.Tombstone || r.Sequence != "")
 }

@@ -20,9 +20,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// op is one line of a script. What it does depends on the world it meets: a and
-// b choose among what is possible then, so that a script stays one whatever is
-// taken out of it.
+// op is one line of a script. Its effect depends on the state of the world: a and b choose among the possible
+// effects. So a script stays valid when ops are removed from it.
 type op struct {
 	name string
 	a, b uint32
@@ -30,14 +29,14 @@ type op struct {
 
 func (o op) String() string { return fmt.Sprintf("%s %d %d", o.name, o.a, o.b) }
 
-// operation is a kind of op. do returns what it did, "" if it was not possible.
+// operation is a kind of op. do returns a description of its effect, "" if it was not possible.
 type operation struct {
 	name   string
 	weight int
 	do     func(w *world, a, b uint32) string
 }
 
-// operations are all kinds. To add one is to add a row.
+// operations are all kinds of op. A new operation is a new row.
 var operations = []operation{
 	{"run", 120, run},
 	{"prefer", 12, prefer},
@@ -89,7 +88,7 @@ var operations = []operation{
 		return key
 	}},
 	{"hub delete", 9, onHub(func(w *world, key string, _ uint32) { w.hub.delete(key) })},
-	{"hub make anew", 3, onHub(recreateWork)},
+	{"hub recreate", 3, onHub(recreateWork)},
 	{"hub tear off", 2, onHub(func(w *world, key string, _ uint32) { w.hub.tear(key) })},
 	{"shop create", 7, func(w *world, a, b uint32) string {
 		if s := w.shop.create(clusters[a%3], shopName1(a/3, clusters[a%3]), b); s != nil {
@@ -102,7 +101,7 @@ var operations = []operation{
 	{"shop orphan", 2, onOCMSource(func(w *world, s *ocmWork, _ uint32) { w.shop.orphan(s) })},
 	{"shop delete", 5, onOCMSource(func(w *world, s *ocmWork, _ uint32) { w.shop.delete(s) })},
 	{"shop hurries", 6, onOCMSource(func(w *world, s *ocmWork, b uint32) { w.shop.hurry(s, b) })},
-	{"shop makes anew", 4, func(w *world, a, b uint32) string { return w.shop.recreate(a, b) }},
+	{"shop recreate", 4, func(w *world, a, b uint32) string { return w.shop.recreate(a, b) }},
 	{"select", 5, selectCluster},
 
 	{"cut connection", 8, onLink(func(l *link) bool { return l.conn != nil }, func(l *link) { l.drop(unavailable("cut")) })},
@@ -163,7 +162,7 @@ var operations = []operation{
 		if w.hub.epoch == 0 {
 			return ""
 		}
-		w.settle(rand.New(rand.NewPCG(uint64(a), 7))) // what is withheld is known then
+		w.settle(rand.New(rand.NewPCG(uint64(a), 7))) // withheld deletions are known then
 		return w.approve()
 	}},
 	{"cluster down or up", 4, onAgent(func(a *agentNode, _ uint32) { a.down = !a.down })},
@@ -192,12 +191,12 @@ var operations = []operation{
 			a.dir.full = !a.dir.full
 		}
 	})},
-	{"restart stock agent", 3, func(w *world, _, _ uint32) string { w.ocmAgent.restart(); return "c3" }},
+	{"restart OCM agent", 3, func(w *world, _, _ uint32) string { w.ocmAgent.restart(); return "c3" }},
 	{"restart hub source", 5, func(w *world, a, b uint32) string {
 		s := w.source
 		takesOver := s.standby != nil && a%4 != 0
 		if w.hub.onlySeen && !(takesOver && s.standby.sawLater(w.hub.restored)) {
-			return "" // with it would go all that is known of the restore
+			return "" // it would lose the only knowledge of the restore
 		}
 		s.clock = otherClock(s.clock, b/16)
 		switch lag := 1 + int(b%16); {
@@ -260,10 +259,10 @@ var operations = []operation{
 	{"hostile", 6, hostile},
 }
 
-// restores is how often the hub is restored.
+// restores is the weight of the operations that restore the hub.
 const restores = 8
 
-// restoreHub puts a copy of the hub in its place, unless nobody could see that.
+// restoreHub restores the hub from a copy, unless neither broker nor hub-source could detect that.
 func restoreHub(w *world, b *hubBackup) bool {
 	if w.hub.epoch == epochs || !w.broker.knowsLater(b) && !w.source.sawLater(b) {
 		return false
@@ -277,7 +276,7 @@ func restoreHub(w *world, b *hubBackup) bool {
 	return true
 }
 
-// otherClock is a clock that was set forward or back, or mostly the same.
+// otherClock returns a clock that was set forward or back, or mostly the same one.
 func otherClock(old time.Duration, b uint32) time.Duration {
 	clocks := []time.Duration{0, 10 * time.Minute, -10 * time.Minute, time.Hour, -time.Hour, 26 * time.Hour, -26 * time.Hour}
 	if b%4 != 0 {
@@ -399,8 +398,8 @@ func selectCluster(w *world, a, _ uint32) string {
 	return "no longer " + c
 }
 
-// replaceStore lets the broker begin with what a copy holds, or with nothing.
-// Whoever runs the stock source is told: it cannot notice.
+// replaceStore starts the broker with the content of a copy, or with an empty store. The operator of the OCM
+// source is informed, because the source cannot detect it.
 func (w *world) replaceStore(b *mem.Backup) {
 	if w.broker.up {
 		w.broker.crash(false)
@@ -413,7 +412,7 @@ func (w *world) replaceStore(b *mem.Backup) {
 	for _, a := range w.agents {
 		a.keepTime()
 	}
-	for _, l := range slices.Clone(w.late) { // of the store before, so it is heard before that
+	for _, l := range slices.Clone(w.late) { // from the previous store, so it arrives before that
 		if l.conn.link == w.shop.link {
 			w.deliverLate(l)
 		}
@@ -421,7 +420,7 @@ func (w *world) replaceStore(b *mem.Backup) {
 	w.shop.repeat()
 }
 
-// approve lets everything be deleted that the hub source withholds.
+// approve approves all withheld deletions of hub-source.
 func (w *world) approve() string {
 	withheld := map[string][]*hawserv1.WithheldDeletion{}
 	if !w.broker.up {
@@ -447,7 +446,7 @@ func (w *world) approve() string {
 			n++
 		}
 		r := &hawserv1.ApproveRequest{Source: hubName, Cluster: c, Works: withheld[c]}
-		go func() { // ends with the broker, at the latest; nobody waits for the answer
+		go func() { // ends with the broker, at the latest; no caller waits for the answer
 			_, _ = b.Approve(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, r)
 		}()
 	}
@@ -466,7 +465,7 @@ func (w *world) stopBroker(stop func()) string {
 	return "down"
 }
 
-// drifts lets somebody else change or delete an object of a work.
+// drifts changes or deletes an object of a work, as another user of the cluster does.
 func drifts(w *world, a, b uint32) string {
 	n := w.agents[int(a)%len(w.agents)]
 	var names []string
@@ -491,8 +490,7 @@ func drifts(w *world, a, b uint32) string {
 	return n.name + " changes " + ref.Name
 }
 
-// hostile lets a party try what its identity does not allow, or what it may say
-// and nobody may believe.
+// hostile lets a client try what its identity does not allow, or send an allowed event with a false content.
 func hostile(w *world, a, b uint32) string {
 	if !w.broker.up {
 		return ""
@@ -506,7 +504,7 @@ func hostile(w *world, a, b uint32) string {
 	}
 	o := w.hub.works[key[int(b)%len(key)]].DeepCopy()
 	if o.Namespace != clusters[0] || w.oracle.record(o.Namespace, string(o.UID)) == nil {
-		return "" // who comes first owns an id, also after a release
+		return "" // the first client to publish an id owns it, also after a release
 	}
 	params := manifestwork.SpecParams{ID: w.newID(), Now: time.Now(), Source: shopName, Action: codec.UpdateRequest}
 	from := w.shop.link
@@ -524,7 +522,7 @@ func hostile(w *world, a, b uint32) string {
 	case 3: // under another source's name
 		params.Source, params.Action = hubName, codec.DeleteRequest
 		e, err = manifestwork.EncodeSpec(o, params)
-	case 4: // an agent whose status no later one could follow
+	case 4: // an agent with a sequence id that no later status could follow
 		from = w.agents[0].link
 		ref := manifestwork.Ref{ResourceID: string(o.UID), Name: o.Name, Cluster: o.Namespace, Generation: o.Generation}
 		e, err = manifestwork.EncodeStatus(ref, o.Status, manifestwork.StatusParams{
@@ -539,8 +537,8 @@ func hostile(w *world, a, b uint32) string {
 			SequenceID: (&codec.Sequencer{}).Next(time.Now().UnixMilli()), Deleted: true,
 		})
 		if w.oracle.everGone[string(o.UID)] {
-			// Of its own cluster's dying works it may say so, and would be believed, also
-			// where the broker has not heard yet that a restored hub has the work again.
+			// The agent may report this for deleted works of its own cluster, and the broker accepts it. It even accepts it
+			// if it does not know yet that a restored hub has the work again.
 			return ""
 		}
 	}
@@ -549,13 +547,13 @@ func hostile(w *world, a, b uint32) string {
 	}
 	raw := marshal(e)
 	broker, peer := w.broker.broker, w.peer(from.id)
-	go func() { // ends with the broker, at the latest; nobody waits for the answer
+	go func() { // ends with the broker, at the latest; no caller waits for the answer
 		_, _ = broker.Publish(context.Background(), peer, raw, "")
 	}()
 	return fmt.Sprintf("%s: case %d about %s", from.id, a%6, o.UID)
 }
 
-// eavesdrop subscribes to what is another party's.
+// eavesdrop subscribes to the events of another client.
 func (w *world) eavesdrop(b uint32) string {
 	l := &link{w: w, id: identity.Identity{Role: identity.Agent, Name: "c1"}, window: 1}
 	f := transport.Filter{Cluster: "c2", DataType: codec.ManifestBundles}
@@ -573,5 +571,5 @@ func (w *world) eavesdrop(b uint32) string {
 	if len(c.stream.accepted) > 0 {
 		w.fail("I8", "%s was let in on %v", l.id, f)
 	}
-	return l.id.String() + " subscribes to another party's events"
+	return l.id.String() + " subscribes to another client's events"
 }

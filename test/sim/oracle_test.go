@@ -23,15 +23,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Every object of a work is a ConfigMap whose name says whose it may be and
-// whose data says which version of which work made it. Objects named shared-…
-// are in several works, always with the same content.
+// Every object of a work is a ConfigMap. Its name shows which work it may belong to. Its data shows which
+// version of which work made it. Objects named shared-… are in several works, always with the same content.
 const (
 	ownObjects    = 3
 	sharedObjects = 2
 )
 
-// manifests makes what a work wants. bits choose the objects.
+// manifests returns the manifests of a work. bits choose the objects.
 func manifests(work, prefix string, version int64, bits uint32) []workv1.Manifest {
 	var list []workv1.Manifest
 	add := func(name string, data map[string]string) {
@@ -57,7 +56,7 @@ func manifests(work, prefix string, version int64, bits uint32) []workv1.Manifes
 	return list
 }
 
-// otherOption is Orphan for what has no delete option, and none for what has.
+// otherOption returns Orphan if there is no delete option, and none otherwise.
 func otherOption(o *workv1.DeleteOption) *workv1.DeleteOption {
 	if o != nil {
 		return nil
@@ -84,34 +83,34 @@ func objectsOf(list []workv1.Manifest) map[string]map[string]string {
 	return objects
 }
 
-// oracle knows what happened and says what must not. It uses none of the
-// product's decisions.
+// oracle records what happened and judges it. It shares no decision code with the product.
 type oracle struct {
 	w *world
 
 	gone      map[string]bool // ids that their sources deleted, and did not create again
 	everGone  map[string]bool
-	dead      map[string]bool // by root of the life, as in the data of objects
+	dead      map[string]bool // by root of the epoch, as in the data of objects
 	ended     map[string]bool // ids that left a hub after their clusters had cleaned up
-	missing   map[string]bool // ids that left a hub, because it was restored or somebody took the finalizer off
-	mayStay   map[string]bool // lives that were Orphan at some time
-	mustStay  map[string]bool // lives that were Orphan when they were deleted
-	released  map[string]bool // clusters that ever left the selection
-	evictable map[string]bool // ids that a hub had lost when their clusters were served again: an eviction may go on when they no longer are
-	dropped   map[string]bool // ids whose record went with a release when the hub had them no longer
+	missing   map[string]bool // ids that left a hub, because it was restored or the finalizer was removed
+	mayStay   map[string]bool // epochs that were Orphan at some time
+	mustStay  map[string]bool // epochs that were Orphan when they were deleted
+	released  map[string]bool // clusters that were unselected at some time
+	evictable map[string]bool // ids that a hub had lost when their clusters were served again: an eviction may continue when they no longer
+	// are
+	dropped map[string]bool // ids whose record was dropped by a release when the hub no longer had them
 
 	notified   map[string]bool   // by cluster and id: its agent was sent the deletion
 	forwarded  map[string]bool   // ids whose names were taken over
-	confirmed  map[string]bool   // ids whose clusters said that nothing is left
+	confirmed  map[string]bool   // ids whose clusters confirmed the deletion
 	successors map[string]string // by id that was deleted: the one that took over its name
 
-	kept    map[string]bool   // what was committed
+	kept    map[string]bool   // committed events
 	where   map[string]string // by id: the cluster whose agent reported
-	speaker map[string]string // by cluster name: the uid of the one that was heard last
-	usurped map[string]bool   // names of clusters under which one that was replaced was heard since the store was lost
-	taken   map[string]bool   // by id of the event: whether it was for the broker to take when it came
+	speaker map[string]string // by cluster name: the uid of the cluster that connected last
+	usurped map[string]bool   // cluster names under which a replaced cluster connected since the store was lost
+	taken   map[string]bool   // by id of the event: whether the broker had to accept it on arrival
 
-	keeps map[string]bool // clusters behind a stock broker on which there may be works that a hub lost
+	keeps map[string]bool // clusters behind a stateless broker on which there may be works that a hub lost
 
 	forgot bool // the broker's store was lost, or an older one taken
 	unmanned
@@ -122,32 +121,32 @@ type oracle struct {
 	sequences map[string]string // by cluster: the highest sequence id that its agents used
 
 	reports map[string][]string // by id: hashes of the statuses that agents sent
-	settled map[string]int      // by id: how many of them came before the last that was committed, with that
+	settled map[string]int      // by id: the number of statuses up to the last committed one
 	shown   map[string]int      // by id: position in reports of what the hub shows
 
-	answered map[string]int64 // by id: the newest generation for which agents said something
+	answered map[string]int64 // by id: the newest generation that agents have reported
 }
 
-// truth is what is known of one cluster.
+// truth is the known state of one cluster.
 type truth struct {
 	wanted  map[string]*wanted // by id
-	seen    map[string]bool    // "life version" that was delivered
-	made    map[string]bool    // "life version" of which the cluster had an object
-	epoch   map[string]int     // by "object root": the latest life for which it was made
+	seen    map[string]bool    // "epoch version" that was delivered
+	made    map[string]bool    // "epoch version" of which the cluster had an object
+	epoch   map[string]int     // by "object root": the latest epoch for which it was made
 	objects map[string]object
-	highest map[string]int64 // by "object life"
-	// timeless are lives of which older versions may come back.
+	highest map[string]int64 // by "object epoch"
+	// timeless are epochs of which older versions may come back.
 	timeless map[string]bool
 	// sharedMayStay: some work on the cluster was Orphan at some time.
 	sharedMayStay bool
 }
 
-// wanted is the latest that was delivered of a work.
+// wanted is the latest delivered spec of a work.
 type wanted struct {
 	name    string
 	epoch   string
 	live    bool
-	orphan  bool // and the process that received it so still runs
+	orphan  bool // and the process that received that option still runs
 	objects map[string]map[string]string
 }
 
@@ -165,7 +164,7 @@ func newOracle(w *world) *oracle {
 	}
 }
 
-// deletedAtSource hears of a deletion; w is what was wanted last.
+// deletedAtSource records a deletion. w is the last version before it.
 func (o *oracle) deletedAtSource(epoch string, w *workv1.ManifestWork) {
 	id := string(w.UID)
 	again := strings.HasPrefix(id, "hub-") && o.everGone[id] // a deletion from before a restore may be under way
@@ -173,8 +172,8 @@ func (o *oracle) deletedAtSource(epoch string, w *workv1.ManifestWork) {
 	o.dead[root(epoch)], o.mustStay[root(epoch)] = true, orphans(w.Spec.DeleteOption) && !again
 }
 
-// root is what stands for a life where it ends: all lives of a hub's work, which
-// is one after each restore of the hub, end together.
+// root returns the key of an epoch where the oracle records its end. A hub's work has one epoch more after each
+// restore of the hub, and all of them end together.
 func root(epoch string) string {
 	if strings.HasPrefix(epoch, "hub-") {
 		epoch, _, _ = strings.Cut(epoch, "#")
@@ -182,20 +181,20 @@ func root(epoch string) string {
 	return epoch
 }
 
-// epochOf takes apart what says which life of a work something is of: works that are
-// made anew under their id, and those of a restored hub, have several.
+// epochOf splits the identification of an epoch. Works that are created again under their id have several
+// epochs, and so have works of a restored hub.
 func epochOf(work string) (first string, epoch int) {
 	first, n, _ := strings.Cut(work, "#")
 	epoch, _ = strconv.Atoi(n)
 	return first, epoch
 }
 
-// approved hears that an operator lets a work be deleted that its hub lacks.
+// approved records that an operator approved the deletion of a work that its hub lacks.
 func (o *oracle) approved(id string) {
 	o.gone[id], o.everGone[id], o.dead[id] = true, true, true
 }
 
-// option hears that a work has another delete option.
+// option records that a work has another delete option.
 func (o *oracle) option(epoch string, w *workv1.ManifestWork) {
 	epoch = root(epoch)
 	o.mayStay[epoch] = o.mayStay[epoch] || orphans(w.Spec.DeleteOption)
@@ -208,7 +207,7 @@ func (o *oracle) bornAtSource(id string) {
 	o.gone[id] = false
 }
 
-// sent hears of every publish of a party.
+// sent records each publish of a client.
 func (o *oracle) sent(l *link, e codec.Event) {
 	env := envelope(e)
 	l.spoke, _ = e.Extensions()[codec.ExtSession].(string)
@@ -239,19 +238,19 @@ func above(than, id string) bool {
 	return newer
 }
 
-// processEnded hears that the agent of a cluster begins anew. What it said last
-// and nobody took is lost with it; it says it again if it is still so.
+// processEnded records that the agent of a cluster restarts. Its last reports that were not committed are lost
+// with it. It sends them again if they are still true.
 func (o *oracle) processEnded(a *agentNode) {
 	for _, w := range a.link.truth.wanted {
 		w.orphan = false
 	}
 	o.forgetOrphans()
-	if o.speaker[a.name] == a.uid && o.w.stateless == nil { // else it may be under way yet
+	if o.speaker[a.name] == a.uid && o.w.stateless == nil { // else it may still be in flight
 		o.forgetReports(a.name)
 	}
 }
 
-// forgetReports forgets what was said of a cluster and not taken.
+// forgetReports forgets the reports of a cluster that were not committed.
 func (o *oracle) forgetReports(clusterName string) {
 	for id := range o.reports {
 		if o.where[id] == clusterName {
@@ -261,7 +260,7 @@ func (o *oracle) forgetReports(clusterName string) {
 	}
 }
 
-// reported hears that a status was committed.
+// reported records that a status was committed.
 func (o *oracle) reported(op *store.Op) {
 	e, err := codec.Unmarshal(op.Event)
 	if err != nil {
@@ -278,7 +277,7 @@ func (o *oracle) reported(op *store.Op) {
 			return
 		}
 	}
-	// It is of an earlier process, and came before what the present one has said.
+	// It is from an earlier process, before the reports of the present one.
 	o.reports[id] = slices.Insert(o.reports[id], o.settled[id], hash)
 	o.settled[id]++
 }
@@ -299,8 +298,7 @@ func marshal(e codec.Event) []byte {
 	return b
 }
 
-// statusHash identifies a status whatever hub source and agent add for each
-// other.
+// statusHash identifies a status without the conditions that hub-source and agent add for each other.
 func statusHash(s workv1.ManifestWorkStatus) string {
 	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
 		return c.Type == manifestwork.ConditionDeleted || c.Type == core.ConditionDelivered
@@ -321,8 +319,8 @@ func (o *oracle) committed(op *store.Op, result store.ResultCode, before, after 
 	changed := before == nil != (after == nil) || before != nil && *before != *after
 	o.deletedAfterLoss(op, after)
 	if op.Kind == store.Drop && before != nil && o.w.hub.byID(id) == nil {
-		// The hub does not have it any more, or the older store brought back what it
-		// had deleted, and before it was deleted its cluster was released.
+		// The hub no longer has the work. Or an older store brought back a work that the hub had deleted, and its
+		// cluster was released before that deletion.
 		o.unknown(op.Key.Cluster, id)
 		o.dropped[id] = true
 		o.forgetOrphans()
@@ -372,14 +370,14 @@ func (o *oracle) committed(op *store.Op, result store.ResultCode, before, after 
 	}
 }
 
-// acknowledged judges that a publisher was told of its success.
+// acknowledged judges a successful receipt: what it acknowledges must be committed.
 func (o *oracle) acknowledged(c *call, r transport.Receipt) {
 	env, err := codec.ParseEnvelope(c.bytes)
 	if err != nil || env.Type.Action == codec.ResyncRequest || env.Type.DataType != codec.ManifestBundles {
 		return
 	}
 	if env.Type.Subresource == codec.Status && r.Outcome == codec.OutcomeIgnored {
-		return // there was nothing that it is about, so there is nothing to keep
+		return // there is no record of its work, so there is nothing to keep
 	}
 	tag := codec.Tag{}
 	if env.Type.Subresource == codec.Spec {
@@ -390,7 +388,7 @@ func (o *oracle) acknowledged(c *call, r transport.Receipt) {
 	}
 }
 
-// received judges what a party is sent.
+// received judges an event that a client receives.
 func (o *oracle) received(l *link, env *codec.Envelope, e codec.Event) {
 	to := l.id
 	if env.Type == (codec.EventType{}) { // about the subscription itself
@@ -422,7 +420,7 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 	}
 	if spec.Deleting {
 		if !o.everGone[spec.ResourceID] {
-			o.w.fail("I3", "%s was told that work %s is deleted, and it is not", env.Cluster, spec.ResourceID)
+			o.w.fail("I3", "%s was sent a deletion of work %s, which is not deleted", env.Cluster, spec.ResourceID)
 		}
 		o.notified[env.Cluster+"/"+spec.ResourceID] = true
 		if w := t.wanted[spec.ResourceID]; w != nil {
@@ -446,7 +444,7 @@ func (o *oracle) want(t *truth, env *codec.Envelope, e codec.Event) {
 	}
 }
 
-// newCluster makes a cluster whose every change is judged.
+// newCluster creates a cluster. The oracle judges each change on it.
 func (w *world) newCluster(name string) *clustertest.Fake {
 	f := clustertest.New()
 	t := &truth{wanted: map[string]*wanted{}, seen: map[string]bool{}, made: map[string]bool{}, epoch: map[string]int{}, objects: map[string]object{}, highest: map[string]int64{}, timeless: map[string]bool{}}
@@ -471,7 +469,7 @@ func (o *oracle) changed(where string, t *truth, name string, now *unstructured.
 		return
 	}
 	old := t.objects[name]
-	judge := !o.w.others // somebody on the cluster may do what he likes
+	judge := !o.w.others // other users of the cluster may do anything
 	if now == nil || now.GetDeletionTimestamp() != nil {
 		delete(t.objects, name)
 		if judge {
@@ -514,17 +512,16 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 		if !w.live || w.objects[name] == nil || o.abandoned(where, id) || o.withoutAgain(where, t, id, name) {
 			continue
 		}
-		// A work that has not got hold of a shared object yet makes it anew.
+		// A work that does not own a shared object yet creates it again.
 		if old.data["work"] != "" || slices.Contains(old.owners, w.name) && !o.w.ocmAgent.hasBefore(where, w.name, id) {
 			o.w.fail("I3", "%s: %s was deleted, and work %s (%s) wants it", where, name, w.name, id)
 		}
 	}
 }
 
-// abandoned reports whether nobody has a work any more: neither the hub or the
-// shop, nor the broker. After a release that is no reason to delete anything. So is
-// one that was being deleted when a hub was restored that has it: its objects go,
-// and are made anew.
+// abandoned reports whether a work is left nowhere: not on the hub, in the shop or in the broker. After a
+// release that is no reason to delete anything. A work is abandoned too if it was being deleted when a hub was
+// restored that has it. Its objects are deleted and created again.
 func (o *oracle) abandoned(where, id string) bool {
 	if o.everGone[id] && o.w.hub.epoch > 0 {
 		return true
@@ -541,9 +538,9 @@ func (o *oracle) abandoned(where, id string) bool {
 	return (r == nil || r.State == store.ConfirmedTombstone) && (o.w.source.selected[where] || o.evictable[id])
 }
 
-// removedOrphan judges that an object was deleted whose work was Orphan when it
-// was deleted: only an earlier spec that no longer has it may do that, or the word of
-// a cluster that was replaced, that it is gone: a grave has no delete options.
+// removedOrphan judges the removal of an object whose work was Orphan when the work was deleted. Only an
+// earlier spec without the object may remove it. After a replaced cluster confirmed the deletion, the removal
+// is allowed too: a confirmed tombstone has no delete options.
 func (o *oracle) removedOrphan(where string, t *truth, name, epoch string) {
 	if o.usurped[where] {
 		return

@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// limit gives the hub, or each cluster, another quota in the broker. It holds for what is
-// committed from now on, and stays when faults end. What the shop has counts for a cluster, and
-// the shop itself may have anything: whoever runs it looks at its answers.
+// limit sets another quota in the broker, for the hub or for each cluster. The quota applies to later commits,
+// and stays when faults end. Works of the shop count for their cluster. The shop itself has no quota: its
+// operator looks at its answers.
 func limit(w *world, a, b uint32) string {
 	q := &quota.Quota{}
 	n := int64(1 + b%5)
@@ -39,15 +39,14 @@ func limit(w *world, a, b uint32) string {
 	return fmt.Sprintf("%+v of the hub, %+v of each cluster", q.Source, q.Cluster)
 }
 
-// limited gives an op of the hub the quota that is in force when it is committed.
+// limited sets the present quota in an op of the hub, at its commit.
 func (n *node) limited(op *store.Op) {
 	if op.Kind == store.PutSpec && op.Owner == hubName {
 		op.Quota = n.quota
 	}
 }
 
-// isOverQuota reports whether the hub says of a work, in the generation that it has, that there
-// is no room for it, and that is so.
+// isOverQuota reports whether the hub correctly shows the present generation of a work as over quota.
 func (w *world) isOverQuota(o *workv1.ManifestWork, d *metav1.Condition) bool {
 	return d.Reason == core.ReasonQuotaExceeded && d.ObservedGeneration == o.Generation && w.isFull(o.Namespace)
 }
@@ -82,7 +81,7 @@ func (w *world) isFull(clusterName string) bool {
 	return ofHub.fills(q.Source) || ofCluster.fills(q.Cluster) || q.Source.Clusters > 0 && used >= q.Source.Clusters && !clusters[clusterName]
 }
 
-// used is what somebody has.
+// used is the usage of one source or one cluster.
 type used struct{ works, records int64 }
 
 func (u *used) add(m store.Meta) {
@@ -96,15 +95,14 @@ func (u *used) fills(l identity.Limits) bool {
 	return l.Works > 0 && (u.works >= l.Works || u.records >= quota.RecordsPerWork*l.Works)
 }
 
-// isOverQuota reports whether the hub has a work that it shows as over a quota. What its
-// cluster has of it, from before the broker lost it, stays there until there is room.
+// isOverQuota reports whether the hub has a work that it shows as over quota. Objects of the work on its
+// cluster, from before the broker lost it, stay until there is capacity.
 func (o *oracle) isOverQuota(id string) bool {
 	w := o.w.hub.byID(id)
 	return w != nil && showsOverQuota(w)
 }
 
-// sharesOverQuota reports whether there is such a work on a cluster: objects of several works
-// may be its.
+// sharesOverQuota reports whether there is such a work on a cluster. Shared objects may belong to it.
 func (o *oracle) sharesOverQuota(clusterName string) bool {
 	for _, w := range o.w.hub.works {
 		if w.Namespace == clusterName && showsOverQuota(w) {

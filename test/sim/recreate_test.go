@@ -7,10 +7,10 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// Works that are torn off the hub and made anew under their names.
+// This file removes works from the hub without their finalizer, and creates them again under their names.
 
-// recreateWork does that with a work whose cluster is cut off meanwhile, or not, after
-// its agent had time to take what there was.
+// recreateWork does that with one work. First its agent has time to receive everything. Then its cluster may be
+// cut off meanwhile.
 func recreateWork(w *world, key string, b uint32) {
 	order := rand.New(rand.NewPCG(uint64(b), 8))
 	goOn := func() {
@@ -40,15 +40,14 @@ func recreateWork(w *world, key string, b uint32) {
 	if b/4%4 == 0 {
 		return
 	}
-	goOn() // the broker hears of both
+	goOn() // the broker receives both
 	for _, l := range cut {
 		l.cut = false
 	}
 }
 
-// takenOver judges that a work which waits takes over from a tombstone: no agent
-// may have been told of the deletion. After a loss of the store one may have been,
-// by a store that nobody remembers.
+// takenOver judges that a queued work takes over from a tombstone: no agent may have been sent the deletion.
+// After a loss of the store, an earlier store may have sent it.
 func (o *oracle) takenOver(op *store.Op, before *store.Meta) {
 	id := op.Key.ResourceID
 	o.forwarded[id] = true
@@ -56,13 +55,13 @@ func (o *oracle) takenOver(op *store.Op, before *store.Meta) {
 		return
 	}
 	if o.notified[op.Key.Cluster+"/"+id] {
-		o.w.fail("I3", "work %s was taken over, and an agent of %s was told that it is deleted", id, op.Key.Cluster)
+		o.w.fail("I3", "work %s was taken over, and an agent of %s was sent its deletion", id, op.Key.Cluster)
 	}
 	o.successors[id] = before.Queued.ResourceID
 }
 
-// removedOfTheNext judges that an object of a work that is gone was deleted: not
-// one that the work which took over wants.
+// removedOfTheNext judges the removal of an object of a deleted work. The object must not be one that the
+// successor contains.
 func (o *oracle) removedOfTheNext(where string, t *truth, name, id string) {
 	next := o.successors[id]
 	w := t.wanted[next]
@@ -72,7 +71,7 @@ func (o *oracle) removedOfTheNext(where string, t *truth, name, id string) {
 	o.w.fail("I3", "%s: %s of work %s was deleted, and work %s took it over", where, name, id, next)
 }
 
-// takesName hears of a new record: what its cluster has under that name is its own from now on.
+// takesName records a new record. Objects of its cluster under that name belong to it from now on.
 func (o *oracle) takesName(op *store.Op) {
 	for id, w := range o.clusters[op.Key.Cluster].wanted {
 		if w.name == op.Name && id != op.Key.ResourceID {

@@ -16,19 +16,19 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// refusal is that the hub takes no status of a work which an agent reported. It holds until the operation comes
+// refusal: the hub refuses the statuses of a work that an agent reported. It lasts until the operation comes
 // again, or the script ends.
 type refusal struct {
 	work   types.UID
 	text   string
-	reason string    // that Delivered gives for it
+	reason string    // the reason in the condition Delivered
 	last   time.Time // when the hub refused one; zero: never
 }
 
-// requestedWithin is how long after a refusal hub-source asks for the status again, at most.
+// requestedWithin is the longest time until hub-source requests the status again after a refusal.
 const requestedWithin = 80 * time.Minute
 
-// refuseStatus lets the hub refuse the statuses of a work, or no longer.
+// refuseStatus makes the hub refuse the statuses of a work, or ends that.
 func refuseStatus(w *world, a, b uint32) string {
 	if w.hub.allow() {
 		return "no longer"
@@ -42,7 +42,7 @@ func refuseStatus(w *world, a, b uint32) string {
 	key := keys[int(a)%len(keys)]
 	r := &refusal{w.hub.works[key].UID, "etcdserver: request is too large", core.ReasonStatusTooLarge, time.Time{}}
 	if b%2 == 0 {
-		r.text, r.reason = "failed calling webhook", core.ReasonStatusRejected // only repetition tells
+		r.text, r.reason = "failed calling webhook", core.ReasonStatusRejected // only a repetition reveals it
 	}
 	w.hub.refuses = r
 	if b/2%2 == 0 {
@@ -51,7 +51,8 @@ func refuseStatus(w *world, a, b uint32) string {
 	return fmt.Sprintf("of %s %s: %s", key, r.work, r.text)
 }
 
-// refused is the answer to a status that the hub does not take. The condition Delivered alone it takes.
+// refused is the answer to a status that the hub refuses. It accepts a status with only the condition
+// Delivered.
 func (h *hub) refused(e core.PatchStatus) error {
 	live, err := h.get(e.Work.Namespace, e.Work.Name)
 	if err != nil {
@@ -73,13 +74,13 @@ func (h *hub) allow() bool {
 	return r != nil
 }
 
-// settles is how long it takes until all was said again that was lost or refused.
+// settles is the time until everything lost or refused was sent again.
 func (w *world) settles() time.Duration {
 	return max(w.shape.settles, time.Until(w.hub.allowed.Add(requestedWithin)))
 }
 
-// checkRefused judges what is while the hub refuses a status, and after a restart of hub-source; then the refusal
-// ends. That other works report meanwhile tells that something is wrong with this one.
+// checkRefused judges the state while the hub refuses a status, and after a restart of hub-source. Then the
+// refusal ends. Reports of other works meanwhile show that something is wrong with this one.
 func (w *world) checkRefused(order *rand.Rand) {
 	for restart := range 2 {
 		if w.hub.refuses == nil || w.hub.refuses.last.IsZero() || restart > 0 && w.hub.onlySeen {
@@ -103,19 +104,20 @@ func (w *world) checkRefused(order *rand.Rand) {
 	}
 }
 
-// reportsRefused reports whether the hub says of a work that it did not take the last status, and that is so.
+// reportsRefused reports whether the hub correctly shows that it refused the last status of a work.
 func (w *world) reportsRefused(o *workv1.ManifestWork, d *metav1.Condition) bool {
 	r, all := w.hub.refuses, w.oracle.reports[string(o.UID)]
 	return r != nil && r.work == o.UID && d.Reason == r.reason && d.ObservedGeneration == o.Generation && len(all) > 0 && all[len(all)-1] != statusHash(o.Status)
 }
 
-// isDelivered reports whether the hub says nothing of a work that would keep it from its cluster.
+// isDelivered reports whether the hub shows no problem that keeps a work from its cluster.
 func isDelivered(o *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
 	return d == nil || d.Status == metav1.ConditionTrue || d.Reason == core.ReasonStatusTooLarge || d.Reason == core.ReasonStatusRejected
 }
 
-// checkCursor: the cursor of hub-source is where the broker has sent everything. No report of one work holds that up.
+// checkCursor checks that the cursor of hub-source has reached everything that the broker sent. No report of
+// one work blocks it.
 func (w *world) checkCursor() {
 	if at := w.source.core.Hello().Cursor; w.stateless == nil && at != w.source.sent {
 		w.fail("I6", "the cursor of the hub source is at %s, the broker sent everything up to %s", at, w.source.sent)

@@ -12,14 +12,14 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// Clusters that are replaced by others of the same name.
+// This file replaces clusters by others of the same name.
 
-// everyAgent is every Hawser agent that runs.
+// everyAgent returns all running Hawser agents.
 func (w *world) everyAgent() []*agentNode { return slices.Concat(w.agents, w.former) }
 
-// replaceCluster puts an empty cluster in the place of one. Its agent may find
-// the state directory of the agent before, which may still run for a while. A
-// stock agent does not say which cluster it is of, so of those only one runs.
+// replaceCluster replaces a cluster by an empty one. Its agent may find the state directory of the previous
+// agent, which may still run for a while. An OCM agent does not report its cluster's uid, so only one OCM agent
+// runs.
 func replaceCluster(w *world, a, b uint32) string {
 	i := int(a) % len(clusters)
 	if i == len(w.agents) {
@@ -58,7 +58,7 @@ func replaceCluster(w *world, a, b uint32) string {
 	return what
 }
 
-// end ends the agent of a cluster that was replaced, for good.
+// end ends the agent of a replaced cluster permanently.
 func (w *world) end(a *agentNode) {
 	a.process++
 	if a.link.conn != nil {
@@ -69,13 +69,12 @@ func (w *world) end(a *agentNode) {
 	w.former = slices.DeleteFunc(w.former, func(o *agentNode) bool { return o == a })
 }
 
-// replaced reports whether a link is that of a cluster that was replaced.
+// replaced reports whether a link belongs to a replaced cluster.
 func (w *world) replaced(l *link) bool {
 	return slices.ContainsFunc(w.former, func(a *agentNode) bool { return a.link == l })
 }
 
-// quarantined are the agents whose names are another cluster's, as far as the
-// broker knows.
+// quarantined returns the agents whose names belong to other clusters in the view of the broker.
 func (w *world) quarantined() (list []*agentNode) {
 	for _, a := range w.agents {
 		if w.oracle.quarantined(a.link) {
@@ -85,8 +84,8 @@ func (w *world) quarantined() (list []*agentNode) {
 	return list
 }
 
-// letIn lets those in, once their agents have come. If that of a third cluster was
-// the last to come, it is let in first, and refused the next time.
+// letIn accepts the quarantined clusters, once their agents have connected. If the agent of a third cluster
+// connected last, that one is accepted first, and rejected the next time.
 func (w *world) letIn() string {
 	if !w.broker.up || w.broker.disk != diskAmple {
 		return ""
@@ -110,15 +109,15 @@ func (w *world) letIn() string {
 	return strings.Join(did, ", ")
 }
 
-// quarantined reports whether the name of a party's cluster is another cluster's.
+// quarantined reports whether the name of an agent's cluster is bound to another cluster.
 func (o *oracle) quarantined(l *link) bool {
 	uid, known := o.w.broker.gate.Subscribed(codec.ManifestBundles, l.id.Name)
 	return known && uid != "" && l.uid != "" && uid != l.uid
 }
 
-// noteReport hears that an agent was let in. A broker that lost its store may let that of
-// a cluster in which was replaced, and is told of it by an operator only later. What the one of another cluster said and
-// nobody took is lost: that is not for the broker to take any more.
+// noteReport records that an agent was accepted. A broker that lost its store may accept the agent of a
+// replaced cluster. An operator corrects that later. Reports of the other cluster that were not committed are
+// lost: the broker must no longer accept them.
 func (o *oracle) noteReport(l *link) {
 	if o.forgot && o.w.replaced(l) {
 		o.usurped[l.id.Name] = true
@@ -129,9 +128,8 @@ func (o *oracle) noteReport(l *link) {
 	}
 }
 
-// confirmedByFormer hears that a status was committed. One of a cluster that was replaced
-// says that a work is gone, and the broker, which lost its store, cannot tell: so the
-// cluster that has the name now is never told of the deletion.
+// confirmedByFormer records a committed status. A replaced cluster may report that a work is gone, and a broker
+// that lost its store cannot detect that. So the cluster that has the name now is never sent the deletion.
 func (o *oracle) confirmedByFormer(op *store.Op) {
 	where := op.Key.Cluster
 	if !op.Deleted || !o.usurped[where] {
@@ -143,15 +141,14 @@ func (o *oracle) confirmedByFormer(op *store.Op) {
 	}
 }
 
-// arrived hears that a publish comes to the broker.
+// arrived records that a publish reaches the broker.
 func (o *oracle) arrived(c *call) {
 	if c.conn.link.uid != "" {
 		o.taken[c.event.ID()] = o.taken[c.event.ID()] || !o.quarantined(c.conn.link)
 	}
 }
 
-// speaks judges that a status was committed: it came from the cluster that has
-// the name.
+// speaks judges a committed status: it must come from the cluster that has the name.
 func (o *oracle) speaks(op *store.Op) {
 	e, err := codec.Unmarshal(op.Event)
 	if err != nil {
@@ -162,8 +159,8 @@ func (o *oracle) speaks(op *store.Op) {
 	}
 }
 
-// checkReplaced: the clusters that there are have their names, and no agent of
-// one that was replaced is connected.
+// checkReplaced checks that the present clusters have their names, and that no agent of a replaced one is
+// connected.
 func (w *world) checkReplaced() {
 	for _, a := range w.quarantined() {
 		w.fail("I1", "%s has not got its name", a.title)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// The operations that let parties go on: a few steps in random order, steps of which
-// some are preferred, or steps until something is under way.
+// The operations that let the programs continue: a few steps in random order, with or without preferred steps,
+// or steps until something is in flight.
 
-// patience is how long a run may wait for the next thing that happens by itself.
+// patience is the longest time that a run waits for the next event.
 const patience = 45 * time.Second
 
-// run takes random steps. Every other one lets time pass where there is none to take,
-// so that what parties do later happens among the faults, too.
+// run takes random steps. In every other run, time passes when no step is possible. So later actions of the
+// programs happen among the faults, too.
 func run(w *world, a, b uint32) string {
 	order := rand.New(rand.NewPCG(uint64(b), 4))
 	did := 0
@@ -31,13 +31,12 @@ func run(w *world, a, b uint32) string {
 	return fmt.Sprint(did, " steps")
 }
 
-// prefer lets some kinds of steps go before others from now on, or no longer: as long
-// as every step has the same chance nobody is late for long, and what only happens
-// behind many steps of others almost never does.
+// prefer gives some kinds of steps priority from now on, or ends that. If every step has the same chance, no
+// component is late for long. An event that needs many earlier steps of others then almost never happens.
 func prefer(w *world, a, b uint32) string {
 	w.ranks, w.ranker = nil, nil
 	if a%3 == 0 {
-		return "nobody"
+		return "none"
 	}
 	w.ranks, w.ranker = map[string]uint32{}, rand.New(rand.NewPCG(uint64(b), 8))
 	return "some"
@@ -63,7 +62,7 @@ func (w *world) choose(order *rand.Rand, list []step) step {
 	return list[first]
 }
 
-// step takes a random step; false if there is none. A patient one waits a while.
+// step takes a random step. It returns false if there is none. A patient one waits a while first.
 func (w *world) step(order *rand.Rand, patient bool) bool {
 	list := w.steps()
 	if t := w.next(); len(list) == 0 && patient && !t.IsZero() && time.Until(t) <= patience {
@@ -77,15 +76,14 @@ func (w *world) step(order *rand.Rand, patient bool) bool {
 	return true
 }
 
-// kinds are what may be under way: requests of the hub source to the hub, and
-// publishes. The first are the rare ones.
+// kinds are the kinds of requests that may be in flight: requests of hub-source to the hub, and publishes. The
+// rare ones come first. The names are those of the types in package core.
 var kinds = []string{
 	"Get", "List", "Locate", "Save", "RemoveFinalizer", "AddFinalizer",
 	"PatchStatus", "Tag", "Release", "Delete", "SendCompared", "SendAck", "AskInventory", "Ask", "Publish", "status", "resync", "sync",
 }
 
-// runUntil takes steps until something of a kind is under way, so that the next
-// operation comes meanwhile.
+// runUntil takes steps until a request of a kind is in flight, so that the next operation comes at that moment.
 func runUntil(w *world, a, b uint32) string {
 	kind := kinds[a%uint32(len(kinds))]
 	order := rand.New(rand.NewPCG(uint64(b), 8))
@@ -100,7 +98,7 @@ func runUntil(w *world, a, b uint32) string {
 	return ""
 }
 
-// underWay reports whether something of a kind is.
+// underWay reports whether a request of a kind is in flight.
 func (w *world) underWay(kind string) bool {
 	return slices.ContainsFunc(w.source.writes, func(e write) bool { return fmt.Sprintf("%T", e.effect) == "core."+kind }) ||
 		slices.ContainsFunc(w.calls, func(c *call) bool {

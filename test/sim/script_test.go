@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// oftener is how much oftener the operations come that the environment names, or
-// that a seed prefers.
+// oftener is the factor for the frequency of operations that the environment names, or that a seed prefers.
 const oftener = 10
 
 // oftenHere are the operations that the environment names.
 var oftenHere = sync.OnceValue(func() []string { return strings.Split(os.Getenv(envMore), ",") })
 
-// themes are operations that together make what no two of them make: each has a
-// party lose what it knew, and others that go on. A seed may let those of one theme
-// come oftener, so that a bug which needs all of them is found within a minute.
+// themes are operations that find bugs only together. In each theme one component loses its state, and others
+// continue. A seed may raise the frequency of one theme, so that a bug which needs all its operations is found
+// within a minute.
 var themes = [][]string{
 	{"hub goes back", "hub update", "hub delete", "restart hub source", "informers stop or go on"},
 	{"hub goes back", "hub create", "hub update", "cut connection", "leave ghost", "lose hub answer"},
@@ -31,14 +30,13 @@ var themes = [][]string{
 	{"lose broker's store", "copy broker's store", "restore broker's store", "hub create", "hub delete", "partition"},
 	{"copy broker's store", "restore broker's store", "hub create", "hub delete", "hub down or up", "settle"},
 	{"select", "lose answer", "give up on", "duplicate", "hub update", "hub delete"},
-	{"quota", "hub create", "hub delete", "hub make anew", "shop create", "select"},
+	{"quota", "hub create", "hub delete", "hub recreate", "shop create", "select"},
 	{"hub create without an agent", "hub delete", "lose hub answer", "restart hub source", "informers stop or go on"},
 	{"hub refuses a status", "hub update", "restart hub source", "hub down or up", "crash broker", "wait"},
 	{"select", "restart agent", "hub update", "hub down or up", "restart hub source", "cut connection"},
 }
 
-// swarm chooses the operations that come oftener in a seed: those of a theme, any, or
-// none.
+// swarm chooses the preferred operations of a seed: those of a theme, random ones, or none.
 func (k *shape) swarm(r *rand.Rand) (names []string) {
 	switch r.IntN(4) {
 	case 0:
@@ -56,7 +54,7 @@ func (k *shape) swarm(r *rand.Rand) (names []string) {
 	return names
 }
 
-// weights are those of the operations of a seed.
+// weights returns the weights of the operations for a seed, and their sum.
 func (k *shape) weights(r *rand.Rand) (list []int, total int) {
 	more := slices.Concat(oftenHere(), k.swarm(r))
 	for _, o := range k.operations {
@@ -69,17 +67,17 @@ func (k *shape) weights(r *rand.Rand) (list []int, total int) {
 	return list, total
 }
 
-// shape is what stands between the parties, and what may happen there.
+// shape is the kind of network and broker between the clients, and its operations.
 type shape struct {
 	operations []operation
 	themes     [][]string
-	// stateless: it is a stock MQTT broker, not ours.
+	// stateless: the broker is a stateless MQTT broker instead of Hawser's.
 	stateless bool
-	// mqtt: many parties speak it to our broker, the others gRPC.
+	// mqtt: most clients use MQTT with the Hawser broker, the others gRPC.
 	mqtt bool
 	// join: clusters join; nothing else happens.
 	join bool
-	// settles is how long it takes until all that is lost was said again.
+	// settles is the time until everything that was lost is sent again.
 	settles time.Duration
 }
 
@@ -89,7 +87,7 @@ var (
 	bused    = &shape{operations: statelessOperations, themes: statelessThemes, stateless: true, settles: statelessSettleTime}
 )
 
-// script makes the operations of a seed.
+// script returns the operations of a seed.
 func (k *shape) script(seed uint64) []op {
 	r := rand.New(rand.NewPCG(seed, 1))
 	each, total := k.weights(r)
@@ -106,15 +104,15 @@ func (k *shape) script(seed uint64) []op {
 	return list
 }
 
-// result is what came of a script.
+// result is the result of a script.
 type result struct {
 	broken *violation
 	did    []string // by op: what it did, "" for nothing
 	lines  []string // everything that happened
 }
 
-// play performs a script, then lets the world settle and checks it; clusters
-// that were released are then served again, and everything is checked again.
+// play performs a script, lets the world settle, and checks it. Then released clusters are served again, and
+// everything is checked again.
 func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
 	if k.join {
 		return k.playJoin(t, seed, list)
@@ -157,7 +155,7 @@ func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
 	return r
 }
 
-// minimise takes ops out of a script as long as the same invariant breaks.
+// minimise removes ops from a script while the same invariant still breaks.
 func (k *shape) minimise(t *testing.T, seed uint64, list []op, invariant string) []op {
 	breaks := func(list []op) bool {
 		r := k.play(t, seed, list)
@@ -182,7 +180,7 @@ func (k *shape) minimise(t *testing.T, seed uint64, list []op, invariant string)
 	}
 }
 
-// printList prints a script with what each op did.
+// printList prints a script with the effect of each op.
 func printList(list []op, r result) string {
 	var b strings.Builder
 	for i, o := range list {

@@ -17,33 +17,31 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The environment of TestSeeds.
+// The environment variables of TestSeeds.
 const (
-	envSeed  = "SEED"  // play this seed and show all that happens
-	envSeeds = "SEEDS" // play that many
+	envSeed  = "SEED"  // play this seed and print all its events
+	envSeeds = "SEEDS" // play that many seeds
 	envFirst = "FIRST" // begin with this seed, not with 1
-	envTime  = "TIME"  // play as many as fit in this time, a duration
-	envMore  = "MORE"  // operations that come ten times as often, with commas between them
-	envWant  = "WANT"  // only this invariant counts, and what breaks it is shown as it is
+	envTime  = "TIME"  // play as many seeds as fit in this duration
+	envMore  = "MORE"  // operations that come ten times as often, separated by commas
+	envWant  = "WANT"  // only this invariant counts, and its violation is shown without minimising
 )
 
-// What TestSeeds plays if nobody says more: as many seeds as fit in a time, and at
-// least a number, so that there are seeds that every machine plays. Under the race
-// detector, which finds what it finds in the first worlds, fewer are enough.
+// The defaults of TestSeeds. It plays as many seeds as fit in a time, but at least a number that every machine
+// plays. The race detector finds its races in the first worlds, so fewer seeds are enough there.
 const (
 	defaultTime = 45 * time.Second
 	leastSeeds  = 2000
 	raceSeeds   = 100
 )
 
-// shownLines is how much of the end of a run is printed.
+// shownLines is the number of lines that are printed from the end of a run.
 const shownLines = 300
 
-// TestMain lets the collector rest: a world is small, and gone within
-// milliseconds.
+// TestMain runs the garbage collector less often: a world is small, and is freed within milliseconds.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
-	klog.LogToStderr(false) // what clients say of watches that end
+	klog.LogToStderr(false) // logs of clients about ended watches
 	klog.SetOutput(io.Discard)
 	os.Exit(m.Run())
 }
@@ -61,19 +59,19 @@ func number(t *testing.T, name string) uint64 {
 	return n
 }
 
-// search plays seeds until one fails, or what it is to play has been played.
+// search plays seeds until one fails, or all are played.
 type search struct {
 	first uint64
-	seeds uint64    // at least so many
-	end   time.Time // and more until then; the zero time is no time
+	seeds uint64    // the least number of seeds
+	end   time.Time // more seeds until then; zero: no more
 	want  string
 
 	next, played atomic.Uint64
 	failed       atomic.Bool
 }
 
-// newSearch does what the environment says; if it says nothing, it plays at least so many seeds,
-// and for that long.
+// newSearch returns the search that the environment requests. The default is at least that many seeds, and that
+// duration.
 func newSearch(t *testing.T, least uint64, length time.Duration) *search {
 	s := &search{first: max(number(t, envFirst), 1), seeds: number(t, envSeeds), want: os.Getenv(envWant)}
 	s.next.Store(s.first - 1)
@@ -93,7 +91,7 @@ func newSearch(t *testing.T, least uint64, length time.Duration) *search {
 	return s
 }
 
-// take returns the next seed; false if there is none to play.
+// take returns the next seed. It returns false if there is none left.
 func (s *search) take() (uint64, bool) {
 	if s.failed.Load() {
 		return 0, false
@@ -102,7 +100,7 @@ func (s *search) take() (uint64, bool) {
 	return seed, seed-s.first < s.seeds || time.Now().Before(s.end)
 }
 
-// TestSeeds plays seeds from 1 on, as the environment says.
+// TestSeeds plays seeds from 1 on. The environment selects the seeds.
 func TestSeeds(t *testing.T) { playSeeds(t, brokered, leastSeeds, defaultTime) }
 
 // playSeeds plays the seeds of a shape; see newSearch.
@@ -132,7 +130,7 @@ func (s *search) playAll(t *testing.T, k *shape, workers int) {
 					case s.want != "" && s.want != r.broken.invariant:
 						t.Logf("seed %d breaks %s", seed, r.broken.invariant)
 					case !s.failed.Swap(true):
-						t.Logf("seed %d: %s", seed, r.broken) // another play of it may differ
+						t.Logf("seed %d: %s", seed, r.broken) // another play of the seed may differ
 						if s.want == "" {
 							list = k.minimise(t, seed, list, r.broken.invariant)
 						}
@@ -144,7 +142,7 @@ func (s *search) playAll(t *testing.T, k *shape, workers int) {
 	})
 }
 
-// print says what was played.
+// print prints the range of the played seeds.
 func (s *search) print(t *testing.T, began time.Time) {
 	n := s.played.Load()
 	t.Logf("%d seeds from %d on, %.0f each second", n, s.first, float64(n)/time.Since(began).Seconds())
@@ -154,7 +152,7 @@ func (s *search) print(t *testing.T, began time.Time) {
 func announce(t *testing.T, k *shape, seed uint64, list []op) {
 	r := k.play(t, seed, list)
 	lines := r.lines[max(0, len(r.lines)-shownLines):]
-	t.Errorf("seed %d breaks %s\nthese %d operations are enough:\n%s\nwhat happened at the end:\n%s\nto replay the whole of it: SEED=%d go test -v -run %s ./test/sim",
+	t.Errorf("seed %d breaks %s\nthese %d operations are enough:\n%s\nthe end of the run:\n%s\nto replay all of it: SEED=%d go test -v -run %s ./test/sim",
 		seed, r.broken, len(list), printList(list, r), strings.Join(lines, "\n"), seed, strings.Split(t.Name(), "/")[0])
 }
 
@@ -167,9 +165,9 @@ func replay(t *testing.T, k *shape, seed uint64) {
 	}
 }
 
-// TestPlay_IsExact: a seed does the same each time, but for one in thousands: the runtime draws the
-// order of timers that end at the same moment, and a play has such. Over MQTT three in a hundred
-// differ: there the real listener chooses between a delivery and what else is ready.
+// TestPlay_IsExact checks that a seed does the same each time. About one seed in thousands differs: the runtime
+// draws the order of timers that end at the same moment. Over MQTT 3 % differ: there the real listener chooses
+// between a delivery and other ready work.
 func TestPlay_IsExact(t *testing.T) {
 	var differ []string
 	for _, k := range []*shape{brokered, bused} {
@@ -189,8 +187,7 @@ func TestPlay_IsExact(t *testing.T) {
 	}
 }
 
-// TestScript_IsWhole: every operation has a place in the scripts of the first
-// seeds and does something there.
+// TestScript_IsWhole: every operation is in a script of the first seeds and has an effect there.
 func TestScript_IsWhole(t *testing.T) {
 	for _, k := range []*shape{brokered, bused, joined} {
 		idle := map[string]bool{}

@@ -18,7 +18,7 @@ import (
 
 const hubName = "hub"
 
-// source is the hub source: the real core in a shell without goroutines.
+// source is hub-source: the real core in a shell without goroutines.
 type source struct {
 	w        *world
 	hub      *hub
@@ -34,14 +34,14 @@ type source struct {
 	busy         [2]map[core.Key]bool
 	writes       []write // under way to the hub
 	unresponsive bool    // the next answer of the hub is lost
-	located      int     // the version of the hub when the present life of the core first learned it
+	located      int     // the version of the hub when the core first read it in the present hub epoch
 	blind        bool    // the informer sees nothing new
 	stateRV      int     // of the state that it read or wrote last
 	sent         string  // the cursor of the broker's last checkpoint
 
 	informer           // of the replica that leads
 	standby  *informer // of the one that waits, nil: it shows what the hub has
-	former   *informer // of the life of the hub before, stopped; nil: there is none
+	former   *informer // of the previous hub epoch, stopped; nil if there is none
 }
 
 // write is a request to the hub, or a computation.
@@ -51,8 +51,8 @@ type write struct {
 	effect core.Effect
 	epoch  int   // of the core
 	conn   *conn // with the broker, when it was made
-	// answer is on its way once it was carried out: informers may be faster. rv is the version
-	// of the hub by then.
+	// answer is set once the request was carried out. Informers may be faster than the answer. rv is the version of
+	// the hub at that time.
 	answer *core.Result
 	rv     int
 }
@@ -66,8 +66,8 @@ func newSource(w *world, h *hub) *source {
 	return s
 }
 
-// start is a new core, in a process whose informers have read this of the hub:
-// they may have begun long before it, while another replica led.
+// start creates a new core, in a process whose informers have read this state of the hub. They may have started
+// long before, while another replica led.
 func (s *source) start(read *informer) {
 	s.process++
 	s.stateRV = s.hub.stateRV
@@ -84,7 +84,7 @@ func (s *source) start(read *informer) {
 	}
 }
 
-// inform lets informers show to the present life of the core what they have read.
+// inform creates the informers of the present hub epoch, and shows their state to the core.
 func (s *source) inform(read *informer) {
 	s.began, s.head = time.Now(), len(s.hub.log)
 	s.informer = informer{seen: read.seen, epoch: read.epoch, has: map[string]*workv1.ManifestWork{}, of: s.core.Epoch()}
@@ -99,15 +99,15 @@ func (s *source) inform(read *informer) {
 	}
 }
 
-// beginEpoch makes the informers anew, by a list that no cache answered.
+// beginEpoch creates new informers from a list that no cache answered.
 func (s *source) beginEpoch() {
 	s.w.oracle.sourceForgets()
-	s.link.dropIfAny("another life of the hub begins")
+	s.link.dropIfAny("another hub epoch begins")
 	s.former = s.informer.stop(s.hub)
 	s.inform(s.hub.informer(0))
 }
 
-// late is since when its informers have to list anew.
+// late returns the time since which its informers have to list again.
 func (s *source) late() time.Time {
 	if s.began.After(s.hub.since) {
 		return s.began
@@ -115,7 +115,7 @@ func (s *source) late() time.Time {
 	return s.hub.since
 }
 
-// missing reports whether they lack something that there was since then.
+// missing reports whether they have not yet read everything that existed at that time.
 func (s *source) missing() bool {
 	return s.epoch != s.hub.epoch || len(s.news) > 0 || s.seen < s.head
 }
@@ -123,11 +123,10 @@ func (s *source) missing() bool {
 // now is the clock of the hub source's machine.
 func (s *source) now() time.Time { return time.Now().Add(s.clock) }
 
-// restart ends the process and starts another; or it is another replica that
-// becomes the leader, whose informers lag.
+// restart ends the process and starts another. Or another replica, whose informers lag, becomes the leader.
 func (s *source) restart(read *informer) {
 	process := s.process
-	s.process++ // what is under way is no longer answered
+	s.process++ // requests in flight are no longer answered
 	if s.link.conn != nil {
 		s.link.drop(unavailable("the process ended"))
 	}
@@ -147,7 +146,7 @@ func (s *source) Wake(l core.Queue, k core.Key, after time.Duration) {
 // Hurry implements core.Waker. Which of the keys that wait is next is drawn.
 func (*source) Hurry(core.Queue, core.Key) {}
 
-// sourceHandler is the session's side.
+// sourceHandler is the handler of the source's session.
 type sourceHandler struct{ *source }
 
 func (p sourceHandler) Hello() transport.Hello { return p.core.Hello() }
@@ -211,7 +210,7 @@ func (s *source) steps(list []step) []step {
 		list = append(list, step{"hub", "watch", "", s.watch})
 	}
 	if !s.blind && s.former != nil && !s.former.sentAll(s.hub) {
-		list = append(list, step{"hub", "watch of the life before", "", s.watchFormer})
+		list = append(list, step{"hub", "watch of the previous epoch", "", s.watchFormer})
 	}
 	now := time.Now()
 	for l := range s.queue {
@@ -229,7 +228,7 @@ func (s *source) steps(list []step) []step {
 	return list
 }
 
-// waiting returns the keys of a lane whose time has come, sorted.
+// waiting returns the due keys of a queue, sorted.
 func (s *source) waiting(l int, now time.Time) []core.Key {
 	var keys []core.Key
 	for k, at := range s.queue[l] {
@@ -245,7 +244,7 @@ func compareKeys(a, b core.Key) int {
 	return cmp.Or(cmp.Compare(a.UID, b.UID), cmp.Compare(a.Cluster, b.Cluster))
 }
 
-// next is when something is due, if nothing is now.
+// next returns when the next key is due.
 func (s *source) next() (first time.Time) {
 	for l := range s.queue {
 		for k, at := range s.queue[l] {
@@ -257,19 +256,18 @@ func (s *source) next() (first time.Time) {
 	return first
 }
 
-// serve begins to serve a cluster (again). A stock agent learns only when it
-// connects again that the hub went back in time while its cluster was not served:
-// then it says which versions it has, and that is all that anybody knows of them.
+// serve begins to serve a cluster, or serves it again. If the hub went back in time before that, an OCM agent
+// learns it only when it reconnects. Then it lists its versions, which is all that is known of them.
 func (s *source) serve(c string) {
 	s.selected[c] = true
 	s.w.oracle.servedAgain(c)
 	s.core.ClusterSelected(s.of, c)
 	if ocm := s.w.ocmAgent; s.hub.epoch > 0 && ocm.name == c {
-		ocm.link.dropIfAny("it begins anew")
+		ocm.link.dropIfAny("the agent restarts")
 	}
 }
 
-// begin is a worker that takes a key.
+// begin lets a worker take a key.
 func (s *source) begin(l core.Queue, k core.Key) {
 	delete(s.queue[l], k)
 	w := write{queue: l, key: k, effect: s.core.Next(l, k), epoch: s.of, conn: s.link.conn}
@@ -278,7 +276,7 @@ func (s *source) begin(l core.Queue, k core.Key) {
 		s.feed(l)
 	case core.EndSubscription:
 		if c := s.link.conn; c != nil && c.id == e.ID {
-			s.link.drop(unavailable("its party ends the subscription"))
+			s.link.drop(unavailable("hub-source ends its subscription"))
 		}
 		s.done(w, core.Result{})
 	case core.Withhold:
@@ -297,7 +295,7 @@ func (s *source) begin(l core.Queue, k core.Key) {
 	}
 }
 
-// feed takes more of the sweep, as a worker does that is done with a key.
+// feed takes more of the initial sync, as a worker does that is done with a key.
 func (s *source) feed(l core.Queue) {
 	if l == core.BrokerQueue {
 		for _, k := range s.core.NextInitialSync(1 << 20) { // in no order; all of it, so that none matters
@@ -314,7 +312,7 @@ func (s *source) publish(e write, events []codec.Event, err error) {
 	s.publishFrom(e, events, 0)
 }
 
-// publishFrom publishes the i-th event and what follows.
+// publishFrom publishes the i-th event and the following ones.
 func (s *source) publishFrom(e write, events []codec.Event, i int) {
 	process := s.process
 	s.w.send(s.link, events[i], fmt.Sprintf("%T %s%s", e.effect, e.key.UID, e.key.Cluster), func(r transport.Receipt, err error) {
@@ -336,8 +334,8 @@ func (s *source) done(e write, r core.Result) {
 	s.feed(e.queue)
 }
 
-// carryOut carries out a request to the hub, or a computation. The answer comes later, and may
-// come behind what informers show of it.
+// carryOut carries out a request to the hub, or a computation. The answer arrives later, possibly after
+// informers show the effect.
 func (s *source) carryOut(i int) {
 	e := &s.writes[i]
 	var r core.Result
@@ -368,7 +366,7 @@ func (s *source) carryOut(i int) {
 	e.answer, e.rv = &r, s.hub.rv
 }
 
-// answer brings the answer to a request, or loses it.
+// answer delivers the answer to a request, or loses it.
 func (s *source) answer(i int) {
 	e := s.writes[i]
 	s.writes = slices.Delete(s.writes, i, i+1)

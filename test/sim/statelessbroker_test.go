@@ -18,35 +18,35 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// statelessBroker is a stock MQTT broker in the place of ours. It acknowledges what it gets, keeps
-// nothing but what it owes to sessions that it remembers, and promises little: an event
-// comes once, twice, late, behind its successors, on a later session, or not at all.
+// statelessBroker is an MQTT broker without records, instead of Hawser's. It acknowledges each publish. It
+// keeps only the pending events of the sessions that it remembers. It delivers an event once, twice, late,
+// after its successors, on a later session, or never.
 type statelessBroker struct {
 	w      *world
 	subs   map[*link]*conn
-	queued map[*link][][]byte // to who is away, and whose session is remembered
+	queued map[*link][][]byte // for disconnected clients whose session is remembered
 	late   []*parcel
-	lossy  int // so many deliveries do not come, although they were acknowledged
-	twice  int // so many come twice
-	tardy  int // so many are late
+	lossy  int // the number of deliveries to lose, although they were acknowledged
+	twice  int // the number of deliveries to duplicate
+	tardy  int // the number of deliveries to delay
 	conns  int
 }
 
-// parcel is an event that is late. It reaches whatever session its receiver has then.
+// parcel is a late event. It reaches the session that its receiver has at that time.
 type parcel struct {
 	to    *link
 	event []byte
 	at    time.Time
 }
 
-// queued is how many events wait for a party that does not read; more are lost.
+// queued is the limit of pending events for a client that does not read; further events are lost.
 const queued = 200
 
 func newStatelessBroker(w *world) *statelessBroker {
 	return &statelessBroker{w: w, subs: map[*link]*conn{}, queued: map[*link][][]byte{}}
 }
 
-// subscribe begins a session; the one before of that party is taken over.
+// subscribe begins a session, and takes over the previous session of that client.
 func (b *statelessBroker) subscribe(l *link) *conn {
 	b.conns++
 	ctx, cancel := context.WithCancel(context.Background())
@@ -65,7 +65,7 @@ func (b *statelessBroker) subscribe(l *link) *conn {
 	return c
 }
 
-// publish takes an event, and brings it to who has subscribed to its topic.
+// publish accepts an event, and delivers it to the subscribers of its topic.
 func (b *statelessBroker) publish(c *call) {
 	env := envelope(c.event)
 	for _, l := range b.w.links {
@@ -77,8 +77,7 @@ func (b *statelessBroker) publish(c *call) {
 	}
 }
 
-// ocmBetween reports whether one end is of Open Cluster Management: then nothing in an event
-// tells what is late.
+// ocmBetween reports whether one end is an OCM client. Then no event shows that it is late.
 func (b *statelessBroker) ocmBetween(from, to *link) bool {
 	return from == b.w.ocmAgent.link || to == b.w.ocmAgent.link
 }
@@ -109,7 +108,7 @@ func (b *statelessBroker) deliverTo(l *link, c *call) {
 	}
 }
 
-// deliver sends an event on the present session of a party, if there is one.
+// deliver sends an event on the present session of a client, if there is one.
 func (b *statelessBroker) deliver(l *link, event []byte) {
 	c := b.subs[l]
 	if c == nil || c.stream.ctx.Err() != nil {
@@ -133,7 +132,7 @@ func (b *statelessBroker) steps(list []step) []step {
 	return list
 }
 
-// heal ends the faults; what is late comes now.
+// heal ends the faults. Late events are due at once.
 func (b *statelessBroker) heal() {
 	b.lossy, b.twice, b.tardy = 0, 0, 0
 	for _, p := range b.late {
@@ -141,10 +140,10 @@ func (b *statelessBroker) heal() {
 	}
 }
 
-// forget loses all sessions of who is away.
+// forget drops the sessions of all disconnected clients.
 func (b *statelessBroker) forget() { clear(b.queued) }
 
-// statelessOperations are those of a world with a stock broker.
+// statelessOperations are the operations with a stateless broker.
 var statelessOperations = append(slices.DeleteFunc(slices.Clone(operations), func(o operation) bool {
 	ours := []string{
 		"settle around the stuck", "hub create without an agent", "approve", "replace cluster", "let cluster in", "end replaced cluster", "hostile",
@@ -152,19 +151,19 @@ var statelessOperations = append(slices.DeleteFunc(slices.Clone(operations), fun
 	}
 	return strings.HasPrefix(o.name, "shop ") || slices.Contains(ours, o.name)
 }), []operation{
-	{"bus restarts", 5, func(w *world, _, _ uint32) string {
+	{"stateless broker restarts", 5, func(w *world, _, _ uint32) string {
 		w.stateless.forget()
 		w.stateless.late = nil
 		w.cutAll()
 		return "empty"
 	}},
-	{"bus forgets sessions", 4, func(w *world, _, _ uint32) string { w.stateless.forget(); return "all" }},
-	{"bus loses", 10, func(w *world, a, _ uint32) string {
+	{"stateless broker forgets sessions", 4, func(w *world, _, _ uint32) string { w.stateless.forget(); return "all" }},
+	{"stateless broker loses", 10, func(w *world, a, _ uint32) string {
 		w.stateless.lossy += 1 + int(a%3)
 		return fmt.Sprint("the next ", w.stateless.lossy)
 	}},
-	{"bus tells a farewell", 6, func(w *world, a, b uint32) string {
-		// Of one that is gone or not, in time or on a later session.
+	{"stateless broker sends a last will", 6, func(w *world, a, b uint32) string {
+		// The agent may be gone or not, and the last will may come in time or on a later session.
 		agent := w.agents[int(a)%len(w.agents)]
 		if agent.will == nil || b%2 == 0 {
 			e, err := agent.core.Goodbye()
@@ -175,22 +174,21 @@ var statelessOperations = append(slices.DeleteFunc(slices.Clone(operations), fun
 				panic(err)
 			}
 		}
-		w.stateless.deliverTo(w.source.link, &call{conn: &conn{link: agent.link}, bytes: agent.will, what: "a farewell"})
+		w.stateless.deliverTo(w.source.link, &call{conn: &conn{link: agent.link}, bytes: agent.will, what: "a last will"})
 		return "of " + agent.title
 	}},
-	{"bus duplicates", 6, func(w *world, a, _ uint32) string {
+	{"stateless broker duplicates", 6, func(w *world, a, _ uint32) string {
 		w.stateless.twice += 1 + int(a%4)
 		return fmt.Sprint("the next ", w.stateless.twice)
 	}},
-	{"bus delays", 12, func(w *world, a, _ uint32) string {
+	{"stateless broker delays", 12, func(w *world, a, _ uint32) string {
 		w.stateless.tardy += 1 + int(a%4)
 		return fmt.Sprint("the next ", w.stateless.tardy)
 	}},
 }...)
 
-// counts reports whether an event can be in force for who got it: one that a hub source of
-// before published, or to an agent of before, or that comes behind a later one, is as good as
-// lost.
+// counts reports whether an event can take effect at its receiver. An event does not count if a previous
+// hub-source published it, if it was sent to a previous agent process, or if it arrives after a later one.
 func (l *link) counts(e codec.Event) bool {
 	if l.w.stateless == nil || l == l.w.ocmAgent.link {
 		return true
@@ -219,16 +217,16 @@ func (l *link) counts(e codec.Event) bool {
 	return !late
 }
 
-// checkOCM: a stock agent holds what the hub has; nobody keeps records.
+// checkOCM checks that an OCM agent holds exactly the works of the hub; there are no records to compare with.
 func (w *world) checkOCM() {
 	for id := range w.ocmAgent.works {
 		if w.hub.byID(id) == nil && !w.oracle.missing[id] && w.source.selected[w.ocmAgent.name] {
-			w.fail("I1", "the stock agent still has work %s", id)
+			w.fail("I1", "the OCM agent still has work %s", id)
 		}
 	}
 }
 
-// checkTag: the AppliedManifestWork records the spec that the hub has, labels and all.
+// checkTag checks that the AppliedManifestWork records the spec of the hub, including labels.
 func (w *world) checkTag(a *agentNode, o *workv1.ManifestWork) {
 	tag, err := manifestwork.SpecTag(o)
 	if err != nil {
@@ -244,25 +242,25 @@ func (w *world) checkTag(a *agentNode, o *workv1.ManifestWork) {
 	}
 }
 
-// TestSeeds_StatelessBroker plays seeds with a stock MQTT broker in the place of ours, as the environment
-// says.
+// TestSeeds_StatelessBroker plays seeds with a stateless MQTT broker instead of Hawser's. The environment
+// selects the seeds.
 func TestSeeds_StatelessBroker(t *testing.T) {
 	playSeeds(t, bused, leastStatelessSeeds, statelessTime)
 }
 
-// What TestSeeds_StatelessBroker plays if nobody says more.
+// The defaults of TestSeeds_StatelessBroker.
 const (
 	statelessTime       = 20 * time.Second
 	leastStatelessSeeds = 300
 )
 
-// statelessThemes are the themes with a stock broker.
+// statelessThemes are the themes with a stateless broker.
 var statelessThemes = [][]string{
-	{"bus loses", "bus restarts", "hub update", "hub delete", "restart agent", "restart stock agent"},
-	{"bus delays", "hub update", "hub label", "hub delete", "restart hub source", "cut connection"},
-	{"bus delays", "bus duplicates", "hub create", "hub delete", "restart agent"},
-	{"hub goes back", "bus loses", "hub create", "hub delete", "cut connection"},
-	{"hub tear off", "hub make anew", "bus loses", "restart hub source", "cut connection"},
+	{"stateless broker loses", "stateless broker restarts", "hub update", "hub delete", "restart agent", "restart OCM agent"},
+	{"stateless broker delays", "hub update", "hub label", "hub delete", "restart hub source", "cut connection"},
+	{"stateless broker delays", "stateless broker duplicates", "hub create", "hub delete", "restart agent"},
+	{"hub goes back", "stateless broker loses", "hub create", "hub delete", "cut connection"},
+	{"hub tear off", "hub recreate", "stateless broker loses", "restart hub source", "cut connection"},
 	{"restart hub source", "informers stop or go on", "hub create", "hub delete", "cut connection", "restart agent"},
-	{"select", "bus loses", "hub update", "hub delete", "cut connection"},
+	{"select", "stateless broker loses", "hub update", "hub delete", "cut connection"},
 }

@@ -18,17 +18,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// clusters are the managed clusters; the last has a stock agent.
+// clusters are the managed clusters; the last has an OCM agent.
 var clusters = []string{"c1", "c2", "c3"}
 
-// lonely is a cluster for which no agent ever comes.
+// lonely is a cluster without an agent.
 const lonely = "c4"
 
-// world is everything there is.
+// world is the whole simulated world.
 type world struct {
 	seed   uint64
-	rng    *rand.Rand // what happens by chance in the world
-	spoken *rand.Rand // who speaks MQTT; apart, so that all else is as without it
+	rng    *rand.Rand // draws the random events of the world
+	spoken *rand.Rand // draws the clients that use MQTT; a source of its own, so that all other draws stay the same
 	lines  []string   // what happened
 	broken *violation
 	ids    atomic.Int64
@@ -36,8 +36,8 @@ type world struct {
 	oracle    *oracle
 	shape     *shape
 	broker    *node
-	stateless *statelessBroker // in its place; nil: there is none
-	join      *join            // in the place of everything; nil: there is none
+	stateless *statelessBroker // instead of broker; nil: there is none
+	join      *join            // instead of everything else; nil: there is none
 	hub       *hub
 	source    *source
 	shop      *ocmSource
@@ -49,44 +49,44 @@ type world struct {
 	links        []*link
 	calls        []*call
 	late         []*late
-	ghosts       []*conn // ended for their parties, not yet for the broker
+	ghosts       []*conn // ended for their clients, not yet for the broker
 	conns        uint64
-	list         []step // of steps, kept for its memory
+	list         []step // of steps, kept to reuse its memory
 	replacements int
-	others       bool // what happens on a cluster is done by somebody else
-	// ranks say, by kind, which steps come first; nil: each comes by chance. ranker
-	// gives them to kinds that have none yet.
+	others       bool // the present change on a cluster is made by another user
+	// ranks are the priorities of steps by kind; nil: each step is random. ranker draws them for kinds that have
+	// none yet.
 	ranks  map[string]uint32
 	ranker *rand.Rand
 }
 
-// violation is an invariant that does not hold.
+// violation is a broken invariant.
 type violation struct {
 	invariant, what string
 }
 
 func (v *violation) String() string { return v.invariant + ": " + v.what }
 
-// step is something that can happen now.
+// step is a possible next event.
 type step struct {
-	actor, what, about string // its name; put together only when it is done
+	actor, what, about string // its name; put together only when the step is performed
 	do                 func()
 }
 
 func (s *step) String() string { return strings.TrimRight(s.actor+" "+s.what+" "+s.about, " ") }
 
-// later is what lies between the beginning of time in a bubble and ours:
-// sequence ids know no time before 2010.
+// later is the time between the start of a bubble's clock and the present: sequence ids have no time before
+// 2010.
 const later = 26 * 365 * 24 * time.Hour
 
-// startTime is the least that a process needs to end and start again.
+// startTime is the shortest time in which a process ends and starts again.
 const startTime = 50 * time.Millisecond
 
 func newWorld(seed uint64, k *shape) *world {
 	<-time.After(later)
 	w := &world{seed: seed, shape: k, rng: rand.New(rand.NewPCG(seed, 2)), spoken: rand.New(rand.NewPCG(seed, 9)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
-	w.broker = newNode(w) // where there is a bus nobody goes there
+	w.broker = newNode(w) // unused if there is a stateless broker
 	if k.stateless {
 		w.stateless = newStatelessBroker(w)
 	}
@@ -106,9 +106,8 @@ func newWorld(seed uint64, k *shape) *world {
 	return w
 }
 
-// jitter returns the random source of a party. A number follows from the moment
-// and not from how often the party has asked: that may depend on the order in
-// which it goes through a map.
+// jitter returns the random source of a client. A number follows from the present time and not from the number
+// of calls. That number may depend on the iteration order of a map.
 func (w *world) jitter(client string) func() float64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(client))
@@ -123,7 +122,7 @@ func (w *world) note(format string, args ...any) {
 	w.lines = append(w.lines, fmt.Sprintf(format, args...))
 }
 
-// fail notes the first violation; the run ends with the step.
+// fail records the first violation; the run ends with the step.
 func (w *world) fail(invariant, format string, args ...any) {
 	v := &violation{invariant, fmt.Sprintf(format, args...)}
 	w.note("  VIOLATION %s", v)
@@ -132,8 +131,7 @@ func (w *world) fail(invariant, format string, args ...any) {
 	}
 }
 
-// steps returns what can happen now, in a fixed order. The list is good until
-// the next one.
+// steps returns the possible steps, in a fixed order. The list is valid until the next call.
 func (w *world) steps() []step {
 	list := w.callSteps(w.broker.steps(w.list[:0]))
 	if w.stateless != nil {
@@ -150,7 +148,7 @@ func (w *world) steps() []step {
 	return w.list
 }
 
-// due returns the keys whose time has come, sorted.
+// due returns the due keys, sorted.
 func due(m map[string]time.Time, now time.Time) []string {
 	var keys []string
 	for key, at := range m {
@@ -162,15 +160,15 @@ func due(m map[string]time.Time, now time.Time) []string {
 	return keys
 }
 
-// perform does a step and waits until nothing moves.
+// perform performs a step and waits until all goroutines are idle.
 func (w *world) perform(s step) {
 	w.lines = append(w.lines, s.String())
 	s.do()
 	synctest.Wait()
 }
 
-// pass lets time pass. Informers that begin, or whose hub went back, have read what
-// there was then within a while, whatever else they have stopped doing.
+// pass lets time pass. Informers that start, or whose hub went back, complete their list within listedWithin,
+// even if they are stopped.
 func (w *world) pass(d time.Duration) {
 	if s := w.source; s != nil && time.Since(s.late())+d > listedWithin {
 		for s.missing() {
@@ -182,7 +180,7 @@ func (w *world) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// next is when something is due; zero if nothing ever is.
+// next returns when the next action is due, zero if there is none.
 func (w *world) next() (first time.Time) {
 	times := []time.Time{w.source.next(), w.shop.next(), w.ocmAgent.next()}
 	for _, a := range w.everyAgent() {
@@ -234,23 +232,23 @@ func (w *world) heal() {
 	synctest.Wait()
 }
 
-// Bounds of settle: longer than every back-off and grace there is, and shorter
-// than the hour after which agents look at everything whatever happens.
+// Bounds of settle. They are longer than every back-off and grace period, and shorter than the hour after which
+// agents read everything again.
 const (
 	settleTime  = 20 * time.Minute
 	settleSteps = 20000
-	// statelessSettleTime: what a stock broker lost is said again within half an hour, and what that
-	// brings to light half an hour later.
+	// statelessSettleTime: what a stateless broker lost is sent again within 30 minutes. Follow-up events come
+	// within another 30 minutes.
 	statelessSettleTime = 100 * time.Minute
 )
 
-// settle ends the faults and lets everything happen that will.
+// settle ends the faults and performs all possible steps.
 func (w *world) settle(order *rand.Rand) {
 	w.heal()
 	w.rest(order, w.settles())
 }
 
-// rest lets everything happen that will within a time.
+// rest performs all possible steps within a time.
 func (w *world) rest(order *rand.Rand, within time.Duration) {
 	end := time.Now().Add(within)
 	for n := 0; w.broken == nil; n++ {
@@ -273,22 +271,20 @@ func (w *world) rest(order *rand.Rand, within time.Duration) {
 }
 
 const (
-	// listedWithin is how long informers may take to read what there is when they
-	// begin, or list a hub that went back.
+	// listedWithin is the longest time that informers need for a list, when they start or after a hub went back.
 	listedWithin = 20 * time.Second
-	// evictionGrace is much longer than that, as it is everywhere: an agent takes no
-	// grace period of zero. Within it a leader whose informers lagged has published
-	// what it did not know when it said that it had compared.
+	// evictionGrace is much longer than listedWithin, as everywhere: an agent accepts no grace period of zero.
+	// Within it, a leader whose informers lagged publishes the works that it lacked when it reported the cluster as
+	// synced.
 	evictionGrace = time.Minute
 )
 
 // aroundTime is longer than every back-off.
 const aroundTime = 6 * time.Minute
 
-// settleAround lets everything happen that will around agents that do not read,
-// are cut off or cannot reach their clusters, and half-open connections; then the
-// other clusters have what they should have. It does nothing while what all
-// depend on has a fault itself.
+// settleAround lets everything happen that is possible around stuck clients: agents that do not read, are cut
+// off or cannot reach their clusters, and half-open connections. Then the other clusters must have their
+// objects. It does nothing while a shared component has a fault.
 func (w *world) settleAround(order *rand.Rand) string {
 	stuck := map[string]bool{}
 	for _, l := range w.links {
@@ -308,12 +304,12 @@ func (w *world) settleAround(order *rand.Rand) string {
 	if len(stuck) == 0 || w.hub.down || w.source.blind || !w.broker.up || w.broker.disk != diskAmple {
 		return ""
 	}
-	// A create that a stock source gave up, and that comes long after its deletion
-	// on a half-open connection, makes the work anew: nobody could tell.
+	// An OCM source may have abandoned a create on a half-open connection. If it arrives long after its deletion,
+	// it creates the work again. No receiver could detect that.
 	w.calls = slices.DeleteFunc(w.calls, func(c *call) bool { return c.done == nil && !c.arrived && c.conn.link == w.shop.link })
 	w.rest(order, aroundTime)
 	if w.broken != nil || w.source.core.Stats().WithheldWorks > 0 || w.ocmAgent.confused || len(w.quarantined()) > 0 {
-		return "without a look" // somebody has to decide first
+		return "without a look" // an operator has to decide first
 	}
 	for _, c := range clusters {
 		if !stuck[c] {
@@ -323,12 +319,11 @@ func (w *world) settleAround(order *rand.Rand) string {
 	return fmt.Sprint(len(stuck), " clusters")
 }
 
-// settleAll settles, lets an operator decide what waits for one, and settles what
-// follows from that.
+// settleAll settles, lets an operator decide, and settles again.
 func (w *world) settleAll(order *rand.Rand) {
 	w.settle(order)
 	if w.ocmAgent.confused {
-		w.note("> the stock agent begins anew")
+		w.note("> the OCM agent restarts")
 		w.ocmAgent.confused = false
 		w.ocmAgent.restart()
 		w.settle(order)
@@ -340,7 +335,7 @@ func (w *world) settleAll(order *rand.Rand) {
 		}
 		did := w.approve() + w.letIn()
 		if did == "" && w.stateless == nil && w.source.core.Hello().Cursor != w.source.sent && !cut {
-			did, cut = "cut", true // the cursor waits for an answer to a list that was lost, until then
+			did, cut = "cut", true // until then the cursor waits for an answer to a lost list
 			w.source.link.dropIfAny("cut")
 		}
 		if did == "" {

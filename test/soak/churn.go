@@ -19,9 +19,9 @@ const (
 	// has filled its tables in memory (64 MiB) before growth is judged.
 	churnEvery = 40 * time.Millisecond
 	churnBytes = 100 << 10
-	// churnWorks are changed in turn, of a cluster that nobody looks after.
+	// churnWorks is the number of works that are changed in turn, of a cluster without an agent.
 	churnWorks   = 50
-	churnCluster = "soak-nobody"
+	churnCluster = "soak-agentless"
 	publishTime  = 10 * time.Second
 )
 

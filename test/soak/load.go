@@ -21,7 +21,7 @@ const (
 	absent = 2
 )
 
-// load writes works until it is told to stop.
+// load writes works until the test stops it.
 type load struct {
 	*consistency.Works
 	seed                      uint64

@@ -1,5 +1,5 @@
-// Command soak runs a fleet under load and faults and looks whether anything is
-// lost, falls back or grows. README.md beside this file says what it does when.
+// Command soak runs a fleet under load and faults. It checks that nothing is lost, goes back or grows.
+// README.md in this directory has the schedule.
 //
 //	make soak                       ten minutes
 //	make soak SOAK=1h SEED=7        an hour, with the faults of seed 7

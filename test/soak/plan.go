@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// plan is what happens when, counted from the start of the load.
+// plan is the schedule, counted from the start of the load.
 //
 //	0 … storm       every program dies now and then
 //	storm … calm    nothing: caches and tables fill
@@ -15,10 +15,9 @@ import (
 //	                paused and cut off from a hub that restarts
 //	judged … end    storm
 //
-// Growth can only be seen in a process that lives, so broker, hub-source and the
-// first agent live through the calm; what dying peers leave behind in them is
-// what the second agent shows. The two windows that are compared, the first and
-// the last of the calm, are free of faults, so that both have the same peers.
+// Growth shows only in a running process, so broker, hub-source and the first agent run through the calm. The
+// second agent shows the growth that dying peers cause in them. The two compared windows, the first and the
+// last of the calm, have no faults, so that both have the same peers.
 type plan struct {
 	storm, calm, judged, end time.Duration
 	window                   time.Duration

@@ -16,8 +16,8 @@ const bundles = "io.open-cluster-management.works.v1alpha1.manifestbundles"
 // slowness is how long the slow subscriber thinks about an event.
 const slowness = 2 * time.Second
 
-// slowly subscribes to a cluster's works beside its agent, as a stock agent would,
-// and reads far too slowly, until ctx ends. It returns how many events it read.
+// slowly subscribes to a cluster's works beside its agent, as an OCM agent would. It reads far too slowly,
+// until ctx ends. It returns the number of events that it read.
 func slowly(ctx context.Context, dir pki.Dir, addr, cluster string) (read int, err error) {
 	conn, err := connect(dir, addr, pki.Agent, cluster)
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package traceability keeps the pages of docs/ true that say which test shows
-// what. This package reads a page; its tests see to it that everything that has
-// to be answered there has a row, and that the tests a row names are there. The
-// package passed below it looks up that they ran and passed.
+// Package traceability checks the pages of docs/ that list which test shows what. This package reads a page.
+// Its tests check that each required entry has a row, and that the tests of each row exist. The package passed
+// below it checks that they ran and passed.
 package traceability
 
 import (
@@ -11,12 +10,10 @@ import (
 	"strings"
 )
 
-// Pages are the pages, by file name in docs/, with the labels that each has to
-// answer.
+// Pages are the pages, by file name in docs/, with the required labels of each.
 var Pages = map[string][]string{
-	// The invariants (I), and how others fail: in what they do (Q), in size (S),
-	// and where it was measured (E). The numbers that are not there are about
-	// parties that Hawser does not have.
+	// The invariants (I), the failures of others in behavior (Q) and in size (S), and where they were measured (E).
+	// Missing numbers are about components that Hawser does not have.
 	"guarantees.md": slices.Concat(
 		labels('I', 1, 8), labels('Q', 1, 29), labels('Q', 33, 35), labels('S', 1, 11), labels('S', 13, 14), labels('E', 1, 5), labels('E', 7, 10),
 	),
@@ -37,7 +34,7 @@ func labels(letter rune, from, to int) []string {
 	return all
 }
 
-// Row is one promise, behaviour or failure of a page.
+// Row is one promise, behavior or failure of a page.
 type Row struct {
 	// Label is a letter and a number.
 	Label string
@@ -46,15 +43,15 @@ type Row struct {
 	Tests []Test
 }
 
-// Test is a test or fuzz target as the page names it.
+// Test is a test or fuzz target as named on the page.
 type Test struct {
 	// Dir is relative to the root of the repository, with slashes.
 	Dir string
-	// Name has slashes in it where a subtest is meant.
+	// Name contains slashes if it names a subtest.
 	Name string
 }
 
-// String returns what stands on the page.
+// String returns the form that the page uses.
 func (t Test) String() string { return t.Dir + " " + t.Name }
 
 var (
@@ -63,9 +60,9 @@ var (
 	testName = regexp.MustCompile(`^([a-z0-9/-]+) ((?:Test|Fuzz)[^ ]*)$`)
 )
 
-// Parse returns the rows of all tables whose first column holds a label. The
-// last column names tests, each as `directory TestName` in backquotes, and holds
-// nothing else. The second result says what is wrong with the rows, by line.
+// Parse returns the rows of all tables whose first column holds a label. The last column names tests, each as
+// `directory TestName` in backquotes, and holds nothing else. The second result lists errors in the rows, by
+// line.
 func Parse(markdown string) ([]Row, []string) {
 	var rows []Row
 	var bad []string

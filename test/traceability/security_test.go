@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// matrix is a table of docs/security.md: what each party can do to each thing.
+// matrix is a table of docs/security.md: the rights of each client on each thing.
 type matrix struct {
 	// corner is the head of the first column.
 	corner  string
@@ -28,8 +28,8 @@ var (
 	oneLabel   = regexp.MustCompile(`M[0-9]+`)
 )
 
-// everywhere are the parties that reach a hub, or a cluster.
-var everywhere = []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "broker", "operator", "viewer", "executor", "writer", "stock broker"}
+// everywhere are the clients that reach a hub, or a cluster.
+var everywhere = []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "broker", "operator", "viewer", "executor", "writer", "stateless broker"}
 
 var matrices = []matrix{
 	{"can it", []string{"agent", "source", "viewer", "operator", "hub", "broker"}, nil, unlabelled},
@@ -48,8 +48,8 @@ var matrices = []matrix{
 	}, labelled},
 }
 
-// TestSecurity_EachCellHasItsTests: what docs/security.md says of what a party can make, change
-// or do is held by tests that are there, cell by cell.
+// TestSecurity_EachCellHasItsTests: docs/security.md states what each client can create, change or do. Existing
+// tests hold each cell.
 func TestSecurity_EachCellHasItsTests(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
 	if err != nil {

@@ -15,13 +15,12 @@ import (
 	"strings"
 )
 
-// onLaptops is what archives for other systems than Linux have: what a person
-// types.
+// onLaptops are the programs in archives for systems other than Linux: the command-line tool.
 var onLaptops = []string{"hawser"}
 
-// archives writes what a release consists of into bin/release: for each platform
-// the programs and what is in them, the manifests with the documentation, the charts,
-// the images, the notes, and the digests of all these.
+// archives writes the files of a release into bin/release. For each platform it writes the programs and their
+// bills of materials. It also writes the manifests with the documentation, the charts, the images, the notes,
+// and the digests of all these.
 func (b build) archives() error {
 	if err := os.RemoveAll(b.path()); err != nil {
 		return err
@@ -49,7 +48,7 @@ func (b build) path(name ...string) string {
 	return filepath.Join(append([]string{b.root, "bin", "release"}, name...)...)
 }
 
-// release is what is being written, and the digests of it.
+// release is a release that is being written, with its digests.
 type release struct {
 	build
 	sums strings.Builder
@@ -69,7 +68,7 @@ func (r *release) write(name string, data []byte) error {
 	return f.Close()
 }
 
-// archive writes NAME.tar.gz, in which everything is below NAME.
+// archive writes NAME.tar.gz, with all files below NAME.
 func (r *release) archive(name string, files []file) error {
 	for i := range files {
 		files[i].name = name + "/" + files[i].name
@@ -107,11 +106,10 @@ func (r *release) programs(name string, programs []string, path func(program str
 	return errors.Join(r.write(name+".cdx.json", bill), r.archive(name, append(licence, binaries...)))
 }
 
-// tag is where deploy/ says which version of the images it means.
+// tag matches the version of the images in deploy/.
 var tag = regexp.MustCompile(`(?m)^(\s*newTag:) .*$`)
 
-// manifests writes deploy/, which names the images of this version, with the pages
-// that it links to.
+// manifests writes deploy/ with the images of this version, and with the pages that it links to.
 func (r *release) manifests() error {
 	files, err := r.read("LICENSE", "README.md", "CHANGELOG.md", "deploy", "docs")
 	if err != nil {
@@ -125,7 +123,7 @@ func (r *release) manifests() error {
 	for i, f := range files {
 		if f.name == "deploy/images/kustomization.yaml" {
 			found = tag.Match(f.data)
-			files[i].data = tag.ReplaceAll(f.data, []byte(`$1 "`+r.version+`"`)) // 12e5 is no number
+			files[i].data = tag.ReplaceAll(f.data, []byte(`$1 "`+r.version+`"`)) // 12e5 is a text, not a number
 		}
 	}
 	if !found {
@@ -134,7 +132,7 @@ func (r *release) manifests() error {
 	return r.archive("hawser_"+r.version+"_manifests", files)
 }
 
-// imageArchives writes each image as one file, as tools that load images take it.
+// imageArchives writes each image as one file, for tools that load images.
 func (r *release) imageArchives() error {
 	for _, program := range programs {
 		files, err := readTree(r.imageDir(program), ".")
@@ -164,11 +162,11 @@ func (r *release) notes() error {
 	return r.write("notes.md", []byte(text))
 }
 
-// version is what is tagged as a release, and not a commit after it.
+// version matches the tag of a release, without a later commit.
 var version = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// notes is the section of the changelog about a version. What was built of a
-// commit that has no version gets what is not released yet.
+// notes returns the section of the changelog about a version. A commit without a version gets the unreleased
+// section.
 func notes(changelog, of string) (string, error) {
 	title := "## Unreleased"
 	if version.MatchString(of) {
@@ -183,7 +181,7 @@ func notes(changelog, of string) (string, error) {
 	return "", fmt.Errorf("CHANGELOG.md has no section %q: give what is under \"## Unreleased\" that title", title)
 }
 
-// read returns files, and files of directories, of the repository.
+// read returns files of the repository, including those in directories.
 func (b build) read(names ...string) ([]file, error) {
 	var all []file
 	for _, name := range names {
@@ -196,8 +194,7 @@ func (b build) read(names ...string) ([]file, error) {
 	return all, nil
 }
 
-// readTree reads what is below root/name, in the order of names, which begin below
-// root.
+// readTree returns the files below root/name, sorted by name; the names are relative to root.
 func readTree(root, name string) ([]file, error) {
 	var files []file
 	err := fs.WalkDir(os.DirFS(root), name, func(path string, e fs.DirEntry, err error) error {

@@ -11,11 +11,10 @@ import (
 	"strings"
 )
 
-// chartsDir is where the Helm charts are.
+// chartsDir is the directory of the Helm charts.
 const chartsDir = "deploy/charts"
 
-// charts writes each chart as `helm package` does, with the version of the release,
-// and always the same bytes.
+// charts writes each chart as `helm package` does, with the version of the release, and reproducibly.
 func (r *release) charts() error {
 	dirs, err := fs.Glob(os.DirFS(r.root), chartsDir+"/*/Chart.yaml")
 	if err != nil {
@@ -69,8 +68,7 @@ var (
 	foreign  = regexp.MustCompile(`[^0-9A-Za-z-]`)
 )
 
-// chartVersion is a version as Helm takes it: a commit without a tag before it comes
-// before every release.
+// chartVersion returns a version in Helm's form: a commit without an earlier tag sorts before all releases.
 func chartVersion(v string) string {
 	if semantic.MatchString(v) {
 		return v[1:]
@@ -78,8 +76,7 @@ func chartVersion(v string) string {
 	return "0.0.0-g" + foreign.ReplaceAllString(v, "-")
 }
 
-// follow is readTree of what a symbolic link names, as if it stood there: charts have
-// the kustomize bases in them so.
+// follow is readTree with symbolic links followed, because the charts link to the kustomize bases.
 func follow(root, name string) ([]file, error) {
 	target, err := os.Readlink(filepath.Join(root, filepath.FromSlash(name)))
 	if err != nil {

@@ -21,19 +21,17 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// programs are what a release has for Linux, each in an image of its own too: a
-// managed cluster gets the agent and nothing else, over whatever line it has.
+// programs are the programs of a release for Linux, each also in its own image. So a managed cluster downloads
+// only the agent, also over a slow network.
 var programs = []string{"hawser", "hawser-agent", "hawser-broker", "hawser-hub-source"}
 
-// user is whom the programs run as, unless a pod says otherwise. deploy/ says the
-// same.
+// user is the user and group of the programs, unless a pod sets another. deploy/ has the same value.
 const user = "65532:65532"
 
-// rootsFile is where Go, and what else is on Linux, looks for the certificate
-// authorities of the public.
+// rootsFile is the path where Go and other software on Linux look for public CAs.
 const rootsFile = "etc/ssl/certs/ca-certificates.crt"
 
-// build is what was built, and where it is.
+// build describes the built programs and their directory.
 type build struct {
 	root, version string
 	at            time.Time
@@ -49,8 +47,7 @@ func (b build) imageDir(program string) string {
 	return filepath.Join(b.root, "bin", "images", program)
 }
 
-// images writes an OCI layout for each program: one index, with an image for each
-// platform of Linux.
+// images writes an OCI layout for each program: one index, with an image for each Linux platform.
 func (b build) images() error {
 	roots, err := layer(file{name: rootsFile, mode: 0o644, data: publicRoots()})
 	if err != nil {
@@ -101,7 +98,7 @@ func (b build) image(program string, roots v1.Layer) (v1.Hash, error) {
 	return index.Digest()
 }
 
-// imageFor is the image of one program for one platform.
+// imageFor returns the image of one program for one platform.
 func (b build) imageFor(p v1.Platform, program string, layers ...v1.Layer) (v1.Image, error) {
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	img, err := mutate.ConfigFile(img, &v1.ConfigFile{
@@ -135,8 +132,8 @@ type file struct {
 	data []byte
 }
 
-// layer has the files, of root, which no program can change, and of no time: what
-// did not change between two versions is pulled once.
+// layer returns a layer with the files. They belong to root, so that no program can change them, and have no
+// time, so that unchanged layers are pulled once.
 func layer(files ...file) (v1.Layer, error) {
 	var buf bytes.Buffer
 	if err := writeTar(&buf, time.Unix(0, 0), files); err != nil {
@@ -146,7 +143,7 @@ func layer(files ...file) (v1.Layer, error) {
 	return tarball.LayerFromOpener(opener, tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
 }
 
-// writeTar writes the files and, before its first file, each directory.
+// writeTar writes the files, and each directory before its first file.
 func writeTar(dst io.Writer, at time.Time, files []file) error {
 	w := tar.NewWriter(dst)
 	made := map[string]bool{}
@@ -169,9 +166,8 @@ func writeTar(dst io.Writer, at time.Time, files []file) error {
 	return w.Close()
 }
 
-// publicRoots are the certificate authorities that Mozilla trusts, at the version
-// of the module in go.mod. Those that it trusts only for certificates up to a
-// date are left out: a file of certificates cannot say so.
+// publicRoots returns the CAs that Mozilla trusts, at the version of the module in go.mod. It omits CAs that
+// are trusted only for certificates up to a date, because a file of certificates cannot express that.
 func publicRoots() []byte {
 	var b strings.Builder
 	for root := range bundle.Roots() {

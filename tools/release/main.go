@@ -1,7 +1,6 @@
-// Command release packs programs that are built: into container images, without
-// a daemon and without a base image, and into what a release consists of. Nothing
-// of the machine, the folder or the hour is in what it writes: the same commit and
-// the same Go give the same bytes. `make images` and `make release` run it.
+// Command release packs built programs into container images, without a daemon and without a base image, and
+// into release archives. The output does not depend on machine, folder or time: the same commit and the same Go
+// give the same bytes. `make images` and `make release` run it.
 package main
 
 import (

@@ -132,8 +132,7 @@ func TestPack_SameBytesInTwoFolders(t *testing.T) {
 	}
 }
 
-// An image has its program and the public's certificate authorities, and runs as
-// who deploy/ says.
+// An image has its program and the public CAs, and runs as the user in deploy/.
 func TestImages_HoldTheProgramAndRoots(t *testing.T) {
 	b := checkout(t)
 	if err := b.images(); err != nil {
@@ -212,8 +211,7 @@ func checkImage(t *testing.T, b build, program string, p v1.Platform, img v1.Ima
 	}
 }
 
-// files reads an archive whose files all belong to root and can be changed by nobody
-// else.
+// files reads an archive whose files all belong to root and are writable by root only.
 func files(t *testing.T, into map[string][]byte, r io.Reader) {
 	t.Helper()
 	for archive := tar.NewReader(r); ; {

@@ -14,8 +14,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// bill says which modules, and which Go, are in the programs of one archive, in
-// the form of CycloneDX. It is what Go itself wrote into each program.
+// bill returns the Go version and the modules in the programs of one archive, in CycloneDX form. The data is
+// the build information that Go wrote into each program.
 func (b build) bill(name string, binaries []file) ([]byte, error) {
 	archive := cdx.Component{Type: cdx.ComponentTypeApplication, BOMRef: name, Name: name, Version: b.version}
 	modules, dependencies := map[string]cdx.Component{}, []cdx.Dependency{}
@@ -55,7 +55,7 @@ func (b build) bill(name string, binaries []file) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// add notes a module and returns its package URL, by which others refer to it.
+// add records a module and returns its package URL, with which others refer to it.
 func add(modules map[string]cdx.Component, path, version string) string {
 	ref := "pkg:golang/" + path + "@" + url.QueryEscape(version)
 	modules[ref] = cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: ref, Name: path, Version: version, PackageURL: ref}

@@ -8,28 +8,27 @@ import (
 	"strings"
 )
 
-// Outside begins a line by which a TestMain says that something failed beside the tests, as a
-// program that crashed under them: that they pass in a second run does not mend it.
+// Outside is the prefix of a line with which a TestMain reports a failure outside of the tests, such as a
+// crashed program. A passing second run does not fix it.
 const Outside = "failed outside the tests: "
 
-// Failure is a package that go test calls failed.
+// Failure is a package that go test reports as failed.
 type Failure struct {
 	Package string
-	// Tests are the tests, without subtests, that explain it, in the order in which they began:
-	// those that failed, and those to which the crash of the test binary is attributed. There is
-	// none where the package was not built, or where something outside its tests failed.
+	// Tests are the tests that explain the failure, without subtests, in the order of their start. These are failed
+	// tests, and tests to which a crash of the test binary is attributed. There are none if the package was not
+	// built, or if something outside of its tests failed.
 	Tests []string
-	// Crashed: the test binary ended within its tests, by a panic or at its time limit, so that
-	// others did not end, or never began.
+	// Crashed: the test binary ended during its tests, by a panic or at its time limit. Other tests did not end, or
+	// never started.
 	Crashed bool
-	// Ended are the tests, without subtests, that ended, whatever came of them, and Open those
-	// that began and did not.
+	// Ended are the tests, without subtests, that ended with any outcome. Open are those that started and did not
+	// end.
 	Ended, Open []string
 }
 
-// Failures reads events that Print kept, and returns the packages that failed by their names. A
-// package whose end is not there failed too, without a test that explains it: go test was killed.
-// The error is one of reading.
+// Failures reads events that Print stored, and returns the failed packages, sorted by name. A package without
+// an end event failed too, without an explaining test: go test was killed. The error is a read error.
 func Failures(src io.Reader) ([]Failure, error) {
 	packages := map[string]*run{}
 	failed := map[string]bool{}
@@ -62,10 +61,10 @@ func Failures(src io.Reader) ([]Failure, error) {
 	return all, err
 }
 
-// ends are what a test binary prints when its tests ended.
+// ends are the lines that a test binary prints when its tests ended.
 var ends = []string{"FAIL\n", "PASS\n"}
 
-// failure returns the tests that explain that the package failed.
+// failure returns the tests that explain the failure of the package.
 func (r *run) failure(name string) Failure {
 	f := Failure{Package: name}
 	for _, output := range r.output {
@@ -98,11 +97,11 @@ func (r *run) failure(name string) Failure {
 	return f
 }
 
-// runs is how a test binary names, at its time limit, a test that is running.
+// runs matches a running test in the output of a test binary at its time limit.
 var runs = regexp.MustCompile(`^\t\t((?:Test|Fuzz)[^/ ]*)\S* \(`)
 
-// crashed returns the tests to which the end of the test binary is attributed: those that it
-// names itself at its time limit; none if a test failed by a panic; else any that was open.
+// crashed returns the tests to which the end of the test binary is attributed. These are the tests that it
+// names at its time limit; none if a test failed by a panic; else all open tests.
 func (r *run) crashed(open []string, failed map[string]bool) (tests []string) {
 	panicked := false
 	for t, output := range r.output {
@@ -120,8 +119,7 @@ func (r *run) crashed(open []string, failed map[string]bool) (tests []string) {
 	return tests
 }
 
-// Output returns what a test and its subtests printed, in the order of the lines. The error is one of
-// reading.
+// Output returns the output of a test and its subtests, in order. The error is a read error.
 func Output(src io.Reader, n Name) (string, error) {
 	var b strings.Builder
 	err := each(src, func(line []byte) error {

@@ -1,8 +1,7 @@
-// Package testlog reads the events of `go test -json`. Print turns them back
-// into what `go test` prints without that flag while it keeps them in a file;
-// Results reads such a file and tells what became of each test. So one run of
-// the tests serves the person in front of it and the check of docs/guarantees.md.
-// Failures and Said tell tools/testlog/gotest which tests to run again, and what they printed.
+// Package testlog reads the events of `go test -json`. Print converts them back to the output of `go test`
+// without that flag, and stores them in a file. Results reads such a file and returns the outcome of each test.
+// So one test run serves both its user and the check of docs/guarantees.md. With Failures and Output,
+// tools/testlog/gotest selects the tests to run again and prints their output.
 package testlog
 
 import (
@@ -29,10 +28,10 @@ type event struct {
 	ImportPath string
 }
 
-// Outcome is what became of a test, the worst last.
+// Outcome is the outcome of a test, the worst last.
 type Outcome int
 
-// The outcomes. A test that began and never ended counts as failed.
+// The outcomes. A test that started and never ended counts as failed.
 const (
 	Passed Outcome = iota + 1
 	Skipped
@@ -58,8 +57,8 @@ type Name struct {
 	Package, Test string
 }
 
-// rerun is the action of an event that go test does not know: the earlier events
-// of a test and its subtests are void, and only those behind it count.
+// rerun is the action of an event that go test does not have. It invalidates the earlier events of a test and
+// its subtests.
 const rerun = "rerun"
 
 // Rerun returns the event with which the second run of a test begins; see [Results].
@@ -68,11 +67,9 @@ func Rerun(n Name) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Results reads a file that Print kept: the outcome of each test in it, the
-// worst one where a test ran several times. Of a test with an event of Rerun
-// only the events behind that count: a subtest that did not run again has no
-// outcome. Lines that are no events say nothing about a test. The error is one of
-// reading.
+// Results reads a file that Print stored and returns the outcome of each test, the worst one if a test ran
+// several times. After a Rerun event only the later events of that test count; a subtest that did not run again
+// has no outcome. Lines that are no events are ignored. The error is a read error.
 func Results(src io.Reader) (map[Name]Outcome, error) {
 	results := map[Name]Outcome{}
 	running := map[Name]int{}
@@ -106,10 +103,10 @@ func forget[V any](of map[Name]V, n Name) {
 	maps.DeleteFunc(of, func(m Name, _ V) bool { return m == n || m.Package == n.Package && isBelow(m.Test, n.Test) })
 }
 
-// isBelow tells whether a test is a subtest of another, at any depth.
+// isBelow reports whether a test is a subtest of another, at any depth.
 func isBelow(test, top string) bool { return strings.HasPrefix(test, top+"/") }
 
-// outcome is what an action says about a test, 0 when nothing.
+// outcome returns the outcome of an action, 0 if it has none.
 func outcome(action string) Outcome {
 	switch action {
 	case "pass":
@@ -122,12 +119,10 @@ func outcome(action string) Outcome {
 	return 0
 }
 
-// Print copies the events of src to keep, line by line, and writes to dst what
-// `go test` without -json writes: one line for each package and, for a package
-// that failed, what its failed tests said. Below the line of a package that
-// passed stand the attributes of its tests (see [testing.T.Attr]). It returns
-// when src ends. The error is one of reading or writing; that tests failed is
-// none.
+// Print copies the events of src to keep, line by line, and writes the output of `go test` without -json to
+// dst. That is one line for each package and, for a failed package, the output of its failed tests. The
+// attributes of tests follow the line of a passed package (see [testing.T.Attr]). Print returns when src ends.
+// The error is a read or write error; failed tests are no error.
 func Print(dst, keep io.Writer, src io.Reader) error {
 	packages := map[string]*run{}
 	err := each(src, func(line []byte) error {
@@ -136,7 +131,7 @@ func Print(dst, keep io.Writer, src io.Reader) error {
 		}
 		e, ok := parse(line)
 		switch {
-		case !ok: // neither a build nor a test said it
+		case !ok: // neither from a build nor from a test
 			_, err := dst.Write(line)
 			return err
 		case e.Package == "":
@@ -169,11 +164,11 @@ func Print(dst, keep io.Writer, src io.Reader) error {
 
 // run is the run of one package's tests.
 type run struct {
-	tests []string // in the order in which they began
+	tests []string // in the order of their start
 	ended map[string]Outcome
-	// output is what each test printed; under "" is what belongs to none.
+	// output is the output of each test; "" has the output of no test.
 	output map[string][]string
-	// attributes are those that tests set, as lines.
+	// attributes are the attributes that tests set, as lines.
 	attributes []string
 }
 
@@ -190,12 +185,11 @@ func (r *run) add(e event) {
 	}
 }
 
-// text is what a person reads about the package.
+// text returns the printed text about the package.
 func (r *run) text(o Outcome) string {
 	var b strings.Builder
 	if o != Failed {
-		// Above the line of the package stands what programs and TestMain print,
-		// which go test shows with -v only.
+		// The output of programs and TestMain precedes the line of the package; go test shows it only with -v.
 		if message := r.output[""]; len(message) > 0 {
 			b.WriteString(message[len(message)-1])
 		}
@@ -229,7 +223,7 @@ func (r *run) text(o Outcome) string {
 	return b.String()
 }
 
-// framing tells whether a line only says which test the next lines belong to.
+// framing reports whether a line only names the test of the next lines.
 func framing(line string) bool {
 	for _, p := range []string{"=== RUN ", "=== PAUSE ", "=== CONT ", "=== NAME ", "=== ATTR "} {
 		if strings.HasPrefix(line, p) {
@@ -244,7 +238,7 @@ func parse(line []byte) (e event, ok bool) {
 	return e, err == nil
 }
 
-// each calls f with each line, its end included. Lines have any length.
+// each calls f with each line, including its end. Lines may have any length.
 func each(src io.Reader, f func(line []byte) error) error {
 	r := bufio.NewReader(src)
 	for {

@@ -201,7 +201,7 @@ go: some remark
 	})
 }
 
-// TestResults_SecondRun: behind the event of Rerun, the earlier outcomes of a test and its subtests are void.
+// TestResults_SecondRun: after a Rerun event, the earlier outcomes of a test and its subtests are ignored.
 func TestResults_SecondRun(t *testing.T) {
 	t.Parallel()
 	const first = `{"Action":"run","Package":"p","Test":"TestA"}

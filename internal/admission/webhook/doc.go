@@ -1,8 +1,7 @@
-// Package webhook is the HTTPS port on which a hub's kube-apiserver asks package
-// admission about ManifestWorks. Every replica of hub-source serves it, also
-// those that stand by: it has no state, and needs the hub only to ask who may
-// use an executor.
+// Package webhook is the HTTPS port at which a hub's kube-apiserver sends ManifestWorks to package admission.
+// Every replica of hub-source serves it, also those that do not lead. It has no state, and needs the hub only
+// to check the right to use an executor.
 //
-// Bodies, requests at a time and their duration are bounded. No log line or
-// metric holds what was sent.
+// The size of bodies, the number of concurrent requests and their duration are limited. No log line or metric
+// contains request data.
 package webhook

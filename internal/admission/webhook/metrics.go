@@ -8,7 +8,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 )
 
-// result is what became of a request, as the metric names it.
+// result is the result of a request, as the metric names it.
 type result string
 
 // The results.
@@ -16,12 +16,12 @@ const (
 	resultAdmitted   result = "admitted"
 	resultRefused    result = "refused"    // the work breaks a rule, or the user lacks a right
 	resultFailed     result = "failed"     // the hub could not be asked
-	resultMalformed  result = "malformed"  // it was no review
-	resultOverloaded result = "overloaded" // it waited too long for its turn
+	resultMalformed  result = "malformed"  // the body was no review
+	resultOverloaded result = "overloaded" // it waited too long for a slot
 	resultPanicked   result = "panicked"
 )
 
-// operation is what is reviewed, as the metric names it.
+// operation is the reviewed operation, as the metric names it.
 type operation string
 
 // The operations.
@@ -31,7 +31,7 @@ const (
 	operationOther  operation = "other"
 )
 
-// operationOf is bounded, whatever a client says.
+// operationOf returns one of the operations above, whatever a client sends.
 func operationOf(req *admissionv1.AdmissionRequest) operation {
 	switch req.Operation {
 	case admissionv1.Create, admissionv1.Update:

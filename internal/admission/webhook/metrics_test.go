@@ -11,7 +11,7 @@ import (
 
 var metricRow = regexp.MustCompile("^\\| `(hawser_admission_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| (.+) \\|$")
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented: docs/metrics.md and the registry have the same metrics.
 func TestMetrics_AreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {

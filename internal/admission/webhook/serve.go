@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/admission"
 )
 
-// serve answers one review. Whatever happens in it, the client gets an answer.
+// serve answers one review. The client gets an answer even after a panic.
 func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	op, res := operationOther, resultPanicked
@@ -29,7 +29,7 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 	}()
 	ctx, cancel := context.WithTimeout(r.Context(), timeOf(r))
 	defer cancel()
-	// A body that comes slowly, or never, has a connection, and no slot.
+	// A slow body occupies a connection, but no slot.
 	body, err := read(to, r)
 	var req *admissionv1.AdmissionRequest
 	if err == nil {
@@ -61,10 +61,10 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 		panic(err) // recovered above: an answer can always be encoded
 	}
 	to.Header().Set("Content-Type", "application/json")
-	_, _ = to.Write(answer) // a client that has gone needs no answer
+	_, _ = to.Write(answer) // a client that has disconnected needs no answer
 }
 
-// timeOf is how long a request may take: somewhat less than its client waits.
+// timeOf returns how long a request may take: a little less than its client waits.
 func timeOf(r *http.Request) time.Duration {
 	d := maxTime
 	if requested, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil && requested > 0 {
@@ -73,7 +73,7 @@ func timeOf(r *http.Request) time.Duration {
 	return d - d/10
 }
 
-// requestError is a request that is no review.
+// requestError is an error about a request that is no review.
 type requestError struct {
 	code int
 	err  error
@@ -82,7 +82,7 @@ type requestError struct {
 func (e *requestError) Error() string { return e.err.Error() }
 func (e *requestError) Unwrap() error { return e.err }
 
-// read returns what was sent.
+// read returns the body.
 func read(to http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
 		return nil, &requestError{http.StatusUnsupportedMediaType, errors.New("send an AdmissionReview as application/json")}
@@ -98,8 +98,7 @@ func read(to http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// judge applies the rules, and asks the hub about the executor where they leave
-// that open.
+// judge applies the rules, and asks the hub about the executor if needed.
 func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) (admission.Response, result) {
 	a := w.cfg.Rules.Check(req)
 	switch {

@@ -19,21 +19,21 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// Path is where reviews of ManifestWorks are sent to.
+// Path is the URL path for reviews of ManifestWorks.
 const Path = "/validate-work-open-cluster-management-io-v1-manifestwork"
 
-// AccessReviews asks the hub what somebody may do. Errors are those of the
-// Kubernetes API. It is called concurrently.
+// AccessReviews asks the hub whether a user has a right. Errors are those of the Kubernetes API. It is called
+// concurrently.
 type AccessReviews interface {
 	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, o metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
 
-// Config is what a [Webhook] is made of.
+// Config holds the dependencies and options of a [Webhook].
 type Config struct {
 	// Addr is host:port.
 	Addr  string
 	Rules admission.Rules
-	// Certificate is what clients see.
+	// Certificate is the serving certificate.
 	Certificate *identity.Serving
 	Access      AccessReviews
 	Registerer  prometheus.Registerer
@@ -48,26 +48,24 @@ type Webhook struct {
 	slots   chan struct{}
 }
 
-// The bounds of the port.
+// Limits of the port.
 const (
-	// maxBody has room for two works, the new one and the old one, each of the
-	// most that a kube-apiserver takes.
+	// maxBody is enough for two works, the new one and the old one, each of the largest size that a kube-apiserver
+	// accepts.
 	maxBody = 8 << 20
-	// maxAtOnce are judged at a time.
+	// maxAtOnce is the number of concurrent reviews.
 	maxAtOnce = 32
-	// A kube-apiserver has a connection for each of the 200 changes that it works on at once.
+	// maxConnections: a kube-apiserver has one connection for each of its 200 concurrent changes.
 	maxConnections = 512
-	// maxBytes are in memory before reviews are judged.
+	// maxBytes limits the bytes in memory before reviews are decided.
 	maxBytes = 16 * maxBody
-	// maxTime is the deadline of a request, the one of the configuration in
-	// deploy/, where its client names none.
+	// maxTime is the timeout of a request whose client names none. It is the one of the configuration in deploy/.
 	maxTime = 10 * time.Second
-	// drainWithin is how long the end of the program waits for requests.
+	// drainWithin is how long the program waits for requests before it ends.
 	drainWithin = 5 * time.Second
 )
 
-// New returns a webhook that does not listen yet. Its certificate becomes a part
-// of the program's readiness.
+// New returns a webhook that does not listen yet. It adds its certificate to the readiness of the program.
 func New(cfg Config) (*Webhook, error) {
 	if err := admission.ValidateLimit(cfg.Rules.ManifestLimit); err != nil {
 		return nil, fmt.Errorf("limit of the manifests: %w", err)
@@ -80,8 +78,8 @@ func New(cfg Config) (*Webhook, error) {
 	return &Webhook{cfg: cfg, metrics: m, slots: make(chan struct{}, maxAtOnce)}, nil
 }
 
-// Run serves until ctx ends, then lets the requests that it has come to their
-// end. It returns an error when the address cannot be used.
+// Run serves until ctx ends, and then completes the requests in progress. It returns an error if the address
+// cannot be used.
 func (w *Webhook) Run(ctx context.Context) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", w.cfg.Addr)

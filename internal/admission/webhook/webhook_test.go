@@ -32,7 +32,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 )
 
-// net/http waits half a second with what it closes before it has read all of it.
+// net/http waits half a second before it closes a connection with unread data.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
@@ -241,8 +241,8 @@ func TestWebhook_AnswersAfterAPanic(t *testing.T) {
 	}
 }
 
-// A hub that does not say who may use an executor holds up its own requests, and
-// those no longer than their client waits.
+// A hub that does not answer access reviews delays only its own requests, and those no longer than their client
+// waits.
 func TestWebhook_BoundsWhatItDoesAtOnceAndHowLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, func(ctx context.Context, _ *authorizationv1.SubjectAccessReview) (bool, error) {
@@ -328,7 +328,7 @@ func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
 		defer close(ended)
 		end()
 	}()
-	for { // until it takes nobody new
+	for { // until it accepts no new connection
 		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 		if err != nil {
 			break
@@ -376,8 +376,8 @@ func TestNew_RefusesLimitsThatAgentsDoNotHave(t *testing.T) {
 	}
 }
 
-// Bodies, headers and handshakes that never end, connections that do nothing after an answer, and
-// those that ask without end: a review from another address is answered all the same.
+// Clients send endless bodies, headers and handshakes, keep connections idle after an answer, or send requests
+// without a pause. A review from another address is still answered.
 func TestWebhook_IsNotStarved(t *testing.T) {
 	f := newFixture(t, func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) { return true, nil }, slog.New(slog.DiscardHandler))
 	f.certify()

@@ -1,6 +1,6 @@
-// Package admin is what operators and viewers ask of a broker: what there is (clusters, works,
-// what does not fit together), and what only a person may decide (approve, forget, adopt,
-// resolve), who is kept out, and a backup. Who calls is authorized already.
+// Package admin serves operators and viewers. It lists clusters, works and discrepancies. It carries out what
+// only an operator may decide: approve, forget, adopt, resolve and deny. It also sends backups. Its callers are
+// already authorized.
 package admin
 
 import (
@@ -22,19 +22,19 @@ import (
 
 // Agents are the running subscriptions of agents.
 type Agents interface {
-	// Agents returns those of a cluster, or all where it is "", by cluster.
+	// Agents returns the subscriptions of a cluster, or all if cluster is "", sorted by cluster.
 	Agents(cluster string) []delivery.Agent
-	// Sources returns the names of the sources that are connected.
+	// Sources returns the names of the connected sources.
 	Sources() []string
 	// ResolveOrphan hands an order to the agents of a cluster that named an AppliedManifestWork.
 	ResolveOrphan(cluster, uid string, adopt bool) (name string, err error)
-	// Closing returns the error that calls are refused with, nil while they are not.
+	// Closing returns the error of rejected calls while the broker drains, else nil.
 	Closing() error
 }
 
-// Hub is what the hub says of clusters.
+// Hub returns what the hub reports about clusters.
 type Hub interface {
-	// Clusters returns those that it knows, sorted.
+	// Clusters returns the known clusters, sorted.
 	Clusters() []string
 	Facts(cluster string) registration.Facts
 }
@@ -48,12 +48,11 @@ type Admin struct {
 	denials *denylist.List
 	peers   *agentstatus.Peers
 	limiter scanLimiter
-	// hub is nil where no source serves registration.
+	// hub is nil if no source serves registration.
 	hub Hub
 }
 
-// New returns an admin, which writes through w. The error says what in the store
-// cannot be read.
+// New returns an Admin, which writes through w. An error names the unreadable data in the store.
 func New(cfg *settings.Config, c *syncstate.State, a Agents, w syncstate.Writer, p *agentstatus.Peers) (*Admin, error) {
 	d, err := denylist.New(cfg.Store)
 	if err != nil {
@@ -62,24 +61,24 @@ func New(cfg *settings.Config, c *syncstate.State, a Agents, w syncstate.Writer,
 	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: newScanLimiter(cfg)}, nil
 }
 
-// Show has the lists show what the hub says of clusters. It is called once, before anybody asks.
+// Show adds the hub's view of clusters to the lists. It is called once, before the first call.
 func (a *Admin) Show(h Hub) { a.hub = h }
 
-// Warnings are what keeps the broker, or the sources behind it, from their work: one line each,
-// with what to do. Whoever asks for anything is told, since an answer may be out of date then.
+// Warnings returns what stops the broker, or the sources behind it: one line each, with the next step. Every
+// caller gets them, because an answer may then be out of date.
 func (a *Admin) Warnings() (all []string) {
 	if err := a.cfg.Store.Err(); err != nil {
-		all = append(all, fmt.Sprintf("the broker takes no specs and statuses: %v; give its volume more room, and where the store is damaged restore a backup", err))
+		all = append(all, fmt.Sprintf("the broker accepts no specs and statuses: %v; enlarge its volume, or restore a backup if the store is damaged", err))
 	}
 	for _, row := range a.cfg.Store.Rows(quota.Source, "", partRows) {
 		if hub, err := a.sync.Sources.LastPosition(row.Name); (hub != nil || err != nil) && !slices.Contains(a.agents.Sources(), row.Name) {
-			all = append(all, fmt.Sprintf("the hub-source of source %s is not connected: changes of its %d works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub", row.Name, row.Works))
+			all = append(all, fmt.Sprintf("the hub-source of source %s is not connected: changes of its %d works reach no cluster, and statuses do not reach the hub. Run kubectl -n hawser get pods on the hub", row.Name, row.Works))
 		}
 	}
 	return all
 }
 
-// commit writes what an operator wants done.
+// commit writes the changes of an operator.
 func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op) ([]store.Outcome, error) {
 	if len(ops) == 0 {
 		return nil, nil
@@ -91,7 +90,7 @@ func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op
 	return outcomes, nil
 }
 
-// required is the error for the first of the named values that is empty.
+// required returns an error for the first empty value.
 func required(namesAndValues ...string) error {
 	for i := 0; i < len(namesAndValues); i += 2 {
 		if namesAndValues[i+1] == "" {

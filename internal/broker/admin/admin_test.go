@@ -30,8 +30,8 @@ var (
 	olga = identity.Identity{Role: identity.Operator, Name: "olga"}
 )
 
-// syncFake is an admin over a store in memory, and the rooms beside it: agents as the test says, and
-// an intake that commits at once.
+// syncFake is an admin over a store in memory, with fakes of the other components: agents that the test sets,
+// and immediate commits.
 type syncFake struct {
 	*testing.T
 	*Admin
@@ -158,8 +158,8 @@ func (d *syncFake) wantCode(what string, err error, code transport.Code) {
 	}
 }
 
-// TestListClusters_OfSeveralAgentsTheWorstCounts: one that is in step does not hide another one
-// that is not.
+// TestListClusters_OfSeveralAgentsTheWorstCounts checks that an agent in sync does not hide one that is out of
+// sync.
 func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1", "w2")
@@ -190,7 +190,8 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	}
 }
 
-// TestListWorks_ByClusterThenID, of the one that is named only, until whoever asks leaves.
+// TestListWorks_ByClusterThenID checks the order of the list, the filter by cluster, and its end when the
+// caller leaves.
 func TestListWorks_ByClusterThenID(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c2", "w1")
@@ -214,17 +215,17 @@ func TestListWorks_ByClusterThenID(t *testing.T) {
 		t.Errorf("those of another source are %q, %v", got, err)
 	}
 	if got, err := list(t.Context(), "", "", 2); err == nil || len(got) != 2 {
-		t.Errorf("who left was sent %q, %v", got, err)
+		t.Errorf("a caller that leaves gets %q, %v", got, err)
 	}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	if got, err := list(gone, "", "", 0); !errors.Is(err, context.Canceled) || len(got) != 0 {
-		t.Errorf("who is gone was sent %q, %v", got, err)
+		t.Errorf("a caller that has left gets %q, %v", got, err)
 	}
 }
 
-// TestApprove_AllOrNothing: one work that is not withheld keeps the others, and what could not be
-// written stays withheld.
+// TestApprove_AllOrNothing checks that one work that is not withheld protects the others, and that works which
+// could not be written stay withheld.
 func TestApprove_AllOrNothing(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1", "w2", "w3")
@@ -249,8 +250,8 @@ func TestApprove_AllOrNothing(t *testing.T) {
 	}
 }
 
-// TestForceDeleteWork_IsNoSourceReport: what an operator takes away says nothing about what the
-// source wants, so that it vouches for nothing there until it has compared again.
+// TestForceDeleteWork_IsNoSourceReport checks that after an operator removes a work its source is not synced
+// there until it has compared again. The removal does not show what the source wants.
 func TestForceDeleteWork_IsNoSourceReport(t *testing.T) {
 	for name, do := range map[string]func(d *syncFake) error{
 		"forget": func(d *syncFake) error {
@@ -275,12 +276,12 @@ func TestForceDeleteWork_IsNoSourceReport(t *testing.T) {
 		d.compare("c1")
 		d.compare("c2")
 		if err := do(d); err != nil || d.isSynced("c1", "src") || !d.isSynced("c2", "src") {
-			t.Errorf("%s: %v; it vouches for c1: %t, for c2: %t", name, err, d.isSynced("c1", "src"), d.isSynced("c2", "src"))
+			t.Errorf("%s: %v; synced for c1: %t, for c2: %t", name, err, d.isSynced("c1", "src"), d.isSynced("c2", "src"))
 		}
 	}
 }
 
-// TestOperations_AreRefused where nothing is named, there is no such thing, or the broker ends.
+// TestOperations_AreRefused checks requests with an empty name, with an unknown name, and during a drain.
 func TestOperations_AreRefused(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1")
@@ -350,7 +351,7 @@ func (copying) Backup(_ context.Context, send func(string, []byte) error) error 
 	return errors.Join(send("a", []byte("1")), send("b", []byte("2")))
 }
 
-// TestBackup_ReportsWhichEndIsBroken: the receiver's, or the store's.
+// TestBackup_ReportsWhichEndIsBroken checks that the error names the receiver or the store.
 func TestBackup_ReportsWhichEndIsBroken(t *testing.T) {
 	d := newSyncFake(t)
 	backup := func(ctx context.Context, fails error) (paths []string, err error) {
@@ -371,8 +372,8 @@ func TestBackup_ReportsWhichEndIsBroken(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	_, err = backup(gone, errors.New("broken pipe"))
-	d.wantCode("who is gone", err, transport.CodeUnavailable)
+	d.wantCode("a caller that has left", err, transport.CodeUnavailable)
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("who is gone: %v", err)
+		t.Errorf("a caller that has left: %v", err)
 	}
 }

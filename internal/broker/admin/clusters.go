@@ -19,7 +19,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListClusters sends a page of what is known of each cluster, by name.
+// ListClusters sends a page of clusters, sorted by name.
 func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error {
 	var places []position
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListClustersResponse]) error {
@@ -37,7 +37,7 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 	})
 }
 
-// describe is one cluster. Of several agents the one that is furthest behind counts.
+// describe returns one cluster. If it has several agents, the one furthest behind counts.
 func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.ListClustersResponse {
 	facts, state := a.peers.Of(scope)
 	if state == 0 { // only the hub knows it
@@ -83,7 +83,7 @@ func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.L
 	return c
 }
 
-// timeOf leaves out what is unknown.
+// timeOf converts a time; zero gives nil.
 func timeOf(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -127,12 +127,12 @@ func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *haws
 		return resp, err
 	}
 	a.peers.Forget(cluster)
-	a.cfg.Log.Info("an operator let another cluster take over a name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_released", resp.GetWorks())
+	a.cfg.Log.Info("an operator unbound a cluster name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_released", resp.GetWorks())
 	return resp, nil
 }
 
-// forgetWorks gives all works of a cluster up, graves aside: their sources have been told
-// already.
+// forgetWorks removes all works of a cluster, except confirmed tombstones: their sources already know of the
+// deletion.
 func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster string) (n int, err error) {
 	for _, d := range codec.DataTypes() {
 		scope := store.Scope{DataType: d, Cluster: cluster}
@@ -140,7 +140,7 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 		err := a.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
 			if m.State != store.ConfirmedTombstone {
 				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.cfg.Now()})
-				// What vanishes is not its source's word that it does not exist.
+				// The source has not reported that the work is deleted, so it is not synced any more.
 				a.sync.Sources.Revoke(scope, m.Owner)
 			}
 			return nil
@@ -157,14 +157,13 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 	return n, nil
 }
 
-// backuper is a store that can send a consistent copy of everything acknowledged
-// so far, in parts: one file after the other, with its path in the first part of
-// each. data is valid during the call of send.
+// backuper is a store that can send a consistent copy of everything acknowledged so far. It sends one file
+// after the other, in parts; the first part of each has its path. data is valid during the call of send.
 type backuper interface {
 	Backup(ctx context.Context, send func(path string, data []byte) error) error
 }
 
-// Backup sends a copy of the store, file by file. There is one at a time.
+// Backup sends a copy of the store, file by file. Only one backup runs at a time.
 func (a *Admin) Backup(ctx context.Context, _ *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error {
 	s, ok := a.cfg.Store.(backuper)
 	if !ok {

@@ -11,33 +11,32 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// maxReason bounds what an operator says of a denial, bytes.
+// maxReason is the maximum length of the reason of a denial, in bytes.
 const maxReason = 256
 
-// Denials returns who is kept out, for the ports that do it.
+// Denials returns the denylist, for the ports that enforce it.
 func (a *Admin) Denials() *denylist.List { return a.denials }
 
-// Deny keeps an identity, or one certificate, out. When it returns, no connection
-// of it is left.
+// Deny adds an identity, or one certificate, to the denylist. When it returns, that client has no connection.
 func (a *Admin) Deny(ctx context.Context, by identity.Identity, r *hawserv1.DenyRequest) (*hawserv1.DenyResponse, error) {
 	s, err := subjectOf(r.GetSubject())
 	switch {
 	case err != nil:
 		return nil, err
 	case s.Serial == "" && s.Identity == by:
-		return nil, request.Invalid("subject", by.String()+" would keep itself out", "have another operator do it")
+		return nil, request.Invalid("subject", by.String()+" would deny itself", "have another operator do it")
 	case len(r.GetReason()) > maxReason:
-		return nil, request.Invalid("reason", "the reason is too long", "say it in 256 bytes")
+		return nil, request.Invalid("reason", "the reason is too long", "use at most 256 bytes")
 	}
 	d := denylist.Denial{Subject: s, By: by.Name, At: a.cfg.Now().UTC(), Reason: r.GetReason()}
 	if err := a.denials.Deny(ctx, d); err != nil {
 		return nil, request.Store(err)
 	}
-	a.cfg.Log.Warn("an operator denied somebody", "operator", by.Name, "subject", s.String())
+	a.cfg.Log.Warn("an operator denied a client", "operator", by.Name, "subject", s.String())
 	return &hawserv1.DenyResponse{}, nil
 }
 
-// Allow lets who was denied in again.
+// Allow removes a subject from the denylist.
 func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.AllowRequest) (*hawserv1.AllowResponse, error) {
 	s, err := subjectOf(r.GetSubject())
 	if err != nil {
@@ -49,7 +48,7 @@ func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.All
 	case !known:
 		return nil, request.NotFound(s.String()+" is not denied", "hawser get denials shows who is")
 	}
-	a.cfg.Log.Info("an operator allowed somebody who was denied", "operator", by.Name, "subject", s.String())
+	a.cfg.Log.Info("an operator allowed a denied client", "operator", by.Name, "subject", s.String())
 	return &hawserv1.AllowResponse{}, nil
 }
 
@@ -61,7 +60,7 @@ func subjectOf(text string) (denylist.Subject, error) {
 	return s, nil
 }
 
-// ListDenials sends who is denied, by subject.
+// ListDenials sends the denylist, sorted by subject.
 func (a *Admin) ListDenials(_ context.Context, _ *hawserv1.ListDenialsRequest, send func(*hawserv1.ListDenialsResponse) error) error {
 	for _, d := range a.denials.All() {
 		if err := send(&hawserv1.ListDenialsResponse{Subject: d.Subject.String(), Operator: d.By, At: timestamppb.New(d.At), Reason: d.Reason}); err != nil {

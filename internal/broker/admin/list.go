@@ -19,24 +19,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Lists are read in small parts, all lists in turn, and each part is followed by a rest: what
-// they take of a processor is bounded however many ask, and a publish never waits for more
-// than one part. A page ends a call, so that whoever lists everything begins to wait for the
-// others again and again.
+// Lists are read in small parts. All lists take turns, and each part is followed by a pause. So the CPU time of
+// lists is bounded for any number of callers, and a publish waits for one part at most. A page ends a call, so
+// a caller that lists everything queues again for each page.
 const (
 	pageRows = 1000
 	partRows = 50
-	// restPerRow makes of all lists together 20,000 rows a second; restFactor is of the time
-	// that a part took.
+	// restPerRow limits all lists together to 20,000 rows per second. restFactor multiplies the time that a part
+	// took.
 	restPerRow = 50 * time.Microsecond
 	restFactor = 4
 )
 
-// scanLimiter lets one part be read at a time. No list holds the turn while it sends.
+// scanLimiter lets one part be read at a time. A list that sends does not block the others.
 type scanLimiter struct {
 	cfg  *settings.Config
-	free chan struct{} // holds a token while nobody has the turn
-	next time.Time     // when the rest is over; of who has the turn
+	free chan struct{} // holds a token while no part is read
+	next time.Time     // end of the pause; only for the holder of the token
 }
 
 func newScanLimiter(cfg *settings.Config) scanLimiter {
@@ -45,7 +44,7 @@ func newScanLimiter(cfg *settings.Config) scanLimiter {
 	return t
 }
 
-// take calls read, which returns how many rows it looked at, in its turn.
+// take waits for its turn and calls read, which returns the number of rows that it scanned.
 func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error {
 	select {
 	case <-t.free:
@@ -63,8 +62,8 @@ func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error 
 	return err
 }
 
-// position is a place in the order of a list. A record of a list of works has an id; a list
-// that shows one thing after another has phases.
+// position is a position in a list. In a list of works it has an id; lists of several kinds of rows have
+// phases.
 type position struct {
 	phase int
 	scope store.Scope
@@ -78,7 +77,7 @@ func (p position) compare(q position) int {
 	)
 }
 
-// behind returns the positions after one, of those in order.
+// behind returns the positions after p. all must be sorted.
 func behind(all []position, p position) []position {
 	i, found := slices.BinarySearchFunc(all, p, position.compare)
 	if found {
@@ -87,7 +86,7 @@ func behind(all []position, p position) []position {
 	return all[i:]
 }
 
-// within returns p, if it is one of those in order.
+// within returns p if all contains it. all must be sorted.
 func (p position) within(all []position) []position {
 	if _, found := slices.BinarySearchFunc(all, p, position.compare); found {
 		return []position{p}
@@ -95,7 +94,7 @@ func (p position) within(all []position) []position {
 	return nil
 }
 
-// token is how a position goes out; the zero position, where a list begins, is "".
+// token returns a position as a page token; "" is the begin of a list.
 func (p position) token() string {
 	d := p.scope.DataType
 	fields := []string{strconv.Itoa(p.phase), p.scope.Cluster, d.Group, d.Version, d.Resource, p.id}
@@ -110,7 +109,7 @@ func parseToken(s string) (p position, err error) {
 	if s == "" {
 		return p, nil
 	}
-	wrong := request.Invalid("", "the page token is none of this broker", "begin anew without one")
+	wrong := request.Invalid("", "the page token is none of this broker", "list again without a token")
 	fields := strings.Split(s, "/")
 	if len(fields) != 6 {
 		return p, wrong
@@ -130,10 +129,10 @@ func parseToken(s string) (p position, err error) {
 
 // part is what is read in one turn.
 type part[T any] struct {
-	after  position // the last one that was looked at
+	after  position // the last scanned position
 	looked int
 	rows   []*T
-	done   bool // it is the last one
+	done   bool // it is the last part
 }
 
 func (p *part[T]) full() bool { return p.looked >= partRows }
@@ -144,20 +143,20 @@ func (p *part[T]) add(at position, row *T) {
 	p.rows = append(p.rows, row)
 }
 
-// skip passes what is not wanted.
+// skip passes a position without a row.
 func (p *part[T]) skip(at position) {
 	p.after = at
 	p.looked++
 }
 
-// page is a message with a row, or with next_page_token, which says where the next page begins.
+// page is a message with either a row or next_page_token, with which the next page begins.
 type page[T any] interface {
 	*T
 	proto.Message
 }
 
-// list sends one page behind a token: what read adds to part after part, and then, if there is
-// more, a token.
+// list sends one page, which begins after token. It calls read for part after part and, if there is more, ends
+// with a token.
 func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send func(M) error, read func(*part[T]) error) error {
 	after, err := parseToken(token)
 	if err != nil {
@@ -185,7 +184,7 @@ func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send fu
 	}
 }
 
-// scopes are the cluster that is named, or all that are known, in the order of lists.
+// scopes returns the scopes of the named cluster, or of all known ones, in the order of lists.
 func (a *Admin) scopes(cluster string) []position {
 	all := []position{}
 	add := func(d codec.DataType, clusters []string) {

@@ -31,8 +31,8 @@ func (d *syncFake) page(r *hawserv1.ListWorksRequest) (ids []string, next string
 	return ids, next
 }
 
-// TestListWorks_PageByPage: what is there all the time is on exactly one page, whatever comes and
-// goes meanwhile, in one order.
+// TestListWorks_PageByPage checks that a record that exists all the time is on exactly one page, in one order.
+// Other records may be created and removed meanwhile.
 func TestListWorks_PageByPage(t *testing.T) {
 	d := newSyncFake(t)
 	want := map[string]bool{}
@@ -70,7 +70,8 @@ func TestListWorks_PageByPage(t *testing.T) {
 	}
 }
 
-// TestListWorks_BoundsWhatOnePageLooksAt, however little of it is shown.
+// TestListWorks_BoundsWhatOnePageLooksAt checks that a page scans a bounded number of records, even if it shows
+// few of them.
 func TestListWorks_BoundsWhatOnePageLooksAt(t *testing.T) {
 	d := newSyncFake(t)
 	for i := range 1500 {
@@ -96,7 +97,7 @@ func TestListWorks_BoundsWhatOnePageLooksAt(t *testing.T) {
 	}
 }
 
-// TestList_OneAtATime: while one list has its turn another one waits, until its caller leaves.
+// TestList_OneAtATime checks that a list waits while another one is read, until its caller gives up.
 func TestList_OneAtATime(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1")
@@ -172,7 +173,7 @@ func TestListQuotas_PageByPage(t *testing.T) {
 	}
 }
 
-// FuzzParseToken: what is taken as a token is one.
+// FuzzParseToken checks that each accepted token is valid.
 func FuzzParseToken(f *testing.F) {
 	f.Add("")
 	f.Add(position{phase: 1, scope: store.Scope{DataType: codec.ManifestBundles, Cluster: "a/b"}, id: "%2F"}.token())

@@ -13,8 +13,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListWorks sends a page of the records of a cluster, a source, or both, by cluster and id. A
-// grave that stays after its source has seen it is left out: it is for an agent that may come.
+// ListWorks sends a page of the records of a cluster, a source, or both, sorted by cluster and id. It omits
+// confirmed tombstones that their source has acknowledged: these are kept for an agent that may connect.
 func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
 	var places []position
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListWorksResponse]) error {
@@ -77,8 +77,8 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 	return w
 }
 
-// judge adds to rows what the statuses say. A record that cannot be read says nothing; what is wrong
-// with it the store tells.
+// judge adds the health from the statuses to the rows. A record that cannot be read has none; the store reports
+// what is wrong with it.
 func (a *Admin) judge(ctx context.Context, rows []*hawserv1.ListWorksResponse, metas []store.Meta) {
 	for i, m := range metas {
 		if m.State == store.ConfirmedTombstone || m.StatusRevision == 0 {
@@ -90,7 +90,7 @@ func (a *Admin) judge(ctx context.Context, rows []*hawserv1.ListWorksResponse, m
 	}
 }
 
-// healthOf is what the event of a status says; what cannot be read says nothing.
+// healthOf returns the health in a status event. An unreadable event has none.
 func healthOf(event []byte) (hawserv1.WorkHealth, string) {
 	env, err := codec.ParseEnvelope(event)
 	if err != nil {
@@ -131,8 +131,8 @@ func (a *Admin) TransferWork(ctx context.Context, by identity.Identity, r *hawse
 	})
 }
 
-// operate commits what an operator wants done with a work, of whatever data type. Where the ids
-// of several data types are equal, all are meant.
+// operate commits an operator's change of a work. If several data types have a record with the id, all are
+// changed.
 func (a *Admin) operate(ctx context.Context, by identity.Identity, change string, op store.Op) error {
 	if err := a.agents.Closing(); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 		case store.Invalid:
 			return request.Invalid("", o.Detail, "")
 		default:
-			return request.Internal(errors.New("no answer to this verdict"))
+			return request.Internal(errors.New("unexpected result"))
 		}
 	}
 	if !found {
@@ -172,9 +172,9 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 	return nil
 }
 
-// Approve deletes works in the name of their source, which lacks them and did not dare to.
-// Nothing is deleted unless every one of them is still withheld at the given revision; one that
-// changes at the very moment is left, and named in the error.
+// Approve deletes works on behalf of their source, which withholds the deletions. Nothing is deleted unless all
+// of them are still withheld at the given revision. A work that changes at the same moment is kept, and named
+// in the error.
 func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error) {
 	if err := required("source", r.GetSource(), "cluster", r.GetCluster()); err != nil {
 		return nil, err
@@ -212,7 +212,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 	return &hawserv1.ApproveResponse{}, nil
 }
 
-// deletionOf is the deletion of one work that is withheld.
+// deletionOf returns the deletion of one work that is withheld.
 func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string, w *hawserv1.WithheldDeletion) (store.Op, error) {
 	key := store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: w.GetResourceId()}
 	if !a.sync.Sources.Withholds(key, source, w.GetRevision()) {

@@ -1,11 +1,10 @@
-// Package agentstatus is what a broker knows of the agents of each cluster, also after they are gone:
-// when one was here last, from where, which release it is, and why one was refused. It is one small
-// entry for each cluster that the store knows, in memory: what a broker has not seen since it was
-// started is unknown to it, and it says so. Whether an agent ever came is in the store.
+// Package agentstatus keeps what the broker knows about the agents of each cluster, also while they are
+// disconnected. It knows when one was last seen, its address and release, and why one was rejected. It has one
+// small entry in memory for each cluster in the store. Everything from before the start of the broker is
+// unknown, and is reported as unknown. The store records whether an agent ever subscribed.
 //
-// From that, from how the agents stand that are connected, and from the statuses that the store
-// holds, it makes of each cluster one [State]. How many clusters are in which is counted as they
-// change, not when somebody looks.
+// The [State] of a cluster follows from this entry, from the state of its connected agents, and from the
+// statuses in the store. The number of clusters per state is updated on each change, not on each query.
 package agentstatus
 
 import (
@@ -26,26 +25,26 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// State is how a cluster is, in one word.
+// State is the state of a cluster.
 type State uint8
 
-// The states. Of agents that are connected, a worse one is higher.
+// States of a cluster. From InSync on, a worse state is higher.
 const (
-	// NeverSeen: there are works for it, and no agent has ever come.
+	// NeverSeen: the cluster has works, and no agent has ever subscribed.
 	NeverSeen State = iota + 1
 	// Offline: no agent is connected.
 	Offline
-	// Refused: none is connected, and one was refused lately.
+	// Refused: no agent is connected, and one was rejected recently.
 	Refused
-	// InSync: the agent proved that it holds exactly what it should.
+	// InSync: the agent proved that it holds exactly the records of the store.
 	InSync
-	// Syncing: something has changed since.
+	// Syncing: records have changed since the last proof.
 	Syncing
-	// Unverified: the agent proves nothing, as those of Open Cluster Management, or has not yet.
+	// Unverified: the agent has not proved anything yet. OCM agents never do.
 	Unverified
 	// Failing: works are not applied, or not available.
 	Failing
-	// OutOfSync: the agent holds something else, also after it listed it.
+	// OutOfSync: the agent holds other works than the store, even after it listed them.
 	OutOfSync
 	states
 )
@@ -55,33 +54,32 @@ var words = [states]string{
 	Unverified: "Unverified", Failing: "Failing", OutOfSync: "OutOfSync",
 }
 
-// String is the value of the metric's label; hawser shows the same word.
+// String returns the label value of the metric; the hawser command shows the same.
 func (s State) String() string { return words[s] }
 
 const (
-	// refusalCounts is for how long a cluster whose agent was refused is called so. One that is
-	// refused comes back every few minutes.
+	// refusalCounts is how long a cluster stays Refused after a rejection. A rejected agent retries every few
+	// minutes.
 	refusalCounts = 15 * time.Minute
-	// lookEvery is how often all clusters are judged again: a refusal grows old, and the change
-	// feed may leave out what is gone.
+	// lookEvery is the interval at which all clusters are updated: rejections expire, and the change feed may leave
+	// out removed records.
 	lookEvery = time.Minute
-	// longest bounds what peers say of themselves, and what they are told, bytes.
+	// longest is the maximum length of texts from an agent, in bytes.
 	longest = 64
-	// longestRefusal bounds why one was refused, bytes.
+	// longestRefusal is the maximum length of the reason of a rejection, in bytes.
 	longestRefusal = 256
 )
 
-// Facts are what is known of a cluster's agents. What is zero is unknown.
+// Facts describes the agents of a cluster. A zero field is unknown.
 type Facts struct {
-	// Seen is when one was connected last; of one that is connected it is when it came.
+	// Seen is when an agent was last seen: when it disconnected, or connected if it still is.
 	Seen time.Time
-	// Address, Version, Transport and CertificateEnds are those of the one that came last.
+	// Address, Version, Transport and CertificateEnds are those of the agent that connected last.
 	Address, Version, Transport string
 	CertificateEnds             time.Time
-	// RoundTrip is how long the last checkpoint was under way that it acknowledged: there, onto
-	// its disk and back.
+	// RoundTrip is the time from the last acknowledged checkpoint to its ack. It includes the agent's disk write.
 	RoundTrip time.Duration
-	// RefusedAt is when one was refused last, Refusal why.
+	// RefusedAt is the time of the last rejection, Refusal its reason.
 	RefusedAt time.Time
 	Refusal   string
 }
@@ -89,22 +87,22 @@ type Facts struct {
 type peer struct {
 	Facts
 	state State
-	// known is since when the cluster is.
+	// known is when the entry of the cluster was created.
 	known time.Time
 }
 
-// Agents says how the agents stand that are connected.
+// Agents returns the state of connected agents.
 type Agents interface {
-	// StateOf returns that of the worst one: InSync, Behind, Unproven or Differs; 0 without one.
+	// StateOf returns the worst state: InSync, Syncing, Unverified or OutOfSync; 0 if no agent is connected.
 	StateOf(scope store.Scope) State
 }
 
-// Peers knows the clusters. Its methods may be called concurrently, by who holds no lock that
-// Agents need.
+// Peers has the entries of all clusters. Its methods are safe for concurrent use. The caller must not hold a
+// lock that Agents needs.
 type Peers struct {
 	cfg    *settings.Config
 	agents Agents
-	// began is since when everything is seen.
+	// began is the start time; nothing is known from before.
 	began time.Time
 
 	mu     sync.Mutex
@@ -112,7 +110,7 @@ type Peers struct {
 	counts [states]int
 }
 
-// New returns what is known when a broker is started.
+// New returns the entries of a broker that starts now.
 func New(cfg *settings.Config) *Peers {
 	p := &Peers{cfg: cfg, began: cfg.Now(), all: map[store.Scope]*peer{}}
 	for s := NeverSeen; s < states; s++ {
@@ -125,13 +123,13 @@ func New(cfg *settings.Config) *Peers {
 	return p
 }
 
-// Connect says who knows the agents. It is called once, before anything else.
+// Connect sets the source of agent states. Call it once, before any other method.
 func (p *Peers) Connect(a Agents) {
 	p.agents = a
 	p.look()
 }
 
-// Run judges all clusters again now and then, until ctx ends.
+// Run updates all clusters at intervals until ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
 	taskgroup.Every(ctx, lookEvery, p.look)
 	return nil
@@ -151,10 +149,10 @@ func (p *Peers) look() {
 	}
 }
 
-// Began is since when everything is seen: what was before is unknown.
+// Began returns the start time; nothing is known from before.
 func (p *Peers) Began() time.Time { return p.began }
 
-// Of returns what is known of a cluster, and its state; 0 if there is no such cluster.
+// Of returns the facts and the state of a cluster. The state is 0 if there is no such cluster.
 func (p *Peers) Of(scope store.Scope) (Facts, State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,12 +162,12 @@ func (p *Peers) Of(scope store.Scope) (Facts, State) {
 	return Facts{}, 0
 }
 
-// absentAfter is after how long a cluster without an agent is told its sources: one that is started
-// again, or loses its connection, is back before.
+// absentAfter is how long a cluster must be without an agent before its sources are notified. An agent that
+// restarts, or loses its connection, is back earlier.
 const absentAfter = 5 * time.Minute
 
-// Absent reports whether a cluster has had no agent for a while, since when, whether none ever
-// came, and why, if it is known. What was before the broker was started does not count.
+// Absent reports whether a cluster has had no agent for absentAfter. c has the time since when, whether no
+// agent ever subscribed, and the reason if known. Time before the start of the broker does not count.
 func (p *Peers) Absent(scope store.Scope) (c codec.DisconnectedCluster, absent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,19 +180,19 @@ func (p *Peers) Absent(scope store.Scope) (c codec.DisconnectedCluster, absent b
 	if e.state == Refused {
 		c.Reason = e.Refusal
 	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {
-		c.Reason = "the certificate of its agent ended at " + e.CertificateEnds.UTC().Format(time.DateTime) + " UTC: put a new one into its Secret, or have it join again"
+		c.Reason = "the certificate of its agent expired at " + e.CertificateEnds.UTC().Format(time.DateTime) + " UTC: put a new one into its Secret, or have it join again"
 	}
 	return c, p.cfg.Now().Sub(c.Since) >= absentAfter
 }
 
-// Refresh has another look at a cluster of which something has changed.
+// Refresh updates the state of a cluster after a change.
 func (p *Peers) Refresh(scope store.Scope) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.judge(scope)
 }
 
-// Connected takes it that an agent has come, and what is known of it.
+// Connected records that an agent has connected, with its address and version.
 func (p *Peers) Connected(scope store.Scope, f Facts) {
 	p.change(scope, func(had *Facts) {
 		f.Seen, f.RefusedAt, f.Refusal = p.cfg.Now(), had.RefusedAt, had.Refusal
@@ -203,18 +201,18 @@ func (p *Peers) Connected(scope store.Scope, f Facts) {
 	})
 }
 
-// Disconnected takes it that an agent has gone.
+// Disconnected records that an agent has disconnected.
 func (p *Peers) Disconnected(scope store.Scope) {
 	p.change(scope, func(f *Facts) { f.Seen = p.cfg.Now() })
 }
 
-// Acknowledged takes it that an agent has acknowledged a checkpoint, and how long that was under way.
+// Acknowledged records an ack; after is the time since its checkpoint was sent.
 func (p *Peers) Acknowledged(scope store.Scope, after time.Duration) {
 	p.change(scope, func(f *Facts) { f.RoundTrip = after })
 }
 
-// Refused takes it that an agent of a cluster, or one that said so, was refused. Of clusters that
-// nobody knows nothing is kept.
+// Refused records that an agent of a cluster, or a client that claimed to be one, was rejected. Unknown
+// clusters are ignored.
 func (p *Peers) Refused(cluster, why string) {
 	for _, d := range codec.DataTypes() {
 		p.change(store.Scope{DataType: d, Cluster: cluster}, func(f *Facts) {
@@ -223,14 +221,14 @@ func (p *Peers) Refused(cluster, why string) {
 	}
 }
 
-// Forget forgets what is known of a cluster: another one may have its name.
+// Forget clears the facts about a cluster: another cluster may get its name.
 func (p *Peers) Forget(cluster string) {
 	for _, d := range codec.DataTypes() {
 		p.change(store.Scope{DataType: d, Cluster: cluster}, func(f *Facts) { *f = Facts{} })
 	}
 }
 
-// change changes what is known of a cluster, if there is one.
+// change changes the facts about a cluster, if there is one.
 func (p *Peers) change(scope store.Scope, f func(*Facts)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,13 +238,13 @@ func (p *Peers) change(scope store.Scope, f func(*Facts)) {
 	}
 }
 
-// judge brings the state of a cluster up to date, and the counts. It returns nil if there is no
-// such cluster. The caller holds mu: what is looked at later is written later.
+// judge updates the state of a cluster and the counts. It returns nil if there is no such cluster. The caller
+// holds mu, so that a later read is also written later.
 func (p *Peers) judge(scope store.Scope) *peer {
 	head := p.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
 	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
 	e := p.all[scope]
-	if !came && head.Digest.Count == 0 && head.Tombstones == 0 { // as in the Clusters of a store
+	if !came && head.Digest.Count == 0 && head.Tombstones == 0 { // the same clusters as in Clusters of a store
 		if e != nil {
 			p.counts[e.state]--
 			delete(p.all, scope)
@@ -279,7 +277,7 @@ func (p *Peers) stateOf(e *peer, state State, came, fails bool) State {
 	return state
 }
 
-// printable is the beginning of what somebody else chose, of characters that can be shown.
+// printable returns the first most bytes of s, with a dot instead of each character that cannot be displayed.
 func printable(s string, most int) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "")

@@ -123,7 +123,8 @@ func (w *world) want(what string, want map[string]int) {
 	}
 }
 
-// TestAgents_ReportsWhyNoneIsConnected: an agent that was refused, or whose certificate has ended, is told as such.
+// TestAgents_ReportsWhyNoneIsConnected: the reason is that an agent was rejected, or that its certificate has
+// expired.
 func TestAgents_ReportsWhyNoneIsConnected(t *testing.T) {
 	w := newWorld(t)
 	w.put("c1")
@@ -131,26 +132,26 @@ func TestAgents_ReportsWhyNoneIsConnected(t *testing.T) {
 		t.Helper()
 		w.now = w.now.Add(absentAfter)
 		if c, absent := w.Absent(at("c1")); !absent || c.Reason != want {
-			t.Errorf("it is told %+v, %t, want %q", c, absent, want)
+			t.Errorf("got %+v, %t, want %q", c, absent, want)
 		}
 	}
 	why("")
 	w.come("c1", Facts{CertificateEnds: time.Date(2000, 2, 3, 4, 5, 6, 0, time.UTC)})
 	w.leave("c1")
-	why("the certificate of its agent ended at 2000-02-03 04:05:06 UTC: put a new one into its Secret, or have it join again")
+	why("the certificate of its agent expired at 2000-02-03 04:05:06 UTC: put a new one into its Secret, or have it join again")
 	w.Refused("c1", "not you")
 	why("not you")
 }
 
-// TestAgents_CountsStates: the count follows every change, without anybody who looks.
+// TestAgents_CountsStates: the counts follow each change without a query.
 func TestAgents_CountsStates(t *testing.T) {
 	w := newWorld(t)
 	w.want("nothing is there", map[string]int{})
 	w.Refused("c1", "not you")
-	w.want("who is refused is no cluster", map[string]int{})
+	w.want("a rejection makes no cluster", map[string]int{})
 	w.put("c1")
 	w.put("c2")
-	w.want("works for nobody", map[string]int{"NeverConnected": 2})
+	w.want("works without an agent", map[string]int{"NeverConnected": 2})
 	w.come("c1", Facts{})
 	w.want("an agent came", map[string]int{"NeverConnected": 1, "Unverified": 1})
 	w.stand["c1"] = InSync
@@ -190,12 +191,12 @@ func TestAgents_CountsStates(t *testing.T) {
 		t.Errorf("of what was forgotten it knows %+v, %v", f, s)
 	}
 	if f, s := w.Of(at("c9")); f != (Facts{}) || s != 0 {
-		t.Errorf("of nobody it knows %+v, %v", f, s)
+		t.Errorf("an unknown cluster has %+v, %v", f, s)
 	}
 }
 
-// TestAgents_KeepsLastSeen: also after it is gone, in a bounded form. What was before a restart is
-// unknown, not never: that an agent came is in the store.
+// TestAgents_KeepsLastSeen: the facts stay after an agent disconnected, with limited sizes. After a restart
+// they are unknown, but the store still has that an agent subscribed.
 func TestAgents_KeepsLastSeen(t *testing.T) {
 	w := newWorld(t)
 	w.come("c1", Facts{Address: "192.0.2.1:7", Version: "v1\x1b[2J" + strings.Repeat("9", 1<<20), Transport: "grpc", CertificateEnds: w.now.Add(time.Hour)})

@@ -1,11 +1,9 @@
-// Package audit writes who did what with a broker, one line of JSON each: who was
-// refused and why, what operators did, and, where that is wanted, who connects and
-// what is published. It never writes what is in a work. Whatever its level, it tells the
-// log of the program who came, who went and who was refused.
+// Package audit writes an audit stream, one line of JSON for each event: rejections and their reasons, and
+// calls of operators. At level all also connections, calls and publishes. It never writes the content of a
+// work. At every level it logs connects, disconnects and rejections to the log of the program.
 //
-// Whoever is audited waits for nothing: lines go through a queue, and are counted
-// where that is full. Refusals that repeat are counted into one line, so that who
-// is refused often fills no disk.
+// Audited calls never wait: lines go through a queue, and are counted if it is full. Repeated rejections are
+// counted in one line, so that a client cannot fill the disk.
 package audit
 
 import (
@@ -27,21 +25,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Level is what is written.
+// Level selects what is written.
 type Level string
 
 // The levels.
 const (
 	// Off: nothing.
 	Off Level = "off"
-	// Refusals: what was refused, connections that the broker ended, and what
-	// operators did.
+	// Refusals: rejections, connections that the broker ended, and calls of operators that change something.
 	Refusals Level = "refusals"
-	// All: connections, publishes, subscriptions and lists too.
+	// All: also connections, publishes, subscriptions and lists.
 	All Level = "all"
 )
 
-// Validate says what is wrong with the level.
+// Validate returns an error for an unknown level.
 func (l Level) Validate() error {
 	if l != Off && l != Refusals && l != All {
 		return fmt.Errorf("audit %q: use off, refusals or all", string(l))
@@ -65,15 +62,15 @@ type Client struct {
 	Identity string
 	Addr     string
 	Conn     uint64
-	// Serial is that of the certificate, in hexadecimal digits.
+	// Serial is the serial number of the certificate, in hexadecimal digits.
 	Serial string
-	// Account is the user of the hub whose token it showed; "" where it is known by a certificate.
+	// Account is the user of its token at the hub; "" if a certificate identifies it.
 	Account string
 }
 
 func (w Client) attrs() []slog.Attr { return w.as("identity") }
 
-// as returns them with the identity under a key.
+// as returns the attributes, with the identity under key.
 func (w Client) as(key string) []slog.Attr {
 	all := []slog.Attr{slog.String("addr", clip(w.Addr))}
 	if w.Identity != "" {
@@ -91,26 +88,26 @@ func (w Client) as(key string) []slog.Attr {
 	return all
 }
 
-// Publish is one event that somebody published, without its payload.
+// Publish is one published event, without its payload.
 type Publish struct {
 	Role, Name, Addr string
 	Conn             uint64
 	Kind             string
-	Envelope         *codec.Envelope // nil where it could not be read
+	Envelope         *codec.Envelope // nil if it could not be parsed
 	Bytes            int
 	Result           string
 }
 
 const (
-	// queued is how many lines wait at most.
+	// queued is the maximum number of waiting lines.
 	queued = 4096
-	// most bounds a text of a line, bytes; lists are shorter than maxList.
+	// most is the maximum length of a text in bytes, maxList that of a list.
 	most    = 256
 	maxList = 10
 )
 
-// Log is an audit stream. A nil one writes nothing. Create it with [New]; methods
-// may be called concurrently and never block.
+// Log is an audit stream. A nil one writes nothing. Create it with [New]. Methods may be called concurrently
+// and never block.
 type Log struct {
 	level   Level
 	out     io.Writer
@@ -121,16 +118,15 @@ type Log struct {
 	dropped prometheus.Counter
 
 	program *slog.Logger
-	// onRefused hears of the agents of clusters that are refused, and why.
+	// onRefused is called for each rejected agent, with its cluster and the reason.
 	onRefused func(cluster, why string)
 
 	mu       sync.Mutex
 	repeated repeated
-	met      repeated // who came and who went
+	met      repeated // connects and disconnects
 }
 
-// New returns an audit stream that writes to out while [Log.Run] runs, and tells the log of
-// the program.
+// New returns an audit stream that writes to out while [Log.Run] runs. program is the log of the program.
 func New(level Level, out io.Writer, r prometheus.Registerer, program *slog.Logger) *Log {
 	meter := telemetry.NewMeter(r, "hawser_broker_audit_")
 	l := &Log{
@@ -142,7 +138,7 @@ func New(level Level, out io.Writer, r prometheus.Registerer, program *slog.Logg
 	return l
 }
 
-// rename gives the fields of every line their names.
+// rename drops the level and names the message "event".
 func rename(groups []string, a slog.Attr) slog.Attr {
 	switch {
 	case len(groups) > 0:
@@ -154,7 +150,7 @@ func rename(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// queue is a Log as its handler writes to it.
+// queue is a Log as the writer of its handler.
 type queue Log
 
 // Write implements io.Writer.
@@ -167,8 +163,7 @@ func (q *queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Run writes until ctx ends, and then what is left. What cannot be written is
-// counted.
+// Run writes until ctx ends, and then the waiting lines. Lines that cannot be written are counted.
 func (l *Log) Run(ctx context.Context) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -207,28 +202,28 @@ func (l *Log) writes(level Level) bool {
 	return l != nil && l.level != Off && (level == Refusals || l.level == All)
 }
 
-// Connected tells of a connection whose peer has an identity.
+// Connected reports a connection of an identified client. until is the expiry of its certificate or token.
 func (l *Log) Connected(w Client, until time.Time) {
 	if l.meets(w, connected) {
 		attrs := w.as("peer")
 		if until.Unix() > 0 {
 			attrs = append(attrs, slog.Time("certificate_not_after", until))
 		}
-		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party has connected", attrs...)
+		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a client has connected", attrs...)
 	}
 	if l.writes(All) {
 		l.write(connected, append(w.attrs(), slog.Time("certificate_not_after", until)))
 	}
 }
 
-// Left tells of a connection whose peer has gone, or lost it.
+// Left reports the end of a client's connection by the client or the network.
 func (l *Log) Left(w Client) {
 	if l.meets(w, "left") {
-		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party has left", w.as("peer")...)
+		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a client has disconnected", w.as("peer")...)
 	}
 }
 
-// meets counts that somebody came or went, and reports whether the log is to say it.
+// meets counts a connect or disconnect, and reports whether to log it.
 func (l *Log) meets(w Client, what string) bool {
 	if l == nil {
 		return false
@@ -238,23 +233,23 @@ func (l *Log) meets(w Client, what string) bool {
 	return l.met.count(refusal{client: w.Identity, reason: what}, l.now())
 }
 
-// Ended tells that the broker ended a connection.
+// Ended reports that the broker ended a connection.
 func (l *Log) Ended(w Client, reason string) {
 	if l.writes(Refusals) {
 		l.write(ended, append(w.attrs(), slog.String("reason", reason)))
 	}
 }
 
-// OnRefused has f called with the cluster of each agent that is refused, and why. It is called
-// once, before anybody can be.
+// OnRefused registers f, which is called for each rejected agent with its cluster and the reason. It is called
+// once, before any client can connect.
 func (l *Log) OnRefused(f func(cluster, why string)) {
 	if l != nil {
 		l.onRefused = f
 	}
 }
 
-// Refused tells that a handshake, or a call, was refused: from is the network it
-// came from, method "" for a handshake, err may be nil.
+// Refused reports a rejected handshake or call. from is the network of the client. method is "" for a
+// handshake. err may be nil.
 func (l *Log) Refused(w Client, from, method, reason string, err error) {
 	if l == nil {
 		return
@@ -276,13 +271,13 @@ func (l *Log) Refused(w Client, from, method, reason string, err error) {
 	if err != nil {
 		attrs = append(attrs, slog.String("error", clip(err.Error())))
 	}
-	l.program.LogAttrs(context.Background(), slog.LevelInfo, "a party was refused", append(w.as("peer"), attrs...)...)
+	l.program.LogAttrs(context.Background(), slog.LevelInfo, "a client was rejected", append(w.as("peer"), attrs...)...)
 	if l.writes(Refusals) {
 		l.write(refused, append(w.attrs(), attrs...))
 	}
 }
 
-// whyOf is why somebody was refused, for people.
+// whyOf returns the reason of a rejection as text.
 func whyOf(reason string, err error) string {
 	if e := (*transport.Error)(nil); errors.As(err, &e) {
 		return e.Message
@@ -293,8 +288,8 @@ func whyOf(reason string, err error) string {
 	return reason
 }
 
-// repeat writes how often refusals repeated, when their time is over; the log hears also
-// how often parties came and went.
+// repeat writes the counts of repeated rejections after their period, and to the log also those of connects and
+// disconnects.
 func (l *Log) repeat(all bool) {
 	l.mu.Lock()
 	counted, met := l.repeated.over(l.now(), all), l.met.over(l.now(), all)
@@ -316,7 +311,7 @@ func (l *Log) repeat(all bool) {
 	}
 }
 
-// Published tells what was published.
+// Published reports a publish.
 func (l *Log) Published(p Publish) {
 	if !l.writes(All) {
 		return
@@ -332,14 +327,14 @@ func (l *Log) Published(p Publish) {
 	l.write(published, attrs)
 }
 
-// Called tells of a call that reads, when it has ended.
+// Called reports the end of a call that reads.
 func (l *Log) Called(w Client, method string, err error) {
 	if l.writes(All) {
 		l.write(called, outcome(append(w.attrs(), slog.String("method", clip(method))), err))
 	}
 }
 
-// Operated tells what an operator did, with what; request may be nil.
+// Operated reports a call of an operator that changes something. req may be nil.
 func (l *Log) Operated(w Client, method string, req any, err error) {
 	if !l.writes(Refusals) {
 		return
@@ -358,7 +353,7 @@ func outcome(attrs []slog.Attr, err error) []slog.Attr {
 	return append(attrs, slog.String("result", "ok"))
 }
 
-// fields are those of a request, bounded: of lists the beginning and the length.
+// fields returns the fields of a request with bounded size: of a list its beginning and its length.
 func fields(m protoreflect.Message) (all []slog.Attr) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		name := string(f.Name())
@@ -379,7 +374,7 @@ func fields(m protoreflect.Message) (all []slog.Attr) {
 	return all
 }
 
-// text is a value, of a message its first text.
+// text returns a value as text; of a message its first string.
 func text(v protoreflect.Value) string {
 	m, ok := v.Interface().(protoreflect.Message)
 	if !ok {
@@ -395,8 +390,7 @@ func text(v protoreflect.Value) string {
 	return s
 }
 
-// clip bounds what somebody else chose; that it is printable, the encoding sees
-// to.
+// clip limits the length of text that a client chose. The encoding makes it printable.
 func clip(s string) string {
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"

@@ -105,8 +105,8 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestRefused_RepeatedIsCounted: the first of a kind is told of at once, the others
-// when the time is over; however many kinds there are, the stream stays small.
+// TestRefused_RepeatedIsCounted checks that the first rejection of a kind is written at once, and the number of
+// the others after the period. The stream stays small with any number of kinds.
 func TestRefused_RepeatedIsCounted(t *testing.T) {
 	lines, size := logged(t, Refusals, func(l *Log) {
 		now, wrong := time.Unix(1000, 0), errors.New(strings.Repeat("\x00", 1<<20))
@@ -143,8 +143,7 @@ func TestRefused_RepeatedIsCounted(t *testing.T) {
 	}
 }
 
-// TestLines_AreBoundedAndPrintable: what a peer chose neither makes a line long nor
-// breaks it.
+// TestLines_AreBoundedAndPrintable checks that text of a client cannot make a line long or break it.
 func TestLines_AreBoundedAndPrintable(t *testing.T) {
 	huge := strings.Repeat("\x1b[2J\n\xff", 1<<18)
 	lines, size := logged(t, All, func(l *Log) {
@@ -162,7 +161,8 @@ type stuck struct{}
 
 func (stuck) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-// TestLog_NeverBlocksWriters: what finds no room, or cannot be written, is counted.
+// TestLog_NeverBlocksWriters checks that lines that do not fit into the queue, or cannot be written, are
+// counted.
 func TestLog_NeverBlocksWriters(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	l := New(All, stuck{}, registry, slog.New(slog.DiscardHandler))
@@ -186,7 +186,7 @@ func TestLog_NeverBlocksWriters(t *testing.T) {
 
 var row = regexp.MustCompile("(?m)^\\| `(hawser_broker_audit_[a-z_]+)` \\| (counter) \\| (.*?) \\| .+ \\|$")
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented checks that docs/metrics.md and the registry agree.
 func TestMetrics_AreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {
@@ -213,8 +213,9 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	}
 }
 
-// TestLog_RecordsConnectsAndDisconnects: also where there is no stream, the log of the program says who came, went
-// and was refused and why, and nothing of what is published. What repeats is counted.
+// TestLog_RecordsConnectsAndDisconnects checks that the log of the program reports connects, disconnects and
+// rejections with their reasons, also without an audit stream. It reports no publishes. Repetitions are
+// counted.
 func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 	var out, log bytes.Buffer
 	l := New(Off, &out, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
@@ -226,8 +227,8 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 	}
 	for _, want := range []string{
 		`level=INFO msg="a party has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_not_after=1970-01-01T00:16:40.000Z` + "\n",
-		`level=INFO msg="a party has left" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1` + "\n",
-		`level=INFO msg="a party was refused" addr=192.0.2.9:1 reason=untrusted error="x509: no"` + "\n",
+		`level=INFO msg="a client has disconnected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1` + "\n",
+		`level=INFO msg="a client was rejected" addr=192.0.2.9:1 reason=untrusted error="x509: no"` + "\n",
 	} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("not once %q in:\n%s", want, log.String())
@@ -242,7 +243,7 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 		t.Errorf("no %q in:\n%s", want, log.String())
 	}
 	log.Reset()
-	for n := range 100_000 { // a fleet comes back, and somebody scans
+	for n := range 100_000 { // a fleet reconnects, and an attacker scans
 		client := Client{Identity: fmt.Sprint("agent/c", n), Addr: "192.0.2.1:7"}
 		l.Connected(client, time.Time{})
 		l.Refused(Client{Addr: "192.0.2.9:1"}, fmt.Sprint(n), "", "failed", errors.New("EOF"))
@@ -250,6 +251,6 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 	now = now.Add(period)
 	l.repeat(false)
 	if n := strings.Count(log.String(), "\n"); n > 2*kinds+2 || !strings.Contains(log.String(), fmt.Sprint("of=connected peer=\"\" from=\"\" method=\"\" times=", 100_000-kinds)) {
-		t.Errorf("%d lines of 100,000 parties, the last of them:\n%.600s", n, log.String()[max(0, log.Len()-600):])
+		t.Errorf("%d lines of 100,000 clients, the last of them:\n%.600s", n, log.String()[max(0, log.Len()-600):])
 	}
 }

@@ -3,30 +3,29 @@ package audit
 import "time"
 
 const (
-	// period is for how long refusals of one kind are counted into one line.
+	// period is the time in which rejections of one kind are counted in one line.
 	period = 10 * time.Second
-	// kinds bounds how many kinds are told apart in a period; of the others the
-	// number counts, by reason.
+	// kinds is the maximum number of kinds in a period. Further rejections are counted by reason only.
 	kinds = 64
 )
 
-// refusal is what is told apart.
+// refusal is one kind of rejection.
 type refusal struct{ client, from, method, reason string }
 
-// counted is how often one was repeated after its first line.
+// counted is a kind of rejection with the number of repetitions after its first line.
 type counted struct {
 	refusal
 	n int
 }
 
-// repeated counts refusals. The zero value has counted none.
+// repeated counts rejections. The zero value is empty.
 type repeated struct {
 	since time.Time
-	of    map[refusal]int // after the first
-	rest  map[string]int  // by reason: what there was no room for
+	of    map[refusal]int // repetitions after the first
+	rest  map[string]int  // by reason: above the maximum of kinds
 }
 
-// count counts a refusal, and reports whether it is to be written.
+// count counts a rejection, and reports whether to write it.
 func (r *repeated) count(k refusal, now time.Time) bool {
 	if r.of == nil {
 		r.since, r.of, r.rest = now, map[refusal]int{}, map[string]int{}
@@ -44,8 +43,7 @@ func (r *repeated) count(k refusal, now time.Time) bool {
 	return false
 }
 
-// over returns what was counted, once the period has ended, or in any case, and
-// begins anew.
+// over returns the counts and begins a new period, if the period has ended or all is true.
 func (r *repeated) over(now time.Time, all bool) (done []counted) {
 	if r.of == nil || !all && now.Sub(r.since) < period {
 		return nil

@@ -1,11 +1,9 @@
-// Package authz is the one place that says who may do what on the broker's
-// port: a table of method × role, whose entries name the scope in which a role
-// may call the method. A method without a row, and a role without an entry, is
-// denied.
+// Package authz decides which identity may make which call on the broker's port. It is a table of method ×
+// role, whose entries check the scope in which a role may call the method. Without an entry a call is rejected.
 //
-// What is authorized is the event that will be executed, as parsed, never its
-// wrapping: an agent acts for its own cluster, a source under its own id, each
-// only on the half of a resource that the table of data types gives it.
+// The check applies to the parsed event that will be executed, never to its wrapping. An agent acts for its own
+// cluster and a source under its own id. Each may use only the half of a resource that the table of data types
+// gives it.
 package authz
 
 import (
@@ -23,7 +21,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// The methods, as gRPC names them; other fronts use the same names.
+// The methods, as gRPC names them. Other protocols use the same names.
 const (
 	Publish         = cloudeventsv1.CloudEventService_Publish_FullMethodName
 	Subscribe       = cloudeventsv1.CloudEventService_Subscribe_FullMethodName
@@ -48,28 +46,26 @@ const (
 	Backup            = hawserv1.AdminService_Backup_FullMethodName
 )
 
-// Call is what somebody wants to do. All but Method is set for Publish and
-// Subscribe only.
+// Call is a call to be authorized. Fields other than Method are set for Publish and Subscribe only.
 type Call struct {
 	Method string
-	// Type is the event's, or for Subscribe the events' that are wanted (any
-	// action); RawType is set where the event is outside the grammar.
+	// Type is the type of the event or, for Subscribe, of the events to receive (any action). RawType is set if the
+	// type does not follow the grammar.
 	Type    codec.EventType
 	RawType string
-	// Source is the event's source attribute, or the source that subscribes.
+	// Source is the source attribute of the event, or the source that subscribes.
 	Source string
-	// Cluster is the event's clustername, or the cluster that subscribes.
+	// Cluster is the clustername of the event, or the cluster that subscribes.
 	Cluster string
-	// Namespace is the one in the event's metadata, "" when there is none.
+	// Namespace is the namespace in the metadata of the event, "" without one.
 	Namespace string
 	// Deleting: the event is a deletion.
 	Deleting bool
-	// Reach is where the event's source may have works.
+	// Reach is the allowed clusters of the event's source.
 	Reach identity.AllowedClusters
 }
 
-// scope says within which bounds a role may call a method; nil means that it
-// is fine.
+// scope checks whether a client with the role and a name may make the call; nil means yes.
 type scope func(name string, c Call) *transport.Error
 
 // anonymous is the role of a peer without an identity.
@@ -86,7 +82,7 @@ var table = map[string]map[identity.Role]scope{
 		identity.Source:    subscribeAsSource,
 		identity.Bootstrap: subscribeToJoin,
 	},
-	// A load balancer has no certificate: it asks the admin port.
+	// Load balancers have no certificate; they use the admin port.
 	HealthCheck:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
 	HealthList:      anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
 	HealthWatch:     anyScope(identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap),
@@ -116,17 +112,15 @@ func anyScope(roles ...identity.Role) map[identity.Role]scope {
 	return row
 }
 
-// May returns nil when there are calls of the method that id may make; which,
-// Authorize says. It is for who knows no more than the method yet. The error is
-// that of Authorize.
+// May returns nil if id may make some calls of the method; Authorize decides which. It is for callers that know
+// only the method. The error is that of Authorize.
 func May(id identity.Identity, method string) error {
 	_, err := scopeOf(id, method)
 	return err
 }
 
-// Authorize returns nil when id may make the call. The error is a
-// *transport.Error: CodeUnauthenticated for a peer without an identity, else
-// CodeDenied. The zero Identity is such a peer.
+// Authorize returns nil if id may make the call. The error is a *transport.Error: CodeUnauthenticated for a
+// peer without an identity, which is the zero Identity, else CodeDenied.
 func Authorize(id identity.Identity, c Call) error {
 	allowed, err := scopeOf(id, c.Method)
 	if err != nil {
@@ -184,8 +178,8 @@ func publishAsSource(name string, c Call) *transport.Error {
 	return sameNamespace(c)
 }
 
-// mayHave says why a source may not have a work on a cluster. What it has there all the same,
-// from before its reach was narrowed, it may delete.
+// mayHave returns why a source may not have a work on a cluster, nil if it may. Works from before its allowed
+// clusters were narrowed it may still delete.
 func mayHave(name string, c Call) *transport.Error {
 	if c.Type.Subresource != codec.Spec || c.Deleting || c.Cluster == "" {
 		return nil
@@ -196,7 +190,7 @@ func mayHave(name string, c Call) *transport.Error {
 	return namesCluster(c)
 }
 
-// namesCluster refuses what cannot be the name of a cluster.
+// namesCluster rejects an invalid cluster name.
 func namesCluster(c Call) *transport.Error {
 	err := identity.CheckCluster(c.Cluster)
 	if err == nil {
@@ -205,8 +199,7 @@ func namesCluster(c Call) *transport.Error {
 	return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: codec.ExtClusterName, Message: err.Error()}
 }
 
-// sameNamespace refuses an object that claims to live elsewhere than where the
-// event is going.
+// sameNamespace rejects an object in another namespace than that of the event's cluster.
 func sameNamespace(c Call) *transport.Error {
 	if c.Namespace != "" && c.Namespace != c.Cluster {
 		return denied(codec.ExtMetadata, "metadata is of namespace %q, the event for cluster %q", c.Namespace, c.Cluster)
@@ -214,8 +207,8 @@ func sameNamespace(c Call) *transport.Error {
 	return nil
 }
 
-// mayPublish looks the type up: a request to resync comes from whoever receives
-// that half of a resource, everything else from whoever sends it.
+// mayPublish checks the type: a resync request comes from the receiver of that half of a resource, all other
+// events from its sender.
 func mayPublish(p codec.Senders, client string, c Call) *transport.Error {
 	if c.RawType != "" {
 		if !syncEvents[c.RawType].Has(p) {
@@ -240,8 +233,8 @@ func mayPublish(p codec.Senders, client string, c Call) *transport.Error {
 	return nil
 }
 
-// publishToJoin: who has a bootstrap token acts for no cluster. It may ask for any that one
-// with this name joins, which a person decides.
+// publishToJoin checks publishes with a bootstrap token, which acts for no cluster. It may request that a
+// cluster of any valid name joins; an operator decides.
 func publishToJoin(name string, c Call) *transport.Error {
 	row, ok := codec.Registration(c.Type.DataType)
 	if !ok || c.RawType != "" || !row.Takes(c.Type, true) {
@@ -258,9 +251,8 @@ func subscribeToJoin(name string, c Call) *transport.Error {
 	return namesCluster(c)
 }
 
-// syncEvents says who publishes which of the events that keep party and broker
-// in step. Whoever receives something acknowledges it; the rest is about what a
-// source owns.
+// syncEvents lists the publishers of each sync event. Acks come from receivers of events; the others are about
+// the works of a source.
 var syncEvents = map[string]codec.Senders{
 	codec.TypeAck:              codec.FromAgent | codec.FromSource,
 	codec.TypeOrphanReport:     codec.FromAgent,
@@ -314,8 +306,8 @@ func mayReceive(p codec.Senders, client string, c Call) *transport.Error {
 	return nil
 }
 
-// Identify returns who a peer is. Where that is allowed, one that gave no identity is who
-// it says it is.
+// Identify returns the identity of a peer. If insecure is true, a peer without an identity gets the one that
+// its call implies.
 func Identify(p transport.Peer, requested Call, insecure bool) identity.Identity {
 	id := identity.Identity{Role: identity.Role(p.Role), Name: p.Name}
 	if id == (identity.Identity{}) && insecure {
@@ -329,16 +321,15 @@ func registers(d codec.DataType) bool {
 	return ok
 }
 
-// Claimed returns the identity that a call itself implies: the source that the
-// event names when it is a source's business, else the agent of its cluster.
-// It is for peers that nobody authenticated, where that is allowed.
+// Claimed returns the identity that a call implies: the source of the event if sources send such events, else
+// the agent of its cluster. It is only for insecure brokers, whose peers are not authenticated.
 func Claimed(c Call) identity.Identity {
 	kind := codec.FromAgent
 	switch {
 	case c.Method == Subscribe && c.Source != "":
 		kind = codec.FromSource
 	case c.RawType != "":
-		// An ack names the cluster of an agent; that of a source names none.
+		// The ack of an agent names its cluster; that of a source names none.
 		if sends := syncEvents[c.RawType]; sends == codec.FromSource || sends.Has(codec.FromSource) && c.Cluster == "" {
 			kind = codec.FromSource
 		}

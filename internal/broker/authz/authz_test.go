@@ -20,8 +20,7 @@ var (
 	everyone   = []identity.Identity{agent, source, operator, viewer, joining, noIdentity}
 )
 
-// may lists, for every call that is allowed in its scope, who is allowed. What
-// is not listed is denied to everyone.
+// may lists the identities that may make each call in their scope. All others are rejected.
 var may = map[string][]identity.Identity{
 	authz.Publish + " spec create_request":     {source},
 	authz.Publish + " spec update_request":     {source},
@@ -142,7 +141,7 @@ func TestAuthorize_KeepsClientsInTheirScope(t *testing.T) {
 		check(t, source, name, c, allowed(name, source))
 		check(t, agent, name, c, c.Method != authz.Publish && allowed(name, agent))
 	}
-	// Nobody acts for the cluster or source without a name.
+	// No identity acts for a cluster or source without a name.
 	for name, c := range calls("", "") {
 		for _, id := range everyone {
 			check(t, id, name, c, c.Method != authz.Publish && allowed(name, id))
@@ -217,8 +216,7 @@ func TestClaimed_IsTheAllowedCaller(t *testing.T) {
 	}
 }
 
-// TestMay: by its method alone a call is refused exactly where Authorize refuses
-// every call of that method.
+// TestMay checks that May rejects a method exactly if Authorize rejects every call of it.
 func TestMay(t *testing.T) {
 	type pair struct {
 		id     identity.Identity
@@ -247,8 +245,8 @@ func TestMay(t *testing.T) {
 	}
 }
 
-// TestAuthorize_Registration walks every event of every data type of registration by every role:
-// an agent asks for its own cluster, whoever joins for any, and nobody else asks.
+// TestAuthorize_Registration checks every event of every data type of registration with every role. An agent
+// requests for its own cluster, a bootstrap client for any; the other roles may not request.
 func TestAuthorize_Registration(t *testing.T) {
 	for _, d := range codec.RegistrationTypes() {
 		row, _ := codec.Registration(d)
@@ -298,7 +296,7 @@ func checkAny(t *testing.T, id identity.Identity, what string, c authz.Call, wan
 	}
 }
 
-// TestClaimed_Registration: who is believed without a certificate asks as the agent of the cluster.
+// TestClaimed_Registration checks that a peer of an insecure broker requests as the agent of the cluster.
 func TestClaimed_Registration(t *testing.T) {
 	for _, d := range codec.RegistrationTypes() {
 		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.ResyncRequest} {
@@ -309,6 +307,6 @@ func TestClaimed_Registration(t *testing.T) {
 		}
 	}
 	if got := authz.Claimed(authz.Call{Method: authz.Publish, RawType: codec.TypeRegistrationAnswer, Source: "s"}); got.Role != identity.Source {
-		t.Errorf("who answers claims to be %v", got)
+		t.Errorf("the peer that answers is %v", got)
 	}
 }

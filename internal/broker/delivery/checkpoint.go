@@ -11,46 +11,43 @@ import (
 )
 
 const (
-	// partialPause is how often a party is told how far it is while there is always something
-	// left to send.
+	// partialPause is the interval of partial checkpoints (5 s) while the queue is never empty.
 	partialPause = 5 * time.Second
-	// orphanReportPace is how many bytes of unexplained ids are repeated to one agent per
-	// second: checkpoints that carry many of them are rarer.
+	// orphanReportPace limits the orphan ids that are repeated to one agent, in bytes per second. Checkpoints with
+	// many ids are less frequent.
 	orphanReportPace = 256 << 10
 )
 
-// SyncResult is what the last ack of an agent's subscription showed.
+// SyncResult is the result of the last ack on an agent's subscription.
 type SyncResult uint8
 
-// The proofs.
+// Sync results.
 const (
-	Unproven SyncResult = iota // nothing was acknowledged, as by every stock agent
-	InSync                     // it has exactly the works of the store
-	Differs                    // it has something else, also after it listed it
+	Unproven SyncResult = iota // nothing was acknowledged; always so for OCM agents
+	InSync                     // the agent has exactly the works of the store
+	Differs                    // the agent has other works, even after it listed them
 )
 
-// syncState is how far a Hawser party is. It is empty for a stock one, which never hears of
-// it. The lock of its subscription guards it.
+// syncState is the progress of a Hawser client. It is empty for an OCM client, which gets no checkpoints. The
+// lock of its subscription guards it.
 type syncState struct {
 	progress deliveryqueue.Progress
-	// sentDigests are the last complete checkpoints of an agent, oldest first, which it may yet
-	// acknowledge.
+	// sentDigests are the last complete checkpoints of an agent, oldest first, that it may still acknowledge.
 	sentDigests []sentDigest
-	// acked is the revision up to which an agent has confirmed, proof what the last
-	// confirmation showed; complained says that the log has it.
+	// acked is the revision that an agent has acknowledged. proof is the result of the last ack. mismatchLogged: a
+	// mismatch was logged.
 	acked          uint64
 	proof          SyncResult
 	mismatchLogged bool
 
-	// answered is how many lists were compared, listed whether one was an agent's.
+	// answered is the number of compared lists. listed: one of them came from an agent.
 	answered uint64
 	listed   bool
-	// recheck: of some works of which the agent has newer versions, the records may have
-	// turned out to be the truth.
+	// recheck: some ahead works of the agent may be forced now.
 	recheck bool
 }
 
-// remembered is how many checkpoints an agent may be behind with its acknowledgements.
+// remembered is the number of checkpoints that an agent may be behind with its acks.
 const remembered = 4
 
 type sentDigest struct {
@@ -62,22 +59,21 @@ type sentDigest struct {
 // pendingCheckpoint is a checkpoint to be sent.
 type pendingCheckpoint struct {
 	revision uint64
-	// complete: the mailbox was empty, and every change up to position had been put into it
-	// before.
+	// complete: the queue was empty, and it had received each change up to position before.
 	complete bool
 	position uint64
 }
 
-// rechecks reports whether works of which the agent has newer versions have to be looked at.
-// The caller has the lock.
+// rechecks reports whether the ahead works of the agent must be checked again, and clears the mark. The caller
+// has the lock.
 func (s *subscription) rechecks() bool {
 	due := s.sync.recheck
 	s.sync.recheck = false
 	return due && s.list.HasNewer()
 }
 
-// completeCheckpoint returns the checkpoint that is due when nothing is left to send. position is
-// that of the registry before the lock was locked.
+// completeCheckpoint returns the checkpoint that is due when nothing is left to send. position is that of the
+// registry, read before the lock was taken.
 func (s *subscription) completeCheckpoint(now time.Time, position uint64) (pendingCheckpoint, bool) {
 	if s.mail.Len() > 0 || len(s.holdback.later) > 0 || !s.phase.idle() {
 		return pendingCheckpoint{}, false
@@ -86,7 +82,7 @@ func (s *subscription) completeCheckpoint(now time.Time, position uint64) (pendi
 	if !ok {
 		return pendingCheckpoint{}, false
 	}
-	// What there is to tell from now on is for the next one.
+	// News from now on belongs to the next checkpoint.
 	s.sync.progress.Done()
 	return pendingCheckpoint{revision: revision, complete: true, position: position}, true
 }
@@ -105,8 +101,8 @@ func (s *subscription) partialCheckpoint(now time.Time, position uint64) (pendin
 	return pendingCheckpoint{}, false
 }
 
-// oldest returns a revision below which every record was sent; false: nothing is left to
-// send. Entries that rest were popped and not sent.
+// oldest returns a revision below which each record was sent. ok is false if nothing is left to send. Entries
+// that are held back were popped but not sent.
 func (s *subscription) oldest() (revision uint64, ok bool) {
 	revision, ok = s.mail.Oldest()
 	for _, r := range s.holdback.later {
@@ -117,10 +113,10 @@ func (s *subscription) oldest() (revision uint64, ok bool) {
 	return revision, ok
 }
 
-// begin says that from now on the mailbox has all that the party lacks.
+// begin records that from now on the queue has all records that the client lacks.
 func (s *subscription) begin(now time.Time) { s.locked(func() { s.base(now, nil) }) }
 
-// base is begin; l is the list that was just compared, if one was. The caller has the lock.
+// base is begin with the list that was just compared, or nil. The caller has the lock.
 func (s *subscription) base(now time.Time, l *list) {
 	if s.hello.Protocol > 0 {
 		s.sync.progress.Begin(cursorRevision(s.cursor), now.Add(partialPause))
@@ -135,11 +131,11 @@ func (s *subscription) base(now time.Time, l *list) {
 	s.sync.progress.Touch()
 }
 
-// touch says that there is something to tell that is not in the mailbox.
+// touch records news for the next checkpoint that is not in the queue.
 func (s *subscription) touch() { s.put(s.sync.progress.Touch) }
 
-// recheck says that other sources than before vouch for the agent's cluster, or have published
-// a deletion there again.
+// recheck marks the ahead works for another check: other sources are synced for the agent's cluster than
+// before, or a source published a deletion again.
 func (s *subscription) recheck() {
 	s.put(func() {
 		s.sync.recheck = true
@@ -147,12 +143,12 @@ func (s *subscription) recheck() {
 	})
 }
 
-// undeliverable says that a record cannot be sent, and was not.
+// undeliverable records that a record could not be sent.
 func (s *subscription) undeliverable(revision uint64) {
 	s.locked(func() { s.sync.progress.Block(revision) })
 }
 
-// await lets the next complete checkpoint wait for the router.
+// await makes the next complete checkpoint wait until the router has reached position.
 func (s *subscription) await(position uint64) {
 	s.locked(func() {
 		s.sync.progress.Touch()
@@ -160,7 +156,7 @@ func (s *subscription) await(position uint64) {
 	})
 }
 
-// checkpoint tells a party how far it is.
+// checkpoint sends a checkpoint to the client.
 func (t *stream) checkpoint(m pendingCheckpoint) error {
 	s := t.sub
 	head := t.cfg.Store.Head()
@@ -168,7 +164,7 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 	if s.part == codec.Spec {
 		cluster := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
 		if m.complete && cluster.SpecRevision > m.position {
-			// The digest is of more than was sent.
+			// The digest covers more than was sent.
 			s.await(cluster.SpecRevision)
 			t.registry.await(s, cluster.SpecRevision)
 			return nil
@@ -180,14 +176,13 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 		c.SyncedSources = t.sync.Sources.SyncedSources(s.scope)
 		c.Orphans = s.list.Orphans()
 	}
-	// It is noted before it is sent: the answer may be faster than the sending stream.
+	// Record the checkpoint before it is sent: the ack may come before the call of Send returns.
 	s.maySendCheckpoint(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
 	t.metrics.checkpoints.WithLabelValues(string(s.part)).Inc()
 	return t.sendEvent(codec.NewCheckpoint(t.params(), c))
 }
 
-// maySendCheckpoint fills in what the subscription itself knows of a checkpoint, and remembers that the checkpoint goes
-// out.
+// maySendCheckpoint adds the state of the subscription to a checkpoint and records that the checkpoint is sent.
 func (s *subscription) maySendCheckpoint(now time.Time, pause time.Duration, m pendingCheckpoint, c *codec.Checkpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +191,7 @@ func (s *subscription) maySendCheckpoint(now time.Time, pause time.Duration, m p
 		c.AnsweredStatusRequests = y.answered
 	} else {
 		if y.progress.Blocked() {
-			c.Digest = nil // some of it was not sent
+			c.Digest = nil // some of the works were not sent
 		}
 		c.ListAnswered = y.listed
 	}
@@ -211,7 +206,7 @@ func (s *subscription) maySendCheckpoint(now time.Time, pause time.Duration, m p
 	}
 }
 
-// Acknowledge notes a party's word that everything up to a cursor is safe with it.
+// Acknowledge processes an ack: the client has saved everything up to a cursor.
 func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 	s, a, err := delivered(f.registry, e, codec.ParseAck)
 	if err != nil {
@@ -219,7 +214,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 	}
 	head := f.cfg.Store.Head()
 	if a.Cursor.StoreID != head.StoreID || a.Cursor.Incarnation != head.Incarnation || !s.wasSent(a.Cursor.Revision) {
-		return request.Invalid("data", "the cursor is none that this subscription was told", "acknowledge the cursor of a checkpoint as it came")
+		return request.Invalid("data", "the cursor is from no checkpoint of this subscription", "acknowledge the cursor of a checkpoint as it came")
 	}
 	if s.part == codec.Status {
 		f.metrics.acked(s.part, Unproven)
@@ -234,22 +229,22 @@ func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 		f.peers.Acknowledged(s.scope, f.cfg.Now().Sub(reportedAt))
 	}
 	if complain {
-		f.cfg.Log.Warn("agent holds something else than the store, also after it listed it",
+		f.cfg.Log.Warn("agent is out of sync with the store, even after it listed its works",
 			"cluster", s.scope.Cluster, "subscription", s.id, "revision", a.Cursor.Revision, "works", a.Digest.Count)
 	}
 	return nil
 }
 
-// wasSent reports whether a party may have been told that it is so far.
+// wasSent reports whether a checkpoint with this revision may have been sent to the client.
 func (s *subscription) wasSent(revision uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return revision <= s.sync.progress.Revision()
 }
 
-// confirm notes an agent's acknowledgement and returns what it proves, and whether that is
-// worth a line in the log. One that comes so late that nobody remembers the digest proves
-// nothing. told is when the checkpoint went out that it acknowledges.
+// confirm records an agent's ack. It returns the sync result and whether to log it. An ack that comes too late,
+// when its digest is no longer remembered, proves nothing. reportedAt is when the acknowledged checkpoint was
+// sent.
 func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult, complain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +272,7 @@ func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult,
 	return reportedAt, p, complain
 }
 
-// snapshot is the subscription for whoever looks.
+// snapshot copies the state for the inspection API, so that listing holds no lock while it sends.
 func (s *subscription) snapshot() Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// newHawser is a stream of a Hawser party.
+// newHawser returns a stream of a Hawser client.
 func newHawser(part codec.Subresource) *stream {
 	s := newStream(part)
 	s.sub.hello.Protocol = transport.Protocol
@@ -75,8 +75,7 @@ func TestSubscription_NoCheckpointWhileAListWaits(t *testing.T) {
 	}
 }
 
-// TestSubscription_TimeoutIsNoList: an agent that said nothing in time has a
-// base, but its orphans are not known.
+// TestSubscription_TimeoutIsNoList: an agent that sent no list in time has a base, but its orphans are unknown.
 func TestSubscription_TimeoutIsNoList(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.graceEnd = at(30)

@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// deliver sends what a mailbox entry stands for, in the form the record has now. A record that
-// is gone, or no longer concerns the party, is skipped.
+// deliver sends the record of a queue entry, in its current form. It skips a record that is gone or no longer
+// concerns the client.
 func (t *stream) deliver(ctx context.Context, e deliveryqueue.Entry) error {
 	s := t.sub
 	key := store.Key{DataType: s.scope.DataType, Cluster: e.Cluster, ResourceID: e.ResourceID}
@@ -28,8 +28,8 @@ func (t *stream) deliver(ctx context.Context, e deliveryqueue.Entry) error {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
 	case errors.As(err, &damaged):
-		// One record that cannot be read does not keep the others back. The store refuses
-		// writes from now on, so an operator hears of it.
+		// A record that cannot be read does not delay the others. The store rejects writes from now on, so operators
+		// notice it.
 		t.metrics.damaged.Inc()
 		t.cfg.Log.Error("record cannot be read and is not delivered", "cluster", e.Cluster, "resource_id", e.ResourceID, "error", err)
 		s.undeliverable(e.Revision)
@@ -48,17 +48,17 @@ func (t *stream) deliver(ctx context.Context, e deliveryqueue.Entry) error {
 	return t.send(f.status)
 }
 
-// deliverSpec sends an agent what it must know of the record.
+// deliverSpec sends the events for a record to an agent.
 func (t *stream) deliverSpec(f form, e deliveryqueue.Entry) error {
 	r := f.record
 	if r.State != store.ConfirmedTombstone && !f.hawser && t.sub.postpone(e, r.Name, t.cfg.Now()) {
 		return nil
 	}
-	// The list of the agent may have lacked a record of which it has a newer version, or the
-	// record may have changed since.
+	// The agent may hold a newer version of a record that its list lacked, or the record may have changed since the
+	// list.
 	if d, w := t.sync.Classify(t.sub.list, &r.Meta); d == syncstate.Force {
 		t.recheckAhead(r.ResourceID, w)
-		return nil // it comes once more, so that the agent accepts it
+		return nil // it is queued again, in a form that the agent accepts
 	}
 	if e.Flags&deliveryqueue.Force != 0 {
 		f.listed = t.forced[e.ResourceID]
@@ -74,13 +74,13 @@ func (t *stream) deliverSpec(f form, e deliveryqueue.Entry) error {
 		return t.send(f.deletion)
 	case r.State == store.Tombstone:
 		return t.deletionToOCM(f, e)
-	case f.resync && !r.DeletedAt.IsZero(): // a grave
+	case f.resync && !r.DeletedAt.IsZero(): // a confirmed tombstone
 		return t.send(f.deletion)
 	}
 	return nil
 }
 
-// timed measures how long a record took that was sent.
+// timed measures the time from the commit of a record to its delivery.
 func (t *stream) timed(r *store.Record, err error) error {
 	if err == nil {
 		t.cfg.Times.Sent(&r.Meta)
@@ -88,7 +88,7 @@ func (t *stream) timed(r *store.Record, err error) error {
 	return err
 }
 
-// send sends the event that render makes, if it makes one.
+// send sends the event that render returns, if it returns one.
 func (t *stream) send(render func() ([][]byte, error)) error {
 	event, err := render()
 	if err != nil {
@@ -104,24 +104,21 @@ func (t *stream) send(render func() ([][]byte, error)) error {
 	return nil
 }
 
-// form turns a record into the events that a party of a certain kind gets: the
-// stored bytes, and behind them the attributes that differ. The last value of
-// an attribute counts, so nothing stored is decoded or copied.
+// form renders a record as the events for one kind of client: the stored bytes, followed by the attributes that
+// differ. The last value of an attribute wins, so stored bytes need no decoding or copying.
 type form struct {
 	record *store.Record
-	hawser bool // the party negotiated Hawser's protocol
+	hawser bool // the client negotiated Hawser's protocol
 	resync bool // the event answers a resync request
-	// force: the agent has a newer version, and this is the truth all the same;
-	// listed is that version, of a deletion. A stock agent obeys a deletion of any
-	// version, and one of ours confirms the one that it is told.
+	// force: the agent has a newer version, but this record is right. listed is the newer version, for a deletion.
+	// An OCM agent obeys a deletion of any version; a Hawser agent confirms the version in the event.
 	force  bool
 	listed int64
-	// known: the party has the spec by now, so that its version may be told.
+	// known: the client has the spec by now, so the event may have its version.
 	known bool
 }
 
-// unversioned reports whether a party that orders by version has to be sent the
-// spec without one.
+// unversioned reports whether a client that orders by version must get the spec without a version.
 func (f form) unversioned() bool { return (f.record.SpecSupersedes || f.force) && !f.known }
 
 // spec returns the record's spec as a live work.
@@ -140,8 +137,7 @@ func (f form) spec() ([][]byte, error) {
 	return f.parts(r.Spec, f.appendOwn(add, r.SpecRevision)), nil
 }
 
-// deletion returns the record as a deletion: the last spec, if there is one,
-// with what makes it a deletion.
+// deletion returns the record as a deletion: the last spec, if there is one, with the attributes of a deletion.
 func (f form) deletion() ([][]byte, error) {
 	r := f.record
 	action := codec.DeleteRequest
@@ -166,7 +162,7 @@ func (f form) deletion() ([][]byte, error) {
 	return f.parts(bare, add), nil
 }
 
-// status returns the record's status for its owner; nil when it has none.
+// status returns the record's status for its owner, nil if it has none.
 func (f form) status() ([][]byte, error) {
 	r := f.record
 	event := r.Status
@@ -183,13 +179,13 @@ func (f form) status() ([][]byte, error) {
 	if f.resync {
 		add = codec.AppendType(add, f.kind(codec.Status, codec.ResyncResponse))
 	}
-	// The agent said whose work it thinks it is; the record knows.
+	// The owner in the agent's event may be wrong; the record has the right one.
 	add = codec.AppendAttributes(add, codec.StringAttr(codec.ExtOriginalSource, r.Owner))
 	return f.parts(event, f.appendOwn(add, r.StatusRevision)), nil
 }
 
-// lastStatus is the report that a deleted work is gone, where no agent made it:
-// there was none, or an operator gave the work up.
+// lastStatus returns the status of a deleted work if no agent made one: the deletion needed no confirmation, or
+// an operator gave up the work.
 func (f form) lastStatus() ([]byte, error) {
 	r := f.record
 	sequence := cmp.Or(r.Sequence, "0")
@@ -204,7 +200,7 @@ func (f form) lastStatus() ([]byte, error) {
 	return f.bare(codec.Status, request.BrokerSource, r.ConfirmedAt, map[string]any{codec.ExtSequenceID: sequence}, data)
 }
 
-// bare builds an event of which the store has no bytes.
+// bare builds an event for which the store has no bytes.
 func (f form) bare(s codec.Subresource, source string, at time.Time, extensions map[string]any, data []byte) ([]byte, error) {
 	r := f.record
 	metadata, err := json.Marshal(map[string]any{
@@ -236,9 +232,9 @@ func (f form) kind(s codec.Subresource, a codec.Action) codec.EventType {
 	return codec.EventType{DataType: f.record.DataType, Subresource: s, Action: a}
 }
 
-// version is the resourceversion of the event: 0, unversioned, where it does
-// not fit, and where the version went backwards: a stock agent orders by it, and
-// so does one of ours that has another store's revisions.
+// version returns the resourceversion of the event. It is 0 (unversioned) if the version is out of range, or if
+// the version went backwards. OCM agents order by it, and so do Hawser agents that hold revisions of another
+// store.
 func (f form) version() int32 {
 	v := f.record.Version
 	if v < 0 || v > math.MaxInt32 || f.record.SpecSupersedes {
@@ -251,7 +247,7 @@ func appendVersion(add []byte, version int32) []byte {
 	return codec.AppendAttributes(add, codec.IntegerAttr(codec.ExtResourceVersion, version))
 }
 
-// appendOwn appends Hawser's attributes for parties that know them.
+// appendOwn appends Hawser's attributes if the client negotiated them.
 func (f form) appendOwn(add []byte, revision uint64) []byte {
 	if !f.hawser {
 		return add

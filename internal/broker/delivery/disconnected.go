@@ -9,17 +9,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// absentEvery is how often it is looked at which clusters of a source have no agent.
+// absentEvery is the interval at which the disconnected clusters of a source are determined.
 const absentEvery = time.Minute
 
-// disconnectedNotice is what a source was told of clusters without an agent.
+// disconnectedNotice is the last notice about disconnected clusters that a source was sent.
 type disconnectedNotice struct {
-	next time.Time                   // when it is looked at again; zero before the first time
-	sent []codec.DisconnectedCluster // nil before it was told
+	next time.Time                   // time of the next check; zero before the first one
+	sent []codec.DisconnectedCluster // nil before the first notice
 }
 
-// sendDisconnected tells a source that compares which of its clusters have had no agent for a while, if it has not been
-// told so. It comes with a heartbeat.
+// sendDisconnected sends a source the clusters that have been disconnected for a while, if they changed since
+// the last notice. Only sources that compare get it. It follows a heartbeat.
 func (t *stream) sendDisconnected() error {
 	s, now := t.sub, t.cfg.Now()
 	if s.part != codec.Status || now.Before(t.disconnected.next) || !s.compares() {
@@ -27,7 +27,7 @@ func (t *stream) sendDisconnected() error {
 	}
 	first := t.disconnected.next.IsZero()
 	if t.disconnected.next = now.Add(absentEvery); first {
-		return nil // who has just subscribed has other things to hear
+		return nil // right after the subscription other events are more urgent
 	}
 	all := []codec.DisconnectedCluster{}
 	for _, d := range t.cfg.Store.Digests(s.scope.DataType, s.scope.Owner) {

@@ -1,16 +1,16 @@
-// Package delivery brings what changed in the store to whom it concerns:
+// Package delivery sends changes in the store to their subscribers:
 //
-//	routing:   the store's change feed ─► claims ─► mailboxes of the subscriptions
-//	Subscribe: registry ─► header ─► fill or compare ─► mailbox entry ─► read the record ─► send
+//	routing:   change feed of the store ─► sync state ─► queues of the subscriptions
+//	Subscribe: registry ─► header ─► fill or compare ─► queue entry ─► read the record ─► send
 //
-// Nothing that a subscriber does or fails to do delays anybody else: a mailbox has keys and
-// no events, each stream is one goroutine, and no lock is held while it sends.
+// A slow subscriber never delays others. A queue has keys and no events, each stream is one goroutine, and no
+// lock is held while it sends.
 //
-// A [subscription] is what everybody sees of a party that subscribed: others put changes,
-// lists and the end into it. A [stream] is the goroutine that serves it: it asks
-// [stream.next] for one step after the other, performs it, and says what came of it.
+// A [subscription] is the shared state of a subscribed client: other goroutines put changes, lists and the end
+// into it. A [stream] is the goroutine that serves it. It repeatedly asks [stream.next] for a step and performs
+// it.
 //
-// What only parties of Open Cluster Management need stands in ocmagents.go.
+// ocmagents.go has the code that only OCM clients need.
 package delivery
 
 import (
@@ -34,37 +34,37 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Intake is told which subscriptions of Hawser parties run: what such a party publishes counts
-// while its subscription does.
+// Intake is informed about running subscriptions of Hawser clients. Events of such a client are accepted only
+// while its subscription runs.
 type Intake interface {
-	// Open begins a subscription; end ends it.
+	// Open begins a subscription. The function end ends it.
 	Open(id string, client identity.Identity, scope store.Scope, end func(*transport.Error))
-	// End says that it is about to end, Close that it has ended.
+	// End: the subscription is about to end. Close: it has ended.
 	End(id string)
 	Close(id string)
-	// Supersede ends the earlier subscriptions of the source that has this one, and waits until
-	// nothing that they published is queued any more.
+	// Supersede ends the earlier subscriptions of the source that has this one. It waits until no event from them
+	// is queued any more.
 	Supersede(ctx context.Context, subscription string, from identity.Identity) error
-	// Seen says that a source has seen the statuses of its works up to a revision.
+	// Seen records that a source has acknowledged the statuses of its works up to a revision.
 	Seen(owner store.Scope, revision uint64)
 }
 
-// Feed serves subscriptions. Its methods may be called concurrently.
+// Feed serves subscriptions. Its methods are safe for concurrent use.
 type Feed struct {
 	cfg    *settings.Config
 	sync   *syncstate.State
 	intake Intake
-	// lists is for what waits for a comparison; applied for what agents say of
-	// AppliedManifestWorks that no work explains.
+	// lists is the memory budget for lists that wait for a comparison, orphanBudget that for reports of orphan
+	// AppliedManifestWorks.
 	lists, orphanBudget *bytebudget.Budget
 	peers               *agentstatus.Peers
-	// admits says why the agents of a cluster may have no works, nil where they may.
+	// admits returns why the agents of a cluster may have no works, nil if they may.
 	admits   func(cluster string) error
 	registry *registry
 	metrics  *metrics
 }
 
-// New returns a feed of the store's changes from now on. It starts nothing.
+// New returns a feed of the store's changes from now on. It starts no goroutine.
 func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), bytebudget.NewBudget(cfg.QueueBytes)
 	return &Feed{
@@ -73,23 +73,23 @@ func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peer
 	}
 }
 
-// Admit has the agents of a cluster subscribe only while admits returns nil for it. It is called
-// once, before anybody subscribes.
+// Admit sets the function that decides whether agents of a cluster may subscribe: they may while it returns
+// nil. Call it once, before the first subscription.
 func (f *Feed) Admit(admits func(cluster string) error) { f.admits = admits }
 
-// EndCluster ends the subscriptions of a cluster's agents.
+// EndCluster ends the subscriptions of a cluster's agents with the error why.
 func (f *Feed) EndCluster(cluster string, why *transport.Error) {
 	for _, s := range f.registry.agents(cluster) {
 		s.stop(why)
 	}
 }
 
-// Tasks are what has to run.
+// Tasks returns the tasks that the caller must run.
 func (f *Feed) Tasks() []taskgroup.Task {
 	return []taskgroup.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
 }
 
-// Closing returns the error that new calls are refused with while the feed drains, else nil.
+// Closing returns the error for new calls while the feed drains, otherwise nil.
 func (f *Feed) Closing() error {
 	if err := f.registry.end.Load(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (f *Feed) Closing() error {
 	return nil
 }
 
-// route feeds the mailboxes from the store's change feed and nothing else.
+// route fills the queues from the change feed of the store.
 func (f *Feed) route(ctx context.Context) error {
 	const atOnce = 1024
 	after := f.registry.position()
@@ -113,13 +113,13 @@ func (f *Feed) route(ctx context.Context) error {
 			f.sync.Changed(&changes[i])
 		}
 		after = changes[len(changes)-1].Revision
-		// The store may return fewer than it has, so their number says nothing.
+		// The store may return fewer changes than it has, so their number is no sign of the end.
 		f.registry.route(changes, after >= f.cfg.Store.Head().Revision)
 		f.judge(changes)
 	}
 }
 
-// judge has another look at the clusters of which something has changed.
+// judge updates the state of the clusters in changes.
 func (f *Feed) judge(changes []store.Change) {
 	scopes := make(map[store.Scope]struct{}, 8)
 	for i := range changes {
@@ -130,8 +130,8 @@ func (f *Feed) judge(changes []store.Change) {
 	}
 }
 
-// Begin is told of a spec or a status before it is queued; done gets the outcome, before the
-// publisher is told.
+// Begin is called for a spec or a status before it is queued. The caller calls done with the outcome before it
+// replies to the publisher.
 func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error) {
 	key := op.Key
 	switch {
@@ -155,8 +155,8 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 				case store.ResendSpec:
 					s.answer(keyOf(key), max(o.Revision, 1), 0)
 				case store.Stale:
-					// Its sequence id is too low. The highest may have been accepted after the
-					// agents were told last, from a process before theirs.
+					// The sequence id is too low. A higher one may have been accepted after the last checkpoint, from an earlier
+					// process of the agent.
 					s.touch()
 				}
 			}
@@ -169,8 +169,8 @@ func (f *Feed) Begin(_ context.Context, op *store.Op, env *codec.Envelope) (done
 	return nil, nil
 }
 
-// checkSequence refuses a status whose sequence id would make all later ones stale. Its
-// agents are told what the time is here, and how high the ids are.
+// checkSequence rejects a status whose sequence id would make all later ones stale. The next checkpoint sends
+// the broker's time and the highest sequence id to the agents of the cluster.
 func (f *Feed) checkSequence(op *store.Op) error {
 	err := codec.CheckSequence(op.Sequence, op.At)
 	if err == nil {
@@ -182,7 +182,7 @@ func (f *Feed) checkSequence(op *store.Op) error {
 	return request.Undecodable(err)
 }
 
-// Recheck tells agents that other sources than before vouch for their cluster.
+// Recheck makes agents check their ahead works again: other sources are synced for their clusters than before.
 func (f *Feed) Recheck(c syncstate.Change) {
 	if c.Everywhere {
 		for _, s := range f.registry.agents("") {
@@ -199,7 +199,7 @@ func (f *Feed) Recheck(c syncstate.Change) {
 	}
 }
 
-// End ends the subscriptions of a cluster whose agents gave another uid.
+// End ends the agent subscriptions of a cluster that gave a uid other than uid.
 func (f *Feed) End(scope store.Scope, uid string, why *transport.Error) {
 	for _, s := range f.registry.of(scope) {
 		if s.hello.ClusterUID != "" && s.hello.ClusterUID != uid {
@@ -208,19 +208,19 @@ func (f *Feed) End(scope store.Scope, uid string, why *transport.Error) {
 	}
 }
 
-// Agent is one running subscription of an agent, for whoever looks.
+// Agent describes one running subscription of an agent for the inspection API.
 type Agent struct {
 	Scope     store.Scope
-	Transport string    // over which it is connected
-	Since     time.Time // when it was opened
-	Pending   int       // works that still have to be sent to it
-	Acked     uint64    // revision up to which it confirmed that it has everything; 0: none
+	Transport string    // transport of the connection
+	Since     time.Time // time of the subscription
+	Pending   int       // number of works that are still to be sent
+	Acked     uint64    // acknowledged revision; 0: none
 	Sync      SyncResult
-	// Applied are the AppliedManifestWorks on its cluster that no work explains.
+	// Applied are the orphan AppliedManifestWorks on its cluster.
 	Applied codec.OrphanReport
 }
 
-// State is how the agent stands, where the store has this of its cluster.
+// State returns the sync state of the agent. head is the store's summary of its cluster.
 func (a *Agent) State(head store.ClusterHead) agentstatus.State {
 	switch {
 	case a.Sync == Differs:
@@ -242,8 +242,8 @@ func (f *Feed) StateOf(scope store.Scope) (worst agentstatus.State) {
 	return worst
 }
 
-// Agents returns the running subscriptions of agents, of every cluster where it is "", by
-// cluster, data type and age.
+// Agents returns the running subscriptions of a cluster's agents, sorted by cluster, data type and age. The
+// cluster "" selects all.
 func (f *Feed) Agents(cluster string) []Agent {
 	all := f.registry.agents(cluster)
 	slices.SortFunc(all, func(a, b *subscription) int {
@@ -257,17 +257,16 @@ func (f *Feed) Agents(cluster string) []Agent {
 	return list
 }
 
-// Sources returns the names of the sources that are connected.
+// Sources returns the names of the connected sources.
 func (f *Feed) Sources() []string { return f.registry.sources() }
 
-// metrics are listed, with their meaning, in docs/metrics.md. None has a label that grows
-// with works, clusters or sources.
+// metrics are described in docs/metrics.md. No label grows with works, clusters or sources.
 type metrics struct {
 	subscribes, resyncs, resyncRecords, resumes, resumeRecords, checkpoints, acks *prometheus.CounterVec
 	resyncDuration, resumeDuration                                                *prometheus.HistogramVec
 	statusRequests, heartbeats, damaged, pages, forced                            prometheus.Counter
 
-	// spec and status are deliveries by half.
+	// spec and status count deliveries by part.
 	spec, status delivery
 }
 
@@ -282,13 +281,13 @@ func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metri
 		statusRequests: f.Counter("status_requests_total", "Requests to agents to report statuses that differ."),
 		heartbeats:     f.Counter("heartbeats_total", "Heartbeats sent."),
 		damaged:        f.Counter("damaged_records_total", "Deliveries skipped because the record is damaged on disk."),
-		resumes:        f.Counters("resumes_total", "Accepted subscriptions of Hawser parties by subresource and how they continue.", "subresource", "resync"),
-		resumeRecords:  f.Counters("resume_records_total", "Records that had changed since the cursors of parties that continue.", "subresource"),
+		resumes:        f.Counters("resumes_total", "Accepted subscriptions of Hawser clients by subresource and how they continue.", "subresource", "resync"),
+		resumeRecords:  f.Counters("resume_records_total", "Records that had changed since the cursors of clients that continue.", "subresource"),
 		resumeDuration: f.Seconds("resume_duration_seconds", "Time to find out what changed since a cursor, sending not included.", "subresource"),
 		checkpoints:    f.Counters("checkpoints_total", "Checkpoints sent by subresource.", "subresource"),
 		acks:           f.Counters("acks_total", "Acknowledged checkpoints by subresource and what they prove.", "subresource", "result"),
 		pages:          f.Counter("inventory_pages_total", "Pages of inventories sent to sources."),
-		forced:         f.Counter("forced_deliveries_total", "Records sent to agents that held a newer version, on their source's word."),
+		forced:         f.Counter("forced_deliveries_total", "Records sent to agents that held a newer version, because their source confirmed the record."),
 	}
 	deliveries := f.Counters("deliveries_total", "Events sent to subscribers by subresource, heartbeats aside.", "subresource")
 	bytes := f.Counters("delivered_bytes_total", "Bytes of events sent to subscribers by subresource.", "subresource")
@@ -307,7 +306,7 @@ func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metri
 		}
 	}
 	f.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
-	f.Shown("routed_revision", "Revision up to which changes are in the mailboxes.", nil, func() float64 { return float64(x.position()) })
+	f.Shown("routed_revision", "Revision up to which changes are in the delivery queues.", nil, func() float64 { return float64(x.position()) })
 	return m
 }
 
@@ -333,7 +332,7 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 	m.resumeDuration.WithLabelValues(string(s)).Observe(took.Seconds())
 }
 
-// acked counts an ack by what it proves.
+// acked counts an ack by its sync result.
 func (m *metrics) acked(s codec.Subresource, p SyncResult) {
 	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", InSync: "InSync", Differs: "OutOfSync"}[p]).Inc()
 }

@@ -113,11 +113,11 @@ func TestForm_Spec(t *testing.T) {
 		hawser, resync bool
 		want           want
 	}{
-		"stock":             {func(*store.Record) {}, false, false, want{action: codec.UpdateRequest, version: 4, data: data}},
-		"stock, resync":     {func(*store.Record) {}, false, true, want{action: codec.ResyncResponse, version: 4, data: data}},
-		"hawser":            {func(*store.Record) {}, true, false, want{action: codec.UpdateRequest, version: 4, data: data, revision: 17, hasTag: true}},
-		"hawser, resync":    {func(*store.Record) {}, true, true, want{action: codec.ResyncResponse, version: 4, data: data, revision: 17, hasTag: true}},
-		"stock, superseded": {func(r *store.Record) { r.SpecSupersedes = true }, false, false, want{action: codec.UpdateRequest, data: data}},
+		"OCM":             {func(*store.Record) {}, false, false, want{action: codec.UpdateRequest, version: 4, data: data}},
+		"OCM, resync":     {func(*store.Record) {}, false, true, want{action: codec.ResyncResponse, version: 4, data: data}},
+		"hawser":          {func(*store.Record) {}, true, false, want{action: codec.UpdateRequest, version: 4, data: data, revision: 17, hasTag: true}},
+		"hawser, resync":  {func(*store.Record) {}, true, true, want{action: codec.ResyncResponse, version: 4, data: data, revision: 17, hasTag: true}},
+		"OCM, superseded": {func(r *store.Record) { r.SpecSupersedes = true }, false, false, want{action: codec.UpdateRequest, data: data}},
 		"hawser, superseded": {func(r *store.Record) { r.SpecSupersedes = true }, true, false,
 			want{action: codec.UpdateRequest, data: data, revision: 17, hasTag: true}},
 	} {
@@ -126,7 +126,7 @@ func TestForm_Spec(t *testing.T) {
 	}
 	parts, err := form{record: record(t, func(*store.Record) {})}.spec()
 	if err != nil || len(parts) != 1 {
-		t.Errorf("a stock agent gets %d parts, %v; want the stored bytes alone", len(parts), err)
+		t.Errorf("an OCM agent gets %d parts, %v; want the stored bytes alone", len(parts), err)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestForm_Deletion(t *testing.T) {
 		hawser, resync bool
 		want           want
 	}{
-		"stock":  {tombstone(func(*store.Record) {}), false, false, want{action: codec.DeleteRequest, version: 5, deletedAt: deletedAt, data: data}},
+		"OCM":    {tombstone(func(*store.Record) {}), false, false, want{action: codec.DeleteRequest, version: 5, deletedAt: deletedAt, data: data}},
 		"resync": {tombstone(func(*store.Record) {}), false, true, want{action: codec.ResyncResponse, version: 5, deletedAt: deletedAt, data: data}},
 		"hawser": {tombstone(func(*store.Record) {}), true, false,
 			want{action: codec.DeleteRequest, version: 5, deletedAt: deletedAt, data: data, revision: 18, hasTag: true}},
@@ -155,7 +155,7 @@ func TestForm_Deletion(t *testing.T) {
 			want{action: codec.DeleteRequest, deletedAt: deletedAt, data: data}},
 		"superseded": {tombstone(func(r *store.Record) { r.SpecSupersedes = true }), false, false,
 			want{action: codec.DeleteRequest, deletedAt: deletedAt, data: data}},
-		"grave": {tombstone(func(r *store.Record) { r.State, r.Spec = store.ConfirmedTombstone, nil }), false, true,
+		"confirmed tombstone": {tombstone(func(r *store.Record) { r.State, r.Spec = store.ConfirmedTombstone, nil }), false, true,
 			want{action: codec.ResyncResponse, version: 5, deletedAt: deletedAt}},
 	} {
 		parts, err := form{record: record(t, c.edit), hawser: c.hawser, resync: c.resync}.deletion()
@@ -176,7 +176,7 @@ func TestForm_Status(t *testing.T) {
 		hawser, resync bool
 		want           want
 	}{
-		"stock":  {reported(func(*store.Record) {}), false, false, want{action: codec.UpdateRequest, version: 4, data: `{"conditions":[]}`, sequence: "77", originally: "s"}},
+		"OCM":    {reported(func(*store.Record) {}), false, false, want{action: codec.UpdateRequest, version: 4, data: `{"conditions":[]}`, sequence: "77", originally: "s"}},
 		"resync": {reported(func(*store.Record) {}), false, true, want{action: codec.ResyncResponse, version: 4, data: `{"conditions":[]}`, sequence: "77", originally: "s"}},
 		"hawser": {reported(func(*store.Record) {}), true, false,
 			want{action: codec.UpdateRequest, version: 4, data: `{"conditions":[]}`, sequence: "77", originally: "s", revision: 19, hasTag: true}},
@@ -190,7 +190,7 @@ func TestForm_Status(t *testing.T) {
 	}
 }
 
-// TestForm_LastStatus: where no agent reported the end, the broker does.
+// TestForm_LastStatus: if no agent reported the deletion, the broker makes the last status.
 func TestForm_LastStatus(t *testing.T) {
 	for _, sequence := range []string{"", "77"} {
 		r := record(t, func(r *store.Record) {

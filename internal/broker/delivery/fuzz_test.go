@@ -2,8 +2,7 @@ package delivery
 
 import "testing"
 
-// FuzzParsePageToken: what a source says of the page before is refused, or is a place and means
-// the same when it is said again.
+// FuzzParsePageToken: a page token is rejected, or is a position that means the same when it is encoded again.
 func FuzzParsePageToken(f *testing.F) {
 	f.Add(pageToken{revision: 7, cluster: "c1", id: "u/1"}.String())
 	f.Add(pageToken{revision: 1<<64 - 1, cluster: "%"}.String())

@@ -11,25 +11,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Everything here is for agents of Open Cluster Management. Ours order by revision, get a
-// deletion with its data, and need none of it.
+// This file is for OCM agents. Hawser agents order by revision, get deletions with their data, and do not need
+// it.
 
-// A stock agent that reports a work as gone forgets it when its report was answered:
+// An OCM agent that reports a work as deleted forgets it when the report is answered.
 //
-//	t1  it reports that the work is gone
-//	t2  a spec of the same id or name reaches it, because the work was created anew, or
-//	    should never have been deleted
-//	t3  the report is answered, and it forgets the work, and what came at t2 with it
+// Scenario:
+//   t1: the agent reports that the work is deleted.
+//   t2: a spec of the same id or name reaches it, because the work was created again, or was deleted by mistake.
+//   t3: the report is answered; the agent forgets the work together with the spec of t2.
+// Result: specs of that id and name are held back until some time after the answer.
 //
-// So does another deletion of a newer version, which then nobody confirms. Therefore what is
-// of that id and name rests until a while after the answer.
+// The same holds for another deletion with a newer version, which no agent would confirm.
 
-// holdback are the ids and names that rest at one subscription.
+// holdback contains the ids and names that are held back on one subscription.
 type holdback struct {
 	ends map[restKey]time.Time
-	// later are entries that were popped from the mailbox and have to rest.
+	// later are entries that were popped from the queue and are held back.
 	later []resting
-	// look is when later has to be looked at next.
+	// look is the time of the next check of later.
 	look time.Time
 }
 
@@ -41,10 +41,10 @@ type resting struct {
 	name string
 }
 
-// unanswered is the end of a rest that has not been set yet.
+// unanswered is the end of a holdback until the answer sets one.
 var unanswered = time.Unix(1<<40, 0)
 
-// set lets a work rest until a time.
+// set holds back a work until a time.
 func (r *holdback) set(id, name string, until time.Time) {
 	if r.ends == nil {
 		r.ends = map[restKey]time.Time{}
@@ -58,7 +58,7 @@ func (r *holdback) set(id, name string, until time.Time) {
 	}
 }
 
-// end returns until when a work rests; zero when it does not.
+// end returns until when a work is held back, zero if it is not.
 func (r *holdback) end(id, name string, now time.Time) (end time.Time) {
 	for _, k := range []restKey{{id: id}, {name: name}} {
 		until, ok := r.ends[k]
@@ -73,7 +73,7 @@ func (r *holdback) end(id, name string, now time.Time) (end time.Time) {
 	return end
 }
 
-// keep keeps an entry whose work rests.
+// keep stores an entry whose work is held back.
 func (r *holdback) keep(e deliveryqueue.Entry, name string, end time.Time) {
 	if len(r.later) == 0 || end.Before(r.look) {
 		r.look = end
@@ -81,7 +81,7 @@ func (r *holdback) keep(e deliveryqueue.Entry, name string, end time.Time) {
 	r.later = append(r.later, resting{Entry: e, name: name})
 }
 
-// due returns the entries whose works rest no longer.
+// due removes and returns the entries whose works are no longer held back.
 func (r *holdback) due(now time.Time) (entries []deliveryqueue.Entry) {
 	if len(r.later) == 0 || now.Before(r.look) {
 		return nil
@@ -101,12 +101,12 @@ func (r *holdback) due(now time.Time) (entries []deliveryqueue.Entry) {
 	return entries
 }
 
-// prune forgets rests that are over; it is called now and then.
+// prune removes expired holdbacks. It is called with each heartbeat.
 func (r *holdback) prune(now time.Time) {
 	maps.DeleteFunc(r.ends, func(_ restKey, until time.Time) bool { return !now.Before(until) })
 }
 
-// rest lets specs of a work wait at the stock agents of its cluster.
+// rest holds back specs of a work at the OCM agents of its cluster.
 func (r *registry) rest(k store.Key, name string, until time.Time) {
 	for _, s := range r.of(scopeOf(k)) {
 		if s.hello.Protocol == 0 {
@@ -125,7 +125,7 @@ func (s *subscription) rest(id, name string, until time.Time) {
 	}
 }
 
-// postpone reports whether a work rests, and if so keeps the entry for later.
+// postpone reports whether a work is held back, and if so keeps the entry for later.
 func (s *subscription) postpone(e deliveryqueue.Entry, name string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,13 +137,12 @@ func (s *subscription) postpone(e deliveryqueue.Entry, name string, now time.Tim
 	return true
 }
 
-// unrouted are the revisions of specs that were accepted and that the router has not come to,
-// for clusters with stock agents: a deletion that the router finds in the place of one is the
-// first that they hear of it.
+// unrouted contains the revisions of accepted specs that the router has not reached yet, for clusters with OCM
+// agents. If the router then finds a deletion instead of such a spec, these agents have not been sent the spec.
 type unrouted map[store.Key]uint64
 
-// accepted takes note of the spec that a record has at a revision. It is called before the
-// source is told, which may then delete the work.
+// accepted records the revision of an accepted spec. It is called before the reply to the source, which may
+// then delete the work.
 func (r *registry) accepted(k store.Key, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +152,7 @@ func (r *registry) accepted(k store.Key, revision uint64) {
 	}
 }
 
-// flags says how a change of a spec is to be delivered.
+// flags returns how a change of a spec is delivered.
 func (u unrouted) flags(c *store.Change) (f deliveryqueue.Flags) {
 	spec, unseen := u[c.Key]
 	if c.State == store.Tombstone {
@@ -168,31 +167,30 @@ func (u unrouted) flags(c *store.Change) (f deliveryqueue.Flags) {
 	return f
 }
 
-// forget drops what the router is past, when it has seen everything: what replaced them was
-// among the changes, or is in no feed.
+// forget drops the entries that the router has passed, once it has read all changes. Their successors were
+// among the changes, or are in no feed.
 func (u unrouted) forget(routed uint64) {
 	maps.DeleteFunc(u, func(_ store.Key, revision uint64) bool { return revision <= routed })
 }
 
-// ocmAgentState is what a stream remembers for a stock agent.
+// ocmAgentState is the state of a stream for an OCM agent.
 type ocmAgentState struct {
-	// answered is the highest spec revision that the last comparison of a list saw;
-	// notSynced before the first one.
+	// answered is the highest spec revision at the last comparison of a list. It is notSynced before the first one.
 	answered uint64
-	// deleted are the deletions that were sent, with the revisions of their specs, until the
-	// router is past them: what is sent is the record as it is, and the router may lag.
+	// deleted maps sent deletions to the revisions of their specs, until the router has passed them. Records are
+	// sent in their current form, and the router may lag behind.
 	deleted map[string]uint64
-	// early are the works of which a spec was sent before the first comparison, until the
-	// router is past that.
+	// early contains the works whose spec was sent before the first comparison, until the router has passed that
+	// comparison.
 	early map[string]bool
 }
 
 const notSynced = math.MaxUint64
 
-// synced says up to where a comparison has seen the specs.
+// synced records the highest spec revision that a comparison has seen.
 func (k *ocmAgentState) synced(seen uint64) { k.answered = seen }
 
-// routed says how far the router is, when nothing is left to do.
+// routed records the position of the router when nothing is left to do.
 func (k *ocmAgentState) routed(position uint64) {
 	maps.DeleteFunc(k.deleted, func(_ string, revision uint64) bool { return revision <= position })
 	if position >= k.answered {
@@ -200,9 +198,9 @@ func (k *ocmAgentState) routed(position uint64) {
 	}
 }
 
-// liveToOCM sends a spec. An agent that would think it is stale gets it without a version
-// first, which it never refuses, and then as it is: it says in its status which generation it
-// applied, and orders by that.
+// liveToOCM sends a spec. An agent that would drop it as stale first gets it without a version, which it always
+// accepts, and then with its version. The agent reports the applied generation in its status and orders by
+// that.
 func (t *stream) liveToOCM(f form) error {
 	if t.ocm.answered == notSynced {
 		if t.ocm.early == nil {
@@ -219,11 +217,11 @@ func (t *stream) liveToOCM(f form) error {
 	return t.send(f.spec)
 }
 
-// deletionToOCM sends a deletion, behind the last spec if the agent may need it. It must not
-// get the two once more: the spec would bring the work back while the report that it is gone
-// is under way. So it hears of no deletion before its list was compared, which answers for all
-// of them, and the spec stays away when the router comes with what the comparison has seen. Of
-// a work that it was sent before that comparison its list may say nothing: it gets the spec.
+// deletionToOCM sends a deletion, after the last spec if the agent may need it. The agent must not get both
+// again: the spec would restore the work while the agent reports it as deleted. So before the comparison of its
+// list the agent gets no deletion; the comparison answers for all of them. Changes that the comparison has seen
+// are later routed without their spec. The list may lack a work that was sent before the comparison; for such a
+// work the spec is sent.
 func (t *stream) deletionToOCM(f form, e deliveryqueue.Entry) error {
 	r := f.record
 	if t.ocm.answered == notSynced && e.Flags&deliveryqueue.Resync == 0 {
@@ -241,19 +239,19 @@ func (t *stream) deletionToOCM(f form, e deliveryqueue.Entry) error {
 	return t.send(f.deletion)
 }
 
-// lastSpecUnseen reports whether the agent may not know the last spec of a tombstone, which
-// says what deletion means.
+// lastSpecUnseen reports whether the agent may not know the last spec of a tombstone. That spec defines which
+// objects are deleted.
 func lastSpecUnseen(r *store.Record, e deliveryqueue.Entry) bool {
 	switch {
 	case e.Flags&deliveryqueue.SpecFirst != 0, e.Flags&deliveryqueue.Deletion == 0:
-		return true // it was a spec that became a deletion before it was its turn
+		return true // it was a spec when queued and became a deletion before it was sent
 	case e.Flags&deliveryqueue.Resync != 0:
-		return false // the comparison would have said so
+		return false // the comparison would have set SpecFirst
 	case r.StatusRevision == 0 && r.Sequence != "":
-		return false // it was a grave: the cluster has nothing left of the work
+		return false // it was a confirmed tombstone: the cluster holds nothing of the work
 	}
-	// The source may have changed the spec and then deleted the work so soon that only the
-	// deletion went out, with the changed spec.
+	// The source may have changed the spec and deleted the work so soon after that only the deletion was sent, with
+	// the changed spec.
 	env, err := codec.ParseEnvelope(r.Spec)
 	return err == nil && codec.TagOf(true, env.Version, env.RawMetadata, env.Data) == r.Tag
 }

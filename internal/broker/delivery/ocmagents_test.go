@@ -2,10 +2,15 @@ package delivery
 
 import "testing"
 
-// t1 A spec and its deletion are committed, and the router lags. t2 The rest of an earlier life
-// ends: what is sent is the record as it is, the last spec and its deletion. t3 The router comes
-// to the deletion. Therefore it is known until then that the agent has both: the spec, sent once
-// more, would bring the work back while the agent reports that it is gone.
+// Scenario:
+//
+//	t1: a spec and its deletion are committed, and the router lags behind.
+//	t2: a holdback for an earlier work with the id ends; the record is sent in its current form: the last spec
+//	and its deletion.
+//	t3: the router reaches the deletion.
+//
+// Result: until then the stream remembers that the agent has both. If the spec was sent again, it would restore
+// the work while the agent reports it as deleted.
 func TestOCMAgent_RemembersADeletionUntilTheRouterCatchesUp(t *testing.T) {
 	k := ocmAgentState{answered: 3, deleted: map[string]uint64{"w": 7}, early: map[string]bool{"w": true}}
 	k.routed(2)

@@ -12,11 +12,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// maxOrders is how many orders of operators may wait for an agent.
+// maxOrders is the maximum number of operator decisions that wait for an agent.
 const maxOrders = 1000
 
-// orphanReport is what an agent says of AppliedManifestWorks that no work explains, and what
-// operators want done with them, for as long as the subscription lives. Its lock guards it.
+// orphanReport is an agent's report of orphan AppliedManifestWorks, with the decisions of operators about them.
+// It lasts as long as the subscription, whose lock guards it.
 type orphanReport struct {
 	budget   *bytebudget.Budget
 	client   identity.Identity
@@ -25,8 +25,7 @@ type orphanReport struct {
 	orders   []codec.ResolveOrphan // oldest first
 }
 
-// replace replaces what was said before. Where there is no room, works are counted and not
-// named.
+// replace stores a new report. If the memory budget is exceeded, it only keeps the number of works.
 func (a *orphanReport) replace(u codec.OrphanReport) {
 	a.budget.Free(a.client, a.bytes)
 	a.bytes = 0
@@ -40,13 +39,13 @@ func (a *orphanReport) replace(u codec.OrphanReport) {
 	a.reported = u
 }
 
-// free forgets everything.
+// free drops the report and the decisions.
 func (a *orphanReport) free() {
 	a.replace(codec.OrphanReport{})
 	a.orders = nil
 }
 
-// order puts an order for the agent; false: there are too many.
+// order queues a decision for the agent. It returns false if there are too many.
 func (a *orphanReport) order(r codec.ResolveOrphan) bool {
 	if len(a.orders) >= maxOrders {
 		return false
@@ -57,7 +56,7 @@ func (a *orphanReport) order(r codec.ResolveOrphan) bool {
 	return true
 }
 
-// OrphanReport notes what an agent says of AppliedManifestWorks that no work explains.
+// OrphanReport stores an agent's report of orphan AppliedManifestWorks.
 func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 	s, u, err := delivered(f.registry, e, codec.ParseOrphanReport)
 	if err != nil {
@@ -68,7 +67,7 @@ func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.phase != closed { // else it has nothing to say any more
+	if s.phase != closed { // otherwise the subscription has ended
 		s.orphans.replace(u)
 	}
 	return nil
@@ -79,7 +78,7 @@ func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
 	if len(agents) == 0 {
-		return "", request.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows who is; try again when the agent is there")
+		return "", request.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows the connected agents; try again when one is connected")
 	}
 	for _, s := range agents {
 		named, err := s.resolve(cluster, uid, adopt)
@@ -91,12 +90,13 @@ func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err 
 		}
 	}
 	if name == "" {
-		return "", request.NotFound("no agent of cluster "+cluster+" has an AppliedManifestWork without an owner with the uid "+uid, "hawser get discrepancies --cluster "+cluster+" shows those there are")
+		return "", request.NotFound("no agent of cluster "+cluster+" has reported an unowned AppliedManifestWork with the uid "+uid, "hawser get discrepancies --cluster "+cluster+" shows the reported ones")
 	}
 	return name, nil
 }
 
-// resolve puts an order, if the agent named the AppliedManifestWork, and returns its name.
+// resolve queues a decision if the agent reported the AppliedManifestWork, and returns its name; otherwise it
+// returns "".
 func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 		return "", request.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can hand it over with: hawser hub-identity transfer")
 	}
 	if !s.orphans.order(codec.ResolveOrphan{UID: uid, Name: r.Name, Adopt: adopt}) {
-		return "", request.Overloaded("too many orders wait for the agent of cluster "+cluster, time.Minute)
+		return "", request.Overloaded("too many decisions wait for the agent of cluster "+cluster, time.Minute)
 	}
 	s.wake.Ring()
 	return r.Name, nil

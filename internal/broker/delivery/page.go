@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// pageBytes is the largest page of an inventory, envelope included.
+	// pageBytes is the maximum size of an inventory page, envelope included.
 	pageBytes = 1 << 20
-	// rowBytes is more than a row needs besides its texts.
+	// rowBytes is more than a row needs besides its strings.
 	rowBytes = 64
 )
 
-// pageRequest asks for one page of what a source owns.
+// pageRequest is a request for one page of the inventory of a source.
 type pageRequest struct {
-	id       string   // of the event that asks
+	id       string   // of the request event
 	clusters []string // sorted; none: a digest per cluster
 	from     pageToken
 	free     func() // called when the request is no longer needed
 }
 
-// pageToken says where the page before ended, so that it counts whatever was
-// changed since. The zero value is the begin.
+// pageToken is the end of the previous page. It stays valid whatever changes in between. The zero value is the
+// beginning.
 type pageToken struct {
 	revision    uint64 // of the store before the first page
 	cluster, id string // of the last row
@@ -55,8 +55,8 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 	return t, errors.Join(errs[:]...) == nil && t.cluster != ""
 }
 
-// RequestPage takes a source's wish for a page of what it owns. The first page begins a
-// comparison, after which nothing of an earlier subscription may arrive.
+// RequestPage queues a source's request for a page of its inventory. The first page begins a comparison. After
+// that no event of an earlier subscription may be accepted.
 func (f *Feed) RequestPage(ctx context.Context, e *request.Event) error {
 	s, r, err := delivered(f.registry, e, codec.ParseInventoryRequest)
 	if err != nil {
@@ -67,7 +67,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *request.Event) error {
 	}
 	from, ok := parsePageToken(r.PageToken)
 	if !ok {
-		return request.Invalid("data", "the page token is none of this broker", "begin anew without one")
+		return request.Invalid("data", "the page token is not from this broker", "start again without a token")
 	}
 	if len(r.Clusters) == 0 && from == (pageToken{}) {
 		if err := f.intake.Supersede(ctx, s.id, s.client); err != nil {
@@ -91,7 +91,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *request.Event) error {
 	return nil
 }
 
-// answerPage sends a page. It gives the slot back that the caller has occupied.
+// answerPage sends a page. It frees the slot that the caller has taken.
 func (t *stream) answerPage(ctx context.Context, r *pageRequest) error {
 	defer r.free()
 	inventory, err := t.page(ctx, r)
@@ -126,7 +126,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 	return p.inventory, nil
 }
 
-// page is a page in the making.
+// page is a page under construction.
 type page struct {
 	request   *pageRequest
 	inventory codec.Inventory
@@ -137,8 +137,7 @@ type page struct {
 // errPageFull ends a scan.
 var errPageFull = errors.New("the page is full")
 
-// reserve makes room for rows; false: there is none, and the page ends before
-// them.
+// reserve takes bytes for rows. It returns false if they do not fit; then the page ends before them.
 func (p *page) reserve(bytes int) bool {
 	if bytes > p.free && p.last != (pageToken{}) {
 		p.last.revision = p.inventory.Revision
@@ -149,7 +148,7 @@ func (p *page) reserve(bytes int) bool {
 	return true
 }
 
-// addDigests adds what fits of the digests of the owner's clusters.
+// addDigests adds the digests of the owner's clusters that fit.
 func (p *page) addDigests(all []codec.ClusterDigest) {
 	from := sort.Search(len(all), func(i int) bool { return all[i].Cluster > p.request.from.cluster })
 	for _, d := range all[from:] {
@@ -161,7 +160,7 @@ func (p *page) addDigests(all []codec.ClusterDigest) {
 	}
 }
 
-// addRecords adds what fits of the records of the clusters that are asked for.
+// addRecords adds the records of the requested clusters that fit.
 func (p *page) addRecords(ctx context.Context, s store.Store, owner store.Scope) error {
 	from := p.request.from
 	for _, cluster := range p.request.clusters {
@@ -194,11 +193,10 @@ func (p *page) addRecords(ctx context.Context, s store.Store, owner store.Scope)
 	return nil
 }
 
-// inventoryOf is a record as its source sees it. What waits behind a tombstone
-// is listed as what it is going to be, with revision 0 because nothing can be
-// said about it on a condition yet; under the tombstone's own id it takes the
-// place of the tombstone. A grave is a tombstone to its source, unless an
-// operator gave up a work that lives: that one is as if it never had been.
+// inventoryOf returns the rows of a record for its source. A queued spec is listed as the record that it will
+// become, with revision 0, because no condition on it is possible yet. A queued spec with the tombstone's own
+// id replaces the tombstone. A confirmed tombstone is listed as a tombstone, unless an operator gave up a live
+// work: then there is no row.
 func inventoryOf(m store.Meta) []codec.InventoryRecord {
 	row := codec.InventoryRecord{
 		Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name,

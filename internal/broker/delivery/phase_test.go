@@ -2,7 +2,7 @@ package delivery
 
 import "testing"
 
-// TestPhase_Transitions is the picture in phase.go, arrow by arrow; what is not in it stays.
+// TestPhase_Transitions checks each arrow of the picture in subscription.go; other events change nothing.
 func TestPhase_Transitions(t *testing.T) {
 	type arrow struct {
 		from phase

@@ -15,23 +15,22 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// registry is the set of running subscriptions, and what the router has seen. Its lock is
-// held while keys go into mailboxes, never while anything is sent.
+// registry is the set of running subscriptions and the position of the router. Its lock is held while keys are
+// put into queues, never while anything is sent.
 type registry struct {
 	mu        sync.Mutex
 	byScope   map[store.Scope][]*subscription
 	byID      map[string]*subscription
 	perClient map[identity.Identity]int
-	// routed is the revision up to which every change is in the mailboxes where it belongs.
-	// It is written under the lock.
+	// routed is the revision up to which each change is in the queues of its subscribers. It is written under the
+	// lock.
 	routed   atomic.Uint64
 	unrouted unrouted
-	// awaited are the subscriptions that want to hear when routed is so far.
+	// awaited maps subscriptions to the value of routed at which they are woken.
 	awaited map[*subscription]uint64
-	// end is why nobody may call any more; nil while everybody may. It is set under the lock,
-	// once.
+	// end is the error for new calls, nil while calls are allowed. It is set under the lock, once.
 	end atomic.Pointer[transport.Error]
-	// empty is closed when end is set and the last subscription is gone.
+	// empty is closed when end is set and the last subscription has ended.
 	empty chan struct{}
 }
 
@@ -44,10 +43,10 @@ func newRegistry(revision uint64) *registry {
 	return r
 }
 
-// position returns the revision up to which changes were routed.
+// position returns the revision up to which changes are routed.
 func (r *registry) position() uint64 { return r.routed.Load() }
 
-// await wakes s when changes up to a revision were routed. The last call counts.
+// await wakes s when changes up to a revision are routed. A later call replaces it.
 func (r *registry) await(s *subscription, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +57,7 @@ func (r *registry) await(s *subscription, revision uint64) {
 	r.awaited[s] = revision
 }
 
-// add registers s: every change routed from now on reaches it.
+// add registers s: each change routed from now on reaches it. perClient limits the subscriptions of a client.
 func (r *registry) add(s *subscription, perClient int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +73,7 @@ func (r *registry) add(s *subscription, perClient int) error {
 	return nil
 }
 
-// remove is the end of s; it must have been added.
+// remove removes s, which must have been added.
 func (r *registry) remove(s *subscription) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +100,7 @@ func (r *registry) checkEmpty() {
 	}
 }
 
-// close refuses new subscriptions with err, and returns those that there are.
+// close rejects new subscriptions with err and returns the existing ones.
 func (r *registry) close(err *transport.Error) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +109,8 @@ func (r *registry) close(err *transport.Error) []*subscription {
 	return slices.Collect(maps.Values(r.byID))
 }
 
-// route puts changes, in the order of their revisions, into the mailboxes of whom they
-// concern. all: there were no more when they were read.
+// route puts changes, in the order of their revisions, into the queues of their subscribers. all: there were no
+// further changes when they were read.
 func (r *registry) route(changes []store.Change, all bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +139,7 @@ func (r *registry) routeOne(c *store.Change) {
 	switch {
 	case c.Part == store.SpecPart:
 		flags = r.unrouted.flags(c)
-	case c.State == store.ConfirmedTombstone: // its source waits for that
+	case c.State == store.ConfirmedTombstone: // its source waits for it
 		flags = deliveryqueue.Deletion
 	}
 	for _, s := range r.byScope[scope] {
@@ -152,7 +151,7 @@ func (r *registry) routeOne(c *store.Change) {
 	}
 }
 
-// scopeOf is that of the agents of a record's cluster, keyOf its key in their mailboxes.
+// scopeOf returns the scope of the agents of a record's cluster; keyOf returns its key in their queues.
 func scopeOf(k store.Key) store.Scope {
 	return store.Scope{DataType: k.DataType, Cluster: k.Cluster}
 }
@@ -168,7 +167,7 @@ func (r *registry) of(scope store.Scope) []*subscription {
 	return slices.Clone(r.byScope[scope])
 }
 
-// agents returns the subscriptions of a cluster's agents, of every cluster where it is "".
+// agents returns the subscriptions of a cluster's agents. The cluster "" selects all.
 func (r *registry) agents(cluster string) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,7 +186,7 @@ func (r *registry) agents(cluster string) []*subscription {
 	return list
 }
 
-// sources returns the names of those that have subscriptions, one for each type of data.
+// sources returns the names of the sources with subscriptions, once per data type.
 func (r *registry) sources() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,9 +198,9 @@ func (r *registry) sources() (names []string) {
 	return names
 }
 
-// askers returns the subscriptions that a resync request is about: the one whose id it
-// echoes and no other, since a list that outlived its stream is not what the party has now;
-// without an id those of its connection, else all of its scope.
+// askers returns the subscriptions that a resync request is about. With a subscription id that is only this
+// subscription, because the list of an earlier stream may be outdated. Without an id it returns those of the
+// same connection, or else all of the scope.
 func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,8 +223,8 @@ func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscrip
 	return all
 }
 
-// named returns the running subscription that a sync event names; it must be of its
-// publisher and of Hawser's protocol.
+// named returns the running subscription that a sync event names. It must belong to the publisher and use
+// Hawser's protocol.
 func (r *registry) named(e *request.Event) (*subscription, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,8 +235,7 @@ func (r *registry) named(e *request.Event) (*subscription, error) {
 	return s, nil
 }
 
-// delivered returns the running subscription that a sync event names, and what the event
-// says.
+// delivered returns the running subscription that a sync event names, and the parsed content of the event.
 func delivered[T any](r *registry, e *request.Event, parse func(codec.Event) (T, error)) (s *subscription, reported T, err error) {
 	if s, err = r.named(e); err != nil {
 		return nil, reported, err
@@ -246,8 +244,7 @@ func delivered[T any](r *registry, e *request.Event, parse func(codec.Event) (T,
 	return s, reported, err
 }
 
-// count returns how many subscriptions are sent this part over this transport, any
-// where it is "".
+// count returns the number of subscriptions to this part over this transport; over "" selects all transports.
 func (r *registry) count(part codec.Subresource, over string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +256,7 @@ func (r *registry) count(part codec.Subresource, over string) (n int) {
 	return n
 }
 
-// mailed returns the number of records in all mailboxes.
+// mailed returns the number of records in all queues.
 func (r *registry) mailed() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -269,8 +266,8 @@ func (r *registry) mailed() (n int) {
 	return n
 }
 
-// drain waits for ctx to end, then refuses new calls, ends the streams one after the other and
-// waits for them, until the drain timeout is over.
+// drain waits for ctx to end and then rejects new calls. It ends the streams one after the other and waits for
+// them, up to the drain timeout.
 func (f *Feed) drain(ctx context.Context) error {
 	<-ctx.Done()
 	streams := f.registry.close(request.ErrDraining())

@@ -16,8 +16,8 @@ func ofCluster(name string) store.Scope {
 	return store.Scope{DataType: codec.ManifestBundles, Cluster: name}
 }
 
-// TestRegistry_FindsExactMatchesOnly: whoever comes and goes, a change finds those of its scope,
-// and nothing is left of the others.
+// TestRegistry_FindsExactMatchesOnly: after any additions and removals, a change finds the subscriptions of its
+// scope and no others.
 func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 	scope := rapid.Custom(func(t *rapid.T) store.Scope {
 		s := store.Scope{DataType: codec.ManifestBundles}
@@ -62,8 +62,8 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 	})
 }
 
-// TestRegistry_ChargesTheSubscriber: finding who gets an event costs the same
-// however many others are subscribed, and so do coming and going.
+// TestRegistry_ChargesTheSubscriber: the cost of adding, removing and finding a subscription does not depend on
+// the number of other subscriptions.
 func TestRegistry_ChargesTheSubscriber(t *testing.T) {
 	complexity.Linear(t, func(n int) func() {
 		all := make([]*subscription, n)

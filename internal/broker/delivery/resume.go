@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// cursorOf returns where a party continues from; nil when it has to say what it has: it gave
-// no cursor, or one that is no position of this store.
+// cursorOf returns the cursor that a client continues from. It returns nil if the client must send a list: it
+// gave no cursor, or one that is no position of this store.
 func (f *Feed) cursorOf(h transport.Hello) *codec.Cursor {
 	if h.Protocol == 0 || h.Cursor == "" {
 		return nil
@@ -25,7 +25,7 @@ func (f *Feed) cursorOf(h transport.Hello) *codec.Cursor {
 	return &c
 }
 
-// cursorRevision is up to where a party has everything, 0 if it does not say.
+// cursorRevision returns the revision up to which a client has everything, 0 without a cursor.
 func cursorRevision(c *codec.Cursor) uint64 {
 	if c == nil {
 		return 0
@@ -33,15 +33,15 @@ func cursorRevision(c *codec.Cursor) uint64 {
 	return c.Revision
 }
 
-// resume prepares what a party needs that continues from its cursor. It comes after the
-// registration: what changes from then on reaches the mailbox anyway.
+// resume prepares the subscription of a client that continues from its cursor. It runs after the registration,
+// so later changes reach the queue anyway.
 func (t *stream) resume() {
 	s := t.sub
 	switch {
 	case s.cursor == nil:
 		return
 	case s.part == codec.Status:
-		// Whoever continues from a cursor has accepted what lies before it.
+		// A client that continues from a cursor has accepted everything before it.
 		t.intake.Seen(s.scope, s.cursor.Revision)
 	default:
 		head := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
@@ -54,8 +54,8 @@ func (t *stream) resume() {
 	s.resume(changed)
 }
 
-// fillFromCursor puts what changed since the cursor into the mailbox, and every tombstone. It gives the
-// slot back that the caller has occupied.
+// fillFromCursor puts the changes since the cursor into the queue, and all tombstones. It frees the slot that
+// the caller has taken.
 func (t *stream) fillFromCursor(ctx context.Context) error {
 	defer t.sync.Slots.Free()
 	s := t.sub
@@ -82,7 +82,7 @@ func (t *stream) fillFromCursor(ctx context.Context) error {
 	}
 	changed := records
 	if s.part == codec.Spec {
-		// Those that are newer than the cursor come once more, in vain.
+		// Tombstones newer than the cursor are put twice, which changes nothing.
 		if err := t.cfg.Store.Tombstones(ctx, s.scope.DataType, s.scope.Cluster, put); err != nil {
 			return request.Store(err)
 		}
@@ -93,9 +93,8 @@ func (t *stream) fillFromCursor(ctx context.Context) error {
 	return nil
 }
 
-// Resync notes what a party says it has, for the streams that are to answer. A party that is
-// not subscribed gets no answer; when it subscribes and does not ask then, it is believed to
-// have nothing.
+// Resync passes the list of a client to the streams that answer it. A client that is not subscribed gets no
+// answer. If it subscribes and then sends no list, it is treated as empty.
 func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
 	scope := store.Scope{DataType: e.Env.Type.DataType}
 	if e.Env.Type.Subresource == codec.Spec {
@@ -117,7 +116,7 @@ func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
 	return nil
 }
 
-// hand hands a list to a stream, which gets memory of its own for it.
+// hand passes a list to a stream, after it has reserved memory for it.
 func (f *Feed) hand(s *subscription, e *request.Event) (err error) {
 	if !f.lists.Reserve(e.From, e.Payload) {
 		return request.Overloaded("too many lists wait to be compared", request.RetryAfter)
@@ -140,8 +139,8 @@ func (f *Feed) hand(s *subscription, e *request.Event) (err error) {
 	return nil
 }
 
-// compare answers a list: what the party lacks goes into its mailbox. It gives the slot back
-// that the caller has occupied.
+// compare answers a list: it puts the records that the client lacks into its queue. It frees the slot that the
+// caller has taken.
 func (t *stream) compare(ctx context.Context, l *list) (err error) {
 	defer l.free()
 	defer t.sync.Slots.Free()
@@ -162,13 +161,13 @@ func (t *stream) compare(ctx context.Context, l *list) (err error) {
 	return nil
 }
 
-// specList is the comparison of an agent's list in the making.
+// specList is the running comparison of an agent's list.
 type specList struct {
 	*stream
 	plan      *resync.Specs
 	newer     map[string]syncstate.AheadWork
 	hashes    []codec.StatusHash
-	confirmed []store.Meta // that a stock agent lists
+	confirmed []store.Meta // listed by an OCM agent
 	seen      uint64       // highest revision
 	sends     int
 }
@@ -233,27 +232,30 @@ func (c *specList) add(m *store.Meta) {
 		c.plan.MarkKnown(m.Queued.ResourceID)
 	}
 	if m.State != store.ConfirmedTombstone && c.plan.Lists(m.ResourceID) {
-		// No status has the empty hash: the agent is asked to report.
+		// A record without a status has the empty hash, so the agent is asked to report.
 		c.hashes = append(c.hashes, codec.StatusHash{ResourceID: m.ResourceID, StatusHash: m.StatusHash})
 	}
 }
 
-// answerConfirmed sends the deletions of works that ended and that a stock agent lists all the same,
-// but for those whose name another work has:
+// answerConfirmed sends the deletions of confirmed works that an OCM agent still lists. Works whose name now
+// belongs to a live work are excepted.
 //
-//	t1 an agent has the first work, and leaves
-//	t2 its source publishes the next work of that name; the first one gives way to it
-//	t3 the deletion of the first one comes, and is confirmed at once: the name is not its own
-//	t4 the agent comes back, and lists the first work
+// Scenario:
 //
-// Therefore the next work alone is sent, which takes the place of the first one. An agent that
-// got both could carry out the deletion on what the next one wants: on the cluster a name tells
-// whose objects they are.
+//	t1: an agent has the first work, and disconnects.
+//	t2: its source publishes the next work of that name, which replaces the first one.
+//	t3: the deletion of the first work comes; it is confirmed at once, because the name belongs to the next work.
+//	t4: the agent reconnects and lists the first work.
+//
+// Result: only the next work is sent; it replaces the first one.
+//
+// An agent that got both could delete objects that the next work wants: on the cluster the name decides which
+// work owns objects.
 func (c *specList) answerConfirmed(ctx context.Context) error {
 	if len(c.confirmed) == 0 {
 		return nil
 	}
-	names := map[string]bool{} // of graves; true: a live work has it
+	names := map[string]bool{} // of confirmed tombstones; true: a live work has the name
 	for _, m := range c.confirmed {
 		names[m.Name] = false
 	}
@@ -272,7 +274,7 @@ func (c *specList) answerConfirmed(ctx context.Context) error {
 	return err
 }
 
-// specOf is a record as a comparison sees it.
+// specOf returns a record in the form for a comparison.
 func specOf(m *store.Meta) resync.Spec {
 	r := resync.Spec{
 		ID: m.ResourceID, Version: m.Version, Tag: m.Tag, Supersedes: m.SpecSupersedes,
@@ -309,8 +311,7 @@ func (t *stream) compareStatuses(ctx context.Context, l *list) (sends int, err e
 	return sends, err
 }
 
-// requestStatuses sends an agent the hashes of the statuses that the broker has, so that it reports those
-// that differ.
+// requestStatuses sends an agent the hashes of the stored statuses, so that it reports those that differ.
 func (t *stream) requestStatuses(chunk []codec.StatusHash) error {
 	t.metrics.statusRequests.Inc()
 	return t.sendEvent(codec.NewStatusResyncRequest(codec.ResyncParams{
@@ -318,16 +319,16 @@ func (t *stream) requestStatuses(chunk []codec.StatusHash) error {
 	}, chunk))
 }
 
-// forceQueued sends an agent the records of which it has newer versions, where their sources
-// have made sure that the records are the truth.
+// forceQueued queues the records of ahead works that their sources have confirmed.
 func (t *stream) forceQueued() {
 	for id, w := range t.sync.Forced(t.sub.list) {
 		t.recheckAhead(id, w)
 	}
 }
 
-// recheckAhead puts one such record into the mailbox. An agent that orders by version gets it without
-// one; one of ours is told a deletion with its own, because its confirmation will name it.
+// recheckAhead puts one such record into the queue. An agent that orders by version is sent it without a
+// version. A Hawser agent is sent a deletion with the version that it listed, because its confirmation names
+// that.
 func (t *stream) recheckAhead(id string, w syncstate.AheadWork) {
 	if t.forced == nil {
 		t.forced = map[string]int64{}

@@ -41,7 +41,7 @@ func newStream(part codec.Subresource) *stream {
 	}
 }
 
-// noIntake hears of subscriptions and does nothing.
+// noIntake does nothing.
 type noIntake struct{}
 
 func (noIntake) Open(string, identity.Identity, store.Scope, func(*transport.Error)) {}

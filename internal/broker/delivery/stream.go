@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// stream is the goroutine that serves a subscription; only that one uses it.
+// stream is the goroutine that serves a subscription. No other goroutine uses it.
 type stream struct {
 	agenda
 	cfg      *settings.Config
@@ -31,21 +31,20 @@ type stream struct {
 	sub      *subscription
 	out      transport.Stream
 	ocm      ocmAgentState
-	// forced are the versions that the agent listed of works that it is sent although it has
-	// a newer version, until they were sent.
+	// forced maps works that are sent although the agent has a newer version to the version that the agent listed,
+	// until they are sent.
 	forced       map[string]int64
 	disconnected disconnectedNotice
-	// delivered: it was sent something since it had nothing to do.
+	// delivered: a record was delivered since the stream was idle.
 	delivered bool
 }
 
-// Subscribe runs a subscription until ctx ends, the feed drains or out fails. The goroutine
-// it is called on is the stream's only one.
+// Subscribe runs a subscription until ctx ends, the feed drains or out fails. The calling goroutine is the
+// stream's only one.
 func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
 	s, err := f.open(p, raw)
 	if err == nil {
-		// The order matters: from here on every change reaches the mailbox, and only then may
-		// the party believe that it is subscribed.
+		// Register first: from here on each change reaches the queue. Only then may the client receive the acceptance.
 		err = f.enter(ctx, s)
 	}
 	f.metrics.subscribed(raw, err)
@@ -54,8 +53,8 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 		return err
 	}
 	defer f.leave(s)
-	// Once more: it may have been withdrawn after it was asked, and before this one was there to
-	// be ended.
+	// Check again: the admission may have been withdrawn after the first check and before the subscription was
+	// registered.
 	if err := f.admitted(s); err != nil {
 		return err
 	}
@@ -82,7 +81,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	return t.serve(ctx)
 }
 
-// admitted says why an agent may have no works.
+// admitted returns why an agent may have no works, nil if it may.
 func (f *Feed) admitted(s *subscription) error {
 	if s.part == codec.Status {
 		return nil
@@ -116,7 +115,7 @@ func (f *Feed) enter(ctx context.Context, s *subscription) (err error) {
 	return err
 }
 
-// leave is the end of a subscription that has entered.
+// leave removes a registered subscription.
 func (f *Feed) leave(s *subscription) {
 	f.intake.Close(s.id)
 	head := f.cfg.Store.Head().Revision
@@ -128,7 +127,7 @@ func (f *Feed) leave(s *subscription) {
 	s.leave()
 }
 
-// refused notes at a cluster who was refused that said to be its agent.
+// refused records for a cluster that a client that claimed to be its agent was rejected.
 func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err error) {
 	e := (*transport.Error)(nil)
 	switch {
@@ -140,7 +139,7 @@ func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err erro
 	}
 }
 
-// accepted is the header. A stock party learns its id and nothing else.
+// accepted returns the header of the stream. For an OCM client it has only the subscription id.
 func (f *Feed) accepted(s *subscription) transport.Accepted {
 	a := transport.Accepted{SubscriptionID: s.id}
 	if s.hello.Protocol >= 1 {
@@ -153,13 +152,13 @@ func (f *Feed) accepted(s *subscription) transport.Accepted {
 	return a
 }
 
-// checkNames refuses names that could be neither kept nor shown.
+// checkNames rejects names that cannot be stored or displayed.
 func checkNames(raw *transport.RawSubscription) error {
 	return cmp.Or(codec.CheckName("data_type", raw.DataType), codec.CheckName("source", raw.Source),
 		codec.CheckName("cluster_name", raw.Cluster), codec.CheckName(codec.HeaderClusterUID, raw.Hello.ClusterUID))
 }
 
-// open checks what was asked for and who asks.
+// open checks the requested subscription and the identity of the client.
 func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscription, error) {
 	if err := f.Closing(); err != nil {
 		return nil, err
@@ -200,15 +199,15 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	return s, nil
 }
 
-// serve performs, one after the other, the steps that the subscription's state asks for.
+// serve performs the steps that the state of the subscription requires, one after the other.
 func (t *stream) serve(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	slot := false // one of those for comparing; never occupied while anything is sent
+	slot := false // a slot for comparing; never held while sending
 	for ctx.Err() == nil {
 		now := t.cfg.Now()
 		slot = slot || t.wantsToCompare(now) && t.sync.Slots.Try()
-		// Before the mailbox is looked at: what was routed until here is in it.
+		// Read the position before the queue: the queue then has all changes up to it.
 		position := t.registry.position()
 		st := t.next(now, slot, position)
 		if slot && !st.reads() {
@@ -238,7 +237,7 @@ func (t *stream) serve(ctx context.Context) error {
 	return request.CallerGone(ctx)
 }
 
-// perform performs one step. Those that read much give the slot back.
+// perform performs one step. Steps that read much free the slot.
 func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
 	case sendHeartbeat:
@@ -269,7 +268,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	return nil
 }
 
-// params is the envelope of a sync event to the party.
+// params returns the envelope of a sync event to the client.
 func (t *stream) params() codec.SyncParams {
 	return codec.SyncParams{
 		ID: t.cfg.NewID(), Time: t.cfg.Now(), Source: request.BrokerSource,
@@ -286,9 +285,8 @@ func (t *stream) sendEvent(e codec.Event, err error) error {
 	return t.out.Send(event)
 }
 
-// wait returns when something was put into the subscription, the timer fires, ctx ends, or,
-// where a comparison is due, a slot for it became free; the result says whether the stream
-// now occupies one.
+// wait returns when something was put into the subscription, the timer fires, or ctx ends. If a comparison is
+// due, it also returns when a slot is free. The result is true if the stream has taken the slot.
 func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
 	var free chan<- struct{}
 	if t.wantsToCompare(t.cfg.Now()) {
@@ -304,7 +302,7 @@ func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
 	return false
 }
 
-// step is what a stream does next.
+// step is the next action of a stream.
 type step struct {
 	kind       stepKind
 	entry      deliveryqueue.Entry
@@ -323,45 +321,45 @@ const (
 	idle            stepKind = iota // wait until something is put or until step.until
 	finish                          // the stream ends with step.err
 	sendHeartbeat                   // send a heartbeat
-	fillFromCursor                  // put what changed since the cursor into the mailbox
+	fillFromCursor                  // put the changes since the cursor into the queue
 	compare                         // compare step.list
 	inventory                       // answer step.page
-	recheckAhead                    // look once more at the works of which the agent has newer versions
-	requestStatuses                 // requestStatuses the agent for the statuses of step.chunk
-	deliver                         // send what step.entry stands for
+	recheckAhead                    // check the ahead works again
+	requestStatuses                 // ask the agent for the statuses of step.chunk
+	deliver                         // send the record of step.entry
 	checkpoint                      // send step.checkpoint
 	resolve                         // send step.resolve
 )
 
-// reads reports whether the step needs one of the slots for comparing.
+// reads reports whether the step needs a slot for comparing.
 func (st *step) reads() bool {
 	return st.kind == fillFromCursor || st.kind == compare || st.kind == inventory
 }
 
-// agenda is what a stream has to do besides what its subscription has for it.
+// agenda contains the work of a stream besides that in its subscription.
 type agenda struct {
 	nextBeat, graceEnd time.Time
-	// calm is the time before which no further comparison is made.
+	// calm is the time before which no further comparison starts.
 	calm time.Time
-	// hashes is what is still to be asked of an agent, in chunks.
+	// hashes are the status requests that are still to be sent to an agent, in chunks.
 	hashes [][]codec.StatusHash
-	// requesting alternates between mailbox and what else is to be sent.
+	// requesting alternates between the queue and the other things to send.
 	requesting bool
 }
 
-// calmFactor is how many times as long as a comparison took the stream then makes none, so
-// that whoever keeps asking does not occupy a processor.
+// calmFactor is the pause of a stream after a comparison, as a multiple of its duration. So a client that sends
+// lists all the time cannot occupy a processor.
 const calmFactor = 9
 
-// calmDown lets no comparison be made for a while after one that ended now.
+// calmDown delays the next comparison after one that ended now.
 func (a *agenda) calmDown(now time.Time, took time.Duration) { a.calm = now.Add(calmFactor * took) }
 
-// request replaces what is to be asked of an agent.
+// request replaces the status requests for an agent.
 func (a *agenda) request(chunks [][]codec.StatusHash) { a.hashes = chunks }
 
-// next says what the stream does next at the time now. mayCompare: what reads much may be
-// done at this moment. position is that of the registry before the call. A heartbeat that is
-// due comes before everything that could delay it.
+// next returns the next step of the stream at the time now. mayCompare: a step that reads much may start now.
+// position is that of the registry before the call. A heartbeat that is due comes before any step that could
+// delay it.
 func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 	s := t.sub
 	s.mu.Lock()
@@ -392,7 +390,7 @@ func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 	return step{kind: idle, until: t.until(now, position)}
 }
 
-// nextRead is the next step that reads much.
+// nextRead returns the next step that reads much.
 func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
 	s := t.sub
 	switch {
@@ -408,7 +406,7 @@ func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
 	return st, false
 }
 
-// mayRequest reports whether it is not the mailbox's turn, and gives it the next one then.
+// mayRequest reports whether something other than a queue entry may be sent now. If so, the queue is next.
 func (t *stream) mayRequest() bool {
 	mine := t.requesting || t.sub.mail.Len() == 0
 	if mine {
@@ -422,14 +420,14 @@ func (t *stream) hasToRead(now time.Time) bool {
 	return (t.sub.phase == filling || len(t.sub.requests)+len(t.sub.pages) > 0) && !now.Before(t.calm)
 }
 
-// wantsToCompare reports whether a step that reads much is due but for next's mayCompare.
+// wantsToCompare reports whether a step that reads much is due, apart from mayCompare of next.
 func (t *stream) wantsToCompare(now time.Time) bool {
 	t.sub.mu.Lock()
 	defer t.sub.mu.Unlock()
 	return t.hasToRead(now)
 }
 
-// nextSent is the next step that sends, or prepares to.
+// nextSent returns the next step that sends, or prepares to send.
 func (t *stream) nextSent(now time.Time, position uint64) (st step, ok bool) {
 	s := t.sub
 	if s.rechecks() {
@@ -452,7 +450,7 @@ func (t *stream) nextSent(now time.Time, position uint64) (st step, ok bool) {
 	return st, false
 }
 
-// until returns when next has to be asked anew although nothing was put.
+// until returns the time at which next must be called again although nothing was put.
 func (t *stream) until(now time.Time, position uint64) time.Time {
 	s := t.sub
 	first := t.nextBeat

@@ -13,40 +13,40 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// subscription is what everybody sees of a party that subscribed. Others put keys, lists and
-// the end into it under its lock; its stream takes out what to do next. It has no events.
+// subscription is the shared state of a subscribed client. Other goroutines put keys, lists and the end into it
+// under its lock; its stream takes out the next step. It has no events.
 type subscription struct {
 	id     string
 	client identity.Identity
 	scope  store.Scope
-	part   codec.Subresource // what it receives
+	part   codec.Subresource // the part that it receives
 	hello  transport.Hello
 	conn   uint64
-	// transport is how it is connected.
+	// transport is the transport of its connection.
 	transport string
 	since     time.Time
-	// cursor is where it continues from; nil: it says what it has.
+	// cursor is the position that it continues from; nil: it sends a list.
 	cursor *codec.Cursor
 	intake Intake
-	// list is what does not fit of what an agent listed last.
+	// list has the mismatches of the agent's last list.
 	list *syncstate.List
 
-	// wake holds a token when something was put since the last look.
+	// wake has a token if something was put since the last look.
 	wake taskgroup.Bell
 
 	mu        sync.Mutex
 	phase     phase
 	mail      deliveryqueue.Queue
-	requests  []*list        // lists to compare with, oldest first
+	requests  []*list        // lists to compare, oldest first
 	pages     []*pageRequest // of a source's inventory, oldest first
-	requested bool           // for a page, at some time
+	requested bool           // a page was requested at some time
 	end       *transport.Error
-	holdback  holdback // of a stock agent
+	holdback  holdback // for an OCM agent
 	sync      syncState
 	orphans   orphanReport
 }
 
-// mailboxFor returns an empty mailbox: a source's is shared by its clusters.
+// mailboxFor returns an empty queue. The clusters of a source share one queue.
 func mailboxFor(part codec.Subresource) deliveryqueue.Queue {
 	if part == codec.Status {
 		return deliveryqueue.Shared()
@@ -54,33 +54,32 @@ func mailboxFor(part codec.Subresource) deliveryqueue.Queue {
 	return deliveryqueue.Queue{}
 }
 
-// list is what a party says it has.
+// list is a client's list of the records that it has.
 type list struct {
 	versions []codec.ResourceVersion // of an agent
-	hashes   []codec.StatusHash      // of a source
+	hashes   []codec.StatusHash      // of a source: the list is about this cluster; "" is all
 	cluster  string                  // of a source: asks about this one only; "" is all
-	// timedOut: the party said nothing at all within the grace.
+	// timedOut: the client sent no list in time.
 	timedOut bool
-	// free is called when the list is no longer needed.
+	// free must be called when the list is no longer needed.
 	free func()
 }
 
 const (
-	// maxRequests is how many lists of a source may wait; it asks in chunks.
+	// maxRequests is the maximum number of waiting lists of a source, which sends them in chunks.
 	maxRequests = 1024
-	// maxPages is how many requests for pages of one subscription may wait.
+	// maxPages is the maximum number of waiting page requests of one subscription.
 	maxPages = 16
 )
 
-// on changes the phase. The caller has the lock.
+// on applies an event to the phase. The caller has the lock.
 func (s *subscription) on(t phaseEvent) { s.phase = transitions[s.phase][t] }
 
-// resume says where the party continues: changed says whether something changed since its
-// cursor.
+// resume applies the event changed or unchanged: whether something changed since the client's cursor.
 func (s *subscription) resume(t phaseEvent) { s.locked(func() { s.on(t) }) }
 
-// complete says that the mailbox has what changed since the cursor, or what a list lacks that
-// was just compared; l is nil or that list.
+// complete records that the queue has the changes since the cursor, or the answer to a list that was just
+// compared. l is nil or that list.
 func (s *subscription) complete(now time.Time, l *list) {
 	s.locked(func() {
 		if len(s.requests) > 0 {
@@ -92,25 +91,25 @@ func (s *subscription) complete(now time.Time, l *list) {
 	})
 }
 
-// post puts a change into the mailbox.
+// post puts a change into the queue.
 func (s *subscription) post(k deliveryqueue.Key, revision uint64, f deliveryqueue.Flags) {
 	s.change(func() { s.mail.Post(s.intern(k), revision, f) })
 }
 
-// answer puts a record into the mailbox that a list lacks, or a cursor.
+// answer puts a record into the queue that the client lacks, according to its list or cursor.
 func (s *subscription) answer(k deliveryqueue.Key, revision uint64, f deliveryqueue.Flags) {
 	s.change(func() { s.mail.Answer(s.intern(k), revision, f) })
 }
 
-// discard removes a record that is no more.
+// discard removes the entry of a removed record.
 func (s *subscription) discard(k deliveryqueue.Key) {
 	s.change(func() { s.mail.Remove(k) })
 	if s.part == codec.Spec && s.hello.Protocol > 0 {
-		s.recheck() // what the agent should have is something else now
+		s.recheck() // the agent must hold other works now
 	}
 }
 
-// change changes the mailbox, unless the stream has left.
+// change changes the queue, unless the subscription is closed.
 func (s *subscription) change(f func()) {
 	s.mu.Lock()
 	before := s.mail.Len()
@@ -124,14 +123,14 @@ func (s *subscription) change(f func()) {
 	}
 }
 
-// mailed is how many records are in the mailbox.
+// mailed returns the number of records in the queue.
 func (s *subscription) mailed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mail.Len()
 }
 
-// intern lets the keys of one cluster share its name.
+// intern makes the keys of one cluster share its name.
 func (s *subscription) intern(k deliveryqueue.Key) deliveryqueue.Key {
 	if s.scope.Cluster != "" {
 		k.Cluster = s.scope.Cluster
@@ -139,8 +138,8 @@ func (s *subscription) intern(k deliveryqueue.Key) deliveryqueue.Key {
 	return k
 }
 
-// request hands a list over; false: too many wait, or the stream has left. The list of an
-// agent is complete, so it replaces one that was not looked at yet.
+// request queues a list. It returns false if too many are queued, or the subscription is closed. An agent's
+// list is complete, so it replaces a queued one.
 func (s *subscription) request(l *list) bool {
 	s.mu.Lock()
 	defer s.wake.Ring()
@@ -159,13 +158,13 @@ func (s *subscription) request(l *list) bool {
 	return true
 }
 
-// listTimeout is the list of a party that said nothing in time. The caller has the lock.
+// listTimeout queues an empty list for a client that sent none in time. The caller has the lock.
 func (s *subscription) listTimeout() {
 	s.requests = append(s.requests, &list{timedOut: true, free: func() {}})
 	s.on(lists)
 }
 
-// requestPage hands a request over; false: too many wait, or the stream has left.
+// requestPage queues a page request. It returns false if too many are queued, or the subscription is closed.
 func (s *subscription) requestPage(p *pageRequest) bool {
 	s.mu.Lock()
 	defer s.wake.Ring()
@@ -177,15 +176,15 @@ func (s *subscription) requestPage(p *pageRequest) bool {
 	return true
 }
 
-// compares reports whether it is of a source that compares what it owns.
+// compares reports whether the subscription is of a source that compares its works.
 func (s *subscription) compares() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requested
 }
 
-// stop ends the stream with err. When it returns, nothing that the party publishes on the
-// subscription counts any more.
+// stop ends the stream with err. After it returns, events that the client publishes on the subscription are
+// rejected.
 func (s *subscription) stop(err *transport.Error) {
 	s.intake.End(s.id)
 	s.put(func() {
@@ -195,7 +194,7 @@ func (s *subscription) stop(err *transport.Error) {
 	})
 }
 
-// leave gives back what the subscription still had when its stream ended.
+// leave frees everything that the subscription still has when its stream ends.
 func (s *subscription) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +211,7 @@ func (s *subscription) leave() {
 	s.orphans.free()
 }
 
-// locked calls f under the lock; put does, and wakes the stream.
+// locked calls f under the lock; put does the same and wakes the stream.
 func (s *subscription) locked(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,52 +232,51 @@ func pop[T any](queue *[]T) T {
 	return first
 }
 
-// phase is how much of what the party lacks is in the mailbox of its subscription:
+// phase is how much of what the client lacks is in its queue:
 //
-//	┌─────────┐ cursor, changed   ┌─────────┐ filled, a list waits ┌────────┐
-//	│ unasked ├──────────────────►│ filling ├─────────────────────►│ listed │◄──┐
-//	└─┬─────┬─┘                   └────┬────┘                      └───┬────┘   │ list
-//	  │     │                   filled │      compared, no list waits  │        │
-//	  │     │ cursor, unchanged   ┌────▼────┐                          │        │
-//	  │     └────────────────────►│ current │◄─────────────────────────┘        │
-//	  │                           └────┬────┘                                   │
-//	  │ list                           └────────────────────────────────────────┤
-//	  └─────────────────────────────────────────────────────────────────────────┘
-//	  listed ── cursor, changed ──► filling: the list came first, and waits
-//	  each   ── left ─────────────► over
+//	┌────────────────┐ cursor, changed   ┌──────────┐ filled, a list waits ┌───────────┐
+//	│ awaitingClient ├──────────────────►│ filling  ├─────────────────────►│ comparing │◄──┐
+//	└─┬─────┬────────┘                   └────┬─────┘                      └─────┬─────┘   │ list
+//	  │     │                          filled │      compared, no list waits     │         │
+//	  │     │ cursor, unchanged          ┌────▼─────┐                            │         │
+//	  │     └───────────────────────────►│ caughtUp │◄───────────────────────────┘         │
+//	  │                                  └────┬─────┘                                      │
+//	  │ list                                  └────────────────────────────────────────────┤
+//	  └────────────────────────────────────────────────────────────────────────────────────┘
+//	  comparing ── cursor, changed ──► filling: the list came first, and waits
+//	  each      ── left ─────────────► closed
 //
-// Only in unasked and current nothing is missing that the party asked for, so only then it
-// may be told how far it is.
+// Only in awaitingClient and caughtUp is the queue complete, so only then a checkpoint may be sent.
 type phase uint8
 
 const (
-	// awaitingClient: it gave no cursor that counts, and did not say yet what it has.
+	// awaitingClient: the client gave no valid cursor and has not sent its list yet.
 	awaitingClient phase = iota
-	// filling: what changed since its cursor is not in the mailbox yet.
+	// filling: the changes since its cursor are not in the queue yet.
 	filling
 	// comparing: a list waits to be compared.
 	comparing
-	// caughtUp: all that it lacks is in the mailbox.
+	// caughtUp: everything that the client lacks is in the queue.
 	caughtUp
-	// closed: the stream has left.
+	// closed: the stream has ended.
 	closed
-	phases // number of the above
+	phases // number of phases
 )
 
-// phaseEvent is what changes the phase.
+// phaseEvent is an event that changes the phase.
 type phaseEvent uint8
 
 const (
-	lists          phaseEvent = iota // a list came, or it was silent for too long
-	changed                          // it continues from a cursor, behind which something changed
-	unchanged                        // it continues from a cursor, behind which nothing changed
+	lists          phaseEvent = iota // a list came, or the client sent none in time
+	changed                          // the client continues from a cursor, after which something changed
+	unchanged                        // the client continues from a cursor, after which nothing changed
 	done                             // filled or compared; no list waits
 	more                             // filled or compared; a list waits
-	left                             // the stream has left
-	numPhaseEvents                   // number of the above
+	left                             // the stream has ended
+	numPhaseEvents                   // number of events
 )
 
-// transitions: phase × turn. What is no arrow of the picture changes nothing.
+// transitions: phase × event → next phase. An event without an arrow in the picture changes nothing.
 var transitions = [phases][numPhaseEvents]phase{
 	awaitingClient: {lists: comparing, changed: filling, unchanged: caughtUp, done: awaitingClient, more: awaitingClient, left: closed},
 	filling:        {lists: filling, changed: filling, unchanged: filling, done: caughtUp, more: comparing, left: closed},
@@ -287,5 +285,5 @@ var transitions = [phases][numPhaseEvents]phase{
 	closed:         {lists: closed, changed: closed, unchanged: closed, done: closed, more: closed, left: closed},
 }
 
-// idle reports whether nothing is missing in the mailbox that the party asked for.
+// idle reports whether the queue has everything that the client asked for.
 func (p phase) idle() bool { return p == awaitingClient || p == caughtUp }

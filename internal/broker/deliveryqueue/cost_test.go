@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/complexity"
 )
 
-// TestQueue_CostGrowsWithTheWorks that change, not with those that wait.
+// TestQueue_CostGrowsWithTheWorks: the cost depends on the number of works that change, not on those that wait.
 func TestQueue_CostGrowsWithTheWorks(t *testing.T) {
 	complexity.Linear(t, func(n int) func() {
 		keys := make([]deliveryqueue.Key, n)

@@ -2,58 +2,55 @@ package deliveryqueue
 
 import "time"
 
-// Progress decides when a subscriber is told how far it is, and how far that
-// is: the revision of a checkpoint, up to which every change of every record
-// was sent. Nobody is told before there is a base, from which on the mailbox
-// holds all that the subscriber lacks. There are two kinds of checkpoints:
+// Progress decides when a subscriber is sent a checkpoint, and its revision: up to it, each change of each
+// record was sent. There is no checkpoint before the base: from then on the queue has all records that the
+// subscriber lacks. There are two kinds of checkpoints:
 //
-//   - complete, when the mailbox is empty: once something was sent, or there is
-//     something else to tell, and not more often than the last one asked for;
-//   - partial, while a long delivery runs, now and then.
+//   - complete, when the queue is empty: after something was sent or there is other news, with the requested
+//     pause after the last one;
+//   - partial, at intervals during a long delivery.
 //
 // The zero value has no base. A Progress is for one goroutine at a time.
 type Progress struct {
 	base bool
 	due  bool
-	// reported is the revision that the subscriber was last told.
+	// reported is the revision of the last checkpoint.
 	reported uint64
-	// await is the position before which no complete one is made.
+	// await is the position before which no complete checkpoint is made.
 	await uint64
-	// limit is a revision that must not be covered, 0 for none.
+	// limit is a revision that no checkpoint may cover, 0 for none.
 	limit uint64
-	// complete and partial are the times before which no such one is made.
+	// complete and partial are the earliest times of the next checkpoints of each kind.
 	complete, partial time.Time
 }
 
-// Begin says that there is a base: a complete checkpoint is due, a partial one
-// from the given time on. told is the revision that the subscriber came with, 0
-// for none. Called again it has no effect.
+// Begin sets the base: a complete checkpoint is due, and partial ones may be made from the time partial on.
+// reported is the revision of the subscriber's cursor, 0 for none. Further calls have no effect.
 func (p *Progress) Begin(reported uint64, partial time.Time) {
 	if !p.base {
 		p.base, p.due, p.reported, p.partial = true, true, reported, partial
 	}
 }
 
-// Touch says that something was sent, or that there is something else to tell.
+// Touch records that something was sent, or that there is other news for a checkpoint.
 func (p *Progress) Touch() { p.due = true }
 
-// Block says that a record that was last changed at a revision cannot be sent
-// at all. Nothing from there on is ever covered.
+// Block records that a record whose last change has this revision cannot be sent. No checkpoint covers this
+// revision or a later one.
 func (p *Progress) Block(revision uint64) {
 	if p.limit == 0 || revision < p.limit {
 		p.limit = revision
 	}
 }
 
-// Blocked reports whether something cannot be sent.
+// Blocked reports whether some record cannot be sent.
 func (p *Progress) Blocked() bool { return p.limit != 0 }
 
-// Await lets no complete checkpoint be made before a position.
+// Await prevents complete checkpoints before a position.
 func (p *Progress) Await(position uint64) { p.await = position }
 
-// Complete returns the revision of a complete checkpoint, if one is to be made
-// now. position is one up to which every change had been put into the mailbox
-// before it was seen to be empty.
+// Complete returns the revision of a complete checkpoint, if one is due. position is a revision up to which
+// each change was in the queue before the queue was seen empty.
 func (p *Progress) Complete(now time.Time, position uint64) (revision uint64, ok bool) {
 	if !p.pending() || now.Before(p.complete) || position < p.await {
 		return 0, false
@@ -61,9 +58,8 @@ func (p *Progress) Complete(now time.Time, position uint64) (revision uint64, ok
 	return p.bound(position), true
 }
 
-// Partial returns the revision of a partial checkpoint, if one is to be made
-// now. oldest is that of [Queue.Oldest], and position one up to which every
-// change had been put into the mailbox before.
+// Partial returns the revision of a partial checkpoint, if one is due. oldest is the result of [Queue.Oldest].
+// position is a revision up to which each change was in the queue before.
 func (p *Progress) Partial(now time.Time, position, oldest uint64) (revision uint64, ok bool) {
 	if !p.MayBePartial(now) || oldest == 0 {
 		return 0, false
@@ -72,32 +68,31 @@ func (p *Progress) Partial(now time.Time, position, oldest uint64) (revision uin
 	return revision, revision > p.reported
 }
 
-// MayBePartial reports whether it is time for a partial checkpoint.
+// MayBePartial reports whether the time for a partial checkpoint has come.
 func (p *Progress) MayBePartial(now time.Time) bool { return p.base && !now.Before(p.partial) }
 
-// Reported says that a checkpoint is on its way, and when the next ones may be.
+// Reported records a checkpoint that is about to be sent, and the earliest times of the next ones.
 func (p *Progress) Reported(revision uint64, complete, partial time.Time) {
 	p.reported = revision
 	p.complete, p.partial = complete, partial
 }
 
-// Done says that the checkpoint told everything there is to tell.
+// Done records that the checkpoint contains all news.
 func (p *Progress) Done() { p.due = false }
 
-// Postpone says that there is nothing to tell for a partial checkpoint now.
+// Postpone records that there is no news for a partial checkpoint now.
 func (p *Progress) Postpone(partial time.Time) { p.partial = partial }
 
-// Revision is what the subscriber was last told, or came with.
+// Revision returns the revision of the last checkpoint, or of the subscriber's cursor before the first one.
 func (p *Progress) Revision() uint64 { return p.reported }
 
-// Until returns when Complete has to be asked again although nothing happens;
-// false: there is no such time.
+// Until returns when Complete must be called again although nothing happens. ok is false if there is no such
+// time.
 func (p *Progress) Until(position uint64) (time.Time, bool) {
 	return p.complete, p.pending() && position >= p.await
 }
 
-// pending reports whether a complete checkpoint is wanted, and can say anything
-// that was not said.
+// pending reports whether a complete checkpoint is due and can cover more than the last one.
 func (p *Progress) pending() bool {
 	return p.base && p.due && (p.limit == 0 || p.limit-1 > p.reported)
 }

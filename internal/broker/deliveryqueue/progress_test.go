@@ -25,7 +25,7 @@ func TestProgress_ReportsNothingBeforeThereIsABase(t *testing.T) {
 		t.Errorf("with a base: %d, %v", r, ok)
 	}
 	if p.Revision() != 3 {
-		t.Errorf("the party came with %d", p.Revision())
+		t.Errorf("the client's cursor has revision %d", p.Revision())
 	}
 }
 
@@ -104,7 +104,7 @@ func TestProgress_NeverCoversWhatCannotBeSent(t *testing.T) {
 	}
 	p.Reported(39, at(1), at(5))
 	if r, ok := p.Complete(at(50), 200); ok {
-		t.Errorf("%d is told again and again", r)
+		t.Errorf("a checkpoint at %d is sent again and again", r)
 	}
 	if _, ok := p.Until(200); ok {
 		t.Error("there is something to wait for")
@@ -135,8 +135,7 @@ func (f *feed) route(to uint64) {
 	f.routed = to
 }
 
-// check fails if a party that continues from revision r would never get a
-// change.
+// check fails if a client that continues from revision r would never get a change.
 func (f *feed) check(t *rapid.T, r uint64) {
 	for k, last := range f.latest {
 		if last <= r && f.had[k] < last {
@@ -145,9 +144,8 @@ func (f *feed) check(t *rapid.T, r uint64) {
 	}
 }
 
-// TestProgress_CoversOnlyWhatWasSent: whatever is posted, answered, returned,
-// taken away, left out or late, a checkpoint's revision never lies behind a
-// change that was not sent.
+// TestProgress_CoversOnlyWhatWasSent: the revision of a checkpoint never covers an unsent change. The test
+// posts, answers, returns, removes, omits and delays entries.
 func TestProgress_CoversOnlyWhatWasSent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &feed{latest: map[deliveryqueue.Key]uint64{}, had: map[deliveryqueue.Key]uint64{}}
@@ -159,7 +157,7 @@ func TestProgress_CoversOnlyWhatWasSent(t *testing.T) {
 		for range rapid.IntRange(0, 10).Draw(t, "changes before") {
 			change(t)
 		}
-		// The party comes with a cursor: it has what lies before it.
+		// The client has a cursor, and everything before it.
 		f.routed = f.head
 		cursor := rapid.Uint64Range(0, f.head).Draw(t, "cursor")
 		for k, r := range f.latest {

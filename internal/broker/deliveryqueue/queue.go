@@ -1,10 +1,9 @@
-// Package deliveryqueue decides in which order a subscription is sent what: a [Queue] is the set
-// of records that it still has to be sent, and a [Progress] says when it is told how far it is.
+// Package deliveryqueue orders the records of a subscription. A [Queue] is the set of records that are still to
+// be sent. A [Progress] decides when a checkpoint is sent.
 //
-// A mailbox holds keys, not events: a subscriber that is slow, stuck or away
-// costs a few bytes per work and delays nobody, and when it reads again it gets
-// the latest state of each record once. The package is pure; the broker gives
-// every mailbox to exactly one stream and guards it.
+// A queue holds keys, not events. A subscriber that is slow or stuck needs a few bytes per work and delays no
+// other subscriber. When it reads again, it gets the latest state of each record once. The package is pure. The
+// broker gives each queue to exactly one stream and guards it.
 package deliveryqueue
 
 import (
@@ -18,37 +17,35 @@ type Key struct {
 	Cluster, ResourceID string
 }
 
-// Flags say how an entry is to be delivered.
+// Flags are how an entry is delivered.
 type Flags uint8
 
-// The flags.
+// Delivery flags.
 const (
-	// Deletion: the record was a tombstone when it was posted. Deletions have
-	// a queue of their own.
+	// Deletion: the record was a tombstone when it was posted. Deletions have their own list.
 	Deletion Flags = 1 << iota
-	// Resync: the entry answers a resync request. Such entries have a queue of
-	// their own too, so that a fresh change does not wait behind a long answer.
+	// Resync: the entry answers a resync request. Such entries have their own list too, so that a fresh change does
+	// not wait behind a long answer.
 	Resync
-	// SpecFirst: the subscriber may never have seen the last spec of this
-	// tombstone, which says what deletion means.
+	// SpecFirst: the subscriber may never have seen the last spec of this tombstone, which defines which objects
+	// are deleted.
 	SpecFirst
-	// Force: the subscriber holds a newer version, and the record is the
-	// truth all the same.
+	// Force: the subscriber holds a newer version, but the record is right.
 	Force
 )
 
-// sticky are the flags that an entry keeps whatever else is posted of it.
+// sticky are the flags that an entry keeps when it is posted again.
 const sticky = SpecFirst | Force
 
-// Entry is one record that a subscription still has to be sent.
+// Entry is one record that is still to be sent.
 type Entry struct {
 	Key
-	// Revision is the oldest one of this record that was not sent.
+	// Revision is the oldest unsent revision of this record.
 	Revision uint64
 	Flags    Flags
 }
 
-// The queues, in the order in which they take turns.
+// The three lists of a clusterQueue, in round-robin order.
 const (
 	fresh uint8 = iota
 	deletions
@@ -59,7 +56,7 @@ const (
 // none ends a list of slots.
 const none = -1
 
-// slot is an entry and its place in a queue.
+// slot is an entry and its position in a list.
 type slot struct {
 	Entry
 	queue      uint8
@@ -68,7 +65,7 @@ type slot struct {
 
 type list struct{ head, tail int32 }
 
-// clusterQueue is what there is of one cluster, or of all.
+// clusterQueue has the entries of one cluster, or of all.
 type clusterQueue struct {
 	queue [queues]list
 	next  uint8
@@ -77,43 +74,42 @@ type clusterQueue struct {
 
 var nothing = [queues]list{{none, none}, {none, none}, {none, none}}
 
-// Queue is the set of records one subscription still has to be sent. A record
-// is in it at most once, and one that is posted again keeps its place, so that
-// neither a fast source nor a slow reader makes it grow beyond the number of
-// works, and no work waits for ever. Three queues (fresh changes, deletions,
-// answers to resync requests) take turns.
+// Queue is the set of records that one subscription is still to be sent. It contains a record at most once, and
+// a record that is posted again keeps its position. So neither a fast source nor a slow reader makes it grow
+// beyond the number of works, and no work waits for ever. Next serves three lists in round-robin order: fresh
+// changes, deletions, and answers to resync requests.
 //
-// A mailbox that is [Shared] has such queues for each cluster, and the clusters take turns: a
-// cluster whose records change all the time, or are large, delays those of another one by a turn.
+// A [Shared] queue has such lists per cluster and schedules the clusters fairly. A cluster whose records change
+// all the time, or are large, delays another cluster by one entry at most.
 //
-// The zero value is empty and ready, for one cluster. Every method but Oldest takes constant time
-// (amortised), Next of a shared one the logarithm of the number of clusters. A Queue is for
-// one goroutine at a time.
+// The zero value is an empty queue for one cluster. All methods except Oldest take constant time (amortised).
+// Next of a shared queue takes logarithmic time in the number of clusters. A Queue is for one goroutine at a
+// time.
 type Queue struct {
 	slots []slot
 	free  int32 // list of unused slots, linked by next; valid when slots != nil
 	byKey map[Key]int32
-	only  clusterQueue // unless it is shared
-	// clusters are the lines of a shared one that are not empty; turns says whose turn it is.
+	only  clusterQueue // not used by a shared queue
+	// clusters are the queues of a shared queue that are not empty; scheduler chooses the next one.
 	shared    bool
 	clusters  map[string]*clusterQueue
 	scheduler fair.Scheduler[string]
 }
 
-// Shared returns an empty mailbox in which clusters take turns.
+// Shared returns an empty queue that schedules clusters fairly.
 func Shared() Queue { return Queue{shared: true} }
 
-// visitCost is what an entry costs whatever its size, in bytes.
+// visitCost is the minimum cost of an entry, in bytes.
 const visitCost = 1 << 10
 
-// Charge says how many bytes an entry of a cluster had that Next returned.
+// Charge records the size of an entry that Next returned for a cluster, in bytes.
 func (m *Queue) Charge(cluster string, bytes int) {
 	if m.shared {
 		m.scheduler.Charge(cluster, bytes)
 	}
 }
 
-// queueOf is where the entries of a cluster stand.
+// queueOf returns the queue of a cluster, nil if it is empty and the queue is shared.
 func (m *Queue) queueOf(cluster string) *clusterQueue {
 	if m.shared {
 		return m.clusters[cluster]
@@ -121,7 +117,7 @@ func (m *Queue) queueOf(cluster string) *clusterQueue {
 	return &m.only
 }
 
-// open is queueOf for an entry that comes.
+// open is queueOf for a new entry: it creates the queue if needed.
 func (m *Queue) open(cluster string) *clusterQueue {
 	l := m.queueOf(cluster)
 	if l == nil {
@@ -135,7 +131,7 @@ func (m *Queue) open(cluster string) *clusterQueue {
 	return l
 }
 
-// closeQueue forgets the line of a cluster if it is empty.
+// closeQueue removes the queue of a cluster if it is empty.
 func (m *Queue) closeQueue(cluster string, l *clusterQueue) {
 	if m.shared && l.size == 0 {
 		delete(m.clusters, cluster)
@@ -143,9 +139,8 @@ func (m *Queue) closeQueue(cluster string, l *clusterQueue) {
 	}
 }
 
-// Post adds a change that the router saw. For an entry that is there already, what is known of it is merged:
-// the oldest unsent revision stays; a deletion over an unsent spec turns into
-// [SpecFirst]; [Force] stays.
+// Post adds a change from the router. If the record is in the queue, the entries are merged. The oldest unsent
+// revision stays. A deletion over an unsent spec gets [SpecFirst]. [Force] stays.
 func (m *Queue) Post(k Key, revision uint64, f Flags) {
 	i, has := m.byKey[k]
 	if !has {
@@ -160,9 +155,8 @@ func (m *Queue) Post(k Key, revision uint64, f Flags) {
 	m.setFlags(i, f&^Resync)
 }
 
-// Answer adds a record that a resync request asks for. revision is the one of
-// the record's last change. An entry that is there already stays as it is, but
-// for [SpecFirst] and [Force], which it may gain.
+// Answer adds a record that answers a resync request. revision is that of its last change. An existing entry
+// only gains [SpecFirst] and [Force].
 func (m *Queue) Answer(k Key, revision uint64, f Flags) {
 	if i, has := m.byKey[k]; has {
 		m.slots[i].Flags |= f & sticky
@@ -171,8 +165,8 @@ func (m *Queue) Answer(k Key, revision uint64, f Flags) {
 	m.insert(k, revision, f|Resync)
 }
 
-// Return puts an entry back that Next took out and that was not delivered. What
-// was posted of the record since then stays, and is merged.
+// Return puts back an entry that Next returned and that was not delivered. If the record was posted since, the
+// entries are merged.
 func (m *Queue) Return(e Entry) {
 	i, has := m.byKey[e.Key]
 	if !has {
@@ -184,7 +178,7 @@ func (m *Queue) Return(e Entry) {
 	s.Revision = min(s.Revision, e.Revision)
 }
 
-// Next takes the next entry out. Queues that hold something take turns.
+// Next removes and returns the next entry.
 func (m *Queue) Next() (Entry, bool) {
 	if len(m.byKey) == 0 {
 		return Entry{}, false
@@ -204,19 +198,18 @@ func (m *Queue) Next() (Entry, bool) {
 	return e, true
 }
 
-// Remove takes a record out; it is no error when it is not there.
+// Remove removes a record if it is in the queue.
 func (m *Queue) Remove(k Key) {
 	if i, has := m.byKey[k]; has {
 		m.remove(i)
 	}
 }
 
-// Len returns the number of records in the mailbox.
+// Len returns the number of records in the queue.
 func (m *Queue) Len() int { return len(m.byKey) }
 
-// Oldest returns the oldest unsent revision of any record in the mailbox:
-// everything below it was sent. It looks at every record, for whoever asks now and
-// then. false: the mailbox is empty.
+// Oldest returns the oldest unsent revision in the queue: everything below it was sent. It visits all records,
+// so call it rarely. ok is false if the queue is empty.
 func (m *Queue) Oldest() (uint64, bool) {
 	oldest := uint64(math.MaxUint64)
 	for _, i := range m.byKey {
@@ -251,7 +244,7 @@ func (m *Queue) insert(k Key, revision uint64, f Flags) {
 	m.enqueue(i, queueOf(f))
 }
 
-// reset makes an empty mailbox whose lists are linked by slot numbers.
+// reset makes an empty queue whose lists are linked by slot numbers.
 func (m *Queue) reset() {
 	*m = Queue{slots: m.slots[:0], free: none, byKey: map[Key]int32{}, only: clusterQueue{queue: nothing, next: m.only.next}, shared: m.shared}
 }
@@ -295,8 +288,8 @@ func (m *Queue) dequeue(i int32) {
 	}
 }
 
-// shrinkAbove is the number of slots above which an empty mailbox gives its
-// memory back: thousands of mailboxes are empty most of the time.
+// shrinkAbove is the number of slots above which an empty queue frees its memory: thousands of queues are empty
+// most of the time.
 const shrinkAbove = 4
 
 func (m *Queue) remove(i int32) {

@@ -77,8 +77,8 @@ func TestQueue_FreshChangeLeavesTheAnswer(t *testing.T) {
 	}
 }
 
-// TestQueue_AlternatesClusters: a cluster with many records, or with large ones that are posted
-// again as soon as they were sent, delays those of another one by a turn each.
+// TestQueue_AlternatesClusters: a cluster with many records, or with large ones that are posted again at once,
+// delays another cluster by one entry at most.
 func TestQueue_AlternatesClusters(t *testing.T) {
 	m := deliveryqueue.Shared()
 	flood := func(n int) deliveryqueue.Key {
@@ -122,8 +122,8 @@ func TestQueue_AlternatesClusters(t *testing.T) {
 	}
 }
 
-// TestQueue_SharedEqualsOneForEachCluster: what a cluster's entries are, and in which order,
-// does not depend on the others.
+// TestQueue_SharedEqualsOneForEachCluster: the entries of a cluster and their order do not depend on the other
+// clusters.
 func TestQueue_SharedEqualsOneForEachCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := deliveryqueue.Shared()
@@ -199,7 +199,7 @@ func TestQueue_SharedEqualsOneForEachCluster(t *testing.T) {
 	})
 }
 
-// naive is a mailbox written for readers only: one slice, searched.
+// naive is a queue that is easy to read: one slice, searched.
 type naive struct {
 	entries  []deliveryqueue.Entry // in order of arrival in their queue
 	position int
@@ -311,7 +311,7 @@ func TestQueue_EqualsTheNaiveOne(t *testing.T) {
 				if f != 0 && rapid.Bool().Draw(t, "spec first") {
 					f |= deliveryqueue.SpecFirst
 				}
-				if rapid.Bool().Draw(t, "overrule") {
+				if rapid.Bool().Draw(t, "force") {
 					f |= deliveryqueue.Force
 				}
 				rev := rapid.Uint64Range(1, revision).Draw(t, "revision")

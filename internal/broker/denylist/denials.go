@@ -1,7 +1,6 @@
-// Package denylist says who is kept out of a broker although the certificate is a
-// good one: identities, and single certificates by their serial numbers, which an
-// operator names; and the certificates of a cluster that were issued before a time
-// that its hub tells. The store keeps all of it, over restarts and in backups.
+// Package denylist lists the clients that the broker rejects although their certificates are valid. An operator
+// denies identities, and single certificates by their serial numbers. A hub denies the certificates of a
+// cluster that were issued before a time. The store keeps all entries, over restarts and in backups.
 package denylist
 
 import (
@@ -21,14 +20,14 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Subject is who is denied: an identity, or a certificate by its serial number,
-// in hexadecimal digits. One of them is set.
+// Subject is what is denied: an identity, or a certificate by its serial number in hexadecimal digits. One of
+// the two is set.
 type Subject struct {
 	Identity identity.Identity
 	Serial   string
 }
 
-// String returns what [ParseSubject] takes.
+// String returns the form that [ParseSubject] parses.
 func (s Subject) String() string {
 	if s.Serial != "" {
 		return s.Serial
@@ -36,11 +35,11 @@ func (s Subject) String() string {
 	return s.Identity.String()
 }
 
-// maxSubject bounds the text of a subject: the name of a cluster, and more.
+// maxSubject is the maximum length of a subject, in bytes. It is more than the name of a cluster needs.
 const maxSubject = 512
 
-// ParseSubject reads ROLE/NAME, or a serial number in hexadecimal digits, with or
-// without colons, as openssl prints it. The error says what is wrong.
+// ParseSubject parses ROLE/NAME, or a serial number in hexadecimal digits, with or without colons, as openssl
+// prints it. The error describes the problem.
 func ParseSubject(s string) (Subject, error) {
 	if len(s) > maxSubject {
 		return Subject{}, fmt.Errorf("%.40q… is longer than %d bytes", s, maxSubject)
@@ -51,7 +50,7 @@ func ParseSubject(s string) (Subject, error) {
 		case !slices.Contains([]identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap}, id.Role):
 			return Subject{}, fmt.Errorf("%q is no role: use agent, source, operator, viewer or bootstrap", role)
 		case name == "" || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
-			return Subject{}, fmt.Errorf("%q names nobody: use ROLE/NAME, as agent/cluster1", s)
+			return Subject{}, fmt.Errorf("%q has no valid name: use ROLE/NAME, for example agent/cluster1", s)
 		}
 		return Subject{Identity: id}, nil
 	}
@@ -63,41 +62,41 @@ func ParseSubject(s string) (Subject, error) {
 	return Subject{Serial: n.Text(16)}, nil
 }
 
-// Denial is one subject that is kept out.
+// Denial is one denied subject.
 type Denial struct {
 	Subject Subject `json:"-"`
-	// By is the operator who did it, since At, and Reason what was said of it.
+	// By is the operator that denied it, At the time, and Reason the operator's reason.
 	By     string    `json:"by,omitempty"`
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Store keeps small values under names, as store.Store does.
+// Store keeps bookmarks, as store.Store does.
 type Store interface {
 	SetBookmarks(ctx context.Context, set map[string][]byte) error
 	Bookmarks(prefix string) map[string][]byte
 }
 
-// prefix begins the names of denials in the store.
+// prefix is the prefix of the bookmarks of denials.
 const prefix = "denied/"
 
-// earliestPrefix begins those of earliest issue times.
+// earliestPrefix is the prefix of the bookmarks of earliest issue times.
 const earliestPrefix = "earliest/"
 
-// List is what is denied. Its methods may be called concurrently.
+// List is the denylist. Its methods are safe for concurrent use.
 type List struct {
 	store Store
 
-	writing sync.Mutex // held over a change, until everybody has heard of it
+	writing sync.Mutex // held during a change, until all callbacks have returned
 
 	mu     sync.RWMutex
 	denied map[Subject]Denial
-	// earliest are the earliest issue times, by cluster.
+	// earliest maps clusters to their earliest issue times.
 	earliest map[string]time.Time
 	changed  []func()
 }
 
-// New returns the list that a store keeps. The error names an entry that is none.
+// New loads the list from a store. The error names an invalid entry.
 func New(s Store) (*List, error) {
 	l := &List{store: s, denied: map[Subject]Denial{}, earliest: map[string]time.Time{}}
 	for name, value := range s.Bookmarks(prefix) {
@@ -118,14 +117,14 @@ func New(s Store) (*List, error) {
 	return l, nil
 }
 
-// OnChange has f called after each change, before its caller is answered.
+// OnChange registers f, which is called after each change, before the caller of the change gets its answer.
 func (l *List) OnChange(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changed = append(l.changed, f)
 }
 
-// Of returns why an identity, or its certificate, is denied, if it is.
+// Of returns the denial of an identity, or of its certificate. It returns false if there is none.
 func (l *List) Of(id identity.Identity, serial string) (Denial, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -136,21 +135,22 @@ func (l *List) Of(id identity.Identity, serial string) (Denial, bool) {
 	return d, ok && serial != ""
 }
 
-// Earliest returns from when on certificates of a cluster count; zero: all do.
+// Earliest returns the issue time from which on certificates of a cluster are valid. It returns zero if all
+// are.
 func (l *List) Earliest(cluster string) time.Time {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.earliest[cluster]
 }
 
-// All returns what is denied, in the order of its text.
+// All returns the denials, sorted by the text of their subjects.
 func (l *List) All() []Denial {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(l.denied), func(a, b Denial) int { return cmp.Compare(a.Subject.String(), b.Subject.String()) })
 }
 
-// Deny keeps a subject out from now on. The error is that of the store.
+// Deny adds a denial. Errors are those of the store.
 func (l *List) Deny(ctx context.Context, d Denial) error {
 	value, err := json.Marshal(d)
 	if err != nil {
@@ -159,8 +159,7 @@ func (l *List) Deny(ctx context.Context, d Denial) error {
 	return l.set(ctx, map[string][]byte{prefix + d.Subject.String(): value}, func() { l.denied[d.Subject] = d })
 }
 
-// Allow lets a subject in again; false: it was not denied. The error is that of
-// the store.
+// Allow removes a denial. It returns false if there was none. Errors are those of the store.
 func (l *List) Allow(ctx context.Context, s Subject) (bool, error) {
 	known := false
 	err := l.set(ctx, map[string][]byte{prefix + s.String(): nil}, func() {
@@ -170,8 +169,8 @@ func (l *List) Allow(ctx context.Context, s Subject) (bool, error) {
 	return known, err
 }
 
-// Raise has certificates of clusters count from these times on. Where a later time holds, that
-// stays. The error is that of the store.
+// Raise sets the earliest issue times of clusters. A later time that is set already stays. Errors are those of
+// the store.
 func (l *List) Raise(ctx context.Context, to map[string]time.Time) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -193,7 +192,7 @@ func (l *List) set(ctx context.Context, bookmarks map[string][]byte, apply func(
 	return l.write(ctx, bookmarks, apply)
 }
 
-// write writes bookmarks, then what they say. The caller writes alone.
+// write writes bookmarks, calls apply and then the callbacks. The caller holds writing.
 func (l *List) write(ctx context.Context, bookmarks map[string][]byte, apply func()) error {
 	if err := l.store.SetBookmarks(ctx, bookmarks); err != nil {
 		return err

@@ -39,7 +39,7 @@ func TestParseSubject(t *testing.T) {
 	}
 }
 
-// FuzzParseSubject: what is understood means the same when it is written down.
+// FuzzParseSubject: a parsed subject means the same when it is formatted and parsed again.
 func FuzzParseSubject(f *testing.F) {
 	for _, s := range []string{"agent/cluster1", "0A:1b", "operator/", "1_0", "x"} {
 		f.Add(s)
@@ -55,8 +55,8 @@ func FuzzParseSubject(f *testing.F) {
 	})
 }
 
-// TestList_IsInTheStore: what is denied is so after a restart, until it is
-// allowed; whoever looks after a change finds it.
+// TestList_IsInTheStore: a denial survives a restart until it is allowed. The callbacks of a change see the new
+// list.
 func TestList_IsInTheStore(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
@@ -81,7 +81,7 @@ func TestList_IsInTheStore(t *testing.T) {
 		}
 	}
 	if seen != 2 {
-		t.Errorf("%d were there when it was told", seen)
+		t.Errorf("the callback saw %d denials", seen)
 	}
 	l = open()
 	if d := cmp.Diff(want, l.All()); d != "" {
@@ -111,8 +111,8 @@ func TestList_IsInTheStore(t *testing.T) {
 	}
 }
 
-// TestList_EarliestOnlyGrows: of two times of a cluster the later one holds, whichever comes first, also
-// after a restart; who looks after a change finds it.
+// TestList_EarliestOnlyGrows: of two times of a cluster the later one wins, in any order and after a restart.
+// The callbacks of a change see it.
 func TestList_EarliestOnlyGrows(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
@@ -143,11 +143,11 @@ func TestList_EarliestOnlyGrows(t *testing.T) {
 	}
 }
 
-// TestList_DamagedEntry: nobody is let in because a denial cannot be read.
+// TestList_DamagedEntry: a denial that cannot be read is an error and is not ignored.
 func TestList_DamagedEntry(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
-	for name, value := range map[string]string{"denied/agent/c": "{", "denied/nobody": "{}", "earliest/c1": "soon"} {
+	for name, value := range map[string]string{"denied/agent/c": "{", "denied/invalid": "{}", "earliest/c1": "soon"} {
 		if err := s.SetBookmarks(t.Context(), map[string][]byte{name: []byte(value)}); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestList_DamagedEntry(t *testing.T) {
 	}
 }
 
-// TestList_OfAStoreThatFails: what could not be kept does not count.
+// TestList_OfAStoreThatFails: a denial that cannot be stored has no effect.
 func TestList_OfAStoreThatFails(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	l, err := denylist.New(s)

@@ -18,38 +18,38 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Bounds of one commit: enough to make a sync cheap per publish, small enough to be written
-// within a few milliseconds.
+// Limits of one commit: large enough to make a sync cheap per publish, small enough to be written within a few
+// milliseconds.
 const (
 	commitOps   = 1024
 	commitBytes = 2 << 20
-	// partOps is how many of its writes a long list gives to one commit.
+	// partOps is the maximum number of ops of a long list in one commit.
 	partOps = 256
-	// shareBytes is how much of one commit a party may fill, so that whoever publishes while
-	// it is written waits for that and not for all that a flood has.
+	// shareBytes limits how much of one commit a client may fill. Other clients then wait for that commit, and not
+	// for all publishes of a client that floods.
 	shareBytes = commitBytes / 4
-	// entryBytes is what a queued publish takes besides its event.
+	// entryBytes is the overhead of a queued publish besides its event.
 	entryBytes = 1 << 10
 )
 
-// committer turns publishes that arrive together into one commit. There is no waiting
-// timer: whatever arrived while one commit was written makes up the next one.
+// committer writes publishes that arrive together in one commit. There is no timer: the publishes that arrive
+// during one commit form the next one.
 type committer struct {
 	cfg     *settings.Config
 	queue   *queue
 	metrics *metrics
 
-	batch []*pending // of step, kept for its memory
+	batch []*pending // of step, reused to save allocations
 	ops   []store.Op
-	// pace is how long the last commit took, for the delays that are advised.
+	// pace is the duration of the last commit, from which retry delays are computed.
 	pace atomic.Int64
 	// failure is the error of the last commit, nil while commits succeed.
 	failure atomic.Pointer[error]
 }
 
-// commit queues ops of from and returns their outcomes once they are on disk. When ctx ends
-// first, they may still be committed, but not if it ended before they were queued. Nothing
-// is written either if void gives a reason at the moment of queueing.
+// commit queues ops of from and returns their outcomes once they are on disk. If ctx ends first, the ops may
+// still be committed. Ops that were not queued when ctx ended are dropped. If the given check is not nil and
+// returns an error when the ops are queued, nothing is written.
 func (c *committer) commit(ctx context.Context, from identity.Identity, void func() *transport.Error, ops ...store.Op) (all []store.Outcome, err error) {
 	if len(ops) <= partOps {
 		return c.commitPart(ctx, from, void, ops)
@@ -84,7 +84,7 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, void
 	}
 }
 
-// admit says why the store has none for ops.
+// admit returns the error if the store rejects such ops now.
 func (c *committer) admit(ops []store.Op) error {
 	err := c.cfg.Store.Err()
 	stays := func(op store.Op) bool { return !op.FreesQuota() }
@@ -94,8 +94,8 @@ func (c *committer) admit(ops []store.Op) error {
 	return err
 }
 
-// delay is when somebody who found the queue full should try again: it holds several
-// commits' worth.
+// delay returns when a client whose publish found the queue full should retry. A full queue holds several
+// commits.
 func (c *committer) delay() time.Duration {
 	return min(max(8*time.Duration(c.pace.Load()), 50*time.Millisecond), 5*time.Second)
 }
@@ -108,7 +108,7 @@ func (c *committer) failed() error {
 	return nil
 }
 
-// run commits until ctx ends, then what is still queued.
+// run commits until ctx ends, and then commits what is still queued.
 func (c *committer) run(ctx context.Context) error {
 	for {
 		for c.step() {
@@ -122,14 +122,14 @@ func (c *committer) run(ctx context.Context) error {
 	}
 }
 
-// finish lets nothing more in, and commits what is queued.
+// finish closes the queue and commits what is queued.
 func (c *committer) finish() {
 	c.queue.close()
 	for c.step() {
 	}
 }
 
-// step makes one commit of what is queued; false: nothing was.
+// step commits queued publishes once. It returns false if none was queued.
 func (c *committer) step() bool {
 	c.batch = c.queue.pop(c.batch[:0], commitOps, commitBytes)
 	if len(c.batch) == 0 {
@@ -140,7 +140,7 @@ func (c *committer) step() bool {
 		c.ops = append(c.ops, p.ops...)
 	}
 	start := c.cfg.Now()
-	// Callers come and go; what is written together is written to the end.
+	// No caller's context is used: a common commit is written to the end.
 	outcomes, err := c.cfg.Store.Commit(context.Background(), c.ops)
 	c.result(c.cfg.Now().Sub(start), err)
 	if n := len(outcomes); n > 0 {
@@ -161,7 +161,7 @@ func (c *committer) step() bool {
 	return true
 }
 
-// result notes how a commit went, before its callers hear of it.
+// result records the result of a commit before its callers get it.
 func (c *committer) result(took time.Duration, err error) {
 	c.metrics.committed(len(c.ops), took, err)
 	c.pace.Store(int64(took))
@@ -169,14 +169,14 @@ func (c *committer) result(took time.Duration, err error) {
 		c.failure.Store(nil)
 		return
 	}
-	if errors.Is(err, store.ErrNoSpace) { // which the store tells, until there is
+	if errors.Is(err, store.ErrNoSpace) { // Err of the store returns it until there is space
 		return
 	}
 	c.cfg.Log.Error("commit failed", "error", err)
 	c.failure.Store(&err)
 }
 
-// metrics are listed, with their meaning, in docs/metrics.md.
+// metrics are described in docs/metrics.md.
 type metrics struct {
 	commitDuration      prometheus.Observer
 	commitOperations    prometheus.Histogram
@@ -207,7 +207,7 @@ func newMetrics(m telemetry.Meter) *metrics {
 	return all
 }
 
-// refused counts what was over a quota, if it was.
+// refused counts an op that exceeded a quota. A zero x is not counted.
 func (m *metrics) refused(x quota.Excess) {
 	if x != (quota.Excess{}) {
 		m.overQuota.WithLabelValues(string(x.Of), string(x.What)).Inc()

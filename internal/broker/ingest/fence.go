@@ -10,27 +10,30 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Fences keep out what comes too late to count.
+// Fences reject events that arrive too late.
 //
-//	t1  a party publishes; its connection breaks and holds the event back
-//	t2  it connects anew, and compares what there is
-//	t3  the event arrives: the comparison would not repair what it then does
+// Scenario:
 //
-// Therefore an event that names a subscription counts only while that is running, and a
-// source that compares, or releases a cluster, ends the subscriptions that it had before.
-// Stock parties name none. What must not change places within a subscription is numbered by
-// the source; see [fenceOrder].
+//	t1: a client publishes; its connection breaks and delays the event.
+//	t2: the client reconnects and compares.
+//	t3: the event arrives; the comparison would not repair its effect.
+//
+// Result: an event that names a subscription is accepted only while that subscription runs. A source that
+// compares, or releases a cluster, ends its earlier subscriptions.
+//
+// OCM clients name no subscription. Within a subscription the source numbers the events whose order matters;
+// see [fenceOrder].
 type Fences struct {
 	mu     sync.Mutex
 	byID   map[string]*Fence
 	serial uint64
 }
 
-// Fence is what counts of one subscription that speaks Hawser's protocol.
+// Fence decides which events of one subscription are accepted. Only subscriptions of Hawser clients have one.
 type Fence struct {
 	client identity.Identity
 	scope  store.Scope
-	serial uint64 // orders subscriptions by the time they began
+	serial uint64 // orders subscriptions by their start
 	end    func(*transport.Error)
 
 	mu    sync.Mutex
@@ -40,7 +43,7 @@ type Fence struct {
 
 func newFences() *Fences { return &Fences{byID: map[string]*Fence{}} }
 
-// Open begins a subscription; end ends it.
+// Open begins a subscription. The function end ends it.
 func (x *Fences) Open(id string, owner identity.Identity, scope store.Scope, end func(*transport.Error)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -48,7 +51,7 @@ func (x *Fences) Open(id string, owner identity.Identity, scope store.Scope, end
 	x.byID[id] = &Fence{client: owner, scope: scope, serial: x.serial, end: end}
 }
 
-// End says that a subscription is about to end: nothing that names it counts any more.
+// End: a subscription is about to end. From now on events that name it are rejected.
 func (x *Fences) End(id string) {
 	x.mu.Lock()
 	f := x.byID[id]
@@ -60,7 +63,7 @@ func (x *Fences) End(id string) {
 	}
 }
 
-// Close forgets a subscription that has ended.
+// Close removes a subscription that has ended.
 func (x *Fences) Close(id string) {
 	x.End(id)
 	x.mu.Lock()
@@ -68,8 +71,7 @@ func (x *Fences) Close(id string) {
 	delete(x.byID, id)
 }
 
-// Find returns the running subscription with an id, if it is of this party and of Hawser's
-// protocol; else nil.
+// Find returns the fence of a running subscription if it belongs to this client, otherwise nil.
 func (x *Fences) Find(id string, client identity.Identity) *Fence {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,8 +97,8 @@ func (x *Fences) endBefore(f *Fence) {
 	}
 }
 
-// guard returns the subscription that an event names, and what says why the event counts no
-// longer; both are nil where it names none.
+// guard returns the fence of the subscription that an event names, and a function that returns why the event is
+// rejected. Both are nil if it names none.
 func (x *Fences) guard(e *request.Event) (f *Fence, void func() *transport.Error, err error) {
 	if e.Subscription == "" {
 		return nil, nil, nil
@@ -112,11 +114,11 @@ func (x *Fences) guard(e *request.Event) (f *Fence, void func() *transport.Error
 	return f, void, nil
 }
 
-// Scope is what the subscription covers.
+// Scope returns the scope of the subscription.
 func (f *Fence) Scope() store.Scope { return f.scope }
 
-// checkValid says why an event does not count, nil if it does: the subscription was ended, or the
-// cluster was released later than the event was said. A release is not later than itself.
+// checkValid returns why an event is rejected, nil if it is not. Either the subscription has ended, or a
+// release of the cluster has a higher number than the event. A release is not higher than itself.
 func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,8 +131,8 @@ func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 	return nil
 }
 
-// release takes note of a release and calls revoke, unless it is void. revoke is called under
-// the lock: once a later subscription has begun, nothing is revoked.
+// release records a release and calls revoke, unless the release is rejected. revoke is called under the lock:
+// once a later subscription has begun, nothing is revoked.
 func (f *Fence) release(cluster string, n uint64, revoke func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,7 +146,7 @@ func (f *Fence) release(cluster string, n uint64, revoke func()) error {
 	return nil
 }
 
-// Compares takes note of a comparison, unless it is void.
+// Compares records a comparison, or returns why it is rejected.
 func (f *Fence) Compares(n uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,34 +162,34 @@ func (f *Fence) Compares(n uint64) error {
 func subscriptionOver() *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Attribute: codec.HeaderSubscriptionID,
-		Message: "the subscription that the event names is over", Hint: "publish it again through the next one",
+		Message: "the subscription that the event names has ended", Hint: "publish it again on the next subscription",
 	}
 }
 
-// maxReleased is how many releases of one subscription are remembered one by one.
+// maxReleased is the maximum number of clusters of one subscription whose last release is remembered
+// separately.
 const maxReleased = 1 << 12
 
-// fenceOrder is how far a source has come on one subscription, by the fencing tokens with which
-// it numbers what it says of clusters. A call that it gave up may arrive behind a later one:
-// handlers run at the same time, and proxies open connections of their own. Of the specs of
-// one work the version tells which is the later. But
+// fenceOrder tracks the fencing tokens with which a source numbers its events about clusters on one
+// subscription. A call that the source gave up may arrive after a later one: handlers run concurrently, and
+// proxies open their own connections. The version orders the specs of one work. But
 //
-//   - a spec behind the release of its cluster would be left behind there,
-//   - a release behind the specs of a cluster that is served again would drop them,
-//   - a comparison behind either would count as one of what is so now.
+//   - a spec that arrives after the release of its cluster would stay there,
+//   - a release that arrives after the specs of a cluster that is served again would drop them,
+//   - a comparison that arrives after either would be taken as current.
 //
-// So a release divides earlier from later. What has no number, 0, counts as said when it
-// arrives.
+// So a release separates earlier events from later ones. An event without a number (0) is ordered by its
+// arrival.
 type fenceOrder struct {
 	// last is the highest number of a comparison or a release.
 	last uint64
-	// released are those of the last release of each cluster. Of the others nothing up to
-	// forgotten counts.
+	// released maps clusters to the number of their last release. For other clusters, numbers up to forgotten are
+	// rejected.
 	released  map[string]uint64
 	forgotten uint64
 }
 
-// releasedAt returns the number up to which nothing counts that is about a cluster.
+// releasedAt returns the number up to which events about a cluster are rejected.
 func (o *fenceOrder) releasedAt(cluster string) uint64 {
 	if n, ok := o.released[cluster]; ok {
 		return n
@@ -195,7 +197,7 @@ func (o *fenceOrder) releasedAt(cluster string) uint64 {
 	return o.forgotten
 }
 
-// release takes note of a release; false: something later made it void.
+// release records a release. It returns false if a later event supersedes it.
 func (o *fenceOrder) release(cluster string, n uint64) bool {
 	if n == 0 {
 		return true
@@ -215,7 +217,7 @@ func (o *fenceOrder) release(cluster string, n uint64) bool {
 	return true
 }
 
-// compare takes note of a comparison; false: something later made it void.
+// compare records a comparison. It returns false if a later event supersedes it.
 func (o *fenceOrder) compare(n uint64) bool {
 	if n != 0 && n <= o.last {
 		return false

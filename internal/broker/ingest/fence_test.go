@@ -62,8 +62,8 @@ func opened(t *testing.T, x *Fences) *Fence {
 	return f
 }
 
-// TestOrder_IsBounded: where releases are forgotten one by one, nothing that was
-// said before that counts any more, of whatever cluster.
+// TestOrder_IsBounded: when the separate releases are dropped, all events with lower numbers are rejected, for
+// any cluster.
 func TestOrder_IsBounded(t *testing.T) {
 	f := opened(t, newFences())
 	n := uint64(0)
@@ -112,7 +112,7 @@ func TestFences_EndWithTheSubscription(t *testing.T) {
 	}
 }
 
-// TestFences_FindOnlyThoseOfTheClient: an id of another one's subscription names none.
+// TestFences_FindOnlyThoseOfTheClient: the id of another client's subscription finds none.
 func TestFences_FindOnlyThoseOfTheClient(t *testing.T) {
 	x := newFences()
 	opened(t, x)

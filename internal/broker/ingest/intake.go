@@ -1,14 +1,13 @@
-// Package ingest is the way of an event into the store:
+// Package ingest brings events into the store:
 //
-//	Publish ─► check ─► begin (witnesses) ─► queue ─► commit, one sync for many ─► done (witnesses) ─► receipt
+//	Publish ─► check ─► begin (hooks) ─► queue ─► commit, one sync for many ─► done (hooks) ─► receipt
 //
-// A publish is acknowledged when its commit returned, never earlier. What comes too late to
-// count is refused where it would be queued: of a subscription that ended, and what its
-// source has superseded (see [Fences]). Versions, owners and names are judged inside the
-// commit, by the store.
+// A publish is acknowledged when its commit has returned, never earlier. An event that comes too late is
+// rejected before it is queued: its subscription has ended, or its source has superseded it (see [Fences]).
+// Inside the commit, the store decides about versions, owners and names.
 //
-// The package knows no stream and no mailbox. What others have to know of an event they
-// learn as a [CommitHook], around its commit.
+// The package imports neither streams nor delivery queues. Other packages learn of an event through a
+// [CommitHook], before and after its commit.
 package ingest
 
 import (
@@ -23,20 +22,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// CommitHook is told of each spec and each status.
+// CommitHook is called for each spec and each status.
 type CommitHook interface {
-	// Begin is called before the op is queued. done, which may be nil, is called with the
-	// outcome, the zero value if there is none, before the publisher is told.
+	// Begin is called before the op is queued. done, which may be nil, is called with the outcome before the reply
+	// to the publisher. The outcome is the zero value if there is none.
 	Begin(ctx context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error)
 }
 
-// SyncInvalidator forget what a source said of a cluster that it releases. tell is called
-// afterwards, when no lock is held.
+// SyncInvalidator drops the sync reports of a source about a cluster that it releases. The caller calls report
+// afterwards, without holding a lock.
 type SyncInvalidator interface {
 	Release(owner, cluster string) (report func())
 }
 
-// Intake takes events in. Its methods may be called concurrently.
+// Intake accepts events. Its methods are safe for concurrent use.
 type Intake struct {
 	*Fences
 
@@ -47,7 +46,7 @@ type Intake struct {
 	gc          *tombstoneGC
 }
 
-// New returns an intake. It starts nothing.
+// New returns an intake. It starts no goroutine.
 func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 	m, queue := newMetrics(cfg.Meter()), newQueue(cfg.QueueBytes)
 	cfg.Meter().Shown("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
@@ -58,42 +57,42 @@ func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 	}
 }
 
-// Connect says who is told of specs and statuses. It is called once, before any comes.
+// Connect sets the hooks for specs and statuses. Call it once, before the first event.
 func (i *Intake) Connect(w ...CommitHook) { i.witnesses = w }
 
-// Tasks are what has to run.
+// Tasks returns the tasks that the caller must run.
 func (i *Intake) Tasks() []taskgroup.Task {
-	return []taskgroup.Task{{Name: "committer", Run: i.commits.run}, {Name: "graves", Run: i.gc.run}}
+	return []taskgroup.Task{{Name: "committer", Run: i.commits.run}, {Name: "tombstone-gc", Run: i.gc.run}}
 }
 
-// Failure is why the last commit failed, nil while commits succeed. It does not block.
+// Failure returns the error of the last commit, nil while commits succeed. It does not block.
 func (i *Intake) Failure() error { return i.commits.failed() }
 
-// Commit writes ops in the name of a party, a long list in parts, so that publishes get
-// their turn between them. It returns the outcomes of what was written.
+// Commit writes ops for a client. It splits a long list, so that publishes can be written in between. It
+// returns the outcomes of the written ops.
 func (i *Intake) Commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
 	return i.commits.commit(ctx, from, nil, ops...)
 }
 
-// Seen says that a source has seen the statuses of its works up to a revision.
+// Seen records that a source has acknowledged the statuses of its works up to a revision.
 func (i *Intake) Seen(owner store.Scope, revision uint64) { i.gc.seen(owner, revision) }
 
-// Supersede ends the earlier subscriptions of the source that has this one, and waits until
-// nothing that they published is queued any more.
+// Supersede ends the earlier subscriptions of the source that has this one. It waits until no event from them
+// is queued any more.
 func (i *Intake) Supersede(ctx context.Context, subscription string, from identity.Identity) error {
 	f := i.Find(subscription, from)
 	if f == nil {
 		return request.NoSubscription(from)
 	}
 	i.endBefore(f)
-	// Commits of one party keep their order, so an empty one comes behind what is queued.
+	// Commits of one client keep their order, so an empty commit waits for all that is queued.
 	if _, err := i.Commit(ctx, from); err != nil {
 		return request.Store(err)
 	}
 	return nil
 }
 
-// put queues one op and has the witnesses see it.
+// put queues one op and calls the hooks before and after its commit.
 func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r transport.Receipt, err error) {
 	_, void, err := i.guard(e)
 	if err != nil {

@@ -48,8 +48,8 @@ func (a accepting) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, e
 	return []store.Outcome{{Result: store.Accepted, Head: 7}}[:len(ops)], a.err
 }
 
-// TestPut_CallsHooksAroundCommit: each sees the op before it is queued, and its end before the
-// publisher is told, whatever that is.
+// TestPut_CallsHooksAroundCommit: each hook sees the op before it is queued, and the result before the
+// publisher does.
 func TestPut_CallsHooksAroundCommit(t *testing.T) {
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {

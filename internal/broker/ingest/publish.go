@@ -36,7 +36,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Recei
 		Event: event, At: i.cfg.Now(),
 	}
 	if env.Deleting {
-		// What is stored is the last spec; that it is deleted, and when, is in the record.
+		// The stored event is the last spec; the record has the deletion and its time.
 		op.Event = nil
 		if len(env.Data) > 0 {
 			live := env.Type
@@ -51,7 +51,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Recei
 	return r, err
 }
 
-// PutStatus commits what an agent reports.
+// PutStatus commits a status from an agent.
 func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Receipt, error) {
 	env := e.Env
 	if err := check(e); err != nil {
@@ -60,8 +60,8 @@ func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Rec
 	if env.SequenceID == "" {
 		return transport.Receipt{}, request.Missing(codec.ExtSequenceID)
 	}
-	// Of what is not there nothing is read or copied but whether it says that it is gone: an
-	// agent which does forgets its name, too.
+	// A status of an unknown work is only checked for the condition Deleted. Such a status still matters: an OCM
+	// agent then forgets the name too.
 	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
 	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.ConfirmedTombstone
 	if err != nil && !unknown {
@@ -94,7 +94,7 @@ func keyOf(env *codec.Envelope) store.Key {
 	return store.Key{DataType: env.Type.DataType, Cluster: env.Cluster, ResourceID: env.ResourceID}
 }
 
-// check says what an event of a work lacks.
+// check returns an error if an event of a work lacks a required attribute.
 func check(e *request.Event) error {
 	switch {
 	case e.Env.Cluster == "":
@@ -107,7 +107,7 @@ func check(e *request.Event) error {
 	return nil
 }
 
-// checkSpec says what a spec event lacks besides.
+// checkSpec returns an error if a spec event lacks something else that it needs.
 func checkSpec(env *codec.Envelope) error {
 	switch {
 	case env.ObjectName == "":
@@ -120,8 +120,8 @@ func checkSpec(env *codec.Envelope) error {
 	return nil
 }
 
-// trueVersion is the version by which specs are ordered: the generation in the metadata
-// where that is too large for the attribute, which is then 0.
+// trueVersion returns the version that orders specs. If the generation in the metadata is too large for the
+// attribute, the attribute is 0 and the generation is used.
 func trueVersion(env *codec.Envelope) int64 {
 	if env.Version == 0 && env.ObjectGen > math.MaxInt32 {
 		return env.ObjectGen
@@ -129,7 +129,7 @@ func trueVersion(env *codec.Envelope) int64 {
 	return env.Version
 }
 
-// outcomes are what the publisher is told of each verdict that is no refusal.
+// outcomes maps the results that are no errors to the outcomes in the receipt.
 var outcomes = map[store.ResultCode]string{
 	store.Accepted:   codec.OutcomeAccepted,
 	store.Confirmed:  codec.OutcomeConfirmed,
@@ -140,7 +140,7 @@ var outcomes = map[store.ResultCode]string{
 	store.ResendSpec: codec.OutcomeIgnored,
 }
 
-// receiptOf is what the publisher is told.
+// receiptOf returns the receipt, or the error, for the publisher.
 func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) {
 	r := transport.Receipt{Outcome: outcomes[o.Result], Revision: o.Head}
 	if r.Outcome == "" {
@@ -172,8 +172,8 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	return request.Internal(fmt.Errorf("no answer to verdict %d", o.Result))
 }
 
-// Release drops all records of the source on one cluster, without a word to the cluster.
-// Repeating it does no harm.
+// Release drops all records of the source on one cluster. The agent is not notified and keeps its objects.
+// Release is idempotent.
 func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Receipt, err error) {
 	owner, cluster := e.Env.Source, e.Env.Cluster
 	if cluster == "" {
@@ -181,22 +181,20 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 	}
 	for _, d := range codec.DataTypes() {
 		if err := store.CheckScope(d, cluster); err != nil {
-			return r, request.Invalid(codec.ExtClusterName, "the released cluster has an impossible name", "name it as in its works")
+			return r, request.Invalid(codec.ExtClusterName, "the released cluster has an invalid name", "name it as in its works")
 		}
 	}
 	f, void, err := i.guard(e)
 	if err != nil {
 		return r, err
 	}
-	// First of all what the source said of the cluster before counts no longer, whether it
-	// has arrived yet or not: what vanishes from the store is not its word that it does not
-	// exist.
+	// First invalidate all sync reports of the source about the cluster, also those in flight. Records that leave
+	// the store by a release are no deletion by the source.
 	if err := i.beginRelease(e, f); err != nil {
 		return r, err
 	}
-	// What the source published before may still be queued: a publish whose answer it did
-	// not wait for would be left behind. Commits of one party keep their order, so an empty
-	// one says that it is no longer.
+	// Earlier publishes of the source may still be queued, if it did not wait for their receipts. They would be
+	// left behind. Commits of one client keep their order, so an empty commit waits for them.
 	if _, err := i.commits.commit(ctx, e.From, void); err != nil {
 		return r, request.Store(err)
 	}
@@ -215,8 +213,8 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 	return r, nil
 }
 
-// drops are the drops of what a source has of a cluster, and of what waits there: that may
-// have begun by then.
+// drops returns the ops that drop the records and queued specs of a source on a cluster. A queued spec may have
+// become a record before its op runs.
 func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.Op, err error) {
 	drop := func(k store.Key) {
 		ops = append(ops, store.Op{Kind: store.Drop, Key: k, Owner: owner, At: i.cfg.Now()})
@@ -236,7 +234,8 @@ func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.
 	return ops, nil
 }
 
-// beginRelease ends the earlier subscriptions of the source, and what it said of the cluster.
+// beginRelease ends the earlier subscriptions of the source, and invalidates its sync reports about the
+// cluster.
 func (i *Intake) beginRelease(e *request.Event, f *Fence) error {
 	report := func() {}
 	revoke := func() { report = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }

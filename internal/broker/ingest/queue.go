@@ -15,19 +15,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// pending is one publish that waits for its commit.
+// pending is a publish that waits for its commit.
 type pending struct {
 	from identity.Identity
-	// cluster is the one that it is about, of a source: its clusters have shares of their own.
+	// cluster is the cluster of a source's publish: each cluster of a source has its own share.
 	cluster string
-	ops     []store.Op // mostly one; none: it waits for what its party has queued
-	size    int        // bytes it counts for
-	// checkValid, if set, says why it counts no longer when it is queued, nil if it does.
+	ops     []store.Op // mostly one; none: a flush that waits for what its client has queued
+	size    int        // bytes that are charged
+	// checkValid, if set, returns at queueing why the publish is rejected, nil if it is not.
 	checkValid func() *transport.Error
-	// number counts what its party has queued. One without ops waits for left of those up to it.
+	// number counts the publishes of its client. A flush waits for the remaining publishes with numbers up to its
+	// own.
 	number    uint64
 	remaining int
-	// done receives once, when the commit is over; nobody has to listen.
+	// done receives the answer once, after the commit. It is buffered, so no receiver is needed.
 	done chan answer
 }
 
@@ -47,11 +48,11 @@ func newPending(from identity.Identity, ops []store.Op) *pending {
 	return p
 }
 
-// position returns the work that it is about, 0 if that is not one, and whether it
-// goes before others of its cluster: deletions do.
+// position returns the id of the work in the publish, 0 if it is not about one work. urgent: it goes before
+// others of its cluster, as deletions do.
 //
-// Instead of the key, which has five strings, its hash is the id: then the queue compares numbers.
-// Of two works with one hash, a deletion would only wait for its turn.
+// The id is a hash of the key, which has five strings, so that the queue compares numbers. If two works have
+// the same hash, a deletion only loses its priority.
 func (p *pending) position() (id uint64, urgent bool) {
 	if len(p.ops) != 1 {
 		return 0, false
@@ -62,29 +63,29 @@ func (p *pending) position() (id uint64, urgent bool) {
 
 var seed = maphash.MakeSeed()
 
-// queue holds what waits for a commit. Parties take turns, and in each its clusters, by bytes:
-// whoever publishes a lot, or for one of its clusters, waits for itself. What is about one
-// work stays in order. The queue is bounded by its budget.
+// queue holds the publishes that wait for a commit. It is scheduled fairly by bytes: between clients, and
+// between the clusters of a client. A client that publishes much, or much for one cluster, delays only itself.
+// Publishes about one work keep their order. A byte budget limits the queue.
 type queue struct {
 	budget *bytebudget.Budget
 
 	mu        sync.Mutex
 	scheduler fair.Scheduler[identity.Identity]
 	clients   map[identity.Identity]*clientQueue
-	passed    []*pending // without ops, of parties that have nothing queued
+	passed    []*pending // flushes of clients that have nothing queued
 	commits   uint64
-	spare     *clientQueue // of a party that has nothing queued any more
+	spare     *clientQueue // of a client that has nothing queued any more; reused
 	closed    bool
-	// wake holds a token when something was put since the last look.
+	// wake has a token if something was put since the last look.
 	wake taskgroup.Bell
 }
 
-// clientQueue is what waits of one party.
+// clientQueue holds the queued publishes of one client.
 type clientQueue struct {
 	queue        fair.Queue[string, uint64, *pending]
 	number       uint64
-	flushWaiters []*pending // without ops
-	// taken is how much of a commit it has, of the one that is counted in commit.
+	flushWaiters []*pending // publishes without ops
+	// taken is the number of bytes of the client in the commit with the number commit.
 	taken  int
 	commit uint64
 }
@@ -93,14 +94,14 @@ func newQueue(bytes int) *queue {
 	return &queue{budget: bytebudget.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: taskgroup.NewBell()}
 }
 
-// put adds p, or says why not. A refusal for want of room has no delay yet. It returns
-// [call.CallerGone] when ctx has ended: whoever gave up may have put something newer since.
-// After close it returns [call.ErrDraining], and of what no longer counts the reason.
+// put adds p or returns an error. The error for a full queue has no delay yet. If ctx has ended it returns
+// [request.CallerGone], because the caller may have published something newer since. After close it returns
+// [request.ErrDraining]. If p is no longer valid it returns the reason.
 func (q *queue) put(ctx context.Context, p *pending) *transport.Error {
 	if ok, others := q.budget.ReservePart(p.from, p.cluster, p.size); !ok {
-		full := request.Overloaded("the broker has too much to write", 0)
+		full := request.Overloaded("the broker's commit queue is full", 0)
 		if p.cluster != "" && others {
-			full.ClusterOnly, full.Message = true, "the broker has too much to write of cluster "+p.cluster
+			full.ClusterOnly, full.Message = true, "the broker's commit queue is full for cluster "+p.cluster
 		}
 		return full
 	}
@@ -148,8 +149,8 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 	return nil
 }
 
-// pop appends to batch what goes into the next commit, until ops or bytes are reached. No party
-// gets more than its share of it. At least one is popped, if there is one.
+// pop appends the publishes for the next commit to batch, until ops or bytes are reached. No client gets more
+// than its share. At least one publish is popped, if there is one.
 func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -172,7 +173,7 @@ func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 		case of.queue.Len() == 0:
 			q.scheduler.Leave(from)
 			delete(q.clients, from)
-			of.commit = 0 // counts from 1
+			of.commit = 0 // no commit has the number 0
 			q.spare = of
 		case of.takes(q.commits, p.size) >= shareBytes:
 			q.scheduler.Leave(from)
@@ -185,7 +186,7 @@ func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 	return batch
 }
 
-// takes counts what goes into a commit, and returns how much of it the party has.
+// takes adds bytes to the client's part of a commit and returns that part.
 func (w *clientQueue) takes(commit uint64, bytes int) int {
 	if w.commit != commit {
 		w.commit, w.taken = commit, 0
@@ -194,8 +195,7 @@ func (w *clientQueue) takes(commit uint64, bytes int) int {
 	return w.taken
 }
 
-// passed takes it that a publish was popped, and appends those that waited for it and for
-// nothing else.
+// passed appends the flush waiters that waited only for the popped publish.
 func (w *clientQueue) passed(batch []*pending, number uint64) []*pending {
 	w.flushWaiters = slices.DeleteFunc(w.flushWaiters, func(b *pending) bool {
 		if number <= b.number {
@@ -209,14 +209,14 @@ func (w *clientQueue) passed(batch []*pending, number uint64) []*pending {
 	return batch
 }
 
-// free gives the room of a batch back, once it is answered.
+// free releases the memory budget of an answered batch.
 func (q *queue) free(batch []*pending) {
 	for _, p := range batch {
 		q.budget.FreePart(p.from, p.cluster, p.size)
 	}
 }
 
-// close refuses what comes from now on. What is in the queue stays.
+// close rejects new publishes. Queued publishes stay.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -87,8 +87,8 @@ func put(t *testing.T, q *queue, list ...*pending) {
 	}
 }
 
-// TestQueue_AlternatesClustersOfOneClient: a source that floods one of its clusters is heard of the
-// others; deletions are first in theirs, never before what is about the same work.
+// TestQueue_AlternatesClustersOfOneClient: a source that floods one of its clusters does not delay its others.
+// Deletions go first in their cluster, but never before publishes about the same work.
 func TestQueue_AlternatesClustersOfOneClient(t *testing.T) {
 	q := newQueue(64 << 20)
 	put(t, q, sent("flood", "w", 1), sent("flood", "w", 2), sent("flood", "x", 3))
@@ -99,7 +99,8 @@ func TestQueue_AlternatesClustersOfOneClient(t *testing.T) {
 	}
 }
 
-// TestQueue_BarrierWaitsForAllOfItsClient, of every cluster, and for nothing that came later.
+// TestQueue_BarrierWaitsForAllOfItsClient: a flush waits for all clusters of its client, and for nothing that
+// came later.
 func TestQueue_BarrierWaitsForAllOfItsClient(t *testing.T) {
 	q := newQueue(64 << 20)
 	barrier := func() *pending { return newPending(clientNamed("hub"), nil) }
@@ -114,8 +115,8 @@ func TestQueue_BarrierWaitsForAllOfItsClient(t *testing.T) {
 	}
 }
 
-// TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster, and nothing overtakes it: what it drops
-// may be made anew behind it.
+// TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster: nothing overtakes the list either, because a later
+// publish may create again what it drops.
 func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 	q := newQueue(64 << 20)
 	drop := store.Op{Kind: store.Drop, Key: store.Key{Cluster: "a", ResourceID: "w"}}
@@ -126,8 +127,8 @@ func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 	}
 }
 
-// TestQueue_ClientFillsAShareOfACommit: what comes while a commit is written waits for that, not
-// for all that a flood has queued.
+// TestQueue_ClientFillsAShareOfACommit: a publish that comes during a commit waits for that commit, and not for
+// all publishes of a client that floods.
 func TestQueue_ClientFillsAShareOfACommit(t *testing.T) {
 	q := newQueue(64 << 20)
 	for n := range 40 {
@@ -251,7 +252,7 @@ func (r *recorder) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, e
 
 func (*recorder) Head() store.Head { return store.Head{} }
 
-// TestCommitter_WritesWhatIsQueuedWhenItEnds, and takes nothing more.
+// TestCommitter_WritesWhatIsQueuedWhenItEnds: it also accepts nothing more.
 func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
 	s := &recorder{}
 	c := New(&settings.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits

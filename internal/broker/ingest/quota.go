@@ -10,13 +10,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// spaceDelay is when somebody who is over a quota should try again: room comes when a person
-// deletes something.
+// spaceDelay is when a client over its quota should retry. Only deletions, or an operator, can make space.
 const spaceDelay = time.Minute
 
-// overQuota is the error for what there is no room for. It names the attribute that asks for
-// it, which says that other events of the same party may be taken. How much a cluster has of all
-// sources it does not tell.
+// overQuota returns the error for an event that exceeds a quota. It names the attribute that exceeds it, so the
+// client knows that its other events may be accepted. It does not reveal how much a cluster has of all sources.
 func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
 	what := map[quota.Resource]string{
 		quota.Works: "works", quota.Bytes: "bytes of works", quota.Statuses: "bytes of statuses", quota.Clusters: "clusters with works",
@@ -25,11 +23,11 @@ func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
 	attribute := cmp.Or(map[quota.Resource]string{quota.Bytes: "data", quota.Statuses: "data", quota.Clusters: codec.ExtClusterName}[x.What], codec.ExtResourceID)
 	e := &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: spaceDelay, Attribute: attribute,
-		Message: fmt.Sprintf("no room: source %s may have %d %s", env.Source, x.Limit, what),
+		Message: fmt.Sprintf("quota exceeded: source %s may have %d %s", env.Source, x.Limit, what),
 		Hint:    "delete some, or have the quota of the source raised in the broker's configuration; hawser get quotas shows it",
 	}
 	if x.Of == quota.Cluster {
-		e.Message = fmt.Sprintf("no room: cluster %s may have %d %s, of all sources together", env.Cluster, x.Limit, what)
+		e.Message = fmt.Sprintf("quota exceeded: cluster %s may have %d %s, of all sources together", env.Cluster, x.Limit, what)
 		e.Hint = "delete some, or have clusterQuota raised in the broker's configuration; hawser get quotas shows it"
 	}
 	return e

@@ -15,15 +15,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// collectTombstones bounds one sweep: what is left over is for the next one.
+// collectTombstones is the maximum number of confirmed tombstones that one sweep removes; the next sweep
+// continues.
 const collectTombstones = 16 << 10
 
-// itself is the broker as a publisher.
+// itself is the identity of the broker for its own writes.
 var itself = identity.Identity{Role: identity.Operator, Name: "broker"}
 
-// tombstoneGC removes graves in its own time, so that neither a call nor a stream waits for it:
-// those that their sources have seen, up to the cursor that each acknowledged last, a batch
-// per source in turn; and, from time to time, those whose sources have had long enough.
+// tombstoneGC removes confirmed tombstones in the background, so that no call and no stream waits for it. It
+// removes those that their sources have acknowledged, one batch per source in turn. In each sweep it also
+// removes those whose retention time is over.
 type tombstoneGC struct {
 	cfg     *settings.Config
 	commits *committer
@@ -31,11 +32,11 @@ type tombstoneGC struct {
 
 	mu     sync.Mutex
 	upTo   map[store.Scope]uint64 // by owner
-	scopes []store.Scope          // keys of upTo, next one first
+	scopes []store.Scope          // keys of upTo, the next one first
 	wake   taskgroup.Bell
 }
 
-// seen says that a source has seen the statuses of its works up to a revision.
+// seen records that a source has acknowledged the statuses of its works up to a revision.
 func (g *tombstoneGC) seen(owner store.Scope, revision uint64) {
 	g.mu.Lock()
 	if _, waits := g.upTo[owner]; !waits {
@@ -46,7 +47,7 @@ func (g *tombstoneGC) seen(owner store.Scope, revision uint64) {
 	g.wake.Ring()
 }
 
-// pop returns the next source, and up to where it has seen.
+// pop returns the next source and its acknowledged revision.
 func (g *tombstoneGC) pop() (owner store.Scope, revision uint64, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -60,19 +61,23 @@ func (g *tombstoneGC) pop() (owner store.Scope, revision uint64, ok bool) {
 	return owner, revision, true
 }
 
-// run removes graves until ctx ends.
+// run removes confirmed tombstones until ctx ends.
 func (g *tombstoneGC) run(ctx context.Context) error {
 	sweep, last := time.NewTicker(g.cfg.TombstoneGC), g.cfg.Now().Round(0)
 	defer sweep.Stop()
 	for ctx.Err() == nil {
 		select {
 		case <-sweep.C:
-			// t1 a machine resumes, with a clock that is a year ahead, t2 a sweep begins, t3 the clock is
-			// set right: every grave would be gone. So a clock counts no faster than sweeps come.
+			// Scenario:
+			//   t1: a machine resumes with a clock that is a year ahead.
+			//   t2: a sweep begins.
+			//   t3: the clock is corrected.
+			// Without this, all confirmed tombstones would be removed. So per sweep the clock advances by at most one
+			// interval.
 			now := g.cfg.Now().Round(0)
 			err := g.collect(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.TombstoneGC)))
 			if last = now; err != nil && ctx.Err() == nil && transport.CodeOf(err) != transport.CodeOverloaded {
-				g.cfg.Log.Error("removing old graves failed, the next sweep tries again", "error", err)
+				g.cfg.Log.Error("removing old confirmed tombstones failed; the next sweep retries", "error", err)
 			}
 		case <-g.wake:
 		case <-ctx.Done():
@@ -84,7 +89,8 @@ func (g *tombstoneGC) run(ctx context.Context) error {
 	return nil
 }
 
-// removeSeen removes all that sources have seen; false: something is left for a retry.
+// removeSeen removes the confirmed tombstones that sources have acknowledged. It returns false if some are left
+// for a retry.
 func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		owner, revision, ok := g.pop()
@@ -98,17 +104,17 @@ func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		// Nothing is lost: the source acknowledges again, or the sweep comes.
+		// Nothing is lost: the source acknowledges again, or a sweep removes them.
 		if transport.CodeOf(err) != transport.CodeOverloaded {
-			g.cfg.Log.Error("removing graves failed that their source has seen", "source", owner.Owner, "error", err)
+			g.cfg.Log.Error("removing acknowledged confirmed tombstones failed; the next ack or sweep retries", "source", owner.Owner, "error", err)
 		}
 		return false
 	}
 	return true
 }
 
-// removeBatch removes a batch of graves that a source has seen; more: there is more to do.
-// An error that is worth another attempt is that too.
+// removeBatch removes a batch of confirmed tombstones that a source has acknowledged. more: more are left, or
+// the error is worth a retry.
 func (g *tombstoneGC) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
 	keys, err := g.cfg.Store.ConfirmedTombstones(ctx, owner.DataType, owner.Owner, revision, partOps)
 	if err != nil || len(keys) == 0 {
@@ -134,7 +140,8 @@ func (g *tombstoneGC) removeBatch(ctx context.Context, owner store.Scope, revisi
 
 var errEnough = errors.New("enough for one sweep")
 
-// collect removes the graves from before a time. Where there is more important work, the next sweep tries again.
+// collect removes the confirmed tombstones from before a time. If the broker is overloaded, the next sweep
+// tries again.
 func (g *tombstoneGC) collect(ctx context.Context, before time.Time) error {
 	count := 0
 	var ops []store.Op
@@ -145,7 +152,7 @@ func (g *tombstoneGC) collect(ctx context.Context, before time.Time) error {
 			}
 			count++
 			if m.ConfirmedAt.Before(before) {
-				// A later grave under the same key has a later status revision.
+				// A later confirmed tombstone under the same key has a later status revision.
 				ops = append(ops, store.Op{Kind: store.CollectTombstone, Key: m.Key, Owner: m.Owner, IfRevision: m.StatusRevision, At: g.cfg.Now()})
 			}
 			if len(ops) >= collectTombstones {

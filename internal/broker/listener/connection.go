@@ -22,64 +22,63 @@ import (
 // connIDs numbers the connections of the process.
 var connIDs atomic.Uint64
 
-// Connection is what is known of a peer since its handshake. Methods may be called
+// Connection is a connection after its handshake, with the identity of its peer. Methods may be called
 // concurrently, unless they say otherwise.
 type Connection struct {
 	credentials.AuthInfo
 	port *Port
 	id   uint64
 	addr string
-	// trustsPeer: without TLS everybody is who he says.
+	// trustsPeer: without TLS every peer is trusted.
 	trustsPeer bool
-	// state changes at most once after the handshake: when a token says who a stranger is.
+	// state changes at most once after the handshake: when a token identifies the peer.
 	state atomic.Pointer[peerState]
 	token tokenAuth
 
-	shown []*x509.Certificate // by the peer, its own first; none without a good one
-	// ends is when they do, in Unix nanoseconds; 0: never.
+	shown []*x509.Certificate // the peer's certificate chain, leaf first; empty without a verified one
+	// ends is the expiry of the chain in Unix nanoseconds; 0: never.
 	ends atomic.Int64
-	// issued is when the certificate of an agent was; zero of another peer.
+	// issued is the issue time of an agent's certificate; zero for other peers.
 	issued time.Time
-	// authorities are those that its certificates were looked at with last; the
-	// watch's.
+	// authorities are the CAs by which the chain was verified last. After the handshake only [Port.look] uses them.
 	authorities identity.Authorities
 
 	raw             net.Conn
 	from            netip.Prefix
-	client          *clientUsage     // nil for a stranger, unless calls of it wait; the gate's
-	bodies          map[uint32]*Body // by stream; the gate's
-	cutFor          string           // why the gate ended it; the gate's
-	left            bool             // nobody uses it any more; the gate's
-	badTokenCounted bool             // a bad token of it was counted already, or nobody could judge it; the gate's
+	client          *clientUsage     // nil while unidentified without waiting calls; guarded by limiter.mu
+	bodies          map[uint32]*Body // by stream; guarded by limiter.mu
+	cutFor          string           // why the limiter ended it; guarded by limiter.mu
+	left            bool             // it is not used any more; guarded by limiter.mu
+	badTokenCounted bool             // its bad token is counted already, or could not be reviewed; guarded by limiter.mu
 
-	transport Transport // the gate's
+	transport Transport // guarded by limiter.mu
 
-	idle, refused, closedStreams fair.Bucket // of the goroutine that reads the connection
-	bytes                        fair.Bucket // of a stranger; the gate's
+	idle, refused, closedStreams fair.Bucket // only for the goroutine that reads the connection
+	bytes                        fair.Bucket // of an unidentified connection; guarded by limiter.mu
 }
 
-// peerState is who the peer of a connection is, and what follows from that. It is not modified.
+// peerState is the identity of the peer and what follows from it. It is immutable.
 type peerState struct {
-	identity identity.Identity // zero when neither certificate nor token says one
-	// user and groups are who that is at the hub.
+	identity identity.Identity // zero if neither certificate nor token gives one
+	// user and groups are the peer's user and groups at the hub.
 	user   string
 	groups []string
-	// refusal is what every call is told; nil when calls may be made.
+	// refusal is the error of every call; nil when calls are allowed.
 	refusal *refusal
-	// pass is the token that the identity is known by; nil where that is a certificate.
+	// pass is the token that identifies the peer; nil for a certificate.
 	pass *tokens.TokenRef
-	// until is when the connection ends whatever its peer is.
+	// until is when the connection ends at the latest, for every peer.
 	until time.Time
 
 	allowed               *allowance
-	calls, received, sent prometheus.Counter // of its role and transport
+	calls, received, sent prometheus.Counter // by role and transport
 }
 
-// peerState returns what is known of the peer at this moment.
+// peerState returns the current state of the peer.
 func (c *Connection) peerState() *peerState { return c.state.Load() }
 
-// Handshake counts a connection that Listen accepted, shakes hands, and finds out who is at
-// the other end. What is read from and written to the result is decrypted.
+// Handshake does the handshake of a connection that Listen accepted, and identifies the peer. The returned
+// connection reads and writes plaintext, and its traffic is metered.
 func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 	a := p.limiter.arrival(raw)
 	if a == nil {
@@ -89,7 +88,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		p.limiter.leave(a)
 		return nil, nil, p.refuse(reason, raw)
 	}
-	authorities := p.authorities() // those that it is verified with, or ones before
+	authorities := p.authorities() // the CAs of the handshake, or earlier ones
 	shaking := &throttledHandshake{Conn: raw, slots: p.handshakes}
 	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
 	shaking.end()
@@ -109,7 +108,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 	}
 	p.limiter.scheduleCheck(c.end())
 	if p.authorities() != authorities {
-		p.limiter.scheduleCheck(0) // who looked when they changed did not see this one
+		p.limiter.scheduleCheck(0) // a check during the change did not include this connection
 	}
 	if c.peerState().refusal == nil {
 		p.cfg.Audit.Connected(c.Client(), time.Unix(0, c.ends.Load()))
@@ -122,7 +121,7 @@ func (p *Port) refuse(reason string, raw net.Conn) error {
 	return errors.New("listener: handshake refused: " + reason)
 }
 
-// failureOf is the reason of a handshake that failed.
+// failureOf returns the reason of a failed handshake.
 func failureOf(err error) string {
 	var invalid x509.CertificateInvalidError
 	switch {
@@ -136,7 +135,7 @@ func failureOf(err error) string {
 	return failed
 }
 
-// identify returns who the handshake says the peer is, and when its certificate ends.
+// identify returns the peer that the handshake shows, and the expiry of its certificate.
 func (p *Port) identify(info credentials.AuthInfo) (s peerState, end time.Time) {
 	if p.cfg.Insecure {
 		return peerState{identity: identity.Identity{Role: identity.Operator, Name: "anonymous"}}, end
@@ -152,7 +151,7 @@ func (p *Port) identify(info credentials.AuthInfo) (s peerState, end time.Time) 
 		return peerState{refusal: unmapped(err)}, end
 	}
 	s = peerState{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
-	// The handshake asks for any authority; that of a role may be fewer.
+	// The handshake accepts every client CA; a role may accept fewer.
 	if a := p.authorities(); a.For(id.Role) != a.All() {
 		sooner, err := identity.Covers(a.For(id.Role), t.State.PeerCertificates, p.limiter.now())
 		if err != nil {
@@ -163,11 +162,10 @@ func (p *Port) identify(info credentials.AuthInfo) (s peerState, end time.Time) 
 	return s, end
 }
 
-// ErrNoConnection is the error of a call that came on no connection.
+// ErrNoConnection is the error of a call without a connection.
 var ErrNoConnection = errors.New("call without a connection")
 
-// Caller is who called, as authorization sees it: nobody where everybody is
-// believed.
+// Caller returns the identity of the peer for authorization. It is zero if every peer is trusted.
 func (c *Connection) Caller() identity.Identity {
 	if c.trustsPeer {
 		return identity.Identity{}
@@ -175,7 +173,7 @@ func (c *Connection) Caller() identity.Identity {
 	return c.peerState().identity
 }
 
-// Peer is how the broker sees the other end.
+// Peer returns the peer as the broker sees it.
 func (c *Connection) Peer() transport.Peer {
 	id, s := c.Caller(), c.peerState()
 	p := transport.Peer{Role: string(id.Role), Name: id.Name, Addr: c.addr, Conn: c.id}
@@ -186,7 +184,7 @@ func (c *Connection) Peer() transport.Peer {
 	return p
 }
 
-// Client is how the audit stream names the other end.
+// Client returns the peer as the audit stream names it.
 func (c *Connection) Client() audit.Client {
 	w, s := audit.Client{Addr: c.addr, Conn: c.id, Serial: c.serial()}, c.peerState()
 	if s.identity.Role != noRole {
@@ -198,7 +196,7 @@ func (c *Connection) Client() audit.Client {
 	return w
 }
 
-// May returns why the peer may not call a method, as far as its name says.
+// May returns an error if the peer may not call a method. It checks the name of the method only.
 func (c *Connection) May(method string) error {
 	s := c.peerState()
 	if s.refusal != nil {
@@ -210,13 +208,13 @@ func (c *Connection) May(method string) error {
 	return nil
 }
 
-// NewBody returns the body of a call that may begin; ended: nothing of it comes.
-// While the call runs, no other one of the connection has its number.
+// NewBody returns the body of a call that may begin. ended: the request has no body. A stream number is unique
+// among the running calls of a connection.
 func (c *Connection) NewBody(stream uint32, ended bool) *Body {
 	return &Body{of: c, stream: stream, ended: ended}
 }
 
-// Begin counts a call, and its body from now on. The result is why it is refused.
+// Begin counts a call, and its body from now on. It returns an error if the call is rejected.
 func (c *Connection) Begin(k Kind, b *Body) error {
 	err := c.port.limiter.begin(c, k, b)
 	if err == nil {
@@ -225,40 +223,40 @@ func (c *Connection) Begin(k Kind, b *Body) error {
 	return err
 }
 
-// Body returns the body of a call that runs, nil where none does.
+// Body returns the body of a running call, nil if there is none.
 func (c *Connection) Body(stream uint32) *Body { return c.port.limiter.bodyOf(c, stream) }
 
-// Refused tells of a call that is refused.
+// Refused reports a rejected call to metrics and audit.
 func (c *Connection) Refused(method, reason string, err error) {
 	c.port.metrics.refusedCalls.WithLabelValues(reason, transport.CodeOf(err).String()).Inc()
 	c.port.cfg.Audit.Refused(c.Client(), c.from.String(), method, reason, err)
 }
 
-// Called tells of a call that has ended.
+// Called reports an ended call to the audit stream.
 func (c *Connection) Called(method string, err error) {
 	c.port.cfg.Audit.Called(c.Client(), method, err)
 }
 
-// ChargeRefusedCall counts a call that is refused by what came before its body; too many of them end
-// the connection. Cost is in calls.
+// ChargeRefusedCall counts a call that was rejected before its body was read. Too many of them end the
+// connection. cost is in calls.
 func (c *Connection) ChargeRefusedCall(cost float64) error {
 	return c.unless(c.port.limiter.chargeRefusedCall(c, cost))
 }
 
-// Garbled counts headers of which nobody has learned who asks for what, as a call that is refused.
+// Garbled counts a call with unreadable headers as a rejected call.
 func (c *Connection) Garbled() error {
 	c.Refused("", garbled.reason, garbled)
 	return c.ChargeRefusedCall(1)
 }
 
 // ErrFlood ends the reading of a connection.
-var ErrFlood = errors.New("listener: the peer sends too much that belongs to no call")
+var ErrFlood = errors.New("listener: the peer sends too much data outside of calls")
 
-// ChargeControlFrame counts what carries nothing of a call; too much of it ends the connection.
+// ChargeControlFrame counts a frame that belongs to no call. Too many of them end the connection.
 func (c *Connection) ChargeControlFrame() error { return c.unless(c.port.limiter.idle(c)) }
 
-// ChargeClosedStream is Idle for bytes that belong to a call that is over. It is for the goroutine
-// that reads.
+// ChargeClosedStream is ChargeControlFrame for n bytes of a call that is over. Only the reading goroutine may
+// call it.
 func (c *Connection) ChargeClosedStream(n int64) error {
 	return c.unless(c.closedStreams.Spend(c.peerState().allowed.closedStreams, c.port.limiter.now(), float64(n)))
 }
@@ -271,9 +269,9 @@ func (c *Connection) unless(fine bool) error {
 	return ErrFlood
 }
 
-// InTime returns an error when the peer's certificate, or token, has ended: the next look
-// may be a moment away. It is asked before anything that came is handled, and
-// before anything is sent.
+// InTime returns an error if the peer's certificate or token has expired or was revoked, and ends the
+// connection. The periodic check may come later. It is called before a received frame is handled, and before
+// anything is sent.
 func (c *Connection) InTime() error {
 	reason := c.over(c.port.limiter.now())
 	if reason == "" {
@@ -283,10 +281,10 @@ func (c *Connection) InTime() error {
 	return errOver
 }
 
-// errOver ends a connection whose certificate or token has.
-var errOver = errors.New("listener: the peer's certificate or token has ended")
+// errOver ends a connection whose certificate or token is no longer valid.
+var errOver = errors.New("listener: the peer's certificate or token has expired or was revoked")
 
-// Leave ends the use of a connection; it is called once.
+// Leave ends the use of a connection. It is called once.
 func (c *Connection) Leave() {
 	reason := c.port.limiter.exit(c)
 	s := c.peerState()

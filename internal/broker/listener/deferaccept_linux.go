@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deferAccept leaves connections on which nothing came to the system, for as long as a handshake
-// may take: whoever opens thousands and says nothing costs no file and no turn. In all that is
-// spoken on the port the client speaks first.
+// deferAccept lets the kernel hold connections without data, for HandshakeTimeout at most. A client that opens
+// thousands and sends nothing costs no file and no CPU time. In every protocol of the port the client sends
+// first.
 func deferAccept(_, _ string, raw syscall.RawConn) error {
 	var err error
 	failed := raw.Control(func(fd uintptr) {

@@ -1,8 +1,7 @@
-// Package listener is what the fronts of the broker share that serve one port: who is let
-// in, what it may use there, and when its connection ends.
+// Package listener is the common part of the protocol servers on one port. It decides which peers may connect,
+// how much of the port they may use, and when a connection ends.
 //
-// A [Port] counts a peer from the moment its connection is accepted, at the least cost there
-// is, and knows who it is after the handshake: a [Connection]. The fronts in the packages
-// below speak a protocol on it. They ask the connection before a call begins, tell it what
-// comes and what goes, and give back what a call used when it ends.
+// A [Port] counts a connection from its accept on, at the least possible cost. After the handshake it is a
+// [Connection] with an identity. The packages below implement a protocol on it. They ask the connection before
+// a call begins, report its traffic, and release its resources when it ends.
 package listener

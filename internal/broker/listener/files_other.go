@@ -2,6 +2,5 @@
 
 package listener
 
-// openFiles is how many files the process may open: other systems have no such
-// limit.
+// openFiles returns the number of files that the process may open. Other systems have no such limit.
 func openFiles() int { return 16 << 10 }

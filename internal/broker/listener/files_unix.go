@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openFiles is how many files the process may open; the runtime raises it to
-// what it is allowed.
+// openFiles returns the number of files that the process may open. The runtime has raised it to the hard limit.
 func openFiles() int {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -18,5 +17,5 @@ func openFiles() int {
 	return int(min(uint64(r.Cur), math.MaxInt32)) //nolint:unconvert // it is signed on some systems
 }
 
-// anywhere is what every system allows.
+// anywhere is a limit that every system allows.
 const anywhere = 1024

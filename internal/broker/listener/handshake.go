@@ -5,19 +5,23 @@ import (
 	"time"
 )
 
-// throttledHandshake is a connection during its handshake. What comes is worked on by few connections at
-// a time, each of which then rests for as long as it worked.
+// throttledHandshake is a connection during its handshake. Only GOMAXPROCS handshakes compute at a time, and
+// each pauses as long as it computed, 1 ms at most.
 //
-// t1 a fleet, or who means no good, opens connections by the hundred, t2 all of them compute at
-// the same time, a millisecond each, t3 an event for somebody who is connected waits for all of
-// them. Therefore they take turns, and the rest between two turns is the time of the others.
+// Scenario:
+//
+//	t1: hundreds of clients open connections at once.
+//	t2: each handshake needs about 1 ms of CPU.
+//	t3: an event on an open connection waits for all of them.
+//
+// Result: the handshakes take turns, and the pauses leave CPU time to open connections.
 type throttledHandshake struct {
 	net.Conn
-	slots chan struct{} // full: all are taken; nil: the handshake is over
-	began time.Time     // of the turn that it has; zero: it has none
+	slots chan struct{} // full: all slots are taken; nil: the handshake is over
+	began time.Time     // when it got its slot; zero: it has none
 }
 
-// Read implements net.Conn: it waits without a turn, and returns with one.
+// Read implements net.Conn. It waits for data without a slot, and returns with one.
 func (s *throttledHandshake) Read(b []byte) (int, error) {
 	if s.slots == nil {
 		return s.Conn.Read(b)
@@ -29,8 +33,7 @@ func (s *throttledHandshake) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// pause gives the turn back, if it has one. Who was kept from working meanwhile rests no longer
-// than whoever worked for long.
+// pause releases the slot, if it has one. The bound of 1 ms covers handshakes that had a slot but no CPU.
 func (s *throttledHandshake) pause() {
 	if s.began.IsZero() {
 		return
@@ -40,7 +43,7 @@ func (s *throttledHandshake) pause() {
 	<-s.slots
 }
 
-// end is called once, when the handshake is over.
+// end is called once, after the handshake.
 func (s *throttledHandshake) end() {
 	s.pause()
 	s.slots = nil

@@ -16,8 +16,7 @@ type whatCame struct{ net.Conn }
 // Read implements net.Conn.
 func (whatCame) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestShaking: of many handshakes only as many are worked on as there are processors, and in
-// half of the time none is.
+// TestShaking checks that only GOMAXPROCS handshakes compute at a time, and none in half of the time.
 func TestShaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, steps, work = 20, 3, refusalPause / 2
@@ -70,7 +69,7 @@ func (d *dead) Accept() (net.Conn, error) {
 	return &fromConn{addr: "192.0.2.1"}, nil
 }
 
-// TestListener_Rests: who refuses connections without end rests for half of the time.
+// TestListener_Rests checks that a listener that rejects connections without end pauses half of the time.
 func TestListener_Rests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 200

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// why a connection ends of which its peer did nothing wrong; see [Port.over].
+// Reasons to end a connection through no fault of its peer; see [Port.over].
 const (
 	expired   = "expired"
 	untrusted = "untrusted"
@@ -27,19 +27,18 @@ const (
 )
 
 const (
-	// lookEvery is how often all connections are looked at.
+	// lookEvery is the interval of the check for connections to end.
 	lookEvery = 250 * time.Millisecond
-	// oldest is how long a connection stays open at most; each gets an age of its
-	// own, down to half of it, so that those which came together do not come back
-	// together.
+	// oldest is the maximum age of a connection. Each gets a random age between half of it and all of it, so that
+	// clients which connect together do not reconnect together.
 	oldest = 12 * time.Hour
 )
 
-// learn notes what the handshake showed, and until when the connection may stay.
+// learn stores the certificates of the handshake in c, and returns s with the latest end of the connection.
 func (c *Connection) learn(info credentials.AuthInfo, s peerState, end, now time.Time) *peerState {
 	s.until = oldAt(now)
 	if s.refusal != nil {
-		s.until = now.Add(IdleConnection) // it may become better for who comes anew
+		s.until = now.Add(IdleConnection) // a new connection may be accepted
 	}
 	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
 		c.shown = t.State.PeerCertificates
@@ -51,10 +50,10 @@ func (c *Connection) learn(info credentials.AuthInfo, s peerState, end, now time
 	return &s
 }
 
-// oldAt is when a connection ends that begins now, whoever its peer is.
+// oldAt returns the latest end of a connection that begins now.
 func oldAt(now time.Time) time.Time { return now.Add(oldest - rand.N(oldest/2)) }
 
-// serial is the serial number of the peer's certificate, "" without one.
+// serial returns the serial number of the peer's certificate, "" without one.
 func (c *Connection) serial() string {
 	if len(c.shown) == 0 {
 		return ""
@@ -62,7 +61,7 @@ func (c *Connection) serial() string {
 	return c.shown[0].SerialNumber.Text(16)
 }
 
-// over says why the peer's certificate, or its token, counts no more; "" where it does.
+// over returns why the peer's certificate or token is no longer valid, "" if it is.
 func (c *Connection) over(now time.Time) string {
 	if end := c.ends.Load(); end != 0 && now.UnixNano() > end {
 		return expired
@@ -77,20 +76,20 @@ func (c *Connection) over(now time.Time) string {
 	return ""
 }
 
-// Watch ends connections that may not go on, until ctx ends.
+// Watch ends connections that may not continue, until ctx ends.
 func (p *Port) Watch(ctx context.Context) {
 	p.look(false)
 	taskgroup.Every(ctx, lookEvery, func() { p.look(false) })
 }
 
-// Look ends the connections that may not go on at this moment, whatever is known
-// of when the next one ends.
+// Look checks all connections now and ends those that may not continue.
 func (p *Port) Look() { p.look(true) }
 
-// look ends the connections that may not go on at this moment. When it returns,
-// nothing is read from them or sent to them any more. Where there are thousands,
-// to look at each several times a second would cost more than they do: that is
-// done where one ends, or the CAs have changed, or somebody says so.
+// look ends the connections that may not continue. When it returns, nothing is read from them or sent to them
+// any more.
+//
+// It checks all connections only if all is true, if one has reached its end, or if the CAs have changed. To
+// check thousands of them every 250 ms would cost more than their traffic.
 func (p *Port) look(all bool) {
 	p.looking.Lock()
 	defer p.looking.Unlock()
@@ -112,7 +111,7 @@ func (p *Port) look(all bool) {
 	clear(p.seen)
 }
 
-// end is when the connection has to be looked at, in Unix nanoseconds.
+// end returns when the connection has to be checked, in Unix nanoseconds.
 func (c *Connection) end() int64 {
 	if c.trustsPeer {
 		return math.MaxInt64
@@ -129,7 +128,7 @@ func (c *Connection) end() int64 {
 	return end
 }
 
-// scheduleCheck has all connections looked at then, or before.
+// scheduleCheck sets the next check to when (Unix nanoseconds), unless it is due earlier.
 func (g *limiter) scheduleCheck(when int64) {
 	for next := g.next.Load(); when < next; next = g.next.Load() {
 		if g.next.CompareAndSwap(next, when) {
@@ -138,7 +137,7 @@ func (g *limiter) scheduleCheck(when int64) {
 	}
 }
 
-// over says why a connection may not go on, "" when it may.
+// over returns why a connection may not continue, "" if it may.
 func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Time) string {
 	if c.trustsPeer {
 		return ""
@@ -169,8 +168,8 @@ func (p *Port) over(c *Connection, authorities identity.Authorities, now time.Ti
 	return ""
 }
 
-// authoritiesOf are the CAs that have to cover the peer's certificate: those of its role, if it is the
-// certificate that says the role.
+// authoritiesOf returns the CAs that must cover the peer's certificate. These are the CAs of its role if the
+// certificate gives the role, else all.
 func (s *peerState) authoritiesOf(a identity.Authorities) *x509.CertPool {
 	if s.refusal != nil || s.pass != nil {
 		return a.All()
@@ -178,7 +177,7 @@ func (s *peerState) authoritiesOf(a identity.Authorities) *x509.CertPool {
 	return a.For(s.identity.Role)
 }
 
-// authorities are the CAs of clients; none where they do not change.
+// authorities returns the CAs of clients. It is empty if the credentials do not change.
 func (p *Port) authorities() identity.Authorities {
 	if p.files == nil {
 		return identity.Authorities{}
@@ -186,7 +185,7 @@ func (p *Port) authorities() identity.Authorities {
 	return p.files.Authorities()
 }
 
-// checkServing logs once what is wrong with the port's own certificate.
+// checkServing logs a problem with the port's own certificate, once.
 func (p *Port) checkServing() {
 	if p.files == nil {
 		return
@@ -201,7 +200,7 @@ func (p *Port) checkServing() {
 	p.serving = text
 }
 
-// all appends the connections that are open.
+// all appends the open connections to to.
 func (g *limiter) all(to []*Connection) []*Connection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -216,8 +215,8 @@ func (g *limiter) all(to []*Connection) []*Connection {
 	return to
 }
 
-// finish ends a connection that may not go on, through no fault of its peer:
-// that may come back at once, if it can.
+// finish ends a connection that may not continue, through no fault of its peer. The client may reconnect at
+// once.
 func (g *limiter) finish(c *Connection, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -231,23 +230,21 @@ func (g *limiter) finish(c *Connection, reason string) {
 	if reason != aged {
 		forgetUnsent(c.raw)
 	}
-	_ = c.raw.Close() // who reads it hears of it
+	_ = c.raw.Close() // its reader gets an error
 	g.ended(reason)
 }
 
-// forgetUnsent makes the end of a connection take what its peer has not received
-// along.
+// forgetUnsent discards the data that the peer has not received when the connection is closed.
 func forgetUnsent(raw net.Conn) {
 	if c, ok := raw.(*proxyproto.Conn); ok {
 		raw = c.Raw()
 	}
 	if t, ok := raw.(interface{ SetLinger(seconds int) error }); ok {
-		_ = t.SetLinger(0) // it is closed already, at worst
+		_ = t.SetLinger(0) // an error means: closed already
 	}
 }
 
-// ended tells why the broker ended a connection. Strangers are too many to be
-// named.
+// ended logs why the broker ended a connection. Unidentified connections are too many to log.
 func (p *Port) ended(c *Connection, reason string) {
 	id := c.peerState().identity
 	if c.peerState().refusal != nil {
@@ -259,14 +256,14 @@ func (p *Port) ended(c *Connection, reason string) {
 	case aged:
 		log.Debug("connection ended because of its age", client...)
 	case expired, untrusted, revoked, denied, tooEarly:
-		log.Warn("connection ended because its certificate or token does not count any more", client...)
+		log.Warn("connection ended: its certificate or token is no longer valid", client...)
 	default:
-		log.Warn("connection ended because of what its peer did", client...)
+		log.Warn("connection ended: its peer exceeded a limit", client...)
 	}
 }
 
-// nearestEnd is when the first certificate of a connection ends that is in the last tenth of its
-// life, in Unix nanoseconds; 0 without one. Who renews by itself never comes so far.
+// nearestEnd returns the earliest expiry of a client certificate in the last tenth of its lifetime, in Unix
+// nanoseconds; 0 if there is none. A client that renews by itself never gets there.
 func (g *limiter) nearestEnd() (first int64) {
 	now := g.now().UnixNano()
 	for _, c := range g.all(nil) {

@@ -13,27 +13,27 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// limiter counts what peers use and says what is too much. It does no I/O but to
-// end connections, and never waits. Methods may be called concurrently.
+// limiter counts what peers use and decides what is too much. Its only I/O is to close connections, and it
+// never blocks. Methods may be called concurrently.
 type limiter struct {
 	limits limits
 	now    func() time.Time
-	// ended hears why a connection was ended; it must not block.
+	// ended is called with the reason when a connection is ended. It must not block.
 	ended func(reason string)
-	// denied says why an operator keeps an identity, or the certificate of a connection, out, or a hub
-	// does; nil when nobody does.
+	// denied returns the refusal of an identity, or of a connection's certificate, that an operator or the hub has
+	// denied. nil: not denied.
 	denied func(id identity.Identity, c *Connection) *refusal
 
-	next atomic.Int64 // when a connection ends, in Unix nanoseconds
+	next atomic.Int64 // when the next connection ends, in Unix nanoseconds
 
 	mu           sync.Mutex
-	open         int                       // connections, those below included
-	waiting      []*arrival                // handshakes under way, oldest first
-	arrivals     map[net.Conn]*arrival     // accepted, and not looked at yet
-	addresses    map[netip.Prefix]*address // that have a handshake under way, or failures
+	open         int                       // number of connections, with those below
+	waiting      []*arrival                // handshakes in progress, oldest first
+	arrivals     map[net.Conn]*arrival     // accepted, handshake not begun
+	addresses    map[netip.Prefix]*address // with handshakes in progress, or failures
 	unidentified map[*Connection]struct{}
 	clients      map[identity.Identity]*clientUsage
-	collectAt    int // so many addresses and parties are looked through
+	collectAt    int // number of addresses and clients that starts the next collect
 	bodies       int64
 	lists        int
 }
@@ -50,16 +50,16 @@ func newLimiter(l limits, ended func(string)) *limiter {
 // arrival is a connection before the end of its handshake.
 type arrival struct {
 	raw     net.Conn
-	address netip.Prefix // zero before it is known
+	address netip.Prefix // zero until it is known
 }
 
-// address is where handshakes come from.
+// address counts the handshakes of one address prefix.
 type address struct {
 	pending  int
 	failures fair.Bucket
 }
 
-// clientUsage is an identity, and what it uses.
+// clientUsage is what one identity uses.
 type clientUsage struct {
 	allowance
 
@@ -71,13 +71,13 @@ type clientUsage struct {
 	reflection *Body // the last one
 }
 
-// forgettable reports whether nothing is known of the party that would be missed.
+// forgettable reports whether the entry can be dropped without losing a limit.
 func (p *clientUsage) forgettable(now time.Time) bool {
 	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
 		p.questions.Full(p.allowance.questions, now) && p.bytes.Full(p.allowance.bytes, now)
 }
 
-// why a handshake is refused or a connection ended; "" where it is not.
+// Reasons to reject a handshake or to end a connection; "" is none.
 const (
 	fullPort    = "full"
 	fullAddress = "address"
@@ -86,9 +86,9 @@ const (
 	noMemory    = "unidentified_limit"
 )
 
-// arrive counts a connection that was just accepted; the result is why it is
-// refused. Where too many handshakes are under way, the oldest of the address
-// that has the most is ended: whoever means it well has long finished.
+// arrive counts a connection that was just accepted. It returns the reason if it is rejected. If too many
+// handshakes are in progress, it closes the oldest of the address with the most: an honest client would have
+// finished.
 func (g *limiter) arrive(raw net.Conn, proxied bool) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,7 +96,7 @@ func (g *limiter) arrive(raw net.Conn, proxied bool) string {
 		return fullPort
 	}
 	a := &arrival{raw: raw}
-	if !proxied { // else its address is read from it, which takes time
+	if !proxied { // a proxied address is read from the connection later, because that may block
 		if reason := g.locate(a, raw.RemoteAddr()); reason != "" {
 			return reason
 		}
@@ -121,7 +121,7 @@ func (g *limiter) arrival(raw net.Conn) *arrival {
 	return a
 }
 
-// heaviest is the oldest handshake of the address that has the most.
+// heaviest returns the oldest handshake of the address that has the most.
 func (g *limiter) heaviest() *arrival {
 	most := g.waiting[0]
 	for _, a := range g.waiting {
@@ -139,7 +139,7 @@ func (g *limiter) pendingOf(a *arrival) int {
 	return 0
 }
 
-// from tells the address of a proxied arrival; the result is why it is refused.
+// from sets the address of a proxied arrival. It returns the reason if the address is rejected.
 func (g *limiter) from(a *arrival, remote net.Addr) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -165,11 +165,12 @@ func (g *limiter) locate(a *arrival, remote net.Addr) string {
 	return ""
 }
 
-// prefixOf is whom an address belongs to: a customer has all of an IPv6 /64.
+// prefixOf returns the prefix that limits apply to: an IPv4 address, or an IPv6 /64, because a customer has all
+// of that.
 func prefixOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 32) // what is not TCP never leaves the process
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 32) // other networks never leave the process
 	}
 	ip := t.AddrPort().Addr().Unmap()
 	bits := 32
@@ -183,7 +184,7 @@ func prefixOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// leave ends the handshake of an arrival that did not become a connection.
+// leave ends an arrival that did not become a connection.
 func (g *limiter) leave(a *arrival) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,12 +192,12 @@ func (g *limiter) leave(a *arrival) {
 	g.handshakeDone(a, false)
 }
 
-// handshakeDone forgets a handshake, one that led to nothing is remembered.
+// handshakeDone removes a handshake. One without an identity counts as a failure of its address.
 func (g *limiter) handshakeDone(a *arrival, identified bool) {
 	g.remove(a)
 	at := g.addresses[a.address]
 	if at == nil {
-		return // refused before its address was counted
+		return // rejected before its address was counted
 	}
 	at.pending--
 	if !identified {
@@ -210,16 +211,15 @@ func (g *limiter) remove(a *arrival) {
 	}
 }
 
-// enter makes a connection of an arrival. One whose peer may not have it gets in
-// as a stranger, who is told so at its first call, or says who it is with a token; false where
-// even for that there is no room.
+// enter makes an arrival a connection. A peer without an identity, or over its limit, gets an unidentified
+// connection. It gets the reason at its first call, or identifies itself with a token. enter returns false if
+// there are too many of these.
 func (g *limiter) enter(a *arrival, c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := *c.peerState()
 	if s.refusal == nil {
-		// Whoever denies it meanwhile looks at all connections afterwards, and finds
-		// this one.
+		// A denial that is added now is seen later: it checks all connections, with this one.
 		s.refusal = g.denied(s.identity, c)
 	}
 	if s.refusal == nil {
@@ -245,8 +245,7 @@ func (g *limiter) enter(a *arrival, c *Connection) bool {
 	return true
 }
 
-// admit counts one more connection of an identity; the result is its party, or why that may not
-// have it.
+// admit counts one more connection of an identity. It returns its client, or the refusal.
 func (g *limiter) admit(id identity.Identity) (*clientUsage, *refusal) {
 	p := g.clientOf(id)
 	switch {
@@ -268,8 +267,7 @@ func (g *limiter) clientOf(id identity.Identity) *clientUsage {
 	return p
 }
 
-// collect forgets addresses and parties of which nothing is known that counts. It
-// costs, over time, as much as remembering them did.
+// collect drops addresses and clients without a relevant state. Its amortized cost is that of adding them.
 func (g *limiter) collect() {
 	if len(g.addresses)+len(g.clients) < g.collectAt {
 		return
@@ -288,8 +286,7 @@ func (g *limiter) collect() {
 	g.collectAt = max(1<<10, 2*(len(g.addresses)+len(g.clients)))
 }
 
-// exit ends the use of a connection; it is called once. The result is why the
-// gate ended it, "" where it did not.
+// exit ends the use of a connection; it is called once. It returns the reason if the limiter ended it, else "".
 func (g *limiter) exit(c *Connection) (reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -297,7 +294,7 @@ func (g *limiter) exit(c *Connection) (reason string) {
 	c.left = true
 	delete(g.unidentified, c)
 	if c.knownByToken() && c.peerState().refusal != nil && !c.badTokenCounted {
-		g.fail(c.from) // it came without a certificate, and brought no token, or that of who may not be here
+		g.fail(c.from) // it had no certificate, and no token of a permitted client
 	}
 	if c.client != nil {
 		g.drop(c)
@@ -306,8 +303,7 @@ func (g *limiter) exit(c *Connection) (reason string) {
 	return c.cutFor
 }
 
-// begin counts a call of c, whose body b is counted from now on. The result is
-// why it is refused.
+// begin counts a call of c, and its body b from now on. It returns an error if the call is rejected.
 func (g *limiter) begin(c *Connection, k Kind, b *Body) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -339,9 +335,15 @@ func (g *limiter) begin(c *Connection, k Kind, b *Body) error {
 	return nil
 }
 
-// supersede ends the reflection stream of a party, which has one at a time. Its
-// caller may have left it already: t1 it cancels its stream and opens the next,
-// t2 its library sends the next one's headers, t3 it sends the reset of the first.
+// supersede ends the reflection stream of a client, which may have one at a time.
+//
+// Scenario:
+//
+//	t1: the client cancels its stream and opens the next one.
+//	t2: its library sends the headers of the next stream.
+//	t3: it sends the reset of the first stream.
+//
+// Result: at t2 the next stream replaces the first one instead of being rejected.
 func (g *limiter) supersede(p *clientUsage) {
 	if b := p.reflection; b != nil && b.running {
 		g.stop(b)
@@ -360,7 +362,7 @@ func (g *limiter) reserve(b *Body) error {
 	return nil
 }
 
-// end gives back what a call used; it may be called again.
+// end releases what a call used. It may be called again.
 func (g *limiter) end(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -379,46 +381,46 @@ func (g *limiter) stop(b *Body) {
 	}
 }
 
-// Body is what was read of one call.
+// Body counts the received bytes of one call.
 type Body struct {
 	of       *Connection
 	stream   uint32
 	kind     Kind
 	running  bool
 	reserved int64
-	ended    bool // no more comes
+	ended    bool // the request is complete
 
-	cancel func() // of a reflection stream
+	cancel func() // set for a reflection stream
 }
 
-// Superseded has f called when the peer begins a call that takes the place of this
-// one; before it begins.
+// Superseded sets the function that is called when the peer begins a call that replaces this one. It must be
+// set before the call begins.
 func (b *Body) Superseded(f func()) { b.cancel = f }
 
-// Grow counts what came of it, in memory; ended: that is all. A peer that has too much
-// that is not ended loses its connection.
+// Grow counts n more bytes in memory. ended: the request is complete. A peer with too many bytes of incomplete
+// requests loses its connection.
 func (b *Body) Grow(n int64, ended bool) { b.of.port.limiter.grow(b, n, ended) }
 
 // Reserve counts a message on a reflection stream.
 func (b *Body) Reserve() error { return b.of.port.limiter.reserve(b) }
 
-// Reset tells that the peer took the call back.
+// Reset records that the peer reset the call.
 func (b *Body) Reset() { b.of.port.limiter.reset(b) }
 
-// EndUnlessEnded ends the connection where the call is not all there.
+// EndUnlessEnded ends the connection if the request is not complete.
 func (b *Body) EndUnlessEnded() { b.of.port.limiter.endUnlessEnded(b) }
 
-// End gives back what the call used; it may be called again.
+// End releases what the call used. It may be called again.
 func (b *Body) End() { b.of.port.limiter.end(b) }
 
-// bodyOf returns the body of a call that runs, nil where none does.
+// bodyOf returns the body of a running call, nil if there is none.
 func (g *limiter) bodyOf(c *Connection, stream uint32) *Body {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.bodies[stream]
 }
 
-// endUnlessEnded ends the connection of a call whose request did not come.
+// endUnlessEnded ends the connection of a call whose request did not arrive in time.
 func (g *limiter) endUnlessEnded(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -438,8 +440,8 @@ func (g *limiter) forget(b *Body) {
 	g.bodies -= b.reserved
 }
 
-// reset tells that the peer took a call back before it was sent, which costs the
-// broker as much as many calls that are answered.
+// reset records that the peer reset a call before its request was complete. It is charged, because that costs
+// the broker as much as many answered calls.
 func (g *limiter) reset(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -459,15 +461,15 @@ func (g *limiter) drop(c *Connection) {
 	}
 }
 
-// grow counts what a frame adds to a body. Whoever then has the most that is not
-// ended, of the identity or of all, loses its connection: what it holds is
-// given back at once, for the memory follows.
+// grow counts the bytes that a frame adds to a body. Over the budget of the identity, or of the port, the
+// connection with the most incomplete bytes is ended. Its bytes are released at once, because the memory
+// follows soon.
 func (g *limiter) grow(b *Body, n int64, ended bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := b.of
 	if c.bodies[b.stream] != b {
-		return // ended meanwhile
+		return // it has ended
 	}
 	b.reserved += n
 	b.ended = b.ended || ended
@@ -488,8 +490,7 @@ func (g *limiter) grow(b *Body, n int64, ended bool) {
 	g.endLargest(all)
 }
 
-// endLargest ends the connection that holds the most in bodies that are not
-// ended.
+// endLargest ends the connection with the most bytes in incomplete requests.
 func (g *limiter) endLargest(of map[*Connection]struct{}) {
 	var largest *Connection
 	var most int64
@@ -504,29 +505,29 @@ func (g *limiter) endLargest(of map[*Connection]struct{}) {
 	}
 }
 
-// chargeRefusedCall counts a call that was refused; false where there were too many.
+// chargeRefusedCall counts a rejected call. It returns false if there were too many.
 func (g *limiter) chargeRefusedCall(c *Connection, cost float64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return c.refused.Spend(c.peerState().allowed.refused, g.now(), cost)
 }
 
-// endForFlood ends the connection of who sends too much that belongs to no call.
+// endForFlood ends a connection that sends too much outside of calls.
 func (g *limiter) endForFlood(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.endConnection(c, "flood")
 }
 
-// costOfCut is in connections: who is cut again and again stays out for a while.
+// costOfCut is in connections. A client whose connections are ended repeatedly is locked out for a while.
 const costOfCut = 20
 
-// endConnection ends a connection; what runs on it ends as if the network had broken.
+// endConnection closes a connection. Its calls end as after a network failure.
 func (g *limiter) endConnection(c *Connection, reason string) {
 	if c.cutFor != "" {
 		return
 	}
-	_ = c.raw.Close() // who reads it hears of it
+	_ = c.raw.Close() // its reader gets an error
 	c.cutFor = reason
 	if c.client != nil {
 		c.client.connects.Charge(c.client.allowance.connects, g.now(), costOfCut)
@@ -534,8 +535,7 @@ func (g *limiter) endConnection(c *Connection, reason string) {
 	g.ended(reason)
 }
 
-// idle counts a frame that carries nothing of a call; false where there were too
-// many.
+// idle counts a frame that belongs to no call. It returns false if there were too many.
 func (g *limiter) idle(c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -546,7 +546,7 @@ func (g *limiter) idle(c *Connection) bool {
 	return b.Spend(c.peerState().allowed.idle, g.now(), 1)
 }
 
-// unfinished is how much a connection holds in bodies that are not ended.
+// unfinished returns the bytes of a connection in incomplete requests.
 func (c *Connection) unfinished() (n int64) {
 	for _, b := range c.bodies {
 		if !b.ended {

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestLimitsFor: what a process has is divided so that the store keeps its files,
-// and bodies an eighth of the memory.
+// TestLimitsFor checks how the resources of a process are divided: the store keeps its files, and bodies get an
+// eighth of the memory.
 func TestLimitsFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		have                                    resources
@@ -37,7 +37,7 @@ func TestLimitsFor(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 		if l.unidentified < c.unidentifiedAtLeast || l.unidentified > c.unidentifiedAtMost {
-			t.Errorf("%s: %d strangers", name, l.unidentified)
+			t.Errorf("%s: %d unidentified connections", name, l.unidentified)
 		}
 		for _, r := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer} {
 			if a := l.roles[r]; a.connections == 0 || a.running[Unary] == 0 || a.running[Reflecting] != 1 || a.calls.Burst == 0 {
@@ -110,9 +110,8 @@ func enters(t *testing.T, g *limiter, raw net.Conn, id identity.Identity) *Conne
 	return c
 }
 
-// TestLimiter_Handshakes: one address has few under way, those that fail are counted
-// for a while, and where all places are taken the address that has the most
-// loses its oldest.
+// TestLimiter_Handshakes checks the limits of handshakes. One address may have a few in progress, and its
+// failures count for a while. If all slots are taken, the address with the most loses its oldest handshake.
 func TestLimiter_Handshakes(t *testing.T) {
 	g, now, _ := limiterOf(smallLimits)
 	first := arrives(t, g, "192.0.2.1")
@@ -144,7 +143,7 @@ func TestLimiter_Handshakes(t *testing.T) {
 	}
 }
 
-// TestLimiter_Proxied: the address is told later, and counts then.
+// TestLimiter_Proxied checks that a proxied address counts as soon as it is known.
 func TestLimiter_Proxied(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	for n := range 4 {
@@ -162,8 +161,8 @@ func TestLimiter_Proxied(t *testing.T) {
 	}
 }
 
-// TestLimiter_ConnectionsOfOneIdentity: whoever has all it may have gets in to be
-// told so, as long as there is room for that.
+// TestLimiter_ConnectionsOfOneIdentity checks that an identity over its limit still gets a connection, which
+// reports the reason, as long as unidentified connections are free.
 func TestLimiter_ConnectionsOfOneIdentity(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	id := identity.Identity{Role: identity.Agent, Name: "c1"}
@@ -191,8 +190,8 @@ func TestLimiter_ConnectionsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestLimiter_Calls of each kind are counted for themselves and given back; lists
-// are bounded for all together.
+// TestLimiter_Calls checks that the calls of each kind have their own limit and are released. Lists have one
+// limit for all identities.
 func TestLimiter_Calls(t *testing.T) {
 	g, now, _ := limiterOf(smallLimits)
 	agent := enters(t, g, arrives(t, g, "192.0.2.1"), identity.Identity{Role: identity.Agent, Name: "c1"})
@@ -235,7 +234,8 @@ func TestLimiter_Calls(t *testing.T) {
 	}
 }
 
-// TestLimiter_ListsOfOneIdentity: each has as many lists as are left over, and no two have all.
+// TestLimiter_ListsOfOneIdentity checks that an identity may have as many lists as are free, so that no two
+// have all.
 func TestLimiter_ListsOfOneIdentity(t *testing.T) {
 	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
 	g, _, _ := limiterOf(l)
@@ -258,8 +258,8 @@ func TestLimiter_ListsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestLimiter_Bodies: over the budget whoever has the most that is unfinished goes,
-// and what it had is given back at once.
+// TestLimiter_Bodies checks that over the budget the connection with the most incomplete bytes is ended, and
+// its bytes are released at once.
 func TestLimiter_Bodies(t *testing.T) {
 	g, _, ended := limiterOf(smallLimits)
 	conn := func(role identity.Role, name string) (*Connection, *fromConn) {
@@ -292,7 +292,7 @@ func TestLimiter_Bodies(t *testing.T) {
 	if bodies := g.usage().Bodies; bodies != 700 {
 		t.Errorf("%d bytes are held after the end of a connection", bodies)
 	}
-	g.grow(half, 1000, false) // what was on its way counts no more
+	g.grow(half, 1000, false) // bytes in flight are no longer counted
 	g.end(half)
 	c1, _ := conn(identity.Viewer, "c")
 	last := begin(c1, 1)
@@ -309,8 +309,8 @@ func TestLimiter_Bodies(t *testing.T) {
 	}
 }
 
-// TestLimiter_Forgets whom nothing is known of, so that it does not grow with
-// everybody who ever came.
+// TestLimiter_Forgets checks that entries without a relevant state are dropped, so that memory does not grow
+// with each client.
 func TestLimiter_Forgets(t *testing.T) {
 	l := smallLimits
 	l.connections = 10
@@ -325,8 +325,8 @@ func TestLimiter_Forgets(t *testing.T) {
 	}
 }
 
-// TestLimiter_Ahead: what is read of an agent, on all of its connections, and of a stranger has
-// its time; a source is not held up, and nobody owes for ever.
+// TestLimiter_Ahead checks the byte rate of an agent, on all its connections, and of an unidentified
+// connection. A source is not delayed, and each debt ends.
 func TestLimiter_Ahead(t *testing.T) {
 	l := smallLimits
 	l.roles = maps.Clone(l.roles)
@@ -360,8 +360,8 @@ func TestLimiter_Ahead(t *testing.T) {
 	}
 }
 
-// TestLimiter_NearestEnd: the certificate of an agent that joined is renewed with a fifth of its life
-// left, six days of a month. Nobody is to be alarmed by that.
+// TestLimiter_NearestEnd checks that normal renewals raise no alarm: a joined agent renews with a fifth of the
+// lifetime left, six days of a month.
 func TestLimiter_NearestEnd(t *testing.T) {
 	const day = 24 * time.Hour
 	g, now, _ := limiterOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))
@@ -376,7 +376,7 @@ func TestLimiter_NearestEnd(t *testing.T) {
 	for after, want := range map[time.Duration]time.Duration{0: 0, 24 * day: 0, 27 * day: 30 * day, 29 * day: 30 * day} {
 		*now = began.Add(after)
 		if got := g.nearestEnd(); want == 0 && got != 0 || want != 0 && got != began.Add(want).UnixNano() {
-			t.Errorf("after %s the first certificate near its end ends at %d", after, got)
+			t.Errorf("after %s the earliest certificate expiry is %d", after, got)
 		}
 	}
 }

@@ -14,25 +14,25 @@ type resources struct {
 	files  int   // open files
 }
 
-// limits bound what the peers of one port may use of it.
+// limits bound what the peers of one port may use.
 type limits struct {
-	// connections are all that are open, those before their handshake included.
+	// connections is the number of open connections, handshakes included.
 	connections int
-	// pending are handshakes under way, in all and of one address.
+	// pending is the number of handshakes in progress, pendingEach that of one address.
 	pending, pendingEach int
-	// failures are handshakes of one address that lead to no identity.
+	// failures is the rate of handshakes of one address that give no identity.
 	failures fair.Rate
-	// unidentified are connections that may not call anything: without an identity,
-	// or of one that has all it may have. They exist so that a party is told why.
+	// unidentified is the number of connections that may not call anything: those without an identity, and those
+	// over the limit of their identity. They exist so that the client gets the reason.
 	unidentified int
-	// bodies are the bytes of calls that are being read or served.
+	// bodies is the number of bytes of calls that are read or served.
 	bodies int64
-	// lists run at a time, of all identities: each has at most as many as are free, so
-	// that two of them leave some to others.
+	// lists is the number of concurrent lists of all identities. Each identity may have at most as many as are
+	// still free, so that two identities leave some to others.
 	lists int
 	roles map[identity.Role]allowance
-	// unidentifiedRate is what a connection may use of which nobody knows whose it is, suspended what its
-	// calls may that wait for what its token says.
+	// unidentifiedRate is what an unidentified connection may use. suspended is what its calls may use while its
+	// token is under review.
 	unidentifiedRate, suspended allowance
 }
 
@@ -40,35 +40,33 @@ type limits struct {
 type allowance struct {
 	connections int
 	connects    fair.Rate
-	// running are its calls of each kind at a time, calls how many it may begin.
+	// running is the number of concurrent calls of each kind, calls the rate of new calls.
 	running [kinds]int
 	calls   fair.Rate
-	// bodies are the bytes of all of them.
+	// bodies is the number of bytes of all its calls.
 	bodies int64
-	// bytes may come, of whatever kind; more is not read before its time. The zero rate
-	// does not bound them.
+	// bytes is the rate of received bytes of any kind; more is read later. The zero rate is no limit.
 	bytes fair.Rate
-	// questions are messages on its reflection stream.
+	// questions is the rate of messages on its reflection stream.
 	questions fair.Rate
-	// idle are frames that carry nothing of a call, of all its connections. Of one
-	// connection, refused are calls that are refused, stray bytes sent to calls that
-	// are over.
+	// idle is the rate of frames outside of calls, on all its connections. Per connection, refused is the rate of
+	// rejected calls and closedStreams that of bytes sent to calls that are over.
 	idle, refused, closedStreams fair.Rate
 }
 
-// Kind of a call: those of one kind cost alike.
+// Kind is the kind of a call. Calls of one kind cost alike.
 type Kind int
 
-// The kinds.
+// The kinds of calls.
 const (
-	Unary     Kind = iota // publishes, and what else is one request and one answer
+	Unary     Kind = iota // publishes, and other calls with one request and one answer
 	Streaming             // subscriptions, and watching health
 	Listing
 	Reflecting
 	kinds
 )
 
-// KindOf says of which kind a method is.
+// KindOf returns the kind of a method.
 func KindOf(method string) Kind {
 	switch method {
 	case authz.Subscribe, authz.HealthWatch:
@@ -81,27 +79,27 @@ func KindOf(method string) Kind {
 	return Unary
 }
 
-// String names the kind as refusals do.
+// String returns the name of the kind for error messages.
 func (k Kind) String() string {
 	return [...]string{"calls", "subscriptions", "lists", "reflection streams"}[k]
 }
 
 const (
 	mib = 1 << 20
-	// filesOfStore are open at most of the store's tables; filesOfRest are its logs,
-	// the admin port, and what the runtime needs.
+	// filesOfStore is the maximum number of open tables of the store. filesOfRest covers its logs, the admin port
+	// and the runtime.
 	filesOfStore, filesOfRest = 500, 100
-	// fewestConnections are allowed whatever the process may use.
+	// fewestConnections is the minimum of limits.connections.
 	fewestConnections = 64
 )
 
-// limitsFor divides what there is. Of the memory an eighth is for bodies, which
-// are copied once and are garbage afterwards: all in all they take up to half.
+// limitsFor derives the limits from the resources. An eighth of the memory is for bodies. They are copied once
+// and then are garbage, so in total they take up to half of the memory.
 func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 	connections := max(r.files-filesOfStore-filesOfRest, fewestConnections)
 	message := int64(maxMessage)
 	bodies := max(min(r.memory/8, 256*mib), 64*mib, 8*message)
-	// Two of the largest lists at a time are nothing special.
+	// Two of the largest lists at a time are normal.
 	each := max(bodies/8, 3*message)
 	return limits{
 		connections:  connections,
@@ -112,14 +110,14 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		bodies:       bodies,
 		lists:        8,
 		roles: map[identity.Role]allowance{
-			// Several agents may run under the name of one cluster, and what a
-			// network cut off counts until it is noticed.
+			// Several agents may use the name of one cluster. A connection that the network has cut counts until that is
+			// noticed.
 			identity.Agent: perIdentity(16, [kinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
-			// A source publishes for all its clusters, and large works side by side; how
-			// much it may is decided where its events wait for their commit.
+			// A source publishes for all its clusters, and large works in parallel. The commit queue of its events limits
+			// it further.
 			identity.Source:   perIdentity(64, [kinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
 			identity.Operator: perIdentity(32, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
-			// People share it where an organization is mapped.
+			// Many people share it if an organization is mapped.
 			identity.Viewer: perIdentity(64, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// All clusters that join share one account.
 			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
@@ -130,31 +128,32 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 	}
 }
 
-// bearing leaves room for those who are strangers until a token says who they are.
+// bearing raises the limit of unidentified connections, because with tokens every client is unidentified at
+// first.
 func (l limits) bearing() limits {
 	l.unidentified = min(512, l.connections/4)
 	return l
 }
 
-// noRole is the role of who has no identity.
+// noRole is the role of connections without an identity.
 const noRole identity.Role = ""
 
 func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies int64) allowance {
 	return allowance{
 		connections: connections, connects: per(float64(connections)/2, 4*float64(connections)), running: running, calls: calls, bodies: bodies,
 		questions: per(50, 200),
-		// A peer that receives fast sends thousands of window updates in a second.
+		// A peer that receives fast sends thousands of window updates per second.
 		idle: per(20_000, 20_000), refused: per(50, 200), closedStreams: per(mib, 8*mib),
 	}
 }
 
-// atMost bounds what is read of an identity.
+// atMost limits the rate of received bytes of an identity.
 func (a allowance) atMost(bytes fair.Rate) allowance {
 	a.bytes = bytes
 	return a
 }
 
-// holding bounds bodies as somebody says, in all and of one identity; 0: as before.
+// holding sets the limits of body bytes, in total and per identity; 0 keeps the default.
 func (l limits) holding(all, each int64) limits {
 	l.bodies = cmp.Or(all, l.bodies)
 	for role, a := range l.roles {
@@ -164,8 +163,7 @@ func (l limits) holding(all, each int64) limits {
 	return l
 }
 
-// trusting lets one identity use all there is: without TLS every peer is the same
-// one.
+// trusting lets one identity use everything: without TLS all peers have the same one.
 func (l limits) trusting() limits {
 	many := 1 << 30
 	everything := perIdentity(many, [kinds]int{many, many, many, many}, per(1e9, 1e9), l.bodies)
@@ -175,11 +173,11 @@ func (l limits) trusting() limits {
 	return l
 }
 
-// per is how often something may happen: burst times at once, then second in a second.
+// per returns a rate: burst at once, then second per second.
 func per(second, burst float64) fair.Rate { return fair.Rate{PerSecond: second, Burst: burst} }
 
-// of is the kind as which a call of an identity is counted: who waits for what a token says takes
-// no place that is everybody's.
+// of returns the kind under which a call is counted. While its token is under review, a client's calls other
+// than Unary count as Streaming, so that they take no shared list slot.
 func (k Kind) of(id identity.Identity) Kind {
 	if id.Role == noRole && k != Unary {
 		return Streaming

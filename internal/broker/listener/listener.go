@@ -8,20 +8,19 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// listener refuses what the gate does not let in, at the least cost there is:
-// before anything is read, and before the next connection is accepted, which
-// needs a file of its own.
+// listener rejects connections that the limiter does not admit, at the least possible cost. Nothing is read
+// before, and the next connection is accepted afterwards, because it needs a file of its own.
 type listener struct {
 	net.Listener
 	limiter  *limiter
 	proxies  []netip.Prefix
 	refused  func(reason string, from net.Addr, err error)
-	pausedAt time.Time // when it last rested
+	pausedAt time.Time // end of the last pause
 }
 
-// refusalBurst is how long connections are refused without a rest, and rest how long that is: who opens
-// connections without end would else have the processor for 10 ms at a time. Of a handshake, rest
-// is the longest one.
+// refusalBurst is how long connections are rejected without a pause, and refusalPause the length of a pause.
+// Otherwise a client that floods connections would occupy a CPU for 10 ms at a time. refusalPause also bounds
+// the pause of a handshake.
 const refusalBurst, refusalPause = time.Millisecond, time.Millisecond
 
 // Accept implements net.Listener.
@@ -33,15 +32,15 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		proxied := l.isProxy(c.RemoteAddr())
 		if proxied {
-			// Who is behind it is read when the handshake begins. One that does not say
-			// who is gets no handshake: else all of its clients would be one address.
+			// The client's address is read when the handshake begins. A proxy that does not send it gets no handshake:
+			// otherwise all its clients would be one address.
 			c = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
 		}
 		reason := l.limiter.arrive(c, proxied)
 		if reason == "" {
 			return c, nil
 		}
-		_ = c.Close() // nobody waits for how it ends
+		_ = c.Close() // the result does not matter
 		l.refused(reason, c.RemoteAddr(), nil)
 		if time.Since(l.pausedAt) > refusalBurst {
 			<-time.After(refusalPause)
@@ -50,7 +49,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// isProxy tells whether an address is one of the proxies that are believed.
+// isProxy reports whether an address is one of the trusted proxies.
 func (l *listener) isProxy(a net.Addr) bool {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {

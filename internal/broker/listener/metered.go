@@ -9,13 +9,16 @@ import (
 	"github.com/hawser-io/hawser/internal/fair"
 )
 
-// meteredConn is a connection of which what comes and goes is counted. Who reads more from it than
-// its peer may send is held up: what the peer sends then waits in its own system, and costs
-// nothing here.
+// meteredConn counts the traffic of a connection. A reader above its byte rate sleeps. The peer's data then
+// waits in the peer's own system, and costs nothing here.
 //
-// t1 a peer sends without end on many connections, t2 each of their readers always finds something,
-// and is stopped by nobody for some 10 ms, t3 whoever else has something to do waits for all of
-// them. Therefore a reader that is ahead stops by itself.
+// Scenario:
+//
+//	t1: a client floods 16 connections.
+//	t2: each of their readers always has data and runs 10 ms.
+//	t3: other clients wait up to 110 ms.
+//
+// Result: a reader above its byte rate sleeps.
 type meteredConn struct {
 	net.Conn
 	of *Connection
@@ -38,15 +41,15 @@ func (m *meteredConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// count does not count what comes before it is known what is spoken: a byte, or the request that
-// opens a WebSocket.
+// count adds n to c. While the protocol is unknown c is nil, and bytes are not counted: the first byte, or the
+// request that opens a WebSocket.
 func count(c prometheus.Counter, n int) {
 	if c != nil {
 		c.Add(float64(n))
 	}
 }
 
-// ahead counts bytes that came, and returns how long it takes until as many may have come.
+// ahead charges n received bytes, and returns how long the reader has to sleep.
 func (g *limiter) ahead(c *Connection, n int) time.Duration {
 	rate := c.peerState().allowed.bytes
 	if rate == (fair.Rate{}) || n == 0 {

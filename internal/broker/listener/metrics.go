@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// metrics are what the port shows of itself.
+// metrics are the metrics of the port.
 type metrics struct {
 	refusedHandshakes, refusedCalls, endedConnections *prometheus.CounterVec
 	calls, received, sent                             *prometheus.CounterVec
@@ -28,13 +28,13 @@ func newMetrics(r prometheus.Registerer) metrics {
 	}
 }
 
-// of are the counters of a role on a transport.
+// of returns the counters of a role on a transport.
 func (m metrics) of(r identity.Role, t Transport) (calls, received, sent prometheus.Counter) {
 	labels := []string{cmp.Or(string(r), "none"), string(t)}
 	return m.calls.WithLabelValues(labels...), m.received.WithLabelValues(labels...), m.sent.WithLabelValues(labels...)
 }
 
-// show adds what is asked for when somebody looks.
+// show registers the metrics that are computed when they are collected.
 func (p *Port) show(r prometheus.Registerer) {
 	g := p.limiter
 	meter := telemetry.NewMeter(r, "hawser_listener_")

@@ -25,76 +25,73 @@ import (
 // Defaults of [Config].
 const (
 	DefaultMaxMessageBytes = 16 << 20
-	// DefaultHandshakesPerAddress lets a fleet come back that is behind one address.
+	// DefaultHandshakesPerAddress is enough for a fleet behind one address to reconnect.
 	DefaultHandshakesPerAddress = 64
 )
 
 const (
-	// HandshakeTimeout bounds what comes before the first call of a connection.
+	// HandshakeTimeout bounds the time before the first call of a connection.
 	HandshakeTimeout = 10 * time.Second
-	// IdleConnection is how long a connection without a call stays open: every
-	// party has a stream.
+	// IdleConnection is how long a connection without a call stays open: every client has a stream.
 	IdleConnection = time.Minute
 )
 
-// Config is what a [Port] is made of. Either Listener or Addr is required, and
-// Credentials unless Insecure.
+// Config is the configuration of a [Port]. Either Listener or Addr is required, and Credentials unless
+// Insecure.
 type Config struct {
-	// Addr is the host:port to listen on, unless Listener is given.
+	// Addr is the host:port to listen on. It is ignored if Listener is set.
 	Addr     string
 	Listener net.Listener
-	// Credentials of the port. Of an *identity.Server the changes are followed:
-	// connections of clients end that its CAs cover no more.
+	// Credentials of the port. Changes of an *identity.Server take effect: connections whose client certificate its
+	// CAs no longer cover are ended.
 	Credentials credentials.TransportCredentials
-	// Mapping says which certificates are whose.
+	// Mapping maps certificates to identities.
 	Mapping identity.Mapping
-	// Tokens say who shows a bearer token and no certificate; nil: none is taken.
+	// Tokens identify clients with a bearer token and no certificate; nil: tokens are rejected.
 	Tokens *tokens.Tokens
-	// Insecure allows plaintext, on loopback addresses only. Peers then have no
-	// identity, may do what an operator may, and are not limited.
+	// Insecure allows plaintext, on loopback addresses only. Peers then have no identity, may do what an operator
+	// may, and have no limits.
 	Insecure bool
 
-	// MaxMessageBytes bounds what is read for one Publish. The broker has a
-	// limit of its own for events; lists of versions may be larger.
+	// MaxMessageBytes is the maximum size of one Publish request. The broker has a limit of its own for events;
+	// lists of versions may be larger.
 	MaxMessageBytes int
-	// BodyBytes bounds what is held of calls that are read or served, and
-	// BodyBytesEach that of one identity; 0: the memory of the process does.
+	// BodyBytes is the maximum number of bytes of calls that are read or served, BodyBytesEach that of one
+	// identity. 0: derived from the memory of the process.
 	BodyBytes, BodyBytesEach int64
-	// HandshakesPerAddress bounds the handshakes that are under way of one address,
-	// and with that those that lead to nothing: a quarter of it in a second.
+	// HandshakesPerAddress is the maximum number of handshakes in progress of one address. Failed handshakes are
+	// limited to a quarter of it per second.
 	HandshakesPerAddress int
-	// Proxies are the addresses of load balancers that say in the PROXY protocol,
-	// versions 1 and 2, who connects; nobody else is believed.
+	// Proxies are the addresses of load balancers that send the client address in the PROXY protocol, version 1 or
+	// 2. Only these are trusted.
 	Proxies []netip.Prefix
 
-	// Denials say who is kept out; nil: nobody is.
+	// Denials are the denied identities and certificates; nil: none.
 	Denials *denylist.List
-	// Audit hears of connections, refusals, and what operators and viewers call;
-	// nil: nobody does.
+	// Audit records connections, rejections, and the calls of operators and viewers; nil: no audit.
 	Audit *audit.Log
 
 	Log      *slog.Logger          // nil: slog.Default()
-	Registry prometheus.Registerer // nil: metrics are kept and not shown
+	Registry prometheus.Registerer // nil: metrics are not exported
 	Now      func() time.Time      // nil: time.Now
 }
 
-// Port is one port, whatever is spoken on it. Create it with [New]; methods may be
-// called concurrently.
+// Port is one port for all its protocols. Create it with [New]. Methods may be called concurrently.
 type Port struct {
 	cfg        Config
 	limiter    *limiter
 	metrics    metrics
-	handshakes chan struct{}    // of handshakes
-	files      *identity.Server // nil where the credentials do not change
+	handshakes chan struct{}    // slots of concurrent handshakes
+	files      *identity.Server // nil if the credentials do not change
 
-	looking sync.Mutex    // guards what follows
-	seen    []*Connection // room for all
-	serving string        // what was wrong with the port's own certificate
+	looking sync.Mutex    // guards the fields below
+	seen    []*Connection // reused buffer of look
+	serving string        // the last problem of the port's own certificate, "" if none
 	trusted identity.Authorities
 }
 
-// New returns a port, and its configuration with what was left to defaults. It opens
-// nothing; the error says which field of cfg is wrong.
+// New returns a port, and its configuration with defaults. It opens nothing. An error names the wrong field of
+// cfg.
 func New(cfg Config) (*Port, Config, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -156,12 +153,12 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Listen opens the port. What is accepted there has to go through [Port.Handshake].
+// Listen opens the port. Accepted connections must go through [Port.Handshake].
 func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 	l := p.cfg.Listener
 	if l == nil {
-		// Whether a peer is there, the fronts ask with pings; connections that are
-		// refused should not cost what it takes to ask otherwise.
+		// The protocols detect dead peers with pings of their own. Without TCP keepalive a rejected connection costs
+		// less.
 		lc := net.ListenConfig{KeepAlive: -1, Control: deferAccept}
 		var err error
 		if l, err = lc.Listen(ctx, "tcp", p.cfg.Addr); err != nil {
@@ -177,27 +174,27 @@ func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 
 func isLoopback(a net.Addr) bool {
 	t, ok := a.(*net.TCPAddr)
-	return !ok || t.IP.IsLoopback() // what is not TCP never leaves the process
+	return !ok || t.IP.IsLoopback() // other networks never leave the process
 }
 
-// refused counts a handshake that is refused; err may be nil.
+// refused counts a rejected handshake; err may be nil.
 func (p *Port) refused(reason string, from net.Addr, err error) {
 	p.metrics.refusedHandshakes.WithLabelValues(reason).Inc()
 	p.cfg.Audit.Refused(audit.Client{Addr: from.String()}, prefixOf(from).String(), "", reason, err)
 }
 
-// Peers are all of one role that come in the same way.
+// Peers are the peers of one role on one transport.
 type Peers struct {
 	Role      identity.Role
-	Transport Transport // "" before it is known
+	Transport Transport // "" until it is known
 }
 
-// Usage is what peers use of a port at a moment.
+// Usage is what peers use of a port at one moment.
 type Usage struct {
 	Connections map[Peers]int
 	Calls       int
 	Bodies      int64
 }
 
-// Usage returns what is in use.
+// Usage returns the current usage.
 func (p *Port) Usage() Usage { return p.limiter.usage() }

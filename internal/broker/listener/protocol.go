@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Protocol is what is spoken on a connection. The texts are those of ALPN.
+// Protocol is the protocol of a connection. The values are those of ALPN.
 type Protocol string
 
 // The protocols.
@@ -17,17 +17,17 @@ const (
 	MQTT      Protocol = "mqtt"
 )
 
-// Transport is how calls come, as metrics name it.
+// Transport is the transport of calls, as metrics name it.
 type Transport string
 
 // The transports.
 const (
 	GRPC          Transport = "grpc"
 	CleartextMQTT Transport = "mqtt"
-	WebSockets    Transport = "websocket" // of MQTT
+	WebSockets    Transport = "websocket" // with MQTT inside
 )
 
-// Speaks says how the calls of the connection come, before anything is counted.
+// Speaks sets the transport of the connection, before any call or byte is counted.
 func (c *Connection) Speaks(t Transport) {
 	g := c.port.limiter
 	g.mu.Lock()
@@ -38,7 +38,7 @@ func (c *Connection) Speaks(t Transport) {
 	c.state.Store(&s)
 }
 
-// Agreed returns what was agreed upon in the handshake, "" where nothing was.
+// Agreed returns the protocol that ALPN selected, "" without one.
 func (c *Connection) Agreed() Protocol {
 	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok {
 		return Protocol(t.State.NegotiatedProtocol)
@@ -46,14 +46,14 @@ func (c *Connection) Agreed() Protocol {
 	return ""
 }
 
-// PeekedConn is a connection whose first byte says what is spoken on it.
+// PeekedConn is a connection whose first byte identifies its protocol.
 type PeekedConn struct {
 	net.Conn
 	first [1]byte
-	held  bool // first was read, and not given to anybody
+	held  bool // first was read, and not yet returned by Read
 }
 
-// Guess returns what is spoken, for which it waits. It is called once, before anything is read.
+// Guess waits for the first byte and returns the protocol. It is called once, before anything is read.
 func (p *PeekedConn) Guess() (Protocol, error) {
 	if _, err := io.ReadFull(p.Conn, p.first[:]); err != nil {
 		return "", err

@@ -8,8 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/memlimit"
 )
 
-// available is what this process may use, as far as it is told: an unlimited one
-// counts as a large one.
+// available returns the resources of this process. Without a memory limit, unlimited is used.
 func available() resources {
 	memory := min(debug.SetMemoryLimit(-1), memlimit.MemoryLimit(os.DirFS("/"))) // the first reads GOMEMLIMIT
 	if memory == math.MaxInt64 {
@@ -18,5 +17,5 @@ func available() resources {
 	return resources{memory: memory, files: openFiles()}
 }
 
-// unlimited is what an unlimited process is taken to have.
+// unlimited is the memory that a process without a limit counts with: 2 GiB.
 const unlimited = 2 << 30

@@ -11,37 +11,35 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// tokenAuth is what a connection keeps of tokens. A peer that showed no certificate which means
-// somebody is a stranger until a token has said who it is; from then on it is that as long as the
-// connection is open.
+// tokenAuth is the token state of a connection. A peer without a mapped certificate is unidentified until a
+// token identifies it. It then keeps that identity as long as the connection is open.
 //
-// To judge a token may need the hub. Whoever admits calls does not wait for that: calls may begin
-// meanwhile, within bounds, and each of them waits in [Connection.WaitForIdentity] before it does anything.
+// A token review may need the hub. The goroutine that admits calls does not wait for that. A limited number of
+// calls may begin before, and each waits in [Connection.WaitForIdentity] before it does anything.
 type tokenAuth struct {
 	mu sync.Mutex
-	// text is the token that is being judged, "" where none is. err is why the last one did not
-	// count.
+	// text is the token under review, "" if there is none. err is why the last one was rejected.
 	text string
 	err  error
-	// lock has room for who asks about it; nil before the first one.
+	// lock has a capacity of 1: its holder asks for the review. It is nil before the first review.
 	lock chan struct{}
 
-	// other is another token of the same account that came last; of who admits calls.
+	// other is the hash of the last other token of the same account. Only the goroutine that admits calls uses it.
 	other [sha256.Size]byte
 }
 
-// knownByToken reports whether the peer is known by a token, if at all.
+// knownByToken reports whether the peer is identified by a token, or can only be identified by one.
 func (c *Connection) knownByToken() bool {
 	s := c.peerState()
 	return c.port != nil && c.port.cfg.Tokens != nil && !c.trustsPeer && (s.identity.Role == noRole || s.pass != nil)
 }
 
-// TakeToken takes the token that came with a call, "" where none did, and does not wait. pending: who
-// the peer is has to be waited for with [Connection.WaitForIdentity]. The error is why the call is refused.
-// It is for who admits calls, one at a time.
+// TakeToken handles the token of a call, "" without one, and does not block. pending: the caller must wait for
+// the identity with [Connection.WaitForIdentity]. An error means that the call is rejected. Only the goroutine
+// that admits calls may call it.
 //
-// A peer whose certificate means somebody is that, whatever token it gives. Where the peer is known
-// by a token, each of its calls has to bring that one, or another one of the same account.
+// The identity of a certificate wins over every token. If a token identifies the peer, each call must bring
+// that token, or another one of the same account.
 func (c *Connection) TakeToken(text string) (pending bool, err error) {
 	s := c.peerState()
 	bare := s.refusal != nil && s.refusal.reason == noCertificate
@@ -57,16 +55,19 @@ func (c *Connection) TakeToken(text string) (pending bool, err error) {
 	case bare && text != "":
 		return false, takesNone()
 	}
-	return false, nil // what its certificate lacks, May says
+	return false, nil // May reports what the certificate lacks
 }
 
-// firstToken takes a token that is to say who the peer is.
+// firstToken handles a token of an unidentified peer.
 func (c *Connection) firstToken(text string) (pending bool, err error) {
 	b := &c.token
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// t1 this call finds a stranger, t2 a call that waits hears whose the token is, t3 nothing is
-	// being judged any more: it is looked at again who that is.
+	// Scenario:
+	//   t1: this call finds the peer unidentified.
+	//   t2: a waiting call gets the identity of the token.
+	//   t3: no token is under review any more.
+	// Result: the identity is read again here.
 	if p := c.peerState().pass; p != nil {
 		return false, c.laterToken(p, text)
 	}
@@ -95,7 +96,7 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 	return false, c.identified(p)
 }
 
-// laterToken takes the token of a later call.
+// laterToken checks the token of a later call.
 func (c *Connection) laterToken(p *tokens.TokenRef, text string) error {
 	if p.Is(text) {
 		return nil
@@ -110,18 +111,18 @@ func (c *Connection) laterToken(p *tokens.TokenRef, text string) error {
 	if err := c.port.cfg.Tokens.SameAccount(p, text); err != nil {
 		return c.countBadToken(err)
 	}
-	c.token.other = hash // the connection ends with the first one all the same
+	c.token.other = hash // the connection still ends when the first token does
 	return nil
 }
 
-// WaitForIdentity waits until it is known whose token a call brought. The error is why the call is refused.
+// WaitForIdentity waits until the token of a call is reviewed. An error means that the call is rejected.
 func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	b := &c.token
-	select { // one asks
+	select { // one caller asks for the review
 	case b.lock <- struct{}{}:
 		defer func() { <-b.lock }()
 	case <-ctx.Done():
-		return transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
+		return transport.GaveUp(ctx, "the caller gave up before the token was reviewed")
 	}
 	if c.peerState().pass != nil {
 		return nil
@@ -129,7 +130,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	b.mu.Lock()
 	text, last := b.text, b.err
 	b.mu.Unlock()
-	if text == "" { // t1 two calls bring the token, t2 the first one is told that it does not count
+	if text == "" { // another call brought the same token, and its review is over
 		return last
 	}
 	p, err := c.port.cfg.Tokens.Authenticate(ctx, text, c.from)
@@ -147,7 +148,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	return err
 }
 
-// countBadToken counts a token that does not count. One that nobody could judge is not a bad one.
+// countBadToken counts a rejected token. A token that could not be reviewed does not count.
 func (c *Connection) countBadToken(err error) error {
 	c.port.limiter.failed(c, transport.CodeOf(err) == transport.CodeUnauthenticated)
 	var reported *transport.Error
@@ -161,7 +162,7 @@ func (c *Connection) countBadToken(err error) error {
 	return &refusal{reason: reason, sent: reported}
 }
 
-// identified makes the stranger who its token says.
+// identified gives an unidentified peer the identity of its token.
 func (c *Connection) identified(p *tokens.TokenRef) error {
 	s := *c.peerState()
 	s.identity, s.user, s.groups, s.pass, s.refusal = p.Identity, p.User, p.Groups, p, nil
@@ -171,14 +172,14 @@ func (c *Connection) identified(p *tokens.TokenRef) error {
 		return err
 	}
 	c.port.limiter.scheduleCheck(c.end())
-	if p.Gone() { // t1 it counted, t2 it ended and everybody looked, t3 the connection was found to rest on it
+	if p.Gone() { // it was revoked after its review, and the check of the revocation did not include this connection
 		c.port.limiter.finish(c, revoked)
 	}
 	c.port.cfg.Audit.Connected(c.Client(), p.Ends)
 	return nil
 }
 
-// attempt reports whether somebody of an address may show a token that may be a bad one.
+// attempt reports whether an address may send another token: bad ones are limited.
 func (g *limiter) attempt(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -186,7 +187,7 @@ func (g *limiter) attempt(from netip.Prefix) bool {
 	return at == nil || at.failures.Allows(g.limits.failures, g.now())
 }
 
-// failed counts a token of a connection that was bad, unless nobody could say whether it is.
+// failed records a rejected token of a connection. bad: it counts as a failure of the address.
 func (g *limiter) failed(c *Connection, bad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,8 +207,7 @@ func (g *limiter) fail(from netip.Prefix) {
 	at.failures.Charge(g.limits.failures, g.now(), 1)
 }
 
-// suspend lets a stranger begin calls that wait until it is known who that is: few, and small
-// ones.
+// suspend lets an unidentified peer begin calls that wait for the review of its token. They are few and small.
 func (g *limiter) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -217,8 +217,8 @@ func (g *limiter) suspend(c *Connection) {
 	}
 }
 
-// identify makes a stranger a connection of its party, which has its calls from then on. The
-// result is why it may not be.
+// identify assigns an unidentified connection to its client, which then has its calls. It returns an error if
+// that is not allowed.
 func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,7 +226,7 @@ func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 		return errOver
 	}
 	c.badTokenCounted = false
-	// Whoever denies it meanwhile looks at all connections afterwards, and finds this one.
+	// A denial that is added now is seen later: it checks all connections, with this one.
 	if r := g.denied(s.identity, c); r != nil {
 		return r
 	}
@@ -249,8 +249,8 @@ func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 	return nil
 }
 
-// evict ends the stranger that has been there for the longest without having said who it is, where
-// there is no room for another one. Whoever means it well says it at once.
+// evict ends the oldest unidentified connection to make space for a new one. An honest client identifies itself
+// at once.
 func (g *limiter) evict() {
 	var oldest *Connection
 	for c := range g.unidentified {

@@ -26,7 +26,7 @@ func (r review) Review(context.Context, string, []string) (*hawserv1.TokenReview
 // unknownToken is a hub that knows no token.
 func unknownToken() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
 
-// bearing is a gate of a port that takes tokens, and what strangers of it enter by.
+// bearing returns the limiter of a port that accepts tokens, and a function that adds unidentified connections.
 func bearing(t *testing.T, l limits, hub review) (g *limiter, enter func(addr string) (*Connection, *fromConn)) {
 	t.Helper()
 	all, err := tokens.New(tokens.Options{
@@ -52,14 +52,15 @@ func bearing(t *testing.T, l limits, hub review) (g *limiter, enter func(addr st
 
 var viewer1 = identity.Identity{Role: identity.Viewer, Name: "v"}
 
-// becomeViewer makes a stranger a viewer, as a token would.
+// becomeViewer gives an unidentified connection the identity of a viewer, as a token would.
 func (c *Connection) becomeViewer(g *limiter) error {
 	s := *c.peerState()
 	s.identity, s.refusal = viewer1, nil
 	return g.identify(c, &s, c.port.metrics)
 }
 
-// TestLimiter_Identify: what a stranger began counts for its party, and is given back to that.
+// TestLimiter_Identify checks that the calls of an unidentified connection count for its client afterwards, and
+// are released there.
 func TestLimiter_Identify(t *testing.T) {
 	l := smallLimits
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
@@ -73,7 +74,7 @@ func TestLimiter_Identify(t *testing.T) {
 		}
 	}
 	if g.lists != 0 {
-		t.Error("a stranger takes the place of a list")
+		t.Error("an unidentified connection takes a list slot")
 	}
 	g.grow(unary, 100, false)
 	if err := c.becomeViewer(g); err != nil {
@@ -81,10 +82,10 @@ func TestLimiter_Identify(t *testing.T) {
 	}
 	p := g.clients[viewer1]
 	if p.kinds[Unary] != 1 || p.kinds[Streaming] != 1 || p.bodies != 100 || len(g.unidentified) != 0 || c.client != p || len(p.conns) != 1 {
-		t.Errorf("%v calls, %d bytes, %d strangers", p.kinds, p.bodies, len(g.unidentified))
+		t.Errorf("%v calls, %d bytes, %d unidentified connections", p.kinds, p.bodies, len(g.unidentified))
 	}
 	if err := c.becomeViewer(g); err == nil || p.kinds[Unary] != 1 {
-		t.Errorf("it is somebody twice: %v, %v", err, p.kinds)
+		t.Errorf("it was identified twice: %v, %v", err, p.kinds)
 	}
 	g.grow(unary, 50, true)
 	g.end(unary)
@@ -98,7 +99,7 @@ func TestLimiter_Identify(t *testing.T) {
 	}
 	g.exit(c)
 	if err := c.becomeViewer(g); err == nil {
-		t.Error("who has left has an identity now")
+		t.Error("a connection that has left got an identity")
 	}
 	g.exit(second)
 	if len(p.conns) != 0 || g.open != 0 {
@@ -106,7 +107,8 @@ func TestLimiter_Identify(t *testing.T) {
 	}
 }
 
-// TestLimiter_Suspended: a stranger that sends more than may wait is ended, and gives back what it held.
+// TestLimiter_Suspended checks that an unidentified connection that sends more than allowed is ended, and
+// releases its bytes.
 func TestLimiter_Suspended(t *testing.T) {
 	l := smallLimits
 	l.unidentified = 2
@@ -132,7 +134,8 @@ func TestLimiter_Suspended(t *testing.T) {
 	}
 }
 
-// TestLimiter_IdentifyTooMany: a token is no way around what its identity may have.
+// TestLimiter_IdentifyTooMany checks that the limits of an identity also apply after a token has identified a
+// connection.
 func TestLimiter_IdentifyTooMany(t *testing.T) {
 	l := smallLimits
 	l.unidentified = 3
@@ -145,8 +148,8 @@ func TestLimiter_IdentifyTooMany(t *testing.T) {
 	}
 }
 
-// TestLimiter_Unidentified: where there is no room for one more, the one goes that has said nothing for
-// the longest; and who goes without having said anything counts as a handshake that failed.
+// TestLimiter_Unidentified checks that the oldest unidentified connection is ended when there are too many. A
+// connection that ends without an identity counts as a failed handshake.
 func TestLimiter_Unidentified(t *testing.T) {
 	l := smallLimits
 	l.unidentified, l.connections = 2, 20
@@ -156,7 +159,7 @@ func TestLimiter_Unidentified(t *testing.T) {
 	second, raw2 := enter("192.0.2.1")
 	third, _ := enter("192.0.2.2")
 	if !raw1.closed || raw2.closed || len(g.unidentified) != 2 {
-		t.Errorf("closed %v and %v, %d strangers", raw1.closed, raw2.closed, len(g.unidentified))
+		t.Errorf("closed %v and %v, %d unidentified connections", raw1.closed, raw2.closed, len(g.unidentified))
 	}
 	if err := first.becomeViewer(g); err == nil {
 		t.Error("one that is closed has an identity")
@@ -168,7 +171,7 @@ func TestLimiter_Unidentified(t *testing.T) {
 		g.exit(c)
 	}
 	if g.open != 0 || len(g.unidentified) != 0 {
-		t.Errorf("%d are open, %d strangers", g.open, len(g.unidentified))
+		t.Errorf("%d are open, %d unidentified connections", g.open, len(g.unidentified))
 	}
 	if !g.attempt(first.from) || !g.attempt(third.from) {
 		t.Error("addresses of few failures may not go on")
@@ -179,8 +182,9 @@ func TestLimiter_Unidentified(t *testing.T) {
 	}
 }
 
-// TestLimiter_Failures: a bad token counts once, and also where who showed it does not wait; one that
-// nobody can judge counts for nothing, or an outage of the hub would keep out who has a certificate.
+// TestLimiter_Failures checks that a bad token counts once, also if its caller does not wait. A token that
+// could not be reviewed does not count: otherwise an outage of the hub would lock out clients with a
+// certificate.
 func TestLimiter_Failures(t *testing.T) {
 	l := smallLimits
 	l.connections, l.failures = 20, per(1, 3)
@@ -189,14 +193,14 @@ func TestLimiter_Failures(t *testing.T) {
 	for name, c := range map[string]struct {
 		hub  review
 		text string
-		gone bool // who showed it, when the hub says so
+		gone bool // the caller, when the review is done
 		most int  // connections that are no failure too many
 	}{
-		"bad":               {unknownToken, opaque, false, 2},
-		"bad, nobody waits": {unknownToken, opaque, true, 2},
-		"no token":          {unknownToken, "", false, 2},
-		"away":              {func() (*hawserv1.TokenReviewResult, error) { return nil, errors.New("away") }, opaque, false, 10},
-		"without keys":      {unknownToken, "e30.e30.e30", false, 10},
+		"bad":                  {unknownToken, opaque, false, 2},
+		"bad, no caller waits": {unknownToken, opaque, true, 2},
+		"no token":             {unknownToken, "", false, 2},
+		"away":                 {func() (*hawserv1.TokenReviewResult, error) { return nil, errors.New("away") }, opaque, false, 10},
+		"without keys":         {unknownToken, "e30.e30.e30", false, 10},
 		"kept out": {func() (*hawserv1.TokenReviewResult, error) {
 			return &hawserv1.TokenReviewResult{Authenticated: true, User: "u"}, nil
 		}, opaque, false, 2},

@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Limits where none are configured: far above what one hub of Open Cluster Management has, and
-// low enough that what a broker keeps in memory of one source is bounded.
+// Default limits. They are far above what one hub of Open Cluster Management has. They bound what a broker
+// keeps in memory for one source.
 var (
 	defaultSource  = identity.Limits{Works: 1_000_000, Bytes: 64 << 30, Clusters: 1 << 16}
 	defaultCluster = identity.Limits{Works: 100_000, Bytes: 16 << 30}
@@ -20,8 +20,8 @@ type SourcePolicy struct {
 	Reach identity.AllowedClusters
 }
 
-// Table has the terms of every source. It is never modified. The nil table has the same for all:
-// every cluster, and the default quota.
+// Table has the policy of every source. It is immutable. The nil table has the same policy for all: every
+// cluster, and the default quota.
 type Table struct {
 	sources map[string]*SourcePolicy
 	others  *SourcePolicy
@@ -29,8 +29,7 @@ type Table struct {
 
 var unconfigured = newPolicy(identity.Rule{}, identity.Limits{})
 
-// NewTable returns the terms of a configuration: what the identity rules of sources say, and
-// what a cluster may have.
+// NewTable returns the policies of a configuration: the identity rules of sources, and the limits of a cluster.
 func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
 	t := &Table{sources: map[string]*SourcePolicy{}, others: newPolicy(identity.Rule{}, cluster)}
 	for _, r := range rules {
@@ -48,7 +47,7 @@ func newPolicy(r identity.Rule, cluster identity.Limits) *SourcePolicy {
 	}
 }
 
-// Sources are the names of those that are configured, sorted.
+// Sources returns the names of the configured sources, sorted.
 func (t *Table) Sources() []string {
 	if t == nil {
 		return nil
@@ -56,7 +55,7 @@ func (t *Table) Sources() []string {
 	return slices.Sorted(maps.Keys(t.sources))
 }
 
-// Of returns the terms of a source, which are not modified.
+// Of returns the policy of a source. It is immutable.
 func (t *Table) Of(source string) *SourcePolicy {
 	if t == nil {
 		return unconfigured

@@ -1,28 +1,26 @@
-// Package quota says what a source may have in a broker, and what a cluster may have of all
-// sources together. It counts and compares, and nothing else: whoever commits asks [Quota.Exceeded]
-// about what a commit would add, with the use that the commit has led to so far, so that no two
-// publishes can take the same room.
+// Package quota decides how much a source may have in a broker, and how much a cluster may have of all sources
+// together. It only counts and compares. The caller that commits asks [Quota.Exceeded] with the usage after the
+// preceding ops of the commit, so two publishes cannot use the same capacity.
 //
 //	source    works, bytes of their specs, clusters on which it has works
 //	cluster   works of all sources, bytes of their specs, bytes of their statuses
 //
-// What is deleted counts as a work until its cluster has confirmed; what a broker keeps of it
-// after that counts as a record only. A deletion never needs room, unless it is of a work that
-// the broker does not know.
+// A deleted work counts as a work until its cluster has confirmed, and then as a record only. A deletion never
+// needs quota, except the deletion of a work that the broker does not know.
 package quota
 
 import "github.com/hawser-io/hawser/internal/identity"
 
-// Use is what somebody has.
+// Use is the usage of a source or a cluster.
 type Use struct {
-	Works    int64 // that live, or whose deletion is not confirmed
-	Records  int64 // these, and what is kept of works that are gone
-	Bytes    int64 // of their specs
-	Statuses int64 // bytes of their statuses
+	Works    int64 // live, or deletion not confirmed
+	Records  int64 // these, and confirmed tombstones
+	Bytes    int64 // of the specs
+	Statuses int64 // bytes of the statuses
 	Clusters int64 // of a source: clusters on which it has works
 }
 
-// Plus returns the sum of both.
+// Plus returns u + v.
 func (u Use) Plus(v Use) Use {
 	return Use{
 		Works: u.Works + v.Works, Records: u.Records + v.Records, Bytes: u.Bytes + v.Bytes,
@@ -30,7 +28,7 @@ func (u Use) Plus(v Use) Use {
 	}
 }
 
-// Minus returns what u has more than v.
+// Minus returns u - v.
 func (u Use) Minus(v Use) Use {
 	return Use{
 		Works: u.Works - v.Works, Records: u.Records - v.Records, Bytes: u.Bytes - v.Bytes,
@@ -38,19 +36,19 @@ func (u Use) Minus(v Use) Use {
 	}
 }
 
-// Scope says whose a limit is.
+// Scope is the kind of owner of a limit.
 type Scope string
 
-// Who has limits.
+// The scopes.
 const (
 	Source  Scope = "source"
 	Cluster Scope = "cluster"
 )
 
-// Resource is limited.
+// Resource is what is limited.
 type Resource string
 
-// What is limited. A cluster may have as many bytes of statuses as of specs.
+// The resources. A cluster may have as many bytes of statuses as of specs.
 const (
 	Works    Resource = "works"
 	Records  Resource = "records"
@@ -59,34 +57,34 @@ const (
 	Clusters Resource = "clusters"
 )
 
-// RecordsPerWork is how many records there may be for each work that there may be: what is
-// kept of works that are gone is small, and goes when their source has seen it.
+// RecordsPerWork is the maximum number of records for each work of the limit. Confirmed tombstones are small,
+// and are removed when their source has acknowledged them.
 const RecordsPerWork = 10
 
-// Excess is a limit that something would exceed. The zero value is none.
+// Excess is a limit that would be exceeded. The zero value is none.
 type Excess struct {
 	Of    Scope
 	What  Resource
 	Limit int64
 }
 
-// UsageReader is what is used, the changes of a commit included that were made so far.
+// UsageReader reads the usage, with the changes of the running commit.
 type UsageReader interface {
 	Source(name string) Use
 	Cluster(name string) Use
-	// Works is how many works a source has on a cluster.
+	// Works returns the number of works of a source on a cluster.
 	Works(source, cluster string) int64
 }
 
-// Quota is what a source may have, and what each cluster may have.
+// Quota is the limits of a source and of each cluster.
 type Quota struct{ Source, Cluster identity.Limits }
 
-// Exceeded returns the first limit that is exceeded when a source has so much more on a
-// cluster. Only what becomes more counts: whoever is over a limit that was lowered can still
-// change works without making them larger, and delete them.
+// Exceeded returns the first limit that is exceeded if a source has more in addition on a cluster. Only
+// increases count: a source above a lowered limit can still delete works, and change them without making them
+// larger.
 func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Use) Excess {
 	if more.Works <= 0 && more.Bytes <= 0 && more.Records <= 0 {
-		return Excess{} // most publishes are of a work that is there
+		return Excess{} // most publishes are of an existing work
 	}
 	if more.Works > 0 && u.Works(source, cluster) == 0 {
 		more.Clusters = 1

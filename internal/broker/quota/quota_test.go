@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// TestExceeded_NamesTheFirstLimit, of the source before that of the cluster; what does not
-// become more is never too much.
+// TestExceeded_NamesTheFirstLimit checks that the limit of the source comes before that of the cluster. A
+// resource that does not increase is never exceeded.
 func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 	book := quota.NewUsage()
 	for _, c := range []string{"c1", "c2"} {
@@ -58,7 +58,7 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 	}
 }
 
-// TestUsage_IsTheSumOfItsChanges, whatever is drafted and not kept.
+// TestUsage_IsTheSumOfItsChanges checks that only kept changes count.
 func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
@@ -69,7 +69,7 @@ func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 			for range rapid.IntRange(0, 5).Draw(t, "changes") {
 				at := [2]string{name.Draw(t, "source"), name.Draw(t, "cluster")}
 				w := rapid.Int64Range(0, 2).Draw(t, "works")
-				now := quota.Use{Works: w, Records: w + rapid.Int64Range(0, 1).Draw(t, "graves"), Bytes: w * rapid.Int64Range(0, 9).Draw(t, "bytes")}
+				now := quota.Use{Works: w, Records: w + rapid.Int64Range(0, 1).Draw(t, "tombstones"), Bytes: w * rapid.Int64Range(0, 9).Draw(t, "bytes")}
 				draft.Add(quota.Change{Source: at[0], Cluster: at[1], By: now.Minus(after[at])})
 				after[at] = now
 			}
@@ -139,7 +139,7 @@ func checkRows(t *rapid.T, b *quota.Usage, of quota.Scope, works map[[2]string]q
 	}
 }
 
-// TestTable_HasTheTermsOfEverySource.
+// TestTable_HasTheTermsOfEverySource checks the policy of configured and of other sources.
 func TestTable_HasTheTermsOfEverySource(t *testing.T) {
 	table := quota.NewTable(identity.Mapping{
 		{CommonName: "a", Role: identity.Source, Name: "small", ClusterPrefixes: []string{"edge-"}, Clusters: []string{"one"}, Quota: identity.Limits{Works: 3}},

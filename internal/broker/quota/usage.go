@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Usage is the use of everybody, kept in memory by an engine and made anew when that is opened.
-// It is not safe for concurrent use, but for its reading methods among themselves.
+// Usage is the usage of all sources and clusters. An engine keeps it in memory and rebuilds it when it is
+// opened. It is not safe for concurrent use, except that its reading methods may run together.
 type Usage struct {
 	sources, clusters map[string]Use
 	works             map[pair]int64
@@ -16,12 +16,12 @@ type pair struct{ source, cluster string }
 
 var _ UsageReader = (*Usage)(nil)
 
-// NewUsage returns the book of an empty store.
+// NewUsage returns the usage of an empty store.
 func NewUsage() *Usage {
 	return &Usage{sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
 }
 
-// Change is what a source has more, or less, on a cluster.
+// Change is a difference in the usage of a source on a cluster.
 type Change struct {
 	Source, Cluster string
 	By              Use
@@ -36,13 +36,14 @@ func (b *Usage) Cluster(name string) Use { return b.clusters[name] }
 // Works implements [UsageReader].
 func (b *Usage) Works(source, cluster string) int64 { return b.works[pair{source, cluster}] }
 
-// Row is the use of one source or one cluster.
+// Row is the usage of one source or one cluster.
 type Row struct {
 	Name string
 	Use
 }
 
-// Rows returns the use of sources, or of clusters, by name: those after one, at most limit.
+// Rows returns the usage of sources or clusters, sorted by name: at most limit rows with names greater than
+// after.
 func (b *Usage) Rows(of Scope, after string, limit int) []Row {
 	all := b.sources
 	if of == Cluster {
@@ -62,14 +63,14 @@ func (b *Usage) Rows(of Scope, after string, limit int) []Row {
 	return rows
 }
 
-// Add counts a change.
+// Add applies a change.
 func (b *Usage) Add(c Change) {
 	d := b.Pending()
 	d.Add(c)
 	d.Keep()
 }
 
-// PendingUsage is a book with the changes of a commit that is not written yet.
+// PendingUsage is a usage with the changes of a commit that is not written yet.
 type PendingUsage struct {
 	base              *Usage
 	sources, clusters map[string]Use
@@ -78,7 +79,7 @@ type PendingUsage struct {
 
 var _ UsageReader = (*PendingUsage)(nil)
 
-// Pending begins one.
+// Pending returns a usage without changes of its own.
 func (b *Usage) Pending() *PendingUsage {
 	return &PendingUsage{base: b, sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
 }
@@ -101,7 +102,7 @@ func drafted[K comparable, V any](draft, book map[K]V, k K) V {
 	return book[k]
 }
 
-// Add counts a change.
+// Add applies a change.
 func (d *PendingUsage) Add(c Change) {
 	if c.By == (Use{}) {
 		return
@@ -119,14 +120,14 @@ func (d *PendingUsage) Add(c Change) {
 	d.sources[c.Source] = d.Source(c.Source).Plus(c.By)
 }
 
-// Keep carries the draft over into its book, once it is written.
+// Keep applies the changes to the base, after the commit is written.
 func (d *PendingUsage) Keep() {
 	keep(d.base.sources, d.sources)
 	keep(d.base.clusters, d.clusters)
 	keep(d.base.works, d.works)
 }
 
-// keep forgets who has nothing.
+// keep copies draft into book, and removes zero values.
 func keep[K, V comparable](book, draft map[K]V) {
 	var nothing V
 	maps.Copy(book, draft)

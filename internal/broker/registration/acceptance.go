@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// bookmarkPrefix begins the names of the bookmarks of clusters that the hub has accepted.
+// bookmarkPrefix is the prefix of the bookmarks of accepted clusters in the store.
 const bookmarkPrefix = "accepted/"
 
-// saved returns the clusters that bookmarks say are accepted.
+// saved returns the accepted clusters from their bookmarks.
 func saved(bookmarks map[string][]byte) (clusters []string) {
 	for name := range bookmarks {
 		clusters = append(clusters, strings.TrimPrefix(name, bookmarkPrefix))
@@ -18,13 +18,14 @@ func saved(bookmarks map[string][]byte) (clusters []string) {
 }
 
 const (
-	// savedAtOnce is how many changes of acceptance are saved at once.
+	// savedAtOnce is the maximum number of changes in one write to the store.
 	savedAtOnce = 1000
-	// saveAgain is the pause after the store did not take them.
+	// saveAgain is the pause before the next attempt after the store failed.
 	saveAgain = time.Second
 )
 
-// save saves which clusters are accepted when that has changed, at the end once more.
+// save stores changes of the accepted clusters until ctx ends. Then it stores the last ones, within
+// DrainTimeout.
 func (r *Service) save(ctx context.Context) error {
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -36,21 +37,21 @@ func (r *Service) save(ctx context.Context) error {
 			last, stop := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainTimeout)
 			defer stop()
 			if err := r.saveChanges(last); err != nil {
-				r.cfg.Log.Warn("which clusters are accepted was not saved; the source says it again", "error", err)
+				r.cfg.Log.Warn("accepted clusters were not saved; the source reports them again", "error", err)
 			}
 			return nil
 		}
 		if err := r.saveChanges(ctx); err != nil && ctx.Err() == nil {
-			r.cfg.Log.Warn("which clusters are accepted was not saved; trying again", "error", err)
+			r.cfg.Log.Warn("accepted clusters were not saved; trying again", "error", err)
 			again.Reset(saveAgain)
 		}
 	}
 }
 
-// saveSoon says that there is something to save.
+// saveSoon wakes save.
 func (r *Service) saveSoon() { r.unsaved.Ring() }
 
-// saveChanges saves what has changed.
+// saveChanges stores all unsaved changes. On an error the failed ones stay unsaved.
 func (r *Service) saveChanges(ctx context.Context) error {
 	for {
 		taken := r.cache.takeUnsaved(savedAtOnce)

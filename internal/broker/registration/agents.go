@@ -12,29 +12,29 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// bootstrapStreams is how many subscriptions a bootstrap account may have, as a multiple of what
-// the cluster may have for which it subscribes: many clusters join by one account.
+// bootstrapStreams multiplies the subscription limit of a client for bootstrap accounts: many clusters join
+// with one account. The limit per cluster stays the same.
 const bootstrapStreams = 512
 
-// maxPrivateEvents is how many events wait at a subscription that are for it alone.
+// maxPrivateEvents is the maximum number of private events that wait at one subscription.
 const maxPrivateEvents = 16
 
-// running is a subscription of an agent, or of the source, as others see it: they wake the goroutine
-// that serves it, or have it end.
+// running is the part of a subscription that other goroutines use. They wake the goroutine that serves it, or
+// end it.
 type running struct {
 	id     string
 	client identity.Identity
 	wake   taskgroup.Bell
 
 	mu  sync.Mutex
-	why *transport.Error // it has to end; nil: it need not
+	why *transport.Error // the reason to end; nil while the subscription runs
 }
 
 func newRunning(id string, owner identity.Identity) running {
 	return running{id: id, client: owner, wake: taskgroup.NewBell()}
 }
 
-// stop ends the stream with an error.
+// stop ends the stream with an error. The first error wins.
 func (r *running) stop(why *transport.Error) {
 	r.mu.Lock()
 	if r.why == nil {
@@ -44,26 +44,26 @@ func (r *running) stop(why *transport.Error) {
 	r.wake.Ring()
 }
 
-// subscription is what everybody sees of an agent that subscribed. Others tell it that something
-// has changed; what that is its stream looks up.
+// subscription is the part of an agent's subscription that other goroutines use. They ring its bell when
+// something changes; its [stream] then looks up the changes.
 type subscription struct {
 	running
 	visibility
 	conn uint64
 
-	// Guarded by mu.
-	list          *list    // what it said that it has, until that is compared
-	privateEvents [][]byte // events for it alone
+	// Guarded by mu:
+	list          *list    // what the agent holds, until it is compared; nil: no list
+	privateEvents [][]byte // events for this subscription only
 	left          bool
 }
 
-// list is what a party says that it has; free gives its memory back.
+// list is the list of objects that a client holds. free releases its memory budget.
 type list struct {
 	versions []codec.ResourceVersion
 	free     func()
 }
 
-// request hands a list over. It is complete, so it replaces one that was not looked at yet.
+// request stores a list for comparison. A list is complete, so it replaces one that was not compared yet.
 func (s *subscription) request(l *list) {
 	s.mu.Lock()
 	defer s.wake.Ring()
@@ -78,7 +78,8 @@ func (s *subscription) request(l *list) {
 	s.list = l
 }
 
-// hand hands an event over that is for this subscription alone; false: it takes no more.
+// hand queues an event for this subscription only. It returns false if the subscription has ended or its queue
+// is full.
 func (s *subscription) hand(event []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +91,8 @@ func (s *subscription) hand(event []byte) bool {
 	return true
 }
 
-// take returns what was put into it: an event that is for it alone, or why it ends. lists: also
-// the list, which is then the caller's.
+// take returns the reason to end, or else the next private event. Otherwise, if lists is true, it returns the
+// list, which the caller then owns.
 func (s *subscription) take(lists bool) (event []byte, l *list, why *transport.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +111,7 @@ func (s *subscription) take(lists bool) (event []byte, l *list, why *transport.E
 	return nil, l, nil
 }
 
-// leave gives back what it still had when its stream ended.
+// leave releases the queued events and the list after the stream has ended.
 func (s *subscription) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,11 +129,11 @@ type agents struct {
 	byID     map[string]*subscription
 	perShare map[share]int
 	end      *transport.Error
-	// empty is closed when nobody may come any more and the last one is gone.
+	// empty is closed when no new subscription is accepted and the last one has ended.
 	empty chan struct{}
 }
 
-// share is what subscriptions are counted by: a party, or one cluster of it.
+// share is the key of a subscription count: a client (cluster is ""), or one cluster of a client.
 type share struct {
 	client  identity.Identity
 	cluster string
@@ -142,7 +143,7 @@ func newAgents() *agents {
 	return &agents{byScope: map[streamScope][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
 }
 
-// add adds s, or says why not.
+// add adds s. It returns an error if the client has too many subscriptions or the broker drains.
 func (a *agents) add(s *subscription, perClient int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -168,7 +169,7 @@ func (s *subscription) shares() [2]share {
 	return [2]share{{s.client, s.cluster}, {client: s.client}}
 }
 
-// remove is the end of s, which was added.
+// remove removes s, which was added.
 func (a *agents) remove(s *subscription) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -185,7 +186,7 @@ func (a *agents) remove(s *subscription) {
 	a.checkEmpty()
 }
 
-// checkEmpty: the caller has the lock.
+// checkEmpty closes empty if it is time. The caller holds the lock.
 func (a *agents) checkEmpty() {
 	if a.end == nil || len(a.byID) > 0 {
 		return
@@ -197,7 +198,7 @@ func (a *agents) checkEmpty() {
 	}
 }
 
-// close refuses new subscriptions, and returns those that there are.
+// close rejects new subscriptions with why, and returns the running ones.
 func (a *agents) close(why *transport.Error) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -206,7 +207,7 @@ func (a *agents) close(why *transport.Error) []*subscription {
 	return slices.Collect(maps.Values(a.byID))
 }
 
-// closing returns why nobody may come any more, nil before close.
+// closing returns the error for new subscriptions, nil before close.
 func (a *agents) closing() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -216,14 +217,14 @@ func (a *agents) closing() error {
 	return nil
 }
 
-// count returns how many there are.
+// count returns the number of running subscriptions.
 func (a *agents) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.byID)
 }
 
-// wake tells the subscriptions of a place that something has changed there.
+// wake wakes the subscriptions of a scope.
 func (a *agents) wake(p streamScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,14 +233,14 @@ func (a *agents) wake(p streamScope) {
 	}
 }
 
-// wakeCluster tells all subscriptions of a cluster.
+// wakeCluster wakes all subscriptions of a cluster.
 func (a *agents) wakeCluster(cluster string) {
 	for _, d := range codec.RegistrationTypes() {
 		a.wake(streamScope{d, cluster})
 	}
 }
 
-// wakeAll tells the subscriptions of all clusters.
+// wakeAll wakes all subscriptions.
 func (a *agents) wakeAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -248,8 +249,9 @@ func (a *agents) wakeAll() {
 	}
 }
 
-// askers returns the subscriptions that an event of a party is about: the one that it names; of a
-// party that names none those of its connection, or else all that it has of the place.
+// askers returns the subscriptions of the scope that an event of a client is about. If the event names a
+// subscription, that is the only one. Otherwise it is those on the connection of the event or, if there are
+// none, all of the client.
 func (a *agents) askers(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,8 +267,8 @@ func (a *agents) askers(p streamScope, e *request.Event) []*subscription {
 	return slices.DeleteFunc(slices.Clone(a.byScope[p]), func(s *subscription) bool { return s.client != e.From })
 }
 
-// sameConnection returns those that a party has of a place on the connection of an event; of a
-// party that names one, that alone.
+// sameConnection returns the client's subscriptions of a scope on the connection of an event. If the event
+// names a subscription, only that one.
 func (a *agents) sameConnection(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -275,7 +277,8 @@ func (a *agents) sameConnection(p streamScope, e *request.Event) []*subscription
 	})
 }
 
-// onConnection: the caller has the lock.
+// onConnection returns the client's subscriptions of a scope on the connection of an event. The caller holds
+// the lock.
 func (a *agents) onConnection(p streamScope, e *request.Event) (same []*subscription) {
 	for _, s := range a.byScope[p] {
 		if s.conn == e.Conn && s.client == e.From {

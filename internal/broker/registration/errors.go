@@ -11,11 +11,11 @@ import (
 
 const (
 	noSource   = "no source serves registration at the moment"
-	sourceGone = "the source that serves registration went away; whether it has done it is not known"
+	sourceGone = "the source that serves registration has disconnected; it is unknown whether the request was executed"
 )
 
-// apiError is how callers are told that the hub, or the broker in its place, refuses something:
-// the text is what clients of Open Cluster Management read, the code what ours act upon.
+// apiError is the error for a rejection by the hub, or by the broker on its behalf. Clients of Open Cluster
+// Management read the text; Hawser clients act on the code.
 func apiError(e codec.APIError) *transport.Error {
 	code, next := codeOf(e)
 	out := &transport.Error{Code: code, Next: next, Message: e.Text()}
@@ -25,7 +25,7 @@ func apiError(e codec.APIError) *transport.Error {
 	return out
 }
 
-// codeOf returns the code for an HTTP status of Kubernetes, and what to do about it.
+// codeOf returns the code and the next step for an HTTP status of Kubernetes.
 func codeOf(e codec.APIError) (transport.Code, transport.NextStep) {
 	switch e.Code {
 	case 400, 405, 415, 422:
@@ -63,9 +63,8 @@ func forbidden(message string) *transport.Error {
 	return apiError(codec.APIError{Code: 403, Reason: "Forbidden", Message: message})
 }
 
-// Refusal is how a call about registration is refused that the broker's own rules do not allow:
-// the same error, in the words of a Kubernetes API, because agents of Open Cluster Management read
-// nothing else. What is in these words already stays as it is.
+// Refusal converts an error of the broker's own checks into the form of a Kubernetes API error. Agents of Open
+// Cluster Management can read no other form. An error in this form is returned unchanged.
 func Refusal(err error) error {
 	var e *transport.Error
 	if !errors.As(err, &e) {

@@ -11,67 +11,67 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// hubCache is what the hub has, as the source says it, and which clusters it has accepted. It has no
-// order of its own: the source says what it has one after the other, and what arrives later is
-// later. A subscription of the source says everything once, then each change.
+// hubCache holds the hub's objects, as the source reports them, and the accepted clusters. The order of objects
+// is the order of arrival. On each subscription the source reports all objects once, then each change.
 //
-// Nothing leaves the mirror because its source went away. What a subscription did not say by the
-// time it has said everything is gone.
+// The cache keeps its objects while no source is connected. When a subscription has reported everything,
+// objects that it did not report are removed.
 type hubCache struct {
 	mu     sync.Mutex
-	scopes map[streamScope]map[string]*object // by name
-	// session is the subscription whose word counts, "" while there is none.
+	scopes map[streamScope]map[string]*object // by scope and name
+	// session is the current subscription of the source, "" while there is none.
 	session string
-	// complete: the session has said everything.
+	// complete: the current session has reported everything.
 	complete bool
-	// listed: some session has said everything.
+	// listed: some session of this process has reported everything.
 	listed   bool
-	sequence uint64 // of the last change
-	// accepted are the clusters that the hub has accepted, as was said last, perhaps to the
-	// process before this one.
+	sequence uint64 // number of the last change
+	// accepted are the clusters that the hub has accepted, by the last report. It is loaded from the store, so the
+	// report may be older than this process.
 	accepted map[string]struct{}
-	// unsaved are those of which the store does not know yet that this has changed.
+	// unsaved are the clusters whose change of acceptance is not stored yet.
 	unsaved map[string]struct{}
 }
 
-// streamScope is what one subscription of an agent shows.
+// streamScope is the data type and the cluster that one subscription of an agent shows.
 type streamScope struct {
 	dataType codec.DataType
 	cluster  string
 }
 
-// object is one object of the hub. Nobody changes it: others may still read it.
+// object is one object of the hub. It is immutable, because readers keep it without the lock.
 type object struct {
 	name, uid, version string
 	requester          string
 	facts              Facts
 	json               []byte
-	sequence           uint64 // of its last change
-	seenInSession      string // the session that said it last
+	sequence           uint64 // number of its last change
+	seenInSession      string // the session that reported it last
 }
 
-// Facts are what the hub says of a ManagedCluster.
+// Facts are the states of a ManagedCluster on the hub.
 type Facts struct {
-	// Accepted, Joined: the hub has accepted it, and it has joined.
+	// Accepted, Joined: the hub has accepted the cluster, and the cluster has joined.
 	Accepted, Joined bool
 	// Absent: the hub has no such cluster.
 	Absent bool
-	// Available is True, False, Unknown, or "" while nobody has said.
+	// Available is True, False, Unknown, or "" if the hub has no such condition.
 	Available string
-	// AvailableSince is since when, as the condition has it, AvailableMessage why.
+	// AvailableSince is the transition time of the condition, as the hub writes it. AvailableMessage is its
+	// message.
 	AvailableSince, AvailableMessage string
 }
 
-// changes are what was not so before.
+// changes are the effects of one message of the source.
 type changes struct {
 	scopes map[streamScope]struct{}
-	// accepted and withdrawn are clusters.
+	// accepted and withdrawn are the clusters whose acceptance changed.
 	accepted, withdrawn []string
-	// completed: from now on it is known what the hub does not have.
+	// completed: the session has just reported everything, so missing objects are known not to exist.
 	completed bool
 }
 
-// newHubCache returns an empty one. accepted are the clusters of which that was known before.
+// newHubCache returns a cache without objects. accepted are the accepted clusters from the store.
 func newHubCache(accepted []string) *hubCache {
 	m := &hubCache{scopes: map[streamScope]map[string]*object{}, accepted: map[string]struct{}{}, unsaved: map[string]struct{}{}}
 	for _, c := range accepted {
@@ -80,14 +80,14 @@ func newHubCache(accepted []string) *hubCache {
 	return m
 }
 
-// begin begins a session: the word of the one before counts no longer.
+// begin makes session the current one. Messages of the previous session are rejected from now on.
 func (m *hubCache) begin(session string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.session, m.complete = session, false
 }
 
-// end ends a session, if it is the present one.
+// end ends a session, if it is the current one.
 func (m *hubCache) end(session string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -96,7 +96,7 @@ func (m *hubCache) end(session string) {
 	}
 }
 
-// apply takes what the source says on a subscription; false: its word counts no longer.
+// apply stores the objects of one message. It returns false if session is not the current one.
 func (m *hubCache) apply(session string, reported *hawserv1.RegistrationObjects) (changes, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,11 +115,11 @@ func (m *hubCache) apply(session string, reported *hawserv1.RegistrationObjects)
 	return c, true
 }
 
-// put takes one object. The caller has the lock.
+// put stores one object, or removes it if it has no content. The caller holds the lock.
 func (m *hubCache) put(o *hawserv1.RegistrationObject, c *changes) {
 	d, err := codec.ParseDataType(o.GetDataType())
 	if err != nil {
-		return // codec has refused it
+		return // unreachable: codec rejects such a type
 	}
 	p := streamScope{d, o.GetCluster()}
 	if len(o.GetJson()) == 0 {
@@ -150,12 +150,12 @@ func (m *hubCache) put(o *hawserv1.RegistrationObject, c *changes) {
 	}
 }
 
-// same reports whether nobody could tell two objects of one name apart.
+// same reports whether o and p are equal for every reader. A nil o never is.
 func (o *object) same(p *object) bool {
 	return o != nil && o.uid == p.uid && o.version == p.version && o.requester == p.requester && o.facts == p.facts && bytes.Equal(o.json, p.json)
 }
 
-// remove removes an object. The caller has the lock.
+// remove removes an object. The caller holds the lock.
 func (m *hubCache) remove(p streamScope, name string, c *changes) {
 	if p.dataType == codec.ManagedClusters {
 		m.accept(p.cluster, false, c)
@@ -170,8 +170,8 @@ func (m *hubCache) remove(p streamScope, name string, c *changes) {
 	c.scopes[p] = struct{}{}
 }
 
-// dropStale removes what the session did not say, and the acceptance of clusters that the hub does not
-// have. The caller has the lock.
+// dropStale removes the objects that the current session did not report, and withdraws the acceptance of
+// clusters that the hub does not have. The caller holds the lock.
 func (m *hubCache) dropStale(c *changes) {
 	for p, objects := range m.scopes {
 		for name, o := range objects {
@@ -187,7 +187,7 @@ func (m *hubCache) dropStale(c *changes) {
 	}
 }
 
-// accept notes whether the hub has accepted a cluster. The caller has the lock.
+// accept records whether the hub has accepted a cluster. The caller holds the lock.
 func (m *hubCache) accept(cluster string, accepted bool, c *changes) {
 	if _, was := m.accepted[cluster]; was == accepted {
 		return
@@ -202,7 +202,7 @@ func (m *hubCache) accept(cluster string, accepted bool, c *changes) {
 	c.withdrawn = append(c.withdrawn, cluster)
 }
 
-// isAccepted reports whether the hub has accepted a cluster, as far as is known.
+// isAccepted reports whether the hub has accepted a cluster, by the last report.
 func (m *hubCache) isAccepted(cluster string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,8 +210,8 @@ func (m *hubCache) isAccepted(cluster string) bool {
 	return ok
 }
 
-// show returns what there is at a place, in the order of its changes, whether the cluster is
-// accepted, and whether what is not shown does not exist.
+// show returns the objects of a scope in the order of their changes, and whether the cluster is accepted. If
+// complete is true, the hub has no other objects there.
 func (m *hubCache) show(p streamScope) (objects []*object, accepted, complete bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +220,7 @@ func (m *hubCache) show(p streamScope) (objects []*object, accepted, complete bo
 	return objects, accepted, m.complete
 }
 
-// clusters returns the names of all ManagedClusters, and of what else is accepted, sorted.
+// clusters returns the names of all ManagedClusters and of all accepted clusters, sorted.
 func (m *hubCache) clusters() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,7 +244,7 @@ func (m *hubCache) factsOf(cluster string) Facts {
 	return Facts{Accepted: accepted, Absent: m.listed && !accepted}
 }
 
-// size returns how many objects there are, and how many clusters are accepted.
+// size returns the number of objects and of accepted clusters.
 func (m *hubCache) size() (objects, accepted int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,8 +254,7 @@ func (m *hubCache) size() (objects, accepted int) {
 	return objects, len(m.accepted)
 }
 
-// takeUnsaved returns at most so many clusters whose acceptance the store does not know, each with
-// whether it is accepted.
+// takeUnsaved removes and returns up to most unsaved clusters. The value is true if the cluster is accepted.
 func (m *hubCache) takeUnsaved(most int) map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -270,7 +269,7 @@ func (m *hubCache) takeUnsaved(most int) map[string]bool {
 	return taken
 }
 
-// putBack says that clusters were not saved. What has changed since is saved as it is then.
+// putBack marks clusters as unsaved again. The next save stores their current state.
 func (m *hubCache) putBack(taken map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,8 +6,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestCompare_ReportsWhatIsGone: who lists what the hub has lost meanwhile hears that, also who is
-// shown a part only; of what is there for others nothing is said.
+// TestCompare_ReportsWhatIsGone checks that a client that lists an object which the hub has lost gets its
+// deletion. This also holds for a client that sees only a part. Objects that are shown to other clients only
+// are not mentioned.
 func TestCompare_ReportsWhatIsGone(t *testing.T) {
 	shown := []*object{{name: "mine", uid: "u1", version: "5", requester: "me"}, {name: "others", uid: "u2", version: "6", requester: "you"}}
 	reported := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}
@@ -16,6 +17,6 @@ func TestCompare_ReportsWhatIsGone(t *testing.T) {
 		t.Errorf("gone: %+v", gone)
 	}
 	if reported["mine"].sequence != 3 {
-		t.Error("what it has in this version is told again")
+		t.Error("an object that the client has in this version is sent again")
 	}
 }

@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// renewalsAtOnce is how many renewals go to the source in one request, renewalPause the time
-	// between two requests.
+	// renewalsAtOnce is the maximum number of renewals in one request to the source. renewalPause is the time
+	// between two such requests.
 	renewalsAtOnce = 1000
 	renewalPause   = time.Second
 )
 
-// pendingLeaseRenewals are the Leases that agents have renewed and the source does not know of: of each cluster
-// the last one. There are no more than clusters that the hub has accepted.
+// pendingLeaseRenewals holds the last Lease renewal of each cluster that the source does not know yet. Its size
+// is bounded by the number of accepted clusters.
 type pendingLeaseRenewals struct {
 	mu      sync.Mutex
 	waiting map[string]came
 }
 
-// came is when a renewal came, and when the certificate was issued with which it came.
+// came is the time of a renewal, and the issue time of the newest certificate that renewed.
 type came struct{ at, issued time.Time }
 
-// stamp is a time as the source is told it; zero is none.
+// stamp converts a time for the source. The zero time gives nil.
 func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -35,7 +35,7 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// note notes a renewal; first: nothing waited.
+// note stores a renewal. It returns true if no other renewal was pending.
 func (r *pendingLeaseRenewals) note(cluster string, at came) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,20 +44,20 @@ func (r *pendingLeaseRenewals) note(cluster string, at came) (first bool) {
 	}
 	first = len(r.waiting) == 0
 	if was := r.waiting[cluster]; was.issued.After(at.issued) {
-		at.issued = was.issued // it came too
+		at.issued = was.issued // the newer certificate was used too
 	}
 	r.waiting[cluster] = at
 	return first
 }
 
-// forget forgets that of a cluster.
+// forget drops the renewal of a cluster.
 func (r *pendingLeaseRenewals) forget(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.waiting, cluster)
 }
 
-// take returns a request with what waits, nil if nothing does.
+// take removes up to renewalsAtOnce renewals and returns them in a request, nil if there are none.
 func (r *pendingLeaseRenewals) take(now time.Time) *hawserv1.RegistrationRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *pendingLeaseRenewals) take(now time.Time) *hawserv1.RegistrationRequest
 	return &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}
 }
 
-// size returns how many wait.
+// size returns the number of pending renewals.
 func (r *pendingLeaseRenewals) size() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

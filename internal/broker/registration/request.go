@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// AnswerTimeout is how long an agent waits for the hub.
+	// AnswerTimeout is the time that a request waits for the answer of the hub.
 	AnswerTimeout = 10 * time.Second
 	// envelope is how many bytes an event has besides its object.
 	envelope = 4 << 10
-	// requestBytes is what an ask takes besides its event.
+	// requestBytes is the memory that a request needs in addition to its event.
 	requestBytes = 1 << 10
 	// leaseName is the name of the Lease that shows that a cluster is alive.
 	leaseName = "managed-cluster-lease"
 )
 
-// Publish takes an event of an agent, or of the source. That of an agent returns when the hub has
-// answered. Of what is not the hub's error the caller makes a [Refusal].
+// Publish handles an event of an agent or of the source. For an agent it returns when the hub has answered. The
+// caller converts other errors with [Refusal].
 func (r *Service) Publish(ctx context.Context, e *request.Event) (transport.Receipt, error) {
 	switch {
 	case codec.RegistrationEvent(e.Env.RawType):
@@ -41,7 +41,7 @@ func (r *Service) Publish(ctx context.Context, e *request.Event) (transport.Rece
 	return transport.Receipt{Outcome: codec.OutcomeAccepted}, nil
 }
 
-// fromAgent does what an agent asks for.
+// fromAgent checks a request of an agent and passes it to the hub. Lease renewals are answered here.
 func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	d, cluster := e.Env.Type.DataType, e.Env.Cluster
 	row, _ := codec.Registration(d)
@@ -56,7 +56,7 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	case d == codec.Leases:
 		return r.renew(e)
 	}
-	// The event is the front's until this returns, and the request may then still be on its way.
+	// The transport reuses the event after this returns, and the request may still be in flight then.
 	event, err := e.Incoming.Normalized()
 	if err != nil {
 		return request.Undecodable(err)
@@ -74,8 +74,8 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	return err
 }
 
-// answerless is the error for an answer that lacks what was asked for.
-var answerless = codec.APIError{Code: 500, Reason: "InternalError", Message: "the source's answer does not have what was asked for"}
+// answerless is the error for an answer without the requested object.
+var answerless = codec.APIError{Code: 500, Reason: "InternalError", Message: "the answer of the source lacks the requested object"}
 
 // await puts a request to the source and waits for the answer.
 func (r *Service) await(ctx context.Context, a *agentRequest) (*hawserv1.RegistrationAnswer, error) {
@@ -97,14 +97,13 @@ func (r *Service) await(ctx context.Context, a *agentRequest) (*hawserv1.Registr
 		}
 		return o.answer, nil
 	case <-timer.C:
-		return nil, unavailable(fmt.Sprintf("the hub did not answer within %s; whether it has done it is not known", AnswerTimeout))
+		return nil, unavailable(fmt.Sprintf("the hub did not answer within %s; it is unknown whether the request was executed", AnswerTimeout))
 	case <-ctx.Done():
 		return nil, request.CallerGone(ctx)
 	}
 }
 
-// deliverToken hands a token to who asked for it, on the connection on which it asked: nobody else
-// gets it, and nobody gets it again.
+// deliverToken sends the token once, on the connection that requested it.
 func (r *Service) deliverToken(e *request.Event, token []byte) error {
 	if len(token) == 0 {
 		return apiError(answerless)
@@ -119,12 +118,12 @@ func (r *Service) deliverToken(e *request.Event, token []byte) error {
 		return err
 	}
 	for _, s := range r.agents.sameConnection(streamScope{codec.TokenRequests, e.Env.Cluster}, e) {
-		s.hand(event) // one that takes no more does not read
+		s.hand(event) // a full queue drops the token: that client does not read
 	}
 	return nil
 }
 
-// renew notes that an agent has renewed its Lease, and answers in the place of the hub.
+// renew records a Lease renewal of an agent and answers on behalf of the hub.
 func (r *Service) renew(e *request.Event) error {
 	cluster := e.Env.Cluster
 	var lease struct {
@@ -152,7 +151,7 @@ func (r *Service) renew(e *request.Event) error {
 	return nil
 }
 
-// resync takes what an agent says that it has.
+// resync stores the list of an agent for its subscriptions, which compare it.
 func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error) {
 	p := streamScope{e.Env.Type.DataType, e.Env.Cluster}
 	askers := r.agents.askers(p, e)
@@ -160,7 +159,7 @@ func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error
 		if e.Subscription != "" {
 			return receipt, request.NoSubscription(e.From)
 		}
-		receipt.Outcome = codec.OutcomeIgnored // it is sent everything when it subscribes
+		receipt.Outcome = codec.OutcomeIgnored // without a subscription: the next one gets everything
 		return receipt, nil
 	}
 	versions, err := codec.DecodeVersions(e.Env.Data)

@@ -11,15 +11,16 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// How many asks there may be. The source works on some of them at a time; what waits, waits here,
-// where it has its turn.
+// Limits of the request queue. The source works on a few requests at a time; the others wait here in fair
+// order.
 const (
-	// inFlight is how many asks the source has at a time, inFlightPerClient those of one party and
-	// inFlightOfMany those of a party that stands for many clusters.
+	// inFlight is the maximum number of requests at the source, inFlightPerClient that of one agent. inFlightOfMany
+	// is that of a client with many clusters.
 	inFlight          = 128
 	inFlightPerClient = 8
 	inFlightOfMany    = 32
-	// queuedOfCluster is how many asks of a party for one cluster wait, queuedPerClient for all.
+	// queuedOfCluster is the maximum number of queued requests of a client for one cluster, queuedPerClient that
+	// for all clusters.
 	queuedOfCluster = 32
 	queuedPerClient = 4096
 )
@@ -27,13 +28,13 @@ const (
 // agentRequest is one request that waits for its answer.
 type agentRequest struct {
 	id string
-	// from asks, for a cluster.
+	// from is the client that requests something for cluster.
 	from     identity.Identity
 	cluster  string
 	size     int
 	request  *hawserv1.RegistrationRequest
-	answered bool // it has its answer
-	// done receives once: the answer, or why there is none.
+	answered bool // done has received the answer
+	// done receives once: the answer or the error.
 	done chan outcome
 }
 
@@ -42,17 +43,18 @@ type outcome struct {
 	err    *transport.Error
 }
 
-// requestQueue is where asks wait, for their turn and then for their answers. Parties take turns, and in
-// each of them the clusters for which it asks: a bootstrap account stands for many. Each ask
-// belongs to a call that runs, which takes it away when it ends; so what waits is bounded by the
-// calls, and none waits for whom nobody waits.
+// requestQueue holds requests until they are sent to the source, and then until they are answered. Clients are
+// served in turn and, within a client, its clusters: a bootstrap account acts for many.
+//
+// Each request belongs to a running call, which removes it at its end. So the number of calls bounds the queue,
+// and a request leaves it when its caller gives up.
 type requestQueue struct {
 	budget *bytebudget.Budget
-	// wake is told when there is something to send.
+	// wake is called when there is something to send.
 	wake func()
 
 	mu        sync.Mutex
-	open      bool // there is a source
+	open      bool // a source is connected
 	closed    *transport.Error
 	scheduler fair.Scheduler[identity.Identity]
 	clients   map[identity.Identity]*clientQueue
@@ -60,7 +62,7 @@ type requestQueue struct {
 	queued    int
 }
 
-// clientQueue is what one party asks.
+// clientQueue holds the requests of one client.
 type clientQueue struct {
 	scheduler        fair.Scheduler[string]
 	lines            map[string][]*agentRequest // by cluster
@@ -74,7 +76,7 @@ func newRequestQueue(bytes int, wake func()) *requestQueue {
 	}
 }
 
-// most is how many asks of a party the source has at a time.
+// most returns the maximum number of requests of a client at the source.
 func most(of identity.Identity) int {
 	if of.Role == identity.Agent {
 		return inFlightPerClient
@@ -82,7 +84,7 @@ func most(of identity.Identity) int {
 	return inFlightOfMany
 }
 
-// put queues an ask, or says why not. Whoever put it calls drop in the end.
+// put queues a request, or returns the error. After a success the caller must call drop in the end.
 func (d *requestQueue) put(a *agentRequest) *transport.Error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,7 +98,7 @@ func (d *requestQueue) put(a *agentRequest) *transport.Error {
 		return overloaded("too many requests of " + a.from.String() + " wait")
 	}
 	if ok, _ := d.budget.ReservePart(a.from, a.cluster, a.size); !ok {
-		return overloaded("too much that was asked waits for the hub")
+		return overloaded("too many bytes of requests wait for the hub")
 	}
 	if p == nil {
 		p = &clientQueue{lines: map[string][]*agentRequest{}}
@@ -111,7 +113,8 @@ func (d *requestQueue) put(a *agentRequest) *transport.Error {
 	return nil
 }
 
-// join has a party take turns, if it may have more at the source. The caller has the lock.
+// join lets the scheduler serve a client if it has queued requests and its share at the source is not used up.
+// The caller holds the lock.
 func (d *requestQueue) join(of identity.Identity, p *clientQueue) {
 	if p.queued > 0 && p.inFlight < most(of) {
 		d.scheduler.Join(of)
@@ -120,8 +123,8 @@ func (d *requestQueue) join(of identity.Identity, p *clientQueue) {
 	}
 }
 
-// next returns the ask whose turn it is, nil if there is none at the moment. It is at the source
-// from then on.
+// next returns the next request for the source and marks it as in flight. It returns nil if there is none or
+// the source has enough.
 func (d *requestQueue) next() *agentRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +145,7 @@ func (d *requestQueue) next() *agentRequest {
 	return a
 }
 
-// take removes an ask from its line. The caller has the lock.
+// take removes a request from the queue of its cluster. The caller holds the lock.
 func (d *requestQueue) take(p *clientQueue, a *agentRequest) {
 	line := slices.DeleteFunc(p.lines[a.cluster], func(o *agentRequest) bool { return o == a })
 	if p.lines[a.cluster] = line; len(line) == 0 {
@@ -153,7 +156,7 @@ func (d *requestQueue) take(p *clientQueue, a *agentRequest) {
 	d.queued--
 }
 
-// drop forgets an ask, wherever it is.
+// drop removes a request, queued or in flight, and releases its memory.
 func (d *requestQueue) drop(a *agentRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -161,7 +164,7 @@ func (d *requestQueue) drop(a *agentRequest) {
 	if d.inFlight[a.id] != nil {
 		delete(d.inFlight, a.id)
 		p.inFlight--
-		d.wake() // there is room for another one
+		d.wake() // there is capacity for another request
 	} else {
 		d.take(p, a)
 	}
@@ -172,7 +175,7 @@ func (d *requestQueue) drop(a *agentRequest) {
 	d.budget.FreePart(a.from, a.cluster, a.size)
 }
 
-// answer hands an answer to the ask that it names; false: nobody waits for it.
+// answer delivers an answer to its request. It returns false if the caller is gone or already has an answer.
 func (d *requestQueue) answer(answer *hawserv1.RegistrationAnswer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,18 +183,18 @@ func (d *requestQueue) answer(answer *hawserv1.RegistrationAnswer) bool {
 	return a != nil && a.answer(outcome{answer: answer})
 }
 
-// answer ends an ask; false: it has ended. The caller has the lock.
+// answer ends a request. It returns false if it had ended before. The caller holds the lock.
 func (a *agentRequest) answer(o outcome) bool {
 	if a.answered {
 		return false
 	}
 	a.answered = true
-	a.done <- o // has room for it
+	a.done <- o // never blocks: the channel has a buffer of 1
 	return true
 }
 
-// begin says that there is a source. What an earlier subscription of it had is lost: whether it was
-// done nobody knows.
+// begin opens the queue for a new subscription of the source. Requests in flight at the previous one fail: it
+// is unknown whether the hub has executed them.
 func (d *requestQueue) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -199,7 +202,7 @@ func (d *requestQueue) begin() {
 	d.fail(unavailable(sourceGone))
 }
 
-// end says that there is no source: nobody waits for one.
+// end closes the queue while no source is connected. All requests fail at once.
 func (d *requestQueue) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -207,7 +210,7 @@ func (d *requestQueue) end() {
 	d.failAll(unavailable(sourceGone))
 }
 
-// close refuses all asks from now on.
+// close rejects all requests from now on.
 func (d *requestQueue) close(why *transport.Error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,14 +218,14 @@ func (d *requestQueue) close(why *transport.Error) {
 	d.failAll(why)
 }
 
-// fail ends what is at the source. The caller has the lock.
+// fail ends the requests in flight. The caller holds the lock.
 func (d *requestQueue) fail(why *transport.Error) {
 	for _, a := range d.inFlight {
 		a.answer(outcome{err: why})
 	}
 }
 
-// failAll ends that, and what waits for its turn. The caller has the lock.
+// failAll ends the requests in flight and the queued ones. The caller holds the lock.
 func (d *requestQueue) failAll(why *transport.Error) {
 	d.fail(why)
 	for _, p := range d.clients {
@@ -234,7 +237,7 @@ func (d *requestQueue) failAll(why *transport.Error) {
 	}
 }
 
-// size returns how many asks wait, for their turn or for their answers.
+// size returns the number of requests, queued or in flight.
 func (d *requestQueue) size() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

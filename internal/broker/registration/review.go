@@ -8,13 +8,13 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// reviewer is the broker itself, as far as it asks the hub about tokens: it shares the source with
-// the agents as one more party.
+// reviewer is the identity of the broker for its own token reviews. It shares the source with the agents as one
+// more client.
 var reviewer = identity.Identity{Role: "broker", Name: "tokens"}
 
-// Review asks the hub whether it knows a bearer token, for one of the audiences; none is the hub's
-// own. It waits as a publish of an agent does. The error is a *transport.Error: the hub did not
-// say.
+// Review asks the hub whether a bearer token is valid for one of the audiences. No audience means the hub's
+// own. It waits as a publish of an agent does. An error is a *transport.Error and means that the hub gave no
+// answer.
 func (r *Service) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
 	message := &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
 		Review: &hawserv1.TokenReview{Token: token, Audiences: audiences},
@@ -31,7 +31,7 @@ func (r *Service) Review(ctx context.Context, token string, audiences []string) 
 	return answer.GetReview(), nil
 }
 
-// keys are what tokens are verified by, as the source said last.
+// keys holds the last reported keys that verify tokens, and the functions that are called on a change.
 type keys struct {
 	mu        sync.Mutex
 	last      *hawserv1.RegistrationKeys
@@ -47,9 +47,8 @@ func (k *keys) set(next *hawserv1.RegistrationKeys) {
 	}
 }
 
-// OnKeys has f called with the keys by which tokens are verified: at once if they are known, and
-// whenever the source says new ones, one after the other. f must not call OnKeys. The keys are
-// nobody's to change.
+// OnKeys registers f for the keys that verify tokens. f is called at once if they are known, and then for each
+// report of the source, one call at a time. f must not call OnKeys, and must not change the keys.
 func (r *Service) OnKeys(f func(*hawserv1.RegistrationKeys)) {
 	r.keys.mu.Lock()
 	defer r.keys.mu.Unlock()

@@ -1,19 +1,19 @@
-// Package registration is the room of the broker in which clusters join a hub:
+// Package registration is the part of the broker through which clusters join a hub:
 //
-//	agent ── ask ──► desk ── request ──► the source that serves registration ──► the hub
-//	agent ◄─ objects ── mirror ◄─ objects, answer, keys ──┘
+//	agent ── request ──► requestQueue ── request ──► the source that serves registration ──► the hub
+//	agent ◄─ objects ── hubCache ◄─ objects, answer, keys ──┘
 //
-// The broker decides nothing here that is the hub's to decide. What an agent asks for (a
-// ManagedCluster, a certificate, a token, …) waits at the [requestQueue] for its turn, goes to the source,
-// and its publish returns with what the hub has answered. What the hub has stands in the [hubCache],
-// in memory, as the source says it; a [stream] brings each agent what it may see of it, without
-// being asked, because agents of Open Cluster Management do not compare versions and ask once at
-// most. Leases are answered here, and their renewals told to the source in sum.
+// The hub makes all decisions. A request of an agent (for a ManagedCluster, a certificate, a token, …) waits
+// in the [requestQueue] and goes to the source. Its publish returns with the answer of the hub.
 //
-// One thing is kept in the store: which clusters the hub has accepted. Works flow to those alone,
-// also when the broker is started while the source is away.
+// The [hubCache] keeps the objects of the hub in memory, as the source reports them. A [stream] sends each
+// agent the objects that it may see, without a request. Agents of Open Cluster Management do not compare
+// versions and list once at most. Leases are answered here; the source gets their renewals in batches.
 //
-// Why it is a mirror, and nothing else is stored: docs/adr/013-registration-cache.md.
+// The store keeps only the set of accepted clusters. Only these get works, also when the broker starts without
+// the source.
+//
+// Why this is a cache and nothing else is stored: docs/adr/013-registration-cache.md.
 package registration
 
 import (
@@ -50,17 +50,17 @@ type Service struct {
 	lists    *bytebudget.Budget
 	metrics  *metrics
 
-	// serving is held while one subscription of the source follows another; source is the one that
-	// counts, nil while there is none.
+	// serving is held while one subscription of the source replaces another. source is the current one, nil while
+	// there is none.
 	serving sync.Mutex
 	source  atomic.Pointer[sourceStream]
 	// unsaved rings when there is something to save.
 	unsaved taskgroup.Bell
 }
 
-// New returns the room of the source that cfg.Registration names. It starts nothing. endWorks ends
-// the subscriptions to works of a cluster whose acceptance is withdrawn, raise has its certificates count
-// from a time on.
+// New returns the service for the source that cfg.Registration names. It starts nothing. endWorks ends the work
+// subscriptions of a cluster whose acceptance is withdrawn. raise sets the earliest issue time of valid
+// certificates, by cluster.
 func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
 		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
@@ -71,19 +71,19 @@ func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Erro
 	return r
 }
 
-// Tasks are what has to run.
+// Tasks returns the tasks that the caller runs.
 func (r *Service) Tasks() []taskgroup.Task {
 	return []taskgroup.Task{{Name: "acceptance", Run: r.save}, {Name: "registration", Run: r.drain}}
 }
 
-// Serves reports whether events of a data type are of this room.
+// Serves reports whether this package handles events of a data type.
 func Serves(d codec.DataType) bool {
 	_, ok := codec.Registration(d)
 	return ok || d == codec.Registrations
 }
 
-// Subscribe runs a subscription of an agent, or of the source, until ctx ends, the room drains or
-// out fails.
+// Subscribe serves a subscription of an agent, or of the source, until ctx ends, the service drains or out
+// fails.
 func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
@@ -116,7 +116,7 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 	return t.serve(ctx)
 }
 
-// open checks who asks, and for what.
+// open checks the client and the subscription, and returns it with its visibility.
 func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.DataType) (*subscription, error) {
 	requested := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: d, Subresource: codec.Spec},
@@ -134,14 +134,14 @@ func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.
 	switch {
 	case client.Role == identity.Bootstrap:
 		s.user = cmp.Or(p.User, client.Name)
-	case p.User != "": // else nobody knows who it is for the hub
+	case p.User != "": // without a user the hub cannot tell its requests apart
 		s.user, s.agents = p.User, identity.UserPrefix(raw.Cluster)
 	}
 	return s, nil
 }
 
-// Accepted returns nil where the hub has accepted a cluster, else why it gets no works. Before
-// anybody has said so, no cluster is accepted.
+// Accepted returns nil if the hub has accepted a cluster, else the reason why it gets no works. Before the
+// first report no cluster is accepted.
 func (r *Service) Accepted(cluster string) error {
 	if r.cache.isAccepted(cluster) {
 		return nil
@@ -149,8 +149,8 @@ func (r *Service) Accepted(cluster string) error {
 	return r.notAccepted(cluster)
 }
 
-// notAccepted is the error of a cluster that the hub has not accepted, or does not have. Clusters come
-// back at different times, each after ten seconds to a minute.
+// notAccepted is the error of a cluster that the hub has not accepted, or does not have. Its delay is 10 to 59
+// s, by the name of the cluster, so that clusters do not retry at the same time.
 func (r *Service) notAccepted(cluster string) *transport.Error {
 	message, advice := "the hub has not accepted cluster "+cluster, "hawser accept "+cluster
 	if r.Facts(cluster).Absent {
@@ -166,14 +166,14 @@ func (r *Service) notAccepted(cluster string) *transport.Error {
 	}
 }
 
-// Clusters returns the names of the clusters that the hub knows, sorted.
+// Clusters returns the names of the ManagedClusters and accepted clusters of the hub, sorted.
 func (r *Service) Clusters() []string { return r.cache.clusters() }
 
-// Facts returns what the hub says of a cluster.
+// Facts returns the states of a cluster on the hub.
 func (r *Service) Facts(cluster string) Facts { return r.cache.factsOf(cluster) }
 
-// drain waits for ctx to end, then refuses new calls and ends those that wait, and the streams one
-// after the other.
+// drain waits for ctx to end. Then it rejects new calls, fails the waiting ones, and ends the streams one after
+// the other.
 func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
 	r.requests.close(unavailable("the broker is shutting down"))
@@ -187,7 +187,7 @@ func (r *Service) drain(ctx context.Context) error {
 	return nil
 }
 
-// metrics are listed, with their meaning, in docs/metrics.md.
+// metrics are documented in docs/metrics.md.
 type metrics struct {
 	requests, subscribes *prometheus.CounterVec
 	answers              prometheus.Counter
@@ -201,7 +201,7 @@ func newMetrics(m telemetry.Meter, r *Service) *metrics {
 		return 1
 	})
 	m.Shown("registration_pending", "Requests of agents that wait for their turn, or for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
-	m.Shown("registration_renewals", "Clusters whose renewal of their Lease the source has not been told.", nil, func() float64 { return float64(r.renewals.size()) })
+	m.Shown("registration_renewals", "Clusters with a Lease renewal that was not sent to the source yet.", nil, func() float64 { return float64(r.renewals.size()) })
 	m.Shown("registration_objects", "Objects of the hub in memory.", nil, func() float64 {
 		n, _ := r.cache.size()
 		return float64(n)
@@ -228,7 +228,7 @@ func (m *metrics) subscribed(d codec.DataType, err error) {
 	}
 }
 
-// outcomeOf is how a call ended, as a value of a label.
+// outcomeOf returns the result of a call as a label value.
 func outcomeOf(err error) string {
 	if err == nil {
 		return "done"

@@ -12,25 +12,24 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// sourceStream is a subscription of the source that serves registration. One counts at a time, the
-// last one that came.
+// sourceStream is a subscription of the source that serves registration. Only the newest one is current.
 type sourceStream struct {
 	running
 	service *Service
 	out     transport.Stream
 
-	// Of the goroutine that serves it: when these are due.
+	// When these are due. Only the serving goroutine uses them.
 	nextBeat, nextRenewals time.Time
 }
 
-// ended returns why the stream has to end, nil if it need not.
+// ended returns the reason to end the stream, nil while it runs.
 func (s *sourceStream) ended() *transport.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.why
 }
 
-// subscribeSource serves the source. Its requests go out over the stream, one at a time.
+// subscribeSource serves a subscription of the source. It sends requests over the stream, one at a time.
 func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
 	requested := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
@@ -49,7 +48,7 @@ func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw tra
 		return err
 	}
 	defer r.leave(s)
-	r.cfg.Log.Info("the source that serves registration is there", "source", raw.Source, "address", p.Addr, "subscription", s.id)
+	r.cfg.Log.Info("the source that serves registration has connected", "source", raw.Source, "address", p.Addr, "subscription", s.id)
 	accepted := transport.Accepted{
 		SubscriptionID: s.id, Protocol: transport.Protocol, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, StoreID: r.cfg.Store.Head().StoreID,
 	}
@@ -59,7 +58,7 @@ func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw tra
 	return s.serve(ctx)
 }
 
-// enter makes a subscription the one that counts, and ends the one before.
+// enter makes a subscription the current one, and ends the previous one.
 func (r *Service) enter(s *sourceStream) error {
 	r.serving.Lock()
 	defer r.serving.Unlock()
@@ -75,8 +74,7 @@ func (r *Service) enter(s *sourceStream) error {
 	return nil
 }
 
-// leave is the end of a subscription that has entered. One that was followed by another has
-// nothing left to end.
+// leave ends a subscription that has entered. It does nothing if a newer one is current.
 func (r *Service) leave(s *sourceStream) {
 	r.serving.Lock()
 	defer r.serving.Unlock()
@@ -85,10 +83,10 @@ func (r *Service) leave(s *sourceStream) {
 	}
 	r.cache.end(s.id)
 	r.requests.end()
-	r.cfg.Log.Info("the source that serves registration went away", "subscription", s.id)
+	r.cfg.Log.Info("the source that serves registration has disconnected", "subscription", s.id)
 }
 
-// serve sends what the source has to do, until the stream ends.
+// serve sends requests, renewals and heartbeats to the source until the stream ends.
 func (s *sourceStream) serve(ctx context.Context) error {
 	r := s.service
 	timer := time.NewTimer(0)
@@ -126,7 +124,7 @@ func (s *sourceStream) serve(ctx context.Context) error {
 	return request.CallerGone(ctx)
 }
 
-// next returns what the source is told next, nil if there is nothing.
+// next returns the next message for the source, nil if there is none.
 func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 	r := s.service
 	if !now.Before(s.nextRenewals) {
@@ -143,7 +141,8 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 	return nil
 }
 
-// send sends a request. Renewals that are lost with the stream are made again within a period.
+// send sends a request. Renewals that are lost with the stream are repeated by the agents within a renewal
+// period.
 func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
 	cfg := s.service.cfg
 	event, err := request.Encode(codec.NewRegistrationRequest(codec.SyncParams{
@@ -155,14 +154,14 @@ func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
 	return s.out.Send(event)
 }
 
-// wakeSource says that there is something for the source.
+// wakeSource wakes the stream of the source, if there is one.
 func (r *Service) wakeSource() {
 	if s := r.source.Load(); s != nil {
 		s.wake.Ring()
 	}
 }
 
-// fromSource takes an event of the source. It counts if it is of the subscription that counts.
+// fromSource handles an event of the source. It must name the current subscription.
 func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt transport.Receipt, err error) {
 	s := r.source.Load()
 	if s == nil || e.Subscription != s.id || e.From != s.client {
@@ -178,7 +177,7 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
 		if answer, err = request.Decode(e, codec.ParseRegistrationAnswer); err == nil {
-			taken = r.requests.answer(answer) // else nobody waits for it, or it is the second one
+			taken = r.requests.answer(answer) // false: the caller is gone, or already has an answer
 		}
 	case codec.TypeRegistrationKeys:
 		var reports *hawserv1.RegistrationKeys
@@ -198,17 +197,17 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 	return receipt, err
 }
 
-// sourceOver is the error for what is said on a subscription that does not count.
+// sourceOver is the error for an event that does not name the current subscription.
 func sourceOver() *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Attribute: codec.HeaderSubscriptionID,
-		Message: "the event names no running subscription that serves registration", Hint: "say it again through the next one",
+		Message: "the event names no running subscription that serves registration", Hint: "send it again on the next subscription",
 	}
 }
 
-// takeEarliest takes from when on certificates of clusters count. When it returns, those from before
-// have no connection. A time that lies ahead is that of a clock that is wrong: it would keep a cluster
-// out until then.
+// takeEarliest applies the earliest issue time of valid certificates, by cluster. When it returns, older
+// certificates have no connection. A time in the future comes from a wrong clock; it is ignored, because it
+// would lock the cluster out until then.
 func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.RegistrationObjects) error {
 	to := map[string]time.Time{}
 	for cluster, at := range reported.GetEarliestIssues() {
@@ -226,8 +225,8 @@ func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.Registrat
 	return nil
 }
 
-// takeObjects brings the mirror up to date, and tells whom it concerns. The word of a subscription may
-// count no longer.
+// takeObjects updates the cache and wakes the affected subscriptions. It returns an error if session is not the
+// current one.
 func (r *Service) takeObjects(ctx context.Context, session string, reported *hawserv1.RegistrationObjects) error {
 	if err := r.takeEarliest(ctx, reported); err != nil {
 		return err
@@ -245,7 +244,7 @@ func (r *Service) takeObjects(ctx context.Context, session string, reported *haw
 	for _, cluster := range c.withdrawn {
 		r.renewals.forget(cluster)
 		r.agents.wakeCluster(cluster)
-		if !r.cache.isAccepted(cluster) { // and not accepted again meanwhile
+		if !r.cache.isAccepted(cluster) { // it may be accepted again by now
 			r.endWorks(cluster, r.notAccepted(cluster))
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// stream is the goroutine that serves a subscription of an agent. It knows what it has told, by
-// name, and looks at the mirror again when something has changed there: of what changes while it
-// sends, or while the agent does not read, the last state is told. Nobody waits for it.
+// stream is the goroutine that serves one subscription of an agent. It remembers by name what it has sent, and
+// reads the cache again after each change. If an object changes several times while the stream sends or the
+// agent does not read, only the last state is sent. No other goroutine waits for it.
 type stream struct {
 	service  *Service
 	sub      *subscription
@@ -20,7 +20,7 @@ type stream struct {
 	nextBeat time.Time
 }
 
-// serve tells what is new, until the stream ends.
+// serve sends changes until the stream ends.
 func (t *stream) serve(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -42,7 +42,7 @@ func (t *stream) serve(ctx context.Context) error {
 	}
 }
 
-// step does what is to be done now; idle: there is nothing.
+// step sends what is due now. It returns idle if nothing was.
 func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	if err := t.beat(ctx); err != nil {
 		return false, err
@@ -55,7 +55,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	case why != nil:
 		return false, why
 	case event != nil && shut:
-		return false, nil // it was for a cluster that was accepted
+		return false, nil // it is dropped: acceptance was withdrawn after it was queued
 	case event != nil:
 		return false, t.send(ctx, event)
 	case shut:
@@ -76,7 +76,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	return len(notes) == 0, nil
 }
 
-// beat sends a heartbeat that is due; it says so when the stream has to end.
+// beat sends a heartbeat if one is due. It returns an error if the stream has to end.
 func (t *stream) beat(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return request.CallerGone(ctx)
@@ -89,7 +89,7 @@ func (t *stream) beat(ctx context.Context) error {
 	return t.send(ctx, codec.Heartbeat(t.service.cfg.NewID()))
 }
 
-// sendEvent tells one note.
+// sendEvent sends one object or deletion, and records it in sent.
 func (t *stream) sendEvent(ctx context.Context, n objectEvent) error {
 	event, err := t.event(n)
 	if err == nil {
@@ -115,7 +115,7 @@ func (t *stream) send(ctx context.Context, event []byte) error {
 	return nil
 }
 
-// event is the event of a note.
+// event encodes an object or a deletion as a CloudEvent.
 func (t *stream) event(n objectEvent) ([]byte, error) {
 	b := codec.Builder{
 		ID: t.service.cfg.NewID(), Source: t.service.cfg.Registration, Time: t.service.cfg.Now(), Cluster: t.sub.cluster,
@@ -133,5 +133,5 @@ func (t *stream) event(n objectEvent) ([]byte, error) {
 	return request.Encode(b.Event())
 }
 
-// broken is the end of a stream that could not be written to.
+// broken is the error of a stream after a failed write.
 func broken(ctx context.Context, err error) error { return request.Broken(ctx, err) }

@@ -76,7 +76,7 @@ func (a *agent) Send(parts ...[]byte) error {
 	}
 	if env.Deleting {
 		if len(env.Data) > 0 {
-			a.world.Fatalf("a deletion with data: stock agents would take it for an object")
+			a.world.Fatalf("a deletion has data: OCM agents read it as an object")
 		}
 		for name, t := range a.world.hub[a.viewer.streamScope] {
 			if t.uid == env.ResourceID {
@@ -251,9 +251,8 @@ func (w *world) check() {
 	}
 }
 
-// TestStream_ShowsWhatTheHubHas: however changes, sessions of the source, subscriptions and lists
-// interleave, every agent ends up with what it may see of the hub. Each object was sent in the
-// order of its versions.
+// TestStream_ShowsWhatTheHubHas checks that every agent ends up with the objects that it may see, for any order
+// of changes, source sessions, subscriptions and lists. Each object is sent in the order of its versions.
 func TestStream_ShowsWhatTheHubHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{T: t, service: newService(), hub: map[streamScope]map[string]thing{}}

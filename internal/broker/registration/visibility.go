@@ -7,46 +7,44 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// visibility is who looks at a place, and what it may see there.
+// visibility is a scope and the objects that its viewer may see there.
 type visibility struct {
 	streamScope
-	// early: what is there is shown before the hub has accepted the cluster.
+	// early: objects are shown before the hub has accepted the cluster.
 	early bool
-	// user is whose requests are shown, "" where all are. Of who has no certificate yet they alone are.
+	// user is the requester whose certificate requests are shown, "" for all. A bootstrap client sees only its own.
 	user string
-	// agents begins the names of users whose requests an agent is shown too, and those of nobody;
-	// "" shows none of these. Bootstrap tokens name any cluster, and a klusterlet asks for no
-	// certificate any more when it sees ten requests for its cluster, whoever made them.
+	// agents is a prefix of user names. An agent also sees the requests of these users, and those without a
+	// requester. "" shows none of these. The prefix is needed because bootstrap tokens can name any cluster. A
+	// klusterlet stops requesting certificates when it sees ten requests for its cluster, from any requester.
 	agents string
 }
 
-// hidden reports whether nothing may be said of the place. What was shown before is not said to be
-// gone either: that a cluster may not see its add-ons does not mean that the hub has none.
+// hidden reports whether nothing in this scope may be shown. Objects shown before are not reported as deleted:
+// they may still exist on the hub.
 func (v visibility) hidden(accepted bool) bool { return !accepted && !v.early }
 
-// sees reports whether an object of the place is shown. A request without a requester came another
-// way than over a broker.
+// sees reports whether an object is shown. A request without a requester did not come over a broker.
 func (v visibility) sees(o *object) bool {
 	return v.dataType != codec.SigningRequests || v.user == "" || o.requester == v.user ||
 		v.agents != "" && (o.requester == "" || strings.HasPrefix(o.requester, v.agents))
 }
 
-// sent is what a stream has told of one name.
+// sent is the state of one name that a stream has sent.
 type sent struct {
 	uid, version string
 	sequence     uint64
 }
 
-// objectEvent is one thing that a stream has to tell: an object, or that one is gone.
+// objectEvent is one event to send: an object, or its deletion.
 type objectEvent struct {
 	name   string
-	object *object // nil: gone is
+	object *object // nil: gone was deleted
 	gone   sent
 }
 
-// pendingEvents returns what has to be told, in this order, so that whoever was told of what is in told
-// knows what is shown, and nothing else. An object with another uid is another object: the one
-// before it is gone first.
+// pendingEvents returns the events, in order, that bring a client from the state in reported to the visible
+// state. An object with another uid is another object: first the old one is reported as deleted.
 func pendingEvents(v visibility, reported map[string]sent, shown []*object) (notes []objectEvent) {
 	there := make(map[string]string, len(shown))
 	for _, o := range shown {
@@ -67,9 +65,12 @@ func pendingEvents(v visibility, reported map[string]sent, shown []*object) (not
 	return notes
 }
 
-// compare takes what a party says that it has. What of the shown it has in another version, or not
-// at all, counts as not told. It returns what the hub does not have: who sees a part only is told so
-// too, or it would wait for a request that a hub has lost; of what is there for others nothing is said.
+// compare compares the list of a client with the shown objects. An object that the client lacks, or has in
+// another version, is sent again.
+//
+// It returns deletions for listed objects that the hub does not have. A client that sees only a part gets these
+// too, because it would wait forever for a request that the hub has lost. Objects that exist but are hidden
+// from the client are not mentioned.
 func compare(reported map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []objectEvent) {
 	has := make(map[string]int64, len(list))
 	for _, e := range list {
@@ -86,7 +87,7 @@ func compare(reported map[string]sent, shown []*object, list []codec.ResourceVer
 		delete(has, o.uid)
 	}
 	for _, s := range reported {
-		delete(has, s.uid) // it is told by name that it is gone
+		delete(has, s.uid) // gone by name: pendingEvents reports it
 	}
 	for uid, version := range has {
 		gone = append(gone, objectEvent{gone: sent{uid: uid, version: strconv.FormatInt(version, 10)}})

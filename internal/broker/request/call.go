@@ -1,5 +1,5 @@
-// Package request is an [Event] that a client published, and the errors that it is answered
-// with. Each error says what to do next, so that no party has to read its text.
+// Package request has the [Event] that a client published, and the errors in the answers. Each error has the
+// next step in a field, so that no client has to parse its text.
 package request
 
 import (
@@ -9,38 +9,37 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// AddedBytes is more than a broker or a front ever adds to an event.
+// AddedBytes is more than a broker or a front adds to an event.
 const AddedBytes = 4 << 10
 
-// BrokerSource is the source attribute of events that the broker itself makes.
+// BrokerSource is the source attribute of events that the broker makes.
 const BrokerSource = "hawser-broker"
 
-// Event is an event that a party published, and may publish.
+// Event is an event that a client published and is authorized to publish.
 type Event struct {
 	From identity.Identity
-	// User and Groups are who the party is for the API of the hub.
+	// User and Groups are the client's names in the API of the hub.
 	User   string
 	Groups []string
-	// Issued is when the certificate of an agent was issued; zero without one.
+	// Issued is the issue time of the certificate of an agent, zero without one.
 	Issued time.Time
-	// Conn is the connection that it came over.
+	// Conn is the id of its connection.
 	Conn uint64
-	// Subscription is the id of the subscription that it names, "" for none.
+	// Subscription is the id of the subscription that the event names, "" for none.
 	Subscription string
-	// Size is how many bytes arrived.
+	// Size is the number of received bytes.
 	Size int
 	Env  *codec.Envelope
-	// Payload is how much memory its payload takes when it is read; see
-	// [codec.Envelope.PayloadBytes].
+	// Payload is the memory that its decoded payload needs, in bytes; see [codec.Envelope.PayloadBytes].
 	Payload int
-	// Incoming is the event as it came.
+	// Incoming is the event as received.
 	Incoming codec.Incoming
 }
 
-// Stored returns the event as it is stored, if it has at most so many bytes. It may be
+// Stored returns the event in its stored form. It returns an error if that has more than most bytes. It may be
 // called once.
 func (e *Event) Stored(most int) ([]byte, error) {
-	if e.Size > most+AddedBytes { // it is not even copied
+	if e.Size > most+AddedBytes { // reject it without a copy
 		return nil, TooLarge(e.Size, most)
 	}
 	b, err := e.Incoming.Normalized()
@@ -53,7 +52,7 @@ func (e *Event) Stored(most int) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads the payload of a sync event.
+// Decode decodes the payload of a sync event.
 func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 	var zero T
 	payload, err := parse(e.Env.SyncEvent())
@@ -63,7 +62,7 @@ func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 	return payload, nil
 }
 
-// Encode encodes an event that the broker has made.
+// Encode encodes an event that the broker made.
 func Encode(e codec.Event, err error) ([]byte, error) {
 	if err != nil {
 		return nil, Internal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestErrors_NameTheNextStep: a caller learns from the code what to do, and nothing of what the
-// disk said.
+// TestErrors_NameTheNextStep: the code gives the caller the next step, and no error contains text from the
+// disk.
 func TestErrors_NameTheNextStep(t *testing.T) {
 	boom := errors.New("/var/lib/hawser/000017.sst: boom")
 	for name, c := range map[string]struct {
@@ -35,7 +35,7 @@ func TestErrors_NameTheNextStep(t *testing.T) {
 			t.Errorf("%s: %+v", name, e)
 		}
 		if strings.Contains(e.Message+e.Hint, "boom") {
-			t.Errorf("%s: the caller is told %q", name, e.Message)
+			t.Errorf("%s: the caller gets %q", name, e.Message)
 		}
 		if errors.Is(c.err, boom) != errors.Is(e, boom) {
 			t.Errorf("%s: the log would lack the cause of %v", name, e)
@@ -43,8 +43,8 @@ func TestErrors_NameTheNextStep(t *testing.T) {
 	}
 }
 
-// TestStore_LowOnSpace: a publish that is refused for that holds back no other of its source,
-// which may be a deletion.
+// TestStore_LowOnSpace: a publish that is rejected for lack of space does not delay other publishes of its
+// source, which may be deletions.
 func TestStore_LowOnSpace(t *testing.T) {
 	e := Store(fmt.Errorf("%w: 3 MiB are free", store.ErrLow))
 	if e.Code != transport.CodeOverloaded || !e.Full || e.Delay != 0 || !transport.Retryable(e) {
@@ -52,8 +52,8 @@ func TestStore_LowOnSpace(t *testing.T) {
 	}
 }
 
-// TestCallerGone_ByItsDeadlineOrNot: who ran out of time is told so, and when to come back; who
-// left is told nothing.
+// TestCallerGone_ByItsDeadlineOrNot: a caller past its deadline is asked to retry; a caller that disconnected
+// gets no retry delay.
 func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
@@ -68,8 +68,8 @@ func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
 	}
 }
 
-// TestDecode_NamesWhatIsWrong: bytes that are no event, and a payload that is refused, are errors
-// of the publisher; the attribute is named where one is wrong.
+// TestDecode_NamesWhatIsWrong: an invalid event or payload is an error of the publisher. The error names the
+// attribute if one is wrong.
 func TestDecode_NamesWhatIsWrong(t *testing.T) {
 	ack := func(epoch string) *Event {
 		e, err := codec.NewAck(codec.SyncParams{ID: "1", Source: "s", Time: time.Unix(1000, 0)}, codec.Ack{Cursor: codec.Cursor{StoreID: epoch, Incarnation: "t", Revision: 7}})

@@ -12,17 +12,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// RetryAfter is how long a party waits before it tries a broker again that goes away
-// or failed.
+// RetryAfter is the delay before a client retries a broker that shuts down or failed.
 const RetryAfter = time.Second
 
-// Refused is the error for what is the same however often it is tried; attribute is what
-// is wrong, "" if nothing single is.
+// Refused returns an error that a retry cannot avoid. attribute is the wrong attribute, "" if there is no
+// single one.
 func Refused(code transport.Code, attribute, message, hint string) *transport.Error {
 	return &transport.Error{Code: code, Next: transport.NextStop, Attribute: attribute, Message: message, Hint: hint}
 }
 
-// Unavailable is the error for what may succeed when it is tried again.
+// Unavailable returns an error that a retry may avoid.
 func Unavailable(attribute, message, hint string) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: RetryAfter,
@@ -30,17 +29,17 @@ func Unavailable(attribute, message, hint string) *transport.Error {
 	}
 }
 
-// Invalid is the error for what is wrong in itself.
+// Invalid returns the error for an invalid event.
 func Invalid(attribute, message, hint string) *transport.Error {
 	return Refused(transport.CodeInvalid, attribute, message, hint)
 }
 
-// Missing is the error for an event that lacks an attribute.
+// Missing returns the error for an event without a required attribute.
 func Missing(attribute string) *transport.Error {
 	return Invalid(attribute, fmt.Sprintf("attribute %q is required for this type of event", attribute), "")
 }
 
-// Undecodable is the error for bytes that package codec refuses.
+// Undecodable returns the error for bytes that package codec rejects.
 func Undecodable(err error) *transport.Error {
 	e := Invalid("", err.Error(), "")
 	if a, ok := errors.AsType[*codec.AttributeError](err); ok {
@@ -49,27 +48,27 @@ func Undecodable(err error) *transport.Error {
 	return e
 }
 
-// TooLarge is the error for an event above the limit.
+// TooLarge returns the error for an event above the size limit.
 func TooLarge(size, limit int) *transport.Error {
 	return Refused(transport.CodeTooLarge, "", fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit), "make the work smaller or split it")
 }
 
-// NotFound is the error for something named that is not there.
+// NotFound returns the error for a named object that does not exist.
 func NotFound(message, hint string) *transport.Error {
 	return Refused(transport.CodeNotFound, "", message, hint)
 }
 
-// Overloaded is the error where there is no room at the moment.
+// Overloaded returns the error for a lack of capacity.
 func Overloaded(message string, delay time.Duration) *transport.Error {
 	return &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: delay, Message: message}
 }
 
-// ErrDraining is the error of a broker that drains.
+// ErrDraining returns the error of a broker that drains.
 func ErrDraining() *transport.Error {
 	return Unavailable("", "the broker is shutting down", "connect again, to another replica if there is one")
 }
 
-// Internal is the error for what nobody but the broker can help.
+// Internal returns the error for a fault of the broker itself.
 func Internal(cause error) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: RetryAfter,
@@ -77,8 +76,7 @@ func Internal(cause error) *transport.Error {
 	}
 }
 
-// Store is what a caller is told when the store did not do its work. What already is
-// an answer stays as it is.
+// Store returns the answer to a caller when the store failed. A transport.Error stays as it is.
 func Store(err error) *transport.Error {
 	var e *transport.Error
 	switch {
@@ -89,29 +87,28 @@ func Store(err error) *transport.Error {
 	case errors.Is(err, store.ErrBackup):
 		return Overloaded("another backup is being made", RetryAfter)
 	case errors.Is(err, store.ErrLow):
-		// Without a delay: a source that waits with all it has to say would wait with
-		// deletions too.
-		return full("the broker's disk is nearly full: it takes deletions, and nothing new", 0, err)
+		// No delay: a source would also delay its deletions.
+		return full("the broker's disk is nearly full; it accepts only deletions", 0, err)
 	case errors.Is(err, store.ErrNoSpace):
 		return full("the broker's disk is full, or it has no file descriptor left", RetryAfter, err)
 	case errors.Is(err, store.ErrReadOnly):
 		return &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * RetryAfter,
-			Message: "the broker's store takes no writes after an error",
+			Message: "the broker's store rejects writes after an error",
 			Hint:    "its operator has to look at the broker's log and restart it", Err: err,
 		}
 	}
 	return Internal(err)
 }
 
-// full is the error where only a person makes room.
+// full returns the error if only deletions, or an operator, can make space.
 func full(message string, delay time.Duration, cause error) *transport.Error {
 	e := Overloaded(message, delay)
 	e.Full, e.Err = true, cause
 	return e
 }
 
-// CallerGone is what a call returns whose own context ended first.
+// CallerGone returns the error of a call whose own context ended first.
 func CallerGone(ctx context.Context) *transport.Error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &transport.Error{
@@ -122,8 +119,7 @@ func CallerGone(ctx context.Context) *transport.Error {
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller went away", Err: ctx.Err()}
 }
 
-// Broken is the end of a stream that could not be written to, or for which something could not
-// be read.
+// Broken returns the error of a stream on which a write failed, or for which data could not be read.
 func Broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return CallerGone(ctx)
@@ -134,21 +130,19 @@ func Broken(ctx context.Context, err error) error {
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
 }
 
-// NoSubscription is the error for a sync event that belongs to no running
-// subscription of its publisher.
+// NoSubscription returns the error for a sync event that names no running subscription of its publisher.
 func NoSubscription(from identity.Identity) *transport.Error {
 	return Invalid(codec.HeaderSubscriptionID, "the event names no running subscription of "+from.String()+" that speaks this protocol",
-		"name the subscription that it belongs to; what belonged to one that ended is void")
+		"name the running subscription; events of an ended subscription are discarded")
 }
 
-// NotOfSource is the error for what only sources ask for, on a subscription of an
-// agent. The authorization table says so too, but for a party whose identity is what
-// it claims.
+// NotOfSource returns the error for an event that only sources may send, on a subscription of an agent. The
+// authorization table rejects it too, except for a client that may claim any identity.
 func NotOfSource() *transport.Error {
 	return Invalid(codec.HeaderSubscriptionID, "the subscription is not one of a source", "name the subscription to the statuses of the source's works")
 }
 
-// Superseded is the error for what a source said before something later.
+// Superseded returns the error for an event that a later event of its source supersedes.
 func Superseded() *transport.Error {
-	return Unavailable(codec.ExtFence, "the source has said something later", "say it again of what is so now, with a higher number")
+	return Unavailable(codec.ExtFence, "the source has sent a later event", "publish the current state again with a higher number")
 }

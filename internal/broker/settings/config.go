@@ -1,5 +1,4 @@
-// Package settings has what the components of the broker have in common: their [Config]
-// and the [LatencyTracker].
+// Package settings has what the components of the broker share: their [Config] and the [LatencyTracker].
 package settings
 
 import (
@@ -14,62 +13,60 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// Config is what a broker, and each of its rooms, is made of.
+// Config is the configuration of a broker and of each of its components.
 type Config struct {
 	Store    store.Store
 	Log      *slog.Logger          // nil: slog.Default()
-	Registry prometheus.Registerer // nil: metrics are kept and not shown
-	Audit    *audit.Log            // hears of what is published; nil: nobody does
+	Registry prometheus.Registerer // nil: metrics are kept and not exported
+	Audit    *audit.Log            // receives published events; nil: no audit
 
-	// MaxEventBytes is the largest event, in bytes of its protobuf form.
+	// MaxEventBytes is the maximum size of an event in protobuf form, in bytes.
 	MaxEventBytes int
-	// QueueBytes bounds what waits for a commit, and in the same amount each
-	// what waits for a comparison, what is remembered of lists, and what agents
-	// say of AppliedManifestWorks that no work explains.
+	// QueueBytes limits the publishes that wait for a commit, in bytes. The same limit applies separately to lists
+	// that wait for a comparison, to remembered lists, and to reports of orphan AppliedManifestWorks.
 	QueueBytes int
-	// DrainTimeout bounds Run after its context ended; DrainRate is how many
-	// streams per second are ended then.
+	// DrainTimeout limits Run after its context has ended. DrainRate is the number of streams that are ended per
+	// second then.
 	DrainTimeout time.Duration
 	DrainRate    int
-	// Heartbeat is the interval of heartbeats on every stream.
+	// Heartbeat is the interval of heartbeats on each stream.
 	Heartbeat time.Duration
-	// ListGrace is how long a party may take after the header to say what it
-	// has; one that did not is believed to have nothing.
+	// ListGrace is the time after the header in which a client must send its list. A client that sends none is
+	// treated as empty.
 	ListGrace time.Duration
-	// Rest is how long, after a stock agent was answered that reported a work as
-	// gone, specs of the same id or name wait: it forgets the work only then, and
-	// what comes earlier with it.
+	// Rest is how long specs of the same id or name are held back from an OCM agent. It begins when the agent's
+	// report that a work is deleted is answered. The agent forgets the work only then, together with specs that
+	// came earlier.
 	Rest time.Duration
-	// Checkpoint is the least time between two checkpoints of one subscription:
-	// each costs the party a sync of its disk.
+	// Checkpoint is the minimum time between two checkpoints of one subscription. Each one costs the client a sync
+	// of its disk.
 	Checkpoint time.Duration
-	// Retention is how long a grave waits for its source; TombstoneGC how often that
-	// is looked at.
+	// Retention is how long a confirmed tombstone waits for its source. TombstoneGC is the interval of the sweeps
+	// that remove expired ones.
 	Retention, TombstoneGC time.Duration
-	// StreamsPerClient bounds the subscriptions of one identity.
+	// StreamsPerClient is the maximum number of subscriptions of one identity.
 	StreamsPerClient int
-	// Comparisons is how many comparisons of lists run at a time. Default: the
-	// number of processors.
+	// Comparisons is the maximum number of concurrent list comparisons. Default: the number of processors.
 	Comparisons int
 
-	// Quotas say where each source may have works, and how much it and each cluster may have.
-	// nil: everywhere, and the defaults.
+	// Quotas defines where each source may have works, and the quotas of sources and clusters. nil: everywhere,
+	// with the defaults.
 	Quotas *quota.Table
 
-	// Registration is the id of the source that serves registration; "": nobody does, and its
-	// data types are not served.
+	// Registration is the id of the source that serves registration. If it is "", no source does, and its data
+	// types are not served.
 	Registration string
 
-	// Insecure believes peers without an identity who they say they are. For
-	// fronts that listen on loopback without TLS, and nothing else.
+	// Insecure accepts the claimed identity of clients that have no certificate and no token. It is only for fronts
+	// that listen on loopback without TLS.
 	Insecure bool
 
-	// Times measures how long works take; the broker sets it.
+	// Times measures the latency of works; the broker sets it.
 	Times *LatencyTracker
 
 	Now   func() time.Time // nil: time.Now
 	NewID func() string    // unique ids of events and subscriptions; nil: random UUIDs
 }
 
-// Meter makes the metrics of a broker.
+// Meter returns the factory for the metrics of a broker.
 func (c *Config) Meter() telemetry.Meter { return telemetry.NewMeter(c.Registry, "hawser_broker_") }

@@ -2,10 +2,10 @@ package settings
 
 import "time"
 
-// Drain ends so many streams one after the other, at the configured rate, or faster where that
-// would last more than half of the drain timeout. It waits until the last one is gone, and returns
-// false if the drain timeout is over before. Streams that are stuck in a send then end with their
-// connections, which the fronts close.
+// Drain ends streams streams one after the other, at the configured rate. It ends them faster if that would
+// take more than half of the drain timeout. It waits until empty is closed. It returns false if the drain
+// timeout is over before. Streams that are stuck in a send then end with their connections, which the fronts
+// close.
 func (c *Config) Drain(streams int, end func(i int), empty <-chan struct{}) bool {
 	deadline := time.After(c.DrainTimeout)
 	pause := time.Second / time.Duration(c.DrainRate)

@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/workmetrics"
 )
 
-// LatencyTracker measures how long versions of works take from their commit. It knows nothing of what
-// was committed before this process. A nil LatencyTracker measures nothing.
+// LatencyTracker measures how long versions of works take from their commit. It ignores commits from before
+// this process. A nil LatencyTracker measures nothing.
 type LatencyTracker struct {
 	now             func() time.Time
 	sent, confirmed prometheus.Observer
@@ -20,7 +20,7 @@ type LatencyTracker struct {
 	commits *workmetrics.Commits
 }
 
-// NewTimes returns the times of the broker that cfg is for, and makes their metrics.
+// NewTimes returns the tracker of the broker with this configuration, and registers its metrics.
 func NewTimes(cfg *Config) *LatencyTracker {
 	m := cfg.Meter()
 	return &LatencyTracker{
@@ -30,7 +30,7 @@ func NewTimes(cfg *Config) *LatencyTracker {
 	}
 }
 
-// Committed notes that everything up to a revision is on disk now.
+// Committed records the commit time of all revisions up to revision.
 func (t *LatencyTracker) Committed(revision uint64) {
 	if t == nil {
 		return
@@ -40,23 +40,22 @@ func (t *LatencyTracker) Committed(revision uint64) {
 	t.commits.Committed(revision, t.now())
 }
 
-// Sent notes that a record was sent to its cluster.
+// Sent records that a record was sent to its cluster.
 func (t *LatencyTracker) Sent(m *store.Meta) {
 	if t != nil && isUnanswered(m) {
 		t.observe(t.sent, m.SpecRevision)
 	}
 }
 
-// Confirmed notes that a status about a version was committed. m is the record before that.
+// Confirmed records that a status about a version was committed. m is the record before that.
 func (t *LatencyTracker) Confirmed(m *store.Meta, version int64) {
 	if t != nil && isUnanswered(m) && version == m.Version {
 		t.observe(t.confirmed, m.SpecRevision)
 	}
 }
 
-// isUnanswered reports whether the cluster has yet to say something about the version of a
-// record. What it has answered may be sent and reported again at any time, which says nothing
-// about how long it took.
+// isUnanswered reports whether the version of a record has no status from the cluster yet. Later deliveries and
+// reports of an answered version are repetitions, whose times mean nothing.
 func isUnanswered(m *store.Meta) bool {
 	return m.State == store.Live && (m.StatusRevision == 0 || m.StatusVersion < m.Version)
 }

@@ -10,12 +10,12 @@ func TestDecide_Acked(t *testing.T) {
 	t.Parallel()
 	live := []store.Op{create("u1", "n1", 5, "a")}
 	confirmed := append(append([]store.Op{}, live...), del("u1", "n1", 5), deleted("u1", 5, 1))
-	g := []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5"}
+	g := []string{"u1 confirmed s1/n1 v5 -@3 gone5@3 v5"}
 	runRows(t, []row{
-		{name: "removes the grave", before: confirmed, op: admin(store.CollectTombstone, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
+		{name: "removes the confirmed tombstone", before: confirmed, op: admin(store.CollectTombstone, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
 		{name: "of what was seen", before: confirmed, op: ifRevision(3, admin(store.CollectTombstone, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
 		{name: "of all up to a later revision", before: confirmed, op: ifRevision(9, admin(store.CollectTombstone, "u1", "s1")), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
-		{name: "of an earlier grave", before: confirmed, op: ifRevision(2, admin(store.CollectTombstone, "u1", "s1")), want: "ignored 3 s1", after: g},
+		{name: "of an earlier confirmed tombstone", before: confirmed, op: ifRevision(2, admin(store.CollectTombstone, "u1", "s1")), want: "ignored 3 s1", after: g},
 		{name: "by another", before: confirmed, op: admin(store.CollectTombstone, "u1", "s2"), want: "ownedbyother 3 s1", after: g},
 		{name: "of a live record", before: live, op: admin(store.CollectTombstone, "u1", "s1"), want: "ignored 0 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{name: "of nothing", op: admin(store.CollectTombstone, "u1", "s1"), want: "ignored 0"},
@@ -31,27 +31,27 @@ func TestDecide_Forget(t *testing.T) {
 	runRows(t, []row{
 		{
 			name: "live", before: live, op: admin(store.Forget, "u1", ""),
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 -@3 v5"}, feed: []string{"3 u1 status s1 grave"},
+			want: "confirmed 3 s1", after: []string{"u1 confirmed s1/n1 v5 -@3 -@3 v5"}, feed: []string{"3 u1 status s1 confirmed"},
 		},
 		{
 			name: "live, with a final status", before: live, op: final,
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 final@3 v5"}, feed: []string{"3 u1 status s1 grave"},
+			want: "confirmed 3 s1", after: []string{"u1 confirmed s1/n1 v5 -@3 final@3 v5"}, feed: []string{"3 u1 status s1 confirmed"},
 		},
 		{
 			name: "tombstone", before: with(del("u1", "n1", 6)), op: admin(store.Forget, "u1", ""),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v6 -@4 -@4 v6"}, feed: []string{"4 u1 status s1 grave"},
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v6 -@4 -@4 v6"}, feed: []string{"4 u1 status s1 confirmed"},
 		},
 		{
 			name: "tombstone before another id", before: with(del("u1", "n1", 6), create("u2", "n1", 1, "b")), op: admin(store.Forget, "u1", ""),
-			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v6 -@4 -@4 v6", "u2 live s1/n1 v1 b@5"},
-			feed: []string{"4 u1 status s1 grave", "5 u2 spec s1 live"},
+			want: "confirmed 5 s1", after: []string{"u1 confirmed s1/n1 v6 -@4 -@4 v6", "u2 live s1/n1 v1 b@5"},
+			feed: []string{"4 u1 status s1 confirmed", "5 u2 spec s1 live"},
 		},
 		{
 			name: "what waits", before: with(del("u1", "n1", 6), create("u2", "n1", 1, "b")), op: admin(store.Forget, "u2", ""),
-			want: "confirmed 4 s1", after: []string{"u1 tombstone s1/n1 v6 a@3 x@2 v5", "u2 grave s1/n1 v1 -@4 -@4 v1"},
-			feed: []string{"4 u2 status s1 grave"},
+			want: "confirmed 4 s1", after: []string{"u1 tombstone s1/n1 v6 a@3 x@2 v5", "u2 confirmed s1/n1 v1 -@4 -@4 v1"},
+			feed: []string{"4 u2 status s1 confirmed"},
 		},
-		{name: "grave", before: with(del("u1", "n1", 6), deleted("u1", 6, 2)), op: admin(store.Forget, "u1", ""), want: "accepted 5", feed: []string{"5 u1 status s1 gone"}},
+		{name: "confirmed", before: with(del("u1", "n1", 6), deleted("u1", 6, 2)), op: admin(store.Forget, "u1", ""), want: "accepted 5", feed: []string{"5 u1 status s1 gone"}},
 		{name: "nothing", op: admin(store.Forget, "u1", ""), want: "ignored 0"},
 	})
 }
@@ -63,7 +63,7 @@ func TestDecide_Drop(t *testing.T) {
 	waits := with(del("u1", "n1", 5), create("u2", "n1", 1, "b"))
 	runRows(t, []row{
 		{name: "live", before: live, op: admin(store.Drop, "u1", "s1"), want: "accepted 2", feed: []string{"2 u1 spec s1 gone"}},
-		{name: "live, whoever owns it", before: live, op: admin(store.Drop, "u1", ""), want: "accepted 2", feed: []string{"2 u1 spec s1 gone"}},
+		{name: "live, of any owner", before: live, op: admin(store.Drop, "u1", ""), want: "accepted 2", feed: []string{"2 u1 spec s1 gone"}},
 		{
 			name: "with a status", before: with(status("u1", 5, 1, "x")), op: admin(store.Drop, "u1", "s1"),
 			want: "accepted 4", feed: []string{"3 u1 spec s1 gone", "4 u1 status s1 gone"},
@@ -72,7 +72,7 @@ func TestDecide_Drop(t *testing.T) {
 		{name: "tombstone with what waits", before: waits, op: admin(store.Drop, "u1", "s1"), want: "accepted 3", feed: []string{"3 u1 spec s1 gone"}},
 		{name: "what waits", before: waits, op: admin(store.Drop, "u2", "s1"), want: "accepted 2", after: []string{"u1 tombstone s1/n1 v5 a@2"}},
 		{name: "what waits of another", before: waits, op: admin(store.Drop, "u2", "s2"), want: "ownedbyother 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 b)"}},
-		{name: "grave", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Drop, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
+		{name: "confirmed", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Drop, "u1", "s1"), want: "accepted 4", feed: []string{"4 u1 status s1 gone"}},
 		{name: "nothing", op: admin(store.Drop, "u1", "s1"), want: "ignored 0"},
 	})
 }
@@ -92,15 +92,15 @@ func TestDecide_Adopt(t *testing.T) {
 			want: "accepted 3 s2", after: []string{"u1 tombstone s2/n1 v5 a@3 (queued: u2 s2/n1 v1 b)"}, feed: []string{"3 u1 spec s2 tombstone"},
 		},
 		{
-			name:   "with what waits and its grave",
+			name:   "with a queued spec and its confirmed tombstone",
 			before: append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 1)}, with(del("u1", "n1", 5), create("u2", "n1", 1, "b"))...),
 			op:     admin(store.Transfer, "u1", "s2"), want: "accepted 7 s2",
-			after: []string{"u1 tombstone s2/n1 v5 a@7 (queued: u2 s2/n1 v1 b)", "u2 grave s2/n0 v1 -@3 gone1@6 v1"},
-			feed:  []string{"6 u2 status s2 grave", "7 u1 spec s2 tombstone"},
+			after: []string{"u1 tombstone s2/n1 v5 a@7 (queued: u2 s2/n1 v1 b)", "u2 confirmed s2/n0 v1 -@3 gone1@6 v1"},
+			feed:  []string{"6 u2 status s2 confirmed", "7 u1 spec s2 tombstone"},
 		},
 		{
-			name: "grave", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Transfer, "u1", "s2"),
-			want: "accepted 4 s2", after: []string{"u1 grave s2/n1 v5 -@3 gone5@4 v5"}, feed: []string{"4 u1 status s2 grave"},
+			name: "confirmed", before: with(del("u1", "n1", 5), deleted("u1", 5, 1)), op: admin(store.Transfer, "u1", "s2"),
+			want: "accepted 4 s2", after: []string{"u1 confirmed s2/n1 v5 -@3 gone5@4 v5"}, feed: []string{"4 u1 status s2 confirmed"},
 		},
 		{name: "by its owner", before: live, op: admin(store.Transfer, "u1", "s1"), want: "unchanged 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},
 		{

@@ -7,15 +7,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// What each op means in each state of a record: the table of the package comment,
-// with its conditions. What is written then is in transitions.go.
+// This file implements the table of the package comment with its conditions: what each op means in each state
+// of a record. transitions.go has the writes.
 
-// Why a spec or a status is stale, for Outcome.Detail.
+// Reasons for Stale, in Outcome.Detail.
 const (
 	detailOlderVersion    = "a newer version is stored"
 	detailUpdateOfDeleted = "the work was deleted"
 	detailOlderSequence   = "a newer sequence id is stored"
-	detailBadSequence     = "no agent makes such a sequence id now"
+	detailBadSequence     = "the sequence id is invalid or too far ahead"
 )
 
 func (p *plan) putSpec() {
@@ -49,13 +49,13 @@ func (p *plan) putSpec() {
 
 func (p *plan) foreign(m *Meta) bool { return m != nil && m.Owner != p.op.Owner }
 
-// isUnknown reports whether there is no record of a work with the op's id, but for a grave.
+// isUnknown reports whether the op's id has no record, or only a confirmed tombstone.
 func (p *plan) isUnknown() bool {
 	return p.BlockedBy == nil && (p.Record == nil || p.Record.State == ConfirmedTombstone)
 }
 
-// putForeign: the id is another source's. Whoever names a condition is told what it would be
-// told if there were no record.
+// putForeign rejects an op whose id belongs to another source. An op with a condition gets the same answer as
+// if there were no record.
 func (p *plan) putForeign() {
 	if p.op.Supersedes != 0 || p.op.IfRevision != 0 {
 		p.refuse(ConditionFailed, nil)
@@ -64,21 +64,21 @@ func (p *plan) putForeign() {
 	p.refuse(OwnedByOther, cmp.Or(p.Record, p.BlockedBy))
 }
 
-// wins reports whether the op's version takes the place of the stored one.
+// wins reports whether the op's version replaces the stored version.
 func (p *plan) wins(stored int64) bool {
 	conditional := p.op.Supersedes != 0 || p.op.Deleting && p.op.IfRevision != 0
 	return conditional || p.op.Version == 0 || p.op.Version >= stored
 }
 
-// keepsName: a deletion without data leaves the last spec, and its name.
+// keepsName reports whether the op is a deletion without data, which keeps the last spec and its name.
 func (p *plan) keepsName() bool { return p.op.Deleting && len(p.op.Event) == 0 }
 
-// nameInUse reports whether the op would take the name of a record other than m.
+// nameInUse reports whether the name of the op belongs to a record other than m.
 func (p *plan) nameInUse(m *Meta) bool {
 	return !p.keepsName() && p.NameOwner != nil && p.NameOwner.ResourceID != m.ResourceID
 }
 
-// eventOr is where the spec comes from: the op, or else what is given.
+// eventOr returns FromOp if the op has an event, and none otherwise.
 func (p *plan) eventOr(none Payload) Payload {
 	if len(p.op.Event) == 0 {
 		return none
@@ -86,7 +86,7 @@ func (p *plan) eventOr(none Payload) Payload {
 	return FromOp
 }
 
-// putLive: the record is live.
+// putLive decides about a spec whose record is live.
 func (p *plan) putLive(m *Meta) {
 	switch {
 	case p.op.Tag == m.Tag:
@@ -102,15 +102,14 @@ func (p *plan) putLive(m *Meta) {
 	}
 }
 
-// neverSubscribed reports whether the op is about a work that no cluster ever had, as far
-// as anybody knows.
+// neverSubscribed reports whether, as far as is known, no cluster ever had the work.
 func (p *plan) neverSubscribed() bool { return !p.Subscribed && !p.op.Reported }
 
-// putTombstone: the record is a tombstone.
+// putTombstone decides about a spec whose record is a tombstone.
 func (p *plan) putTombstone(m *Meta) {
 	own := m.Queued != nil && m.Queued.ResourceID == m.ResourceID
-	// A deletion of what waits may look like the one before it: the versions of
-	// the new life are those of the old one, and there is no data.
+	// A deletion of the queued spec may look like the deletion before it. Both have no data, and the versions of
+	// the new work may repeat.
 	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
 	switch {
 	case p.op.Tag == m.Tag && !another:
@@ -130,8 +129,7 @@ func (p *plan) putTombstone(m *Meta) {
 	}
 }
 
-// putBehind: the spec is for the id of tombstone m; own says that one for this
-// id waits there already.
+// putBehind decides about a spec for the id of tombstone m. own: a spec for this id is already queued behind m.
 func (p *plan) putBehind(m *Meta, own bool) {
 	switch {
 	case !own && p.op.Action != codec.CreateRequest:
@@ -145,13 +143,17 @@ func (p *plan) putBehind(m *Meta, own bool) {
 	}
 }
 
-// takeBack: the deletion is of the create that waits behind its own tombstone. It is one
-// of that life too:
+// takeBack deletes the spec that is queued behind the tombstone of its own id. The tombstone then also stands
+// for the deletion of that work.
 //
-//	t1 The deletion was confirmed, and an agent made the next life.
-//	t2 The store goes back to before t1, and is told again what its source had said.
-//	t3 The source deletes the next life.
-//	t4 The agent lists that life. The deletion is no older.
+// Scenario:
+//
+//	t1: a deletion is confirmed, and the id is used again by a new work, which an agent applies.
+//	t2: the store is restored to a state before t1, and the source publishes its works again.
+//	t3: the source deletes the new work.
+//	t4: the agent lists the new work.
+//
+// Result: the agent is sent a deletion that is not older than the listed work.
 func (p *plan) takeBack(m *Meta) {
 	switch {
 	case !p.wins(m.Queued.Version):
@@ -164,7 +166,7 @@ func (p *plan) takeBack(m *Meta) {
 	}
 }
 
-// putNew: there is no record, or only a grave; the spec is live.
+// putNew decides about a live spec without a record, or with only a confirmed tombstone.
 func (p *plan) putNew(confirmed *Meta) {
 	h := p.NameOwner
 	switch {
@@ -182,21 +184,24 @@ func (p *plan) putNew(confirmed *Meta) {
 	}
 }
 
-// updatesDeleted reports whether the spec is a late update of the work in the
-// grave: nothing says that it was created again, neither the action nor a
-// version that the deletion did not know.
+// updatesDeleted reports whether the spec is a late update of the work with this confirmed tombstone. A create
+// action, or a version above that of the deletion, shows that the work was created again.
 func (p *plan) updatesDeleted(confirmed *Meta) bool {
 	return p.op.Supersedes == 0 && p.op.Action != codec.CreateRequest && p.op.Version <= confirmed.Version
 }
 
-// deleteUnknown: there is no record, or only a grave; the spec is a deletion.
-// The cluster may hold the work all the same, from before a loss of the store. A grave
-// proves nothing about another deletion than its own, whatever the versions:
+// deleteUnknown decides about a deletion without a record, or with only a confirmed tombstone. The cluster may
+// still hold the work, from before a loss of the store. A confirmed tombstone answers only its own deletion,
+// whatever the versions.
 //
-//	t1 A deletion is confirmed.
-//	t2 The hub goes back to before t1. The work lives, and its cluster has it again.
-//	t3 The store goes back to before t2, and has the grave of t1.
-//	t4 The work is deleted anew.
+// Scenario:
+//
+//	t1: a deletion is confirmed.
+//	t2: the hub is restored to a state before t1; the work is live, and its cluster applies it again.
+//	t3: the store is restored to a state before t2; it has the confirmed tombstone of t1.
+//	t4: the work is deleted again.
+//
+// Result: the cluster must confirm the deletion of t4.
 func (p *plan) deleteUnknown(confirmed *Meta) {
 	h := p.NameOwner
 	dead := confirmed != nil && (p.op.Tag == confirmed.Tag || p.op.Version != 0 && p.op.Version <= confirmed.Version)
@@ -206,35 +211,34 @@ func (p *plan) deleteUnknown(confirmed *Meta) {
 	case h == nil:
 		p.wrote(Accepted, p.createRecord(p.spec(), confirmed, p.eventOr(Clear), Keep))
 	case dead:
-		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed)) // and the name has gone to another record since
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed)) // another record has got the name since
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Queued == nil:
 		p.wait(h)
 	case p.mayHave(h):
 		p.refuse(ConditionFailed, p.Record)
 	default:
-		// The name belongs to another record: what the cluster holds under it is
-		// that record's, and a deletion would hit it.
+		// The name belongs to another record. The cluster holds that record's work under it, and a deletion would
+		// remove it.
 		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed))
 	}
 }
 
-// mayHave reports whether, under the name of a work without a record, the cluster
-// may have that work rather than h, which holds the name here. Nothing can be said
-// of its deletion before h is gone.
+// mayHave reports whether the cluster may hold the op's work, instead of h, under their common name. The op's
+// work has no record; h is the record that has the name. The deletion cannot be decided before h is gone.
 func (p *plan) mayHave(h *Meta) bool {
 	if h.Owner == p.op.Owner {
-		// The cluster had the work, so h is older: the store went back in time.
+		// The cluster had the work, so h is older: the store was restored.
 		return p.op.Reported
 	}
-	// The cluster may have the work, where the store lost its record, or went back to
-	// before it was made; h is confirmed before long, and then it is known.
+	// The cluster may hold the work if the store lost its record, or was restored to a state before it. h is
+	// confirmed soon; then the deletion can be decided.
 	return h.State == Tombstone
 }
 
-// putQueued: the op's id waits behind b, the tombstone of another id.
+// putQueued decides about a spec whose id is queued behind b, the tombstone of another id.
 func (p *plan) putQueued(b *Meta) {
 	w := b.Queued
-	again := w.Deleting && !p.op.Deleting // the versions of a new life start anew
+	again := w.Deleting && !p.op.Deleting // a work that is created again may begin with any version
 	switch {
 	case p.op.Tag == w.Tag:
 		p.answer(Unchanged, b, 0)
@@ -243,7 +247,7 @@ func (p *plan) putQueued(b *Meta) {
 	case !again && !p.wins(w.Version):
 		p.stale(b, 0, detailOlderVersion)
 	case !p.keepsName() && nameOf(p.op) != w.Name:
-		p.answer(NameTaken, b, 0) // of its own spec; it may change when it is live
+		p.answer(NameTaken, b, 0) // a queued spec keeps its name; it may change once it is live
 	case p.op.Deleting && p.neverSubscribed():
 		p.setQueued(b, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), p.Record))
@@ -262,50 +266,49 @@ func (p *plan) putStatus() {
 		p.answer(Ignored, m, m.StatusRevision)
 		return
 	case m.State == Live && p.op.Deleted:
-		// Whatever its sequence: the cluster does not hold the work.
+		// The sequence id does not matter: the cluster does not hold the work.
 		p.refuse(ResendSpec, m)
 		return
 	}
 	switch why := p.outdated(m); {
 	case p.sameStatus(m):
-		// It came twice, and whoever waits for the answer may have sent the other.
+		// The status was sent twice, and the agent may wait for the answer to the other one.
 		p.answer(Unchanged, m, m.StatusRevision)
 	case why != "":
 		p.stale(m, m.StatusRevision, why)
 	case p.op.Deleted && !confirms(m, p.op.Version):
 		p.refuse(ResendSpec, m)
 	default:
-		// The version is not compared: one above the spec's is the truth about the
-		// cluster too (the store was restored from a backup), one below says that
-		// the cluster is not there yet. Sources drop what they cannot use.
+		// The version is not compared. One above the spec's is true of the cluster too: the store was restored from a
+		// backup. One below means that the cluster has not applied the spec yet. Sources drop what they cannot use.
 		p.report(m)
 	}
 }
 
-// outdated says why the op's status is older than that of m, "" if it is not.
+// outdated returns why the op's status is older than the status of m, or "" if it is not.
 func (p *plan) outdated(m *Meta) string {
 	newer, err := codec.CompareSequence(m.Sequence, p.op.Sequence)
 	switch {
 	case codec.CheckSequence(p.op.Sequence, p.op.At) != nil:
 		return detailBadSequence
 	case m.Sequence != "" && codec.CheckSequence(m.Sequence, p.op.At) != nil:
-		return "" // what no agent makes is no measure: a clock was wrong when it was stored
+		return "" // the stored id is ignored: a clock was wrong when it was stored
 	case p.op.Deleted && p.op.Version == m.Version && m.StatusRevision != 0 && !unversioned(m):
-		return "" // it answers this deletion and no other, whatever its agent's clock says
+		return "" // it answers exactly this deletion, whatever the agent's clock
 	case err != nil || !newer:
 		return detailOlderSequence
 	}
 	return ""
 }
 
-// sameStatus reports whether the op is the status that m has.
+// sameStatus reports whether m already has the op's status.
 func (p *plan) sameStatus(m *Meta) bool {
 	return !p.op.Deleted && m.StatusRevision != 0 && p.op.Sequence == m.Sequence && p.op.Version == m.StatusVersion &&
 		p.op.StatusHash != "" && p.op.StatusHash == m.StatusHash
 }
 
-// confirms reports whether a Deleted status about version answers tombstone m.
-// A deletion that goes out as version 0 comes back as anything.
+// confirms reports whether a Deleted status about version answers tombstone m. An agent may answer a deletion
+// that was sent as version 0 with any version.
 func confirms(m *Meta, version int64) bool {
 	return unversioned(m) || version >= m.Version
 }
@@ -333,8 +336,8 @@ func (p *plan) forget() {
 	m := p.Record
 	switch {
 	case p.BlockedBy != nil:
-		// It never was on the cluster as far as the store knows; a grave tells
-		// its owner that it will not be.
+		// As far as the store knows, the work was never on the cluster. A confirmed tombstone reports to its owner that
+		// it will not be.
 		p.setQueued(p.BlockedBy, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(*p.BlockedBy.Queued, m))
 	case m == nil:
@@ -379,7 +382,7 @@ func (p *plan) adopt() {
 		p.refuse(Unchanged, m)
 	default:
 		if m.Queued != nil && p.QueuedRecord != nil {
-			p.changeOwner(p.QueuedRecord) // the grave of what waits
+			p.changeOwner(p.QueuedRecord) // the confirmed tombstone of the queued id
 		}
 		p.wrote(Accepted, p.changeOwner(m))
 	}

@@ -7,8 +7,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// View is what the store holds around one op, as [Look] collects it. Decide
-// does not modify what it points to.
+// View is the part of the store that matters to one op, as [Look] collects it. Decide does not modify it.
 type View struct {
 	// Head is the last revision assigned.
 	Head uint64
@@ -16,70 +15,65 @@ type View struct {
 	Subscribed bool
 	// Record has the op's key, nil when there is none.
 	Record *Meta
-	// NameOwner holds the op's name, nil when nobody does. It may be Record.
+	// NameOwner is the record that has the op's name, nil if there is none. It may be Record.
 	NameOwner *Meta
-	// BlockedBy is the tombstone of another id behind which the op's id waits.
+	// BlockedBy is the tombstone of another id behind which the op's id is queued.
 	BlockedBy *Meta
-	// QueuedRecord is the record with the id that waits behind Record, or else behind
-	// Holder, when it is another id than theirs; if there is one it is a grave.
+	// QueuedRecord is the record of the id that is queued behind Record, or else behind NameOwner. It is nil if
+	// that id is their own. If it exists, it is a confirmed tombstone.
 	QueuedRecord *Meta
 }
 
-// Decision is what one op does to the store. Pure data: an engine carries it
-// out, in order, or forgets it.
+// Decision is the effect of one op on the store. It is pure data: an engine executes it in order, or drops it.
 type Decision struct {
 	Outcome Outcome
-	// Writes name every key at most once. A name that moves from one record to
-	// another is given up by an earlier write than the one that takes it.
+	// Writes contains each key at most once. If a name moves between records, the write that frees it comes before
+	// the write that uses it.
 	Writes []Write
-	// Changes are the entries for the feed; their revisions follow View.Head
-	// without a gap.
+	// Changes are the entries for the change feed. Their revisions follow View.Head without a gap.
 	Changes []Change
 }
 
 // Write replaces, creates or removes one record.
 type Write struct {
 	Key Key
-	// Old is what was there, nil when nothing was. New is what will be, nil
-	// when the record is removed with all its payloads.
+	// Old is the previous record, nil if there was none. New is the next one, nil if the record is removed with all
+	// its payloads.
 	Old, New *Meta
-	// What becomes of the payloads when New is not nil. Queued is the event of
-	// New.Waiting.
+	// Spec, Status and Queued are the changes of the payloads when New is not nil. Queued is the event of
+	// New.Queued.
 	Spec, Status, Queued Payload
 }
 
-// Payload says what becomes of one payload of a record.
+// Payload is the change of one payload of a record.
 type Payload uint8
 
-// What may become of a payload.
+// Payload changes.
 const (
-	// Keep leaves it as it is, also when there is none.
+	// Keep leaves the payload unchanged; there may be none.
 	Keep Payload = iota
 	// Clear removes it.
 	Clear
 	// FromOp stores the event of the op.
 	FromOp
-	// FromQueued stores the event that waited behind the record with the op's
-	// key, as it was before this decision; none if that had none.
+	// FromQueued stores the event that was queued behind the record with the op's key before this decision; none if
+	// there was none.
 	FromQueued
 )
 
-// Reader is what [Look] reads; an engine implements it over the state that the
-// earlier ops of the batch left.
+// Reader is the input of [Look]. An engine implements it on the state after the earlier ops of the batch.
 type Reader interface {
 	// Meta returns the record, nil when there is none.
 	Meta(k Key) (*Meta, error)
-	// Named returns the id of the record that holds a name (see [Holds]).
+	// Named returns the id of the record that has a name (see [Holds]).
 	Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error)
-	// Behind returns the id of the tombstone behind which the spec with key k
-	// waits, if that is another id.
+	// Behind returns the id of the tombstone behind which the spec with key k is queued, if that is another id.
 	Behind(k Key) (id string, ok bool)
-	// Subscribed as in [Store].
+	// Subscribed is Subscribed of [Store].
 	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
 }
 
-// Look collects what Decide needs to know for one op. It returns the errors of
-// r as they are.
+// Look collects the view for one op. It returns errors of r unchanged.
 func Look(r Reader, head uint64, op *Op) (v View, err error) {
 	v.Head = head
 	_, v.Subscribed = r.Subscribed(op.Key.DataType, op.Key.Cluster)
@@ -99,8 +93,8 @@ func Look(r Reader, head uint64, op *Op) (v View, err error) {
 	return v, err
 }
 
-// holder returns the record that holds the name of op. Most often it is the
-// op's own, which needs no look at the index.
+// holder returns the record that has the name of op. Mostly that is the op's own record, which needs no index
+// lookup.
 func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
 	name := nameOf(op)
 	if slices.Contains(Holds(own), name) {
@@ -113,7 +107,7 @@ func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
 	return sibling(r, op.Key, id)
 }
 
-// sibling returns the record with another id, nil for none.
+// sibling returns the record with another id; it returns nil if id is "".
 func sibling(r Reader, k Key, id string) (*Meta, error) {
 	if id == "" {
 		return nil, nil
@@ -122,8 +116,8 @@ func sibling(r Reader, k Key, id string) (*Meta, error) {
 	return r.Meta(k)
 }
 
-// Holds returns the names that a record keeps from others: its own unless it
-// is a grave, and that of the spec which waits behind it. m may be nil.
+// Holds returns the names that m reserves: its own name, unless it is a confirmed tombstone, and the name of
+// its queued spec. m may be nil.
 func Holds(m *Meta) []string {
 	switch {
 	case m == nil || m.State == ConfirmedTombstone:
@@ -135,8 +129,7 @@ func Holds(m *Meta) []string {
 	}
 }
 
-// QueuedID returns the id that waits behind m when it is another than m's,
-// else "". m may be nil.
+// QueuedID returns the id of the spec queued behind m if it differs from m's id, otherwise "". m may be nil.
 func QueuedID(m *Meta) string {
 	if m == nil || m.Queued == nil || m.Queued.ResourceID == m.ResourceID {
 		return ""
@@ -144,9 +137,8 @@ func QueuedID(m *Meta) string {
 	return m.Queued.ResourceID
 }
 
-// Entries returns the revisions under which a record is in the change feed, 0
-// for a half that is not in it: graves have no spec there, and a status only
-// what has one. m may be nil.
+// Entries returns the revisions of a record in the change feed, 0 for a part that is not in it. Confirmed
+// tombstones have no spec entry. Records without a status have no status entry. m may be nil.
 func Entries(m *Meta) (spec, status uint64) {
 	if m == nil {
 		return 0, 0
@@ -157,7 +149,7 @@ func Entries(m *Meta) (spec, status uint64) {
 	return spec, m.StatusRevision
 }
 
-// Decide says what one op does. It is pure, and total: every op has an outcome.
+// Decide returns the effect of one op. It is pure and total: each op has an outcome.
 func Decide(v View, op *Op) Decision {
 	p := plan{View: v, op: op, revision: v.Head}
 	if problem := op.problem(); problem != "" {
@@ -188,15 +180,15 @@ func (p *plan) decide() {
 	}
 }
 
-// plan is a decision in the making.
+// plan builds a decision.
 type plan struct {
 	View
 	op       *Op
-	revision uint64 // last one taken
+	revision uint64 // last assigned one
 	d        Decision
 }
 
-// next takes a revision.
+// next assigns a revision.
 func (p *plan) next() uint64 {
 	p.revision++
 	return p.revision
@@ -210,11 +202,10 @@ func (p *plan) answer(v ResultCode, m *Meta, revision uint64) {
 	}
 }
 
-// wrote sets the outcome of an op that wrote n, nil when it removed its record, under
-// the last revision.
+// wrote sets the outcome of an op that wrote n, under the last revision. n is nil if the op removed its record.
 func (p *plan) wrote(v ResultCode, n *Meta) { p.answer(v, n, p.revision) }
 
-// refuse sets an outcome without a write, about the spec of m.
+// refuse sets an outcome without a write, with the spec revision of m.
 func (p *plan) refuse(v ResultCode, m *Meta) {
 	p.answer(v, m, 0)
 	if m != nil {
@@ -222,8 +213,8 @@ func (p *plan) refuse(v ResultCode, m *Meta) {
 	}
 }
 
-// stale refuses what is older than what m has; revision is of the half that is
-// newer, 0 when it only waits.
+// stale sets the outcome Stale: m has something newer. revision is that of the newer part, 0 if that is a
+// queued spec.
 func (p *plan) stale(m *Meta, revision uint64, why string) {
 	p.answer(Stale, m, revision)
 	p.d.Outcome.Detail = why
@@ -235,7 +226,7 @@ func (p *plan) put(old, n *Meta, spec, status, waiting Payload) {
 	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Queued: waiting})
 }
 
-// changed tells the feed about one half of n.
+// changed adds a change of one part of n to the feed.
 func (p *plan) changed(n *Meta, part Part) {
 	c := Change{Revision: n.SpecRevision, Key: n.Key, Owner: n.Owner, Part: part, State: n.State}
 	if part == StatusPart {
@@ -244,7 +235,7 @@ func (p *plan) changed(n *Meta, part Part) {
 	p.d.Changes = append(p.d.Changes, c)
 }
 
-// remove takes a record out of the store.
+// remove removes a record from the store.
 func (p *plan) remove(old *Meta) {
 	p.d.Writes = append(p.d.Writes, Write{Key: old.Key, Old: old})
 	gone := func(part Part) {
@@ -259,7 +250,7 @@ func (p *plan) remove(old *Meta) {
 	}
 }
 
-// key is that of another record of the op's cluster and data type.
+// key returns the key of another record of the op's cluster and data type.
 func (p *plan) key(id string) Key {
 	k := p.op.Key
 	k.ResourceID = id

@@ -77,7 +77,7 @@ func admin(kind store.OpKind, id, owner string) store.Op {
 
 func by(owner string, o store.Op) store.Op { o.Owner = owner; return o }
 
-// recreate is another deletion than the one that these tests make else.
+// recreate gives a deletion a later deletion timestamp, so that it is another deletion.
 func recreate(o store.Op) store.Op { o.DeletedAt = o.DeletedAt.Add(time.Hour); return o }
 
 func beyond(o store.Op) store.Op { o.OutOfScope = true; return o }
@@ -160,7 +160,7 @@ func outcomeString(o store.Outcome) string {
 	return strings.TrimSpace(s)
 }
 
-var states = map[store.State]string{store.Live: "live", store.Tombstone: "tombstone", store.ConfirmedTombstone: "grave"}
+var states = map[store.State]string{store.Live: "live", store.Tombstone: "tombstone", store.ConfirmedTombstone: "confirmed"}
 
 // entryString is "id state owner/name vN spec@revision [status@revision vN] …".
 func entryString(e storetest.Entry) string {

@@ -1,71 +1,73 @@
-// Package store is the broker's memory: for every (data type, cluster,
-// resource id) one record with the latest accepted spec and the latest accepted
-// status. The broker decides nothing itself about versions, owners and names:
-// [Decide] does, a pure function over what the store holds, and every engine
-// runs it inside its commit. Engines are packages below this one, with what they
-// keep in memory in package resident; storetest holds the suite they must all pass.
+// Package store keeps the broker's records: for each (data type, cluster, resource id) one record with the
+// latest accepted spec and the latest accepted status. [Decide] makes all decisions about versions, owners and
+// names. It is a pure function of the stored records, and each engine runs it inside its commit. Engines are
+// packages below this one. Package memindex has the indexes that they keep in memory; package storetest has the
+// suite that all engines must pass.
 //
-// # The life of a record
+// # States of a record
 //
 //	                                      create, update
 //	       ┌───────────────────────────────────────────────────────────────────┐
 //	       ▼                                                                   │
-//	none ─────► live ──────────► tombstone ───────────────────────────────► grave ─────► none
-//	   publish   ▲      delete      │ ▲                 Deleted, forget            seen
+//	none ─────► live ──────────► tombstone ─────────────────────────────► confirmed ─────► none
+//	   publish   ▲      delete      │ ▲                 Deleted, forget             seen
 //	             │           create │ │ delete
 //	             │                  ▼ │
-//	             └────────── tombstone + create
+//	             └────────── tombstone + same id
 //	               Deleted
 //
-// A record is live; or a tombstone: its source deleted the work, the cluster has not
-// confirmed yet, and the last spec is kept; or a grave: confirmed, and id, version,
-// sequence id and the final status are kept until the source has seen it. Behind a
-// tombstone one spec can wait, without a revision: of a new life of the same id (+
-// create), or of the next work of the same name (+ next), whose id has no record of its
-// own then (waiting). It becomes live when the tombstone becomes a grave.
+// A record is in one of three states:
 //
-// What an event or an operator does to the record of an id, where its cluster has
-// had an agent. In parentheses: nothing is written, and the answer.
+//   - live;
+//   - tombstone: its source deleted the work, and the cluster has not confirmed yet; the last spec is kept;
+//   - confirmed tombstone (confirmed in the tables): id, version, sequence id and final status are kept until
+//     the source has acknowledged them.
 //
-//	              none         live         tombstone    + create     + next       waiting      grave
-//	create        live         live         + create     + create     + create     waiting      live
-//	update        live         live         (stale)      + create     (stale)      waiting      live
+// One spec can be queued behind a tombstone, without a revision. It is for the same id (+ same id), or it is
+// the next work of the same name (+ next id). The id of such a next work has no record of its own (waiting). A
+// queued spec becomes live when the tombstone is confirmed.
+//
+// The table shows the effect of an event or an operator on the record of an id whose cluster had an agent. An
+// entry in parentheses is the outcome of an op that writes nothing. Row seen: the source acknowledged the final
+// status.
+//
+//	              none         live         tombstone    + same id    + next id    waiting      confirmed
+//	create        live         live         + same id    + same id    + same id    waiting      live
+//	update        live         live         (stale)      + same id    (stale)      waiting      live
 //	older update  live         (stale)      (stale)      (stale)      (stale)      (stale)      (stale)
-//	delete        tombstone    tombstone    tombstone    tombstone    + next       waiting      tombstone
-//	status        (ignored)    live         tombstone    + create     + next       (ignored)    (ignored)
-//	Deleted       (ignored)    (specagain)  grave        live         grave        (ignored)    (ignored)
+//	delete        tombstone    tombstone    tombstone    tombstone    + next id    waiting      tombstone
+//	status        (ignored)    live         tombstone    + same id    + next id    (ignored)    (ignored)
+//	Deleted       (ignored)    (specagain)  confirmed    live         confirmed    (ignored)    (ignored)
 //	seen          (ignored)    (ignored)    (ignored)    (ignored)    (ignored)    (ignored)    none
-//	forget        (ignored)    grave        grave        live         grave        grave        none
+//	forget        (ignored)    confirmed    confirmed    live         confirmed    confirmed    none
 //	drop          (ignored)    none         none         none         none         none         none
 //
-// Which publish wins: the one with the higher or an equal version, unless its tag says
-// that nothing changed. A source that has seen the stored revision wins whatever the
-// versions, and only if that revision is still there (Supersedes, IfRevision). Only the
-// owner publishes, and a name has one record. A status wins by its sequence id.
+// Which publish wins: the one with the higher or an equal version, unless its tag shows that nothing changed. A
+// source that has seen the stored revision wins whatever the versions, but only if that revision is still
+// stored (Supersedes, IfRevision). Only the owner publishes, and a name has one record. A status wins by its
+// sequence id.
 //
-// A delete makes no tombstone where no agent of the cluster ever subscribed and no status
-// came: then nobody can confirm, and the record becomes a grave at once. Its source having
-// seen it does not end such a grave ([Meta.CollectableWhenAcked]): an agent that comes later and
-// lists the work, because it has it from before a loss of the store, is told to delete it.
-// A grave answers its own deletion when that comes again, not another one.
+// A delete makes no tombstone if no agent of the cluster ever subscribed and no status came. Then no agent can
+// confirm, and the record becomes a confirmed tombstone at once. The acknowledgement of its source does not
+// remove such a record ([Meta.CollectableWhenAcked]). An agent may come later and list the work, from before a
+// loss of the store. That agent is sent the deletion. A confirmed tombstone answers its own deletion when that
+// is repeated, and no other deletion.
 //
-// [Decide] chooses by kind of op, then by state (cases.go): putSpec, putLive, putTombstone,
-// putNew, deleteUnknown, putQueued; putStatus; acked, forget, drop, adopt, takeOver. What
-// it chooses is a step in the life of a record, which one function writes (transitions.go): begin,
-// revise, entomb, revive, wait, bury, report, confirm, hand.
+// [Decide] chooses by kind of op, then by state. cases.go has the cases: putSpec, putLive, putTombstone,
+// putNew, deleteUnknown, putQueued; putStatus; acked, forget, drop, adopt, takeOver. The result is one
+// transition of the record, and one function writes each transition. transitions.go has them: createRecord,
+// revise, createTombstone, undelete, wait, confirmWithoutCluster, report, confirm, changeOwner.
 //
 // # Revisions
 //
-// Every accepted write gets the next revision, one counter per store, assigned
-// in commit order and never reused. A record's spec and status carry the
-// revision of their last change, so the change feed ([Store.Changes]) holds each
-// at most once: a reader that lags gets the latest state of each and never
-// "too old". Each revision belongs to exactly one entry of the feed.
+// Each accepted write gets the next revision: one counter per store, assigned in commit order and never reused.
+// The spec and the status of a record each carry the revision of their last change. So the change feed
+// ([Store.Changes]) holds each at most once. A reader that lags gets the latest state of each and never "too
+// old". Each revision belongs to exactly one entry of the feed.
 //
 // # Names
 //
-// A name belongs to one record per (cluster, data type): the live record or
-// tombstone that carries it, or the tombstone behind which a spec with that
-// name waits. Graves hold no name. An event without a name is held under its
-// resource id, as agents do.
+// A name belongs to one record per (cluster, data type). That is the live record or tombstone that has it, or
+// the tombstone behind which a spec with that name is queued. Confirmed tombstones own no name. An event
+// without a name uses its resource id as the name, as agents do.
 package store

@@ -21,10 +21,10 @@ var situations = []struct {
 	{"none", nil},
 	{"live", []store.Op{put("w1", "a", 2, "x")}},
 	{"tombstone", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2)}},
-	{"+ create", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), create("w1", "a", 2, "z")}},
-	{"+ next", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), create("w2", "a", 2, "z")}},
+	{"+ same id", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), create("w1", "a", 2, "z")}},
+	{"+ next id", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), create("w2", "a", 2, "z")}},
 	{"waiting", []store.Op{put("w0", "a", 2, "x"), del("w0", "a", 2), put("w1", "a", 2, "z")}},
-	{"grave", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), deleted("w1", 2, 1)}},
+	{"confirmed", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), deleted("w1", 2, 1)}},
 }
 
 // happenings are the ops of the table, on w1.
@@ -43,7 +43,7 @@ var happenings = []struct {
 	{"drop", admin(store.Drop, "w1", "")},
 }
 
-// situation names what the ledger has of w1.
+// situation returns the column of w1 in the model.
 func situation(l *storetest.Model) string {
 	k := key("w1")
 	m, err := l.Meta(k)
@@ -59,14 +59,13 @@ func situation(l *storetest.Model) string {
 	case m.Queued == nil:
 		return states[m.State]
 	case m.Queued.ResourceID == m.ResourceID:
-		return "+ create"
+		return "+ same id"
 	default:
-		return "+ next"
+		return "+ next id"
 	}
 }
 
-// cell is what one op does in one situation: where it leads, or that nothing is
-// written, and why.
+// cell returns the state after an op, or the result in parentheses if nothing is written.
 func cell(t *testing.T, before []store.Op, op store.Op) string {
 	t.Helper()
 	l := storetest.NewModel()
@@ -88,7 +87,7 @@ func cell(t *testing.T, before []store.Op, op store.Op) string {
 	}
 }
 
-// TestDecide_IsTheTable: the table of the package comment is what Decide does.
+// TestDecide_IsTheTable: Decide does what the table of the package comment shows.
 func TestDecide_IsTheTable(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -12,21 +12,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// subscription is what the naive model knows of one id: the last word of its source
-// that the store took.
+// subscription is the naive model of one id: the last spec of its source that the store accepted.
 type subscription struct {
 	owner, name string
 	tag         codec.Tag
 	alive       bool
-	receives    bool // the owner must hear that it is deleted
+	receives    bool // the owner must be sent the Deleted status
 }
 
-// model is the store as its users see it: no tombstones, nothing that waits,
-// only who said what last.
+// model is the store as its users see it: the last accepted spec of each id, without tombstones and queued
+// specs.
 type model map[string]subscription
 
-// leave: the id is given up without a word, unless a deletion of it is still
-// under way (there is a tombstone or a grave).
+// leave removes an id without a status, unless its deletion is still in progress: then there is a tombstone of
+// either state.
 func (m model) leave(l *storetest.Model, k store.Key, id string) {
 	k.ResourceID = id
 	if e, ok := l.Get(k); ok {
@@ -36,8 +35,8 @@ func (m model) leave(l *storetest.Model, k store.Key, id string) {
 	delete(m, id)
 }
 
-// take notes an op that the store took. before is the record it met, behind the
-// tombstone behind which its id waited.
+// take applies an op that the store accepted. before is its record; behind is the tombstone behind which its id
+// was queued.
 func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, before, behind *store.Meta) {
 	id := op.Key.ResourceID
 	c := m[id]
@@ -65,7 +64,7 @@ func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, be
 		m[id] = subscription{owner: c.owner, receives: true}
 	case store.Forget:
 		switch {
-		case result == store.Accepted: // a grave was removed
+		case result == store.Accepted: // a confirmed tombstone was removed
 			delete(m, id)
 		case before != nil && before.Queued != nil && before.Queued.ResourceID == id && behind == nil:
 			// it lives on with what waited
@@ -85,17 +84,16 @@ func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, be
 		c.owner = op.Owner
 		m[id] = c
 		if w := store.QueuedID(before); w != "" {
-			o := m[w] // with its grave, if it has one
+			o := m[w] // with its confirmed tombstone, if there is one
 			o.owner = op.Owner
 			m[w] = o
 		}
 	}
 }
 
-// TestDecide_Model holds random histories to the invariants (the ledger checks
-// them at each step) and, when every deletion has been confirmed, to the last
-// words of the sources: what is alive is there, exactly so, and of what is
-// deleted the owner hears.
+// TestDecide_Model checks random histories against the invariants, which the ledger checks at each step. When
+// all deletions are confirmed, the store must match the last specs of the sources. Live works are stored
+// unchanged, and the owners of deleted works get the status.
 func TestDecide_Model(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -139,8 +137,8 @@ func step(t *rapid.T, l *storetest.Model, m model, op store.Op) {
 	}
 }
 
-// checkOrder: versions and sequences go back only where the rules say so, and
-// nobody writes what another owns.
+// checkOrder: versions and sequence ids decrease only where the rules allow it, and only the owner writes a
+// record.
 func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
 	for _, w := range s.Writes {
 		if w.Old == nil || w.New == nil {
@@ -161,7 +159,7 @@ func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
 	}
 }
 
-// confirmAll plays the agent: every tombstone is confirmed, until none is left.
+// confirmAll plays the agent: it confirms each tombstone until none is left.
 func confirmAll(t *rapid.T, l *storetest.Model, m model) {
 	for n := int64(100); ; n++ {
 		var next *store.Meta
@@ -190,14 +188,14 @@ func compareWithModel(t *rapid.T, l *storetest.Model, m model) {
 		case c.alive:
 			want[id] = fmt.Sprintf("live %s %s %x", c.owner, c.name, c.tag)
 		case c.receives:
-			want[id] = "grave " + c.owner
+			want[id] = "confirmed " + c.owner
 		}
 	}
 	for _, e := range l.Scan(store.Scope{DataType: codec.ManifestBundles}) {
 		if e.State == store.Live {
 			got[e.ResourceID] = fmt.Sprintf("live %s %s %x", e.Owner, e.Name, e.Tag)
 		} else {
-			got[e.ResourceID] = "grave " + e.Owner
+			got[e.ResourceID] = "confirmed " + e.Owner
 		}
 	}
 	if d := cmp.Diff(want, got); d != "" {

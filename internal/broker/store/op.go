@@ -11,154 +11,142 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Op is one write. Which fields count depends on Kind.
+// Op is one write. Kind decides which fields are used.
 type Op struct {
 	Kind OpKind
 	Key  Key
-	// Owner is the publishing source (PutSpec), the owner the record must have
-	// (Drop, Acked; "" in Drop: any), or the new owner (Adopt).
+	// Owner is the publishing source (PutSpec), the required owner of the record (Drop, CollectTombstone; "" in
+	// Drop: any), or the new owner (Adopt).
 	Owner string
 	Name  string // PutSpec: object name; "" stands for the resource id
-	// Action of the event: an update_request on a tombstone is stale, a
-	// create_request waits behind it.
+	// Action of the event. On a tombstone an update_request is stale and a create_request is queued.
 	Action   codec.Action
 	Version  int64
 	Tag      codec.Tag
 	Deleting bool // PutSpec: the work is deleted at its source
 	// DeletedAt is the deletion timestamp when Deleting.
 	DeletedAt time.Time
-	// Supersedes and IfRevision are the source's conditions, 0 when absent: the
-	// spec revision the record must have. A spec with a Supersedes that holds,
-	// or a deletion with an IfRevision that holds, wins whatever the versions.
-	// In Acked, IfRevision is the status revision up to which the owner has seen
+	// Supersedes and IfRevision are the source's conditions, 0 if absent: the spec revision that the record must
+	// have. A spec wins whatever the versions if its Supersedes holds, and so does a deletion if its IfRevision
+	// holds. In CollectTombstone, IfRevision is the status revision up to which the owner has acknowledged
 	// everything; in TakeOver, the revision of the tombstone.
 	Supersedes, IfRevision uint64
-	// Quota is what the source, and the cluster, may have (PutSpec, PutStatus); nil: anything.
+	// Quota limits the source and the cluster (PutSpec, PutStatus). nil means no limit.
 	Quota *quota.Quota
-	// OutOfScope: the source may have no works on the cluster (PutSpec). Only the deletion of what
-	// it has there all the same counts; any other is as if nothing were there.
+	// OutOfScope: the source may have no works on the cluster (PutSpec). Only deletions of works that it still has
+	// there are processed; any other op gets the answer of a missing record.
 	OutOfScope bool
-	// Reported: the source has a status of the work, so its cluster has had it
-	// even if this store knows nothing of that.
+	// Reported: the source has a status of the work, so its cluster had the work even if this store has no record
+	// of it.
 	Reported bool
 
 	Sequence   string // PutStatus
 	StatusHash string // PutStatus
 	Deleted    bool   // PutStatus: carries condition Deleted=True
-	Failing    bool   // PutStatus: says that the work is not applied, or not available
+	Failing    bool   // PutStatus: the work is not applied, or not available
 
-	// Event is the normalised protobuf bytes; of a deletion they are in live
-	// form, and nil when it carried no data: the record then keeps its last spec.
+	// Event is the normalised protobuf bytes. In a deletion they are in live form, or nil if it carried no data:
+	// then the record keeps its last spec.
 	Event []byte
-	At    time.Time // now, from the broker's clock
+	At    time.Time // current time of the broker's clock
 }
 
 // OpKind is the kind of a write.
 type OpKind uint8
 
-// The kinds of writes.
+// Kinds of writes.
 const (
 	// PutSpec: a source publishes a work, or its deletion.
 	PutSpec OpKind = iota + 1
 	// PutStatus: the agent of Key.Cluster publishes a status.
 	PutStatus
-	// CollectTombstone: the owner has seen the final status of this grave; it is removed.
-	// Ignored when there is no such grave, or a later one (IfRevision).
+	// CollectTombstone: the owner has acknowledged the final status of this confirmed tombstone; it is removed.
+	// Ignored if there is no confirmed tombstone, or a later one (IfRevision).
 	CollectTombstone
-	// Forget: an operator gives the record up, whatever its state: a live
-	// record or tombstone becomes a grave with a final status (Event, may be
-	// nil), as if confirmed; a grave is removed; a waiting spec becomes a grave.
+	// Forget: an operator gives up the record, whatever its state. A live record or tombstone becomes a confirmed
+	// tombstone with a final status (Event, may be nil). A confirmed tombstone is removed. A queued spec becomes a
+	// confirmed tombstone.
 	Forget
-	// Drop: the record leaves without a tombstone (its cluster was released),
-	// with the spec that waits behind it, or from where it waits.
+	// Drop: the record is removed without a tombstone, because its cluster was released. The spec queued behind it,
+	// or the queued spec of the op's id, is removed too.
 	Drop
 	// Transfer: the record, in any state, and what waits behind it (with the grave
 	// of that id, if there is one) get a new owner. Spec and status (when there is one) get new revisions. Ignored for
 	// an id that waits: adopt what it waits behind.
 	Transfer
-	// TakeOver: no agent has heard of this tombstone, and the spec of another id that
-	// waits behind it takes over the name, with the objects: the tombstone becomes a
-	// grave, as if confirmed. The caller knows that nobody has heard; see
-	// [CanReplaceTombstone]. Ignored where another record is there, or nothing takes over.
+	// TakeOver: no agent was sent this tombstone, and the queued spec of another id takes over its name and
+	// objects. The tombstone becomes a confirmed tombstone. The caller has proof that no agent was sent it; see
+	// [CanReplaceTombstone]. Ignored if the record differs, or nothing is queued that may take over.
 	TakeOver
 )
 
-// ResultCode says what became of an Op. Only Accepted, Confirmed and Waits wrote.
+// ResultCode is the result of an Op. Only Accepted, Confirmed and Queued wrote.
 type ResultCode uint8
 
-// The verdicts, with the outcome a publisher is told.
+// Results, with the outcome that the publisher gets.
 const (
-	// Accepted: written under Outcome.Revision. A deletion that takes back a
-	// create which waits behind its own tombstone is accepted under that
-	// tombstone's revision.
+	// Accepted: written under Outcome.Revision. A deletion of a create that is queued behind the tombstone of its
+	// own id is accepted under that tombstone's revision.
 	Accepted ResultCode = iota + 1
-	// Confirmed: the record became a grave (a deletion reached the cluster, or
-	// there was nothing to reach), or gave way to the spec that waited for it.
+	// Confirmed: the record became a confirmed tombstone, or its queued spec replaced it. Either the deletion
+	// reached the cluster, or no cluster has to confirm.
 	Confirmed
-	// Queued: kept behind a tombstone of the same id or name.
+	// Queued: queued behind a tombstone of the same id or name.
 	Queued
-	// Unchanged: same tag as what is stored; of a status, same sequence id, version
-	// and hash.
+	// Unchanged: the stored record has the same tag. For a status: the same sequence id, version and hash.
 	Unchanged
-	// Stale: older version or sequence than what is stored, an update of a
-	// deleted work, or a sequence id that cannot be compared (Outcome.Detail).
+	// Stale: an older version or sequence id than stored, an update of a deleted work, or a sequence id that cannot
+	// be compared (Outcome.Detail).
 	Stale
-	// Ignored: means nothing for this record (a status for an unknown id or a
-	// grave, an Acked without its grave).
+	// Ignored: no effect on this record. Examples: a status for an unknown id or for a confirmed tombstone, or a
+	// CollectTombstone without one.
 	Ignored
-	// ResendSpec: a Deleted status for a live record, or for a tombstone of a
-	// higher version: not stored, and the spec (the deletion) must be sent to
-	// the agent again.
+	// ResendSpec: a Deleted status for a live record, or for a tombstone of a higher version. It is not stored, and
+	// the spec or the deletion must be sent to the agent again.
 	ResendSpec
 	// OwnedByOther: another source owns the record.
 	OwnedByOther
-	// NameTaken: another record has the name: one of another source, or one of
-	// the same source and this op would rename a record onto it. Also where a
-	// spec that waits would change its name, or meet another one that waits in
-	// the same place: such an op can succeed after the confirmation.
+	// NameTaken: another record has the name. It belongs to another source, or this op would rename another record
+	// of the same source onto it. Also: the op would change the name of a queued spec, or meets another queued
+	// spec. Such an op can succeed after the confirmation.
 	NameTaken
-	// ConditionFailed: Supersedes or IfRevision does not hold; Outcome.Revision
-	// is the record's current spec revision, 0 when there is none. Also where a
-	// deletion of a reported work that has no record meets a record of its name:
-	// that one has to be deleted first. And where a deletion of a work that has no
-	// record meets another source's tombstone of its name: it can succeed after the
-	// confirmation.
+	// ConditionFailed: Supersedes or IfRevision does not hold. Outcome.Revision is the record's current spec
+	// revision, 0 if there is none. Also for a deletion of a work without a record, in two cases. If the work was
+	// reported and its name belongs to a record, that record must be deleted first. If its name belongs to another
+	// source's tombstone, the deletion can succeed after the confirmation.
 	ConditionFailed
-	// Invalid: the op lacks a field its kind needs, or holds one that cannot be
-	// stored; Outcome.Detail says which. The other ops of the batch are not
-	// concerned.
+	// Invalid: the op lacks a field that its kind needs, or has a field that cannot be stored. Outcome.Detail names
+	// it. The other ops of the batch are not affected.
 	Invalid
-	// OverQuota: there is no room for what the op adds; Outcome.Excess says which limit.
+	// OverQuota: the op exceeds a quota; Outcome.Excess names the limit.
 	OverQuota
 )
 
-// Outcome answers one Op.
+// Outcome is the result of one Op.
 type Outcome struct {
 	Result ResultCode
-	// Revision is that of the write, the last one when there are several; where
-	// nothing was written, the current one of the half the op is about. 0 when
-	// there is none, as for a spec that waits.
+	// Revision is that of the last write of the op. If nothing was written, it is the current revision of the part
+	// that the op is about. It is 0 if there is none, as for a queued spec.
 	Revision uint64
-	// Head is the last revision assigned when the op was decided, its own writes
-	// included. Two answers about one record are in the order of their heads.
+	// Head is the last assigned revision after the op, its own writes included. Two outcomes for one record are in
+	// the order of their heads.
 	Head uint64
 	// Owner of the record after the op, for routing; "" when there is none.
 	Owner string
-	// Replaced is the spec revision of the record whose place an accepted deletion
-	// took; 0 when there was none, and in every other outcome.
+	// Replaced is the spec revision of the record that an accepted deletion replaced. It is 0 if there was none,
+	// and in all other outcomes.
 	Replaced uint64
-	// Detail says more in a few words where the verdict alone leaves a question
-	// (Stale, Invalid); never from a payload; mostly "".
+	// Detail explains the result in a few words (Stale, Invalid); mostly "". It never contains payload data.
 	Detail string
-	// Excess is the limit of an op that is over its quota.
+	// Excess is the exceeded limit of an op with result OverQuota.
 	Excess quota.Excess
 }
 
-// maxKeyPart bounds what becomes part of a storage key, in bytes. Kubernetes
-// names have at most 253.
+// maxKeyPart is the maximum length of each part of a storage key, in bytes. Kubernetes names have at most 253
+// bytes.
 const maxKeyPart = 1024
 
-// nameOf returns the name a spec is held under.
+// nameOf returns the name of the op's spec, by default its resource id.
 func nameOf(op *Op) string {
 	if op.Name == "" {
 		return op.Key.ResourceID
@@ -166,8 +154,7 @@ func nameOf(op *Op) string {
 	return op.Name
 }
 
-// CheckScope says what makes a data type or a cluster impossible to store, nil
-// when nothing does. Engines call it in MarkSubscribed.
+// CheckScope returns an error if a data type or a cluster cannot be stored. Engines call it in MarkSubscribed.
 func CheckScope(dt codec.DataType, cluster string) error {
 	if p := scopeProblem(dt, cluster); p != "" {
 		return errors.New("store: " + p)
@@ -182,7 +169,7 @@ func scopeProblem(dt codec.DataType, cluster string) string {
 	)
 }
 
-// CheckSince says why Since cannot answer, nil when it can. Engines call it.
+// CheckSince returns an error if Since cannot answer. Engines call it.
 func CheckSince(s Scope, part Part) error {
 	switch {
 	case part == SpecPart && s.Cluster == "":
@@ -196,13 +183,13 @@ func CheckSince(s Scope, part Part) error {
 	}
 }
 
-// FreesQuota reports whether less is on disk in the end: after everything but a spec or a
-// status of a work that stays.
+// FreesQuota reports whether the op leaves less on the disk in the end. All ops do, except a spec or a status
+// of a work that stays.
 func (op *Op) FreesQuota() bool {
 	return op.Kind != PutSpec && op.Kind != PutStatus || op.Deleting || op.Deleted
 }
 
-// problem says what makes the op invalid, "" when nothing does.
+// problem returns why the op is invalid, or "".
 func (op *Op) problem() string {
 	return cmp.Or(
 		scopeProblem(op.Key.DataType, op.Key.Cluster), requiredProblem("resource id", op.Key.ResourceID),
@@ -249,11 +236,10 @@ func (op *Op) kindProblem() string {
 	}
 }
 
-// MaxBookmark bounds the value of a bookmark, in bytes.
+// MaxBookmark is the maximum size of a bookmark value, in bytes.
 const MaxBookmark = 4096
 
-// CheckBookmarks says what makes bookmarks impossible to store, nil when nothing
-// does. Engines call it in SetBookmarks.
+// CheckBookmarks returns an error if bookmarks cannot be stored. Engines call it in SetBookmarks.
 func CheckBookmarks(set map[string][]byte) error {
 	for name, value := range set {
 		switch p := requiredProblem("name of a bookmark", name); {

@@ -6,12 +6,12 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 )
 
-// Sizes are the bytes of a record's payloads. Those of a record that was last written by a
-// release that did not count them are 0.
+// Sizes are the bytes of a record's payloads. They are 0 if a release that did not count them wrote the record
+// last.
 type Sizes struct{ Spec, Status, Queued int }
 
-// UseOf returns what a record counts for; m may be nil. What waits behind a tombstone takes its
-// place, so it counts by its bytes only.
+// UseOf returns the quota use of a record. m may be nil. A queued spec later replaces its tombstone, so only
+// its bytes are counted.
 func UseOf(m *Meta) quota.Use {
 	if m == nil {
 		return quota.Use{}
@@ -23,7 +23,7 @@ func UseOf(m *Meta) quota.Use {
 	return u
 }
 
-// Uses are the changes of use that a decision makes.
+// Uses returns the changes of quota use that a decision makes.
 func (d *Decision) Uses() iter.Seq[quota.Change] {
 	return func(yield func(quota.Change) bool) {
 		for i := range d.Writes {
@@ -34,7 +34,7 @@ func (d *Decision) Uses() iter.Seq[quota.Change] {
 	}
 }
 
-// uses yields one change, or, where the owner changes, one of each; false: no more are wanted.
+// uses yields one change, or two if the owner changes: one per owner. It returns false if yield wants no more.
 func (w *Write) uses(yield func(quota.Change) bool) bool {
 	cluster := w.Key.Cluster
 	if w.Old != nil && w.New != nil && w.Old.Owner == w.New.Owner {
@@ -44,8 +44,8 @@ func (w *Write) uses(yield func(quota.Change) bool) bool {
 		(w.New == nil || yield(quota.Change{Source: w.New.Owner, Cluster: cluster, By: UseOf(w.New)}))
 }
 
-// Admit returns d, or, where it would take more than the op's quota allows, a refusal in its
-// place. u is the use that the earlier ops of the batch left.
+// Admit returns d, or the result OverQuota if d would exceed the op's quota. u is the use after the earlier ops
+// of the batch.
 func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	if op.Quota == nil || len(d.Writes) == 0 {
 		return d
@@ -57,7 +57,7 @@ func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	var excess quota.Excess
 	switch {
 	case op.Kind == PutSpec:
-		if op.Deleting { // only a record that was not there is something new
+		if op.Deleting { // only a new record adds use
 			more = quota.Use{Records: more.Records}
 		}
 		excess = op.Quota.Exceeded(u, op.Owner, op.Key.Cluster, more)
@@ -71,7 +71,7 @@ func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	return Decision{Outcome: Outcome{Result: OverQuota, Excess: excess, Head: head}}
 }
 
-// sizes are those of a record that takes the place of old.
+// sizes returns the sizes of a record that replaces old.
 func (p *plan) sizes(old *Meta, spec, status, waiting Payload) Sizes {
 	var before, own Sizes
 	if old != nil {

@@ -13,10 +13,10 @@ type Key struct {
 	ResourceID string
 }
 
-// State of a record.
+// State is the state of a record.
 type State uint8
 
-// The states.
+// States of a record.
 const (
 	Live State = iota + 1
 	Tombstone
@@ -33,45 +33,48 @@ type Meta struct {
 	Version      int64 // of the spec; 0 is unversioned
 	Tag          codec.Tag
 	SpecRevision uint64
-	// SpecSupersedes: the spec replaced a newer version on the source's word
-	// (hub went back in time); it goes out to stock agents as version 0.
+	// SpecSupersedes: the spec replaced a newer version at the request of its source, because the hub went back in
+	// time. OCM agents are sent it as version 0.
 	SpecSupersedes bool
-	// Superseded is the highest version that a lower one replaced, 0 when there
-	// is none: until the versions pass it, SpecSupersedes stays set, because an
-	// agent that was away may still hold it.
+	// Superseded is the highest version that a lower one replaced, 0 if there is none. SpecSupersedes stays set
+	// until the versions exceed it: a disconnected agent may still hold that version.
 	Superseded int64
 
 	StatusRevision uint64 // 0: the work never had a status
 	StatusVersion  int64  // spec version the status is about
 	Sequence       string // highest accepted sequence id, decimal; "" when none
 	StatusHash     string // statushash attribute of that status; may be ""
-	Failing        bool   // that status says that the work is not applied, or not available
+	Failing        bool   // that status reports that the work is not applied, or not available
 
-	// DeletedAt is the deletion timestamp the source gave (UTC): set in a
-	// tombstone and in the grave of one, zero in a live record and in the grave
-	// of a record that was live when an operator gave it up.
+	// DeletedAt is the deletion timestamp of the source (UTC). It is set in a tombstone and in its confirmed
+	// tombstone. It is zero in a live record, and in the confirmed tombstone of a record that was live when an
+	// operator gave it up.
 	DeletedAt time.Time
-	// ConfirmedAt is when a grave was dug (UTC); zero otherwise.
+	// ConfirmedAt is when the record became a confirmed tombstone (UTC); zero otherwise.
 	ConfirmedAt time.Time
 
-	// Queued is the revision-less spec that waits behind this tombstone, nil when none.
+	// Queued is the spec queued behind this tombstone, without a revision; nil if there is none.
 	Queued *QueuedSpec
 
 	Sizes Sizes
 }
 
-// CollectableWhenAcked reports whether m is a grave that is of no use when its source has seen
-// it: its cluster said that nothing is left. A grave without the word of a cluster stays
-// until its time is over:
+// CollectableWhenAcked reports whether m is a confirmed tombstone that is removed once its source has
+// acknowledged it. That needs the confirmation of its cluster. A tombstone that no cluster confirmed stays
+// until its retention time is over.
 //
-//	t1 The store is lost, and so is the status that the hub had.
-//	t2 The work is deleted before an agent has come to the new store: nobody can confirm.
-//	t3 The source has seen that it is gone.
-//	t4 The agent comes and lists the work. The grave says that it has to go.
+// Scenario:
+//
+//	t1: the store is lost, and with it the status that the hub had.
+//	t2: the work is deleted before an agent connects to the new store: no agent can confirm.
+//	t3: the source acknowledges the deletion.
+//	t4: the agent connects and lists the work.
+//
+// Result: the confirmed tombstone is still there, and the agent is sent the deletion.
 func (m *Meta) CollectableWhenAcked() bool { return m.State == ConfirmedTombstone && m.Sequence != "" }
 
-// AwaitsStatus reports whether the cluster has said nothing of the present spec yet. Where the version
-// does not tell, a status counts that came later.
+// AwaitsStatus reports whether the cluster has no status for the current spec yet. For an unversioned spec, any
+// later status counts.
 func (m *Meta) AwaitsStatus() bool {
 	if unversioned(m) {
 		return m.StatusRevision < m.SpecRevision
@@ -79,10 +82,10 @@ func (m *Meta) AwaitsStatus() bool {
 	return m.StatusVersion < m.Version
 }
 
-// QueuedSpec is a spec that arrived while the name or the id was still a
-// tombstone of the same owner. It becomes a record when the tombstone is
-// confirmed, or when it takes over from it (see [CanReplaceTombstone]): live, or, when it was deleted meanwhile, a tombstone of its own,
-// because the cluster may hold it from before a loss of the store.
+// QueuedSpec is a spec that arrived while its name or id was still a tombstone of the same owner. It becomes a
+// record when the tombstone is confirmed, or when it replaces the tombstone (see [CanReplaceTombstone]). That
+// record is live. If the spec was deleted while it was queued, it is a tombstone. The cluster may hold that
+// work from before a loss of the store.
 type QueuedSpec struct {
 	ResourceID string
 	Owner      string
@@ -93,31 +96,29 @@ type QueuedSpec struct {
 	DeletedAt  time.Time // as in Meta, when Deleting
 }
 
-// Record is Meta with payloads: protobuf bytes of CloudEvents as normalised at
-// ingest. They are shared and must not be modified.
+// Record is Meta with payloads: the protobuf bytes of CloudEvents, normalised at ingest. They are shared and
+// must not be modified.
 type Record struct {
 	Meta
-	// Spec is the last spec with data, always in its live form (without
-	// deletiontimestamp, which is Meta.DeletedAt); kept in a tombstone, nil in
-	// a grave. It is nil too in a tombstone of a work the store never saw live
-	// whose deletion carried no data: Meta is all there is.
+	// Spec is the last spec with data, always in its live form: without deletiontimestamp, which is Meta.DeletedAt.
+	// A tombstone keeps it; in a confirmed tombstone it is nil. It is also nil in a tombstone if the store never
+	// saw the work live and its deletion carried no data. Then Meta is all there is.
 	Spec []byte
-	// Status is the last status, nil when there is none. In a grave it is what
-	// the agent reported at the end, or the Event of Forget; nil in a grave that
-	// nobody reported (see Confirmed): the broker makes the Deleted status from Meta.
+	// Status is the last status, nil if there is none. In a confirmed tombstone it is the last report of the agent,
+	// or the Event of Forget. It is nil if no agent confirmed: then the broker makes the Deleted status from Meta.
 	Status []byte
 }
 
-// Part says which half of a record a change is about.
+// Part is the part of a record that a change is about.
 type Part uint8
 
-// The parts.
+// Parts of a record.
 const (
 	SpecPart Part = iota + 1
 	StatusPart
 )
 
-// Change is one entry of the feed.
+// Change is one entry of the change feed.
 type Change struct {
 	Revision uint64
 	Key      Key
@@ -125,29 +126,26 @@ type Change struct {
 	Part     Part
 	// State of the record after the change; zero when Gone.
 	State State
-	// Gone: the record is no longer there (dropped, acked, replaced under its
-	// name); nothing is to be sent for it. One change per half that was in the
-	// feed. Only readers that keep up are told: one that lags or begins anew
-	// finds out by Get.
+	// Gone: the record was removed (dropped, acknowledged, or replaced under its name). Nothing is sent for it.
+	// There is one such change per part that was in the feed. Only readers that keep up get it; a reader that lags
+	// or starts again finds out by Get.
 	Gone bool
 }
 
-// ClusterHead is what a store knows of one cluster and data type without a look
-// at the disk.
+// ClusterHead is the summary of one cluster and data type that needs no disk read.
 type ClusterHead struct {
-	// SpecRevision is that of the last change of what an agent should hold, 0 when there is none:
-	// of a spec, or of a live record that became a grave. That a deletion is confirmed is none:
-	// no agent is told of it, and none could acknowledge it.
+	// SpecRevision is the revision of the last change that agents have to acknowledge, 0 if there is none. That is
+	// a change of a spec, or of a live record that became a confirmed tombstone. The confirmation of a tombstone
+	// does not count: no agent is sent it.
 	SpecRevision uint64
 	Digest       Digest // of the live records
 	Tombstones   int
-	// Failing is how many of the live records have a status that says so. Of statuses that a
-	// release before this one stored nobody knows; they do not count.
+	// Failing is the number of live records whose status reports a failure. Statuses that earlier releases stored
+	// have no such mark and are not counted.
 	Failing int
-	// Unanswered is how many of the live records wait for a status (see [Meta.AwaitsStatus]).
+	// Unanswered is the number of live records that wait for a status (see [Meta.AwaitsStatus]).
 	Unanswered int
-	// Sequence is the highest sequence id of an accepted status from which an
-	// agent can go on, "" when there is none. Ids that agents do not make (see
-	// [codec.Sequencer]) cannot be compared with it and do not count.
+	// Sequence is the highest sequence id of an accepted status that an agent can continue from, "" if there is
+	// none. Ids that no agent makes (see [codec.Sequencer]) cannot be compared and are skipped.
 	Sequence string
 }

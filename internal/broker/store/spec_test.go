@@ -121,7 +121,7 @@ func TestDecide_Conditions(t *testing.T) {
 			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v6 b@3"}, feed: []string{"3 u1 spec s1 live"},
 		},
 		{
-			name: "supersedes a grave", before: append(append([]store.Op{}, tomb...), deleted("u1", 5, 1)), op: supersedes(3, put("u1", "n1", 3, "b")),
+			name: "supersedes a confirmed tombstone", before: append(append([]store.Op{}, tomb...), deleted("u1", 5, 1)), op: supersedes(3, put("u1", "n1", 3, "b")),
 			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v3 b@4 over v5"}, feed: []string{"4 u1 spec s1 live"},
 		},
 		{
@@ -169,15 +169,15 @@ func TestDecide_Deletion(t *testing.T) {
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
 		{
-			name: "nobody ever subscribed: confirms itself", lonely: true, before: live, op: del("u1", "n1", 5),
-			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5"}, feed: []string{"2 u1 status s1 grave"},
+			name: "no agent ever subscribed: confirms itself", lonely: true, before: live, op: del("u1", "n1", 5),
+			want: "confirmed 2 s1", after: []string{"u1 confirmed s1/n1 v5 -@2 -@2 v5"}, feed: []string{"2 u1 status s1 confirmed"},
 		},
 		{
-			name: "nobody subscribed, but there is a status", lonely: true, before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
+			name: "no agent subscribed, but there is a status", lonely: true, before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
 		{
-			name: "nobody subscribed, but its source has a status", lonely: true, before: live, op: reported(del("u1", "n1", 5)),
+			name: "no agent subscribed, but its source has a status", lonely: true, before: live, op: reported(del("u1", "n1", 5)),
 			want: "accepted 2 s1", after: dead, feed: []string{"2 u1 spec s1 tombstone"},
 		},
 		{name: "again", before: tomb, op: del("u1", "n1", 5), want: "unchanged 2 s1", after: dead},
@@ -210,20 +210,21 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 -@1"}, feed: []string{"1 u1 spec s1 tombstone"},
 		},
 		{
-			name: "nobody ever subscribed", lonely: true, op: del("u1", "n1", 5),
-			want: "confirmed 1 s1", after: []string{"u1 grave s1/n1 v5 -@1 -@1 v5"}, feed: []string{"1 u1 status s1 grave"},
+			name: "no agent ever subscribed", lonely: true, op: del("u1", "n1", 5),
+			want: "confirmed 1 s1", after: []string{"u1 confirmed s1/n1 v5 -@1 -@1 v5"}, feed: []string{"1 u1 status s1 confirmed"},
 		},
 		{
-			name: "nobody subscribed, but its source has a status", lonely: true, op: reported(del("u1", "n1", 5)),
+			name: "no agent subscribed, but its source has a status", lonely: true, op: reported(del("u1", "n1", 5)),
 			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 -@1"}, feed: []string{"1 u1 spec s1 tombstone"},
 		},
 		{
 			name: "its name is live under another id: a deletion would hit that", before: []store.Op{create("u2", "n1", 1, "b")}, op: del("u1", "n1", 5),
-			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s1/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
+			want: "confirmed 2 s1", after: []string{"u1 confirmed s1/n1 v5 -@2 -@2 v5", "u2 live s1/n1 v1 b@1"}, feed: []string{"2 u1 status s1 confirmed"},
 		},
-		// t1 The cluster reports on u1 under the name, and the store is restored from before.
-		// t2 There the name is u2's, which came before u1. u1 is deleted.
-		// Therefore it has to wait until u2 is gone: the cluster has u1 under the name.
+		// Scenario:
+		//   t1: the cluster reports on u1 under the name, and the store is restored to an earlier state.
+		//   t2: there the name belongs to u2, which came before u1; u1 is deleted.
+		// Result: the deletion waits until u2 is gone, because the cluster has u1 under the name.
 		{
 			name: "the same, but the cluster had the work: the name was its own", before: []store.Op{create("u2", "n1", 1, "b")}, op: reported(del("u1", "n1", 5)),
 			want: "conditionfailed 0", after: []string{"u2 live s1/n1 v1 b@1"},
@@ -239,12 +240,13 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		},
 		{
 			name: "its name is another's", before: []store.Op{by("s2", create("u2", "n1", 1, "b"))}, op: del("u1", "n1", 5),
-			want: "confirmed 2 s1", after: []string{"u1 grave s1/n1 v5 -@2 -@2 v5", "u2 live s2/n1 v1 b@1"}, feed: []string{"2 u1 status s1 grave"},
+			want: "confirmed 2 s1", after: []string{"u1 confirmed s1/n1 v5 -@2 -@2 v5", "u2 live s2/n1 v1 b@1"}, feed: []string{"2 u1 status s1 confirmed"},
 		},
-		// t1 A cluster has u1. The store is lost.
-		// t2 Another source is the first to come, with the deletion of its u2 of that name.
-		// t3 u1 is deleted.
-		// Therefore that is not confirmed: no cluster has spoken of u2, and this one has u1.
+		// Scenario:
+		//   t1: a cluster has u1, and the store is lost.
+		//   t2: another source is the first to publish: the deletion of its u2 with the same name.
+		//   t3: u1 is deleted.
+		// Result: that deletion is not confirmed: no cluster has reported on u2, and this one has u1.
 		{
 			name:   "its name is a tombstone's of another: it may be this work's there",
 			before: []store.Op{by("s2", reported(del("u2", "n1", 1)))}, op: del("u1", "n1", 5),
@@ -266,7 +268,7 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		},
 		{
 			name: "its name is a tombstone's and promised", before: []store.Op{create("u2", "n1", 1, "b"), del("u2", "n1", 1), create("u3", "n1", 1, "c")}, op: del("u1", "n1", 5),
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 -@3 v5", "u2 tombstone s1/n1 v1 b@2 (queued: u3 s1/n1 v1 c)"}, feed: []string{"3 u1 status s1 grave"},
+			want: "confirmed 3 s1", after: []string{"u1 confirmed s1/n1 v5 -@3 -@3 v5", "u2 tombstone s1/n1 v1 b@2 (queued: u3 s1/n1 v1 c)"}, feed: []string{"3 u1 status s1 confirmed"},
 		},
 	})
 }
@@ -275,7 +277,7 @@ func TestDecide_SpecOfConfirmedTombstone(t *testing.T) {
 	t.Parallel()
 	confirmed := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), deleted("u1", 5, 1)}
 	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, confirmed...), ops...) }
-	g := []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5"}
+	g := []string{"u1 confirmed s1/n1 v5 -@3 gone5@3 v5"}
 	runRows(t, []row{
 		{
 			name: "create lives again", before: confirmed, op: create("u1", "n1", 1, "b"),
@@ -296,25 +298,28 @@ func TestDecide_SpecOfConfirmedTombstone(t *testing.T) {
 			name: "create under a live name replaces", before: with(create("u2", "n1", 1, "x")), op: create("u1", "n1", 1, "b"),
 			want: "accepted 6 s1", after: []string{"u1 live s1/n1 v1 b@6"}, feed: []string{"5 u2 spec s1 gone", "6 u1 spec s1 live"},
 		},
-		// t1 A deletion is confirmed, and its source acknowledges that.
-		// t2 The source goes back to before t1, and deletes the work again.
-		// Therefore it is told again, or it would wait for the confirmation for ever.
+		// Scenario:
+		//   t1: a deletion is confirmed, and its source acknowledges it.
+		//   t2: the source is restored to a state before t1, and deletes the work again.
+		// Result: the source gets the status again; without it, the source would wait for ever.
 		{
-			name: "same deletion again: told again, for its source may have gone back", before: confirmed, op: del("u1", "n1", 5),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+			name: "same deletion again: reported again, because its source may have been restored", before: confirmed, op: del("u1", "n1", 5),
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 confirmed"},
 		},
 		{
-			name: "deletion of what was confirmed: told again", before: confirmed, op: delWith("u1", "n1", 5, "o"),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+			name: "deletion of a confirmed tombstone: reported again", before: confirmed, op: delWith("u1", "n1", 5, "o"),
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 confirmed"},
 		},
 		{
-			name: "deletion at a lower version: told again", before: confirmed, op: del("u1", "n1", 4),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+			name: "deletion at a lower version: reported again", before: confirmed, op: del("u1", "n1", 4),
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 confirmed"},
 		},
-		// t1 A deletion is confirmed.
-		// t2 The hub goes back to before t1. The work lives, and its cluster has it again.
-		// t3 The store goes back to before t2, and has the grave of t1.
-		// t4 The work is deleted anew. Therefore the cluster has to confirm.
+		// Scenario:
+		//   t1: a deletion is confirmed.
+		//   t2: the hub is restored to a state before t1; the work is live, and its cluster applies it again.
+		//   t3: the store is restored to a state before t2, and has the confirmed tombstone of t1.
+		//   t4: the work is deleted again.
+		// Result: the cluster must confirm.
 		{
 			name: "another deletion at a lower version", before: confirmed, op: recreate(del("u1", "n1", 4)),
 			want: "accepted 4 s1", after: []string{"u1 tombstone s1/n1 v4 -@4"}, feed: []string{"4 u1 spec s1 tombstone"},
@@ -325,7 +330,7 @@ func TestDecide_SpecOfConfirmedTombstone(t *testing.T) {
 		},
 		{
 			name: "another deletion, whose name is taken", before: with(create("u2", "n1", 1, "x")), op: recreate(del("u1", "n1", 5)),
-			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v5 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 grave"},
+			want: "confirmed 5 s1", after: []string{"u1 confirmed s1/n1 v5 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 confirmed"},
 		},
 		{
 			name: "deletion of a later life", before: confirmed, op: del("u1", "n1", 7),
@@ -333,7 +338,7 @@ func TestDecide_SpecOfConfirmedTombstone(t *testing.T) {
 		},
 		{
 			name: "deletion of a later life whose name is taken", before: with(create("u2", "n1", 1, "x")), op: del("u1", "n1", 7),
-			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v7 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 grave"},
+			want: "confirmed 5 s1", after: []string{"u1 confirmed s1/n1 v7 -@5 gone5@5 v5", "u2 live s1/n1 v1 x@4"}, feed: []string{"5 u1 status s1 confirmed"},
 		},
 	})
 }

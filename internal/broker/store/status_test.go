@@ -10,13 +10,13 @@ import (
 
 const (
 	olderSeq = ": a newer sequence id is stored"
-	badSeq   = ": no agent makes such a sequence id now"
+	badSeq   = ": the sequence id is invalid or too far ahead"
 )
 
-// ahead is the sequence id of an agent whose clock is ahead.
+// ahead returns the sequence id of an agent whose clock is ahead.
 func ahead(by time.Duration) string { return (&codec.Sequencer{}).Next(noon.Add(by).UnixMilli()) }
 
-// early is what a broker took while its clock was a week ahead.
+// early returns an op that the broker accepts while its clock is a week ahead.
 func early(o store.Op) store.Op {
 	o.At, o.Sequence = noon.Add(7*24*time.Hour), ahead(7*24*time.Hour)
 	return o
@@ -43,18 +43,20 @@ func TestDecide_Status(t *testing.T) {
 			name: "newer sequence about a version of the lost future", before: ten, op: status("u1", 7, 11, "y"),
 			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v5 a@1 y@3 v7"}, feed: []string{"3 u1 status s1 live"},
 		},
-		// t1 A status is sent, and its answer lost; it is sent once more.
-		// t2 The first one is accepted, and nobody waits for that answer.
-		// t3 The second one arrives.
-		// Therefore it is what the broker has, and not too low: the agent would send it anew.
+		// Scenario:
+		//   t1: a status is sent, its answer is lost, and it is sent again.
+		//   t2: the first one is accepted, but the agent no longer waits for that answer.
+		//   t3: the second one arrives.
+		// Result: it is Unchanged and not Stale; after Stale the agent would send it again.
 		{name: "the same once more", before: ten, op: status("u1", 5, 10, "x"), want: "unchanged 2 s1", after: x},
 		{name: "equal sequence of another version", before: ten, op: status("u1", 6, 10, "x"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "equal sequence", before: ten, op: status("u1", 5, 10, "y"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "older sequence", before: ten, op: status("u1", 5, 9, "y"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "sequence that is days ahead", before: ten, op: garbage(ahead(codec.SequenceTolerance + time.Second)), want: "stale 2 s1" + badSeq, after: x},
-		// t1 A broker whose clock was days ahead took the status of an agent whose clock was.
-		// t2 Its clock is put right.
-		// Therefore the number that it took is no measure for those that come.
+		// Scenario:
+		//   t1: a broker whose clock is days ahead accepts the status of an agent whose clock is ahead too.
+		//   t2: the broker's clock is corrected.
+		// Result: later sequence ids are not compared with the stored one.
 		{
 			name: "a sequence behind one that is days ahead", before: with(early(status("u1", 5, 10, "x"))), op: status("u1", 5, 11, "y"),
 			want: "accepted 3 s1", after: []string{"u1 live s1/n1 v5 a@1 y@3 v5"}, feed: []string{"3 u1 status s1 live"},
@@ -68,11 +70,11 @@ func TestDecide_Status(t *testing.T) {
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 x@3 v5"}, feed: []string{"3 u1 status s1 tombstone"},
 		},
 		{
-			name: "of a grave", before: with(del("u1", "n1", 5), deleted("u1", 5, 10)), op: status("u1", 5, 11, "x"),
-			want: "ignored 3 s1", after: []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5"},
+			name: "of a confirmed tombstone", before: with(del("u1", "n1", 5), deleted("u1", 5, 10)), op: status("u1", 5, 11, "x"),
+			want: "ignored 3 s1", after: []string{"u1 confirmed s1/n1 v5 -@3 gone5@3 v5"},
 		},
 		{
-			name: "of the former life is old in the next", before: with(del("u1", "n1", 5), deleted("u1", 5, 10), create("u1", "n1", 1, "b")), op: status("u1", 5, 9, "x"),
+			name: "of the deleted work is old for the next one with this id", before: with(del("u1", "n1", 5), deleted("u1", 5, 10), create("u1", "n1", 1, "b")), op: status("u1", 5, 9, "x"),
 			want: "stale 0 s1" + olderSeq, after: []string{"u1 live s1/n1 v1 b@4"},
 		},
 	})
@@ -83,8 +85,8 @@ func TestDecide_Deleted(t *testing.T) {
 	live := []store.Op{create("u1", "n1", 5, "a")}
 	with := func(ops ...store.Op) []store.Op { return append(append([]store.Op{}, live...), ops...) }
 	tomb := with(del("u1", "n1", 5))
-	confirmed := func(v string) []string { return []string{"u1 grave s1/n1 v5 -@3 gone" + v + "@3 v" + v} }
-	feed := []string{"3 u1 status s1 grave"}
+	confirmed := func(v string) []string { return []string{"u1 confirmed s1/n1 v5 -@3 gone" + v + "@3 v" + v} }
+	feed := []string{"3 u1 status s1 confirmed"}
 	runRows(t, []row{
 		{name: "confirms", before: tomb, op: deleted("u1", 5, 1), want: "confirmed 3 s1", after: confirmed("5"), feed: feed},
 		{name: "of a higher version confirms", before: tomb, op: deleted("u1", 6, 1), want: "confirmed 3 s1", after: confirmed("6"), feed: feed},
@@ -92,28 +94,28 @@ func TestDecide_Deleted(t *testing.T) {
 		{name: "without a version: the deletion again", before: tomb, op: deleted("u1", 0, 1), want: "specagain 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2"}},
 		{
 			name: "of any version confirms an unversioned deletion", before: with(del("u1", "n1", 0)), op: deleted("u1", 3, 1),
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v0 -@3 gone3@3 v3 over v5"}, feed: feed,
+			want: "confirmed 3 s1", after: []string{"u1 confirmed s1/n1 v0 -@3 gone3@3 v3 over v5"}, feed: feed,
 		},
 		{
 			name: "of any version confirms one that goes out unversioned", before: with(del("u1", "n1", 1<<33)), op: deleted("u1", 0, 1),
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v8589934592 -@3 gone0@3 v0"}, feed: feed,
+			want: "confirmed 3 s1", after: []string{"u1 confirmed s1/n1 v8589934592 -@3 gone0@3 v0"}, feed: feed,
 		},
 		{
 			name: "of any version confirms one that superseded", before: with(ifRevision(1, del("u1", "n1", 3))), op: deleted("u1", 0, 1),
-			want: "confirmed 3 s1", after: []string{"u1 grave s1/n1 v3 -@3 gone0@3 v0 over v5"}, feed: feed,
+			want: "confirmed 3 s1", after: []string{"u1 confirmed s1/n1 v3 -@3 gone0@3 v0 over v5"}, feed: feed,
 		},
 		{
 			name: "of an older sequence too", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 5)), op: deleted("u1", 5, 9),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 grave"},
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 confirmed"},
 		},
-		// Of an unversioned deletion, or of one of a life that has no status yet, it may be
-		// the confirmation of an earlier one that comes late.
+		// For an unversioned deletion, or for one of a work that has no status yet, it may be a late confirmation of an
+		// earlier deletion.
 		{
 			name: "of an older sequence and no version does not", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 0)), op: deleted("u1", 0, 9),
 			want: "stale 2 s1" + olderSeq, after: []string{"u1 tombstone s1/n1 v0 a@3 x@2 v5 over v5"},
 		},
 		{
-			name: "of the life before does not", before: []store.Op{create("u1", "n1", 5, "a"), status("u1", 5, 10, "x"), del("u1", "n1", 5), deleted("u1", 5, 11), create("u1", "n1", 5, "b"), del("u1", "n1", 5)},
+			name: "of the deleted work with this id does not", before: []store.Op{create("u1", "n1", 5, "a"), status("u1", 5, 10, "x"), del("u1", "n1", 5), deleted("u1", 5, 11), create("u1", "n1", 5, "b"), del("u1", "n1", 5)},
 			op: deleted("u1", 5, 11), want: "stale 0 s1" + olderSeq, after: []string{"u1 tombstone s1/n1 v5 b@6"},
 		},
 		{name: "of a live record: the spec again", before: live, op: deleted("u1", 5, 1), want: "specagain 1 s1", after: []string{"u1 live s1/n1 v5 a@1"}},

@@ -1,37 +1,35 @@
 package store
 
-// A work can leave its hub while its cluster is away, because somebody took its
-// finalizer off, and be created again under its name. The new one waits behind the
-// tombstone of the old one, until the cluster has deleted what it may keep. Where
-// its agent never heard of the deletion, that is not needed: it takes the new work
-// for the next one of that name, keeps the objects, and prunes what the new one
-// lacks.
+// A work can leave its hub while its cluster is disconnected, because an operator removed its finalizer. It can
+// then be created again under its name. The new spec is queued behind the old tombstone until the cluster has
+// deleted the old objects. If the agent was never sent the deletion, that is not needed. The agent then treats
+// the new work as the next one of that name. It keeps the objects, and prunes those that the new work does not
+// contain.
 
-// UnsentDeletion is what a broker knows of a tombstone that it wrote itself, while it
-// runs. The zero value knows nothing.
+// UnsentDeletion describes a tombstone that this process of the broker wrote. The zero value means unknown.
 type UnsentDeletion struct {
-	// Spec is the revision of the last live spec. The deletion left it as it was, so
-	// that whoever has that one misses no change of what is to outlive the work.
+	// Spec is the revision of the last live spec. The deletion did not change it, so an agent that holds it lacks
+	// no change of the objects that outlive the work.
 	Spec uint64
-	// First is the revision of the deletion, Last that of its last repetition.
+	// First is the revision of the deletion, Last that of its latest repetition.
 	First, Last uint64
 }
 
-// DeletedRecord is a record that a deletion was about to meet.
+// DeletedRecord is the record that a deletion is about to change.
 type DeletedRecord struct {
 	State State
-	// Revision of its spec.
+	// Revision is the revision of its spec.
 	Revision uint64
 	// Unchanged: the deletion carries the data that the record has, or none.
 	Unchanged bool
 }
 
-// Deleted returns what is known after a deletion with this outcome; u is what was
-// known of the record before, the zero value if it was live.
+// Deleted returns the description after a deletion with this outcome. u is the description of the record
+// before, the zero value if it was live.
 func (u UnsentDeletion) Deleted(m DeletedRecord, o Outcome) UnsentDeletion {
 	switch {
 	case o.Result != Accepted || o.Replaced == 0 || o.Replaced != m.Revision || !m.Unchanged:
-		return UnsentDeletion{} // it met another record, or changed what is to outlive the work
+		return UnsentDeletion{} // another record was there, or the deletion changed which objects outlive the work
 	case m.State == Live:
 		return UnsentDeletion{Spec: o.Replaced, First: o.Revision, Last: o.Revision}
 	case u.Last != o.Replaced:
@@ -41,39 +39,37 @@ func (u UnsentDeletion) Deleted(m DeletedRecord, o Outcome) UnsentDeletion {
 	return u
 }
 
-// Subscriber is an agent that subscribes, before anything is sent to it.
+// Subscriber is an agent that has subscribed and was not sent anything yet.
 type Subscriber struct {
-	// Cursor is up to where it has everything safe, a position of this store; 0 when
-	// it does not say, as agents of Open Cluster Management.
+	// Cursor is the position of this store up to which the agent has saved everything. It is 0 if the agent reports
+	// none, as OCM agents do.
 	Cursor uint64
-	// Alone: no other agent of the cluster is subscribed. Sent is the head of the
-	// store when the last one left, 0 when there was none since the broker started:
-	// whatever is above it was sent to nobody.
+	// Alone: no other agent of the cluster is subscribed. Sent is the store head when the last agent disconnected,
+	// 0 if there was none since the broker started. Revisions above Sent were sent to no agent.
 	Alone bool
 	Sent  uint64
 }
 
-// CanReplaceTombstone reports whether the spec that waits behind a tombstone takes over its
-// name without a deletion: it is of the same owner and name, and the agent that
-// arrives has the last spec of the deleted work and cannot have heard of the
-// deletion. What an earlier process of the broker sent is not known: u is of this
-// one, and so is the tombstone.
+// CanReplaceTombstone reports whether the spec queued behind a tombstone may take over the name without a
+// deletion. Both have the same owner and name. The agent that subscribes has the last spec of the deleted work
+// and cannot have been sent the deletion. It is unknown what an earlier process of the broker sent, so u and
+// the tombstone must be from this process.
 func CanReplaceTombstone(m Meta, u UnsentDeletion, a Subscriber) bool {
 	w := m.Queued
 	switch {
 	case !queuedLive(&m) || w.Owner != m.Owner || w.Name != m.Name:
-		return false // nothing waits, or what waits is not the next work of that name
+		return false // nothing is queued, or not the next work of that name
 	case u.Last == 0 || u.Last != m.SpecRevision:
-		return false // it is from before this process, or not as it saw it
+		return false // from before this process, or changed since
 	case !a.Alone || a.Sent >= u.First:
-		return false // another agent may have heard of it
+		return false // another agent may have been sent it
 	case a.Cursor == 0 || a.Cursor < u.Spec || a.Cursor >= u.First:
-		return false // this one lacks the last spec, or has heard of it
+		return false // this agent lacks the last spec, or was sent the deletion
 	}
 	return true
 }
 
-// queuedLive reports whether the live spec of another id waits behind m.
+// queuedLive reports whether a live spec of another id is queued behind m.
 func queuedLive(m *Meta) bool {
 	return m.State == Tombstone && QueuedID(m) != "" && !m.Queued.Deleting
 }

@@ -19,10 +19,10 @@ func TestDecide_TakeOver(t *testing.T) {
 	t3 := "u1 tombstone s1/n1 v5 a@3 x@2 v5"
 	runRows(t, []row{
 		{
-			name: "what waits takes over, and its owner hears of the end", before: with(create("u2", "n1", 1, "b")), op: takeOver("u1", 3),
+			name: "the queued spec takes over, and its owner gets the Deleted status", before: with(create("u2", "n1", 1, "b")), op: takeOver("u1", 3),
 			want:  "confirmed 5 s1",
-			after: []string{"u1 grave s1/n1 v5 -@4 -@4 v5", "u2 live s1/n1 v1 b@5"},
-			feed:  []string{"4 u1 status s1 grave", "5 u2 spec s1 live"},
+			after: []string{"u1 confirmed s1/n1 v5 -@4 -@4 v5", "u2 live s1/n1 v1 b@5"},
+			feed:  []string{"4 u1 status s1 confirmed", "5 u2 spec s1 live"},
 		},
 		{name: "of another revision", before: with(create("u2", "n1", 1, "b")), op: takeOver("u1", 1), want: "ignored 3 s1", after: []string{t3 + " (queued: u2 s1/n1 v1 b)"}},
 		{name: "nothing waits", before: tomb, op: takeOver("u1", 3), want: "ignored 3 s1", after: []string{t3}},
@@ -36,8 +36,8 @@ func TestDecide_TakeOver(t *testing.T) {
 	})
 }
 
-// TestTakesOver: the tombstone 20 took the place of the live spec 10, the agent's
-// cursor is 15, and the last agent left when the head was 15 too.
+// TestTakesOver: the tombstone 20 replaced the live spec 10. The agent's cursor is 15, and the store head was
+// 15 when the last agent disconnected.
 func TestTakesOver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -98,7 +98,7 @@ func TestTakesOver(t *testing.T) {
 	}
 }
 
-// TestUnsentDeletion_Deleted: a chain of deletions of one work, of which nobody heard.
+// TestUnsentDeletion_Deleted: a chain of deletions of one work that no agent was sent.
 func TestUnsentDeletion_Deleted(t *testing.T) {
 	t.Parallel()
 	first := store.UnsentDeletion{Spec: 10, First: 20, Last: 20}

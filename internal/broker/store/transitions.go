@@ -2,11 +2,10 @@ package store
 
 import "github.com/hawser-io/hawser/pkg/codec"
 
-// The steps in the life of a record (the arrows of the picture in the package
-// comment). Each writes the record, tells the feed, and is the only place that does;
-// which one is taken, and when, is in cases.go.
+// This file has the state transitions of a record: the arrows of the picture in the package comment. Each one
+// writes the record and adds to the feed, and nothing else does. cases.go decides which one is used.
 
-// spec is what the op publishes, in the form in which a spec can wait.
+// spec returns the op as a queued spec.
 func (p *plan) spec() QueuedSpec {
 	w := QueuedSpec{
 		ResourceID: p.op.Key.ResourceID, Owner: p.op.Owner, Name: nameOf(p.op), Version: p.op.Version, Tag: p.op.Tag, Deleting: p.op.Deleting,
@@ -17,7 +16,7 @@ func (p *plan) spec() QueuedSpec {
 	return w
 }
 
-// revised is m with the op's spec; the revision is still m's.
+// revised returns m with the op's spec and with the revision of m.
 func (p *plan) revised(m *Meta) Meta {
 	n, w := *m, p.spec()
 	switch {
@@ -34,7 +33,7 @@ func (p *plan) revised(m *Meta) Meta {
 	return n
 }
 
-// revise writes the op's spec over m, which is in this state then.
+// revise writes the op's spec to m and sets the state s.
 func (p *plan) revise(m *Meta, s State, spec, waiting Payload) *Meta {
 	n := p.revised(m)
 	n.State, n.SpecRevision = s, p.next()
@@ -46,7 +45,7 @@ func (p *plan) revise(m *Meta, s State, spec, waiting Payload) *Meta {
 	return &n
 }
 
-// createTombstone makes a tombstone of m or, when there is no cluster to reach, a grave.
+// createTombstone turns m into a tombstone, or into a confirmed tombstone if no agent ever subscribed.
 func (p *plan) createTombstone(m *Meta) {
 	if p.neverSubscribed() && m.StatusRevision == 0 && m.Sequence == "" {
 		p.giveUp(m, p.revised(m), "", Clear)
@@ -55,15 +54,15 @@ func (p *plan) createTombstone(m *Meta) {
 	p.updateTombstone(m, p.eventOr(Keep), Keep)
 }
 
-// updateTombstone makes a tombstone of m, or a later one.
+// updateTombstone turns m into a tombstone, or replaces the tombstone by a later one.
 func (p *plan) updateTombstone(m *Meta, spec, waiting Payload) {
 	p.wrote(Accepted, p.revise(m, Tombstone, spec, waiting))
 	p.d.Outcome.Replaced = m.SpecRevision
 }
 
-// undelete makes tombstone m live: its source, which saw it, says that the work lives.
+// undelete makes tombstone m live: its source has seen it and publishes the work again.
 func (p *plan) undelete(m *Meta) {
-	moves := QueuedID(m) != "" && m.Queued.Name != nameOf(p.op) // nothing left to wait for
+	moves := QueuedID(m) != "" && m.Queued.Name != nameOf(p.op) // the name is free for the queued spec
 	if !moves {
 		p.clearQueued(m)
 	}
@@ -74,8 +73,8 @@ func (p *plan) undelete(m *Meta) {
 	p.wrote(Accepted, n)
 }
 
-// createRecord makes a record of a spec in place of old: its grave, or the tombstone behind
-// which it waited, nil when there is neither.
+// createRecord makes a record of a spec. old is its confirmed tombstone, or the tombstone behind which it was
+// queued, or nil.
 func (p *plan) createRecord(w QueuedSpec, old *Meta, spec, waiting Payload) *Meta {
 	n := &Meta{
 		Key: p.key(w.ResourceID), State: Live, Owner: w.Owner, Name: w.Name, Version: w.Version, Tag: w.Tag,
@@ -85,14 +84,14 @@ func (p *plan) createRecord(w QueuedSpec, old *Meta, spec, waiting Payload) *Met
 		n.State = Tombstone
 	}
 	if old != nil {
-		n.Sequence = old.Sequence // statuses of the former life stay old
+		n.Sequence = old.Sequence // statuses of the deleted work with this id stay old
 	}
 	p.put(old, n, spec, Clear, waiting)
 	p.changed(n, SpecPart)
 	return n
 }
 
-// createLive makes the op a live record, in place of its grave if there is one.
+// createLive makes a live record of the op. It replaces the confirmed tombstone, if there is one.
 func (p *plan) createLive(confirmed *Meta) {
 	n := p.createRecord(p.spec(), confirmed, FromOp, Keep)
 	if confirmed != nil && p.op.Supersedes != 0 && p.op.Version <= max(confirmed.Version, confirmed.Superseded) {
@@ -102,8 +101,8 @@ func (p *plan) createLive(confirmed *Meta) {
 	p.wrote(Accepted, n)
 }
 
-// promoteQueued makes a record of the spec of another id that waits behind m, which
-// is the op's record and has given up the name.
+// promoteQueued makes a record of the queued spec of another id. m is the op's record, which has freed the
+// name.
 func (p *plan) promoteQueued(m *Meta) {
 	if m.Queued.Deleting && !p.Subscribed {
 		p.confirmWithoutCluster(*m.Queued, p.QueuedRecord)
@@ -112,9 +111,8 @@ func (p *plan) promoteQueued(m *Meta) {
 	p.createRecord(*m.Queued, p.QueuedRecord, FromQueued, Keep)
 }
 
-// wait puts the op into the slot behind h, in place of what is there under the
-// same name. There is one slot: of two specs with different names, which only
-// renaming brings behind one tombstone, the second is refused until the first
+// wait queues the op behind h and replaces a queued spec of the same name. Only one spec can be queued. Two
+// specs with different names can meet there only through renaming; then the second is rejected until the first
 // has left.
 func (p *plan) wait(h *Meta) {
 	w, event := p.spec(), p.eventOr(Clear)
@@ -132,24 +130,23 @@ func (p *plan) wait(h *Meta) {
 	p.answer(Queued, h, 0)
 }
 
-// setQueued puts w, nil for nothing, behind m.
+// setQueued queues w behind m; nil clears the queue.
 func (p *plan) setQueued(m *Meta, w *QueuedSpec, event Payload) {
 	n := *m
 	n.Queued = w
 	p.put(m, &n, Keep, Keep, event)
 }
 
-// clearQueued clears the slot behind m for another spec. Of a create nothing is left,
-// as of a live record that is replaced; of a deletion the owner still has to hear.
+// clearQueued removes the queued spec of another id before a new one replaces it. A queued deletion becomes a
+// confirmed tombstone, because its owner needs the answer. A queued create leaves nothing.
 func (p *plan) clearQueued(m *Meta) {
 	if id := QueuedID(m); id != "" && id != p.op.Key.ResourceID && m.Queued.Deleting {
 		p.confirmWithoutCluster(*m.Queued, p.QueuedRecord)
 	}
 }
 
-// confirmWithoutCluster digs the grave of a spec that no cluster has to confirm, or renews the one
-// that its id has, so that the owner hears of it (again). A status that was there
-// stays.
+// confirmWithoutCluster writes a confirmed tombstone for a spec that no cluster has to confirm. The owner gets
+// its Deleted status, again if there already was a confirmed tombstone. An existing status stays.
 func (p *plan) confirmWithoutCluster(w QueuedSpec, confirmed *Meta) *Meta {
 	n := Meta{Key: p.key(w.ResourceID), Owner: w.Owner, Name: w.Name, StatusVersion: w.Version}
 	if confirmed != nil {
@@ -160,7 +157,7 @@ func (p *plan) confirmWithoutCluster(w QueuedSpec, confirmed *Meta) *Meta {
 	return &n
 }
 
-// writeConfirmedTombstone writes n as a grave in place of old.
+// writeConfirmedTombstone replaces old by n as a confirmed tombstone.
 func (p *plan) writeConfirmedTombstone(old, n *Meta, spec, status, waiting Payload) {
 	n.State, n.Queued, n.ConfirmedAt = ConfirmedTombstone, nil, p.op.At
 	n.StatusRevision = p.next()
@@ -174,7 +171,7 @@ func (p *plan) report(m *Meta) {
 	n := *m
 	n.StatusVersion, n.StatusHash, n.Failing = p.op.Version, p.op.StatusHash, p.op.Failing
 	if newer, err := codec.CompareSequence(p.op.Sequence, m.Sequence); err != nil || !newer || codec.CheckSequence(m.Sequence, p.op.At) != nil {
-		n.Sequence = p.op.Sequence // else it confirms a deletion although its number is lower
+		n.Sequence = p.op.Sequence // otherwise it confirms a deletion although its sequence id is lower
 	}
 	if p.op.Deleted {
 		p.confirm(m, n, FromOp)
@@ -186,16 +183,15 @@ func (p *plan) report(m *Meta) {
 	p.wrote(Accepted, &n)
 }
 
-// giveUp ends m without a word of its cluster. n is m with what the grave shall say.
+// giveUp confirms the deletion of m without its cluster. n is m with the content of the confirmed tombstone.
 func (p *plan) giveUp(m *Meta, n Meta, hash string, status Payload) {
 	n.StatusVersion, n.StatusHash = n.Version, hash
 	p.confirm(m, n, status)
 }
 
-// confirm: nothing of m is left on its cluster. n is m with what the grave
-// shall say; status is its final status. What waits for m begins. A new life of the
-// same id takes its place: the owner hears no Deleted, which it would take for that of
-// the new life.
+// confirm ends tombstone m: its cluster holds nothing of it any more. n is m with the content of the confirmed
+// tombstone; status is its final status. The queued spec becomes a record. If that has the same id, it replaces
+// m. The owner then gets no Deleted status: it would take it for that of the new work.
 func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 	w := m.Queued
 	switch {
@@ -212,7 +208,7 @@ func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 	p.wrote(Confirmed, &n)
 }
 
-// changeOwner gives m, and what waits behind it, to the op's owner.
+// changeOwner makes the op's owner the owner of m and of the spec queued behind it.
 func (p *plan) changeOwner(m *Meta) *Meta {
 	n := *m
 	n.Owner = p.op.Owner

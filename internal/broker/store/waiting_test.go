@@ -43,7 +43,7 @@ func TestDecide_WaitingForOwnID(t *testing.T) {
 		{name: "repeat of the deletion before it", before: waits, op: del("u1", "n1", 5), want: "unchanged 2 s1", after: b},
 		{name: "older deletion of what waits", before: with(put("u1", "n1", 3, "c")), op: del("u1", "n1", 2), want: "stale 2 s1" + older, after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v3 c)"}},
 		{
-			name: "confirmed: lives, and its owner hears no Deleted", before: waits, op: deleted("u1", 5, 1),
+			name: "confirmed: live again, and its owner gets no Deleted status", before: waits, op: deleted("u1", 5, 1),
 			want: "confirmed 3 s1", after: []string{"u1 live s1/n1 v1 b@3"}, feed: []string{"3 u1 spec s1 live"},
 		},
 		{
@@ -80,9 +80,9 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 		},
 		{name: "late update of the first id", before: waits, op: put("u1", "n1", 6, "c"), want: "stale 2 s1" + wasDead, after: b},
 		{
-			name: "confirmed: grave and new life", before: waits, op: deleted("u1", 5, 1),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5", "u2 live s1/n1 v3 b@4"},
-			feed: []string{"3 u1 status s1 grave", "4 u2 spec s1 live"},
+			name: "confirmed: confirmed tombstone and the next work", before: waits, op: deleted("u1", 5, 1),
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@3 gone5@3 v5", "u2 live s1/n1 v3 b@4"},
+			feed: []string{"3 u1 status s1 confirmed", "4 u2 spec s1 live"},
 		},
 		{name: "deleted while it waits: the cluster may hold it", before: waits, op: del("u2", "n1", 3), want: "queued 0 s1", after: d},
 		{
@@ -97,23 +97,23 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 		{name: "created again at a lower version", before: gone, op: create("u2", "n1", 1, "c"), want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 c)"}},
 		{
 			name: "confirmed: the next deletion", before: gone, op: deleted("u1", 5, 1),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v5 -@3 gone5@3 v5", "u2 tombstone s1/n1 v3 b@4"},
-			feed: []string{"3 u1 status s1 grave", "4 u2 spec s1 tombstone"},
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@3 gone5@3 v5", "u2 tombstone s1/n1 v3 b@4"},
+			feed: []string{"3 u1 status s1 confirmed", "4 u2 spec s1 tombstone"},
 		},
 		{
-			name: "the place of a waiting deletion is taken: its owner hears of it", before: gone, op: create("u3", "n1", 1, "c"),
-			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u3 s1/n1 v1 c)", "u2 grave s1/n1 v3 -@3 -@3 v3"},
-			feed: []string{"3 u2 status s1 grave"},
+			name: "a queued deletion is replaced: its owner gets the status", before: gone, op: create("u3", "n1", 1, "c"),
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u3 s1/n1 v1 c)", "u2 confirmed s1/n1 v3 -@3 -@3 v3"},
+			feed: []string{"3 u2 status s1 confirmed"},
 		},
 		{
 			name: "the place of a waiting deletion is taken by the first id", before: gone, op: create("u1", "n1", 1, "c"),
-			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v1 c)", "u2 grave s1/n1 v3 -@3 -@3 v3"},
-			feed: []string{"3 u2 status s1 grave"},
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u1 s1/n1 v1 c)", "u2 confirmed s1/n1 v3 -@3 -@3 v3"},
+			feed: []string{"3 u2 status s1 confirmed"},
 		},
 		{
 			name: "the first id lives again before a waiting deletion", before: gone, op: supersedes(2, put("u1", "n1", 6, "c")),
-			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v6 c@4", "u2 grave s1/n1 v3 -@3 -@3 v3"},
-			feed: []string{"3 u2 status s1 grave", "4 u1 spec s1 live"},
+			want: "accepted 4 s1", after: []string{"u1 live s1/n1 v6 c@4", "u2 confirmed s1/n1 v3 -@3 -@3 v3"},
+			feed: []string{"3 u2 status s1 confirmed", "4 u1 spec s1 live"},
 		},
 		{
 			name: "the first id lives again under another name: nothing to wait for", before: waits, op: supersedes(2, put("u1", "n2", 6, "c")),
@@ -125,17 +125,17 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 			want: "nametaken 0 s1", after: b,
 		},
 		{
-			name:   "a grave of the waiting id is renewed when its place is taken",
+			name:   "a confirmed tombstone of the queued id is renewed when the queued spec is replaced",
 			before: append(append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 1)}, tomb...), create("u2", "n1", 3, "b"), del("u2", "n1", 3)),
 			op:     create("u3", "n1", 1, "c"),
-			want:   "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@5 (queued: u3 s1/n1 v1 c)", "u2 grave s1/n0 v3 -@6 gone1@6 v1"},
-			feed: []string{"6 u2 status s1 grave"},
+			want:   "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@5 (queued: u3 s1/n1 v1 c)", "u2 confirmed s1/n0 v3 -@6 gone1@6 v1"},
+			feed: []string{"6 u2 status s1 confirmed"},
 		},
 		{
-			name: "a grave of the waiting id gives way to it", before: append(append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 7)}, tomb...), create("u2", "n1", 3, "b")),
+			name: "a confirmed tombstone of the queued id is replaced by it", before: append(append([]store.Op{create("u2", "n0", 1, "x"), del("u2", "n0", 1), deleted("u2", 1, 7)}, tomb...), create("u2", "n1", 3, "b")),
 			op:   deleted("u1", 5, 1),
-			want: "confirmed 7 s1", after: []string{"u1 grave s1/n1 v5 -@6 gone5@6 v5", "u2 live s1/n1 v3 b@7"},
-			feed: []string{"6 u1 status s1 grave", "7 u2 spec s1 live"},
+			want: "confirmed 7 s1", after: []string{"u1 confirmed s1/n1 v5 -@6 gone5@6 v5", "u2 live s1/n1 v3 b@7"},
+			feed: []string{"6 u1 status s1 confirmed", "7 u2 spec s1 live"},
 		},
 		{
 			name: "new deletion of the first id leaves what waits", before: waits, op: del("u1", "n1", 6),
@@ -153,24 +153,24 @@ func TestDecide_WaitingWithoutCluster(t *testing.T) {
 		{
 			name: "deletion of what waits confirms itself", lonely: true, before: waits, op: del("u2", "n1", 3),
 			want:  "confirmed 4 s1",
-			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 grave s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 grave"},
+			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 confirmed s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 confirmed"},
 		},
 		{
 			name: "the waiting deletion of a cluster that left confirms itself, after the one before", left: true,
 			before: append(append([]store.Op{}, waits...), del("u2", "n1", 3)), op: admin(store.Forget, "u1", ""),
-			want: "confirmed 5 s1", after: []string{"u1 grave s1/n1 v5 -@4 -@4 v5", "u2 grave s1/n1 v3 -@5 -@5 v3"},
-			feed: []string{"4 u1 status s1 grave", "5 u2 status s1 grave"},
+			want: "confirmed 5 s1", after: []string{"u1 confirmed s1/n1 v5 -@4 -@4 v5", "u2 confirmed s1/n1 v3 -@5 -@5 v3"},
+			feed: []string{"4 u1 status s1 confirmed", "5 u2 status s1 confirmed"},
 		},
 		{
 			name: "a repeated deletion of a cluster that left, without a status", left: true,
 			before: []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5), create("u2", "n1", 3, "b")}, op: del("u1", "n1", 6),
-			want: "confirmed 4 s1", after: []string{"u1 grave s1/n1 v6 -@3 -@3 v6", "u2 live s1/n1 v3 b@4"},
-			feed: []string{"3 u1 status s1 grave", "4 u2 spec s1 live"},
+			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v6 -@3 -@3 v6", "u2 live s1/n1 v3 b@4"},
+			feed: []string{"3 u1 status s1 confirmed", "4 u2 spec s1 live"},
 		},
 		{
 			name: "deletion of an unknown id of the name confirms itself", lonely: true, before: tomb, op: del("u2", "n1", 3),
 			want:  "confirmed 4 s1",
-			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 grave s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 grave"},
+			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 confirmed s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 confirmed"},
 		},
 	})
 }

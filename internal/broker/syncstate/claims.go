@@ -1,19 +1,16 @@
-// Package syncstate keeps what the parties say about what exists, beside the records:
+// Package syncstate keeps in memory what sources and agents report about sync, beside the records:
 //
-//   - [Sources]: for which clusters a source vouches that the records of its works are
-//     as it wants them, and which deletions it withholds;
-//   - [Lists]: what an agent listed that does not fit the records;
-//   - [Deletions]: which deletions are true although the agent holds a newer version, and
-//     which no agent has heard of, so that a work that waits may take over;
+//   - [Sources]: for which clusters a source is synced, and which deletions it withholds;
+//   - [Lists]: the listed works of an agent that do not match the records;
+//   - [Deletions]: which deletions apply although the agent holds a newer version, and which no agent was sent,
+//     so that a queued spec may replace the tombstone;
 //   - [Names]: which cluster has a name, by the uid of its namespace kube-system.
 //
-// All of it lives in memory and comes again with the next connection, but for the names
-// and the positions of hubs, which the store keeps. Nothing here is deleted because it
-// is missing: [ResolveConflict], the one rule about a record of which an agent holds a newer
-// version, sends it, lets it wait for its source, or forces it upon the agent.
+// The next connections report it again. Only the uids of clusters and the positions of hubs are kept in the
+// store. Absence from a list never causes a deletion. [ResolveConflict] is the only rule for a record of which
+// an agent holds a newer version: send it, wait for its source, or force it.
 //
-// The package knows no subscription and no queue. Who does is asked through [Agents] and
-// [Writer].
+// The package imports neither subscriptions nor queues; it uses them through [Agents] and [Writer].
 package syncstate
 
 import (
@@ -30,31 +27,31 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Agents are the running subscriptions of agents.
+// Agents gives access to the running subscriptions of agents.
 type Agents interface {
-	// Recheck says that other sources than before vouch for clusters, or that a deletion
-	// was published again.
+	// Recheck asks agents to compare again: other sources are synced for their clusters than before, a source
+	// published an old deletion again, or records left the store.
 	Recheck(Change)
-	// End ends those of a cluster whose agents gave another uid.
+	// End ends the agent subscriptions of a cluster that gave a uid other than uid.
 	End(scope store.Scope, uid string, why *transport.Error)
 }
 
-// Writer commits in the name of a party.
+// Writer commits operations for a client.
 type Writer interface {
 	Commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error)
 }
 
-// State is what all parties claim. Its parts may be used concurrently.
+// State holds the sync state that sources and agents have reported. Its parts are safe for concurrent use.
 type State struct {
 	Sources   *Sources
 	Lists     *Lists
 	Deletions *Deletions
 	Names     *Names
-	// Slots limit how many comparisons run at a time.
+	// Slots limits the number of concurrent comparisons.
 	Slots Slots
 }
 
-// New returns claims of nobody.
+// New returns an empty state.
 func New(cfg *settings.Config) *State {
 	m, slots := cfg.Meter(), make(Slots, cfg.Comparisons)
 	c := &State{
@@ -65,7 +62,7 @@ func New(cfg *settings.Config) *State {
 		},
 		Lists: &Lists{
 			cfg: cfg, budget: bytebudget.NewBudget(cfg.QueueBytes), byScope: map[store.Scope][]*List{},
-			orphans: m.Counter("orphan_works_total", "Works that agents listed and no record explains."),
+			orphans: m.Counter("orphan_works_total", "Works that agents listed and the broker has no record of."),
 			newer:   m.Counter("ahead_works_total", "Works that agents listed in a newer version than the broker's."),
 		},
 		Deletions: &Deletions{cfg: cfg, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*offlineChanges{}},
@@ -80,13 +77,13 @@ func New(cfg *settings.Config) *State {
 	return c
 }
 
-// Connect says who is told, and who writes. It is called once, before anything is claimed.
+// Connect sets the subscriptions that are notified and the writer. Call it once, before the first report.
 func (c *State) Connect(a Agents, w Writer) {
 	c.Sources.agents, c.Deletions.agents, c.Names.agents = a, a, a
 	c.Deletions.writer = w
 }
 
-// Changed notes a change of a record, before any subscription is told of it.
+// Changed updates the state after a change of a record, before any subscription receives the change.
 func (c *State) Changed(ch *store.Change) {
 	c.Deletions.changed(ch)
 	if ch.Part == store.SpecPart {
@@ -95,15 +92,15 @@ func (c *State) Changed(ch *store.Change) {
 	}
 }
 
-// scopeOf is the cluster that a record is of.
+// scopeOf returns the cluster of a record.
 func scopeOf(k store.Key) store.Scope {
 	return store.Scope{DataType: k.DataType, Cluster: k.Cluster}
 }
 
-// Slots limit how many comparisons of lists run at a time: each holds one while it reads.
+// Slots limits the number of concurrent list comparisons. A comparison holds one slot while it reads.
 type Slots chan struct{}
 
-// Try occupies a slot if one is free.
+// Try takes a slot and returns true, or returns false if none is free.
 func (s Slots) Try() bool {
 	select {
 	case s <- struct{}{}:
@@ -113,48 +110,44 @@ func (s Slots) Try() bool {
 	}
 }
 
-// Free gives a slot back.
+// Free returns a slot.
 func (s Slots) Free() { <-s }
 
-// A store that was restored may have gone back in time: an agent then holds a newer
-// version than the record. It may be that the record is the truth (its source went back
-// too), or that the store forgot something. Only the source knows.
+// A restored store may have gone back in time. Then an agent holds a newer version than the record. Either the
+// record is right, because its source went back too, or the store lost a change. Only the source knows which.
 //
-// A deletion may have been confirmed since the backup, and undone by a new life of the
-// work, which its agent holds. So a deletion waits for its source too. One of ours
-// compares. A stock source does not, but it publishes what it has again: the deletion,
-// or the new life, which then waits behind it. That is its word that the deletion is
-// true.
+// A deletion may have been confirmed after the backup, and its id used again by a new work that the agent
+// holds. So a deletion waits for its source too. A Hawser source compares. An OCM source publishes again what
+// it has: the deletion, or the new work, which is then queued behind the deletion. Either one confirms the
+// deletion.
 
-// DeliveryDecision says what an agent that listed a work is sent of its record.
+// DeliveryDecision is how a record is delivered to an agent that listed its work.
 type DeliveryDecision uint8
 
-// The decisions.
+// Delivery decisions.
 const (
-	// Send: the record is no older than what the agent holds, or versions do not order
-	// the two.
+	// Send: the record is not older than the version that the agent holds, or versions do not order the two.
 	Send DeliveryDecision = iota + 1
-	// Wait: the agent holds a newer version, and nobody has said which one is true.
+	// Wait: the agent holds a newer version, and no source has confirmed the record yet.
 	Wait
-	// Force: the agent holds a newer version, and the record is true all the same.
+	// Force: the agent holds a newer version, but the record is right.
 	Force
 )
 
-// Conflict is a record beside what an agent listed of it.
+// Conflict compares a record with the version that an agent listed.
 type Conflict struct {
 	// Listed is the version that the agent listed.
 	Listed int64
-	// Version of the record; Supersedes: it replaced a newer one on its source's word.
+	// Version is the version of the record. Supersedes: it replaced a newer version at the request of its source.
 	Version    int64
 	Supersedes bool
-	// Synced: the owner has compared what it owns on the cluster with this store.
+	// Synced: the owner has compared its works on the cluster with this store.
 	Synced bool
-	// InForce: the record is a deletion that came since the store was opened, or was
-	// published again since.
+	// InForce: the record is a deletion that was published, or published again, since the store was opened.
 	InForce bool
 }
 
-// ResolveConflict is the one rule about records of which an agent may hold a newer version.
+// ResolveConflict is the only rule for records of which an agent may hold a newer version.
 func ResolveConflict(c Conflict) DeliveryDecision {
 	switch {
 	case !resync.Newer(c.Listed, c.Version, c.Supersedes):
@@ -165,7 +158,7 @@ func ResolveConflict(c Conflict) DeliveryDecision {
 	return Wait
 }
 
-// About returns the case of a record of which an agent listed a version.
+// About returns the conflict between a record and the version that an agent listed.
 func (c *State) About(m *store.Meta, listed int64) Conflict {
 	return Conflict{
 		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
@@ -174,7 +167,7 @@ func (c *State) About(m *store.Meta, listed int64) Conflict {
 	}
 }
 
-// Discrepancy is something that does not fit together and is left alone.
+// Discrepancy is a mismatch that the broker reports and does not act on.
 type Discrepancy struct {
 	Cause      Cause
 	Scope      store.Scope
@@ -183,27 +176,26 @@ type Discrepancy struct {
 	Source     string // Withheld only
 	Revision   uint64 // of the record's spec; Withheld only
 	Detail     string // Withheld: the source's reason; Quarantined: the uid
-	// Omitted is how many more unexplained works there are, which are not named; the
-	// Finding names none then.
+	// Omitted is the number of further orphan works that are not named. Such a Discrepancy names no work.
 	Omitted int
 }
 
-// Cause says what does not fit together.
+// Cause is the kind of a discrepancy.
 type Cause uint8
 
-// The causes, in the order in which they are shown.
+// Causes, in the order of display.
 const (
-	// Orphan: an agent lists the work, and no record explains it.
+	// Orphan: an agent lists the work, and the broker has no record of it.
 	Orphan Cause = iota + 1
-	// Ahead: an agent lists a newer version of the work than the record's.
+	// Ahead: an agent lists a newer version of the work than the record has.
 	Ahead
-	// Withheld: the source of the record lacks the work, and does not dare to delete it.
+	// Withheld: the source of the record no longer has the work, and waits for approval to delete it.
 	Withheld
-	// Quarantined: an agent of another cluster comes under the name.
+	// Quarantined: an agent of another cluster uses the cluster name.
 	Quarantined
 )
 
-// Scopes returns where something does not fit together, by cluster and data type.
+// Scopes returns the scopes with discrepancies, sorted by cluster and data type.
 func (c *State) Scopes() []store.Scope {
 	scopes := map[store.Scope]struct{}{}
 	c.Lists.scopes(scopes)
@@ -214,7 +206,7 @@ func (c *State) Scopes() []store.Scope {
 	})
 }
 
-// Findings returns what does not fit together at a place, by cause, source and id.
+// Findings returns the discrepancies in a scope, sorted by cause, source and id.
 func (c *State) Findings(scope store.Scope) []Discrepancy {
 	found := slices.Concat(c.Lists.findings(scope), c.Sources.findings(scope), c.Names.findings(scope))
 	slices.SortFunc(found, func(a, b Discrepancy) int {

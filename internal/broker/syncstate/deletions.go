@@ -15,42 +15,44 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Deletions knows what of deletions the records do not say: which of those from before the
-// store was opened were published again since, and which no agent has heard of.
+// Deletions keeps facts about deletions that the records lack: which deletions from before the store was opened
+// were published again since, and which no agent was sent.
 //
-// The second is the proof for a take-over:
+// The second fact proves that a queued spec may replace the tombstone.
 //
-//	t1  an agent leaves
-//	t2  its work is deleted, and made anew under its name; the new one waits
-//	t3  the agent comes back with a cursor from before t2
+// Scenario:
 //
-// Therefore it holds the first work as it was last, and may be sent the second in its place.
+//	t1: an agent disconnects.
+//	t2: its work is deleted and created again under the same name; the new spec is queued.
+//	t3: the agent reconnects with a cursor from before t2.
+//
+// Result: the agent holds the last spec of the first work, and may be sent the second work instead.
 type Deletions struct {
 	cfg    *settings.Config
 	agents Agents
 	writer Writer
 
 	mu sync.Mutex
-	// repeated are revisions of deletions from before the store was opened that their
-	// sources have published again. There are at most as many as the store had then.
+	// repeated holds the revisions of deletions from before the store was opened that their sources have published
+	// again. It has at most one entry per tombstone that the store had then.
 	repeated map[store.Key]uint64
 	clusters map[store.Scope]*offlineChanges
 }
 
-// offlineChanges is what was committed while a cluster had no agent.
+// offlineChanges holds the deletions that were committed while a cluster had no agent.
 type offlineChanges struct {
-	agents int // that are subscribed now
-	// left is the head of the store when the last agent left.
+	agents int // number of subscribed agents
+	// left is the store head when the last agent disconnected.
 	left      uint64
 	deletions map[string]store.UnsentDeletion // by id
-	// waits: some spec waits behind a tombstone.
+	// waits: some spec is queued behind a tombstone.
 	waits bool
-	// deciding is there while an agent is not sent anything yet, because works are about to
-	// take over; others wait until it is closed.
+	// deciding is not nil while works are about to replace tombstones. Until it is closed, nothing is sent to
+	// agents of the cluster.
 	deciding chan struct{}
 }
 
-// cluster returns what is known of a cluster, to change it. The caller holds mu.
+// cluster returns the entry of a cluster and creates it if needed. The caller holds mu.
 func (d *Deletions) cluster(scope store.Scope) *offlineChanges {
 	a := d.clusters[scope]
 	if a == nil {
@@ -60,15 +62,15 @@ func (d *Deletions) cluster(scope store.Scope) *offlineChanges {
 	return a
 }
 
-// Enter says that an agent of a cluster is about to be subscribed.
+// Enter records that an agent of a cluster is about to subscribe.
 func (d *Deletions) Enter(scope store.Scope) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cluster(scope).agents++
 }
 
-// Leave says that it is subscribed no longer. head is that of the store: of what is above
-// it nothing was sent.
+// Leave records that an agent's subscription ended. head is the store head: no revision above it was sent to
+// the agent.
 func (d *Deletions) Leave(scope store.Scope, head uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,7 +79,7 @@ func (d *Deletions) Leave(scope store.Scope, head uint64) {
 	a.left = head
 }
 
-// changed drops what was known of a deletion, once the record is none any more.
+// changed drops the facts about a deletion once its record is no longer a tombstone.
 func (d *Deletions) changed(c *store.Change) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,13 +90,13 @@ func (d *Deletions) changed(c *store.Change) {
 	if a != nil && c.State != store.Tombstone && a.deletions[c.Key.ResourceID].Last < c.Revision {
 		delete(a.deletions, c.Key.ResourceID)
 		if len(a.deletions) == 0 && a.agents == 0 && a.left == 0 && !a.waits {
-			delete(d.clusters, scopeOf(c.Key)) // no agent of it ever came
+			delete(d.clusters, scopeOf(c.Key)) // no agent of the cluster ever subscribed
 		}
 	}
 }
 
-// Begin looks at a spec before it is queued; done, which may be nil, is called with its
-// outcome before the source is told.
+// Begin reads the record of a spec before the spec is queued. The caller calls done, which may be nil, with the
+// outcome before it replies to the source.
 func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error) {
 	if op.Kind != store.PutSpec {
 		return nil, nil
@@ -109,8 +111,8 @@ func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope
 	}, nil
 }
 
-// deletedRecord looks up what a deletion is about to meet; nil: some agent hears of it, or it is
-// no deletion, or there is nothing.
+// deletedRecord returns the record that a deletion will change. It returns nil if the op is no deletion, an
+// agent is subscribed, or there is no record.
 func (d *Deletions) deletedRecord(ctx context.Context, op *store.Op, env *codec.Envelope) (*store.DeletedRecord, error) {
 	if !op.Deleting || d.hasAgent(scopeOf(op.Key)) {
 		return nil, nil
@@ -137,8 +139,8 @@ func (d *Deletions) hasAgent(scope store.Scope) bool {
 	return a != nil && a.agents > 0
 }
 
-// noteUnsentDeletion notes what became of a spec; met is what a deletion met that no agent hears
-// of, else nil.
+// noteUnsentDeletion records the outcome of a spec. met is the record that a deletion changed while no agent
+// was subscribed, or nil.
 func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.DeletedRecord) {
 	if met == nil && o.Result != store.Queued {
 		return
@@ -158,15 +160,15 @@ func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.
 		return
 	}
 	if u := known.Deleted(*met, o); u.Last != 0 {
-		d.cluster(scope).deletions[k.ResourceID] = u // else what is known is about a revision that is no more
+		d.cluster(scope).deletions[k.ResourceID] = u // otherwise the entry is about a revision that was replaced
 	}
 }
 
-// noteRepeated notes what a source published of a work whose deletion is older
-// than the opening of the store: the deletion again, or what waits behind it.
+// noteRepeated records that a source published an old deletion again, or a spec that is queued behind it. Old:
+// the deletion is from before the store was opened.
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
 	start := d.cfg.Store.Head().TermStart
-	behind := o.Revision == 0 // a tombstone, of this id or of another one
+	behind := o.Revision == 0 // queued behind a tombstone, of this id or of another one
 	switch o.Result {
 	case store.Accepted, store.Unchanged, store.Queued:
 		if o.Revision >= start || !op.Deleting && !behind {
@@ -177,7 +179,7 @@ func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outc
 	}
 	r, err := d.cfg.Store.Get(ctx, op.Key)
 	switch {
-	case errors.Is(err, store.ErrNotFound): // it waits behind another id's
+	case errors.Is(err, store.ErrNotFound): // queued behind the tombstone of another id
 		return nil
 	case err != nil:
 		return err
@@ -188,8 +190,7 @@ func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outc
 	return nil
 }
 
-// repeat remembers that a deletion was published again. It reports false where that was
-// remembered before.
+// repeat records that a deletion was published again. It returns false if that was recorded before.
 func (d *Deletions) repeat(k store.Key, revision uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,7 +201,8 @@ func (d *Deletions) repeat(k store.Key, revision uint64) bool {
 	return true
 }
 
-// inForce reports whether a deletion is no older than what the store may have lost.
+// inForce reports whether a deletion was published, or published again, since the store was opened. An older
+// one may have been undone by changes that the store lost.
 func (d *Deletions) inForce(k store.Key, revision uint64) bool {
 	if revision >= d.cfg.Store.Head().TermStart {
 		return true
@@ -210,9 +212,9 @@ func (d *Deletions) inForce(k store.Key, revision uint64) bool {
 	return revision != 0 && d.repeated[k] == revision
 }
 
-// ReplaceTombstones lets works that wait behind deletions which no agent has heard of take over,
-// before anything is sent to the agent that has just entered. cursor is up to where that
-// has everything safe, 0 if it does not say.
+// ReplaceTombstones lets queued specs replace deletions that no agent was sent, before anything is sent to the
+// agent that has just subscribed. cursor is the revision up to which the agent has saved everything, 0 if it
+// did not report one.
 func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, from identity.Identity, cursor uint64) error {
 	a, deletions, wait := d.arrive(scope, cursor)
 	if wait != nil {
@@ -231,22 +233,22 @@ func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, fr
 	if err != nil || len(ops) == 0 {
 		return err
 	}
-	// It is waited for to the end: until then nobody may be sent the deletions.
+	// The commit is awaited even if ctx ends: until then no agent may be sent the deletions.
 	outcomes, err := d.writer.Commit(context.WithoutCancel(ctx), from, ops...)
 	if err != nil {
 		return request.Store(err)
 	}
 	outcomes = slices.DeleteFunc(outcomes, func(o store.Outcome) bool { return o.Result != store.Confirmed })
 	if len(outcomes) > 0 {
-		d.cfg.Log.Info("works that were made anew while their cluster was away take over from those that were deleted",
+		d.cfg.Log.Info("works were created again while their cluster was disconnected; they replace the deleted ones",
 			"cluster", scope.Cluster, "count", len(outcomes))
 	}
 	return nil
 }
 
-// arrive takes out what was committed while the cluster had no agent, if something may take
-// over: then others wait until decided is called. Else nothing is sent before wait is
-// closed, if that is not nil.
+// arrive removes and returns the offline changes of a cluster if a queued spec may replace a tombstone. Then
+// other agents wait until the caller calls decided. If wait is not nil, nothing may be sent before it is
+// closed.
 func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Subscriber, deletions map[string]store.UnsentDeletion, wait <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,7 +257,7 @@ func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Subscriber
 		return a, nil, c.deciding
 	}
 	deletions, waits := c.deletions, c.waits
-	c.deletions, c.waits = map[string]store.UnsentDeletion{}, false // it is about to hear of it
+	c.deletions, c.waits = map[string]store.UnsentDeletion{}, false // this agent is about to be sent the deletions
 	if cursor == 0 || !waits {
 		return a, nil, nil
 	}
@@ -271,12 +273,12 @@ func (d *Deletions) decided(scope store.Scope) {
 	c.deciding = nil
 }
 
-// takeOvers are the writes for what takes over.
+// takeOvers returns the writes that replace tombstones by their queued specs.
 func (d *Deletions) takeOvers(ctx context.Context, scope store.Scope, a store.Subscriber, deletions map[string]store.UnsentDeletion) (ops []store.Op, err error) {
 	for _, id := range slices.Sorted(maps.Keys(deletions)) {
 		r, err := d.cfg.Store.Get(ctx, store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: id})
 		switch {
-		case errors.Is(err, store.ErrNotFound), errors.As(err, new(*store.DamageError)): // its delivery tells of it
+		case errors.Is(err, store.ErrNotFound), errors.As(err, new(*store.DamageError)): // the delivery of a damaged record reports it
 		case err != nil:
 			return nil, request.Store(err)
 		case store.CanReplaceTombstone(r.Meta, deletions[id], a):

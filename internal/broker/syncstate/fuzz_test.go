@@ -10,8 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// FuzzLastPosition: what the store keeps of a source's hub is no position, or one that means the
-// same when it is kept again.
+// FuzzLastPosition: a stored hub position is invalid, or means the same after it is stored again.
 func FuzzLastPosition(f *testing.F) {
 	f.Add(`{"uid":"u","resourceVersion":"4711"}`)
 	f.Add("")

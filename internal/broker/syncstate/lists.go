@@ -14,15 +14,15 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// MaxListBytes is how many bytes of ids that no record explains are remembered of one
-// list, all of which a checkpoint repeats. What is beyond is counted and not named.
+// MaxListBytes limits the ids of orphan works that are kept of one list, in bytes. Checkpoints repeat all of
+// them. Further ids are counted but not named.
 const MaxListBytes = 1 << 20
 
-// shownIDs is how many ids a log line shows.
+// shownIDs is the maximum number of ids in a log line.
 const shownIDs = 10
 
-// Lists knows what agents listed last, as far as it does not fit the records. It stays
-// after the agent left, for whoever looks, until an agent of the cluster lists anew.
+// Lists keeps the mismatches of the last list of each agent. They stay for inspection after the agent
+// disconnected, until an agent of the cluster lists again.
 type Lists struct {
 	cfg            *settings.Config
 	budget         *bytebudget.Budget
@@ -32,20 +32,20 @@ type Lists struct {
 	byScope map[store.Scope][]*List
 }
 
-// List is what does not fit of what one agent listed last.
+// List holds the mismatches of the last list of one agent.
 type List struct {
 	lists  *Lists
 	scope  store.Scope
 	client identity.Identity
 	bytes  int
-	// closed: its subscription is over.
+	// closed: the subscription ended.
 	closed bool
-	// orphans are ids of which there is no record, with the versions that were listed.
-	// explained are those of which there is a record by now that was not sent yet.
+	// orphans maps ids without a record to the listed versions. explained maps ids that got a record after the
+	// list; the record was not sent yet.
 	orphans, explained map[string]int64
-	// newer are the records of which a newer version was listed; they wait.
+	// newer holds the ahead works, whose delivery waits.
 	newer   map[string]AheadWork
-	omitted int // unexplained ids that are not named
+	omitted int // number of orphan ids that are not named
 }
 
 // AheadWork is a record of which an agent holds a newer version.
@@ -57,7 +57,7 @@ type AheadWork struct {
 	Listed   int64 // the version that the agent listed
 }
 
-// NewerOf is a record of which an agent listed a version.
+// NewerOf returns the ahead work for a record and the version that an agent listed.
 func NewerOf(m *store.Meta, listed int64) AheadWork {
 	w := AheadWork{Owner: m.Owner, Version: m.Version, Revision: m.SpecRevision, Listed: listed}
 	if m.State != store.Live {
@@ -66,21 +66,21 @@ func NewerOf(m *store.Meta, listed int64) AheadWork {
 	return w
 }
 
-// Mismatch is what does not fit of what an agent lists.
+// Mismatch holds the listed works that have no record, or that are newer than their record.
 type Mismatch struct {
 	Orphans map[string]int64     // versions by id
 	Newer   map[string]AheadWork // by id
-	// MaxBytes bounds the unexplained ids.
+	// MaxBytes limits the total size of the orphan ids.
 	MaxBytes int
 }
 
-// Open returns the list of an agent that subscribes: of what it has listed, everything fits.
+// Open returns the list of an agent that subscribes. It has no mismatches.
 func (x *Lists) Open(at store.Scope, owner identity.Identity) *List {
 	return &List{lists: x, scope: at, client: owner}
 }
 
-// Replace keeps what does not fit of what the agent lists anew. It holds up no router while it
-// goes through a long list.
+// Replace stores the mismatches of a new list. It holds the lock only briefly, so a long list does not delay
+// the routers.
 func (l *List) Replace(o Mismatch) {
 	x, ids := l.lists, slices.Sorted(maps.Keys(o.Orphans))
 	l.note(o, ids)
@@ -106,8 +106,8 @@ func (l *List) Replace(o Mismatch) {
 	}
 }
 
-// forget forgets what an agent listed before, and what agents of the cluster did that have left:
-// it knows better now.
+// forget drops the previous entries of this list, and the lists of disconnected agents of the cluster. The new
+// list replaces them.
 func (x *Lists) forget(mine *List) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -118,23 +118,23 @@ func (x *Lists) forget(mine *List) {
 	}
 }
 
-// note counts and logs what does not fit. Nothing is done about the unexplained works:
-// absence is no deletion. The newer ones wait until their sources have compared.
+// note counts and logs the mismatches. Orphan works stay: absence never causes a deletion. Ahead works wait
+// until their sources are synced.
 func (l *List) note(o Mismatch, ids []string) {
 	x := l.lists
 	if len(ids) > 0 {
 		x.orphans.Add(float64(len(ids)))
-		x.cfg.Log.Warn("agent holds works that no record explains, they stay as they are",
+		x.cfg.Log.Warn("agent holds orphan works; they are left unchanged",
 			"cluster", l.scope.Cluster, "count", len(ids), "first_ids", ids[:min(len(ids), shownIDs)])
 	}
 	if len(o.Newer) > 0 {
 		x.newer.Add(float64(len(o.Newer)))
-		x.cfg.Log.Warn("agent holds newer versions than the broker, their sources have to publish them again",
+		x.cfg.Log.Warn("agent holds newer versions than the broker; their sources must publish the works again",
 			"cluster", l.scope.Cluster, "count", len(o.Newer))
 	}
 }
 
-// drop forgets a list. The caller holds mu.
+// drop removes a list. The caller holds mu.
 func (x *Lists) drop(l *List) {
 	x.budget.Free(l.client, l.bytes)
 	l.bytes = 0
@@ -146,7 +146,7 @@ func (x *Lists) drop(l *List) {
 	}
 }
 
-// Close says that the subscription is over.
+// Close records that the subscription ended.
 func (l *List) Close() {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
@@ -155,14 +155,14 @@ func (l *List) Close() {
 	l.tidy()
 }
 
-// tidy forgets a closed list in which nothing is left to show.
+// tidy removes a closed list that has no mismatch left.
 func (l *List) tidy() {
 	if l.closed && len(l.orphans)+len(l.newer)+l.omitted == 0 {
 		l.lists.drop(l)
 	}
 }
 
-// changed takes note that there is a record of an id, or that there is none any more.
+// changed updates the lists when a record is created or removed.
 func (x *Lists) changed(c *store.Change) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -183,7 +183,7 @@ func (x *Lists) changed(c *store.Change) {
 	}
 }
 
-// Orphans returns, sorted, the ids that no record explains.
+// Orphans returns the sorted ids that have no record.
 func (l *List) Orphans() []string {
 	l.lists.mu.Lock()
 	ids := slices.Collect(maps.Keys(l.orphans))
@@ -192,22 +192,21 @@ func (l *List) Orphans() []string {
 	return ids
 }
 
-// HasNewer reports whether some record waits.
+// HasNewer reports whether the list has ahead works.
 func (l *List) HasNewer() bool {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	return len(l.newer) > 0
 }
 
-// MarkInSync takes note that the agent holds exactly what the records say, and the unexplained
-// works: none waits.
+// MarkInSync clears the ahead works: the agent holds exactly the records and the orphan works.
 func (l *List) MarkInSync() {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
 	clear(l.newer)
 }
 
-// about returns the version that was listed of a record about which nothing was decided yet.
+// about returns the listed version of a record that has no final decision yet. ok is false if there is none.
 func (l *List) about(id string) (listed int64, ok bool) {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
@@ -218,7 +217,7 @@ func (l *List) about(id string) (listed int64, ok bool) {
 	return listed, ok
 }
 
-// decided takes a record out that is sent or forced, or puts it to those that wait.
+// decided removes a record that is sent or forced, or adds it to the ahead works if it waits.
 func (l *List) decided(id string, d DeliveryDecision, w AheadWork) {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()
@@ -230,7 +229,7 @@ func (l *List) decided(id string, d DeliveryDecision, w AheadWork) {
 	}
 }
 
-// Classify decides about a record that is about to be sent to the agent of a list.
+// Classify decides how a record is delivered to the agent of a list.
 func (c *State) Classify(l *List, m *store.Meta) (DeliveryDecision, AheadWork) {
 	listed, ok := l.about(m.ResourceID)
 	if !ok {
@@ -242,8 +241,8 @@ func (c *State) Classify(l *List, m *store.Meta) (DeliveryDecision, AheadWork) {
 	return d, w
 }
 
-// Forced takes out, and returns by id, those of the waiting records that their sources have
-// turned out to vouch for.
+// Forced removes and returns, by id, the ahead works whose records may be forced now: their source is synced,
+// or the deletion is in force.
 func (c *State) Forced(l *List) map[string]AheadWork {
 	l.lists.mu.Lock()
 	waiting := maps.Clone(l.newer)
@@ -264,7 +263,7 @@ func (c *State) Forced(l *List) map[string]AheadWork {
 	return waiting
 }
 
-// scopes adds the clusters of which something does not fit.
+// scopes adds the clusters with mismatches.
 func (x *Lists) scopes(all map[store.Scope]struct{}) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -273,12 +272,12 @@ func (x *Lists) scopes(all map[store.Scope]struct{}) {
 	}
 }
 
-// findings are what does not fit on a cluster.
+// findings returns the mismatches of a cluster.
 func (x *Lists) findings(scope store.Scope) []Discrepancy {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	omitted := 0
-	seen := map[Discrepancy]struct{}{} // several agents of a cluster may list the same
+	seen := map[Discrepancy]struct{}{} // agents of one cluster may list the same works
 	for _, l := range x.byScope[scope] {
 		omitted += l.omitted
 		for id := range l.orphans {

@@ -13,10 +13,10 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// shownIn is what there is to show of a cluster, one line each.
+// shownIn returns the discrepancies of a cluster, one string each.
 func shownIn(c *State, cluster string) (lines []string) {
 	for _, f := range everyFinding(c, cluster) {
-		name := map[Cause]string{Orphan: "unexplained", Ahead: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
+		name := map[Cause]string{Orphan: "orphan", Ahead: "newer", Withheld: "withheld", Quarantined: "quarantined"}[f.Cause]
 		line := fmt.Sprint(name, " ", f.ResourceID, f.Detail)
 		if f.Omitted > 0 {
 			line = fmt.Sprint("omitted ", f.Omitted)
@@ -37,7 +37,7 @@ func everyFinding(c *State, cluster string) (all []Discrepancy) {
 
 var agent = identity.Identity{Role: identity.Agent, Name: "c1"}
 
-// listed is what an agent of a cluster lists that subscribes now.
+// listed subscribes an agent of a cluster that lists o.
 func listed(c *State, cluster string, o Mismatch) *List {
 	l := c.Lists.Open(placed(cluster), agent)
 	l.Replace(o)
@@ -71,17 +71,17 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 	expect("nothing")
 	l := listed(c, "c1", Mismatch{versions("o1", "o2"), newer("a1", "a2", "a3"), 100})
 	listed(c, "c2", Mismatch{versions("o1"), nil, 100})
-	expect("all", "unexplained o1", "unexplained o2", "newer a1", "newer a2", "newer a3")
+	expect("all", "orphan o1", "orphan o2", "newer a1", "newer a2", "newer a3")
 	c.Lists.changed(&store.Change{Key: recordKey("c1", "o1"), Revision: 9})
 	c.Lists.changed(&store.Change{Key: recordKey("c1", "a1"), Revision: 9, Gone: true})
 	l.decided("a3", Force, AheadWork{})
-	expect("changed", "unexplained o2", "newer a2")
+	expect("changed", "orphan o2", "newer a2")
 	if diff := cmp.Diff([]string{"o2"}, l.Orphans()); diff != "" || !l.HasNewer() {
 		t.Error(diff)
 	}
 	l.MarkInSync()
 	l.Close()
-	expect("when its agent has left", "unexplained o2")
+	expect("when its agent has left", "orphan o2")
 	if l = listed(c, "c1", Mismatch{nil, nil, 100}); len(c.Lists.byScope[placed("c1")]) != 0 || len(l.Orphans()) != 0 || l.HasNewer() {
 		t.Error("a list of which everything fits is remembered")
 	}
@@ -92,12 +92,12 @@ func TestLists_EntriesGoWithTheirCause(t *testing.T) {
 	}
 }
 
-// TestLists_OfTwoAgents: each is told what it listed itself, and whoever looks sees both.
+// TestLists_OfTwoAgents: each agent has its own list; the findings show both.
 func TestLists_OfTwoAgents(t *testing.T) {
 	c := newState(1000)
 	one := listed(c, "c1", Mismatch{versions("o1", "both"), nil, 100})
 	listed(c, "c1", Mismatch{versions("o2", "both"), nil, 100})
-	if diff := cmp.Diff([]string{"unexplained both", "unexplained o1", "unexplained o2"}, shownIn(c, "c1")); diff != "" {
+	if diff := cmp.Diff([]string{"orphan both", "orphan o1", "orphan o2"}, shownIn(c, "c1")); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"both", "o1"}, one.Orphans()); diff != "" {
@@ -105,7 +105,7 @@ func TestLists_OfTwoAgents(t *testing.T) {
 	}
 }
 
-// TestLists_AreBounded: an agent that lists without end makes them count, not grow.
+// TestLists_AreBounded: ids above the limit are counted and not stored.
 func TestLists_AreBounded(t *testing.T) {
 	ids := map[string]int64{}
 	for i := range 2000 {
@@ -127,8 +127,8 @@ func TestLists_AreBounded(t *testing.T) {
 	}
 }
 
-// TestJudge_ExplainedByAnOlderRecord: a record that came after the list, and is older than what
-// was listed, waits for its source; a newer one does not.
+// TestJudge_ExplainedByAnOlderRecord: a record that comes after the list waits for its source if it is older
+// than the listed version. A newer record does not wait.
 func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
 	c := newState(1000)
 	l := listed(c, "c1", Mismatch{versions("w"), newer(), 100})

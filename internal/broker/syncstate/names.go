@@ -14,36 +14,34 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// quarantineMemory is for how long a quarantined cluster that stays away is remembered;
-// one that is refused comes back every few minutes.
+// quarantineMemory is how long a quarantined cluster is remembered after its last attempt. A rejected agent
+// retries every few minutes.
 const quarantineMemory = time.Hour
 
-// Names knows which cluster has a name. An agent says the uid of its cluster's namespace
-// kube-system. The first that does gives its name to that cluster, and agents of another
-// one are refused under it until an operator forgets the first. From the moment on at
-// which another cluster has the name, whatever agents of the one before still say is about
-// objects that nobody asks for: their subscriptions end, and with them what they published
-// and the broker has not committed yet.
+// Names binds cluster names to cluster uids. An agent sends the uid of its cluster's namespace kube-system. The
+// first uid is bound to the name. Agents with another uid are rejected until an operator forgets the first
+// cluster. When the name is bound to another uid, the subscriptions of the replaced cluster's agents end. Their
+// events that are not committed yet are dropped: they are about objects of the replaced cluster.
 type Names struct {
 	cfg     *settings.Config
 	agents  Agents
 	refused prometheus.Counter
 
-	// mu makes looking a cluster's uid up and noting it one step.
+	// mu makes reading and binding a cluster's uid one step.
 	mu sync.Mutex
-	// listing guards quarantined, so that whoever looks does not wait for a disk.
+	// listing guards quarantined, so that an inspection does not wait for the disk.
 	listing     sync.Mutex
 	quarantined map[store.Scope]quarantinedCluster
 }
 
-// quarantinedCluster is a cluster that came under the name of another one.
+// quarantinedCluster is a cluster whose agent used the name of another cluster.
 type quarantinedCluster struct {
 	uid string
 	at  time.Time
 }
 
-// Bind lets an agent of the cluster with this uid in, "" if it does not say, and calls add:
-// no agent of the cluster before slips in behind the one that gets its name.
+// Bind checks the uid that an agent sent, "" if it sent none, binds it if the name is free, and calls add. add
+// runs under the same lock: no agent of a replaced cluster can subscribe after its name was bound again.
 func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,7 +49,7 @@ func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add fun
 	if ok && known != "" && uid != "" && known != uid {
 		n.refused.Inc()
 		n.quarantine(scope, uid)
-		n.cfg.Log.Warn("agent of another cluster under a known name refused", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
+		n.cfg.Log.Warn("agent refused: cluster name is bound to another cluster uid", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
 		return anotherCluster(scope.Cluster)
 	}
 	if !ok || known == "" && uid != "" {
@@ -62,7 +60,7 @@ func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add fun
 	return add()
 }
 
-// give gives a name to the cluster with this uid. The caller holds mu.
+// give binds a name to the cluster with this uid. The caller holds mu.
 func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
 	if err := n.cfg.Store.MarkSubscribed(ctx, scope.DataType, scope.Cluster, uid); err != nil {
 		return request.Store(err)
@@ -74,8 +72,8 @@ func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
 	return nil
 }
 
-// Rename lets another cluster have a name: the one whose agent was refused last, if it
-// still comes, or else the first that comes.
+// Rename frees a name for another cluster: for the quarantined cluster, if its agent still retries, otherwise
+// for the first that subscribes. It returns the uid of the quarantined cluster, or "".
 func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,8 +102,8 @@ func (n *Names) quarantine(scope store.Scope, uid string) {
 	n.quarantined[scope] = quarantinedCluster{uid: uid, at: n.cfg.Now()}
 }
 
-// quarantinedAt returns the uid of the cluster whose agent was refused under a name, "" if
-// there is none, or it stays away.
+// quarantinedAt returns the uid of the cluster that is quarantined under a name. It returns "" if there is
+// none, or if its agent has stopped trying.
 func (n *Names) quarantinedAt(scope store.Scope) string {
 	n.listing.Lock()
 	defer n.listing.Unlock()
@@ -116,7 +114,7 @@ func (n *Names) quarantinedAt(scope store.Scope) string {
 	return ""
 }
 
-// forget ends the quarantine of a name, which may belong to another cluster now.
+// forget ends the quarantine for a name.
 func (n *Names) forget(cluster string) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
@@ -127,7 +125,7 @@ func (n *Names) forget(cluster string) {
 	}
 }
 
-// scopes adds the names under which clusters are quarantined.
+// scopes adds the scopes with a quarantined cluster.
 func (n *Names) scopes(all map[store.Scope]struct{}) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
@@ -136,7 +134,7 @@ func (n *Names) scopes(all map[store.Scope]struct{}) {
 	}
 }
 
-// findings is the cluster that is quarantined under a name.
+// findings returns the quarantined cluster of a scope.
 func (n *Names) findings(scope store.Scope) []Discrepancy {
 	uid := n.quarantinedAt(scope)
 	if uid == "" {
@@ -145,7 +143,7 @@ func (n *Names) findings(scope store.Scope) []Discrepancy {
 	return []Discrepancy{{Cause: Quarantined, Scope: scope, Detail: uid}}
 }
 
-// anotherCluster is the answer to an agent whose name is another cluster's.
+// anotherCluster returns the error for an agent whose cluster name is bound to another uid.
 func anotherCluster(name string) *transport.Error {
 	return request.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
 		"if it was replaced for good, an operator runs: hawser unbind cluster "+name)

@@ -2,7 +2,7 @@ package syncstate
 
 import "testing"
 
-// TestDecide: the one rule about a record of which an agent listed a version.
+// TestDecide checks the rule for a record and the version that an agent listed.
 func TestDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		of   Conflict

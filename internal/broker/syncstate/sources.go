@@ -16,93 +16,92 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// maxNamed is how many clusters a source may name. The names need not be known: a store
-// that was lost has to learn them from the sources.
+// maxNamed is the maximum number of clusters that a source may name. They may be unknown: after a loss of the
+// store the broker learns them from the sources.
 const maxNamed = 1 << 16
 
-// sourceState is what a source has said of its works on one cluster since the store was opened:
+// sourceState is the sync state of a source for one cluster since the store was opened:
 //
-//	                compared, or all                 withholds
-//	┌────────┐ ─────────────────────► ┌─────────┐ ──────────────► ┌──────────┐
-//	│ unsaid │        revoked         │ vouched │ compared, (1)   │ withheld │
-//	└────────┘ ◄───────────────────── └─────────┘ ◄────────────── └──────────┘
+//	                 synced, or all                   withholds
+//	┌─────────┐ ─────────────────────► ┌────────┐ ──────────────► ┌─────────┐
+//	│ unknown │        revoked         │ synced │   synced, (1)   │ blocked │
+//	└─────────┘ ◄───────────────────── └────────┘ ◄────────────── └─────────┘
 //	 ▲   │                                                           │  ▲
 //	 │   │                         withholds                         │  │
 //	 │   └───────────────────────────────────────────────────────────│──┘
 //	 │                             revoked                           │
 //	 └───────────────────────────────────────────────────────────────┘
-//	(1) or all, said on another subscription; or an operator approved the last deletion
+//	(1) or all, reported on another subscription; or an operator approved the last deletion
 //
-// A store may have gone back in time when it is opened, so nothing is known then. unsaid
-// is also what was released, or what an operator changed: it is not the source's word.
+// A store may have gone back in time when it is opened, so every state begins as unknown. It becomes unknown
+// again when records leave the store without the source: after a release or a change by an operator.
 type sourceState uint8
 
 const (
 	unknown sourceState = iota
-	// synced: the records of its works there are as it wants them.
+	// synced: the records of the source's works are as the source wants them.
 	synced
-	// blocked: all but the deletions that it withholds.
+	// blocked: synced except for deletions that the source withholds.
 	blocked
 )
 
-// sourceEvent is what may be said of a cluster.
+// sourceEvent is an event of the per-cluster sync state machine.
 type sourceEvent uint8
 
 const (
-	reportedSynced             sourceEvent = iota // the source names it as compared
-	withholds                                     // the source names it with deletions that it withholds
-	allSyncedHere                                 // it has finished with all clusters, on the subscription of the claim
+	reportedSynced             sourceEvent = iota // the source reports the cluster as synced
+	withholds                                     // the source reports withheld deletions on the cluster
+	allSyncedHere                                 // the source has finished all clusters, on the subscription of the earlier report
 	allSyncedOtherSubscription                    // the same, on another subscription
-	revoked                                       // something left the store without the source's doing
-	approved                                      // an operator decided about the last deletion that it withholds
-	sourceEventCount                              // number of the above
+	revoked                                       // a record left the store without the source
+	approved                                      // an operator decided about the last withheld deletion
+	sourceEventCount                              // number of events
 )
 
-// transitions: what was said before × what is said now.
+// transitions: state × event → next state.
 var transitions = [...][sourceEventCount]sourceState{
 	unknown: {reportedSynced: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: unknown},
 	synced:  {reportedSynced: synced, withholds: blocked, allSyncedHere: synced, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
 	blocked: {reportedSynced: synced, withholds: blocked, allSyncedHere: blocked, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
 }
 
-// Sources knows what sources have said of their comparisons. Its methods may be called
-// concurrently.
+// Sources holds the sync reports of sources. Its methods are safe for concurrent use.
 type Sources struct {
 	cfg    *settings.Config
 	agents Agents
 	slots  Slots
 	synced *prometheus.CounterVec
 
-	// works is the number of deletions that are withheld, so that changes of records wait for
-	// nobody while there are none. It is written under the lock.
+	// works is the number of withheld deletions. While it is 0, changes of records do not take the lock. It is
+	// written under the lock.
 	works atomic.Int64
 
 	mu  sync.Mutex
 	all map[store.Scope]*source // by owner
-	// noting lets one position of a hub be written at a time.
+	// noting serializes the writes of hub positions.
 	noting sync.Mutex
 }
 
-// source is what one source has said.
+// source holds the sync states of one source.
 type source struct {
-	// rest is the state of every cluster that is not in named.
+	// rest is the state of all clusters that are not in named.
 	rest  sourceState
 	named map[string]*clusterState
-	// serial counts how often it began to say something, and how often that was revoked on
-	// some cluster: what is said is void when it changed meanwhile.
+	// serial increments on each report and each revocation. A report is discarded if serial changed while it was
+	// processed.
 	serial uint64
 }
 
-// clusterState is what a source has said of one cluster.
+// clusterState is the sync state of a source for one cluster.
 type clusterState struct {
 	state sourceState
-	// subscription is the one on which it withholds works, and reason why.
+	// subscription is the one on which the source reported withheld deletions, and reason is its reason.
 	subscription string
 	reason       string
 	works        map[string]codec.WithheldDeletion // by id
 }
 
-// Change says where other sources vouch than before.
+// Change names the clusters for which a source became synced, or no longer is.
 type Change struct {
 	DataType   codec.DataType
 	Everywhere bool
@@ -111,7 +110,7 @@ type Change struct {
 
 var errTooManyNamed = errors.New("more clusters are named as compared than a source may have")
 
-// of returns what a source has said. The caller holds mu.
+// of returns the state of an owner and creates it if needed. The caller holds mu.
 func (s *Sources) of(owner store.Scope) *source {
 	o := s.all[owner]
 	if o == nil {
@@ -128,7 +127,7 @@ func (o *source) at(cluster string) sourceState {
 	return o.rest
 }
 
-// stateOf returns what is said of a cluster, to change it.
+// stateOf returns the entry of a cluster and creates it if needed.
 func (o *source) stateOf(cluster string) *clusterState {
 	c := o.named[cluster]
 	if c == nil {
@@ -138,7 +137,7 @@ func (o *source) stateOf(cluster string) *clusterState {
 	return c
 }
 
-// move makes one transition, and reports whether the source vouches other than before.
+// move makes one transition. It reports whether the source became synced or stopped being synced.
 func (s *Sources) move(o *source, cluster string, what sourceEvent) bool {
 	c := o.stateOf(cluster)
 	before := c.state
@@ -150,32 +149,31 @@ func (s *Sources) move(o *source, cluster string, what sourceEvent) bool {
 	return (before == synced) != (c.state == synced)
 }
 
-// withhold replaces the deletions that are withheld.
+// withhold replaces the withheld deletions.
 func (s *Sources) withhold(c *clusterState, works map[string]codec.WithheldDeletion) {
 	s.works.Add(int64(len(works) - len(c.works)))
 	c.works = works
 }
 
-// tidy forgets a claim that says nothing.
+// tidy removes an entry that equals rest and withholds nothing.
 func (o *source) tidy(cluster string) {
 	if c := o.named[cluster]; c.state == o.rest && len(c.works) == 0 {
 		delete(o.named, cluster)
 	}
 }
 
-// syncReport is what a source says at once.
+// syncReport is one report of a source.
 type syncReport struct {
 	owner        store.Scope
 	subscription string
-	// serial is what begin returned, before anything was done about it.
+	// serial is the serial that begin set for this report.
 	serial   uint64
-	clusters []clusterReport // about each cluster once
-	// all: the others are compared too, but for what is withheld on this subscription.
+	clusters []clusterReport // one entry per cluster
+	// all: the other clusters are synced too, except for deletions withheld on this subscription.
 	all bool
 }
 
-// clusterReport is what a source says of one cluster: that it is compared, or all but the works that
-// it withholds.
+// clusterReport reports one cluster as synced, or as synced except for withheld deletions.
 type clusterReport struct {
 	cluster  string
 	withheld bool
@@ -183,15 +181,15 @@ type clusterReport struct {
 	works    map[string]codec.WithheldDeletion
 }
 
-// now returns a number that is another one whenever something else was said or revoked.
+// now returns the serial of a source. It changes with each report and each revocation.
 func (s *Sources) now(owner store.Scope) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.of(owner).serial
 }
 
-// begin is called when a source says something, with what now returned: it counts only
-// if nothing else is said or revoked until it is applied.
+// begin starts a report. before is the result of now. It returns false if another report or a revocation came
+// since.
 func (s *Sources) begin(st *syncReport, before uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +202,7 @@ func (s *Sources) begin(st *syncReport, before uint64) bool {
 	return true
 }
 
-// apply makes a statement count; false: something else was said meanwhile.
+// apply stores a report. ok is false if another report or a revocation came while it was processed.
 func (s *Sources) apply(st *syncReport) (ch Change, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +243,7 @@ func (s *Sources) apply(st *syncReport) (ch Change, ok bool, err error) {
 	return ch, true, nil
 }
 
-// sizeWith is how many clusters there would be to remember with a statement.
+// sizeWith returns the number of named clusters after a report.
 func (o *source) sizeWith(st *syncReport) int {
 	n := len(o.named)
 	for _, w := range st.clusters {
@@ -256,8 +254,8 @@ func (o *source) sizeWith(st *syncReport) int {
 	return n
 }
 
-// revoke makes what a source said of a cluster count no longer. drop: what it withholds
-// is forgotten too.
+// revoke resets the state of a source for a cluster to unknown. If drop is set, the withheld deletions are
+// dropped too. changed: the source was synced.
 func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,17 +267,15 @@ func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed 
 	return s.move(o, cluster, revoked)
 }
 
-// Revoke ends that a source vouches for a cluster: something of it left the store without
-// the source's doing. The agents are told how far they are also where the source did not
-// vouch: they hold something else than the store now.
+// Revoke resets the state of a source for a cluster, because a record left the store without the source. It
+// also notifies agents if the source was not synced: they hold other works than the store now.
 func (s *Sources) Revoke(scope store.Scope, owner string) {
 	s.revoke(store.Scope{DataType: scope.DataType, Owner: owner}, scope.Cluster, false)
 	s.agents.Recheck(Change{DataType: scope.DataType, Clusters: []string{scope.Cluster}})
 }
 
-// Release forgets everything that a source said of a cluster: what vanishes from the store
-// is not its word that it does not exist. It takes no lock of others; tell, called after
-// that, tells the agents.
+// Release drops all reports of a source about a cluster: records that leave the store are no deletion by the
+// source. It takes no foreign lock. The caller calls report afterwards to notify the agents.
 func (s *Sources) Release(owner, cluster string) (report func()) {
 	var changed []Change
 	for _, d := range codec.DataTypes() {
@@ -294,7 +290,7 @@ func (s *Sources) Release(owner, cluster string) (report func()) {
 	}
 }
 
-// IsSynced reports whether a source has compared what it owns on a cluster.
+// IsSynced reports whether a source has compared its works on a cluster with the store.
 func (s *Sources) IsSynced(scope store.Scope, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +298,7 @@ func (s *Sources) IsSynced(scope store.Scope, owner string) bool {
 	return o != nil && o.at(scope.Cluster) == synced
 }
 
-// SyncedSources returns, sorted, the sources that have compared what they own on a cluster.
+// SyncedSources returns the sorted names of the sources that are synced for a cluster.
 func (s *Sources) SyncedSources(at store.Scope) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,7 +312,7 @@ func (s *Sources) SyncedSources(at store.Scope) []string {
 	return owners
 }
 
-// changed ends what is withheld of a record whose spec is another one, or which is gone.
+// changed drops the withheld deletion of a record whose spec changed, or that was removed.
 func (s *Sources) changed(c *store.Change) {
 	if s.works.Load() == 0 {
 		return
@@ -333,7 +329,7 @@ func (s *Sources) changed(c *store.Change) {
 	}
 }
 
-// forget ends what is withheld of one work.
+// forget drops the withheld deletion of one work.
 func (s *Sources) forget(o *source, cluster, id string) {
 	c := o.named[cluster]
 	if c == nil {
@@ -346,8 +342,7 @@ func (s *Sources) forget(o *source, cluster, id string) {
 	}
 }
 
-// Withholds reports whether a source withholds the deletion of a work whose spec has this
-// revision.
+// Withholds reports whether a source withholds the deletion of a work whose spec has this revision.
 func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -359,13 +354,16 @@ func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
 	return ok && w.Revision == revision
 }
 
-// Approved takes note that withheld deletions were made after all. When there is none left
-// on the cluster, all that kept the source from vouching for it was decided, unless it has
-// said something else since:
+// Approved drops withheld deletions that were committed after approval. When none is left on the cluster, the
+// source becomes synced, unless its state changed in between.
 //
-//	t1  an operator approves the last deletion that is withheld
-//	t2  while it is committed, the source releases the cluster
-//	t3  the commit is done; the source vouches for nothing there any more
+// Scenario:
+//
+//	t1: an operator approves the last withheld deletion.
+//	t2: while the deletion is committed, the source releases the cluster.
+//	t3: the commit succeeds.
+//
+// Result: the state stays unknown: the source no longer serves the cluster.
 func (s *Sources) Approved(scope store.Scope, owner string, ids []string) {
 	s.mu.Lock()
 	o := s.of(store.Scope{DataType: scope.DataType, Owner: owner})
@@ -380,7 +378,7 @@ func (s *Sources) Approved(scope store.Scope, owner string, ids []string) {
 	}
 }
 
-// scopes adds the clusters of which deletions are withheld.
+// scopes adds the clusters with withheld deletions.
 func (s *Sources) scopes(all map[store.Scope]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,7 +391,7 @@ func (s *Sources) scopes(all map[store.Scope]struct{}) {
 	}
 }
 
-// findings are the deletions that are withheld on a cluster.
+// findings returns the withheld deletions of a cluster.
 func (s *Sources) findings(at store.Scope) (found []Discrepancy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,17 +409,16 @@ func (s *Sources) findings(at store.Scope) (found []Discrepancy) {
 	return found
 }
 
-// Subscription is the running one on which a source speaks.
+// Subscription is the running subscription of the source that reports.
 type Subscription interface {
-	// Scope is what it covers.
+	// Scope returns the scope of the subscription.
 	Scope() store.Scope
-	// Compares notes a comparison with this number, and fails if the source has
-	// said something later.
+	// Compares records a sync report with this number. It fails if the source has sent a later one.
 	Compares(number uint64) error
 }
 
-// SyncReport makes count what a source says about its comparison. Repeating it does no
-// harm as long as nothing is revoked in between.
+// SyncReport processes the sync report of a source. A repeated report has no further effect, unless a
+// revocation came in between.
 func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscription) error {
 	c, err := request.Decode(e, codec.ParseSyncReport)
 	if err != nil {
@@ -434,10 +431,9 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 	if err := check(st.owner.DataType, c.Clusters); err != nil {
 		return err
 	}
-	// Between the first look and the second one nothing may be said or revoked: what
-	// comes later is then found when this is applied.
+	// Between now and begin no report and no revocation may come. apply detects those that come later.
 	before := s.now(st.owner)
-	if ctx.Err() != nil { // the source may have said something else since
+	if ctx.Err() != nil { // the source may have sent another report since
 		return request.CallerGone(ctx)
 	}
 	if err := sub.Compares(e.Env.Fence); err != nil {
@@ -466,12 +462,12 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 	return s.conclude(st)
 }
 
-// check refuses clusters that no source can have compared.
+// check rejects cluster names that are invalid or named twice.
 func check(d codec.DataType, clusters []codec.ClusterSyncReport) error {
 	named := make(map[string]struct{}, len(clusters))
 	for i := range clusters {
 		if err := store.CheckScope(d, clusters[i].Cluster); err != nil {
-			return request.Invalid("data", "a compared cluster has an impossible name", "name clusters as in clustername")
+			return request.Invalid("data", "a compared cluster has an invalid name", "name clusters as in clustername")
 		}
 		named[clusters[i].Cluster] = struct{}{}
 	}
@@ -481,8 +477,8 @@ func check(d codec.DataType, clusters []codec.ClusterSyncReport) error {
 	return nil
 }
 
-// reportOf is what is said of one cluster. A deletion is withheld only as long as there still is
-// such a record.
+// reportOf converts the report about one cluster. It keeps a withheld deletion only if the live record still
+// has that revision.
 func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.ClusterSyncReport) (clusterReport, error) {
 	w := clusterReport{cluster: cl.Cluster, withheld: len(cl.Withheld) > 0, reason: cl.Reason, works: map[string]codec.WithheldDeletion{}}
 	if !w.withheld {
@@ -511,7 +507,7 @@ func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.Clu
 	return w, err
 }
 
-// conclude makes a statement count, and tells the agents whom it concerns.
+// conclude applies a report and notifies the affected agents.
 func (s *Sources) conclude(st *syncReport) error {
 	changed, ok, err := s.apply(st)
 	switch {
@@ -524,7 +520,7 @@ func (s *Sources) conclude(st *syncReport) error {
 	return nil
 }
 
-// bookmarkOf is the name under which the store remembers which hub a source serves.
+// bookmarkOf returns the bookmark under which the store keeps the hub position of a source.
 func bookmarkOf(owner string) string { return "hub/" + owner }
 
 // hubPosition is the value of that bookmark.
@@ -533,7 +529,7 @@ type hubPosition struct {
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// notePosition remembers which hub a source serves; nil changes nothing.
+// notePosition stores the hub position of a source. A nil position changes nothing.
 func (s *Sources) notePosition(ctx context.Context, st *syncReport, p *codec.HubPosition) error {
 	if p == nil {
 		return nil
@@ -545,7 +541,7 @@ func (s *Sources) notePosition(ctx context.Context, st *syncReport, p *codec.Hub
 	s.noting.Lock()
 	defer s.noting.Unlock()
 	if s.now(st.owner) != st.serial {
-		return request.Superseded() // by a later position, maybe
+		return request.Superseded() // the later report may have a later position
 	}
 	name := bookmarkOf(st.owner.Owner)
 	if string(s.cfg.Store.Bookmarks(name)[name]) == string(value) {
@@ -554,8 +550,7 @@ func (s *Sources) notePosition(ctx context.Context, st *syncReport, p *codec.Hub
 	return s.cfg.Store.SetBookmarks(ctx, map[string][]byte{name: value})
 }
 
-// LastPosition returns the hub that a source said it serves, and how far that had come;
-// nil when it never did.
+// LastPosition returns the hub position that a source reported last. It returns nil if there is none.
 func (s *Sources) LastPosition(owner string) (*codec.HubPosition, error) {
 	name := bookmarkOf(owner)
 	value, ok := s.cfg.Store.Bookmarks(name)[name]

@@ -22,7 +22,7 @@ type noAgents struct{}
 func (noAgents) Recheck(Change)                            {}
 func (noAgents) End(store.Scope, string, *transport.Error) {}
 
-// newState returns claims that may remember half of so many bytes for one party.
+// newState returns an empty state with a byte budget of free for orphan ids; one client may use half of it.
 func newState(free int) *State {
 	c := New(&settings.Config{QueueBytes: free, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
 	c.Connect(noAgents{}, nil)
@@ -45,7 +45,7 @@ func recordKey(cluster, id string) store.Key {
 	return store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id}
 }
 
-// works are withheld deletions, at revisions 1, 2 and so on.
+// works returns withheld deletions with revisions 1, 2 and so on.
 func works(ids ...string) map[string]codec.WithheldDeletion {
 	all := map[string]codec.WithheldDeletion{}
 	for i, id := range ids {
@@ -54,7 +54,7 @@ func works(ids ...string) map[string]codec.WithheldDeletion {
 	return all
 }
 
-// compares is that clusters are compared, lacks that works of one are withheld.
+// compares reports clusters as synced; lacks reports withheld deletions on one cluster.
 func compares(clusters ...string) (reported []clusterReport) {
 	for _, c := range clusters {
 		reported = append(reported, clusterReport{cluster: c})
@@ -66,7 +66,7 @@ func hasUnsynced(cluster, reason string, works map[string]codec.WithheldDeletion
 	return []clusterReport{{cluster, true, reason, works}}
 }
 
-// report makes a statement count.
+// report applies a report.
 func (s *Sources) report(t *testing.T, st syncReport) Change {
 	t.Helper()
 	st.serial = s.now(st.owner)
@@ -77,7 +77,7 @@ func (s *Sources) report(t *testing.T, st syncReport) Change {
 	return ch
 }
 
-// TestTransitions is the picture in sources.go, arrow by arrow.
+// TestTransitions checks each transition of the state machine in sources.go.
 func TestTransitions(t *testing.T) {
 	for from := unknown; from <= blocked; from++ {
 		for what := reportedSynced; what < sourceEventCount; what++ {
@@ -95,8 +95,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestSources_ReportsDuringProcessing: a statement that something else was said or revoked behind
-// counts no more.
+// TestSources_ReportsDuringProcessing: a report is discarded if another report or a revocation comes while it
+// is processed.
 func TestSources_ReportsDuringProcessing(t *testing.T) {
 	s := newSources()
 	st := &syncReport{owner: owned("s"), clusters: compares("c1")}
@@ -110,7 +110,7 @@ func TestSources_ReportsDuringProcessing(t *testing.T) {
 	}
 }
 
-// TestSources_AreBounded: a source names so many clusters and no more.
+// TestSources_AreBounded: a source can name a limited number of clusters.
 func TestSources_AreBounded(t *testing.T) {
 	s := newSources()
 	st := &syncReport{owner: owned("s"), clusters: make([]clusterReport, maxNamed+1)}
@@ -167,8 +167,8 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 	}
 }
 
-// TestSources_EqualTheNaiveOnes: what every source said last about every
-// cluster, kept as it is written in docs/protocol.md.
+// TestSources_EqualTheNaiveOnes compares Sources with a model that keeps the last report of each source about
+// each cluster, as docs/protocol.md describes.
 func TestSources_EqualTheNaiveOnes(t *testing.T) {
 	type last struct {
 		synced       bool
@@ -244,11 +244,11 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 				reported := changed.Everywhere || slices.Contains(changed.Clusters, n)
 				same := slices.Equal(before[n], after[n])
 				if !same && !reported || same && reported && !changed.Everywhere {
-					t.Fatalf("%s changed from %q to %q, told is %+v", n, before[n], after[n], changed)
+					t.Fatalf("%s changed from %q to %q, notified: %+v", n, before[n], after[n], changed)
 				}
 				for _, owner := range []string{"s0", "s1"} {
 					if c.IsSynced(placed(n), owner) != slices.Contains(after[n], owner) {
-						t.Fatalf("Vouches(%s, %s) disagrees", n, owner)
+						t.Fatalf("IsSynced(%s, %s) disagrees", n, owner)
 					}
 				}
 			}
@@ -256,19 +256,18 @@ func TestSources_EqualTheNaiveOnes(t *testing.T) {
 	})
 }
 
-// TestDeletions_ForgetClusters: what was noted of clusters that no agent ever came for goes
-// with the deletions.
+// TestDeletions_ForgetClusters: entries of clusters without any agent are removed with their deletions.
 func TestDeletions_ForgetClusters(t *testing.T) {
 	d := &Deletions{repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*offlineChanges{}}
 	k := store.Key{Cluster: "c1", ResourceID: "1"}
 	met := &store.DeletedRecord{State: store.Live, Revision: 1, Unchanged: true}
 	d.noteUnsentDeletion(k, store.Outcome{Result: store.Confirmed, Revision: 2}, met)
 	if len(d.clusters) != 0 {
-		t.Error("a deletion that nobody had to confirm is kept")
+		t.Error("a deletion that needs no confirmation is kept")
 	}
 	d.noteUnsentDeletion(k, store.Outcome{Result: store.Accepted, Revision: 2, Replaced: 1}, met)
 	if len(d.clusters) != 1 {
-		t.Fatal("a deletion that no agent heard of is not kept")
+		t.Fatal("a deletion that no agent was sent is not kept")
 	}
 	d.changed(&store.Change{Key: k, Part: store.StatusPart, State: store.ConfirmedTombstone, Revision: 3})
 	if len(d.clusters) != 0 {

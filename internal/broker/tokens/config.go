@@ -9,39 +9,41 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Config says which tokens are taken, and whose they are.
+// Config is the configuration of accepted tokens and their identities.
 type Config struct {
-	// Audiences are those of tokens that are taken, as hawser. A token that is for none of them is refused.
+	// Audiences are the accepted audiences of tokens, for example hawser. A token without one of them is rejected.
 	Audiences []string `json:"audiences,omitempty"`
-	// HubAudience takes also tokens for the API of the hub itself, as clusteradm prints them: for its
-	// issuer, or what hub-source says. What its --api-audiences are else, audiences can name.
-	// Whoever gets hold of one of those may use it at the hub too.
+	// HubAudience also accepts tokens for the API of the hub itself, as clusteradm prints them. Their audience is
+	// the issuer, or what hub-source reports; other values of the hub's --api-audiences belong into audiences. A
+	// stolen token of this kind can be used at the hub too.
 	HubAudience bool `json:"hubAudience,omitempty"`
-	// Mapping says which accounts of the hub are whom; the first rule that matches counts. An
-	// account without a rule may do nothing.
+	// Mapping maps accounts of the hub to identities; the first matching rule wins. An account without a rule may
+	// do nothing.
 	Mapping []Rule `json:"mapping,omitempty"`
 }
 
 // Rule maps an account of the hub to an identity.
 type Rule struct {
-	// User is a user name of the hub, as system:serviceaccount:<namespace>:<name>. A rule has this or group.
+	// User is a user name of the hub, for example system:serviceaccount:<namespace>:<name>. A rule has either user
+	// or group.
 	User string `json:"user,omitempty"`
-	// Group is a group of the hub, as system:bootstrappers:managedcluster. A rule has this or user.
+	// Group is a group of the hub, for example system:bootstrappers:managedcluster. A rule has either user or
+	// group.
 	Group string `json:"group,omitempty"`
-	// Role is bootstrap, source, operator or viewer. Required. A token never makes an agent.
+	// Role is bootstrap, source, operator or viewer. Required. A token cannot give the role agent.
 	Role identity.Role `json:"role"`
-	// Name is the source id of a source, any name of an operator or viewer. A bootstrap account
-	// may go without: it then has that of its user.
+	// Name is the source id of a source, or any name of an operator or viewer. For bootstrap it may be empty, which
+	// means the user name.
 	Name string `json:"name,omitempty"`
 }
 
-// Enabled reports whether anything is said about tokens.
+// Enabled reports whether tokens are configured.
 func (c Config) Enabled() bool { return len(c.Audiences) > 0 || c.HubAudience || len(c.Mapping) > 0 }
 
-// allAudiences are groups that each account of a hub is in.
+// allAudiences are groups that every account of a hub is in.
 var allAudiences = []string{"system:authenticated", "system:unauthenticated", "system:serviceaccounts"}
 
-// Validate says what could never work, or would let everybody in.
+// Validate returns an error for a configuration that could never work, or would accept every account.
 func (c Config) Validate() error {
 	switch {
 	case !c.Enabled():
@@ -68,7 +70,7 @@ func (r Rule) validate() error {
 	case slices.Contains(allAudiences, r.Group):
 		return fmt.Errorf("every account of the hub is in group %s: use another one", r.Group)
 	case r.Role == identity.Agent:
-		return errors.New("a token makes no agent: that is known by its certificate; use bootstrap for who asks that a cluster joins")
+		return errors.New("a token cannot give the role agent, which needs a certificate; use bootstrap for accounts that let clusters join")
 	case r.Role != identity.Bootstrap && r.Role != identity.Source && r.Role != identity.Operator && r.Role != identity.Viewer:
 		return fmt.Errorf("role is %q, use bootstrap, source, operator or viewer", r.Role)
 	case r.Name == "" && r.Role != identity.Bootstrap:
@@ -77,7 +79,7 @@ func (r Rule) validate() error {
 	return nil
 }
 
-// identify returns who an account is, if a rule says so.
+// identify returns the identity of an account. It returns false if no rule matches.
 func (c Config) identify(user string, groups []string) (identity.Identity, bool) {
 	for _, r := range c.Mapping {
 		if r.User != "" && r.User == user || r.Group != "" && slices.Contains(groups, r.Group) {

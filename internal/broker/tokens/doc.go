@@ -1,14 +1,13 @@
-// Package tokens says who shows a bearer token: an account of the hub, which the broker's
-// configuration maps to a role and a name.
+// Package tokens identifies clients by bearer tokens: of accounts of the hub, which the broker's configuration
+// maps to a role and a name.
 //
-// A token of a service account is verified here, with the keys that the hub's source hands over,
-// and is put to the hub when it is seen for the first time: its account may have been deleted since
-// it was signed. What the hub said counts for a minute. As long as somebody is connected by it, the
-// hub is asked again each minute. A hub that cannot be asked changes nothing for who is known
-// already; a token that was not seen before, and one of a bootstrap account, has to wait for it.
+// A token of a service account is verified here, with the keys that the hub's source reports. On first use it
+// is also reviewed by the hub, because its account may have been deleted since. A review is valid for a minute.
+// While a client is connected by the token, the review is repeated each minute. If the hub cannot be asked,
+// known tokens stay valid; new tokens and those of bootstrap accounts have to wait.
 //
-// A bootstrap token of kubeadm says nothing of itself, so that the hub alone knows whose it is.
+// A bootstrap token of kubeadm is opaque, so only the hub knows its account.
 //
-// Tokens are kept by their hashes, and as they are only while a connection rests on them. They
-// are never part of an error or of a log.
+// Tokens are stored as hashes. The text is stored only while a connection depends on it. It is never part of an
+// error or a log line.
 package tokens

@@ -15,8 +15,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// FuzzAuthenticate: whatever a token is, and whatever the hub says of it, a pass is that of a rule of the
-// mapping that names its account, never an agent's; and no refusal repeats the token.
+// FuzzAuthenticate checks that a reference always has the identity of a mapping rule that names its account,
+// and never that of an agent. This holds for any token and any answer of the hub. No error repeats the token.
 func FuzzAuthenticate(f *testing.F) {
 	issuer := testkit.NewIssuer(f, "https://hub.example")
 	keys := issuer.Keys()

@@ -14,45 +14,45 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// grant is what a token means as long as the hub stands by it.
+// grant is the identity that a token gives, until the hub revokes it.
 type grant struct {
 	Identity identity.Identity
 	User     string
 	Groups   []string
-	// Ends is when the token does; zero: the hub alone knows.
+	// Ends is the expiry of the token; zero: only the hub knows it.
 	Ends time.Time
 
 	gone atomic.Bool
 }
 
-// Gone reports whether the token ended before its time.
+// Gone reports whether the token was revoked before its expiry.
 func (g *grant) Gone() bool { return g.gone.Load() }
 
-// same reports whether two grants mean the same to who has them.
+// same reports whether two grants give the same identity.
 func (g *grant) same(o *grant) bool {
 	return g.Identity == o.Identity && g.User == o.User && slices.Equal(g.Groups, o.Groups)
 }
 
-// entry is what is known of one token.
+// entry is the state of one token.
 type entry struct {
 	hash [sha256.Size]byte
-	lock chan struct{} // has room for who asks the hub
+	lock chan struct{} // has a capacity of 1, for the caller that asks the hub
 
-	// What follows is guarded by Tokens.mu. grant is nil where the token does not count, for why.
+	// The fields below are guarded by Tokens.mu. grant is nil if the token is rejected; why is the reason.
 	grant *grant
 	why   error
-	// until is how long that counts for who comes, before somebody has to ask again; zero before the
-	// first time. next is when somebody asks again for who is connected.
+	// until is how long the result is valid for new connections; zero before the first review. next is the time of
+	// the next review while connections use the token.
 	until, next time.Time
-	// failures counts the questions that the hub did not answer, failure is the last one's error.
+	// failures is the number of reviews that the hub did not answer, failure the last error.
 	failures int
 	failure  error
-	// users are passes, and those who wait for one.
+	// users is the number of passes and of callers that wait for one.
 	users, passes int
-	text          string // while there are passes
+	text          string // only while there are passes
 }
 
-// TokenRef is a token that counts, as long as its holder keeps it.
+// TokenRef is a reference to a valid token. Its holder releases it.
 type TokenRef struct {
 	*grant
 	of   *Tokens
@@ -60,10 +60,10 @@ type TokenRef struct {
 	once sync.Once
 }
 
-// Is reports whether the pass is for a token.
+// Is reports whether text is the token of the reference.
 func (p *TokenRef) Is(text string) bool { return sha256.Sum256([]byte(text)) == p.e.hash }
 
-// Release ends the use of the pass; it may be called again.
+// Release ends the use of the reference. It may be called again.
 func (p *TokenRef) Release() {
 	p.once.Do(func() {
 		p.of.mu.Lock()
@@ -76,8 +76,7 @@ func (p *TokenRef) Release() {
 	})
 }
 
-// entry returns that of a token, which the caller has to leave, and how often the hub did not answer
-// about it.
+// entry returns the entry of a token, and its number of failed reviews. The caller has to call leave.
 func (t *Tokens) entry(text string) (e *entry, failures int) {
 	hash := sha256.Sum256([]byte(text))
 	t.mu.Lock()
@@ -92,7 +91,7 @@ func (t *Tokens) entry(text string) (e *entry, failures int) {
 	return e, e.failures
 }
 
-// fail notes that the hub did not answer a question about a token, and returns why.
+// fail records that the hub did not answer a review, and returns why.
 func (t *Tokens) fail(e *entry, why error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -101,7 +100,7 @@ func (t *Tokens) fail(e *entry, why error) error {
 	return why
 }
 
-// failedSince returns why the hub did not answer since there were so many failures, nil if it was not asked.
+// failedSince returns the last review error, nil if no review failed since there were that many failures.
 func (t *Tokens) failedSince(e *entry, failures int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +110,7 @@ func (t *Tokens) failedSince(e *entry, failures int) error {
 	return e.failure
 }
 
-// leave ends the use of an entry. One of which the hub said nothing is forgotten.
+// leave ends the use of an entry. An entry without a review is dropped.
 func (t *Tokens) leave(e *entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +120,7 @@ func (t *Tokens) leave(e *entry) {
 	}
 }
 
-// sweep makes room for one more where too many are known: for what says least first.
+// sweep drops entries if there are too many, the least useful ones first.
 func (t *Tokens) sweep() {
 	if len(t.known) < remembered {
 		return
@@ -143,17 +142,18 @@ func (t *Tokens) sweep() {
 	}
 }
 
-// lasts reports whether the time of the token is not over.
+// lasts reports whether the token has not expired.
 func (g *grant) lasts(now time.Time) bool { return g.Ends.IsZero() || now.Before(g.Ends) }
 
-// passOf is pass for who has no lock.
+// passOf is pass for callers without the lock.
 func (t *Tokens) passOf(e *entry, text string) (*TokenRef, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return e.pass(t, text, t.o.Now())
 }
 
-// pass returns a pass, or why there is none; neither, where the hub has to be asked.
+// pass returns a reference, or the error of a rejected token. It returns neither if the hub must be asked. The
+// caller holds the lock.
 func (e *entry) pass(t *Tokens, text string, now time.Time) (*TokenRef, error) {
 	switch {
 	case !now.Before(e.until):
@@ -169,7 +169,7 @@ func (e *entry) pass(t *Tokens, text string, now time.Time) (*TokenRef, error) {
 	return &TokenRef{grant: e.grant, of: t, e: e}, nil
 }
 
-// note takes over what the hub said; ended: what it said before does not count any more.
+// note records the result of a review. ended: an earlier grant of the token is revoked by it.
 func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,14 +192,14 @@ func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 	return true
 }
 
-// Run asks the hub again about the tokens that somebody is connected by, until ctx ends.
+// Run repeats the reviews of tokens with connections, until ctx ends.
 func (t *Tokens) Run(ctx context.Context) error {
 	defer t.end()
 	taskgroup.Every(ctx, time.Second, func() { t.reviewConnected(ctx) })
 	return nil
 }
 
-// reviewConnected asks about those whose time has come, some at a time.
+// reviewConnected repeats the reviews that are due, some at a time.
 func (t *Tokens) reviewConnected(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -217,41 +217,41 @@ func (t *Tokens) reviewConnected(ctx context.Context) {
 	}
 }
 
-// remind asks about one token whose turn the caller has.
+// remind repeats the review of one token. The caller holds its lock.
 func (t *Tokens) remind(ctx context.Context, e *entry) {
 	t.mu.Lock()
 	g, text := e.grant, e.text
 	over := e.passes == 0 || g == nil || t.o.Now().Before(e.next)
 	t.mu.Unlock()
 	if over {
-		return // nobody is connected any more, or somebody was faster
+		return // no connection uses it any more, or another caller has asked
 	}
 	a, err := t.verify(text, t.o.Now())
 	if err == nil {
 		err = t.review(ctx, e, text, a)
 	}
 	switch {
-	case transport.CodeOf(err) == transport.CodeUnauthenticated: // as when the hub has taken its key back
+	case transport.CodeOf(err) == transport.CodeUnauthenticated: // for example the hub has withdrawn its key
 		if t.note(e, nil, err) {
 			t.notify()
 		}
 	case err != nil:
-		t.o.Log.Debug("the hub cannot be asked about an account that is connected", "user", clip(g.User), "error", err)
+		t.o.Log.Debug("the hub cannot review a connected account", "user", clip(g.User), "error", err)
 		t.mu.Lock()
 		e.next = t.o.Now().Add(retry)
 		t.mu.Unlock()
 	}
 }
 
-// due are tokens that somebody is connected by, and whose minute is over; so many that asking
-// takes no longer than it may.
+// due returns the tokens with connections whose minute is over. It returns only so many that the reviews end in
+// time.
 func (t *Tokens) due() (all []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.o.Now()
 	for _, e := range t.known {
 		if len(all) == reviewsPerSecond/2 {
-			break // the rest is next
+			break // the others are returned next time
 		}
 		if e.passes > 0 && e.grant != nil && !now.Before(e.next) {
 			e.users++

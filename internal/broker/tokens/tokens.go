@@ -23,32 +23,31 @@ import (
 )
 
 const (
-	// freshFor is how long counts what the hub said of a token, and stays how long, if it was no.
+	// freshFor is how long a positive review is valid, keptFor a negative one.
 	freshFor = time.Minute
 	keptFor  = 10 * time.Second
-	// retry is how long after the hub could not be asked somebody asks again for who is connected.
+	// retry is the pause after a failed review, before connected tokens are reviewed again.
 	retry = 10 * time.Second
-	// patience bounds one question to the hub.
+	// patience is the timeout of one review.
 	patience = 5 * time.Second
-	// reviewsPerSecond is how many questions are under way at a time.
+	// reviewsPerSecond is the maximum number of concurrent reviews.
 	reviewsPerSecond = 32
-	// remembered is how many tokens are known that nobody is connected by.
+	// remembered is the maximum number of known tokens, except for those in use.
 	remembered = 4096
 )
 
-// unknownTokenRate is how often the hub is asked about tokens that say nothing of themselves, and were
-// not seen before: everybody can make them up.
-// share is what of that one address may have.
+// unknownTokenRate limits the reviews of opaque tokens that are not known: every client can invent them. share
+// is the limit of one address.
 var unknownTokenRate, share = fair.Rate{PerSecond: 20, Burst: 100}, fair.Rate{PerSecond: 2, Burst: 20}
 
-// Reviewer asks the hub.
+// Reviewer sends token reviews to the hub.
 type Reviewer interface {
-	// Review says whose token it is, if the hub knows it and it is for one of the audiences,
-	// of which none means the hub's own.
+	// Review returns the account of a token, if the hub knows it and it is for one of the audiences. No audience
+	// means the hub's own.
 	Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error)
 }
 
-// Options are what [Tokens] are made of. Reviewer is required.
+// Options are the options of [New]. Reviewer is required.
 type Options struct {
 	Config
 	Reviewer Reviewer
@@ -57,29 +56,29 @@ type Options struct {
 	Now      func() time.Time      // nil: time.Now
 }
 
-// Tokens says whose tokens are. Create it with [New]; methods may be called concurrently.
+// Tokens identifies clients by their tokens. Create it with [New]. Methods may be called concurrently.
 type Tokens struct {
 	o       Options
 	ctx     context.Context //nolint:containedctx // it is the life of what Run ends
 	end     context.CancelFunc
-	slots   chan struct{} // has room for the questions under way
+	slots   chan struct{} // capacity: concurrent reviews
 	reviews *prometheus.CounterVec
 
 	mu            sync.Mutex
-	verifier      *token.Verifier // nil before the hub's keys have come
+	verifier      *token.Verifier // nil until the hub's keys arrive
 	known         map[[sha256.Size]byte]*entry
 	unknownTokens fair.Bucket
-	shares        map[netip.Prefix]*fair.Bucket // of addresses
+	shares        map[netip.Prefix]*fair.Bucket // by address
 	ended         []func()
 }
 
-// New returns Tokens that know no keys yet. The error says what is wrong with the options.
+// New returns Tokens without keys. An error names what is wrong with the options.
 func New(o Options) (*Tokens, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	if o.Reviewer == nil {
-		return nil, errors.New("tokens: nobody to ask about them")
+		return nil, errors.New("tokens: no reviewer is set")
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Now == nil {
@@ -97,12 +96,11 @@ func New(o Options) (*Tokens, error) {
 	return t, nil
 }
 
-// SetKeys takes over what the hub says of its tokens. What cannot be used is told to the log, and
-// what was before stays in use.
+// SetKeys stores the hub's keys. Keys that cannot be used are logged, and the previous ones stay in use.
 func (t *Tokens) SetKeys(k *hawserv1.RegistrationKeys) {
 	v, err := token.NewVerifier(k.GetIssuer(), k.GetJwks(), t.audiences(k))
 	if err != nil {
-		t.o.Log.Error("the keys of the hub's tokens cannot be used, those from before stay in use", "issuer", k.GetIssuer(), "error", err)
+		t.o.Log.Error("the hub's token keys cannot be used; the previous ones stay in use", "issuer", k.GetIssuer(), "error", err)
 		return
 	}
 	t.mu.Lock()
@@ -110,12 +108,12 @@ func (t *Tokens) SetKeys(k *hawserv1.RegistrationKeys) {
 	t.verifier = v
 }
 
-// audiences are for whom tokens may be.
+// audiences returns the accepted audiences.
 func (t *Tokens) audiences(k *hawserv1.RegistrationKeys) []string {
 	all := slices.Clone(t.o.Audiences)
 	switch own := k.GetApiAudiences(); {
 	case !t.o.HubAudience:
-	case len(own) == 0: // a kube-apiserver to which nobody says otherwise takes tokens for its issuer
+	case len(own) == 0: // the default of a kube-apiserver is its issuer
 		all = append(all, k.GetIssuer())
 	default:
 		all = append(all, own...)
@@ -123,15 +121,15 @@ func (t *Tokens) audiences(k *hawserv1.RegistrationKeys) []string {
 	return all
 }
 
-// OnEnd has f called after tokens ended before their time; it must not wait for Tokens.
+// OnEnd registers f, which is called after tokens were revoked. f must not wait for Tokens.
 func (t *Tokens) OnEnd(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = append(t.ended, f)
 }
 
-// Look says whose a token is, if that is known; it never waits. wait: only the hub knows, ask
-// with [Tokens.Authenticate]. The caller releases the pass.
+// Look returns the reference of a known token, and never blocks. wait: only the hub knows it; call
+// [Tokens.Authenticate]. The caller releases the reference.
 func (t *Tokens) Look(text string) (p *TokenRef, wait bool, err error) {
 	now, hash := t.o.Now(), sha256.Sum256([]byte(text))
 	t.mu.Lock()
@@ -149,8 +147,8 @@ func (t *Tokens) Look(text string) (p *TokenRef, wait bool, err error) {
 	return nil, true, nil
 }
 
-// Authenticate says whose a token is that came from an address, and asks the hub where only that
-// knows. The caller releases the pass. The error is a *transport.Error.
+// Authenticate returns the reference of a token that came from an address, and asks the hub if necessary. The
+// caller releases the reference. The error is a *transport.Error.
 func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefix) (*TokenRef, error) {
 	a, err := t.verify(text, t.o.Now())
 	if err != nil {
@@ -158,33 +156,36 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 	}
 	e, failures := t.entry(text)
 	defer t.leave(e)
-	select { // of those who have the same token, one asks
+	select { // of the callers with the same token, one asks
 	case e.lock <- struct{}{}:
 		defer func() { <-e.lock }()
 	case <-ctx.Done():
-		return nil, transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
+		return nil, transport.GaveUp(ctx, "the caller gave up before the token was reviewed")
 	}
 	if p, err := t.passOf(e, text); p != nil || err != nil {
 		return p, err
 	}
-	// t1 two come with a token, t2 the first one asks, t3 the hub does not answer: the second one has
-	// waited as long, and does not ask after it.
+	// Scenario:
+	//   t1: two callers use the same token.
+	//   t2: the first one asks the hub.
+	//   t3: the hub does not answer.
+	// Result: the second one has waited as long, and does not ask again.
 	if err = t.failedSince(e, failures); err == nil {
 		if err = t.unknownToken(e, a, from); err == nil {
 			err = t.review(ctx, e, text, a)
 		}
 	}
-	if err != nil && (ctx.Err() != nil || !t.refresh(e)) { // who gave up says nothing of the hub
+	if err != nil && (ctx.Err() != nil || !t.refresh(e)) { // a caller that gave up is no failure of the hub
 		return nil, err
 	}
 	p, err := t.passOf(e, text)
-	if p == nil && err == nil { // t1 the hub knew it, t2 it expired
+	if p == nil && err == nil { // it expired after the review
 		err = refused(token.ErrExpired.Error())
 	}
 	return p, err
 }
 
-// SameAccount says why another token cannot be used in the place of p, of the same connection.
+// SameAccount returns why another token cannot be used on the connection of p, nil if it can.
 func (t *Tokens) SameAccount(p *TokenRef, text string) error {
 	a, err := t.verify(text, t.o.Now())
 	if err == nil && a.User != p.User {
@@ -193,7 +194,7 @@ func (t *Tokens) SameAccount(p *TokenRef, text string) error {
 	return err
 }
 
-// verify says what a token says of itself: nothing, where it is opaque.
+// verify returns the account in a token, after the check of its signature. It is zero for an opaque token.
 func (t *Tokens) verify(text string, now time.Time) (token.Account, error) {
 	if token.IsOpaque(text) {
 		return token.Account{}, nil
@@ -202,7 +203,7 @@ func (t *Tokens) verify(text string, now time.Time) (token.Account, error) {
 	v := t.verifier
 	t.mu.Unlock()
 	if v == nil {
-		return token.Account{}, unavailable("the broker has not got the keys of the hub's tokens yet", nil)
+		return token.Account{}, unavailable("the broker has not received the hub's token keys yet", nil)
 	}
 	a, err := v.Verify(text, now)
 	if err != nil {
@@ -214,8 +215,8 @@ func (t *Tokens) verify(text string, now time.Time) (token.Account, error) {
 	return a, nil
 }
 
-// refresh has what the hub said before count for a while, as the hub cannot be asked; false: it does
-// not count.
+// refresh extends the last positive review, because the hub cannot be asked. It returns false if the token has
+// none or is a bootstrap token.
 func (t *Tokens) refresh(e *entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,22 +228,22 @@ func (t *Tokens) refresh(e *entry) bool {
 	return true
 }
 
-// review asks the hub, and notes what it says. The error is why it said nothing.
+// review asks the hub, and records the result. An error means that the hub gave no answer.
 func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Account) error {
-	requesting, stop := context.WithTimeout(t.ctx, patience) // who goes meanwhile leaves the answer to others
+	requesting, stop := context.WithTimeout(t.ctx, patience) // the result serves other callers even if this one gives up
 	defer stop()
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
 	case <-requesting.Done():
-		return t.fail(e, unavailable("too many tokens wait for what the hub says of them", nil))
+		return t.fail(e, unavailable("too many tokens wait for a review of the hub", nil))
 	case <-ctx.Done():
-		return transport.GaveUp(ctx, "nobody waits for what the hub says of the token")
+		return transport.GaveUp(ctx, "the caller gave up before the token was reviewed")
 	}
 	r, err := t.o.Reviewer.Review(requesting, text, a.Audiences)
 	if err != nil {
 		t.reviews.WithLabelValues("unavailable").Inc()
-		return t.fail(e, unavailable("the hub cannot be asked whether the token's account is still there", err))
+		return t.fail(e, unavailable("the hub cannot review the token", err))
 	}
 	g, why := t.judge(r, a)
 	if why != nil {
@@ -256,8 +257,8 @@ func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Acco
 	return nil
 }
 
-// unknownToken counts a token that says nothing of itself, and was not seen before. Each address has a
-// share, so that it takes many to keep everybody else from being asked about.
+// unknownToken charges the review of an opaque token that is not known. Each address has a share, so that only
+// many addresses together can block the reviews of other clients.
 func (t *Tokens) unknownToken(e *entry, a token.Account, from netip.Prefix) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -267,12 +268,12 @@ func (t *Tokens) unknownToken(e *entry, a token.Account, from netip.Prefix) erro
 	}
 	return &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: retry,
-		Message: "too many tokens come that only the hub can know", Hint: "try again later, or use a token of a service account",
+		Message: "too many opaque tokens wait for a review of the hub", Hint: "try again later, or use a token of a service account",
 	}
 }
 
-// shareOf returns the share of an address. Those that are whole are forgotten; the others are few,
-// because all together spend no more than one bucket has. The caller has the lock.
+// shareOf returns the bucket of an address. Full buckets are dropped. The others are few, because together they
+// spend no more than one bucket has. The caller holds the lock.
 func (t *Tokens) shareOf(from netip.Prefix, now time.Time) *fair.Bucket {
 	if t.shares[from] == nil {
 		maps.DeleteFunc(t.shares, func(_ netip.Prefix, b *fair.Bucket) bool { return b.Full(share, now) })
@@ -281,14 +282,14 @@ func (t *Tokens) shareOf(from netip.Prefix, now time.Time) *fair.Bucket {
 	return t.shares[from]
 }
 
-// judge turns what the hub said into what it means here, or into why the token does not count.
+// judge converts a review into a grant, or into the error of a rejected token.
 func (t *Tokens) judge(r *hawserv1.TokenReviewResult, a token.Account) (*grant, error) {
 	user, groups := r.GetUser(), r.GetGroups()
 	switch {
 	case !r.GetAuthenticated() || user == "":
 		return nil, refused("the hub does not know it any more, or never did")
 	case a.User != "" && user != a.User:
-		return nil, refused("the hub says that it is somebody else's")
+		return nil, refused("the hub says that it belongs to another account")
 	case a.User != "" && !slices.ContainsFunc(r.GetAudiences(), func(s string) bool { return slices.Contains(a.Audiences, s) }):
 		return nil, refused("the hub says that it is for another audience")
 	}
@@ -299,7 +300,7 @@ func (t *Tokens) judge(r *hawserv1.TokenReviewResult, a token.Account) (*grant, 
 	return &grant{Identity: id, User: user, Groups: groups, Ends: a.Ends}, nil
 }
 
-// notify has everybody look whose token has ended.
+// notify calls the functions of OnEnd.
 func (t *Tokens) notify() {
 	t.mu.Lock()
 	all := slices.Clone(t.ended)
@@ -309,15 +310,15 @@ func (t *Tokens) notify() {
 	}
 }
 
-// refused is the answer to who shows a token that does not count.
+// refused is the error of a rejected token.
 func refused(why string) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: "the token does not count: " + why, Hint: "get a new one, with: hawser token create",
+		Message: "the token is rejected: " + why, Hint: "get a new one, with: hawser token create",
 	}
 }
 
-// unmapped is the answer to an account that is nobody here.
+// unmapped is the error of an account without a rule.
 func unmapped(user string) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
@@ -333,7 +334,7 @@ func unavailable(message string, cause error) *transport.Error {
 	}
 }
 
-// clip bounds what somebody else wrote.
+// clip limits the length of text that comes from outside.
 func clip(s string) string {
 	const most = 256
 	return s[:min(len(s), most)]

@@ -158,13 +158,13 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 		p.Release()
 		p.Release()
 		r.authenticate(r.account("hub", "source", nil), "source/hub1").Release()
-		r.authenticate(r.account("people", "somebody", nil), "operator/olga").Release()
+		r.authenticate(r.account("people", "another", nil), "operator/olga").Release()
 		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["aud"] = "https://kubernetes.default.svc" }), "unauthenticated") // the hub says hawser
 		if got := strings.Join(r.reviews, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
 			t.Errorf("asked for %s", got)
 		}
 		requests := r.times()
-		r.authenticate(r.account("hub", "nobody", nil), "unauthenticated")
+		r.authenticate(r.account("hub", "unmapped", nil), "unauthenticated")
 		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() }), "unauthenticated")
 		r.authenticate("no token", "unauthenticated")
 		if r.times() != requests {
@@ -176,8 +176,8 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_HubAudience: tokens for the hub's own API are taken where that is configured
-// only, and those for others never are.
+// TestAuthenticate_HubAudience checks that tokens for the hub's own API are accepted only if that is
+// configured, and tokens for other audiences never.
 func TestAuthenticate_HubAudience(t *testing.T) {
 	i := testkit.NewIssuer(t, "https://hub.example")
 	for _, c := range []struct {
@@ -203,7 +203,7 @@ func TestAuthenticate_HubAudience(t *testing.T) {
 	}
 }
 
-// TestAuthenticate_DeletedAccount: the token is good by its signature, and its account is gone.
+// TestAuthenticate_DeletedAccount checks a token with a valid signature whose account is deleted.
 func TestAuthenticate_DeletedAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -220,7 +220,8 @@ func TestAuthenticate_DeletedAccount(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_HubAway: who is known stays so, who is not has to wait, and so has who joins.
+// TestAuthenticate_HubAway checks an outage of the hub: known tokens stay valid, unknown and bootstrap tokens
+// have to wait.
 func TestAuthenticate_HubAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -240,7 +241,7 @@ func TestAuthenticate_HubAway(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_NoKeys: before the hub's source has come, nobody knows.
+// TestAuthenticate_NoKeys checks that no token is valid before the hub's keys arrive.
 func TestAuthenticate_NoKeys(t *testing.T) {
 	h := &hub{}
 	all, err := tokens.New(tokens.Options{Config: tokens.Config{Audiences: []string{"hawser"}, Mapping: mapping}, Reviewer: h})
@@ -261,7 +262,8 @@ func address(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)
 }
 
-// TestAuthenticate_Opaque tokens are the hub's to know; made up, they do not flood it.
+// TestAuthenticate_Opaque checks that opaque tokens are reviewed by the hub, and that invented ones do not
+// flood it.
 func TestAuthenticate_Opaque(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -299,8 +301,8 @@ func TestAuthenticate_Opaque(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_OneQuestion: those who come together with the same token ask once, also where
-// the first of them gives up.
+// TestAuthenticate_OneQuestion checks that concurrent callers with the same token cause one review, even if the
+// first one gives up.
 func TestAuthenticate_OneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -339,8 +341,8 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_OneFailure: those who come together while the hub hangs wait together, and not one
-// after the other; who is known goes on meanwhile.
+// TestAuthenticate_OneFailure checks that callers with one token wait together while the hub does not answer,
+// not one after the other. Known tokens stay valid.
 func TestAuthenticate_OneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -368,7 +370,7 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 		if n := r.times() - requests; n != 2 {
 			t.Errorf("asked %d times about two tokens", n)
 		}
-		all.Go(func() { r.authenticate(joins, "unavailable") }) // who comes later asks again
+		all.Go(func() { r.authenticate(joins, "unavailable") }) // a later caller asks again
 		synctest.Wait()
 		if n := r.times() - requests; n != 3 {
 			t.Errorf("asked %d times", n)
@@ -377,8 +379,14 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_GaveUp: t1 the hub has enough to answer, t2 the caller with a token that was good
-// leaves: that does not make the token count on.
+// TestAuthenticate_GaveUp checks a caller with a valid token that gives up.
+//
+// Scenario:
+//
+//	t1: the hub is slow.
+//	t2: the caller gives up.
+//
+// Result: its review is not extended.
 func TestAuthenticate_GaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -396,7 +404,7 @@ func TestAuthenticate_GaveUp(t *testing.T) {
 		ctx, giveUp := context.WithCancel(t.Context())
 		all.Go(func() {
 			if p, err := r.Authenticate(ctx, text, address(0)); p != nil || transport.CodeOf(err) != transport.CodeUnavailable {
-				t.Errorf("who left: %v, %v", p, err)
+				t.Errorf("a caller that gave up: %v, %v", p, err)
 			}
 		})
 		synctest.Wait()
@@ -413,7 +421,7 @@ func TestAuthenticate_GaveUp(t *testing.T) {
 	})
 }
 
-// TestRun_ReviewsAgain: as long as somebody is connected by a token, its account has to be there.
+// TestRun_ReviewsAgain checks that the account of a token must exist as long as a connection uses it.
 func TestRun_ReviewsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -431,19 +439,26 @@ func TestRun_ReviewsAgain(t *testing.T) {
 		r.hub.set(func(h *hub) { h.away = false; h.gone["system:serviceaccount:hub:source"] = true })
 		<-time.After(time.Minute + 2*time.Second)
 		if !p.Gone() || r.ended != 1 {
-			t.Errorf("gone: %v, told %d times", p.Gone(), r.ended)
+			t.Errorf("gone: %v, called %d times", p.Gone(), r.ended)
 		}
 		p.Release()
 		requests := r.times()
 		<-time.After(10 * time.Minute)
 		if r.times() != requests {
-			t.Error("the hub is asked about who has left")
+			t.Error("the hub is asked about a token without a connection")
 		}
 	})
 }
 
-// TestRun_LeftMeanwhile: t1 the minute of a connection's token is over while somebody else asks
-// about it, t2 the connection ends, t3 the question of the other one fails: nobody asks again.
+// TestRun_LeftMeanwhile checks a connection that ends before its review.
+//
+// Scenario:
+//
+//	t1: the review of a connection's token is due while another caller asks the hub about it.
+//	t2: the connection ends.
+//	t3: the review of the other caller fails.
+//
+// Result: the hub is not asked again.
 func TestRun_LeftMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -467,7 +482,7 @@ func TestRun_LeftMeanwhile(t *testing.T) {
 	})
 }
 
-// TestRun_KeysTakenBack: a hub that has changed its keys has ended what they signed.
+// TestRun_KeysTakenBack checks that a token is revoked when the hub removes its key.
 func TestRun_KeysTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -482,7 +497,7 @@ func TestRun_KeysTakenBack(t *testing.T) {
 	})
 }
 
-// TestRun_OtherGroups: who is somebody else by what the hub says now is not who is connected.
+// TestRun_OtherGroups checks that a token that now gives another identity ends the connection.
 func TestRun_OtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -497,7 +512,7 @@ func TestRun_OtherGroups(t *testing.T) {
 		answer("system:bootstrappers")
 		<-time.After(time.Minute + 2*time.Second)
 		if !p.Gone() {
-			t.Error("it is still who it was")
+			t.Error("it still has the old identity")
 		}
 	})
 }
@@ -529,7 +544,7 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// TestKnown_Bounded: whoever has many tokens fills no memory with them.
+// TestKnown_Bounded checks that a client with many tokens cannot fill the memory.
 func TestKnown_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -568,21 +583,21 @@ func TestConfig_Validate(t *testing.T) {
 		}
 	}
 	for want, c := range map[string]tokens.Config{
-		"audiences is empty":   {Mapping: mapping},
-		"an audience is empty": {Audiences: []string{""}, Mapping: mapping},
-		"mapping is empty":     {Audiences: []string{"hawser"}},
-		"exactly one":          rule(tokens.Rule{User: "u", Group: "g", Role: identity.Bootstrap}),
-		"rule 1: set exactly":  rule(tokens.Rule{Role: identity.Bootstrap}),
-		"makes no agent":       rule(tokens.Rule{User: "u", Role: identity.Agent, Name: "c1"}),
-		"role is \"root\"":     rule(tokens.Rule{User: "u", Role: "root", Name: "x"}),
-		"name is empty":        rule(tokens.Rule{User: "u", Role: identity.Source}),
-		"every account":        rule(tokens.Rule{Group: "system:authenticated", Role: identity.Bootstrap}),
+		"audiences is empty":         {Mapping: mapping},
+		"an audience is empty":       {Audiences: []string{""}, Mapping: mapping},
+		"mapping is empty":           {Audiences: []string{"hawser"}},
+		"exactly one":                rule(tokens.Rule{User: "u", Group: "g", Role: identity.Bootstrap}),
+		"rule 1: set exactly":        rule(tokens.Rule{Role: identity.Bootstrap}),
+		"cannot give the role agent": rule(tokens.Rule{User: "u", Role: identity.Agent, Name: "c1"}),
+		"role is \"root\"":           rule(tokens.Rule{User: "u", Role: "root", Name: "x"}),
+		"name is empty":              rule(tokens.Rule{User: "u", Role: identity.Source}),
+		"every account":              rule(tokens.Rule{Group: "system:authenticated", Role: identity.Bootstrap}),
 	} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", c, err, want)
 		}
 	}
 	if _, err := tokens.New(tokens.Options{Config: good[1]}); err == nil {
-		t.Error("nobody to ask is fine")
+		t.Error("New accepts options without a reviewer")
 	}
 }

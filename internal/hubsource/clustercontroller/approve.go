@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// KeyAnnotation of a ManagedCluster is the key for which it was accepted by itself, or for
-	// which the certificate of an accepted one was approved by itself. There is only one, ever.
+	// KeyAnnotation of a ManagedCluster is the key that was approved automatically. The cluster was accepted for
+	// it, or its certificate was approved for an accepted cluster. A cluster has only one such key, for ever.
 	KeyAnnotation = "hawser.dev/approved-key"
-	// NoKey is its value where a cluster was denied, by whatever means: no key is approved by itself then,
-	// also where the cluster had never been accepted.
+	// NoKey is the value of KeyAnnotation after a cluster was denied by any means. Then no key is approved
+	// automatically, even if the cluster was never accepted.
 	NoKey = "denied"
-	// MemberAnnotation of a ManagedCluster says that an agent got a certificate of its name. Metadata is
-	// what a restore without status leaves.
+	// MemberAnnotation of a ManagedCluster means that an agent got a certificate of its name. It is metadata
+	// because a restore without status keeps metadata.
 	MemberAnnotation = "hawser.dev/member"
 
 	reasonRenewal    = "HawserRenewal"
@@ -26,40 +26,40 @@ const (
 	reasonDenied     = "HawserClusterDenied"
 )
 
-// rules is what of the configuration decides.
+// rules are the configured rules of automatic approval.
 type rules struct {
-	// users are those whose clusters are accepted by themselves.
+	// users are the users whose clusters are accepted automatically.
 	users []string
 }
 
-// csrDecision is what becomes of a CSR.
+// csrDecision is the decision about a CSR.
 type csrDecision struct {
 	csr             *certificatesv1.CertificateSigningRequest
 	action          csrAction
 	reason, message string
 }
 
-// csrAction is one of a CSR.
+// csrAction is what happens to a CSR.
 type csrAction string
 
 const (
 	approve csrAction = "approved"
 	deny    csrAction = "denied"
-	// drop deletes a CSR that was denied, so that the agent makes another one.
+	// drop deletes a denied CSR, so that the agent creates another one.
 	drop csrAction = "dropped"
 )
 
-// decideRequests adds what becomes of the CSRs of a cluster. Nothing becomes of those that a
-// person decides about.
+// decideRequests adds the decisions about the CSRs of a cluster. It leaves out CSRs that an operator decides
+// about.
 func (r rules) decideRequests(s clusterState, e *effects) {
 	var firsts []first
 	for _, csr := range ordered(s.requests) {
 		if _, addon := csr.Labels[addonLabel]; addon || csr.Spec.SignerName != SignerName || csr.Spec.Username != CreatorName {
-			continue // whoever made it may write any annotation
+			continue // its creator may write any annotation
 		}
 		requested, err := validate(csr)
 		if err != nil {
-			continue // should a person approve it, it is refused with the reason
+			continue // if an operator approves it, the signer rejects it with the reason
 		}
 		if csr.Annotations[UserAnnotation] == requested.user() {
 			e.decisions = append(e.decisions, decideRenewal(s, csr)...)
@@ -76,13 +76,13 @@ func (r rules) decideRequests(s clusterState, e *effects) {
 	}
 }
 
-// first is a request of an agent that shows no certificate.
+// first is a request of an agent without a certificate.
 type first struct {
 	csr     *certificatesv1.CertificateSigningRequest
 	request request
 }
 
-// remember puts into the metadata of a cluster that it has an agent, and that it was denied.
+// remember saves in the metadata of a cluster that it has an agent, and that it was denied.
 func (s clusterState) remember(firsts []first, e *effects) {
 	c, member := s.cluster, WasMember(s.cluster)
 	claimed := c.Annotations[KeyAnnotation]
@@ -99,7 +99,7 @@ func (s clusterState) remember(firsts []first, e *effects) {
 	}
 }
 
-// changes is the change of the cluster, begun if there is none yet.
+// changes returns the change of the cluster, and creates it if needed.
 func (e *effects) changes() *change {
 	if e.change == nil {
 		e.change = &change{}
@@ -107,8 +107,8 @@ func (e *effects) changes() *change {
 	return e.change
 }
 
-// WasMember reports whether an agent of a cluster has, or had, a certificate. The finalizer comes before the
-// condition, so it is alone only where the status was lost.
+// WasMember reports whether an agent of a cluster has, or had, a certificate. The finalizer is written before
+// the condition, so it is alone only if the status was lost.
 func WasMember(c *clusterv1.ManagedCluster) bool {
 	return c.Annotations[MemberAnnotation] != "" || meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) ||
 		slices.Contains(c.Finalizers, clusterv1.ManagedClusterFinalizer) && meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted) == nil
@@ -120,12 +120,16 @@ func (s clusterState) wasAccepted() bool {
 		meta.FindStatusCondition(s.cluster.Status.Conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil
 }
 
-// inUse reports whether the name of a cluster belongs to an agent already, or to others. The namespace of a
-// cluster stays when its ManagedCluster goes, and when that is made anew:
+// inUse reports whether the name of a cluster already belongs to an agent, or to another use. The namespace of
+// a cluster stays when its ManagedCluster is deleted and created again.
 //
-//	t1  the agent of a cluster has a certificate
-//	t2  the ManagedCluster is lost, or made anew from a file, without marks
-//	t3  a stranger with a token that lets clusters in asks for the name
+// Scenario:
+//
+//	t1: the agent of a cluster has a certificate.
+//	t2: the ManagedCluster is lost, or created again from a file, without annotations.
+//	t3: another client with a token that lets clusters join requests the name.
+//
+// Result: the existing namespace shows that the name is in use.
 func (s clusterState) inUse() bool {
 	n := s.namespace
 	if s.cluster.Spec.HubAcceptsClient {
@@ -134,12 +138,12 @@ func (s clusterState) inUse() bool {
 	return s.wasAccepted() || n != nil
 }
 
-// decideRenewal is about who shows a certificate of the very agent that the CSR is for.
+// decideRenewal decides about a request of an agent with a certificate of the same agent.
 func decideRenewal(s clusterState, csr *certificatesv1.CertificateSigningRequest) []csrDecision {
 	member := s.cluster != nil && s.cluster.Spec.HubAcceptsClient && s.cluster.DeletionTimestamp == nil
 	switch {
 	case member && conditionOf(csr, certificatesv1.CertificateDenied) == reasonNotAMember:
-		// An agent waits for its CSR until that is gone.
+		// An agent waits for its CSR until the CSR is deleted.
 		return []csrDecision{{csr, drop, "", ""}}
 	case decided(csr):
 		return nil
@@ -149,21 +153,23 @@ func decideRenewal(s clusterState, csr *certificatesv1.CertificateSigningRequest
 	return []csrDecision{{csr, deny, reasonNotAMember, "The hub does not accept the cluster: see spec.hubAcceptsClient of its ManagedCluster"}}
 }
 
-// decideFirst is about who has no certificate yet. Before it approves a key it claims it, on
-// the ManagedCluster:
+// decideFirst decides about a request of an agent without a certificate. Before it approves a key, it claims
+// the key on the ManagedCluster.
 //
-//	t1  two who know the same cluster name ask, each with a key of its own
-//	t2  the hub takes one claim, and refuses any other change of that state
-//	t3  the state comes back, the key that is claimed is approved
+// Scenario:
 //
-// therefore only one of them has a certificate, also when its CSR has long been deleted.
+//	t1: two clients that know the same cluster name request certificates, each with its own key.
+//	t2: the hub accepts one claim, and refuses any other change of that state.
+//	t3: the informer shows that state, and the claimed key is approved.
+//
+// Result: only one of them gets a certificate, even if its CSR has long been deleted.
 func (r rules) decideFirst(s clusterState, f first, e *effects) {
 	c := s.cluster
 	if decided(f.csr) || !slices.Contains(r.users, f.csr.Annotations[UserAnnotation]) {
 		return
 	}
 	if meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) {
-		return // it has an agent: a second one needs a person
+		return // it has an agent: an operator decides about a second one
 	}
 	switch claimed := c.Annotations[KeyAnnotation]; {
 	case claimed == f.request.key() && c.Spec.HubAcceptsClient:
@@ -174,8 +180,8 @@ func (r rules) decideFirst(s clusterState, f first, e *effects) {
 	}
 }
 
-// taken reports whether a namespace is that of somebody else. Its name alone would give the
-// agent of the cluster what it may have in its namespace, kube-system for one.
+// taken reports whether a namespace belongs to another use. Its name alone would give the agent of the cluster
+// rights in that namespace, for example in kube-system.
 func taken(n *corev1.Namespace, cluster string) bool {
 	return n != nil && n.Labels[clusterv1.ClusterNameLabelKey] != cluster
 }
@@ -188,7 +194,7 @@ func has(csr *certificatesv1.CertificateSigningRequest, t certificatesv1.Request
 	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == t })
 }
 
-// conditionOf returns the reason of a condition, "" if it is not there.
+// conditionOf returns the reason of a condition, "" without the condition.
 func conditionOf(csr *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType) string {
 	for _, c := range csr.Status.Conditions {
 		if c.Type == t {

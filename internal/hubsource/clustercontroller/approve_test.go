@@ -12,8 +12,8 @@ import (
 
 type csrs = []*certificatesv1.CertificateSigningRequest
 
-// TestDecide_Renewals: who shows the certificate of an agent gets another one for that very
-// agent while its cluster is accepted, and for nobody else.
+// TestDecide_Renewals: an agent with a certificate gets another one for the same agent, and for no other, while
+// its cluster is accepted.
 func TestDecide_Renewals(t *testing.T) {
 	member := clusterNamed("east", accepts, finalized, isAccepted, isAvailable)
 	withdrawn := clusterNamed("east", finalized, isDenied, isAvailable)
@@ -37,7 +37,7 @@ func TestDecide_Renewals(t *testing.T) {
 		{"approved already", member, renewalCSR(t, condition(certificatesv1.CertificateApproved, "x")), ""},
 		{"failed already", member, renewalCSR(t, condition(certificatesv1.CertificateFailed, "x")), ""},
 		{"has its certificate", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Status.Certificate = []byte("x") }), ""},
-		{"made by somebody else, who wrote the annotation", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Spec.Username = "mallory" }), ""},
+		{"created by another user, with the annotation", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Spec.Username = "mallory" }), ""},
 		{"for another signer", member, changed(func(c *certificatesv1.CertificateSigningRequest) {
 			c.Spec.SignerName = "kubernetes.io/kube-apiserver-client"
 		}), ""},
@@ -62,8 +62,8 @@ func TestDecide_Renewals(t *testing.T) {
 	}
 }
 
-// TestDecide_FirstCSRs: clusters of configured users are accepted by themselves, once, for one
-// key, and while nobody has decided otherwise.
+// TestDecide_FirstCSRs: clusters of configured users are accepted automatically, once, for one key, and before
+// any other decision.
 func TestDecide_FirstCSRs(t *testing.T) {
 	first, second := newKey(t), newKey(t)
 	by := func(name, user string, key any) *certificatesv1.CertificateSigningRequest {
@@ -117,9 +117,9 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		{"named like a namespace of others", clusterNamed("east"), csrs{by("a", bootstrapUser, 1)}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, "taints=unreachable", ""},
 		{"restored without its status, with its marks", clusterNamed("east", accepts, finalized, member), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 5m0s", ""},
 		{"restored without its status, with its finalizer", clusterNamed("east", accepts, finalized, tainted(clusterv1.ManagedClusterTaintUnreachable)), csrs{by("a", bootstrapUser, 1)}, nil, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 5m0s", ""},
-		{"denied while nobody looked, and restored without its status", clusterNamed("east", finalized), nil, nil, "taints=unreachable; deny; member", ""},
+		{"denied while no controller ran, and restored without its status", clusterNamed("east", finalized), nil, nil, "taints=unreachable; deny; member", ""},
 		{"restored without its status, not accepted", clusterNamed("east", member), csrs{by("a", bootstrapUser, 1)}, nil, "taints=unreachable; deny", ""},
-		{"made anew from a file, over its namespace", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, before, "after 5m0s", ""},
+		{"created again from a file, over its namespace", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, before, "after 5m0s", ""},
 		{"accepted by a person, with the namespace that it got", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, made), csrs{by("a", bootstrapUser, 1)}, since, "claim; after 5m0s", requested.key()},
 		{"a request was denied by a person", clusterNamed("east"), csrs{by("a", bootstrapUser, 1), denial}, nil, "taints=unreachable; deny", ""},
 		{"a request of an accepted one was denied", clusterNamed("east", accepts, finalized, isAccepted, isAvailable), csrs{by("a", bootstrapUser, 1), denial}, nil, "deny; after 5m0s", ""},

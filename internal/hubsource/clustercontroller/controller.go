@@ -19,20 +19,21 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// Config is what a [Controller] is made of.
+// Config holds the dependencies and options of a [Controller].
 type Config struct {
 	Mode Mode
-	// Signer signs approved CSRs; without files nobody does.
+	// Signer signs approved CSRs. Without files no CSR is signed here.
 	Signer Signer
-	// AutoApprovedUsers are the users, by their names at the broker, whose clusters are accepted
-	// and approved by themselves.
+	// AutoApprovedUsers are the users, by their names at the broker, whose clusters are accepted and approved
+	// automatically.
 	AutoApprovedUsers []string
 
 	Kube     kubernetes.Interface
 	Clusters clusterversioned.Interface
 	Addons   addonversioned.Interface
 	Metadata metadata.Interface
-	// Broker is the way on which agents renew their Leases. It must not block; nil: they need none.
+	// Broker returns the state of the connection over which agents renew their Leases. It must not block. nil:
+	// renewals need no connection.
 	Broker func() ConnectionState
 
 	Registerer prometheus.Registerer
@@ -40,8 +41,8 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// Signer is the CA that signs the certificates of clusters, PEM files that are read each time,
-// and for how long.
+// Signer is the CA that signs the certificates of clusters, and their lifetime. The PEM files are read for each
+// certificate.
 type Signer struct {
 	CertFile, KeyFile string
 	Duration          time.Duration
@@ -51,15 +52,15 @@ func (s Signer) configured() bool { return s.CertFile != "" }
 
 func (s Signer) read() (authority, error) { return readAuthority(s.CertFile, s.KeyFile) }
 
-// Controller looks after the members of a hub; see the package comment.
+// Controller reconciles the ManagedClusters of a hub; see the package comment.
 type Controller struct {
 	cfg     Config
 	metrics metrics
 
-	// unread is why the members are not looked after although they should be, and unknown why
-	// nobody can tell whether they should be.
+	// unread is why the clusters are not reconciled although they should be. unknown is why it is unknown whether
+	// they should be.
 	unread, unknown trouble
-	// active: they are looked after.
+	// active: the clusters are reconciled here.
 	active atomic.Bool
 }
 
@@ -75,9 +76,8 @@ func (t *trouble) get() error {
 	return nil
 }
 
-// New returns a controller that does nothing yet. It fails on metrics that are registered
-// already, and on a CA that cannot sign. With [Auto] that may come later: where Open Cluster
-// Management signs there need not be one.
+// New returns a controller that is not running. It fails if its metrics are already registered, or if the CA
+// cannot sign. With [Auto] an unusable CA is no error: where Open Cluster Management signs, none is needed.
 func New(cfg Config) (*Controller, error) {
 	c := &Controller{cfg: cfg, metrics: newMetrics(cfg.Registerer)}
 	if cfg.Signer.configured() {
@@ -92,7 +92,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// check says what a person has to know. Works are carried all the same.
+// check returns what an operator has to know, as a notice. Works are delivered all the same.
 func (c *Controller) check() error {
 	all := []error{c.unread.get(), c.unknown.get()}
 	if c.active.Load() && c.cfg.Signer.configured() {
@@ -104,7 +104,7 @@ func (c *Controller) check() error {
 	return nil
 }
 
-// look returns what there is to say of the CA.
+// look returns an error or a warning about the CA, nil if there is none.
 func (s Signer) look(now time.Time) error {
 	a, err := s.read()
 	if err != nil {
@@ -113,8 +113,8 @@ func (s Signer) look(now time.Time) error {
 	return a.warning(now, s.Duration)
 }
 
-// Run looks after the members until ctx ends: while this replica leads. What the hub forbids, or
-// does not serve, is told in the log and by the health, and ends nothing.
+// Run reconciles the clusters until ctx ends, while this replica leads. What the hub forbids or does not serve
+// goes to the log and the health check, and ends nothing.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.unknown.set(nil)
 	switch c.cfg.Mode {
@@ -142,8 +142,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// await looks for Open Cluster Management's controllers until what it finds is enough, and
-// returns that.
+// await looks for the controllers of Open Cluster Management until enough accepts the result, and returns it.
 func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool) string {
 	for delay := time.Second; ; {
 		shownBy, err := FindOCM(ctx, c.cfg.Kube)
@@ -168,7 +167,7 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 	}
 }
 
-// workUntilFound works until Open Cluster Management's controllers are found.
+// workUntilFound works until the controllers of Open Cluster Management are found.
 func (c *Controller) workUntilFound(ctx context.Context) error {
 	lifetime, end := context.WithCancel(ctx)
 	defer end()
@@ -181,10 +180,10 @@ func (c *Controller) workUntilFound(ctx context.Context) error {
 		}})
 }
 
-// warnEvery is how often the log says that the CA is near its end.
+// warnEvery is how often the log warns that the CA expires soon.
 const warnEvery = 24 * time.Hour
 
-// warn says it.
+// warn logs the warnings about the CA until ctx ends.
 func (c *Controller) warn(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := c.cfg.Signer.look(time.Now()); err != nil {

@@ -229,7 +229,8 @@ func signer(t *testing.T) Signer {
 	return s
 }
 
-// TestController_ClusterLifecycle: from the first CSR to the end, with a person who accepts it.
+// TestController_ClusterLifecycle: from the first CSR to the deletion, with an operator who accepts the
+// cluster.
 func TestController_ClusterLifecycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, Config{Mode: On, Signer: signer(t)}, clusterNamed("east"))
@@ -239,7 +240,7 @@ func TestController_ClusterLifecycle(t *testing.T) {
 		w.request(first)
 		w.pass(time.Hour)
 		if c := w.csr("east-1"); len(c.Status.Conditions) > 0 || len(c.Status.Certificate) > 0 {
-			t.Fatalf("nobody decided about a first CSR, and it has %+v", c.Status)
+			t.Fatalf("a first CSR is decided although it is undecided on the hub: %+v", c.Status)
 		}
 		byPerson := w.csr("east-1").DeepCopy()
 		condition(certificatesv1.CertificateApproved, "a person")(byPerson)
@@ -323,7 +324,7 @@ func TestController_ClusterLifecycle(t *testing.T) {
 	})
 }
 
-// TestController_EndOfACluster: add-ons, works by priority, then Lease and finalizers.
+// TestController_EndOfACluster: a deletion removes add-ons, works by priority, then Lease and finalizers.
 func TestController_EndOfACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, Config{Mode: On}, clusterNamed("east", accepts))
@@ -363,7 +364,7 @@ func TestController_EndOfACluster(t *testing.T) {
 	})
 }
 
-// TestController_AcceptsForConfiguredUsers: two ask for one name. One of them is in, and only one.
+// TestController_AcceptsForConfiguredUsers: two clients request one name, and exactly one of them is accepted.
 func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, Config{Mode: On, Signer: signer(t), AutoApprovedUsers: []string{bootstrapUser}},
@@ -379,7 +380,7 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 		if c := w.cluster("east"); c.Annotations[MemberAnnotation] == "" || len(c.Annotations[KeyAnnotation]) != 64 {
 			t.Errorf("a restore without status would not know whose the name is: %v", c.Annotations)
 		}
-		// Withdrawn by a person, it stays so, whoever asks.
+		// If an operator withdraws the acceptance, it stays so for all requests.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
 		w.request(csrOf(t, "east-c", "east", "a", bootstrapUser, newKey(t)))
 		w.shows("east", "HubAcceptedManagedCluster=False unreachable held")
@@ -389,8 +390,8 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 	})
 }
 
-// TestController_CountsDisconnectionFromItsStart: a Lease that is old when hub-source begins is no
-// proof: nobody wrote renewals meanwhile.
+// TestController_CountsDisconnectionFromItsStart: a Lease that is old when hub-source starts is no proof,
+// because no renewal was written meanwhile.
 func TestController_CountsDisconnectionFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: LeaseName}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
@@ -402,8 +403,8 @@ func TestController_CountsDisconnectionFromItsStart(t *testing.T) {
 	})
 }
 
-// TestController_TriesAgain: what the hub refuses for a while is done later, and concerns no
-// other cluster.
+// TestController_TriesAgain: a request that the hub refuses for some time is retried, and other clusters are
+// not affected.
 func TestController_TriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, Config{Mode: On})
@@ -428,8 +429,8 @@ func TestController_TriesAgain(t *testing.T) {
 	})
 }
 
-// TestController_RestsWhereOthersWork: in the mode auto it does nothing while Open Cluster
-// Management's controllers are there, begins when they are gone, and rests when they come.
+// TestController_RestsWhereOthersWork: in the mode auto it is inactive while the controllers of Open Cluster
+// Management run. It becomes active when they are removed, and inactive when they return.
 func TestController_RestsWhereOthersWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ocm := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: OCMNamespace, Name: OCMDeployment}}
@@ -451,8 +452,8 @@ func TestController_RestsWhereOthersWork(t *testing.T) {
 	})
 }
 
-// TestController_ReportsWhyItIsIdle: a hub that does not say whether others look after its members is
-// asked again and again, and nothing is done meanwhile.
+// TestController_ReportsWhyItIsIdle: if it is unknown whether other controllers run, the hub is queried
+// repeatedly, and nothing is done meanwhile.
 func TestController_ReportsWhyItIsIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := signer(t)

@@ -17,73 +17,73 @@ import (
 const (
 	// LeaseName is the name of the Lease of a cluster, in the cluster's namespace.
 	LeaseName = "managed-cluster-lease"
-	// defaultPeriod is how often an agent renews it if the cluster does not say.
+	// defaultPeriod is the Lease period of a cluster that sets none.
 	defaultPeriod = 60 * time.Second
-	// missedPeriods is for how many periods an agent may be silent.
+	// missedPeriods is how many periods an agent may be silent.
 	missedPeriods = 5
-	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management
-	// put on a cluster. Whoever leaves them behind wants it to go too.
+	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management set on a cluster.
+	// After these controllers are removed, it has to be removed too.
 	resourceFinalizer = "cluster.open-cluster-management.io/resource-cleanup"
 )
 
 // clusterState is what the hub shows of one cluster at one moment.
 type clusterState struct {
 	name string
-	// cluster is nil where there is none, and so is lease.
+	// cluster is nil without a ManagedCluster, renewal is nil without a Lease.
 	cluster *clusterv1.ManagedCluster
 	renewal *renewal
 	// requests are the CSRs whose label names the cluster.
 	requests []*certificatesv1.CertificateSigningRequest
-	// namespace is read only where the cluster may be accepted by itself; nil: there is none.
+	// namespace is read only if the cluster may be accepted automatically. nil: it does not exist.
 	namespace *corev1.Namespace
-	// remaining is read only of a cluster that is being deleted.
+	// remaining is read only for a cluster under deletion.
 	remaining remaining
 	outlook   outlook
 	now       time.Time
 }
 
-// renewal is what this process saw of the Lease of a cluster.
+// renewal is what this process has observed of the Lease of a cluster.
 type renewal struct {
-	// written is the time in the Lease, seen when this process saw that it had changed.
+	// written is the time in the Lease. seen is when this process saw the last change of the Lease.
 	written, seen time.Time
-	// watched: it changed while this process watched.
+	// watched: the Lease changed while this process watched.
 	watched bool
-	// lastSeen is when the agent was heard otherwise: it said whether its cluster is available.
+	// lastSeen is when the agent last reported whether its cluster is available.
 	lastSeen time.Time
 }
 
-// alive is when the agent was heard last.
+// alive returns the time of the last sign of the agent.
 func (r *renewal) alive() time.Time { return sessionfence.Latest(r.seen, r.lastSeen) }
 
-// effects are what follows from a situation, in the order in which it is done.
+// effects are the actions that follow from a state, in the order of execution.
 type effects struct {
-	namespace bool    // make the namespace
+	namespace bool    // create the namespace
 	change    *change // of metadata and spec
-	lease     bool    // make the Lease
-	// addons is what Available says on the add-ons, nil: as it is.
+	lease     bool    // create the Lease
+	// addons is the condition Available to set on the add-ons, nil for no change.
 	addons *metav1.Condition
 	remove []object // of the cluster
 	// conditions of the status to set.
 	conditions []metav1.Condition
 	decisions  []csrDecision
-	// release takes the Lease away, then the finalizers off.
+	// release deletes the Lease, then removes the finalizers.
 	release bool
-	// after is when to look next without a change; 0: never.
+	// after is when to reconcile again without a change; 0: never.
 	after time.Duration
 }
 
 // change is a change of metadata and spec of a ManagedCluster.
 type change struct {
-	// finalizers and taints are what shall be there; nil: as they are.
+	// finalizers and taints are the complete new lists; nil: no change.
 	finalizers []string
 	taints     []clusterv1.Taint
-	// claim is the key for which the cluster is accepted by itself, or [NoKey]; "": as it is. member: an
-	// agent of it has a certificate.
+	// claim is the key for which the cluster is accepted automatically, or [NoKey]; "": no change. member: an agent
+	// of the cluster has a certificate.
 	claim          string
 	accept, member bool
 }
 
-// decide says what follows. It changes nothing that it is given.
+// decide returns the effects for a state. It does not change its arguments.
 func decide(r rules, s clusterState) effects {
 	var e effects
 	switch {
@@ -109,15 +109,15 @@ func decideMember(s clusterState) (e effects) {
 	}
 	if c.Spec.HubAcceptsClient {
 		e.lease = s.renewal == nil
-		// Before the condition says that the cluster is accepted, what it needs is there. Later
-		// its Lease says that all of that was made.
+		// The namespace and the Lease exist before the condition reports acceptance. An existing Lease shows that all
+		// of that was created.
 		e.namespace = e.lease
 		set(accepted)
 	} else if c.Annotations[KeyAnnotation] == NoKey || meta.IsStatusConditionTrue(conditions, clusterv1.ManagedClusterConditionHubAccepted) {
 		set(denied)
 	}
 	if s.renewal != nil && meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionHubAccepted) != nil {
-		// Once the condition is there, nobody looks at the add-ons any more: they are first.
+		// The add-ons come first: once the condition is set, they are not checked again.
 		if e.addons, e.after = s.check(meta.FindStatusCondition(conditions, clusterv1.ManagedClusterConditionAvailable)); e.addons != nil {
 			set(*e.addons)
 		}
@@ -129,14 +129,15 @@ func decideMember(s clusterState) (e effects) {
 	return e
 }
 
-// check returns what Available is to say of the agent, nil for what it has, and when to look again.
+// check returns the condition Available for the state of the agent, nil for no change. after is when to check
+// again.
 func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, after time.Duration) {
 	if left := sessionfence.Latest(s.renewal.alive(), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
 		return nil, left
 	}
 	reported = &disconnectedCondition
 	if s.outlook.outage != nil {
-		reported, after = s.outlook.outage, period(s.cluster) // until it is over
+		reported, after = s.outlook.outage, period(s.cluster) // until the outage ends
 	}
 	if has != nil && has.Status == metav1.ConditionUnknown && (after > 0 || !isOutage(has)) {
 		reported = nil
@@ -144,7 +145,7 @@ func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, 
 	return reported, after
 }
 
-// period is how often the agent of a cluster renews its Lease.
+// period returns how often the agent of a cluster renews its Lease.
 func period(c *clusterv1.ManagedCluster) time.Duration {
 	if s := c.Spec.LeaseDurationSeconds; s > 0 {
 		return time.Duration(s) * time.Second
@@ -165,16 +166,16 @@ var (
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown,
 		Reason: "ManagedClusterLeaseUpdateStopped", Message: "The agent of the cluster has not renewed its Lease for five periods",
 	}
-	// inTime is so whatever the clock of the cluster says, for hub-source writes the renewals with its
-	// own. An agent of which the hub says otherwise, as the controllers of Open Cluster Management may
-	// have done before they went, reports nothing any more.
+	// inTime is true whatever the clock of the cluster is, because hub-source writes the renewals with its own
+	// clock. The controllers of Open Cluster Management may have set it to False before they were removed. An agent
+	// that sees False reports nothing any more.
 	inTime = metav1.Condition{
 		Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionTrue,
 		Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease have the time of hub-source",
 	}
 )
 
-// changeOf returns the change of metadata and spec that conditions ask for, nil for none.
+// changeOf returns the change of metadata and spec that follows from the conditions, nil for none.
 func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now time.Time) *change {
 	var n change
 	if c.Spec.HubAcceptsClient && !slices.Contains(c.Finalizers, clusterv1.ManagedClusterFinalizer) {
@@ -202,7 +203,7 @@ func changeOf(c *clusterv1.ManagedCluster, conditions []metav1.Condition, now ti
 	return &n
 }
 
-// taintFor is the key of the taint that Available asks for, "" for none.
+// taintFor returns the key of the taint that belongs to Available, "" for none.
 func taintFor(available *metav1.Condition) string {
 	switch {
 	case available == nil || available.Status == metav1.ConditionUnknown:
@@ -213,7 +214,7 @@ func taintFor(available *metav1.Condition) string {
 	return ""
 }
 
-// ordered returns CSRs as they were made.
+// ordered returns CSRs in the order of creation.
 func ordered(requests []*certificatesv1.CertificateSigningRequest) []*certificatesv1.CertificateSigningRequest {
 	return slices.SortedFunc(slices.Values(requests), func(a, b *certificatesv1.CertificateSigningRequest) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))

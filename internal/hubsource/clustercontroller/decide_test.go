@@ -96,7 +96,7 @@ func TestDecide_Member(t *testing.T) {
 		{"withdrawn", changes{finalized, isAccepted, isAvailable}, lastSeen, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
 		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, false),
 			"taints=unreachable; deny; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"accepted anew", changes{accepts, finalized, isDenied, isAvailable}, lastSeen, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
+		{"accepted again", changes{accepts, finalized, isDenied, isAvailable}, lastSeen, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
 		{"restored without its status", changes{accepts, finalized, isAvailable}, lastSeen, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
 		{"joined", changes{accepts, finalized, isAccepted, isJoined, isAvailable}, lastSeen, "member; after 4m0s"},
 		{"keeps other finalizers", changes{foreign, accepts, isAccepted, isAvailable}, lastSeen, "finalizers=example.com/other," + finalizer + "; after 4m0s"},

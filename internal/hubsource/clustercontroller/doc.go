@@ -1,35 +1,33 @@
-// Package clustercontroller is what a fleet needs on a hub that has none of the registration
-// controllers of Open Cluster Management: who is a member, and what the hub keeps of it.
-// hub-source runs it while it leads, beside the works. Where those controllers run, it rests.
+// Package clustercontroller replaces the registration controllers of Open Cluster Management on a hub without
+// them. It decides which clusters are members, and keeps their objects on the hub. hub-source runs it while it
+// leads, beside the works. Where those controllers run, it is inactive.
 //
-// For each ManagedCluster it keeps
+// For each ManagedCluster it keeps:
 //
 //   - the namespace and the Lease of an accepted cluster, and a finalizer on it;
-//   - the condition HubAcceptedManagedCluster, which follows spec.hubAcceptsClient, because
-//     agents look at the condition;
-//   - Available=Unknown, also on the add-ons, when no renewal of the Lease was seen for five
-//     periods, and the taints that follow from Available, but for the silence of an outage: without a
-//     session with the broker, or of most agents at once, silence says nothing of an agent (outage.go);
-//   - ClockSynced=True from the first renewal on: the times in renewals are hub-source's, whatever
-//     the clock of a cluster says, and an agent of which the hub says otherwise reports nothing;
-//   - the order in which a deleted cluster goes: its add-ons, its works, and then itself. Its
-//     namespace stays.
+//   - the condition HubAcceptedManagedCluster, which follows spec.hubAcceptsClient, because agents read the condition;
+//   - Available=Unknown, also on the add-ons, when no renewal of the Lease was seen for five periods, and the
+//     taints that follow from Available. Outages are excluded: without a broker session, or if most agents fall
+//     silent together, silence does not show that an agent is down (outage.go);
+//   - ClockSynced=True from the first renewal on. The times in renewals are those of hub-source, whatever the
+//     clock of a cluster shows. An agent that sees ClockSynced=False reports nothing;
+//   - the order in which a deleted cluster is removed: its add-ons, its works, and then itself. Its namespace stays.
 //
-// For each CertificateSigningRequest (CSR) of the signer open-cluster-management.io/grpc it
-// says whether it is approved, as far as no person has to, and it signs what is approved:
+// It decides about each CertificateSigningRequest (CSR) of the signer open-cluster-management.io/grpc, unless
+// an operator has to, and signs approved ones:
 //
-//   - a renewal is approved while the cluster is accepted, else denied;
-//   - the first request of a cluster waits for a person, or for the rule of users whose
-//     clusters are accepted by themselves: while the cluster has not joined, and for one key;
-//   - what is signed has the subject of the request, the use of a client, and nothing else.
+//   - a renewal is approved while the cluster is accepted, otherwise denied;
+//   - the first request of a cluster waits for an operator, or for the rule of users whose clusters are
+//     accepted automatically. That rule applies for one key, and while the cluster has not joined;
+//   - a certificate has the subject of the request, the usage of a client, and nothing else.
 //
-// [decide] and [validate] decide, from what they are given; [Controller] watches, asks them, and
-// does what they say. It decides about one cluster at a time, from the present state of all
-// that belongs to it, so that a lost, late or repeated write costs work, never correctness.
+// [decide] and [validate] are pure functions; [Controller] watches, calls them, and executes the result. It
+// decides about one cluster at a time, from the present state of all its objects. So a lost, late or repeated
+// write costs time, never correctness.
 //
-// Silence is measured on the clock of this process: from when it saw the Lease change, or from
-// when it began. So neither a clock that is wrong nor the time in which no hub-source ran makes
-// a cluster look silent.
+// Silence is measured on the clock of this process, from the last observed change of the Lease, or from the
+// start of the process. So neither a wrong clock nor a time without a running hub-source makes a cluster look
+// silent.
 //
 // Memory is bounded by the clusters of the hub and their CSRs.
 package clustercontroller

@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/earliest"
 )
 
-// TestIssue_ReportsWhen: a certificate begins before its issue, and says when that was; where the clock here is
-// behind the earliest issue time of its cluster it is not from before that.
+// TestIssue_ReportsWhen: a certificate begins before its issue, and contains its issue time. That time is never
+// before the earliest issue time of its cluster, even if the clock here is behind it.
 func TestIssue_ReportsWhen(t *testing.T) {
 	now := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	a := signerOf(t, now.Add(-time.Hour), now.Add(1000*time.Hour))
@@ -29,9 +29,14 @@ func TestIssue_ReportsWhen(t *testing.T) {
 	}
 }
 
-// TestController_SignsNothingFromBefore: t1 an agent asks, or has the certificate with which it asks later, t2
-// the earliest issue time is set, t3 its request is approved: it is not signed. What is asked after is. The
-// hub is asked at t3: an informer may not know t2.
+// TestController_SignsNothingFromBefore: a request from before the earliest issue time is not signed, a later
+// one is. The hub is queried at t3, because an informer may not know t2.
+//
+// Scenario:
+//
+//	t1: an agent makes a request, or has the certificate with which it makes one later.
+//	t2: the earliest issue time is set.
+//	t3: the request is approved.
 func TestController_SignsNothingFromBefore(t *testing.T) {
 	kept := func(e earliest.Entry) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: earliest.Namespace, Name: earliest.ConfigMap}, Data: map[string]string{"east": e.String()}}

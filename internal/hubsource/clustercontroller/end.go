@@ -12,15 +12,15 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// remaining is what a cluster that is being deleted still has on the hub.
+// remaining are the objects of a cluster under deletion that are still on the hub.
 type remaining struct{ addons, works []object }
 
-// object is one of them.
+// object is one remaining object.
 type object struct {
 	kind     kind
 	name     string
 	uid      types.UID
-	priority int // of its annotation; what has a low one goes first
+	priority int // of its annotation; lower ones are deleted first
 	deleting bool
 }
 
@@ -37,17 +37,17 @@ func (k kind) String() string { return [...]string{"add-ons", "works"}[k] }
 // highestPriority is the highest value of the annotation, the lowest is 0.
 const highestPriority = 100
 
-// objectOf reads what counts of an object.
+// objectOf reads the fields of an object that the deletion needs.
 func objectOf(k kind, o *metav1.PartialObjectMetadata) object {
 	priority, err := strconv.Atoi(o.Annotations[clusterv1.CleanupPriorityAnnotationKey])
 	if err != nil || priority < 0 || priority > highestPriority {
-		priority = 0 // without the annotation, or with one that means nothing, it is among the first
+		priority = 0 // without a valid annotation it is among the first
 	}
 	return object{k, o.Name, o.UID, priority, o.DeletionTimestamp != nil}
 }
 
-// decideEnd says what goes next of a cluster that is being deleted: what has the lowest
-// priority of its add-ons, without add-ons of its works, and at last the finalizers.
+// decideEnd decides what is deleted next of a cluster under deletion: the add-ons with the lowest priority.
+// Without add-ons it is the works, and at last the finalizers.
 func decideEnd(s clusterState) (e effects) {
 	set := func(want metav1.Condition) {
 		have := meta.FindStatusCondition(s.cluster.Status.Conditions, want.Type)
@@ -57,7 +57,7 @@ func decideEnd(s clusterState) (e effects) {
 	}
 	ours := slices.ContainsFunc(s.cluster.Finalizers, func(f string) bool { return f == clusterv1.ManagedClusterFinalizer || f == resourceFinalizer })
 	if !ours {
-		return e // others still hold it
+		return e // finalizers of other controllers still hold it
 	}
 	for _, objects := range [][]object{s.remaining.addons, s.remaining.works} {
 		if len(objects) == 0 {
@@ -73,7 +73,7 @@ func decideEnd(s clusterState) (e effects) {
 			Type: clusterv1.ManagedClusterConditionDeleting, Status: metav1.ConditionFalse, Reason: clusterv1.ConditionDeletingReasonResourceRemaining,
 			Message: fmt.Sprintf("%d %s of the cluster are still on the hub", len(objects), objects[0].kind),
 		})
-		// What lasts long, as works of a cluster that is off, is looked at less often.
+		// A long deletion, such as works of a cluster that is off, is checked less often.
 		e.after = min(max(s.now.Sub(s.cluster.DeletionTimestamp.Time)/10, time.Second), time.Minute)
 		return e
 	}

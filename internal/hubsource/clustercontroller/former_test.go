@@ -12,9 +12,10 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// What the hub-source of commit 0647681f wrote, as the API server returns it: a ManagedCluster that was
-// accepted by itself for a key, the same once it was denied, and a renewal. TestFormer_Write did it;
-// the requester, and the issue time with which the renewal was asked for, are as package registration writes them.
+// These objects were written by the hub-source of commit 0647681f, and are in the form that the API server
+// returns. They are a ManagedCluster that was accepted automatically for a key, the same one after it was
+// denied, and a renewal. TestFormer_Write wrote them. The requester, and the issue time of the certificate
+// behind the renewal, are as package registration writes them.
 const (
 	formerMember  = "testdata/former/member.json"
 	formerDenied  = "testdata/former/denied.json"
@@ -77,8 +78,8 @@ func decideFormer(c *clusterv1.ManagedCluster, requests ...*certificatesv1.Certi
 	return reported(effects{decisions: decide(rules{users: []string{bootstrapUser}}, s).decisions})
 }
 
-// TestFormer_Cluster: the marks of a former hub-source on a ManagedCluster count: it has an agent, another
-// key is not approved by itself, and a denial lasts, also when the status was lost.
+// TestFormer_Cluster: the marks of a former hub-source on a ManagedCluster are valid. The cluster has an agent,
+// another key is not approved automatically, and a denial lasts, also if the status was lost.
 func TestFormer_Cluster(t *testing.T) {
 	member, denied := readFormer[clusterv1.ManagedCluster](t, formerMember), readFormer[clusterv1.ManagedCluster](t, formerDenied)
 	member.Status, denied.Status = clusterv1.ManagedClusterStatus{}, clusterv1.ManagedClusterStatus{}
@@ -96,7 +97,7 @@ func TestFormer_Cluster(t *testing.T) {
 	}
 }
 
-// TestFormer_Request: a request says with which certificate it was asked for, and by whom.
+// TestFormer_Request: a CSR contains its requester, and the issue time of the certificate behind the request.
 func TestFormer_Request(t *testing.T) {
 	csr := readFormer[certificatesv1.CertificateSigningRequest](t, formerRequest)
 	if csr.Annotations[UserAnnotation] != userOf("east", "agent") {

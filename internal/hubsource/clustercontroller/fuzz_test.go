@@ -13,8 +13,8 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// FuzzSound: whatever a request is, what is signed names an agent of the cluster of the label, and
-// what is not says why.
+// FuzzSound: for any CSR, a signed certificate names an agent of the cluster in the label. A CSR that is not
+// signed has a reason.
 func FuzzSound(f *testing.F) {
 	key := newKey(f)
 	for _, s := range []pkix.Name{subject("east", "agent"), {CommonName: "hawser:operator:eve"}, {ExtraNames: []pkix.AttributeTypeAndValue{{Type: oidCommonName, Value: "x"}, {Type: oidCommonName, Value: userOf("east", "agent")}}}} {

@@ -28,16 +28,16 @@ import (
 // fieldManager names the writer in managedFields.
 const fieldManager = "hawser-hub-source"
 
-// page is how many objects are asked for at once.
+// page is the number of objects in one list request.
 const page = 500
 
-// resources says where objects of a kind are. Add-ons of v1alpha1 are what hubs of all ages serve.
+// resources are the resources of the kinds. Hubs of all versions serve add-ons of v1alpha1.
 var resources = [...]schema.GroupVersionResource{
 	addon: {Group: "addon.open-cluster-management.io", Version: "v1alpha1", Resource: "managedclusteraddons"},
 	work:  {Group: "work.open-cluster-management.io", Version: "v1", Resource: "manifestworks"},
 }
 
-// hub is what is read and written besides the informers.
+// hub holds the clients for reads and writes beside the informers.
 type hub struct {
 	kube     kubernetes.Interface
 	clusters clusterversioned.Interface
@@ -46,8 +46,8 @@ type hub struct {
 	metrics  metrics
 }
 
-// perform does what was decided, in that order. It ends at the first request that fails: then
-// all is decided anew.
+// perform executes the effects in their order. It stops at the first failed request: then everything is decided
+// again.
 func (h hub) perform(ctx context.Context, s clusterState, e effects) (err error) { //nolint:cyclop // one condition for each effect, in their order
 	c := s.cluster
 	if e.namespace {
@@ -77,7 +77,7 @@ func (h hub) perform(ctx context.Context, s clusterState, e effects) (err error)
 	return err
 }
 
-// patch is the change as a merge patch.
+// patch returns the change as a merge patch.
 func (n *change) patch(c *clusterv1.ManagedCluster) map[string]any {
 	m, spec := precondition(c), map[string]any{}
 	if n.finalizers != nil {
@@ -100,8 +100,8 @@ func (n *change) patch(c *clusterv1.ManagedCluster) map[string]any {
 	return map[string]any{"metadata": m, "spec": spec}
 }
 
-// precondition makes a patch fail with a conflict on any other state of the object, and on
-// another object of the same name.
+// precondition makes a patch fail with a conflict if the object has changed, or is another object of the same
+// name.
 func precondition(o metav1.Object) map[string]any {
 	return map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}
 }
@@ -118,7 +118,7 @@ func (h hub) patch(ctx context.Context, operation string, c *clusterv1.ManagedCl
 	return n, nil
 }
 
-// cluster reads a cluster from the hub itself, nil if there is none. The role has list, and no get.
+// cluster reads a cluster from the hub itself, nil if it does not exist. The role has list, and no get.
 func (h hub) cluster(ctx context.Context, name string) (*clusterv1.ManagedCluster, error) {
 	list, err := h.clusters.ClusterV1().ManagedClusters().List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 	if h.metrics.did("get_cluster", err) != nil {
@@ -138,7 +138,7 @@ func (h hub) patchStatus(ctx context.Context, c *clusterv1.ManagedCluster, set [
 	}, "status")
 }
 
-// with returns a copy of conditions in which others are set.
+// with returns a copy of conditions with the given ones set.
 func with(conditions []metav1.Condition, set ...metav1.Condition) []metav1.Condition {
 	all := append([]metav1.Condition{}, conditions...)
 	for _, c := range set {
@@ -173,7 +173,7 @@ func (h hub) makeNamespace(ctx context.Context, name string) error {
 	return h.metrics.did("patch_namespace", err)
 }
 
-// makeLease makes the Lease that the agent renews: it may not make one itself.
+// makeLease creates the Lease that the agent renews: the agent has no right to create it.
 func (h hub) makeLease(ctx context.Context, cluster string) error {
 	holder := LeaseName
 	_, err := h.kube.CoordinationV1().Leases(cluster).Create(ctx, &coordinationv1.Lease{
@@ -186,7 +186,8 @@ func (h hub) makeLease(ctx context.Context, cluster string) error {
 	return h.metrics.did("create_lease", err)
 }
 
-// disconnectAddons sets Available=Unknown, as it is on their cluster, on add-ons. A hub need not serve them.
+// disconnectAddons sets Available on the add-ons to the condition of their cluster, Unknown. A hub need not
+// serve add-ons.
 func (h hub) disconnectAddons(ctx context.Context, cluster string, why metav1.Condition) error {
 	why.Type = addonv1alpha1.ManagedClusterAddOnConditionAvailable
 	client := h.addons.AddonV1alpha1().ManagedClusterAddOns(cluster)
@@ -214,7 +215,7 @@ func (h hub) disconnectAddons(ctx context.Context, cluster string, why metav1.Co
 	return nil
 }
 
-// remaining reads what a cluster still has. Works are read only when no add-on is left.
+// remaining reads the objects that a cluster still has. Works are read only when no add-on is left.
 func (h hub) remaining(ctx context.Context, cluster string) (r remaining, err error) {
 	if r.addons, err = h.list(ctx, cluster, addon); err != nil || len(r.addons) > 0 {
 		return r, err
@@ -227,7 +228,7 @@ func (h hub) list(ctx context.Context, cluster string, k kind) (all []object, er
 	for o := (metav1.ListOptions{Limit: page}); ; {
 		list, err := h.meta.Resource(resources[k]).Namespace(cluster).List(ctx, o)
 		if apierrors.IsNotFound(err) {
-			return nil, h.metrics.did("list_remaining", nil) // the hub does not serve them
+			return nil, h.metrics.did("list_remaining", nil) // the hub does not serve this kind
 		}
 		if h.metrics.did("list_remaining", err) != nil {
 			return nil, err
@@ -243,7 +244,7 @@ func (h hub) list(ctx context.Context, cluster string, k kind) (all []object, er
 
 func (h hub) remove(ctx context.Context, cluster string, o object) error {
 	err := h.meta.Resource(resources[o.kind]).Namespace(cluster).Delete(ctx, o.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.uid}})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, with or without one that came after it
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is deleted, or another object has its name
 		err = nil
 	}
 	return h.metrics.did("delete_remaining", err)
@@ -281,7 +282,7 @@ func (h hub) decideCSR(ctx context.Context, v csrDecision) error {
 	return h.metrics.did("approve_csr", err)
 }
 
-// conditioned returns a copy of a CSR with one condition more.
+// conditioned returns a copy of a CSR with one more condition.
 func conditioned(csr *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType, reason, message string) *certificatesv1.CertificateSigningRequest {
 	csr = csr.DeepCopy()
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
@@ -290,7 +291,7 @@ func conditioned(csr *certificatesv1.CertificateSigningRequest, t certificatesv1
 	return csr
 }
 
-// giveCertificate ends a CSR with a certificate.
+// giveCertificate writes the certificate into a CSR.
 func (h hub) giveCertificate(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, certificate []byte) error {
 	csr = csr.DeepCopy()
 	csr.Status.Certificate = certificate
@@ -298,7 +299,7 @@ func (h hub) giveCertificate(ctx context.Context, csr *certificatesv1.Certificat
 	return h.metrics.did("sign_csr", err)
 }
 
-// fail ends a CSR without one.
+// fail sets the condition Failed on a CSR.
 func (h hub) fail(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, reason, message string) error {
 	csr = conditioned(csr, certificatesv1.CertificateFailed, reason, message)
 	_, err := h.kube.CertificatesV1().CertificateSigningRequests().UpdateStatus(ctx, csr, metav1.UpdateOptions{FieldManager: fieldManager})

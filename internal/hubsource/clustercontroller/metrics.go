@@ -9,7 +9,7 @@ import (
 
 const metricPrefix = "hawser_hubsource_"
 
-// What becomes of CSRs, beside the decisions.
+// Results of CSRs, beside the decisions.
 const (
 	signed = "signed"
 	failed = "failed"
@@ -29,12 +29,12 @@ func newMetrics(r prometheus.Registerer) metrics {
 		requests: m.Counters("registration_controllers_requests_total", "Requests to the hub about its members besides the informers', by operation and result.", "operation", "result"),
 	}
 	for _, decision := range []string{string(approve), string(deny), string(drop), signed, failed} {
-		all.csrs.WithLabelValues(decision) // so that it can be seen to rise
+		all.csrs.WithLabelValues(decision) // so that an increase is visible
 	}
 	return all
 }
 
-// did counts a request to the hub, and returns how it ended.
+// did counts a request to the hub and its result, and returns err.
 func (m metrics) did(operation string, err error) error {
 	m.requests.WithLabelValues(operation, kubeerror.Result(err)).Inc()
 	return err

@@ -12,38 +12,37 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Mode says whether the package does anything.
+// Mode decides whether the package is active.
 type Mode string
 
 // The modes.
 const (
-	// Off: something else looks after the members.
+	// Off: another controller manages the clusters.
 	Off Mode = "off"
-	// On: nothing else does, whatever runs on the hub.
+	// On: this package manages the clusters, whatever runs on the hub.
 	On Mode = "on"
-	// Auto is On, and Off as long as Open Cluster Management's registration controllers are
-	// found on the hub.
+	// Auto is Off while the registration controllers of Open Cluster Management are found on the hub, otherwise On.
 	Auto Mode = "auto"
 )
 
 const (
-	// OCMNamespace is where Open Cluster Management has its registration controllers.
+	// OCMNamespace is the namespace of the registration controllers of Open Cluster Management.
 	OCMNamespace = "open-cluster-management-hub"
-	// OCMDeployment is what runs them there.
+	// OCMDeployment is the Deployment that runs them.
 	OCMDeployment = "cluster-manager-registration-controller"
-	// OCMLease is held by the one of them that works.
+	// OCMLease is the leader election Lease of these controllers.
 	OCMLease = "registration-controller-lock"
 )
 
 const (
-	// lookForOCM is how often they are looked for.
+	// lookForOCM is the pause between two searches for them.
 	lookForOCM = 5 * time.Minute
-	// ocmDisconnectedAfter is for how long their Lease may be silent: an upgrade takes a while.
+	// ocmDisconnectedAfter is how long their Lease may stay without a renewal: an upgrade takes some time.
 	ocmDisconnectedAfter = 10 * time.Minute
 )
 
-// ocmShownBy says by what Open Cluster Management's controllers are known to run, "" if nothing
-// shows it. Both may be nil.
+// ocmShownBy returns the name of the object that shows that these controllers run, "" if none does. Both
+// arguments may be nil.
 func ocmShownBy(d *appsv1.Deployment, l *coordinationv1.Lease, now time.Time) string {
 	if d != nil && (d.Spec.Replicas == nil || *d.Spec.Replicas > 0) {
 		return fmt.Sprintf("Deployment %s/%s", OCMNamespace, OCMDeployment)
@@ -54,8 +53,8 @@ func ocmShownBy(d *appsv1.Deployment, l *coordinationv1.Lease, now time.Time) st
 	return ""
 }
 
-// FindOCM says by what Open Cluster Management's registration controllers are known to run on the hub,
-// "" if nothing shows it.
+// FindOCM returns the name of the object that shows that the registration controllers of Open Cluster
+// Management run on the hub, "" if none does.
 func FindOCM(ctx context.Context, kube kubernetes.Interface) (shownBy string, err error) {
 	d, err := kube.AppsV1().Deployments(OCMNamespace).Get(ctx, OCMDeployment, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

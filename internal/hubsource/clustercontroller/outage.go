@@ -11,41 +11,41 @@ import (
 )
 
 const (
-	// latePeriods is for how many periods an agent is silent that falls silent together with those
-	// whose time is over: all that one cause has cut off renewed last within one period of each other,
-	// and a renewal is written a period late at most.
+	// latePeriods is the number of periods after which an agent is counted in the check for an outage. Agents that
+	// one cause cuts off renewed last within one period of each other. A renewal is written one period late at
+	// most.
 	latePeriods = 3
-	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together, and minDisconnected how
-	// many in any case, as for the nodes of a Kubernetes zone.
+	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together. minDisconnected is how
+	// many may in any case, as for the nodes of a Kubernetes zone.
 	maxDisconnectedShare, minDisconnected = 55, 2
-	// lookEvery bounds how often all clusters are counted.
+	// lookEvery is the shortest pause between two counts of all clusters.
 	lookEvery = 200 * time.Millisecond
 )
 
-// ConnectionState is the session with the broker over which the renewals of agents come.
+// ConnectionState is the state of the broker session over which the renewals of agents come.
 type ConnectionState struct {
 	Connected bool
 	// Since is when the present session began.
 	Since time.Time
 }
 
-// outlook is what silence says of an agent at one moment.
+// outlook is how the silence of agents is interpreted at one moment.
 type outlook struct {
-	// outage is what Available says where silence says nothing of an agent, nil where it does.
+	// outage is the condition Available during an outage, nil without one.
 	outage *metav1.Condition
-	// calm is since when it does: agents have five periods from then on.
+	// calm is the end of the last outage: agents have five periods from then on.
 	calm time.Time
 }
 
-// outage finds out whether what lies between agents and hub is down, rather than the agents.
+// outage detects whether the connection between agents and hub is down, rather than the agents.
 type outage struct {
 	lasts        bool
-	calm, looked time.Time // when the last one ended, and when clusters were counted
-	// late of so many connected clusters were silent then.
+	calm, looked time.Time // end of the last outage, and time of the last count
+	// late is how many of the connected clusters were silent at the last count.
 	late, connected int
 }
 
-// judge says what silence says now.
+// judge returns the present outlook.
 func (o *outage) judge(now time.Time, link ConnectionState) (l outlook) {
 	switch {
 	case !link.Connected:
@@ -59,7 +59,7 @@ func (o *outage) judge(now time.Time, link ConnectionState) (l outlook) {
 	return l
 }
 
-// isConnected reports whether a cluster is a member that is not known to be silent by itself.
+// isConnected reports whether a cluster is accepted and is not known to be silent by itself.
 func isConnected(c *clusterv1.ManagedCluster) bool {
 	has := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
 	return c.Spec.HubAcceptsClient && (known(c) || isOutage(has))
@@ -81,7 +81,7 @@ var (
 	}
 )
 
-// outlook is that of all clusters. The caller holds the lock.
+// outlook counts the silent clusters and returns the outlook for all clusters. The caller holds the lock.
 func (m *members) outlook(now time.Time) outlook {
 	link, o := ConnectionState{Connected: true}, &m.outage
 	if m.cfg.Broker != nil {

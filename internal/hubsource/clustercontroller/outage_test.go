@@ -13,8 +13,8 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// TestOutage_Decide: silence says nothing without the broker, nor of many agents at once; and for five
-// periods after that it counts from the end of it.
+// TestOutage_Decide: silence is ignored without the broker, and if many agents are silent together. For five
+// periods after an outage it is measured from the end of the outage.
 func TestOutage_Decide(t *testing.T) {
 	began := start.Add(-time.Hour)
 	up, down := ConnectionState{Connected: true, Since: began}, ConnectionState{Since: began}
@@ -113,8 +113,8 @@ func (w *world) is(from, to int, want string) {
 
 const markedDisconnected = "ManagedClusterLeaseUpdateStopped " + clusterv1.ManagedClusterTaintUnreachable
 
-// TestController_BrokerIsDown: it taints no cluster, however long; when it is back, each agent has five
-// periods, and who is silent for longer is judged.
+// TestController_BrokerIsDown: a broker outage of any length taints no cluster. After it each agent has five
+// periods; an agent that is silent for longer is disconnected.
 func TestController_BrokerIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, link := outageFleet(t, 3)
@@ -139,8 +139,8 @@ func TestController_BrokerIsDown(t *testing.T) {
 	})
 }
 
-// TestController_ManyAgentsAreDisconnected: what is more than 55 % is no fault of the agents. Who stays silent
-// when most are back is judged five periods later.
+// TestController_ManyAgentsAreDisconnected: if more than 55 % are silent, the agents are not the cause. An
+// agent that stays silent when most are back is disconnected five periods later.
 func TestController_ManyAgentsAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := outageFleet(t, 10)

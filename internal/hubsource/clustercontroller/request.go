@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// SignerName is the signer of the certificates by which clusters are known to the broker.
+	// SignerName is the signer of the certificates with which clusters authenticate at the broker.
 	SignerName = "open-cluster-management.io/grpc"
-	// CreatorName is the account as which hub-source makes CSRs for who asks for them. From
-	// anybody else the annotation UserAnnotation says nothing.
+	// CreatorName is the account with which hub-source creates CSRs for clients. On CSRs of other creators the
+	// annotation UserAnnotation is ignored.
 	CreatorName = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
-	// UserAnnotation names who asked.
+	// UserAnnotation names the requesting user.
 	UserAnnotation = "open-cluster-management.io/csr-user"
 
 	subjectPrefix  = "system:open-cluster-management:"
@@ -30,24 +30,24 @@ const (
 	addonLabel     = "open-cluster-management.io/addon-name"
 )
 
-// request is what a CSR asks for, as far as it is sound.
+// request is the valid content of a CSR.
 type request struct {
 	cluster, agent string
 	parsed         *x509.CertificateRequest
-	approved       time.Time // by the clock of the hub; zero: it does not say
-	earliest       time.Time // from when on certificates of the cluster count; zero: all do
+	approved       time.Time // by the clock of the hub; zero if unknown
+	earliest       time.Time // earliest issue time of valid certificates of the cluster; zero: all are valid
 }
 
-// user is the name by which the agent is known with the certificate.
+// user returns the user name of the agent with this certificate.
 func (r *request) user() string { return subjectPrefix + r.cluster + ":" + r.agent }
 
-// key says which key the certificate is for.
+// key returns the hash of the public key of the certificate.
 func (r *request) key() string {
 	sum := sha256.Sum256(r.parsed.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
 }
 
-// invalidCSRError is why a CSR is not signed. The reason is that of its condition Failed.
+// invalidCSRError is why a CSR is not signed. reason is the reason of its condition Failed.
 type invalidCSRError struct{ reason, message string }
 
 func (u *invalidCSRError) Error() string { return u.message }
@@ -56,9 +56,9 @@ func refuse(reason, format string, args ...any) error {
 	return &invalidCSRError{reason, fmt.Sprintf(format, args...)}
 }
 
-// validate reads what a CSR asks for. Its errors are [invalidCSRError].
+// validate reads the content of a CSR. Its errors are [invalidCSRError].
 //
-// Extensions that it asks for are no error: nobody copies them.
+// Requested extensions are no error, because the signer does not copy them.
 func validate(csr *certificatesv1.CertificateSigningRequest) (request, error) {
 	parsed, err := identity.ReadRequest(csr.Spec.Request)
 	if err != nil {
@@ -83,9 +83,9 @@ var (
 	oidOrganization = []int{2, 5, 4, 10}
 )
 
-// parseSubject reads the subject of an agent: one common name, which names cluster and agent,
-// the organization of the cluster, that of all clusters if it is there, and nothing else. Of
-// several common names everybody would read another one.
+// parseSubject reads the subject of an agent. It needs one common name with cluster and agent, the organization
+// of the cluster, optionally that of all clusters, and nothing else. With several common names, each program
+// could read another one.
 func parseSubject(subject pkix.Name) (r request, err error) {
 	names, organizations, err := attributes(subject)
 	if err != nil {
@@ -114,7 +114,8 @@ func parseSubject(subject pkix.Name) (r request, err error) {
 	return r, fmt.Errorf("its organizations are %q: it needs %q, and may have %q", organizations, own, groupOfMembers)
 }
 
-// attributes are those of a subject, of which [x509.ParseCertificateRequest] keeps all.
+// attributes returns the common names and organizations of a subject. [x509.ParseCertificateRequest] keeps all
+// attributes.
 func attributes(subject pkix.Name) (names, organizations []string, err error) {
 	for _, a := range subject.Names {
 		text, isText := a.Value.(string)

@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// DefaultDuration is for how long certificates are signed unless configured otherwise.
+	// DefaultDuration is the default lifetime of certificates.
 	DefaultDuration = 720 * time.Hour
-	// minExpiration is the shortest that a CSR may ask for.
+	// minExpiration is the shortest lifetime that a CSR may request.
 	minExpiration = 10 * time.Minute
-	// backdate forgives clocks that are a little behind; of a short certificate it is a
-	// twentieth, or its holder would take it for half used up.
+	// backdate tolerates clocks that are a little behind. For a short certificate it is at most one twentieth of
+	// the lifetime. Otherwise the holder would consider the certificate half used.
 	backdate      = 5 * time.Minute
 	backdateShare = 20
 )
 
-// toSign says what a CSR waits for from the signer: its certificate. An error is why it never
-// gets one; both are nil where the CSR does not wait.
+// toSign returns the request of a CSR that waits for its certificate. An error is why it never gets one. Both
+// are nil if the CSR does not wait.
 func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 	var approved bool
 	var at time.Time
@@ -57,12 +57,16 @@ func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 	return &r, nil
 }
 
-// signable reports whether an approved request is signed for a cluster as it is now, nil for none, or waits until
-// the cluster is another one. An error is why it never is:
+// signable reports whether an approved request may be signed for the present state of its cluster, nil without
+// one. false without an error: it waits until the cluster changes. An error is why it is never signed.
 //
-//	t1  a request is approved
-//	t2  the cluster is denied
-//	t3  the signer comes to the request
+// Scenario:
+//
+//	t1: a request is approved.
+//	t2: the cluster is denied.
+//	t3: the signer handles the request.
+//
+// Result: it is not signed.
 func (r *request) signable(c *clusterv1.ManagedCluster) (bool, error) {
 	if c == nil {
 		return false, nil
@@ -75,8 +79,7 @@ func (r *request) signable(c *clusterv1.ManagedCluster) (bool, error) {
 	return c.Spec.HubAcceptsClient, nil
 }
 
-// lifetime is for how long a certificate is valid: as long as configured, or shorter if the
-// CSR asks for that.
+// lifetime returns the configured lifetime of a certificate, or a shorter one if the CSR requests it.
 func lifetime(configured time.Duration, csr *certificatesv1.CertificateSigningRequest) time.Duration {
 	if seconds := csr.Spec.ExpirationSeconds; seconds != nil {
 		return min(configured, max(minExpiration, time.Duration(*seconds)*time.Second))
@@ -88,8 +91,7 @@ func lifetime(configured time.Duration, csr *certificatesv1.CertificateSigningRe
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
-	// chain is what has to be shown beside a certificate: the CA, and others in its file, as
-	// far as they did not sign themselves.
+	// chain is sent with each certificate: the CA, and other certificates in its file, except for self-signed ones.
 	chain []byte
 }
 
@@ -134,11 +136,14 @@ func newAuthority(certs, keys []byte) (a authority, err error) {
 	return a, nil
 }
 
-// issue signs a certificate that has the subject and the key of the request, is for clients,
-// and ends with the authority at the latest.
+// issue signs a client certificate with the subject and the key of the request. It expires with the authority
+// at the latest.
 func (a authority) issue(r request, random io.Reader, now time.Time, valid time.Duration) ([]byte, error) {
-	// t1 a clock is a year ahead for two seconds, t2 it signs here: the certificate would begin in a year,
-	// and its holder be out until then. The hub noted the approval by its own clock.
+	// Scenario:
+	//   t1: the clock here is a year ahead for two seconds.
+	//   t2: hub-source signs a certificate.
+	// Without this: the certificate begins in a year, and its holder cannot connect until then.
+	// Result: the approval time by the hub's clock is used.
 	if !r.approved.IsZero() && now.Sub(r.approved) > backdate {
 		now = sessionfence.Latest(r.approved, a.cert.NotBefore)
 	}
@@ -146,11 +151,14 @@ func (a authority) issue(r request, random io.Reader, now time.Time, valid time.
 		return nil, fmt.Errorf("the CA is valid from %s to %s only", a.cert.NotBefore.UTC().Format(time.RFC3339), a.cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	template := &x509.Certificate{
-		RawSubject: r.parsed.RawSubject, // the serial number is a random one
+		RawSubject: r.parsed.RawSubject, // the serial number is random
 		NotBefore:  sessionfence.Latest(now.Add(-min(backdate, valid/backdateShare)), a.cert.NotBefore), NotAfter: now.Add(valid),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
-		// t1 the hub's clock sets an earliest issue time, t2 a clock here that is a little behind signs.
+		// Scenario:
+		//   t1: the hub's clock sets an earliest issue time.
+		//   t2: hub-source signs with a clock that is a little behind.
+		// Result: the issue time is not before the earliest one.
 		ExtraExtensions: []pkix.Extension{earliest.Extension(sessionfence.Latest(now, r.earliest))},
 	}
 	if _, isRSA := r.parsed.PublicKey.(*rsa.PublicKey); isRSA {
@@ -166,8 +174,9 @@ func (a authority) issue(r request, random io.Reader, now time.Time, valid time.
 	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), a.chain...), nil
 }
 
-// warning says what a person has to know of the CA, nil for nothing. Its last fifth is near its
-// end, as of any certificate, and so is the time in which certificates get shorter.
+// warning returns what an operator has to know of the CA, nil for nothing. The CA expires soon in the last
+// fifth of its lifetime, as any certificate. It also does when it expires before the certificates that it signs
+// would.
 func (a authority) warning(now time.Time, valid time.Duration) error {
 	left := a.cert.NotAfter.Sub(now)
 	end := a.cert.NotAfter.UTC().Format(time.RFC3339)
@@ -182,11 +191,12 @@ func (a authority) warning(now time.Time, valid time.Duration) error {
 	return nil
 }
 
-// nearEnd is the part of its life in which a CA is near its end.
+// nearEnd: a CA expires soon in the last 1/nearEnd of its lifetime.
 const nearEnd = 5
 
-// superseded says why a CSR is not signed that was asked for before the earliest issue time of its
-// cluster, or with a certificate from before it; nil: it is signed. Its certificate would count.
+// superseded returns why a CSR is not signed, nil if it may be signed. It is not signed if it was created
+// before the earliest issue time of its cluster, or with a certificate from before. Its certificate would be
+// valid.
 func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) error {
 	with, err := time.Parse(time.RFC3339, earliest.IssuedOf(csr.Annotations))
 	requested := csr.Spec.Username == CreatorName && err == nil

@@ -74,8 +74,8 @@ func caExtension(t *testing.T) pkix.Extension {
 	return pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: value}
 }
 
-// TestIssue_DropsUnrequestedUsages: CA bits, names and extensions of a request are in no
-// certificate. Subject and key are those of the request, byte by byte.
+// TestIssue_DropsUnrequestedUsages: a certificate has no CA bits, names and extensions of its request. Its
+// subject and key are those of the request, byte by byte.
 func TestIssue_DropsUnrequestedUsages(t *testing.T) {
 	a := signerOf(t, start.Add(-time.Hour), start.Add(10*365*24*time.Hour))
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -163,8 +163,8 @@ func TestIssue_Lifetimes(t *testing.T) {
 	}
 }
 
-// TestToSign_RejectsUnrequestedUsages: a person may approve anything. What is not the request of
-// an agent of the cluster that its label names has no certificate, and says why.
+// TestToSign_RejectsUnrequestedUsages: an operator may approve any CSR. A CSR that is not from an agent of the
+// cluster in its label gets no certificate, but a reason.
 func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 	key := newKey(t)
 	with := func(change func(*x509.CertificateRequest)) func(*certificatesv1.CertificateSigningRequest) {
@@ -212,7 +212,7 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 		"too large": {func(c *certificatesv1.CertificateSigningRequest) {
 			c.Spec.Request = append(c.Spec.Request, bytes.Repeat([]byte{'\n'}, 16<<10)...)
 		}, "RequestInvalid"},
-		"signed by nobody":          {forged, "RequestInvalid"},
+		"a forged signature":        {forged, "RequestInvalid"},
 		"a short RSA key":           {of(short), "RequestInvalid"},
 		"a weak curve":              {of(weak), "RequestInvalid"},
 		"an operator of the broker": {named("hawser:operator:eve"), "SubjectRefused"},
@@ -327,8 +327,8 @@ func TestAuthority_Files(t *testing.T) {
 	}
 }
 
-// TestIssue_ClockAhead: a machine resumes, and for two seconds its clock is a year ahead. What is signed
-// meanwhile is good at once, by the clock of the hub, and as long as configured.
+// TestIssue_ClockAhead: a machine resumes, and for two seconds its clock is a year ahead. Certificates signed
+// in that time are valid at once, by the clock of the hub, and for the configured time.
 func TestIssue_ClockAhead(t *testing.T) {
 	csr := renewalCSR(t, func(c *certificatesv1.CertificateSigningRequest) {
 		c.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
@@ -366,7 +366,7 @@ func TestIssue_ClockAhead(t *testing.T) {
 	}
 }
 
-// TestSignable: what was approved is signed while the hub accepts the cluster, and never after a denial.
+// TestSignable: an approved CSR is signed while the hub accepts the cluster, and never after a denial.
 func TestSignable(t *testing.T) {
 	going := func(c *clusterv1.ManagedCluster) { c.DeletionTimestamp = &metav1.Time{Time: start} }
 	deniedAt := func(ago time.Duration) func(*clusterv1.ManagedCluster) {
@@ -399,8 +399,8 @@ func TestSignable(t *testing.T) {
 	}
 }
 
-// TestController_SignsNothingAfterADenial: the request is approved, then the cluster is denied, then the
-// signer, whose watch is behind, comes to the request.
+// TestController_SignsNothingAfterADenial: the request is approved, and the cluster is denied. Then the signer,
+// whose watch lags, handles the request.
 func TestController_SignsNothingAfterADenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := begin(t, Config{Mode: On, Signer: signer(t)}, clusterNamed("east", accepts))

@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// clusterWorkers look after one cluster each, signWorkers after one CSR each.
+	// clusterWorkers is the number of workers for clusters, signWorkers that for CSRs.
 	clusterWorkers = 8
 	signWorkers    = 4
-	// firstRetry and lastRetry bound the delay after a request that failed.
+	// firstRetry and lastRetry limit the delay after a failed request.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Minute
 
@@ -38,22 +38,22 @@ const (
 
 type queue = workqueue.TypedRateLimitingInterface[string]
 
-// members are the informers and queues of one term of office.
+// members are the informers and queues of one time as the leader.
 type members struct {
 	*Controller
 	hub   hub
 	rules rules
 
 	clusters, leases, csrs cache.SharedIndexInformer
-	// due are names of clusters, unsigned those of CSRs.
+	// due are names of clusters, unsigned names of CSRs.
 	due, unsigned queue
 
 	mu       sync.Mutex
-	renewals map[string]renewal // by cluster, of each Lease that there is
+	renewals map[string]renewal // by cluster, for each existing Lease
 	outage   outage
 }
 
-// work looks after the members until ctx ends.
+// work reconciles the clusters until ctx ends.
 func (c *Controller) work(ctx context.Context) error {
 	c.active.Store(true)
 	defer c.active.Store(false)
@@ -132,19 +132,19 @@ func (m *members) informers() []cache.SharedIndexInformer {
 	return []cache.SharedIndexInformer{m.clusters, m.leases, m.csrs}
 }
 
-// synced waits until all is read; false when ctx ends before.
+// synced waits until all informers have their first list. It returns false if ctx ends before.
 func (m *members) synced(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), m.clusters.HasSynced, m.leases.HasSynced, m.csrs.HasSynced)
 }
 
-// logWatch tells about lists and watches that fail; they are retried.
+// logWatch logs failed lists and watches; they are retried.
 func (m *members) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
 	if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 		m.cfg.Log.WarnContext(ctx, "watch of the members of the hub ended and is started again", "err", err)
 	}
 }
 
-// each calls f with each object that is there, or gone.
+// each returns handlers that call f for each object; gone: the object was deleted.
 func each[T any](f func(o T, gone bool)) cache.ResourceEventHandlerFuncs {
 	call := func(o any, gone bool) {
 		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
@@ -161,7 +161,7 @@ func each[T any](f func(o T, gone bool)) cache.ResourceEventHandlerFuncs {
 	}
 }
 
-// trimmed drops what no decision needs: a hub with 10,000 clusters keeps them all in memory.
+// trimmed drops fields that no decision needs: a hub with 10,000 clusters keeps all objects in memory.
 func trimmed(o any) (any, error) {
 	switch o := o.(type) {
 	case *clusterv1.ManagedCluster:
@@ -187,7 +187,7 @@ func trimmed(o any) (any, error) {
 	return o, nil
 }
 
-// clusterOf is the cluster that a CSR names, none for those of add-ons.
+// clusterOf returns the cluster that a CSR names, none for CSRs without the label.
 func clusterOf(o any) []string {
 	if csr, ok := o.(*certificatesv1.CertificateSigningRequest); ok {
 		if name := csr.Labels[clusterv1.ClusterNameLabelKey]; name != "" {
@@ -209,21 +209,23 @@ func (m *members) csrSeen(csr *certificatesv1.CertificateSigningRequest, gone bo
 func (m *members) clusterSeen(c *clusterv1.ManagedCluster, _ bool) {
 	m.due.Add(c.Name)
 	if names, err := m.csrs.GetIndexer().IndexKeys(byCluster, c.Name); err == nil && m.cfg.Signer.configured() {
-		for _, name := range names { // what is approved waits for the acceptance
+		for _, name := range names { // approved CSRs wait for the acceptance
 			m.unsigned.Add(name)
 		}
 	}
 }
 
-// clusterChanged notes when a cluster becomes available, or says that it is not. Only its agent
-// says that, and an agent that is back need not begin with a renewal:
+// clusterChanged records when a cluster becomes available or unavailable. Only its agent reports that, and an
+// agent that is back need not begin with a renewal.
 //
-//	t1  the cluster is silent, and Unknown
-//	t2  its agent is back and says that it is available
-//	t3  its agent renews the Lease
+// Scenario:
 //
-// therefore it would be Unknown once more between t2 and t3, and a klusterlet would say so only
-// a minute later.
+//	t1: the cluster is silent, and Available is Unknown.
+//	t2: its agent is back and reports that the cluster is available.
+//	t3: its agent renews the Lease.
+//
+// Without this: Available would be Unknown again between t2 and t3, and a klusterlet would report again only a
+// minute later.
 func (m *members) clusterChanged(old, o any) {
 	was, _ := old.(*clusterv1.ManagedCluster)
 	is, _ := o.(*clusterv1.ManagedCluster)
@@ -240,13 +242,14 @@ func (m *members) clusterChanged(old, o any) {
 	}
 }
 
-// known reports whether a cluster says if it is available.
+// known reports whether a cluster is available or not, rather than unknown.
 func known(c *clusterv1.ManagedCluster) bool {
 	available := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
 	return available != nil && available.Status != metav1.ConditionUnknown
 }
 
-// leaseSeen notes when a Lease changes. What it is at first is no sign of life, only a beginning.
+// leaseSeen records when a Lease changes. The first state is no sign of the agent; it only starts the
+// measurement.
 func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
 	if l.Name != LeaseName {
 		return
@@ -267,7 +270,7 @@ func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
 	}
 }
 
-// serve takes one key after the other, until the queue ends. It begins when all is read.
+// serve handles the keys of a queue until the queue ends. It begins when all informers are synced.
 func (m *members) serve(ctx context.Context, q queue, f func(context.Context, string) error) {
 	if !m.synced(ctx) {
 		return
@@ -282,7 +285,7 @@ func (m *members) serve(ctx context.Context, q queue, f func(context.Context, st
 			q.Forget(key)
 		case ctx.Err() != nil:
 		default:
-			if !apierrors.IsConflict(err) { // else it was decided on a state that is over
+			if !apierrors.IsConflict(err) { // after a conflict the decision was based on an old state
 				m.cfg.Log.WarnContext(ctx, "a member of the hub cannot be looked after and is tried again", "of", key, "err", err)
 			}
 			q.AddRateLimited(key)
@@ -291,7 +294,7 @@ func (m *members) serve(ctx context.Context, q queue, f func(context.Context, st
 	}
 }
 
-// reconcile decides about one cluster, and does what follows.
+// reconcile decides about one cluster, and executes the effects.
 func (m *members) reconcile(ctx context.Context, name string) error {
 	s, err := m.stateOf(ctx, name)
 	if err != nil {
@@ -308,8 +311,8 @@ func (m *members) reconcile(ctx context.Context, name string) error {
 	return nil
 }
 
-// stateOf reads what there is of a cluster. The hub is asked only about a cluster that is being
-// deleted, or that may be accepted by itself.
+// stateOf reads the state of a cluster. The hub is queried only for a cluster under deletion, or one that may
+// be accepted automatically.
 func (m *members) stateOf(ctx context.Context, name string) (s clusterState, err error) {
 	s = clusterState{name: name, now: time.Now()}
 	if o, found, err := m.clusters.GetStore().GetByKey(name); err != nil {
@@ -341,7 +344,7 @@ func (m *members) stateOf(ctx context.Context, name string) (s clusterState, err
 	return s, err
 }
 
-// report logs what people want to know of later.
+// report logs the changes that operators may look for later.
 func (m *members) report(ctx context.Context, s clusterState, e effects) {
 	if e.change != nil && e.change.claim == NoKey {
 		m.cfg.Log.InfoContext(ctx, "a cluster was denied: no rule lets it in any more", "cluster", s.name)
@@ -360,7 +363,7 @@ func (m *members) report(ctx context.Context, s clusterState, e effects) {
 	}
 }
 
-// sign signs a CSR that is approved.
+// sign signs an approved CSR.
 func (m *members) sign(ctx context.Context, name string) error {
 	o, found, err := m.csrs.GetStore().GetByKey(name)
 	if err != nil || !found {
@@ -410,8 +413,14 @@ func (m *members) sign(ctx context.Context, name string) error {
 	return nil
 }
 
-// earliest asks the hub from when on certificates of a cluster count; zero: all do. An informer may be
-// behind: t1 the time is set, t2 a thief renews, t3 the informer hears of the time.
+// earliest reads the earliest issue time of a cluster from the hub; zero: all certificates are valid. An
+// informer may lag.
+//
+// Scenario:
+//
+//	t1: the time is set.
+//	t2: a thief renews a stolen certificate.
+//	t3: the informer shows the time.
 func (m *members) earliest(ctx context.Context, cluster string) (time.Time, error) {
 	o, err := m.hub.kube.CoreV1().ConfigMaps(earliest.Namespace).Get(ctx, earliest.ConfigMap, metav1.GetOptions{})
 	text := ""
@@ -430,7 +439,7 @@ func (m *members) earliest(ctx context.Context, cluster string) (time.Time, erro
 	}
 	c, found, err := m.clusters.GetStore().GetByKey(cluster)
 	if has, ok := c.(*clusterv1.ManagedCluster); found && ok && string(has.UID) == e.Until {
-		return time.Time{}, err // it is being detached, and gets no certificate
+		return time.Time{}, err // the cluster is being detached, and gets no certificate
 	}
 	return e.At, err
 }

@@ -13,29 +13,29 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// agentResponder stands in for a broker that keeps nothing: it answers the lists of agents, asks them
-// for what they may have said to nobody, and publishes again what was not answered. What an
-// agent has that the hub lacks is in orphans.go.
+// agentResponder does a broker's work behind a stateless broker. It answers the lists of agents, requests
+// statuses that may be lost, and publishes unconfirmed works again. Works that an agent holds and the hub lacks
+// are in orphans.go.
 type agentResponder struct {
 	f         *workIndex
 	epochs    *hubEpochs
 	questions *hubQueries
 	cursor    *cursor
-	// noticeLimit is how many works were told of late that their agent is not heard, or that it is.
+	// noticeLimit paces status writes that report an agent as disconnected, or as connected again.
 	noticeLimit  fair.Bucket
 	disconnected disconnectedClusters
 }
 
-// remoteAgent is what is known of the agent of one cluster across a broker that keeps nothing.
+// remoteAgent is the known state of the agent of one cluster behind a stateless broker.
 type remoteAgent struct {
-	// list waits for its answer; hub is what the hub has at that moment, nil before it was
-	// asked. untagged are works whose tags have to be computed for the answer.
+	// list is the agent's list that waits for its answer. hub holds the works of the hub at that moment, nil before
+	// the hub was queried. untagged are the works whose tags the answer needs.
 	list     *Listed
 	hub      Present
 	untagged []*work
 	retry    retry
-	// requestAt is when statuses are to be asked for again. noticeAt is when an agent may be told
-	// again that it has not heard of us; greet: it is to be told.
+	// requestAt is when statuses are requested again. noticeAt is the earliest time for the next session notice;
+	// noticeDue: one is owed to the agent.
 	requestAt, noticeAt time.Time
 	noticeDue           bool
 	digests             digestReport
@@ -43,7 +43,7 @@ type remoteAgent struct {
 	orphanTracker
 }
 
-// Listed is what an agent says that it holds.
+// Listed is the list of the works that an agent holds.
 type Listed struct {
 	Cluster  string
 	Versions []codec.ResourceVersion
@@ -65,50 +65,49 @@ func ListedOf(e codec.Event) (l *Listed, err error) {
 }
 
 const (
-	// requestEvery is how often the statuses of a cluster are asked for: of a report that was
-	// lost nobody else knows.
+	// requestEvery is how often the statuses of a cluster are requested. Behind a stateless broker only the agent
+	// still has a lost report.
 	requestEvery = 30 * time.Minute
-	// noticeEvery bounds how often an agent is told that it has not heard of us.
+	// noticeEvery is the shortest time between two session notices to an agent.
 	noticeEvery = 10 * time.Second
 )
 
-// repairs is how fast the agents are told what they should know already: answers to lists,
-// what is published again, and all works at the start. Brokers in the cloud take 100 events a
-// second from one connection. A change on the hub does not wait for that.
+// repairs limits the events that repeat what agents should know already: answers to lists, redeliveries, and
+// all works at the start. Brokers in the cloud accept 100 events a second on one connection. A change on the
+// hub does not wait for this limit.
 var repairs = fair.Rate{PerSecond: 50, Burst: 100}
 
-// redelivery says when a state of a work is published once more, because nobody has said that it
-// arrived.
+// redelivery decides when a state of a work is published again, because no agent has confirmed it.
 type redelivery struct {
 	fingerprint specFingerprint
 	times       int
 	at          time.Time
-	// since is when the state went out first.
+	// since is when the state was published first.
 	since time.Time
 	// known: an agent has listed this state.
 	known bool
-	// went is what went out last.
+	// went is the kind of the last publish.
 	went publishKind
 }
 
-// publishKind is what was published of a work.
+// publishKind is the kind of a publish.
 type publishKind uint8
 
 const (
 	publishSpec publishKind = iota
-	// publishLastSpec: it is to be deleted, and an agent has to have this before.
+	// publishLastSpec: the spec of a work under deletion, which the agent needs before the deletion.
 	publishLastSpec
-	// publishDeletion: what its agent gets after that it has to get as a deletion.
+	// publishDeletion: the deletion. All later publishes to the agent are deletions too.
 	publishDeletion
 )
 
-// againAfter is after how long that is, and then as often as the last.
+// againAfter are the redelivery delays; the last one repeats.
 var againAfter = []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute}
 
-// jitteredAbout is a time near another one.
+// jitteredAbout returns a random duration within 5 % of d.
 func (a *agenda) jitteredAbout(d time.Duration) time.Duration { return d - d/20 + a.jittered(d/10) }
 
-// goes takes it that a state is about to be published.
+// goes records the state that is published next. Another state starts the delays again.
 func (g *redelivery) goes(e Publish) {
 	m, goes := e.fingerprint(), publishSpec
 	switch {
@@ -122,7 +121,7 @@ func (g *redelivery) goes(e Publish) {
 	}
 }
 
-// sent takes it that it was.
+// sent records that the broker accepted the state, and plans the next redelivery.
 func (g *redelivery) sent(a *agenda) {
 	if g.times == 0 {
 		g.since = a.Now()
@@ -131,23 +130,23 @@ func (g *redelivery) sent(a *agenda) {
 	g.times++
 }
 
-// listed takes it that an agent lists a state, or something else.
+// listed records whether an agent lists the state m.
 func (g *redelivery) listed(m specFingerprint, has bool) {
 	if g.known = has; !g.fingerprint.equal(m) {
 		*g = redelivery{fingerprint: m, known: has, went: g.went}
 	}
 }
 
-// restart takes it that the cluster knows nothing of a work's end.
+// restart begins again with the last spec: the cluster does not know of the deletion.
 func (g *redelivery) restart() { *g = redelivery{} }
 
-// arrived reports whether its cluster has said something of the present state of a work. A hub
-// in doubt may count a generation once more.
+// arrived reports whether the agent has confirmed the present state of a work. Under rollback suspicion the hub
+// may use a generation a second time, so only an exact match counts.
 func (p *agentResponder) arrived(w *work) bool {
 	m := w.hub.fingerprint()
 	switch {
 	case m.deleting:
-		return false // then it says that it is gone
+		return false // the agent reports the deletion itself
 	case w.spec.redelivery.known && w.spec.redelivery.fingerprint.equal(m):
 		return true
 	case p.epochs.rollbackSuspicion(everywhere) != "":
@@ -156,7 +155,7 @@ func (p *agentResponder) arrived(w *work) bool {
 	return reportedVersion(w) >= w.hub.object.Generation
 }
 
-// dueAgain reports whether a work that was published is to be published once more.
+// dueAgain reports whether a published work is due for a redelivery.
 func (p *agentResponder) dueAgain(w *work) bool {
 	switch {
 	case !p.f.stateless, p.arrived(w):
@@ -167,17 +166,22 @@ func (p *agentResponder) dueAgain(w *work) bool {
 	return !p.f.until(BrokerQueue, w.key(), w.spec.redelivery.at)
 }
 
-// isDropped reports whether an event that was published does not count at its agent: it began a
-// session, or told of its present one, while the event was on its way.
+// isDropped reports whether the agent drops a published event. It does if it began a session, or announced its
+// present one, while the event was in flight.
 //
-//	t1  A spec is published. It names no session of the agent.
-//	t2  The agent drops it and says so, by its list or a report.
-//	t3  The broker acknowledges what was published at t1.
+// Scenario:
+//
+//	t1: a spec is published. It names no session of the agent.
+//	t2: the agent drops it, and its list or a report names its session.
+//	t3: the broker acknowledges the publish of t1.
+//
+// Result: the acknowledged spec is published again.
 func (p *agentResponder) isDropped(cl *cluster, m sessionfence.Stamp) bool {
 	return p.f.stateless && !p.f.sessions.Counts(cl.name, m)
 }
 
-// paced reports whether it is the turn of a work that the broker may be told already.
+// paced reports whether a work may be published now. Only publishes that repeat a state wait for the limit
+// repairs.
 func (p *agentResponder) paced(w *work) bool {
 	has := w.broker.on(p.f.sub)
 	if repeats := has == unknown || has == holds && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.stateless || !repeats {
@@ -187,9 +191,9 @@ func (p *agentResponder) paced(w *work) bool {
 	return p.f.due(BrokerQueue, w.key(), &w.spec.retry)
 }
 
-// acceptsStamp reports whether an event of a cluster's agent counts. One that has not heard of this
-// session is told of it. One whose session was not known when its statuses were asked for is asked
-// again: it dropped the request.
+// acceptsStamp reports whether an event of a cluster's agent is of the current session. An agent that does not
+// know this session gets a session notice. The first event of a new agent session starts a new status request,
+// because the agent dropped the earlier one.
 func (p *agentResponder) acceptsStamp(cluster string, m sessionfence.Stamp) bool {
 	cl := p.f.clusters[cluster]
 	if !p.f.stateless || cl == nil {
@@ -210,19 +214,23 @@ func (p *agentResponder) acceptsStamp(cluster string, m sessionfence.Stamp) bool
 	return v.IsAccepted()
 }
 
-// requestAllStatuses has all statuses of a cluster asked for.
+// requestAllStatuses starts a request for all statuses of a cluster.
 func (p *agentResponder) requestAllStatuses(cl *cluster) {
 	cl.lists.repeat(p.cursor, true)
 	p.f.wakeCluster(BrokerQueue, cl)
 }
 
-// listed takes the list of an agent, in the place of the one before. Who lists has just subscribed,
-// or heard of us, and may not have got what it was asked before, nor what is on its way:
+// listed stores the list of an agent and replaces the list before. An agent lists after it subscribed or
+// learned of this session. It may have missed earlier requests and events in flight.
 //
-//	t1  A broker comes back that has forgotten its sessions. hub-source subscribes and asks for
-//	    statuses, and publishes; nobody is there.
-//	t2  The agent subscribes and lists. What it had reported went with the broker.
-//	t3  The broker acknowledges a spec of t1.
+// Scenario:
+//
+//	t1: a broker that lost its sessions restarts. hub-source subscribes, requests statuses and publishes; no
+//	agent is subscribed.
+//	t2: the agent subscribes and lists. The broker has lost its earlier reports.
+//	t3: the broker acknowledges a spec of t1.
+//
+// Result: all statuses are requested again, and the answer to the list publishes the spec again.
 func (p *agentResponder) listed(l *Listed) {
 	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayReport(cl) && p.f.stateless {
 		cl.agent.list, cl.agent.hub, cl.agent.untagged = l, nil, nil
@@ -231,7 +239,7 @@ func (p *agentResponder) listed(l *Listed) {
 	}
 }
 
-// subscribe begins anew with a subscription.
+// subscribe resets the state that belongs to the subscription before.
 func (p *agentResponder) subscribe(cl *cluster) {
 	cl.agent.list, cl.agent.hub, cl.agent.untagged, cl.agent.noticeDue = nil, nil, nil, false
 	cl.agent.digests = digestReport{}
@@ -245,10 +253,10 @@ func (r *remoteAgent) waits() bool {
 	return r.list != nil || r.noticeDue || len(r.unknown) > 0 || len(r.orphans) > 0
 }
 
-// forgetAgent ends what is known of a cluster that is served no longer.
+// forgetAgent drops the state of the agent of a cluster that is no longer served.
 func (cl *cluster) forgetAgent() { cl.agent = remoteAgent{} }
 
-// next decides about a cluster.
+// next decides the next step for the agent of a cluster.
 func (p *agentResponder) next(cl *cluster) *todo {
 	if !p.f.stateless || !p.f.mayReport(cl) {
 		return nil
@@ -262,15 +270,19 @@ func (p *agentResponder) next(cl *cluster) *todo {
 	return first(cl, p.nextAnswer, p.nextSum, p.nextSessionNotice, p.nextOrphans)
 }
 
-// emptyStatusRequest is a list of statuses that asks for none.
+// emptyStatusRequest requests no status; it only carries the session of this source.
 var emptyStatusRequest = []StatusRef{{UID: "none", Hash: "none"}}
 
-// nextSessionNotice tells an agent of this session, with a request for its statuses or, where there are
-// no works, for none. One that comes too early after the last is owed:
+// nextSessionNotice sends this session to an agent. The notice is a request for the statuses of its works, or
+// an empty request if there are no works. A notice that comes too soon after the last one waits.
 //
-//	t1  The agent is told of this session.
-//	t2  It is restarted, says so, and has nothing to say after that.
-//	t3  noticeEvery after t1 it is told once more. Before its next report nothing else would.
+// Scenario:
+//
+//	t1: the agent gets a session notice.
+//	t2: it restarts, begins a session, and has nothing to report after that.
+//	t3: noticeEvery after t1 it gets another notice.
+//
+// Without this: the agent would not learn of this session before its next report.
 func (p *agentResponder) nextSessionNotice(cl *cluster) *todo {
 	if !cl.agent.noticeDue || p.f.until(BrokerQueue, cl.key(), cl.agent.noticeAt) || !p.f.ready(cl.key(), &cl.agent.retry) {
 		return nil
@@ -287,8 +299,8 @@ func (p *agentResponder) nextSessionNotice(cl *cluster) *todo {
 	})
 }
 
-// nextAnswer decides about the list of an agent. It is answered when the informers have shown
-// all that the hub has on that cluster: what they have not shown yet is not missing.
+// nextAnswer decides the answer to an agent's list. The answer waits until the informers have shown all works
+// that the hub has on the cluster. A work that they have not shown yet would look missing.
 func (p *agentResponder) nextAnswer(cl *cluster) *todo {
 	r := &cl.agent
 	l := r.list
@@ -326,10 +338,10 @@ func (p *agentResponder) doneList(cl *cluster, r Result) {
 	}
 }
 
-// tagAll has the tags of all works computed that have none.
+// tagAll queues all works without a tag for tagging.
 func (r *remoteAgent) tagAll(cl *cluster) { r.untagged = append(r.untagged, cl.untagged()...) }
 
-// untagged are the works of a cluster that can be compared once they have a tag.
+// untagged returns the works of a cluster that need a tag before they can be compared.
 func (cl *cluster) untagged() (works []*work) {
 	for _, w := range cl.works {
 		if w.comparable() != nil && !w.hub.isTagged() {
@@ -339,7 +351,7 @@ func (cl *cluster) untagged() (works []*work) {
 	return works
 }
 
-// isShown reports whether the informers have shown all that the hub has on a cluster.
+// isShown reports whether the informers have shown all works that the hub has on a cluster.
 func (p *agentResponder) isShown(cl *cluster, has Present) bool {
 	for uid, version := range has {
 		w := cl.works[uid]
@@ -350,13 +362,12 @@ func (p *agentResponder) isShown(cl *cluster, has Present) bool {
 	return true
 }
 
-// answer compares what an agent lists with the hub. Each work is published on its own, in its
-// turn.
+// answer compares the list of an agent with the hub. Each work that differs is then published on its own.
 func (p *agentResponder) answer(cl *cluster, s *resync.Specs, has Present) {
 	for uid, w := range cl.works {
 		switch {
 		case w.hub.object == nil:
-		case w.hub.ended == alive && has[uid] == "": // the informer lags behind its end
+		case w.hub.ended == alive && has[uid] == "": // the informer lags behind the deletion
 			s.MarkKnown(string(uid))
 			p.questions.query(w)
 		case isLarge(w.hub.object) && !w.hub.deleting():
@@ -368,7 +379,7 @@ func (p *agentResponder) answer(cl *cluster, s *resync.Specs, has Present) {
 	p.trackListedOrphans(cl, s.Orphans())
 }
 
-// answerOf decides about one work of an agent's list.
+// answerOf decides the answer for one work of an agent's list.
 func (p *agentResponder) answerOf(w *work, s *resync.Specs) {
 	id, m := string(w.uid), w.hub.fingerprint()
 	spec := resync.Spec{ID: id, State: resync.Live, Version: m.generation, Tag: w.hub.tag, Reported: reportedVersion(w) > 0, ReportedVersion: reportedVersion(w)}
@@ -395,8 +406,8 @@ func (p *agentResponder) answerOf(w *work, s *resync.Specs) {
 	p.f.wakeWork(w)
 }
 
-// ahead takes it that an agent has a later version of a work than the hub has shown. The hub is asked:
-// the informer may lag, or the hub went back.
+// ahead records that an agent holds a later version of a work than the hub has shown. The hub is then queried:
+// either the informer lags, or the hub went back in time.
 func (p *agentResponder) ahead(w *work, version int64) {
 	w.broker.forget()
 	if !w.hub.deleting() {
@@ -404,7 +415,7 @@ func (p *agentResponder) ahead(w *work, version int64) {
 	}
 }
 
-// reported takes it that an agent has said something of a version that the hub has not shown.
+// reported records a report about a version that the hub has not shown.
 func (p *agentResponder) reported(w *work, r *Report) {
 	if p.f.stateless && !r.Unversioned && r.Version > w.hub.object.Generation {
 		p.ahead(w, r.Version)
@@ -413,28 +424,28 @@ func (p *agentResponder) reported(w *work, r *Report) {
 	}
 }
 
-// isForeign reports whether a report is about another source's work, or one of another cluster:
-// nobody on the way has looked whose it is.
+// isForeign reports whether a report is about a work of another source or of another cluster. A stateless
+// broker does not check the owner.
 func (p *agentResponder) isForeign(w *work, cl *cluster, r *Report) bool {
 	return p.f.stateless && (r.Source != p.f.Source || w != nil && w.cl != cl)
 }
 
-// noteReport takes it that a cluster has said something of a work: it may have the last spec.
+// noteReport wakes a work when its cluster has reported: the agent may have the last spec now.
 func (p *agentResponder) noteReport(w *work) {
 	if w.spec.redelivery.went == publishLastSpec {
 		p.f.wake(BrokerQueue, w.key(), 0)
 	}
 }
 
-// first says what an agent of OCM has to have before what is published now. The last spec says
-// what deletion means, and a deletion that it has means nothing without: so it has to say first
-// that it has that. After the deletion went out the spec would bring the work back.
+// first returns what goes out before the state m. An OCM agent reads the delete option from the last spec, and
+// ignores the one in the deletion. So it must confirm the last spec before the deletion goes out. A spec after
+// the deletion would create the work again.
 func (p *agentResponder) first(w *work, m specFingerprint) Before {
 	switch behind := w.isBehind(p.f.sub) || p.epochs.rollbackSuspicion(everywhere) != ""; {
 	case !m.deleting && behind:
 		return Unversioned
 	case !m.deleting, w.spec.redelivery.went == publishDeletion, p.f.sessions.IsHawser(w.cl.name):
-		return Nothing // ours takes the data of the deletion
+		return Nothing // a Hawser agent reads the data of the deletion
 	case reportedVersion(w) >= m.generation, w.hub.object.Spec.DeleteOption == nil && reportedVersion(w) >= m.generation-1:
 		return Nothing
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// plainly is a core behind a broker that keeps nothing, of whose works the cluster has said
-// nothing.
+// plainly returns a core behind a stateless broker. The cluster has reported nothing about the works.
 func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 	f := newFixture(t, true)
 	for _, w := range works {
@@ -26,14 +25,14 @@ func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 	return f
 }
 
-// ours is an agent that has heard of the core's session.
+// ours returns a Hawser agent that knows the core's session.
 func (f *fixture) ours(cluster string) *sessionfence.Tracker {
 	f.t.Helper()
 	agent := sessionfence.NewTracker(5, "agent")
 	f.core.index.sessions.Observe(cluster, agent.Stamp("hub"))
 	agent.Observe("hub", f.core.index.sessions.Stamp(cluster))
 	if !f.core.responder.acceptsStamp(cluster, agent.Stamp("hub")) {
-		f.t.Fatal("it is not heard")
+		f.t.Fatal("the event of the agent is rejected")
 	}
 	return agent
 }
@@ -68,8 +67,8 @@ func present(works ...*workv1.ManifestWork) Present {
 	return p
 }
 
-// TestStatelessBroker_PublishesAgain: after one and five minutes, then every thirty, until a status of
-// that version came.
+// TestStatelessBroker_PublishesAgain: a version is published again after one and five minutes, then every
+// thirty minutes, until a status of it arrives.
 func TestStatelessBroker_PublishesAgain(t *testing.T) {
 	w := newWork("a", 3)
 	f := plainly(t, w)
@@ -107,15 +106,15 @@ func TestStatelessBroker_DeletesAgainUntilItIsGone(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
-// TestStatelessBroker_LastSpecBeforeADeletion: an agent of OCM takes nothing from a deletion but that it
-// is one, so it has to have what deletion means before.
+// TestStatelessBroker_LastSpecBeforeADeletion: an OCM agent reads no data from a deletion. So it needs the last
+// spec first, with the delete option.
 func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 	orphan := func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	}
 	for name, w := range map[string]*workv1.ManifestWork{
-		"orphan":                 newWork("a", 4, deleting, orphan, withStatus(applied(3))),
-		"last spec not heard of": newWork("a", 4, deleting, withStatus(applied(2))),
+		"orphan":                newWork("a", 4, deleting, orphan, withStatus(applied(3))),
+		"last spec unconfirmed": newWork("a", 4, deleting, withStatus(applied(2))),
 	} {
 		f := plainly(t, w)
 		p := f.deliver(w.UID)
@@ -127,7 +126,7 @@ func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 		gone := report(w, 1, workv1.ManifestWorkStatus{})
 		gone.Deleted = true
 		if v := f.core.Report(gone); v != PreviousSession {
-			t.Errorf("%s: that a deletion of before was carried out is %s, while the work is made anew", name, v)
+			t.Errorf("%s: the confirmation of an earlier deletion is %s, while the work is created again", name, v)
 		}
 		f.core.Report(report(w, 2, applied(4)))
 		p = f.deliver(w.UID)
@@ -158,7 +157,8 @@ func TestStatelessBroker_AnswersAList(t *testing.T) {
 	f.idle(BrokerQueue, "uid-a") // it arrived
 }
 
-// TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll: what they have not shown is not missing.
+// TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll: a work that they have not shown yet is not
+// missing.
 func TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
 	a, b := newWork("a", 3), newWork("b", 3)
 	f := plainly(t, a)
@@ -174,7 +174,7 @@ func TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) 
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(time.Minute)
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a, b)})
-	f.clusterIdle("cluster1") // nothing is unexplained
+	f.clusterIdle("cluster1") // no orphan is left
 	f.deliver("uid-a")
 }
 
@@ -202,7 +202,7 @@ func oneOrphan(t *testing.T) (*fixture, *Report) {
 	return f, report(newWork("x", 7), 1, applied(7))
 }
 
-// TestStatelessBroker_DeletesOrphans: never for the absence alone.
+// TestStatelessBroker_DeletesOrphans: absence from the hub alone deletes no work.
 func TestStatelessBroker_DeletesOrphans(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f, r := oneOrphan(t)
@@ -248,7 +248,7 @@ func TestStatelessBroker_DeletesNothingThatIsThereAfterAll(t *testing.T) {
 
 func TestStatelessBroker_DeletesNothingOfAnotherSource(t *testing.T) {
 	f, r := oneOrphan(t)
-	r.Source = "somebody"
+	r.Source = "another-source"
 	if v := f.core.Report(r); v != Foreign {
 		t.Errorf("the report is %s", v)
 	}
@@ -261,9 +261,10 @@ func TestStatelessBroker_DeletesNothingOfAnotherSource(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-// TestStatelessBroker_WithholdsMany: more than the bound, and nothing at all of a hub in doubt.
+// TestStatelessBroker_WithholdsMany: deletions above the bound are withheld, and all of them under rollback
+// suspicion.
 func TestStatelessBroker_WithholdsMany(t *testing.T) {
-	for name, suspicion := range map[string]bool{"many": false, "doubt": true} {
+	for name, suspicion := range map[string]bool{"many": false, "suspicion": true} {
 		f := plainly(t, newWork("a", 1))
 		n := 11
 		if suspicion {
@@ -297,7 +298,8 @@ func TestStatelessBroker_WithholdsMany(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_ManyOneByOneAreMany: reports of works that a hub lost come in no hurry.
+// TestStatelessBroker_ManyOneByOneAreMany: the hub lost many works, and their reports arrive slowly, one by
+// one. They are counted together: after ten deletions the others are withheld.
 func TestStatelessBroker_ManyOneByOneAreMany(t *testing.T) {
 	f := plainly(t, newWork("a", 1))
 	f.requested("cluster1")
@@ -324,7 +326,7 @@ func TestStatelessBroker_ManyOneByOneAreMany(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_HubThatWentBack: an agent lists something later than the hub has.
+// TestStatelessBroker_HubThatWentBack: an agent lists a later version than the hub has.
 func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
@@ -344,7 +346,7 @@ func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 	if err != nil || p.First != Unversioned || len(events) != 2 {
 		t.Fatalf("published %+v: %d events, %v", p, len(events), err)
 	}
-	for i, want := range []int32{0, 3} { // without a version it is stale for nobody
+	for i, want := range []int32{0, 3} { // without a version no agent treats it as older
 		if v := events[i].Extensions()[codec.ExtResourceVersion]; v != want {
 			t.Errorf("event %d has version %v", i, v)
 		}
@@ -369,7 +371,8 @@ func TestStatelessBroker_RequestsStatusesEveryHalfHour(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_RequestsStatusesOfEarlierSession: it may be older than what the hub shows.
+// TestStatelessBroker_RequestsStatusesOfEarlierSession: a status of an earlier session may be older than the
+// one on the hub, so it is requested again.
 func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
@@ -399,7 +402,8 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_SequencesRestartWithAgent: its clock may have gone back.
+// TestStatelessBroker_SequencesRestartWithAgent: a restarted agent begins a new sequence, because its clock may
+// have gone back.
 func TestStatelessBroker_SequencesRestartWithAgent(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
@@ -424,7 +428,8 @@ func TestStatelessBroker_SequencesRestartWithAgent(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_RepairsArePaced, and a change on the hub waits for none.
+// TestStatelessBroker_RepairsArePaced: repeated publishes are limited, and a change on the hub waits for none
+// of them.
 func TestStatelessBroker_RepairsArePaced(t *testing.T) {
 	var works []*workv1.ManifestWork
 	for i := range 300 {
@@ -512,8 +517,8 @@ func TestListedOf_NamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_FindsMissingWorksByDigest: labels that changed are of the same version, so no status
-// tells whether they arrived.
+// TestStatelessBroker_FindsMissingWorksByDigest: changed labels keep the version of the work, so no status
+// shows whether they arrived.
 func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
 	f := plainly(t, a)
@@ -565,6 +570,6 @@ func TestAliveOf_NamesWhatIsWrong(t *testing.T) {
 	}
 	e.DataEncoded = nil
 	if _, err := KeepaliveOf(e); err == nil {
-		t.Error("a digest is missing, and nobody says so")
+		t.Error("a digest is missing, and there is no error")
 	}
 }

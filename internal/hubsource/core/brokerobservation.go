@@ -2,20 +2,19 @@ package core
 
 import "github.com/hawser-io/hawser/pkg/codec"
 
-// brokerObservation is what the broker has said of a work on one subscription. On
-// another one it says nothing. Within a subscription the revisions of the
-// broker's store say which of two answers is the later: a receipt has the one at
-// which it was decided, a row of the inventory its own, and that there is no row
-// counts from the revision of the listing.
+// brokerObservation is what the broker has reported of a work on one subscription. It is valid on that
+// subscription only. Within a subscription the revisions of the broker's store order two answers. A receipt has
+// the revision of its decision, and a row of the inventory has its own. A missing row has the revision of the
+// listing.
 type brokerObservation struct {
 	sub      int
 	what     knowledge
 	revision uint64
-	reports  int // when
-	// fingerprint is the state that it holds or refuses, row what it listed.
+	reports  int // tick of the observation
+	// fingerprint is the state that the broker holds or refuses; row is the listed record.
 	fingerprint specFingerprint
 	row         codec.InventoryRecord
-	// displaces: the work takes the name of another record when it is published.
+	// displaces: when the work is published, it takes its name from another record.
 	displaces bool
 }
 
@@ -23,25 +22,25 @@ type brokerObservation struct {
 type knowledge uint8
 
 const (
-	// unknown: nothing.
+	// unknown: nothing is known.
 	unknown knowledge = iota
-	// differs: it is not what the work is now, which has just changed.
+	// differs: the record is not the present state of the work, which has just changed.
 	differs
-	// unsure: something was published, and nobody knows what became of it.
+	// unsure: something was published, and its outcome is unknown.
 	unsure
-	// isAbsent: there is none.
+	// isAbsent: there is no record.
 	isAbsent
-	// listed: it is as the row says.
+	// listed: the record is as in row.
 	listed
-	// holds: it is the state with the mark.
+	// holds: the record is the state with the fingerprint.
 	holds
-	// confirmedDeleted: its deletion is confirmed.
+	// confirmedDeleted: the deletion of the work is confirmed.
 	confirmedDeleted
-	// refused: the state with the mark is not taken.
+	// refused: the broker refuses the state with the fingerprint.
 	refused
 )
 
-// on returns what is known on a subscription.
+// on returns what is known on a subscription, unknown for any other subscription.
 func (b *brokerObservation) on(sub int) knowledge {
 	if b.sub != sub {
 		return unknown
@@ -49,9 +48,8 @@ func (b *brokerObservation) on(sub int) knowledge {
 	return b.what
 }
 
-// answer takes what a receipt or a report says, unless something later is known; it
-// reports whether that counts. Where it is not told which is the later, a deletion that
-// is accepted is never later than that it is confirmed.
+// answer stores what a receipt or a report states, unless something later is known. It returns false if it
+// stored nothing. Without revisions, an accepted deletion is never later than a confirmed one.
 func (b *brokerObservation) answer(sub int, what knowledge, m specFingerprint, revision uint64, tick int) bool {
 	was, dated := b.on(sub), revision != 0 && b.revision != 0
 	switch {
@@ -65,17 +63,16 @@ func (b *brokerObservation) answer(sub int, what knowledge, m specFingerprint, r
 	return true
 }
 
-// assume takes it that the broker has something else (differs), or may have anything
-// (unsure).
+// assume records that the record differs from the work, or that its state is unsure.
 func (b *brokerObservation) assume(what knowledge, sub, tick int) {
 	*b = brokerObservation{sub: sub, what: what, reports: tick, displaces: b.displaces && b.sub == sub}
 }
 
-// forget takes it that nothing is known.
+// forget resets the observation to unknown.
 func (b *brokerObservation) forget() { *b = brokerObservation{} }
 
-// list takes what a listing at a revision says; r is nil where there is no row.
-// It reports whether that counts.
+// list stores the row of a listing at a revision; r is nil if there is no row. It returns false if it stored
+// nothing.
 func (b *brokerObservation) list(sub int, revision uint64, r *codec.InventoryRecord, tick int) bool {
 	at := revision
 	if r != nil && r.Revision != 0 {
@@ -97,13 +94,13 @@ func (b *brokerObservation) list(sub int, revision uint64, r *codec.InventoryRec
 	return true
 }
 
-// sync takes it that the broker has exactly the state with a mark.
+// sync records that the broker holds exactly the state with a fingerprint.
 func (b *brokerObservation) sync(sub int, m specFingerprint, revision uint64, tick int) {
 	*b = brokerObservation{sub: sub, what: holds, fingerprint: m, revision: revision, reports: tick}
 }
 
-// replace takes it that another record has the work's name since a revision, or
-// is going to lose it.
+// replace records that another record has the work's name since a revision, or is going to lose the name to the
+// work.
 func (b *brokerObservation) replace(sub int, revision uint64, tick int) {
 	switch b.on(sub) {
 	case holds:
@@ -116,5 +113,5 @@ func (b *brokerObservation) replace(sub int, revision uint64, tick int) {
 	}
 }
 
-// setFingerprint lets go of an older object's maps.
+// setFingerprint replaces an equal fingerprint, so that the maps of an older object are freed.
 func (b *brokerObservation) setFingerprint(m specFingerprint) { b.fingerprint = m }

@@ -8,13 +8,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestBrokerObservation_TrustsWhatIsLater: whatever the order in which they come, what the
-// broker said at the higher revision counts, and on another subscription nothing does.
+// TestBrokerObservation_TrustsWhatIsLater: the answer of the broker at the higher revision is valid, in any
+// order of arrival. On another subscription none is valid.
 //
-// A listing that overrides a later answer breaks no invariant of the simulator: what is
-// taken for missing or older then is published once more, and the broker answers that
-// nothing changed. So it is looked for here, and by
-// TestCore_PublishesAgainAfterNameConflict.
+// A listing that overrides a later answer breaks no invariant of the simulator. A work that seems missing or
+// older is published once more, and the broker answers that nothing changed. So this test checks it, and
+// TestCore_PublishesAgainAfterNameConflict does too.
 func TestBrokerObservation_TrustsWhatIsLater(t *testing.T) {
 	live, deleting := specFingerprint{generation: 1}, specFingerprint{generation: 2, deleting: true}
 	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
@@ -36,8 +35,8 @@ func TestBrokerObservation_TrustsWhatIsLater(t *testing.T) {
 		"a late receipt of a deletion":          {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 7), answer(holds, deleting, 6)}, confirmedDeleted},
 		"another deletion since":                {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 6), answer(holds, deleting, 7)}, holds},
 		"the end of an earlier deletion":        {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 6)}, holds},
-		"an end whose revision nobody told":     {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 0)}, confirmedDeleted},
-		"a receipt whose revision nobody told":  {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 0), answer(holds, deleting, 7)}, confirmedDeleted},
+		"a confirmation without a revision":     {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 0)}, confirmedDeleted},
+		"a receipt without a revision":          {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 0), answer(holds, deleting, 7)}, confirmedDeleted},
 		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(holds, live, 7), answer(refused, live, 6)}, refused},
 	} {
 		b := &brokerObservation{}
@@ -53,11 +52,14 @@ func TestBrokerObservation_TrustsWhatIsLater(t *testing.T) {
 	}
 }
 
-// t1 a work is deleted to its end. t2 the hub is restored from a backup which has it,
-// and it is deleted again. t3 the source asks for its status, and the broker sends the
-// end of t1. t4 the broker takes the deletion for a new one: the cluster may have the
-// work once more. Therefore the end of t1 says nothing, whether it comes before the
-// answer to the deletion or behind it.
+// Scenario:
+//
+//	t1: a work is deleted, and the deletion is confirmed.
+//	t2: the hub is restored from a backup with the work, and the work is deleted again.
+//	t3: the source requests its status, and the broker sends the confirmation of t1.
+//	t4: the broker accepts the deletion as a new one: the cluster may have the work once more.
+//
+// Result: the confirmation of t1 is ignored, before and after the answer to the deletion.
 func TestCore_IgnoresConfirmationOfEarlierDeletion(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		w := newWork("w", 2, deleting)
@@ -84,9 +86,14 @@ func TestCore_IgnoresConfirmationOfEarlierDeletion(t *testing.T) {
 	}
 }
 
-// t1 a deletion is published. t2 the broker says that an earlier one is confirmed. t3 it says
-// that the one of t1 is. t4 the answer to t1 comes, which was decided before t3. Therefore the
-// finalizer goes: nobody says t3 once more.
+// Scenario:
+//
+//	t1: a deletion is published.
+//	t2: the broker sends the confirmation of an earlier one.
+//	t3: the broker sends the confirmation of the deletion of t1.
+//	t4: the answer to t1 arrives; the broker decided it before t3.
+//
+// Result: the finalizer is removed, because the confirmation of t3 is not sent again.
 func TestCore_TakesTheEndOfADeletionBeforeItsAnswer(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{}, w)
@@ -101,9 +108,13 @@ func TestCore_TakesTheEndOfADeletionBeforeItsAnswer(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
-// t1 the broker says that a deletion is confirmed, about something that the hub has not
-// shown. t2 the subscription ends. Therefore that says nothing on the next one, whose
-// broker's store may be another, and the cursor has not passed it.
+// Scenario:
+//
+//	t1: the broker confirms the deletion of a work, at a state that the hub has not shown.
+//	t2: the subscription ends.
+//
+// Result: the confirmation is not valid on the next subscription, because the broker's store may be another
+// one. The cursor has not passed it.
 func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()}, w)
@@ -123,9 +134,14 @@ func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 	}
 }
 
-// t1 a hub goes back in time and lacks a work. t2 the broker sends its status, and the
-// cursor passes it. t3 the hub is replaced by a later copy, which has the work as it was
-// before its status. t4 the broker continues from the cursor. Therefore the source asks.
+// Scenario:
+//
+//	t1: a hub goes back in time and lacks a work.
+//	t2: the broker sends the work's status, and the cursor passes it.
+//	t3: the hub is replaced by a later copy, which has the work as it was before its status.
+//	t4: the broker continues from the cursor.
+//
+// Result: the source requests the status.
 func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 	f.core.Disconnected()
@@ -136,8 +152,8 @@ func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
 	}
 }
 
-// As above, but the copy is from before the finalizer. That the broker has the work it
-// says in a listing, or when the work is published.
+// As above, but the copy is from before the finalizer. A listing shows that the broker has the work, or the
+// answer to its publish does.
 func TestCore_QueriesAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
@@ -159,10 +175,14 @@ func TestCore_QueriesAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 	}
 }
 
-// t1 a hub goes back in time. t2 it has an older state of a work than waits at the
-// broker behind a deletion; that cannot be replaced as long as its cluster is away.
-// t3 another cluster has a work that the hub lacks. Therefore a person is asked about
-// that one at once.
+// Scenario:
+//
+//	t1: a hub goes back in time.
+//	t2: it has an older state of a work than the spec queued behind a deletion at the broker. That spec cannot
+//	be replaced while its cluster is away.
+//	t3: another cluster has a work that the hub lacks.
+//
+// Result: the deletion of that work is withheld at once.
 func TestCore_WithholdsAlthoughAWorkStaysBehind(t *testing.T) {
 	f := behindOf(t, SavedState{Withheld: []string{everywhere}},
 		codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
@@ -170,7 +190,7 @@ func TestCore_WithholdsAlthoughAWorkStaysBehind(t *testing.T) {
 	f.now = f.now.Add(time.Minute)
 	reported := f.reported()
 	if len(reported.Clusters) != 1 || reported.Clusters[0].Cluster != "cluster2" || len(reported.Clusters[0].Withheld) != 1 {
-		t.Errorf("told %+v", reported)
+		t.Errorf("reported %+v", reported)
 	}
 }
 
@@ -191,8 +211,8 @@ func behindOf(t *testing.T, s SavedState, records ...codec.InventoryRecord) *fix
 	return f
 }
 
-// A work that is older than its record may show that the hub went back: what is missing
-// on another cluster is not deleted before the hub was asked about it.
+// A work that is older than its record may show that the hub went back. Nothing missing on another cluster is
+// deleted before the hub was queried about that work.
 func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
 	f := behindOf(t, SavedState{}, codec.InventoryRecord{Cluster: "cluster2", ResourceID: "uid-m", Name: "m", Version: 1, Revision: 3})
 	f.clusterIdle("cluster2")
@@ -202,8 +222,8 @@ func TestCore_DeletesNothingBeforeItIsKnownWhetherTheHubWentBack(t *testing.T) {
 	f.beginEpoch(newWork("w", 1))
 }
 
-// The doubt stays as long as a work is older than its record: else each look at it would
-// end another life.
+// The suspicion stays while a work is older than its record. Without it, each check of the work would end
+// another epoch.
 func TestCore_KeepsSuspicionWhileAWorkIsBehind(t *testing.T) {
 	f := behindOf(t, SavedState{Withheld: []string{everywhere}})
 	f.now = f.now.Add(time.Minute)

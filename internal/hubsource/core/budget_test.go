@@ -24,8 +24,8 @@ func writesNow(f *fixture, works []*workv1.ManifestWork) (n int) {
 	return n
 }
 
-// TestStatus_BudgetOfACluster: statuses of one cluster have the hub write so much and no more,
-// those of another one go on; what waits is written in time, each work once and the latest of it.
+// TestStatus_BudgetOfACluster: writes for the statuses of one cluster are limited, and those of another cluster
+// go on. Each waiting work is written once, in time, with its latest status.
 func TestStatus_BudgetOfACluster(t *testing.T) {
 	for name, tc := range map[string]struct {
 		size, atOnce, perSecond int

@@ -61,7 +61,8 @@ func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	f.idle(HubQueue, w.UID)
 }
 
-// A process that has just begun does not believe its clock that the time of a work is over: it may be a year ahead.
+// A process that has just started does not believe its clock that the time of a work is over: the clock may be
+// a year ahead.
 func TestCore_DeletesNoCompletedWorkByItsOwnClock(t *testing.T) {
 	for seconds, wait := range map[int64]time.Duration{24 * 3600: trustClock, 60: time.Minute} {
 		w := newWork("w", 1, ttl(seconds), completed("True", -365*24*time.Hour))
@@ -75,7 +76,7 @@ func TestCore_DeletesNoCompletedWorkByItsOwnClock(t *testing.T) {
 	}
 }
 
-// The informer may be faster than the answer; the work's end does not wait then.
+// The informer may be faster than the answer; then the next step does not wait.
 func TestCore_GoesOnAtOnceWithWhatItDeleted(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
@@ -129,7 +130,7 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 	}
 }
 
-// Which clusters are served decides, as for everything else.
+// Works of clusters that are not served are not cleaned up.
 func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := newFixture(t, false)
@@ -140,8 +141,7 @@ func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
 	next[DeleteCompleted](f, HubQueue, w.UID)
 }
 
-// A report that waits comes first: the cluster may say that the work is not
-// complete any more.
+// A waiting report is written first: it may report that the work is no longer complete.
 func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
@@ -151,8 +151,8 @@ func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
 	f.idle(HubQueue, w.UID)
 }
 
-// What changes while it is being deleted is not deleted: the hub refuses that,
-// and what the informer shows then decides.
+// A work that changes during its clean-up is not deleted: the hub returns a conflict, and the state that the
+// informer shows then decides.
 func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)

@@ -10,90 +10,89 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// clusterSync compares the works of each cluster with the broker's records of
-// them: first the sums, and where these differ the records one by one. What a work
-// is to the broker follows from its readings; here it is found out what the broker
-// says, and what only the broker has.
+// clusterSync compares the works of each cluster with the records of the broker. It compares the digests first.
+// Where they differ, it compares the records one by one. The result is an observation of each work, and a list
+// of the records without a work.
 type clusterSync struct {
 	f      *workIndex
 	epochs *hubEpochs
 	cursor *cursor
 
-	// on: the broker is asked what it has; else everything is published.
+	// on: the inventory of the broker is requested. Otherwise all works are published.
 	on bool
-	// unjudged counts the clusters of which it is not known yet what differs.
+	// unjudged counts the clusters whose differences are not known yet.
 	unjudged  int
 	inventory inventory
 	pending   pendingReports
 }
 
-// stage says how far the comparison of a cluster has come.
+// stage is the progress of the comparison of a cluster.
 type stage uint8
 
 // The stages, in order.
 const (
-	// notCompared: the cluster is not served, or the broker is not asked.
+	// notCompared: the cluster is not served, or the broker's inventory is not requested.
 	notCompared stage = iota
-	// wantsDigest: the broker has not said yet what it has in sum.
+	// wantsDigest: the broker has not sent its digest of the cluster yet.
 	wantsDigest
-	// wantsTags: to compare the sums, the tags of the works are computed.
+	// wantsTags: the tags of the works are computed, to compare the digests.
 	wantsTags
-	// waits: what is known is out of date; it is compared again in a while.
+	// waits: the result is out of date; the comparison is repeated after a delay.
 	waits
-	// wantsRecords: the sums differ, or there are none to compare.
+	// wantsRecords: the digests differ, or there are none.
 	wantsRecords
-	// awaitsRecords: the broker was asked for the records.
+	// awaitsRecords: the records were requested from the broker.
 	awaitsRecords
-	// differencesKnown: what the broker has is known. What only it has is looked up, and
-	// deleted if it is true.
+	// differencesKnown: the records of the broker are known. Records without a work are looked up on the hub, and
+	// deleted if the hub confirms that.
 	differencesKnown
-	// concluded: all that follows from the comparison is done, but for publishing.
+	// concluded: all steps that follow from the comparison are done, except for publishes.
 	concluded
-	// outcomeReported: the broker knows the outcome.
+	// outcomeReported: the broker has accepted the outcome.
 	outcomeReported
 )
 
-// isCompared reports whether it is known what differs.
+// isCompared reports whether the differences are known, or not compared at all.
 func (s stage) isCompared() bool { return s == notCompared || s >= differencesKnown }
 
-// comparing is where the comparison of one cluster stands.
+// comparing is the state of the comparison of one cluster.
 type comparing struct {
 	stage stage
-	// attempt tells results of what was begun for an earlier comparison.
+	// attempt separates results of an earlier comparison from those of the present one.
 	attempt int
-	retry   retry // of comparing again
+	retry   retry // of repeated comparisons
 
-	digest   codec.Digest // the broker's, when the digests came
+	digest   codec.Digest // of the broker, from the page of digests
 	untagged []*work
 	records  []codec.InventoryRecord
 	missing  missing
 }
 
-// collect takes a record that the broker listed.
+// collect stores a record that the broker listed.
 func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.records, r) }
 
-// isSynced reports whether the broker may be told that the cluster is as the
-// hub wants it.
+// isSynced reports whether the broker holds the works of the cluster as the hub has them, so that this may be
+// reported.
 func (k *comparing) isSynced(cl *cluster) bool {
 	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.unknownObjects == 0
 }
 
-// outcome reports whether the broker may be told the outcome of the cluster.
+// outcome reports whether the outcome of the cluster may be reported to the broker.
 func (k *comparing) outcome(cl *cluster) bool {
 	return k.isSynced(cl) || cl.selected && k.stage >= concluded && len(k.missing.withheld) > 0
 }
 
-// subscribe begins anew with a subscription.
+// subscribe resets the comparison for a new subscription.
 func (c *clusterSync) subscribe() {
 	c.on = !c.f.ocmBroker
 	c.inventory, c.pending = inventory{}, pendingReports{}
 	c.epochs.locateOn(c.on || c.f.stateless)
 }
 
-// off takes it that the broker does not tell what it has.
+// off records that the broker has no inventory.
 func (c *clusterSync) off() { c.on, c.inventory = false, inventory{} }
 
-// setStage moves a cluster on.
+// setStage sets the stage of a cluster and keeps the counts.
 func (c *clusterSync) setStage(cl *cluster, s stage) {
 	was := cl.comparing.stage
 	cl.comparing.stage = s
@@ -115,30 +114,30 @@ func (c *clusterSync) enter(cl *cluster) {
 	switch {
 	case !c.on || !c.f.mayReport(cl) || cl.comparing.stage != notCompared:
 	case c.inventory.complete:
-		c.wantRecords(cl) // the digests are of another time
+		c.wantRecords(cl) // the digests are from an earlier moment
 	default:
 		c.setStage(cl, wantsDigest)
 	}
 }
 
-// leave ends the comparison of a cluster, wherever it stands.
+// leave ends the comparison of a cluster at any stage.
 func (c *clusterSync) leave(cl *cluster) {
 	c.drop(cl)
 	cl.comparing.retry.reset()
 	c.setStage(cl, notCompared)
 }
 
-// drop forgets what a comparison has found so far.
+// drop forgets all results of a comparison.
 func (c *clusterSync) drop(cl *cluster) {
 	k := &cl.comparing
 	*k = comparing{stage: k.stage, attempt: k.attempt + 1, retry: k.retry}
 }
 
-// repeat has a cluster compared once more, because what was known of the
-// broker's records is no longer true; the more often the later.
+// repeat compares a cluster again, because known records of the broker are out of date. Each repetition waits
+// longer.
 func (c *clusterSync) repeat(cl *cluster, least time.Duration) {
 	if !c.on || !cl.selected || cl.comparing.stage <= waits || cl.release.pending() {
-		return // or it is about to be compared anyway
+		return // or the comparison is about to run anyway
 	}
 	c.drop(cl)
 	c.setStage(cl, waits)
@@ -153,7 +152,7 @@ func (c *clusterSync) wantRecords(cl *cluster) {
 	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
-// digestCame takes what the broker has of a cluster in sum.
+// digestCame stores the broker's digest of a cluster.
 func (c *clusterSync) digestCame(cl *cluster, d codec.Digest) {
 	k := &cl.comparing
 	k.digest = d
@@ -165,7 +164,7 @@ func (c *clusterSync) digestCame(cl *cluster, d codec.Digest) {
 	c.setStage(cl, wantsTags)
 }
 
-// next decides the next step of comparing a cluster.
+// next decides the next step of the comparison of a cluster.
 func (c *clusterSync) next(cl *cluster) *todo {
 	if !c.on || !c.f.mayReport(cl) {
 		return nil
@@ -189,8 +188,8 @@ func (c *clusterSync) next(cl *cluster) *todo {
 // maxTagged is the number of works in one [Tag].
 const maxTagged = 256
 
-// nextTag decides which tags to compute. A work that changes meanwhile is not
-// computed again: it differs from what the broker has, which is enough.
+// nextTag decides which tags to compute. A work that changes meanwhile is not tagged again: it differs from the
+// record, and that is enough.
 func (c *clusterSync) nextTag(cl *cluster) *todo {
 	k := &cl.comparing
 	if t := c.f.nextTag(cl, &k.untagged); t != nil {
@@ -200,7 +199,7 @@ func (c *clusterSync) nextTag(cl *cluster) *todo {
 	return nil
 }
 
-// nextTag decides which of the works that are left have their tags computed.
+// nextTag decides which of the remaining works are tagged next.
 func (f *workIndex) nextTag(cl *cluster, left *[]*work) *todo {
 	var works []*workv1.ManifestWork
 	for len(*left) > 0 && len(works) < maxTagged {
@@ -217,7 +216,7 @@ func (f *workIndex) nextTag(cl *cluster, left *[]*work) *todo {
 	return f.ofCluster(cl, Tag{Works: works}, func(r Result) { f.tagged(cl, works, r) })
 }
 
-// tagged takes the tags of works of a cluster.
+// tagged stores the computed tags of works of a cluster.
 func (f *workIndex) tagged(cl *cluster, works []*workv1.ManifestWork, r Result) {
 	for i, o := range works {
 		if w := f.works[o.UID]; w != nil && i < len(r.Tags) && r.Tags[i] != (codec.Tag{}) {
@@ -227,8 +226,7 @@ func (f *workIndex) tagged(cl *cluster, works []*workv1.ManifestWork, r Result) 
 	f.wakeCluster(BrokerQueue, cl)
 }
 
-// compareDigest compares the sums. Where they are equal, nothing is asked and
-// nothing published.
+// compareDigest compares the digests. If they are equal, no records are requested and nothing is published.
 func (c *clusterSync) compareDigest(cl *cluster) {
 	var mine codec.Digest
 	same := true
@@ -248,15 +246,15 @@ func (c *clusterSync) compareDigest(cl *cluster) {
 		switch {
 		case w.comparable() != nil:
 			c.inSync(w, c.inventory.digests)
-		case w.hub.ended == deleted: // and is not among what lives there
+		case w.hub.ended == deleted: // and is not among the live records
 			w.broker.list(c.f.sub, c.inventory.digests, nil, c.f.tick())
 			c.f.look(w.key())
 		}
 	}
-	c.setStage(cl, differencesKnown) // and nothing is missing
+	c.setStage(cl, differencesKnown) // and no work is missing
 }
 
-// inSync takes it that the broker has exactly the present state of a work.
+// inSync records that the broker holds exactly the present state of a work.
 func (c *clusterSync) inSync(w *work, revision uint64) {
 	w.broker.sync(c.f.sub, w.hub.fingerprint(), revision, c.f.tick())
 	w.spec.agreed()
@@ -267,8 +265,7 @@ func (c *clusterSync) inSync(w *work, revision uint64) {
 	}
 }
 
-// compareRecords takes the records of a cluster, all of which have come, in a listing at a
-// revision.
+// compareRecords compares all records of a cluster, from a listing at a revision.
 func (c *clusterSync) compareRecords(cl *cluster, revision uint64) {
 	k := &cl.comparing
 	rows := rowsOf(k.records)
@@ -296,8 +293,8 @@ func (c *clusterSync) compareRecords(cl *cluster, revision uint64) {
 	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
-// rowsOf returns the records by id. Of two with one id that counts which waits behind
-// a deletion (it has no revision), because it is what will be, else the later one.
+// rowsOf returns the records by id. Of two records with one id, the one queued behind a deletion wins: it has
+// no revision, and is the future state. Otherwise the later one wins.
 func rowsOf(records []codec.InventoryRecord) map[string]*codec.InventoryRecord {
 	rows := make(map[string]*codec.InventoryRecord, len(records))
 	for i := range records {
@@ -309,8 +306,8 @@ func rowsOf(records []codec.InventoryRecord) map[string]*codec.InventoryRecord {
 	return rows
 }
 
-// read takes what a listing says of the works of a cluster, and returns those that are
-// to be compared with it. What nobody saw the deletion of counts as missing.
+// read stores the listed state of the works of a cluster, and returns the works to compare with it. A work that
+// vanished without an observed deletion counts as missing.
 func (c *clusterSync) read(cl *cluster, rows map[string]*codec.InventoryRecord, revision uint64) []resync.Work {
 	works := make([]resync.Work, 0, len(cl.works))
 	for _, w := range cl.works {
@@ -329,9 +326,8 @@ func (c *clusterSync) read(cl *cluster, rows map[string]*codec.InventoryRecord, 
 	return works
 }
 
-// noteNames takes note of works that take the name of another record, or that
-// have lost their own to one: a publish of a work that was on the hub before it
-// went back in time can be under way for long.
+// noteNames records the works that take the name of another record, and those that lost their name to one. A
+// publish of a work from before the hub went back in time can be in flight for a long time.
 func (c *clusterSync) noteNames(cl *cluster, replacing []string, rows map[string]*codec.InventoryRecord) {
 	if len(replacing) == 0 {
 		return
@@ -348,7 +344,7 @@ func (c *clusterSync) noteNames(cl *cluster, replacing []string, rows map[string
 	}
 }
 
-// workOf is a work as the comparison sees it.
+// workOf returns a work in the form that the comparison uses.
 func workOf(w *work) resync.Work {
 	o, deleting := w.hub.object, w.hub.deleting()
 	return resync.Work{
@@ -358,8 +354,8 @@ func workOf(w *work) resync.Work {
 	}
 }
 
-// giveUpName has a cluster compared again when a work that was to take the name of
-// another record is not published any more.
+// giveUpName repeats the comparison of a cluster if a work was to take the name of another record and is no
+// longer published.
 func (c *clusterSync) giveUpName(w *work) {
 	if w.broker.sub == c.f.sub && w.broker.displaces {
 		w.broker.forget()
@@ -367,7 +363,7 @@ func (c *clusterSync) giveUpName(w *work) {
 	}
 }
 
-// forget drops everything about a work.
+// forget drops all state of a work.
 func (c *clusterSync) forget(w *work) {
 	c.giveUpName(w)
 	w.report.drop(c.f, c.cursor)
@@ -379,9 +375,8 @@ func (c *clusterSync) forget(w *work) {
 	c.tidy(w.cl)
 }
 
-// miss leaves a work whose deletion nobody saw to the comparison, which has a way
-// to see whether the hub is to be believed. It waits, so that all that a new list
-// says is known by then.
+// miss leaves a work that vanished without an observed deletion to the comparison, which checks whether the hub
+// went back in time. It waits until a new list is shown completely.
 func (c *clusterSync) miss(w *work) {
 	c.repeat(w.cl, missingDelay)
 	c.forget(w)
@@ -389,14 +384,14 @@ func (c *clusterSync) miss(w *work) {
 
 const missingDelay = 5 * time.Second
 
-// there takes it that the hub shows a work that it did not.
+// there records that the hub shows a work that was missing.
 func (c *clusterSync) there(w *work) {
 	if k := &w.cl.comparing; k.missing.has(string(w.uid)) {
-		c.repeat(w.cl, missingDelay) // nobody is to be asked whether it may be deleted
+		c.repeat(w.cl, missingDelay) // no operator has to approve its deletion
 	}
 }
 
-// tidy drops a cluster that nothing is known about any more.
+// tidy drops a cluster without any known state.
 func (c *clusterSync) tidy(cl *cluster) {
 	k := &cl.comparing
 	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.requesting || cl.release.inFlight > 0 || len(cl.works) > 0 || cl.agent.waits() ||

@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// comparingFixture is a core that compares, serves every namespace and knows
-// these works; the broker has told nothing yet.
+// comparingFixture is a core that compares, serves every namespace and knows these works. The broker has sent
+// no inventory yet.
 func comparingFixture(t *testing.T, state SavedState, works ...*workv1.ManifestWork) *fixture {
 	f := comparingCore(t, Config{All: true, State: state})
 	for _, w := range works {
@@ -99,7 +99,7 @@ func missingRecords(n int) (records []codec.InventoryRecord) {
 	return records
 }
 
-// reported is the next outcome that the broker is told.
+// reported returns the next sync report.
 func (f *fixture) reported() codec.SyncReport {
 	f.t.Helper()
 	f.clusterIdle("cluster1")
@@ -115,7 +115,7 @@ func (f *fixture) reported() codec.SyncReport {
 func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 3)
 	f := comparingFixture(t, SavedState{}, w, v)
-	f.idle(BrokerQueue, w.UID) // nobody knows yet
+	f.idle(BrokerQueue, w.UID) // the digests are unknown
 	if r := f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w, v)}}); len(r.Clusters) != 0 {
 		t.Fatalf("asked for %v first", r.Clusters)
 	}
@@ -124,7 +124,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	f.idle(BrokerQueue, w.UID)
 	f.idle(BrokerQueue, v.UID)
 	if c := f.reported(); !c.AllClusters || len(c.Clusters) != 0 || c.Position == nil || c.Position.ResourceVersion != "200" {
-		t.Errorf("told %+v", c)
+		t.Errorf("reported %+v", c)
 	}
 
 	f.seen(newWork("w", 2)) // from now on as ever
@@ -163,7 +163,7 @@ func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
 	}
 	f.deliver(fresh.UID)
 	if c := f.reported(); !c.AllClusters {
-		t.Errorf("told %+v", c)
+		t.Errorf("reported %+v", c)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestCore_TrustsTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
 		t.Errorf("published %+v", p)
 	}
 	if s, _ := f.core.State(); len(s.Withheld) != 0 {
-		t.Errorf("a late informer casts doubt on the hub: %+v", s)
+		t.Errorf("a late informer causes a rollback suspicion: %+v", s)
 	}
 }
 
@@ -285,17 +285,17 @@ func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 	f.done(next[Publish](f, BrokerQueue, w.UID), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
 	f.clusterIdle("cluster1")
 	if c := f.reported(); c.AllClusters || len(c.Clusters) != 0 || c.Position == nil {
-		t.Errorf("told %+v, want the position alone", c)
+		t.Errorf("reported %+v, want the position alone", c)
 	}
 	f.seen(newWork("w", 2))
 	f.deliver(w.UID)
 	if c := f.reported(); !c.AllClusters {
-		t.Errorf("told %+v", c)
+		t.Errorf("reported %+v", c)
 	}
 }
 
-// A deletion was confirmed, the hub did not answer when the finalizer was to go, and
-// the broker went on with an older store, in which the work lives.
+// A deletion was confirmed, but the hub did not answer the removal of the finalizer. Then the broker continued
+// with an older store, in which the work is live.
 func TestCore_DeletesAgainWhatIsLiveInAnOlderStore(t *testing.T) {
 	w := newWork("w", 2, deleting, withStatus(applied(1)))
 	alive := codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 1, Revision: 3}
@@ -333,9 +333,15 @@ func TestCore_DeletesAgainWhatIsLiveInAnOlderStore(t *testing.T) {
 	}
 }
 
-// A publish of a work that is not on the hub any more came late, and took the name of
-// one that the broker had accepted. Revisions tell: t1 the work is accepted, t2 the
-// late one is; or t1 the late one, t2 the work, which has the name since.
+// A late publish of a work that is no longer on the hub took the name of an accepted work. Revisions show the
+// order.
+//
+// Scenario:
+//
+//	t1: the work is accepted.
+//	t2: the late one is accepted and has the name.
+//
+// Or in the other order, in which the work has the name.
 func TestCore_PublishesAgainAfterNameConflict(t *testing.T) {
 	w := newWork("w", 1)
 	for _, c := range []struct{ accepted, late, listed uint64 }{{4, 7, 8}, {7, 4, 8}, {7, 4, 6}} {
@@ -362,8 +368,8 @@ func TestCore_PublishesAgainAfterNameConflict(t *testing.T) {
 	}
 }
 
-// The broker's own clock orders what it says: a receipt that was decided after a
-// listing counts, whichever comes first; what another subscription said does not.
+// The revisions of the broker order its answers. A receipt decided after a listing is valid in any order of
+// arrival. An answer of another subscription is not.
 func TestCore_OrdersWhatTheBrokerReports(t *testing.T) {
 	accepted := func(f *fixture, revision uint64) {
 		f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})

@@ -11,16 +11,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// noCore wakes nobody: a benchmark knows what comes next.
+// noCore ignores wakes: the benchmark calls the core itself.
 type noCore struct{}
 
 func (noCore) Wake(Queue, Key, time.Duration) {}
 func (noCore) Hurry(Queue, Key)               {}
 
-// BenchmarkCore_ComparesInSync is a connection of a source whose 10,000 works
-// of 10 KiB the broker has as they are. The first one of a process has to
-// compute the tags, which happens without the core's lock; "locked" is the time
-// for which the core was held altogether, "longest" at once.
+// BenchmarkCore_ComparesInSync measures a connection of a source with 10,000 works of 10 KiB that are in sync.
+// The first connection of a process has to compute the tags, without the core's lock. "locked" is the total
+// time under the lock, "longest" the longest single time.
 func BenchmarkCore_ComparesInSync(b *testing.B) {
 	const total = 10_000
 	for _, clusters := range []int{1, 1000} {

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Config is what a [Core] needs from outside; all of it is required
-// but what says otherwise.
+// Config holds the dependencies and options of a [Core]. A field is required unless its comment states
+// otherwise.
 type Config struct {
 	// Now is the clock.
 	Now func() time.Time
@@ -25,25 +25,25 @@ type Config struct {
 	Source string
 	// NewID returns a new id for a request.
 	NewID func() string
-	// All serves every namespace that has works; otherwise the clusters named
-	// by ClusterSelected.
+	// All serves every namespace that has works. If false, the source serves only the clusters named by
+	// ClusterSelected.
 	All bool
-	// CleanUp deletes completed works when their time to live is over.
+	// CleanUp deletes completed works after their time to live.
 	CleanUp bool
-	// State is what an earlier process saved.
+	// State is the state that an earlier process saved.
 	State SavedState
-	// Answered is told how long it took from when the broker accepted a version of a work to
-	// when the first status about it came. It must not block, and may be nil.
+	// Answered receives the time from the broker's acceptance of a version to the first status about it. It must
+	// not block, and may be nil.
 	Answered func(took time.Duration)
 }
 
-// Core decides what to do for each work. It is not safe for concurrent use: the
-// owner guards it, and guards nothing else with the same lock.
+// Core decides what to do for each work. It is not safe for concurrent use: its owner guards it with a lock of
+// its own.
 type Core struct {
-	// epoch counts the lives of the hub in this process from 1. With a life all that
-	// was known ends but the State that is saved.
+	// epoch counts the hub epochs in this process from 1. At the end of an epoch everything is dropped except the
+	// saved State.
 	epoch int
-	// inFlight are the effects whose results have not come yet.
+	// inFlight are the effects without a result yet.
 	inFlight map[slot]underWay
 
 	index     *workIndex
@@ -57,13 +57,13 @@ type Core struct {
 	responder *agentResponder
 }
 
-// slot is where one effect at a time is carried out.
+// slot runs one effect at a time.
 type slot struct {
 	queue Queue
 	key   Key
 }
 
-// slotFor is that of a key: a work is known by its uid.
+// slotFor returns the slot of a key; the uid alone identifies a work.
 func slotFor(l Queue, k Key) slot {
 	if k.UID != "" {
 		k.Cluster = ""
@@ -71,14 +71,13 @@ func slotFor(l Queue, k Key) slot {
 	return slot{l, k}
 }
 
-// underWay is an effect, and the life of the hub and the subscription in which it was
-// decided.
+// underWay is an effect, with the hub epoch and the subscription of its decision.
 type underWay struct {
 	*todo
 	epoch, sub int
 }
 
-// New returns a core that knows no work and no broker.
+// New returns a core without works and without a broker connection.
 func New(cfg Config) *Core {
 	c := &Core{inFlight: map[slot]underWay{}}
 	line := sessionfence.NewTracker(uint64(max(cfg.Now().UnixMilli(), 1)), cfg.NewID())
@@ -86,7 +85,7 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// begin begins a life of the hub, of which nothing is known but what is saved.
+// begin begins a hub epoch from the saved state.
 func (c *Core) begin(f *workIndex, s SavedState, reason string) {
 	c.epoch++
 	cur := newCursor(f, s.Cursor)
@@ -100,14 +99,12 @@ func (c *Core) begin(f *workIndex, s SavedState, reason string) {
 	c.releases = &releases{f: f, cursor: cur, epochs: l, compare: v}
 }
 
-// Epoch is the present life of the hub: what an informer of another one shows is
-// dropped.
+// Epoch returns the present hub epoch. Objects from an informer of another epoch are dropped.
 func (c *Core) Epoch() int { return c.epoch }
 
-// Next returns what to do now for key, nil when there is nothing, or not yet;
-// in the latter case the core wakes the key when it is time. The result of the
-// effect must be given to Done before Next is called again for the same lane
-// and key.
+// Next returns the next effect for key. It returns nil if there is nothing to do now; if something is due
+// later, the core wakes the key then. Pass the result of the effect to Done before the next call of Next for
+// the same queue and key.
 func (c *Core) Next(queue Queue, key Key) Effect {
 	at := slotFor(queue, key)
 	if was, busy := c.inFlight[at]; busy && was.epoch == c.epoch && was.sub == c.index.sub {
@@ -140,7 +137,7 @@ func (c *Core) next(queue Queue, key Key) *todo {
 	}
 }
 
-// first returns the first thing that there is to do.
+// first returns the first todo that is not nil.
 func first[T any](about T, all ...func(T) *todo) *todo {
 	for _, next := range all {
 		if t := next(about); t != nil {
@@ -150,7 +147,7 @@ func first[T any](about T, all ...func(T) *todo) *todo {
 	return nil
 }
 
-// nextQuery asks the hub for a work. What it has may be later than what informers show.
+// nextQuery queries the hub for a work. The answer may be later than the state that the informers show.
 func (c *Core) nextQuery(w *work) *todo {
 	t := c.queries.next(w)
 	if t == nil {
@@ -164,7 +161,7 @@ func (c *Core) nextQuery(w *work) *todo {
 	}}
 }
 
-// locate asks the hub where it is; what waited for that goes on.
+// locate reads the position of the hub, and wakes what waited for it.
 func (c *Core) locate() *todo {
 	t := c.epochs.nextReadPosition()
 	if t == nil {
@@ -184,7 +181,7 @@ func (c *Core) nextOfAll(queue Queue) *todo {
 	switch {
 	case queue == HubQueue && l.ended():
 		s, _ := l.state()
-		c.index.sessions.NewSession() // what agents said to the life before may be about what is no more
+		c.index.sessions.NewSession() // what agents reported in the epoch before may be about works that no longer exist
 		c.begin(newFleet(c.index.Config, c.index.sub, c.index.sessions), s, l.reason)
 		return &todo{Effect: BeginHubEpoch{Epoch: c.epoch, Reason: l.reason}}
 	case queue == HubQueue && l.over:
@@ -204,9 +201,8 @@ func (c *Core) nextOfAll(queue Queue) *todo {
 	return nil
 }
 
-// Done takes the result of the effect that Next returned for a lane and key. What was
-// decided in another life of the hub, or was for another subscription, says nothing any
-// more.
+// Done handles the result of the effect that Next returned for a queue and key. A result is dropped if its
+// effect was decided in another hub epoch, or for another subscription.
 func (c *Core) Done(queue Queue, key Key, r Result) {
 	at := slotFor(queue, key)
 	u, busy := c.inFlight[at]
@@ -221,8 +217,8 @@ func (c *Core) Done(queue Queue, key Key, r Result) {
 	}
 }
 
-// Suspected is told that the hub may have gone back in time, as after a watch that broke; older says
-// that an object which nobody else writes is as it was before this process wrote it last.
+// Suspected starts a check whether the hub went back in time, as after a watch that broke. older: an object
+// that only this source writes is older than its last write by this process.
 func (c *Core) Suspected(older bool) {
 	if older {
 		c.epochs.endEpoch("the Lease is older than it was")
@@ -230,26 +226,26 @@ func (c *Core) Suspected(older bool) {
 	c.epochs.readPositionNow()
 }
 
-// Stats are the numbers a program exports; they are kept, not counted.
+// Stats are the numbers that a program exports. They are updated with each change, and not computed on demand.
 type Stats struct {
-	// Works is the number of works known, those not served included.
+	// Works is the number of known works, including those that are not served.
 	Works int
 	// Clusters is the number of clusters served.
 	Clusters int
 	// Pending is the number of reports that wait for their patch.
 	Pending int
-	// InitialSync is the number of works still to look at since the connection began.
+	// InitialSync is the number of works that were not checked yet since the connection began.
 	InitialSync int
 	// Comparing is the number of clusters that are not compared yet.
 	Comparing int
 	// WithheldClusters and WithheldWorks count the clusters on which deletions
 	// are withheld, and those deletions.
 	WithheldClusters, WithheldWorks int
-	// Disconnected is the number of clusters whose agent, one of ours behind a broker that keeps
-	// nothing, is away. Agents are all clusters behind such a broker.
+	// Disconnected is the number of clusters behind a stateless broker whose Hawser agent is disconnected. Agents
+	// is the number of all clusters behind such a broker.
 	Disconnected int
 	Agents       map[sessionfence.Agent]int
-	// Census counts works by what their conditions say.
+	// Census counts works by their conditions.
 	Census workmetrics.Counts
 	// Undelivered is the number of works with Delivered=False by reason.
 	Undelivered map[string]int
@@ -283,12 +279,12 @@ func (c *Core) Stats() Stats {
 	return s
 }
 
-// State returns what is to be saved, and whether that is something new. A shell
-// that ends saves it.
+// State returns the state to save, and whether it differs from the saved one. A program saves it before it
+// ends.
 func (c *Core) State() (s SavedState, unsaved bool) { return c.epochs.state() }
 
-// WorkSeen takes the newest object that the informer of a life has of a work. The
-// core keeps o and never changes it.
+// WorkSeen handles the newest object of a work from the informer of a hub epoch. The core keeps o and never
+// changes it.
 func (c *Core) WorkSeen(epoch int, o *workv1.ManifestWork) {
 	if epoch != c.epoch {
 		return
@@ -297,7 +293,7 @@ func (c *Core) WorkSeen(epoch int, o *workv1.ManifestWork) {
 	before := w.hub.object
 	switch w.hub.show(o, c.index.tick(), c.index.Now()) {
 	case nothing:
-		c.index.recount(w) // a list may have lacked it meanwhile
+		c.index.recount(w) // an earlier list may have lacked it
 		return
 	case contradicts:
 		c.queries.query(w)
@@ -314,7 +310,7 @@ func (c *Core) WorkSeen(epoch int, o *workv1.ManifestWork) {
 	c.moved(w, before)
 }
 
-// moved takes it that a work has another state on the hub than was known, or is new.
+// moved handles a new work, or a new state of a work on the hub.
 func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	if before == nil {
 		c.compare.there(w)
@@ -330,12 +326,11 @@ func (c *Core) moved(w *work, before *workv1.ManifestWork) {
 	c.index.wakeWork(w)
 }
 
-// WorkDeleted takes an informer's word that a work was deleted: the hub said so.
+// WorkDeleted handles a delete event of an informer.
 func (c *Core) WorkDeleted(epoch int, uid types.UID) { c.ended(epoch, uid, deleted) }
 
-// WorkMissing takes an informer's word that a work is not in a new list of the
-// hub, or that another one has its name there. Nobody saw its deletion: the hub
-// may have gone back in time.
+// WorkMissing handles a work that is not in a new list of an informer, or whose name another work has there. No
+// deletion was observed: the hub may have gone back in time.
 func (c *Core) WorkMissing(epoch int, uid types.UID) { c.ended(epoch, uid, unseen) }
 
 func (c *Core) ended(epoch int, uid types.UID, how ending) {
@@ -356,7 +351,7 @@ func (c *Core) ended(epoch int, uid types.UID, how ending) {
 	c.index.wakeWork(w)
 }
 
-// work returns the state of a work and makes it when it is new.
+// work returns the state of a work, and creates it if needed.
 func (c *Core) work(uid types.UID, clusterName string) *work {
 	if w := c.index.works[uid]; w != nil {
 		return w
@@ -364,8 +359,8 @@ func (c *Core) work(uid types.UID, clusterName string) *work {
 	return c.index.add(uid, c.cluster(clusterName))
 }
 
-// cluster returns the state of a cluster and makes it when it is new. What is
-// not selected has to be released: an earlier process may have served it.
+// cluster returns the state of a cluster, and creates it if needed. A cluster that is not selected has to be
+// released: an earlier process may have served it.
 func (c *Core) cluster(name string) *cluster {
 	cl := c.index.clusters[name]
 	if cl == nil {
@@ -377,8 +372,7 @@ func (c *Core) cluster(name string) *cluster {
 	return cl
 }
 
-// ClusterSelected takes a cluster that matches the selector, as the informer of a
-// life shows it.
+// ClusterSelected serves a cluster that matches the selector, as the informer of a hub epoch shows it.
 func (c *Core) ClusterSelected(epoch int, name string) {
 	if epoch != c.epoch {
 		return
@@ -389,8 +383,7 @@ func (c *Core) ClusterSelected(epoch int, name string) {
 	}
 	c.releases.set(cl, false)
 	cl.serve(true)
-	// Also where the broker continues from a cursor: reports of a cluster that
-	// was not served have been ignored.
+	// Also if the broker continues from a cursor: reports of a cluster that was not served have been ignored.
 	cl.lists.repeat(c.cursor, c.index.lists || c.index.connected && !c.index.ocmBroker)
 	c.compare.enter(cl)
 	c.index.wakeCluster(BrokerQueue, cl)
@@ -400,8 +393,8 @@ func (c *Core) ClusterSelected(epoch int, name string) {
 	}
 }
 
-// ClusterUnselected takes a cluster that left the selection: it is released. What
-// is known of it is let go, but for what the hub showed.
+// ClusterUnselected releases a cluster that left the selection. All its state is dropped, except for the
+// objects that the hub has shown.
 func (c *Core) ClusterUnselected(epoch int, name string) {
 	cl := c.index.clusters[name]
 	if epoch != c.epoch || cl == nil || !cl.selected || c.index.All {
@@ -423,15 +416,14 @@ func (c *Core) ClusterUnselected(epoch int, name string) {
 	c.index.wakeCluster(BrokerQueue, cl)
 }
 
-// Hello is what to say when the session subscribes.
+// Hello returns the hello message of the next subscription.
 func (c *Core) Hello() transport.Hello {
 	return transport.Hello{Protocol: transport.Protocol, Cursor: c.cursor.at()}
 }
 
-// Connected begins a subscription: works are compared with what the broker has,
-// or, where that is not possible, all published again (the broker answers without
-// a write where nothing changed), and clusters that are not served any more are
-// released. The works to look at are handed out by Sweep.
+// Connected begins a subscription. Works are compared with the broker's records. If that is not possible, all
+// works are published again; the broker writes only those that changed. Clusters that are no longer served are
+// released. NextInitialSync returns the works to check.
 func (c *Core) Connected(a transport.Accepted) {
 	f := c.index
 	f.subscribe(a, a.Resync != codec.ResyncCursor)
@@ -463,8 +455,8 @@ func (c *Core) Connected(a transport.Accepted) {
 	f.wake(HubQueue, Key{}, 0)
 }
 
-// Subscription is the id of the subscription that the effects are about which Next
-// returns now: they must not go out on another one.
+// Subscription returns the id of the subscription of the effects that Next returns now. They must not be sent
+// on another one.
 func (c *Core) Subscription() string { return c.index.id }
 
 // Disconnected ends the subscription.
@@ -473,27 +465,27 @@ func (c *Core) Disconnected() {
 	c.cursor.disconnect()
 }
 
-// NextInitialSync hands out up to n keys of the spec lane to look at since the subscription
-// began. Taken a few at a time, they leave the way free for fresh changes.
+// NextInitialSync returns up to n keys of the broker queue that were not checked yet since the subscription
+// began. A small n leaves time for new changes.
 func (c *Core) NextInitialSync(n int) []Key { return c.index.nextInitialSync(n) }
 
-// Checkpoint takes the word that everything up to a cursor has been sent.
+// Checkpoint handles a checkpoint: all reports up to its cursor have been sent.
 func (c *Core) Checkpoint(cp codec.Checkpoint) { c.cursor.checkpoint(cp) }
 
-// Compares reports whether the works are compared with what the broker of this
-// subscription has, or simply all published.
+// Compares reports whether the works are compared with the records of the broker of this subscription. If
+// false, all works are published.
 func (c *Core) Compares() bool { return c.compare.on }
 
-// Inventory takes a page of the broker's inventory. It returns false for one
-// that nobody waits for (any more); such a page is dropped.
+// Inventory handles a page of the broker's inventory. It returns false for a page that was not requested, or no
+// longer; that page is dropped.
 func (c *Core) Inventory(page codec.Inventory) bool {
 	if !c.compare.expects(page) {
 		return false
 	}
 	for _, d := range page.Clusters {
 		if d.Cluster != "" {
-			// One that nobody here knew is compared too where all are served, and
-			// else released: an earlier process served it.
+			// An unknown cluster is compared too if all clusters are served. Otherwise it is released: an earlier process
+			// served it.
 			c.cluster(d.Cluster)
 		}
 	}
@@ -501,9 +493,8 @@ func (c *Core) Inventory(page codec.Inventory) bool {
 	return true
 }
 
-// Report takes a report. The core keeps r and never changes it. When it returns
-// Taken the report is not lost as long as the process lives; after that, the
-// next resync brings it again.
+// Report handles a report. The core keeps r and never changes it. After Taken the core holds the report until
+// the process ends. After that, the next resync sends it again.
 func (c *Core) Report(r *Report) ReportResult {
 	if c.index.All {
 		c.cluster(r.Cluster)
@@ -514,7 +505,7 @@ func (c *Core) Report(r *Report) ReportResult {
 	return c.statuses.receive(r)
 }
 
-// Keepalive takes an agent's word that it is there, or its farewell.
+// Keepalive handles a keepalive of an agent, or its last will.
 func (c *Core) Keepalive(a *Keepalive) {
 	switch {
 	case a.Goodbye:
@@ -524,8 +515,8 @@ func (c *Core) Keepalive(a *Keepalive) {
 	}
 }
 
-// Listed takes what an agent says that it holds, where nobody else answers it. The core
-// keeps l. It returns false for a list that does not count.
+// Listed handles the list of an agent behind a stateless broker. The core keeps l. It returns false for a list
+// of a stale session.
 func (c *Core) Listed(l *Listed) bool {
 	if c.index.All && l.Cluster != "" {
 		c.cluster(l.Cluster)

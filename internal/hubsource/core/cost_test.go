@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/complexity"
 )
 
-// TestCore_CostOfAReport, of a change and of a work that is gone does not depend
-// on how many works there are.
+// TestCore_CostOfAReport: the cost of a report, of a change and of a deleted work does not depend on the number
+// of works.
 func TestCore_CostOfAReport(t *testing.T) {
 	complexity.Linear(t, func(n int) func() {
 		works := make([]*workv1.ManifestWork, n)

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// countsOf counts the works that a core knows anew.
+// countsOf counts the works of a core again.
 func countsOf(c *Core) (n workmetrics.Counts) {
 	for _, w := range c.index.works {
 		if w.hub.object != nil && w.hub.ended == alive {
@@ -59,8 +59,8 @@ func TestCore_CountsWorksByCondition(t *testing.T) {
 	counted(0, 0, 1, 0)
 }
 
-// TestCore_MeasuresTheWayToTheFirstStatus: from when the broker accepts a version to when its
-// first status comes, once for each version that was accepted by this process.
+// TestCore_MeasuresTheWayToTheFirstStatus: it measures the time from the broker's acceptance of a version to
+// its first status. It does so once for each version that this process published.
 func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 	var took []time.Duration
 	f := newFixture(t, true)

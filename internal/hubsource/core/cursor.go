@@ -11,31 +11,29 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// cursor is how far the reports of the broker's stream are on the hub.
+// cursor is the position in the broker's stream up to which all reports are on the hub.
 //
-// A checkpoint says that everything before it was sent. Its cursor counts when
-// every report taken before it is written, or dropped for good. A report that a
-// newer one replaced counts as dropped: the newer one comes again after the
-// cursor.
+// A checkpoint states that everything before it was sent. Its cursor is reached when every report before it is
+// written, or dropped for good. A report that a newer one replaced counts as dropped: the newer one comes again
+// after the cursor.
 type cursor struct {
 	f *workIndex
-	// reached is the last one that counts. ackDue: the broker is to be told; ackAt
-	// bounds how often.
+	// reached is the last reached cursor. ackDue: the broker does not know it yet; ackAt is the earliest time for
+	// the next ack.
 	reached  codec.Cursor
 	ackDue   bool
 	ackAt    time.Time
 	ackRetry retry
 
-	// closed are the parts of the stream before checkpoints, oldest first, open
-	// is what came after the last one.
+	// closed are the parts of the stream that ended with a checkpoint, oldest first. open is the part after the
+	// last checkpoint.
 	closed []segment
 	open   segment
 
-	// What keeps a checkpoint from being taken: clusters whose statuses are
-	// still to be asked for (asks), lists that were sent on this subscription and
-	// not answered before it, clusters that are to be released, whose reports
-	// are ignored (releasing), and a refusal to be asked on subscription unheard.
-	// deferred is the last one that had to wait.
+	// A checkpoint has to wait in four cases. requests counts the clusters whose statuses are still to be
+	// requested. releasing counts the clusters to release, whose reports are ignored. lists counts the lists that
+	// were sent on this subscription; the checkpoint must come after their answers. unreported is the subscription
+	// on which a list was refused. deferred is the last checkpoint that had to wait.
 	requests, releasing int
 	lists               uint64
 	unreported          int
@@ -45,14 +43,14 @@ type cursor struct {
 // segment is a part of the stream.
 type segment struct {
 	cursor codec.Cursor // of the checkpoint that ended it
-	number int          // counted from 1; a report is in the first that has its number, or a higher one
-	held   int          // reports of it that are not dealt with
+	number int          // from 1; a report belongs to the first segment with its number or a higher one
+	held   int          // number of its unfinished reports
 }
 
-// maxSegments bounds how many checkpoints wait for reports to be written.
+// maxSegments limits the checkpoints that wait for reports to be written.
 const maxSegments = 64
 
-// ackEvery is how often the broker is told of a new cursor.
+// ackEvery is the shortest time between two acks.
 const ackEvery = time.Second
 
 func newCursor(f *workIndex, saved string) *cursor {
@@ -65,26 +63,26 @@ func newCursor(f *workIndex, saved string) *cursor {
 
 func (c *cursor) at() string { return c.reached.String() }
 
-// subscribe starts anew with a subscription. Checkpoints of the one before are
-// no longer good for anything: the broker's store may be another one.
+// subscribe resets the cursor for a new subscription. Checkpoints of the one before are no longer valid: the
+// broker's store may be another one.
 func (c *cursor) subscribe() {
 	c.join()
 	c.deferred, c.lists, c.ackDue = nil, 0, false
 	c.ackRetry.reset()
 	if c.f.lists {
-		c.reached = codec.Cursor{} // the broker does not know it
+		c.reached = codec.Cursor{} // the broker does not know the cursor
 	}
 }
 
 func (c *cursor) disconnect() { c.deferred = nil }
 
-// hold keeps the cursor back until letGo of the number that it returns.
+// hold stops the cursor at the open segment until letGo is called with the returned number.
 func (c *cursor) hold() (number int) {
 	c.open.held++
 	return c.open.number
 }
 
-// letGo ends that.
+// letGo ends one hold of a segment.
 func (c *cursor) letGo(number int) {
 	s := &c.open
 	if i := slices.IndexFunc(c.closed, func(s segment) bool { return s.number >= number }); i >= 0 {
@@ -95,7 +93,7 @@ func (c *cursor) letGo(number int) {
 	}
 }
 
-// checkpoint takes the word that everything up to a cursor has been sent.
+// checkpoint handles a checkpoint of the broker.
 func (c *cursor) checkpoint(cp codec.Checkpoint) {
 	if c.f.connected && c.unreported != c.f.sub {
 		c.deferred = &cp
@@ -103,8 +101,8 @@ func (c *cursor) checkpoint(cp codec.Checkpoint) {
 	}
 }
 
-// resume takes the last checkpoint if nothing speaks against it. Reports that
-// came after it are held as if they had come before.
+// resume applies the last deferred checkpoint if it no longer has to wait. Reports that came after it are held
+// as if they had come before.
 func (c *cursor) resume() {
 	cp := c.deferred
 	if cp == nil || !c.f.connected || c.requests > 0 || c.releasing > 0 || cp.AnsweredStatusRequests < c.lists {
@@ -120,7 +118,7 @@ func (c *cursor) resume() {
 	c.advance()
 }
 
-// advance moves the cursor on.
+// advance moves the cursor over all finished segments.
 func (c *cursor) advance() {
 	moved := false
 	for len(c.closed) > 0 && c.closed[0].held == 0 {
@@ -138,9 +136,9 @@ func (c *cursor) advance() {
 	c.f.wake(HubQueue, Key{}, 0)
 }
 
-// holdBack takes back the checkpoints that wait for reports, because some of them
-// are dropped and may be wanted again: until all that is asked for was answered
-// the cursor stays where it is, so that they come again on the next subscription.
+// holdBack defers the checkpoints that wait for reports, because some of the reports are dropped and may be
+// requested again. The cursor stops until all requests are answered. So the next subscription brings those
+// reports again.
 func (c *cursor) holdBack() {
 	if n := len(c.closed); n > 0 && c.deferred == nil {
 		c.deferred = &codec.Checkpoint{Cursor: c.closed[n-1].cursor, AnsweredStatusRequests: c.lists}
@@ -148,7 +146,7 @@ func (c *cursor) holdBack() {
 	c.join()
 }
 
-// join makes one part of all that no cursor has passed.
+// join merges all closed segments into the open one.
 func (c *cursor) join() {
 	for _, old := range c.closed {
 		c.open.held += old.held
@@ -156,20 +154,20 @@ func (c *cursor) join() {
 	c.closed = nil
 }
 
-// releases counts a cluster that is to be released, or no longer.
+// releases counts one more cluster to release, or one less.
 func (c *cursor) releases(more bool) { c.releasing += sign(more) }
 
-// requesting counts a cluster whose statuses are to be asked for, or no longer.
+// requesting counts one more cluster whose statuses are to be requested, or one less.
 func (c *cursor) requesting(more bool) { c.requests += sign(more) }
 
-// listed takes it that lists were sent, or that nobody answers any.
+// listed counts n lists as sent; refused: the broker refused a list.
 func (c *cursor) listed(n int, refused bool) {
 	if c.lists += uint64(max(n, 0)); refused {
 		c.unreported = c.f.sub
 	}
 }
 
-// nextAck decides about telling the broker how far its stream is on the hub.
+// nextAck decides whether to send the cursor to the broker.
 func (c *cursor) nextAck() *todo {
 	c.resume()
 	if !c.ackDue || !c.f.connected || c.f.ocmBroker || c.f.until(BrokerQueue, Key{}, c.ackAt) || !c.f.due(BrokerQueue, Key{}, &c.ackRetry) {
@@ -189,29 +187,28 @@ func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
 	c.f.wake(BrokerQueue, Key{}, ackEvery)
 }
 
-// statusLists is what is to be asked for of the statuses of a cluster: those that
-// may have been missed.
+// statusLists are the statuses of a cluster that may have been missed and are to be requested.
 type statusLists struct {
-	// all: those of all its works; left is what is left to be listed. attempt tells
-	// an answer to an earlier attempt.
+	// all: the statuses of all works are requested. left are the works still to list. attempt separates the answer
+	// to an earlier attempt.
 	all, requesting bool
 	left            []types.UID
 	attempt         int
-	counted         bool // one of them is to be done
+	counted         bool // the cluster is counted in cursor.requests
 	retry           retry
 }
 
 // maxListed is the number of works in one [RequestStatuses].
 const maxListed = resync.MaxHashes
 
-// repeat begins anew with listing all works of the cluster, or with nothing.
+// repeat starts again with the list of all works of the cluster, or with an empty one.
 func (s *statusLists) repeat(c *cursor, all bool) {
 	s.all, s.left = all, nil
 	s.attempt++
 	s.count(c)
 }
 
-// add lists one work.
+// add adds one work to the list.
 func (s *statusLists) add(c *cursor, uid types.UID) {
 	if !s.all {
 		s.left = append(s.left, uid)
@@ -219,7 +216,7 @@ func (s *statusLists) add(c *cursor, uid types.UID) {
 	}
 }
 
-// count keeps the number of clusters whose statuses are still to be asked for.
+// count updates the number of clusters whose statuses are to be requested.
 func (s *statusLists) count(c *cursor) {
 	if open := s.all || s.requesting || len(s.left) > 0; open != s.counted {
 		s.counted = open
@@ -227,7 +224,7 @@ func (s *statusLists) count(c *cursor) {
 	}
 }
 
-// subscribe begins anew with a subscription. What was to be listed still is.
+// subscribe repeats a request in flight on the new subscription, and keeps the works still to list.
 func (s *statusLists) subscribe(c *cursor, all bool) {
 	s.requesting = false
 	s.retry.reset()
@@ -238,15 +235,15 @@ func (s *statusLists) subscribe(c *cursor, all bool) {
 	s.count(c)
 }
 
-// listed lets go of the first n that were to be listed.
+// listed removes the first n works from the list.
 func (s *statusLists) listed(n int) {
 	if s.left = s.left[n:]; len(s.left) == 0 {
 		s.left = nil
 	}
 }
 
-// request lists one work. What there was before the first subscription is listed there,
-// if it has to be.
+// request lists one work. Before the first subscription it does nothing: that subscription lists all works if
+// needed.
 func (c *cursor) request(w *work) {
 	if c.f.begun && w.cl.selected {
 		w.cl.lists.add(c, w.uid)
@@ -254,7 +251,7 @@ func (c *cursor) request(w *work) {
 	}
 }
 
-// nextStatusRequest decides about the statuses of a cluster that may have been missed.
+// nextStatusRequest decides the next request for statuses that may have been missed.
 func (s *statuses) nextStatusRequest(cl *cluster) *todo {
 	l := &cl.lists
 	defer l.count(s.cursor)
@@ -267,7 +264,7 @@ func (s *statuses) nextStatusRequest(cl *cluster) *todo {
 	for len(l.left) > 0 {
 		n := min(maxListed, len(l.left))
 		held := heldOf(cl, l.left[:n])
-		if len(held) == 0 { // they left since
+		if len(held) == 0 { // the works have left since
 			l.listed(n)
 			continue
 		}
@@ -281,7 +278,7 @@ func (s *statuses) nextStatusRequest(cl *cluster) *todo {
 	return nil
 }
 
-// heldOf returns what the hub holds of the statuses of works.
+// heldOf returns references to the statuses that the hub holds.
 func heldOf(cl *cluster, uids []types.UID) []StatusRef {
 	var held []StatusRef
 	for _, uid := range uids {
@@ -293,14 +290,14 @@ func heldOf(cl *cluster, uids []types.UID) []StatusRef {
 		if p := w.report.pending; p != nil && p.Hash != "" {
 			h = StatusRef{UID: uid, Hash: p.Hash}
 		} else if w.problems.status != nil {
-			h = StatusRef{UID: uid, Hash: "none"} // also what the hub shows is news: it ends what Delivered says
+			h = StatusRef{UID: uid, Hash: "none"} // request also the status that the hub shows: it clears the problem in Delivered
 		}
 		held = append(held, h)
 	}
 	return held
 }
 
-// doneStatusRequest takes what came of asking for n works of a list; wanted: it still is.
+// doneStatusRequest handles the result of a request for n listed works; wanted: the request was not replaced.
 func (s *statuses) doneStatusRequest(cl *cluster, n int, wanted bool, r Result) {
 	l := &cl.lists
 	l.requesting = false
@@ -311,7 +308,7 @@ func (s *statuses) doneStatusRequest(cl *cluster, n int, wanted bool, r Result) 
 		l.retry.reset()
 		l.listed(n)
 	case s.f.brokerFailed(cl.key(), &l.retry, r.Err):
-	default: // until the next subscription
+	default: // no retry before the next subscription
 		l.left, refused = nil, true
 	}
 	s.cursor.listed(r.Sent, refused)

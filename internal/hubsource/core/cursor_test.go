@@ -218,9 +218,12 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	next[PatchStatus](f, HubQueue, w.UID)
 }
 
-// t1 the hub went back before this process began, and what was missing is still doubted,
-// t2 somebody makes a work. It has no status to be asked for, and did not lose one, so the
-// cursor does not wait for an answer.
+// Scenario:
+//
+//	t1: the hub went back before this process began, and the rollback suspicion lasts.
+//	t2: a user creates a work. It has no status to request, and has not lost one.
+//
+// Result: the cursor does not wait for an answer.
 func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
@@ -231,11 +234,15 @@ func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 	f.at(6)
 }
 
-// t1 the hub is restored from a backup, t2 the source saves its cursor there, before its
-// informers have listed the hub anew: what is there is not what it saved last. The next
-// process would continue behind statuses that the hub lost, and works that were made before
-// t1 would be taken for deleted. Therefore the life ends, also where the hub is in a later
-// position than before: an old backup was restored, and then a newer one.
+// Scenario:
+//
+//	t1: the hub is restored from a backup.
+//	t2: the source saves its cursor there before its informers have listed the hub again. The ConfigMap is not
+//	the one that it saved last.
+//
+// Without this: the next process would continue after statuses that the hub lost. It would also take works that
+// were made before t1 for deleted. Result: the epoch ends. It also ends if the hub is in a later position than
+// before: an old backup was restored, and then a newer one.
 func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Version: "150"})
 	f.page(codec.Inventory{})
@@ -253,8 +260,8 @@ func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
 	}
 }
 
-// That works are older than their records is no news of a hub that was doubted
-// before; that it goes back meanwhile takes statuses away all the same.
+// Works older than their records raise no new suspicion about a hub that is already suspected. If that hub goes
+// back again, statuses are still lost and have to be requested.
 func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.locate("900")
@@ -280,7 +287,7 @@ func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 		t.Errorf("asks about %+v", a.Held)
 	}
 	if _, ends := f.core.Next(HubQueue, Key{}).(Save); ends {
-		t.Error("a doubt that is known ends another life")
+		t.Error("a known suspicion ends another epoch")
 	}
 }
 
@@ -300,8 +307,8 @@ func TestState_SurvivesAConfigMap(t *testing.T) {
 	}
 }
 
-// A cluster leaves the selection while a report of it waits for its patch, and is
-// back before it is released. The report is dropped, and comes once more.
+// A cluster leaves the selection while a report of it waits for its patch, and is selected again before its
+// release. The report is dropped, and comes once more.
 func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
 	w := newWork("w", 1)
 	begin := func(t *testing.T) *fixture {

@@ -18,16 +18,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// ConditionDelivered is the one condition type of a ManifestWork that the hub
-// source owns. It is False while something keeps the work from its cluster, or the
-// cluster's report from the work. Else it is True, of the last version for which the
-// cluster has answered; before it has answered, it is not there.
+// ConditionDelivered is the only condition type of a ManifestWork that hub-source owns. It is False while a
+// problem keeps the work from its cluster, or the cluster's report from the work. Otherwise it is True for the
+// last version that the cluster has answered. Before the first answer there is no such condition.
 const ConditionDelivered = "Delivered"
 
 // ReasonClusterAnswered is the reason of Delivered=True.
 const ReasonClusterAnswered = "ClusterAnswered"
 
-// The reasons of Delivered=False.
+// Reasons of Delivered=False.
 const (
 	// ReasonTooLarge: the work can never be sent.
 	ReasonTooLarge = "TooLarge"
@@ -37,25 +36,24 @@ const (
 	ReasonRejected = "Rejected"
 	// ReasonVersionConflict: the broker holds a newer version of the work.
 	ReasonVersionConflict = "VersionConflict"
-	// ReasonQuotaExceeded: the hub, or the cluster, has as much as it may have in the broker.
+	// ReasonQuotaExceeded: the hub, or the cluster, has reached its quota at the broker.
 	ReasonQuotaExceeded = "QuotaExceeded"
-	// ReasonBrokerFull: the broker has no room on its disk, whoever asks.
+	// ReasonBrokerFull: the disk of the broker is full for all clients.
 	ReasonBrokerFull = "BrokerFull"
-	// ReasonStatusRejected: the hub does not take the cluster's report.
+	// ReasonStatusRejected: the hub rejects the cluster's report.
 	ReasonStatusRejected = "StatusRejected"
-	// ReasonStatusTooLarge: the hub has no room for the cluster's report.
+	// ReasonStatusTooLarge: the cluster's report does not fit on the hub.
 	ReasonStatusTooLarge = "StatusTooLarge"
-	// ReasonAgentDisconnected: nobody knows whether the cluster has this version, and its agent
-	// says nothing.
+	// ReasonAgentDisconnected: the agent is disconnected, and it is unknown whether the cluster has this version.
 	ReasonAgentDisconnected = "AgentDisconnected"
-	// ReasonAgentNeverConnected: no agent ever came for the cluster.
+	// ReasonAgentNeverConnected: no agent of the cluster has ever connected.
 	ReasonAgentNeverConnected = "AgentNeverConnected"
 )
 
-// Reasons lists them for the metric.
+// Reasons lists the reasons, for the metric.
 var Reasons = []string{ReasonTooLarge, ReasonNameConflict, ReasonRejected, ReasonQuotaExceeded, ReasonBrokerFull, ReasonVersionConflict, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentDisconnected, ReasonAgentNeverConnected}
 
-// longestMessage keeps a condition readable, whatever a peer's error says.
+// longestMessage is the limit of a condition message in bytes; errors of a peer may be longer.
 const longestMessage = 1024
 
 // problem is a reason of Delivered=False.
@@ -64,8 +62,8 @@ type problem struct {
 	generation      int64
 }
 
-// deliveryProblems is what is known to be wrong with a work; until known, a condition
-// that an earlier process wrote stays.
+// deliveryProblems are the known problems of a work. While known is false, a condition that an earlier process
+// wrote stays.
 type deliveryProblems struct {
 	known               bool
 	spec, status, agent *problem
@@ -73,7 +71,7 @@ type deliveryProblems struct {
 
 func (b deliveryProblems) problem() *problem { return cmp.Or(b.spec, b.status, b.agent) }
 
-// problemOnHub is what the condition Delivered of a work says on the hub, nil if it has none of these reasons.
+// problemOnHub returns the problem in the condition Delivered on the hub, nil if it has none of these reasons.
 func problemOnHub(w *work, reasons ...string) *problem {
 	c := meta.FindStatusCondition(w.hub.object.Status.Conditions, ConditionDelivered)
 	if c == nil || !slices.Contains(reasons, c.Reason) {
@@ -97,22 +95,22 @@ func tooLarge(o *workv1.ManifestWork) *problem {
 
 func statusTooLarge(o *workv1.ManifestWork) *problem {
 	return newProblem(o, ReasonStatusTooLarge, fmt.Sprintf(
-		"the hub has no room for the status that the cluster reported, the one shown is older: a work, its annotations and its status may have %d bytes together: split the work, or ask for fewer feedback values", kubeerror.MaxObject))
+		"the status that the cluster reported does not fit on the hub, so the shown one is older. A work, its annotations and its status may have %d bytes together. Split the work, or request fewer feedback values", kubeerror.MaxObject))
 }
 
-// disconnectedProblem is what a work says whose cluster has not confirmed the present version, behind a broker
-// that keeps nothing.
+// disconnectedProblem returns the problem of a work behind a stateless broker whose cluster has not confirmed
+// the present version.
 func disconnectedProblem(o *workv1.ManifestWork, since time.Time, ever bool) *problem {
-	what := fmt.Sprintf("the agent of cluster %q has not been heard since %s UTC", o.Namespace, since.UTC().Format(time.DateTime))
+	what := fmt.Sprintf("the agent of cluster %q has not been seen since %s UTC", o.Namespace, since.UTC().Format(time.DateTime))
 	if !ever {
-		what = fmt.Sprintf("nothing was heard of an agent of cluster %q since %s UTC: is the namespace misspelt?", o.Namespace, since.UTC().Format(time.DateTime))
+		what = fmt.Sprintf("no agent of cluster %q has been seen since %s UTC (is the namespace misspelt?)", o.Namespace, since.UTC().Format(time.DateTime))
 	}
 	return newProblem(o, ReasonAgentDisconnected, what+
-		", and nobody knows whether it has this version: check that it runs and reaches the MQTT broker; the work is published again until it answers"+
+		"; its version is unconfirmed. Check that the agent runs and reaches the MQTT broker. The work is published again until the agent answers"+
 		howToEnd(o, fmt.Sprintf(`kubectl patch manifestwork %s -n %s --type=merge -p '{"metadata":{"finalizers":null}}'`, o.Name, o.Namespace)))
 }
 
-// offline is the same behind a broker that keeps works, and says that no agent is connected.
+// offline returns the same problem behind a broker that keeps records and reports that no agent is connected.
 func offline(o *workv1.ManifestWork, c codec.DisconnectedCluster) *problem {
 	end := howToEnd(o, fmt.Sprintf("hawser force-delete work %s %s", o.Namespace, o.Name))
 	if c.NeverConnected && c.Reason == "" {
@@ -124,7 +122,8 @@ func offline(o *workv1.ManifestWork, c codec.DisconnectedCluster) *problem {
 		cmp.Or(c.Reason, "check that its agent runs and reaches the broker"), o.Namespace, c.Since.UTC().Format(time.DateTime))+end)
 }
 
-// howToEnd says, where a deletion waits, how it ends without the cluster.
+// howToEnd returns advice how to end a pending deletion without the cluster, "" if the work is not being
+// deleted.
 func howToEnd(o *workv1.ManifestWork, command string) string {
 	if o.DeletionTimestamp == nil {
 		return ""
@@ -134,14 +133,14 @@ func howToEnd(o *workv1.ManifestWork, command string) string {
 
 func staleSpec(o *workv1.ManifestWork) *problem {
 	return newProblem(o, ReasonVersionConflict, fmt.Sprintf(
-		"the broker holds a version newer than generation %d, as after a restore of the hub: change the spec until its generation is above that version, or delete the work and create it again", o.Generation))
+		"the broker holds a version newer than generation %d, as after a restore of the hub. Change the spec until its generation is above that version, or delete the work and create it again", o.Generation))
 }
 
-// brokerFull is the same text for every degree of want: a disk that is now full and now nearly full would have
-// each work written again and again.
-const brokerFull = "the disk of the broker is full or nearly full (or the broker has no file descriptor left), and it takes nothing new: make room on its volume, give it a larger one, or delete works; the work is published again until the broker takes it"
+// brokerFull is one text for a full and for a nearly full disk. With two texts each work would be written again
+// whenever the disk moves between the two states.
+const brokerFull = "the disk of the broker is full or nearly full (or the broker has no file descriptor left), so it accepts nothing new. Make room on its volume, use a larger one, or delete works. The work is published again until the broker accepts it"
 
-// refusal turns the broker's error into a problem that says what to do.
+// refusal converts the broker's error into a problem with advice.
 func refusal(o *workv1.ManifestWork, err error) *problem {
 	switch e := transportErrorOf(err); {
 	case e.Full:
@@ -160,7 +159,7 @@ func refusal(o *workv1.ManifestWork, err error) *problem {
 	}
 }
 
-// messageOf is the peer's message and hint, without our own cause.
+// messageOf returns the peer's message and hint, without the local cause.
 func messageOf(err error) string {
 	var e *transport.Error
 	if !errors.As(err, &e) {
@@ -172,9 +171,9 @@ func messageOf(err error) string {
 	return e.Message
 }
 
-// withDelivered returns the agent's conditions, in the agent's order, followed
-// by the condition Delivered if there is a problem, or one that is True already.
-// old are the conditions on the hub: an unchanged Delivered keeps its transition time.
+// withDelivered returns the agent's conditions in the agent's order. The condition Delivered follows if there
+// is a problem, or if it is True already. old are the conditions on the hub: an unchanged Delivered keeps its
+// transition time.
 func withDelivered(agents, old []metav1.Condition, b deliveryProblems, now metav1.Time) []metav1.Condition {
 	conditions := slices.DeleteFunc(slices.Clone(agents), isDelivered)
 	if had := meta.FindStatusCondition(old, ConditionDelivered); had != nil {
@@ -188,9 +187,8 @@ func withDelivered(agents, old []metav1.Condition, b deliveryProblems, now metav
 	return conditions
 }
 
-// withAnswer adds to the conditions of a status of generation that is written anyway for which version the
-// cluster has answered. Nothing is written for that alone: after an upgrade that would be a patch for each
-// work of the hub.
+// withAnswer adds the version that the cluster has answered to a status that is written anyway. It is not
+// written for this alone: after an upgrade that would be a patch for each work of the hub.
 func withAnswer(conditions []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
 	n := min(answered(conditions), generation)
 	if n > 0 && !slices.ContainsFunc(conditions, isFault) {
@@ -200,7 +198,7 @@ func withAnswer(conditions []metav1.Condition, generation int64, now metav1.Time
 	return conditions
 }
 
-// answered is the newest generation that conditions of a cluster are about.
+// answered returns the newest generation in the conditions of a cluster.
 func answered(conditions []metav1.Condition) (generation int64) {
 	for _, c := range conditions {
 		if !isDelivered(c) {

@@ -9,34 +9,34 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
-// A report that the hub does not take must not hold up the cursor, which all works share: every
-// reconnect would bring the statuses of all clusters again that came after it.
+// A report that the hub rejects must not stop the cursor, because all works share the cursor. Every reconnect
+// would bring all later statuses of all clusters again.
 //
-//	t1 the agent reports, the hub refuses
-//	t2 the report is dropped, Delivered says why, then the cursor goes on
-//	t3 after a while the broker is asked for it again: there may be room for it by then
-//
-// A restart of this process between t2 and t3 finds Delivered on the work, and goes on from there.
+// Scenario:
+//   t1: the agent reports; the hub rejects the report.
+//   t2: the report is dropped, Delivered gives the reason, then the cursor moves on.
+//   t3: later the report is requested again, because it may fit by then.
+// Result: a process that restarts between t2 and t3 finds Delivered on the work, and continues with t3.
 
-// largeReport is what is measured before it is sent. A report is asked for after longestRefusal where the hub
-// said that it never takes it, after refusedDelay where it failed again and again.
+// largeReport is the size in bytes from which a report is measured before it is sent. A report is requested
+// after longestRefusal if the hub never accepts it, and after refusedDelay if it failed repeatedly.
 const (
 	largeReport    = 64 << 10
 	longestRefusal = time.Hour
 )
 
-// denial is what the hub said of reports of one work that it did not take.
+// denial is the state of the rejected reports of one work.
 type denial struct {
 	kubeerror.Series
-	// retryAt is when the report is asked for, zero if none was refused. Before untold the condition
-	// Delivered alone is not written: there was no room for that either.
+	// retryAt is when the report is requested again, zero if none was rejected. Until unreportedSince the condition
+	// Delivered is not written without a report: the hub rejected that too.
 	retryAt, unreportedSince time.Time
 }
 
-// changed lets Delivered be written: the work is another one now.
+// changed allows to write Delivered again, because the work has changed.
 func (d *denial) changed() { d.unreportedSince = time.Time{} }
 
-// fitting returns the report, nil for none, and for one that the hub has no room for, which is refused.
+// fitting returns the report, or nil if it does not fit on the hub; then it is refused. For nil it returns nil.
 func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
 	if r == nil || r.Size < largeReport {
 		return r
@@ -49,8 +49,8 @@ func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
 	return r
 }
 
-// mayWrite reports whether a report may be written now, or the condition Delivered alone. Where there is no room for
-// that either, the cursor does not wait for it.
+// mayWrite reports whether a report, or the condition Delivered alone, may be written now. If the hub has
+// rejected Delivered too, the cursor does not wait for it.
 func (s *statuses) mayWrite(w *work) bool {
 	if w.report.pending == nil && s.f.until(HubQueue, w.key(), w.report.denial.unreportedSince) {
 		w.report.letGo(s.cursor)
@@ -59,14 +59,14 @@ func (s *statuses) mayWrite(w *work) bool {
 	return s.f.due(HubQueue, w.key(), &w.report.retry)
 }
 
-// refuse gives a report up until it is asked for; err is nil if the hub was not asked. r is nil where the
-// condition Delivered alone was refused.
+// refuse drops a report until it is requested again. err is nil if the hub was not asked. r is nil if the hub
+// rejected the condition Delivered alone.
 func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error) {
 	if r == nil {
 		w.report.denial.unreportedSince = s.f.Now().Add(longestRefusal)
 	}
 	if r == nil || w.report.pending != r {
-		return // a newer one has come, of which the hub has said nothing
+		return // a newer report has come, which the hub has not rejected
 	}
 	p, after := newProblem(o, ReasonStatusRejected, fmt.Sprint("the hub does not take the status that the cluster reported, the one shown is older: ", err)), longestRefusal
 	switch {
@@ -85,7 +85,7 @@ func (s *statuses) giveUp(w *work, p *problem, after time.Duration) {
 	s.f.wakeAt(HubQueue, w.key(), w.report.denial.retryAt)
 }
 
-// retryRefused asks for a report that was refused, when it is time.
+// retryRefused requests a rejected report again when it is time.
 func (s *statuses) retryRefused(w *work) {
 	if at := w.report.denial.retryAt; !at.IsZero() && w.report.pending == nil && !s.f.until(HubQueue, w.key(), at) && s.f.begun {
 		w.report.denial.retryAt = time.Time{}
@@ -94,8 +94,8 @@ func (s *statuses) retryRefused(w *work) {
 	}
 }
 
-// adopt goes on with what an earlier process said of a report that was refused: the cursor is behind it. The
-// informer may lag, and show it late.
+// adopt continues after an earlier process that rejected a report; the cursor is behind that report. The
+// informer may lag, and show this late.
 func (s *statuses) adopt(w *work) {
 	if p := problemOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil && w.problems.status == nil {
 		s.giveUp(w, p, refusedDelay)

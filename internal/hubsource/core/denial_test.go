@@ -56,8 +56,8 @@ func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.
 	return after
 }
 
-// TestCore_AStatusThatDoesNotFit: it is not even sent, the cursor goes on, and after an hour it is asked for
-// again.
+// TestCore_AStatusThatDoesNotFit: a status that is too large is not sent to the hub, the cursor moves on, and
+// after an hour the status is requested again.
 func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
@@ -89,7 +89,8 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestCore_StatusTooLargeForTheHub: what informers do not show counts on the hub; its answer says so.
+// TestCore_StatusTooLargeForTheHub: fields that informers drop count for the size on the hub, so only the hub's
+// answer shows the problem.
 func TestCore_StatusTooLargeForTheHub(t *testing.T) {
 	for name, err := range map[string]error{
 		"by its store":      errStore("etcdserver: request is too large"),
@@ -114,7 +115,7 @@ func TestCore_StatusTooLargeForTheHub(t *testing.T) {
 	}
 }
 
-// TestCore_DeliveredTooLargeForTheHub: it is not tried again before something changes.
+// TestCore_DeliveredTooLargeForTheHub: the write is not retried before the work changes.
 func TestCore_DeliveredTooLargeForTheHub(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
@@ -131,8 +132,8 @@ func TestCore_DeliveredTooLargeForTheHub(t *testing.T) {
 	next[PatchStatus](f, HubQueue, w.UID)
 }
 
-// TestCore_AStatusThatIsRefusedAgainAndAgain: the same answer for minutes, while the hub takes others. Then it leaves the
-// cursor, and is tried every five minutes.
+// TestCore_AStatusThatIsRefusedAgainAndAgain: the hub returns the same error for minutes, while it accepts
+// other statuses. Then the cursor passes the status, which is retried every five minutes.
 func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
@@ -188,7 +189,8 @@ func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestCore_ARefusedStatusOutlivesTheProcess: the next one finds Delivered, and asks for the status after a while.
+// TestCore_ARefusedStatusOutlivesTheProcess: the next process finds Delivered, and requests the status after a
+// delay.
 func TestCore_ARefusedStatusOutlivesTheProcess(t *testing.T) {
 	s := applied(1)
 	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: "False", Reason: ReasonStatusTooLarge, Message: "no room"})
@@ -208,7 +210,7 @@ func TestCore_ARefusedStatusOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-// TestCore_ARefusalOfAnOlderStatus says nothing of the one that came meanwhile.
+// TestCore_ARefusalOfAnOlderStatus: a refusal does not apply to a newer status that came meanwhile.
 func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
@@ -221,7 +223,7 @@ func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
 	}
 }
 
-// TestCore_AFinalizerThatCannotBeRemoved does not hold up the cursor either.
+// TestCore_AFinalizerThatCannotBeRemoved: such a finalizer does not stop the cursor either.
 func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
 	w := newWork("w", 1, deleting)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
@@ -243,7 +245,8 @@ func rejected(v string) *workv1.ManifestWork {
 	return newWork("w", 1, withStatus(s), version(v))
 }
 
-// TestCore_ARefusedStatusThatInformersShowLate: they lag when the process begins, and show the work without Delivered first.
+// TestCore_ARefusedStatusThatInformersShowLate: the informers lag when the process starts, and first show the
+// work without Delivered.
 func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
 	w := rejected("200")
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, newWork("w", 1, version("100")))
@@ -255,7 +258,7 @@ func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
 	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
 
-// TestCore_ARefusedStatusWithoutABroker: it is asked for when there is one.
+// TestCore_ARefusedStatusWithoutABroker: the status is requested as soon as there is a broker.
 func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	w := rejected("100")
 	f := comparingCore(t, Config{All: true, State: SavedState{Cursor: cursorAt(1).String()}})
@@ -267,8 +270,8 @@ func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
 
-// TestCore_AConfirmationThatLeadsToNoEnd: a deletion is confirmed, the finalizer is still there, and then the cluster is
-// released, or the broker says no more that it is deleted. The cursor does not wait for it.
+// TestCore_AConfirmationThatLeadsToNoEnd: a deletion is confirmed, and the finalizer is still there. Then the
+// cluster is released, or the broker no longer reports the deletion. The cursor does not wait for it.
 func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, w *workv1.ManifestWork){
 		"released": func(f *fixture, w *workv1.ManifestWork) {
@@ -298,7 +301,8 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 	}
 }
 
-// TestCore_ARefusedStatusThatIsAsBefore: the cluster says again what the hub shows, while hub-source is away. Delivered goes.
+// TestCore_ARefusedStatusThatIsAsBefore: while hub-source is disconnected, the cluster reports the status that
+// the hub shows. Then Delivered=False is removed.
 func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
 	w := rejected("100")
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)

@@ -1,54 +1,50 @@
-// Package core decides what a hub source does for each work. It is told what
-// happened (an informer shows a work, a status arrived, the broker answered), and
-// [Core.Next] says what to do next for one work or cluster as an [Effect]; whoever
-// carries it out gives the result back to [Core.Done]. There is no goroutine, socket,
-// lock or logger in it, and the clock is a function, so that a simulator can run it
-// step by step.
+// Package core decides what hub-source does for each work. Its inputs are events: an informer shows a work, a
+// status arrives, the broker answers. [Core.Next] returns the next step for one work or cluster as an [Effect].
+// The caller runs it and passes the result to [Core.Done]. The package has no goroutine, socket, lock or
+// logger, and its clock is a function. So a simulator can run it step by step.
 //
-// # What is known carries its stamp
+// # Observations and their stamps
 //
-// Of each work there is one reading of the hub and one of the broker. No flag says
-// whether a reading still counts; that follows from its stamp.
+// Each work has one observation of the hub and one of the broker. The stamp of an observation decides whether
+// it is valid; there is no extra flag.
 //
-//	reading             valid for            later is                      written in
-//	of the hub, tags    one life of the hub  the higher resource version   hubobservation.go
-//	of the broker       one subscription     the higher store revision     brokerobservation.go
+//	observation         valid for         later is                      written in
+//	of the hub, tags    one hub epoch     the higher resource version   hubobservation.go
+//	of the broker       one subscription  the higher store revision     brokerobservation.go
 //
-// A receipt has the revision of the broker's store at which it was decided, a report
-// the one at which it was taken. A row of the inventory counts by its own revision, that
-// there is no row by that of the listing. So they may come in any order.
+// A receipt has the revision of the broker's store at its decision, and a report the revision of its
+// acceptance. A row of the inventory has its own revision, and a missing row that of the listing. So they may
+// arrive in any order.
 //
-// What the broker's reading and the hub's contradict each other in (the broker lacks
-// a work that an earlier process began to publish, or has something later) is decided
-// only after the hub itself was asked: a slow informer is never evidence. One work is
-// asked for by name, more than ten of a cluster by one consistent list (hubqueries.go).
+// The observations of hub and broker may contradict each other. For example, the broker lacks a work that an
+// earlier process began to publish, or has something later. Then the core queries the hub itself before it
+// decides, because a slow informer is no evidence. It queries one work by name, and more than ten works of a
+// cluster by one consistent list (hubqueries.go).
 //
 // # Subscriptions
 //
-// What is dangerous when it is late, and has no known outcome, ends the subscription:
-// a release, a word about comparisons, a publish before a release. The broker takes
-// nothing any more that names a subscription which is over. The cursor and what is
-// known of the hub stay, so the next subscription compares sums and reads no records.
-// Such ends are backed off.
+// Some events do harm when they arrive late: a release, a sync report, a publish before a release. If the
+// outcome of such an event is unknown, the core ends the subscription. The broker then accepts no events that
+// name it. The cursor and the state of the hub stay, so the next subscription compares digests and reads no
+// records. The core backs off such ends.
 //
-// # Lives of a hub
+// # Hub epochs
 //
-// In one life of a hub generations and resource versions only grow, and a uid that is
-// gone does not come back. A hub that contradicts that went back in time, as after a
-// restore from a backup, and so did one that is behind what the broker was told of it.
+// In one hub epoch, generations and resource versions only grow, and a deleted uid does not come back. A hub
+// that contradicts this went back in time, as after a restore from a backup. So did a hub that is behind the
+// position that the broker knows.
 //
-//	living ──the hub went back──► over ──doubt is saved on the hub──► living (life n+1)
+//	valid ──the hub went back──► over ──suspicion is saved on the hub──► valid (epoch n+1)
 //
-// While a life is over nothing is decided. The next one begins with nothing but what
-// is saved on the hub, and with informers that begin with a consistent list; what older
-// informers show is dropped. The doubt names the position that it was found against, so
-// that it ends no other life. As long as it lasts nothing is deleted because it is
-// missing. It ends when nothing is missing any more and the broker knows where the hub is
-// (epochs.go).
+// While an epoch is over, the core decides nothing. The next epoch begins with the state that is saved on the
+// hub, and with informers that begin with a consistent list. Objects from older informers are dropped. The
+// saved rollback suspicion names the position at which it was found, so that it ends no other epoch. While it
+// lasts, nothing is deleted because it is missing. It ends when nothing is missing and the broker knows the
+// position of the hub (epochs.go).
 //
 // # Parts
 //
-// [Core] only passes on. The fleet has the works by cluster and the subscription; lives,
-// cursor and questions stand on it, comparisons on those, and specs, statuses and releases
-// on all. A part never calls one above it: what one leaves, another finds in the readings.
+// [Core] only connects the parts. The work index holds the works by cluster, and the subscription. Hub epochs,
+// cursor and hub queries use the index. Cluster sync uses those; specs, statuses and releases use all. A part
+// never calls one above it: the upper part finds the result in the observations.
 package core

@@ -17,61 +17,57 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Queue separates what may run at the same time for one work: events to the
-// broker, and requests to the hub. A broker that is slow does not hold up status,
-// nor a hub that is slow specs of other works.
+// Queue separates the effects that may run at the same time for one work: events to the broker, and requests to
+// the hub. A slow broker does not delay statuses, and a slow hub does not delay specs of other works.
 type Queue uint8
 
-// The lanes.
+// The queues.
 const (
 	// BrokerQueue: finalizer, publish, release.
 	BrokerQueue Queue = iota
-	// HubQueue: questions, status patches and the removal of the finalizer.
+	// HubQueue: queries, status patches and the removal of the finalizer.
 	HubQueue
 )
 
-// NumQueues is the number of lanes.
+// NumQueues is the number of queues.
 const NumQueues = 2
 
-// String returns the name of the lane, for logs and metrics.
+// String returns the name of the queue, for logs and metrics.
 func (l Queue) String() string { return [NumQueues]string{"spec", "hub"}[l] }
 
-// Key is a unit of scheduling: a work (UID is set, and says which) or a cluster (only
-// Cluster is set). The zero Key is the source as a whole; to wake it in the spec lane
-// also makes a worker take more of the sweep. Clusters take turns, by what was done for
-// each.
+// Key is a unit of scheduling: a work (UID is set and identifies it) or a cluster (only Cluster is set). The
+// zero Key is the source as a whole. Waking it in the broker queue also makes a worker continue the initial
+// sync. Clusters share the workers fairly, by the effects done for each.
 type Key struct {
 	UID     types.UID
 	Cluster string
 }
 
-// Waker is how [Core] asks to be called again: Next(lane, key) after the delay,
-// 0 is at once. It is called from within the methods of Core, must not call
-// back and must not block. Waking a key that has nothing to do is harmless.
+// Waker schedules calls of [Core.Next]: Next(queue, key) after the delay, 0 means at once. Methods of Core call
+// it, so it must not call back and must not block. It is harmless to wake a key that has nothing to do.
 type Waker interface {
 	Wake(on Queue, key Key, after time.Duration)
-	// Hurry has a key go before the others of its cluster, the next time that it is
-	// woken or if it is waiting then. It must not block either.
+	// Hurry moves a key before the others of its cluster if it is queued, or the next time that it is woken. It
+	// must not block either.
 	Hurry(queue Queue, key Key)
 }
 
-// Effect is one thing to do outside. Its result belongs to the life of the hub, and
-// the subscription, in which Next returned it.
+// Effect is one action outside of the core. Its result belongs to the hub epoch, and the subscription, in which
+// Next returned it.
 type Effect interface {
-	// Operation is what logs and metrics call it.
+	// Operation returns the name of the effect in logs and metrics.
 	Operation() string
 }
 
-// ForBroker is an effect that is carried out by publishing events, in this order and
-// on the subscription in which Next returned it. The result says in Sent how many were
-// sent, accepted or not.
+// ForBroker is an effect that publishes events, in this order and on the subscription in which Next returned
+// it. The result has the number of sent events in Sent, accepted or not.
 type ForBroker interface {
 	Effect
-	// Events returns the events. newID and now are for them, source is the source id.
+	// Events returns the events. newID returns their ids, now is their time, source the source id.
 	Events(newID func() string, now time.Time, source string) ([]codec.Event, error)
 }
 
-// todo is an effect, and what its result means.
+// todo is an effect, and the function that handles its result.
 type todo struct {
 	Effect
 	done func(Result)
@@ -80,49 +76,45 @@ type todo struct {
 // OfWork is a write of a work on the hub.
 type OfWork struct{ Work *workv1.ManifestWork }
 
-// Object is the work as it was before.
+// Object returns the work as it was before.
 func (o OfWork) Object() *workv1.ManifestWork { return o.Work }
 
-// AddFinalizer puts the cleanup finalizer on the work. The result carries the
-// work as the hub returned it.
+// AddFinalizer adds the cleanup finalizer to the work. The result carries the work as the hub returned it.
 type AddFinalizer struct{ OfWork }
 
 // Publish sends the work's spec, or its deletion, to the broker.
 type Publish struct {
 	Work   *workv1.ManifestWork
 	Action codec.Action
-	// Unversioned: the deletion counts whatever version the broker holds.
+	// Unversioned: the deletion applies to every version that the broker may hold.
 	Unversioned bool
-	// Slim: the work is too large to be sent; a deletion goes out without its
-	// manifests, its delete option still counts.
+	// Slim: the work is too large to send. Its deletion is sent without manifests; the delete option still applies.
 	Slim bool
-	// Supersedes is the revision of the record that the work replaces although
-	// that looks newer, 0 for none.
+	// Supersedes is the revision of the record that the work replaces although the record looks newer, 0 for none.
 	Supersedes uint64
-	// RequireConfirmation: the cluster may have the work although the broker never heard so.
+	// RequireConfirmation: the cluster may have the work although the broker never received it.
 	RequireConfirmation bool
-	// Fence is the number of the event, 0 for a broker that knows none.
+	// Fence is the fencing token of the event, 0 for a broker that does not support it.
 	Fence uint64
-	// Stamp is the place of the event where no broker keeps anything, First what goes out
-	// before it.
+	// Stamp is the session stamp of the event behind a stateless broker; First is what is sent before it.
 	Stamp sessionfence.Stamp
 	First Before
 }
 
-// Before is what an agent that orders by version has to have before a spec or a deletion.
+// Before is what an agent that orders by version needs before a spec or a deletion.
 type Before uint8
 
-// What may go first.
+// Values of Before.
 const (
-	// Nothing goes first.
+	// Nothing: nothing is sent first.
 	Nothing Before = iota
-	// Unversioned: the same spec without a version, which is never older than another.
+	// Unversioned: the same spec without a version is sent first; no agent treats it as older.
 	Unversioned
-	// LastSpec: the spec that is deleted, which says what deletion means. It goes out alone.
+	// LastSpec: the spec of the deleted work is sent alone, because it carries the delete option.
 	LastSpec
 )
 
-// Release tells the broker that this source no longer serves a cluster.
+// Release drops the broker's records of a cluster that this source no longer serves.
 type Release struct {
 	Cluster string
 	Fence   uint64 // as in [Publish]
@@ -131,15 +123,15 @@ type Release struct {
 // RequestStatuses requests the statuses of a cluster that differ from what the hub holds.
 type RequestStatuses struct {
 	Cluster string
-	// Held is never empty: that would ask for everything.
+	// Held is never empty: an empty list would request all statuses.
 	Held  []StatusRef
 	Stamp sessionfence.Stamp // as in [Publish]
-	// Limit is the largest event that fits, 0 if nobody knows.
+	// Limit is the size of the largest event in bytes, 0 if it is unknown.
 	Limit int
 }
 
-// StatusRef is what the hub holds of a work's status. Exactly one of Hash (of a
-// report that waits for its patch) and Work is set.
+// StatusRef refers to the status of a work that the hub holds. Exactly one of Hash (of a report that waits for
+// its patch) and Work is set.
 type StatusRef struct {
 	UID  types.UID
 	Hash string
@@ -153,91 +145,87 @@ type PatchStatus struct {
 	Status workv1.ManifestWorkStatus
 }
 
-// RemoveFinalizer takes the cleanup finalizer off the work, whose deletion is
-// confirmed. The result carries the work as the hub returned it.
+// RemoveFinalizer removes the cleanup finalizer from the work, whose deletion is confirmed. The result carries
+// the work as the hub returned it.
 type RemoveFinalizer struct{ OfWork }
 
-// DeleteCompleted deletes a work whose time has passed since it completed. It is
-// refused with a conflict when the work is not what it was then.
+// DeleteCompleted deletes a completed work after its time to live. The hub returns a conflict if the work has
+// changed since.
 type DeleteCompleted struct{ OfWork }
 
-// Get asks the hub for a work. The result carries the work if there is one under
-// that name, else an error for which apierrors.IsNotFound is true.
+// Get reads a work from the hub. The result carries the work that has this name. If there is none,
+// apierrors.IsNotFound is true for the error.
 type Get struct {
 	UID             types.UID
 	Namespace, Name string
 }
 
-// List asks the hub which works of a namespace there are. The result carries them
-// in Present.
+// List reads the works of a namespace from the hub. The result carries them in Present.
 type List struct{ Namespace string }
 
-// Present are the resource versions of works by uid, at one moment.
+// Present maps the uids of works to their resource versions, at one moment.
 type Present map[types.UID]string
 
-// Tag computes the tags of works. It asks nobody, but takes time: the result
-// carries what [Tag.Tags] returns, in the same order.
+// Tag computes the tags of works. It needs no request, but takes time: the result carries the return value of
+// [Tag.Tags], in the same order.
 type Tag struct{ Works []*workv1.ManifestWork }
 
-// RequestInventory requests a page of the broker's inventory; the page comes as an
-// event of the subscription, for [Core.Inventory].
+// RequestInventory requests a page of the broker's inventory. The page comes as an event of the subscription,
+// for [Core.Inventory].
 type RequestInventory struct {
 	// ID is the id of the event.
 	ID      string
 	Request codec.InventoryRequest
 }
 
-// Delete tells the broker that a work is deleted of which the hub has nothing
-// left, not even what it was.
+// Delete publishes the deletion of a work of which the hub has nothing left.
 type Delete struct {
 	Record codec.InventoryRecord
 	Fence  uint64             // as in [Publish]
 	Stamp  sessionfence.Stamp // as in [Publish]
 }
 
-// Withhold tells somebody of deletions that are left to a person: works that an agent has and that
-// the hub lacks. There is no revision in it.
+// Withhold reports withheld deletions to the operator: works that an agent has and the hub lacks. It carries no
+// revision.
 type Withhold struct{ codec.ClusterSyncReport }
 
-// SendSyncReport tells the broker the outcome of comparisons.
+// SendSyncReport sends the outcome of comparisons to the broker.
 type SendSyncReport struct {
 	Report codec.SyncReport
 	Fence  uint64 // as in [Publish]
 }
 
-// SendAck tells the broker up to where statuses are on the hub.
+// SendAck sends the cursor up to which statuses are on the hub to the broker.
 type SendAck struct{ Cursor codec.Cursor }
 
-// EndSubscription ends the subscription with this id, as if the connection had
-// broken: what is under way on it counts no longer.
+// EndSubscription ends the subscription with this id, as if the connection had broken. Events in flight on it
+// are rejected from then on.
 type EndSubscription struct{ ID string }
 
-// ReadHubPosition asks the hub which one it is and how far its history has come: the
-// uid of the namespace kube-system, and the resource version of a list of works
-// that no cache answered. The result carries them in Position, and in Kept the
-// resource version of the [SavedState] there.
+// ReadHubPosition reads the identity of the hub and the progress of its history. These are the uid of the
+// namespace kube-system, and the resource version of a list of works that no cache answered. The result carries
+// both in Position, and in Kept the resource version of the [SavedState] there.
 type ReadHubPosition struct{}
 
-// Save keeps State on the hub, for the next process. The result carries its resource
-// version in Kept, as far as the hub counts them.
+// Save writes State to the hub, for the next process. The result carries its resource version in Kept, if the
+// hub has one.
 type Save struct{ State SavedState }
 
-// BeginHubEpoch begins another life of the hub: the subscription is ended, and informers
-// are made anew that begin with a list which no cache answered. What they show belongs
-// to the life that the effect names; until all of the list is shown nothing is
-// subscribed.
+// BeginHubEpoch begins another hub epoch. The subscription ends, and new informers begin with a list that no
+// cache answered. Their objects belong to the epoch in this effect. The next subscription waits until the whole
+// list is shown.
 type BeginHubEpoch struct {
 	Epoch  int
 	Reason string
 }
 
-// Result is what came of an [Effect]. Err is a Kubernetes API error for effects
-// on the hub and a *transport.Error for effects on the broker.
+// Result is the result of an [Effect]. Err is a Kubernetes API error for effects on the hub and a
+// *transport.Error for effects on the broker.
 type Result struct {
 	Work    *workv1.ManifestWork
 	Receipt transport.Receipt
 	Err     error
-	// The rest belongs to the effects whose comments name it.
+	// Each of the other fields belongs to the effects whose comments name it.
 	Sent     int
 	Tags     []codec.Tag
 	Position *codec.HubPosition
@@ -245,7 +233,7 @@ type Result struct {
 	Kept     string
 }
 
-// isAbsent reports whether the hub has no work with a uid, by the answer to [Get].
+// isAbsent reports whether the answer to [Get] shows that the hub has no work with this uid.
 func (r Result) isAbsent(uid types.UID) bool {
 	return apierrors.IsNotFound(r.Err) || r.Err == nil && r.Work.UID != uid
 }
@@ -339,7 +327,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 	return p.withStamp(events[0], newID())
 }
 
-// withStamp gives an event its place, behind the one that goes first.
+// withStamp stamps an event, and puts the event that goes first before it.
 func (p Publish) withStamp(e codec.Event, id string) ([]codec.Event, error) {
 	if p.First != Unversioned {
 		p.Stamp.Put(&e)
@@ -353,7 +341,7 @@ func (p Publish) withStamp(e codec.Event, id string) ([]codec.Event, error) {
 	return []codec.Event{before, e}, nil
 }
 
-// one returns one event, with its number if it has one.
+// one returns one event, with its fencing token if it has one.
 func one(e codec.Event, err error, order uint64) ([]codec.Event, error) {
 	if err != nil {
 		return nil, err
@@ -364,7 +352,7 @@ func one(e codec.Event, err error, order uint64) ([]codec.Event, error) {
 	return []codec.Event{e}, nil
 }
 
-// isReported reports whether an agent made a status.
+// isReported reports whether an agent has written this status.
 func isReported(s workv1.ManifestWorkStatus) bool {
 	return len(s.ResourceStatus.Manifests) > 0 ||
 		slices.ContainsFunc(s.Conditions, func(c metav1.Condition) bool { return !isDelivered(c) })
@@ -376,8 +364,8 @@ func (r Release) Events(newID func() string, now time.Time, source string) ([]co
 	return one(e, err, r.Fence)
 }
 
-// Events implements [ForBroker]. The hashes are computed here: they are of what the
-// agent said, without the condition Delivered.
+// Events implements [ForBroker]. The hashes computed here cover the agent's status without the condition
+// Delivered.
 func (a RequestStatuses) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
 	hashes := make([]codec.StatusHash, 0, len(a.Held))
 	for _, h := range a.Held {
@@ -427,8 +415,8 @@ func ReportOf(e codec.Event) (*Report, error) {
 	}, nil
 }
 
-// Tags returns the tags of the works. One that cannot be encoded has the zero
-// tag: it is published, and the broker's answer says what is wrong.
+// Tags returns the tags of the works. A work that cannot be encoded has the zero tag: it is published, and the
+// broker's answer contains the error.
 func (t Tag) Tags() []codec.Tag {
 	tags := make([]codec.Tag, len(t.Works))
 	for i, o := range t.Works {
@@ -439,7 +427,7 @@ func (t Tag) Tags() []codec.Tag {
 	return tags
 }
 
-// Events implements [ForBroker]; the id of the event is known already.
+// Events implements [ForBroker]. The event has the id ID.
 func (a RequestInventory) Events(_ func() string, now time.Time, source string) ([]codec.Event, error) {
 	e, err := codec.NewInventoryRequest(syncParams(a.ID, now, source), a.Request)
 	return one(e, err, 0)

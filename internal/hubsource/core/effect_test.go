@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestPublish_DeletionKnowsThatTheClusterReported: a broker that lost its store
-// would else take it that no cluster ever had the work.
+// TestPublish_DeletionKnowsThatTheClusterReported: without this, a broker that lost its store would assume that
+// no cluster ever had the work.
 func TestPublish_DeletionKnowsThatTheClusterReported(t *testing.T) {
 	manifest := workv1.ManifestWorkStatus{ResourceStatus: workv1.ManifestResourceStatus{Manifests: []workv1.ManifestCondition{{}}}}
 	ours := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{Type: ConditionDelivered, Status: metav1.ConditionFalse}}}

@@ -15,61 +15,55 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// hubEpochs is what the source knows of its hub's history, and what it leaves there
-// for the next process.
+// hubEpochs is what the source knows of its hub's history, and what it saves on the hub for the next process.
 //
-// A hub that was restored from a backup lacks works that nobody deleted, and has
-// others as they once were. What was read of it before says nothing any more: a
-// life of the hub has ended. First the doubt is saved on the hub, so that
-// whatever is done later the next process knows of it; then the informers are
-// made anew, and everything is read again. The doubt names the position that it
-// was found against, so that a doubt which is known ends no other life. As long
-// as it lasts, nothing is deleted because it is missing; it ends when a comparison
-// finds that nothing is missing any more and the broker knows where the hub is.
+// A hub that was restored from a backup lacks works that were not deleted, and has others in an older state.
+// Everything read before the restore is invalid: a hub epoch has ended. First the rollback suspicion is saved
+// on the hub, so that the next process knows of it whatever happens. Then new informers read everything again.
+// The suspicion names the position at which it was found, so that a known suspicion ends no other epoch. While
+// it lasts, nothing is deleted because it is missing. It ends when a comparison finds that nothing is missing
+// and the broker knows the position of the hub.
 type hubEpochs struct {
 	f      *workIndex
 	cursor *cursor
 
-	// over: the present life has ended; nothing is decided in it any more.
+	// over: the present epoch has ended; nothing is decided in it any more.
 	over bool
-	// position is where the hub was when it was last asked, on subscription
-	// positionReadOn; due: it is to be asked again. An answer counts that was asked for
-	// in the present attempt. asked bounds how often.
+	// position is the last read position of the hub. It was read on subscription positionReadOn; due: it is to be
+	// read again. An answer is valid if it was requested in the present attempt. queriedAt limits how often the hub
+	// is queried.
 	position       *codec.HubPosition
-	newest         string // resource version of all that the hub has shown in this life
-	first          string // that of the first position in this life
+	newest         string // newest resource version that the hub has shown in this epoch
+	first          string // resource version of the first position in this epoch
 	positionReadOn int
 	attempt        int
 	due            bool
 	queriedAt      time.Time
 	retry          retry
 
-	// withheld are the clusters in doubt, everywhere included; reason is why
-	// that is.
+	// withheld are the clusters under rollback suspicion, [everywhere] included; reason is why.
 	withheld         map[string]bool
 	reason           string
 	trusted, against *codec.HubPosition
 
-	// saved is on the hub. savedAt bounds how often it is written for a cursor
-	// alone.
+	// saved is the state on the hub. savedAt limits how often the state is saved if only the cursor changed.
 	saved     SavedState
 	savedAt   time.Time
 	saveRetry retry
 }
 
 const (
-	// readPositionEvery is how often a hub on which something happens is asked how
-	// far it has come.
+	// readPositionEvery is the shortest time between two reads of the position while the hub changes.
 	readPositionEvery = time.Minute
-	// saveEvery is how often the cursor is saved.
+	// saveEvery is the shortest time between two saves of the cursor alone.
 	saveEvery = 5 * time.Second
-	// informerLag is how long the informer may show something older than what the
-	// hub itself said before the hub is asked again.
+	// informerLag is how long the informer may show an older state than the hub itself returned. After that the hub
+	// is queried again.
 	informerLag = 10 * time.Second
 )
 
-// reasonKept is the reason of a doubt that an earlier process had.
-const reasonKept = "deletions were withheld before, and what is missing on the hub has not been settled since"
+// reasonKept is the reason of a suspicion that an earlier process saved.
+const reasonKept = "deletions were withheld before, and works may still be missing on the hub"
 
 func newHubEpochs(f *workIndex, cursor *cursor, s SavedState, reason string) *hubEpochs {
 	l := &hubEpochs{f: f, cursor: cursor, withheld: map[string]bool{}, reason: reason, trusted: s.ClearedPosition, against: s.SuspectedPosition, saved: s}
@@ -79,16 +73,16 @@ func newHubEpochs(f *workIndex, cursor *cursor, s SavedState, reason string) *hu
 	return l
 }
 
-// state returns what is to be saved, and whether that is something new.
+// state returns the state to save, and whether it differs from the saved one.
 func (l *hubEpochs) state() (s SavedState, unsaved bool) {
 	s = SavedState{Withheld: withheldOf(l.withheld), ClearedPosition: l.trusted, SuspectedPosition: l.against, Version: l.saved.Version}
 	if bare := l.saved.Version != "" && l.saved.Cursor == ""; !l.over && (!bare || l.positionRead()) {
-		s.Cursor = l.cursor.at() // else what was written up to there may be there no more
+		s.Cursor = l.cursor.at() // otherwise statuses up to the cursor may be lost
 	}
 	return s, !s.equal(l.saved)
 }
 
-// nextSave decides about keeping the state on the hub.
+// nextSave decides whether to save the state on the hub.
 func (l *hubEpochs) nextSave() *todo {
 	s, unsaved := l.state()
 	if !unsaved {
@@ -106,17 +100,16 @@ func (l *hubEpochs) nextSave() *todo {
 	return &todo{Save{State: s}, func(r Result) { l.doneSave(s, over, r) }}
 }
 
-// doneSave takes the answer to a save; over: the life had ended.
+// doneSave handles the result of a save; over: the epoch had ended before the save began.
 func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 	if l.savedAt = l.f.Now(); r.Err != nil {
 		switch {
 		case apierrors.IsConflict(r.Err):
-			// Nobody else writes it but another leader just before. So the hub is another
-			// one: also one that was restored to an old backup and then to a newer one,
-			// which none of its positions shows.
+			// Only this source writes it, and another leader just before. So the hub is another one. It may have been
+			// restored to an old backup and then to a newer one, which none of its positions shows.
 			l.endEpoch("what the hub keeps for this source is not what was written last")
 		case apierrors.IsNotFound(r.Err):
-			l.saved = SavedState{Version: l.saved.Version} // it may have gone back; the hub is asked
+			l.saved = SavedState{Version: l.saved.Version} // the hub may have gone back in time; its position is read
 			l.readPositionNow()
 		}
 		l.f.hubFailed(HubQueue, Key{}, &l.saveRetry, r.Err)
@@ -125,11 +118,11 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 	l.keeps(r.Kept)
 	if over != l.over {
 		l.f.wake(HubQueue, Key{}, 0)
-		return // it may have been before the hub went back
+		return // the save may be from before the hub went back in time
 	}
 	if s.suspectsAll() && !l.saved.suspectsAll() {
-		// The hub has moved on with that, so that where it is when the doubt ends is
-		// none of the positions that a broker may have been told before.
+		// This save has moved the resource version of the hub. So the position at the end of the suspicion differs from
+		// all that a broker may know from before.
 		l.readPositionNow()
 	}
 	l.saved = s
@@ -138,29 +131,28 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// keeps takes the resource version of what the hub keeps for this source. That went
-// back with it, also where all that informers have shown in this life came later.
+// keeps compares the resource version of the saved state with the known one. A rollback takes that object back
+// too, even if all objects shown in this epoch are later.
 func (l *hubEpochs) keeps(version string) {
 	if known := l.saved.Version; known != "" && (version == "" || olderVersion(version, known)) {
 		l.endEpoch("what the hub keeps for this source is older than it was, or gone")
 	}
 }
 
-// ended reports whether the present life is over and its doubt is saved: the next
-// one may begin.
+// ended reports whether the present epoch is over and its suspicion is saved. Then the next epoch may begin.
 func (l *hubEpochs) ended() bool {
 	_, unsaved := l.state()
 	return l.over && !unsaved
 }
 
-// end ends the present life: the hub is in an earlier state than it was. against
-// is the position that shows it, nil where that is none.
+// end ends the present epoch: the hub is in an earlier state than before. against is the position that shows
+// this, nil if no position does.
 func (l *hubEpochs) end(reason string, against *codec.HubPosition) {
 	if l.over {
 		return
 	}
 	l.over = true
-	l.saved = SavedState{} // it may have gone back too; and the hub has to move on, see doneSave
+	l.saved = SavedState{} // the saved state may have gone back too; and the hub has to move on, see doneSave
 	l.suspectRollback(reason)
 	if l.against == nil || against != nil && !covers(l.against, against) {
 		l.against = against
@@ -168,7 +160,7 @@ func (l *hubEpochs) end(reason string, against *codec.HubPosition) {
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// endEpoch ends the life in which the hub contradicts itself.
+// endEpoch ends the epoch if reason is not "": the hub contradicts what it returned before.
 func (l *hubEpochs) endEpoch(reason string) {
 	switch {
 	case reason == "":
@@ -179,8 +171,8 @@ func (l *hubEpochs) endEpoch(reason string) {
 	}
 }
 
-// suspicionIsSaved reports whether it is known on the hub that it went back in time, so
-// that what hides it may be done. If not, the life ends.
+// suspicionIsSaved reports whether the suspicion is stored on the hub. Only then may anything be written that
+// hides the rollback; otherwise the epoch ends.
 func (l *hubEpochs) suspicionIsSaved(reason string) bool {
 	if !l.saved.suspectsAll() {
 		l.end(reason, nil)
@@ -189,7 +181,7 @@ func (l *hubEpochs) suspicionIsSaved(reason string) bool {
 	return true
 }
 
-// suspectRollback takes it that works may be missing which nobody deleted.
+// suspectRollback records that the hub may lack works that were not deleted.
 func (l *hubEpochs) suspectRollback(reason string) {
 	if l.withheld[everywhere] && l.reason != reasonKept {
 		return
@@ -198,8 +190,8 @@ func (l *hubEpochs) suspectRollback(reason string) {
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// rollbackSuspicion returns why nothing may be deleted on a cluster, or everywhere, because it
-// is missing, "" when there is no such doubt of its own.
+// rollbackSuspicion returns why nothing is deleted on a cluster, or everywhere, because it is missing. It
+// returns "" if there is no such suspicion of its own.
 func (l *hubEpochs) rollbackSuspicion(cluster string) string {
 	switch {
 	case !l.withheld[cluster]:
@@ -210,7 +202,8 @@ func (l *hubEpochs) rollbackSuspicion(cluster string) string {
 	return reasonKept
 }
 
-// suspicionOfMissing is why nothing of a cluster is deleted of whose works so many are missing on the hub, "" for no doubt.
+// suspicionOfMissing returns why no missing work of a cluster is deleted, given how many of its works are
+// missing on the hub. It returns "" without a suspicion.
 func (l *hubEpochs) suspicionOfMissing(cluster string, missing, live int) string {
 	if reason := l.rollbackSuspicion(everywhere); reason != "" {
 		return reason
@@ -222,13 +215,13 @@ func (l *hubEpochs) suspicionOfMissing(cluster string, missing, live int) string
 	return l.rollbackSuspicion(cluster)
 }
 
-// suspectCluster withholds deletions on one cluster, whatever is missing there later.
+// suspectCluster withholds deletions on one cluster, also of works that go missing later.
 func (l *hubEpochs) suspectCluster(cluster string) {
 	l.withheld[cluster] = true
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// clearSuspicion ends that when nothing is missing on the cluster any more.
+// clearSuspicion ends the suspicion about a cluster when nothing is missing there.
 func (l *hubEpochs) clearSuspicion(cluster string) {
 	if l.withheld[cluster] {
 		delete(l.withheld, cluster)
@@ -236,8 +229,8 @@ func (l *hubEpochs) clearSuspicion(cluster string) {
 	}
 }
 
-// clearAllSuspicions ends all doubt: nothing is missing anywhere, and the broker knows
-// where the hub is now.
+// clearAllSuspicions ends all suspicions: nothing is missing anywhere, and the broker knows the present
+// position of the hub.
 func (l *hubEpochs) clearAllSuspicions(reported *codec.HubPosition) {
 	if l.withheld[everywhere] {
 		l.trusted = reported
@@ -252,16 +245,20 @@ func (l *hubEpochs) clearAllSuspicions(reported *codec.HubPosition) {
 // isSuspected reports whether deletions are withheld anywhere.
 func (l *hubEpochs) isSuspected() bool { return len(l.withheld) > 0 }
 
-// locateOn has the hub located on a new subscription, at once.
+// locateOn makes the position of the hub due at once on a new subscription.
 //
-//	t1 a work changes, so the broker is to be told within a minute how far the hub has come, t2 the broker goes
-//	and comes back: until the hub is located again nothing is deleted or evicted because it is missing
+// Scenario:
+//
+//	t1: a work changes, so the broker is to get the position of the hub within a minute.
+//	t2: the broker restarts.
+//
+// Without this: until the next read of the position, nothing is deleted or evicted because it is missing.
 func (l *hubEpochs) locateOn(compared bool) { l.due, l.retry = compared, retry{} }
 
 // positionRead reports whether the hub's position is known on this subscription.
 func (l *hubEpochs) positionRead() bool { return l.positionReadOn == l.f.sub }
 
-// nextReadPosition decides about asking the hub how far it has come.
+// nextReadPosition decides whether to read the position of the hub.
 func (l *hubEpochs) nextReadPosition() *todo {
 	if !l.due || !l.f.connected || !l.f.due(HubQueue, Key{}, &l.retry) {
 		return nil
@@ -269,7 +266,7 @@ func (l *hubEpochs) nextReadPosition() *todo {
 	newest, attempt, sub := l.newest, l.attempt, l.f.sub
 	return &todo{ReadHubPosition{}, func(r Result) {
 		switch {
-		case sub != l.f.sub: // it is asked once more
+		case sub != l.f.sub: // the position is read again
 		case r.Err != nil || r.Position == nil:
 			l.f.hubFailed(HubQueue, Key{}, &l.retry, r.Err)
 		default:
@@ -278,8 +275,8 @@ func (l *hubEpochs) nextReadPosition() *todo {
 	}}
 }
 
-// doneReadPosition takes where the hub is, which had shown up to newest when it was asked.
-// again: it has to be asked once more.
+// doneReadPosition handles the position of the hub. newest is the newest version that the hub had shown when
+// the read began; again: the position must be read once more.
 func (l *hubEpochs) doneReadPosition(newest string, again bool, r Result) {
 	before, requestedAt := l.position, l.queriedAt
 	l.position, l.queriedAt = r.Position, l.f.Now()
@@ -298,20 +295,19 @@ func (l *hubEpochs) doneReadPosition(newest string, again bool, r Result) {
 	if l.newest == newest {
 		l.newest = r.Position.ResourceVersion
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
-		// What came while the hub was asked may be later than its answer, or from
-		// before it went back.
+		// An object that came during the read may be later than the position, or from before the hub went back.
 		l.readPositionAt(requestedAt.Add(readPositionEvery))
 	}
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// isSince reports whether a state of a work is from after this leader first located the hub.
+// isSince reports whether a state of a work is later than the first position that this leader read.
 func (l *hubEpochs) isSince(o *workv1.ManifestWork) bool {
 	return olderVersion(l.first, o.ResourceVersion)
 }
 
-// checkPosition compares where the hub is with what the broker knows of it. What this
-// process has read of the hub may be from before it went back.
+// checkPosition compares the position of the hub with the last one that the broker knows. What this process has
+// read of the hub may be from before it went back.
 func (l *hubEpochs) checkPosition(last *codec.HubPosition) {
 	reason := l.beforeThat(last)
 	if reason == "" || l.saved.suspectsAll() && l.saved.SuspectedPosition != nil && covers(l.saved.SuspectedPosition, last) {
@@ -320,18 +316,18 @@ func (l *hubEpochs) checkPosition(last *codec.HubPosition) {
 	l.end(reason, last)
 }
 
-// checkStore takes what the broker knows of the hub, for whether its store is from
-// before the last doubt about the hub ended: then it may have works again that the
-// hub lost, and whose records it had let go of since.
+// checkStore checks, by the last position that the broker knows, whether its store is from before the end of
+// the last rollback suspicion. Such a store may have works again that the hub lost, and whose records were
+// removed since.
 func (l *hubEpochs) checkStore(last *codec.HubPosition) {
 	if l.trusted == nil || last != nil && last.UID == l.trusted.UID && !laterThan(l.trusted, last) {
 		return
 	}
-	l.suspectRollback("the hub went back in time before, and the broker's store is from before all that it lacked then was settled")
+	l.suspectRollback("the hub went back in time before, and the broker's store is from before the end of that suspicion")
 }
 
-// beforeThat returns why the hub's present position cannot come after another
-// one; "" if it can, or if that one is not known.
+// beforeThat returns why the present position of the hub cannot follow other. It returns "" if it can, or if
+// other is nil.
 func (l *hubEpochs) beforeThat(other *codec.HubPosition) string {
 	switch now := l.position; {
 	case other == nil:
@@ -344,13 +340,12 @@ func (l *hubEpochs) beforeThat(other *codec.HubPosition) string {
 	return ""
 }
 
-// covers reports whether a doubt that was found against one position says
-// nothing new of another.
+// covers reports whether a suspicion found at position against also covers p.
 func covers(against, p *codec.HubPosition) bool {
 	return against.UID == p.UID && !laterThan(p, against)
 }
 
-// laterThan compares positions of one hub.
+// laterThan reports whether a is later than b; both are positions of one hub.
 func laterThan(a, b *codec.HubPosition) bool {
 	return olderVersion(b.ResourceVersion, a.ResourceVersion)
 }
@@ -359,7 +354,7 @@ func samePosition(a, b *codec.HubPosition) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// readPositionNow has the hub asked before anything is deleted because it is missing.
+// readPositionNow reads the position of the hub before anything is deleted because it is missing.
 func (l *hubEpochs) readPositionNow() {
 	l.attempt++
 	l.due, l.positionReadOn = true, 0
@@ -367,15 +362,14 @@ func (l *hubEpochs) readPositionNow() {
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// shown notes how far the hub has come at least.
+// shown records the newest resource version that the hub has shown.
 func (l *hubEpochs) shown(o *workv1.ManifestWork) {
 	if l.newest == "" || olderVersion(l.newest, o.ResourceVersion) {
 		l.newest = o.ResourceVersion
 	}
 }
 
-// moved notes that something happened on the hub, so that the broker is told
-// before long how far the hub has come.
+// moved records a change on the hub, so that the broker gets the position of the hub within readPositionEvery.
 func (l *hubEpochs) moved(o *workv1.ManifestWork) {
 	l.shown(o)
 	if l.f.connected && !l.due && l.positionRead() {
@@ -389,15 +383,13 @@ func (l *hubEpochs) readPositionAt(at time.Time) {
 	l.f.wakeAt(HubQueue, Key{}, at)
 }
 
-// SavedState is what a source keeps on its hub from one process to the next. It goes
-// back in time together with the hub, which is what makes it useful.
+// SavedState is the state that a source keeps on its hub from one process to the next. A rollback of the hub
+// takes it back too, and so the rollback becomes visible.
 type SavedState struct {
-	// Cursor is how far the statuses of the broker's stream are on the hub, ""
-	// when that is not known.
+	// Cursor is the position in the broker's stream up to which all statuses are on the hub, "" if it is unknown.
 	Cursor string
-	// Withheld names the clusters on which nothing is deleted because the hub
-	// lacks it, until a comparison finds that nothing is missing there any more;
-	// [everywhere] stands for all. Sorted.
+	// Withheld names the clusters on which nothing is deleted because the hub lacks it. A name stays until a
+	// comparison finds nothing missing there. [everywhere] stands for all clusters. Sorted.
 	Withheld []string
 	// ClearedPosition is the position of the hub that the broker was told when the last
 	// doubt about the hub as a whole had ended, nil when there never was one. A
@@ -407,19 +399,18 @@ type SavedState struct {
 	// against: one that is not later says nothing new. nil when there is no such
 	// doubt, or none of a position.
 	SuspectedPosition *codec.HubPosition
-	// Version is the resource version under which the hub keeps all that, "" when it
-	// does not, or nobody knows.
+	// Version is the resource version of this state on the hub, "" if it is not there or unknown.
 	Version string
 }
 
-// everywhere in SavedState.Withheld are all clusters. It is no cluster's name.
+// everywhere stands for all clusters in SavedState.Withheld. No cluster has this name.
 const everywhere = "*"
 
-// maxWithheld is how many clusters are told apart in a State; a ConfigMap has
-// room for a few more.
+// maxWithheld limits the clusters that a SavedState names. A ConfigMap has space for a few more. Beyond it,
+// [everywhere] is saved.
 const maxWithheld = 2000
 
-// The keys of a State in a ConfigMap.
+// Keys of a SavedState in a ConfigMap.
 const (
 	keyCursor            = "cursor"
 	keyWithheld          = "withheld"
@@ -449,7 +440,7 @@ func (s SavedState) Data() map[string]string {
 	return data
 }
 
-// StateOf reads the data of a ConfigMap. What it does not know, it ignores.
+// StateOf reads the data of a ConfigMap. It ignores unknown keys.
 func StateOf(data map[string]string) SavedState {
 	return SavedState{
 		Cursor: data[keyCursor], Withheld: slices.Compact(slices.Sorted(strings.FieldsSeq(data[keyWithheld]))),
@@ -465,16 +456,16 @@ func positionOf(text string) *codec.HubPosition {
 	return &codec.HubPosition{UID: uid, ResourceVersion: version}
 }
 
-// suspectsAll reports whether nothing is deleted anywhere.
+// suspectsAll reports whether deletions are withheld on all clusters.
 func (s SavedState) suspectsAll() bool { return len(s.Withheld) > 0 && s.Withheld[0] == everywhere }
 
-// equal reports whether there is nothing new to save in s.
+// equal reports whether s has nothing new to save compared with t.
 func (s SavedState) equal(t SavedState) bool {
 	return s.Cursor == t.Cursor && slices.Equal(s.Withheld, t.Withheld) &&
 		samePosition(s.ClearedPosition, t.ClearedPosition) && samePosition(s.SuspectedPosition, t.SuspectedPosition)
 }
 
-// withheldOf returns the names of the set for a State.
+// withheldOf returns the sorted names of the set for a SavedState.
 func withheldOf(set map[string]bool) []string {
 	if set[everywhere] || len(set) > maxWithheld {
 		return []string{everywhere}

@@ -8,9 +8,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// An answer that is older than what came while the hub was asked may be older,
-// or the hub went back: it is asked again, but not for ever on a hub on which
-// much happens.
+// If an answer is older than an object that came during the query, either it was overtaken, or the hub went
+// back. Then the hub is queried again, but not for ever on a busy hub.
 func TestCore_QueriesAgainWhenTheAnswerIsOlder(t *testing.T) {
 	f := comparingFixture(t, SavedState{})
 	answer := func(e ReadHubPosition, version string) {
@@ -33,7 +32,8 @@ func TestCore_QueriesAgainWhenTheAnswerIsOlder(t *testing.T) {
 	}
 }
 
-// TestCore_LocatesTheHubAtOnceOnEachSubscription: a plan of the one before is no reason to wait.
+// TestCore_LocatesTheHubAtOnceOnEachSubscription: a read planned on the subscription before does not delay the
+// read on a new one.
 func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 	f := comparingFixture(t, SavedState{})
 	f.page(codec.Inventory{})
@@ -47,8 +47,8 @@ func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 	f.locate("300")
 }
 
-// A new list lacks a work whose last publish is under way, for longer than a
-// comparison takes. The hub is not to be believed before that work was looked for.
+// A new list lacks a work whose last publish is in flight, for longer than a comparison takes. The hub is not
+// trusted before that work was looked up.
 func TestCore_SuspectsRollbackUntilMissingWorksAreChecked(t *testing.T) {
 	w := newWork("w", 2)
 	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, w)
@@ -76,11 +76,14 @@ func TestCore_SuspectsRollbackUntilMissingWorksAreChecked(t *testing.T) {
 	}
 }
 
-// t1 a hub goes back in time, and the doubt is saved on it. t2 it goes back once more, to
-// before t1: what was saved is gone with it. Therefore the doubt is saved again before
-// the next life begins, also where a save of t1 is answered only after t2: else another
-// process knows of none, and the position that is told when the doubt ends may be one that
-// a broker's store knew before.
+// Scenario:
+//
+//	t1: a hub goes back in time, and the suspicion is saved on it.
+//	t2: it goes back once more, to before t1, and loses the saved suspicion.
+//
+// Result: the suspicion is saved again before the next epoch begins, even if a save of t1 is answered after t2.
+// Without this: another process knows of no suspicion. And the position reported at its end may be one that a
+// broker's store knew before.
 func TestCore_SavesASuspicionAgainAfterRollback(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		f := comparingFixture(t, SavedState{})
@@ -112,11 +115,14 @@ func TestCore_SavesASuspicionAgainAfterRollback(t *testing.T) {
 	}
 }
 
-// t1 a process reads its state on the hub, with a cursor behind the newest statuses and a
-// doubt that is known. t2 the hub goes back to before t1, and its works, which its informers
-// list only now, contradict nothing; nor does its position say anything new. Therefore what
-// the hub keeps for the source tells, also where there is nothing to save: the statuses that
-// went with the hub are asked for.
+// Scenario:
+//
+//	t1: a process reads its state on the hub, with a cursor after the newest statuses and a known suspicion.
+//	t2: the hub goes back to before t1. Its works, which the informers list only now, contradict nothing, and
+//	its position shows nothing new.
+//
+// Result: the version of the saved state shows the rollback, even if there is nothing to save. The statuses
+// that the hub lost are requested.
 func TestCore_EndsTheEpochOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 	against := &codec.HubPosition{UID: "hub", ResourceVersion: "900"}
 	for kept, ends := range map[string]bool{"": true, "300": true, "500": false, "501": false} {
@@ -132,9 +138,14 @@ func TestCore_EndsTheEpochOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
 	}
 }
 
-// t1 a state is saved, and nobody hears that it was. t2 the hub goes back to before the
-// save that was answered. t3 the next one goes by what it finds, and is taken.
-// Therefore its resource version tells, and what is not to be found has the hub asked.
+// Scenario:
+//
+//	t1: a state is saved, and the answer is lost.
+//	t2: the hub goes back to before the last answered save.
+//	t3: the next save is based on the ConfigMap that it finds, and succeeds.
+//
+// Result: its resource version shows the rollback. If the ConfigMap is missing, the position of the hub is
+// read.
 func TestCore_EndsTheEpochWhenASaveReplacesAnOlderState(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: "e/t/7", Version: "500"}, newWork("w", 1))
 	f.page(codec.Inventory{})

@@ -73,7 +73,7 @@ func (f *fixture) done(e Effect, r Result) {
 	f.core.Done(l, k, r)
 }
 
-// beginEpoch expects that the life of the hub ends, and shows what the next one has.
+// beginEpoch expects that the hub epoch ends, and shows the works of the next one.
 func (f *fixture) beginEpoch(works ...*workv1.ManifestWork) BeginHubEpoch {
 	f.t.Helper()
 	s := nextOf[Save](f, HubQueue, Key{})
@@ -135,7 +135,7 @@ func slotOf(c *Core, e Effect) (Queue, Key) {
 func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 	f.t.Helper()
 	e := f.core.Next(l, Key{UID: uid})
-	if _, requests := any(*new(E)).(Get); requests && e == nil { // what is to be told, or written, shows that it has to be asked
+	if _, requests := any(*new(E)).(Get); requests && e == nil { // a pending publish or write triggers the query
 		f.idle(BrokerQueue, uid)
 		for range 2 {
 			if e == nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// A broker that lost its store, and an agent that lost its memory with it, begin
-// the sequence ids anew.
+// A broker that lost its store, and an agent that lost its memory with it, restart the sequence ids.
 func TestCore_TakesReportsAgainOfUnpublishedWorks(t *testing.T) {
 	known, unknown := newWork("known", 1), newWork("unknown", 1)
 	for name, c := range map[string]struct {
@@ -41,8 +40,8 @@ func TestCore_TakesReportsAgainOfUnpublishedWorks(t *testing.T) {
 	}
 }
 
-// The broker went on with an older store, in which the name of a work that is
-// being deleted belongs to the work that had it before.
+// The broker continued with an older store. There the name of a work under deletion belongs to the work that
+// had it before.
 func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	conflict := Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
 	cluster := Key{Cluster: "cluster1"}
@@ -97,8 +96,8 @@ func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
 	}
 }
 
-// An informer may lag behind a deletion that an earlier leader saw to its end:
-// the broker has no record any more, or only the memory of one.
+// An informer may lag behind a deletion that an earlier leader completed. The broker then has no record, or
+// only a confirmed tombstone.
 func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{}, w)
@@ -108,10 +107,10 @@ func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
 	f.idle(BrokerQueue, w.UID) // the informer will say so
 	if s, _ := f.core.State(); len(s.Withheld) != 0 {
-		t.Errorf("a late informer casts doubt on the hub: %+v", s)
+		t.Errorf("a late informer causes a rollback suspicion: %+v", s)
 	}
 
-	// A hub that went back in time has it again, and it is a new life to the broker.
+	// A hub that went back in time has the work again. For the broker it is a new work.
 	f = comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
 	f.idle(BrokerQueue, w.UID)
@@ -129,7 +128,7 @@ func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 	}
 }
 
-// A work was deleted, and then its hub went back to where it was not.
+// A work was deleted, and then its hub went back to a state in which the work was not deleted.
 func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 	w := newWork("w", 1, version("100"))
 	f := comparingFixture(t, SavedState{}, w)
@@ -149,10 +148,16 @@ func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
 	f.deliver(w.UID)
 }
 
-// t1 a work was deleted to its end, t2 the hub goes back and has it again, t3 the
-// broker, asked for statuses, repeats the end, which waits for the informer, t4 the work
-// is published anew, t5 it is deleted again. The end of t3 says nothing of the life that
-// began with t4: the finalizer stays until the cluster reports the end of that.
+// Scenario:
+//
+//	t1: a work was deleted, and the deletion was confirmed.
+//	t2: the hub goes back in time and has it again.
+//	t3: the broker, asked for statuses, repeats the confirmation, which waits for the informer.
+//	t4: the work is published again.
+//	t5: it is deleted again.
+//
+// Result: the confirmation of t3 does not apply to the work of t4. The finalizer stays until the cluster
+// confirms the second deletion.
 func TestCore_ForgetsEarlierDeletionWhenTheWorkIsPublishedAgain(t *testing.T) {
 	w := newWork("w", 1, version("100"))
 	f := comparingFixture(t, SavedState{}, w)
@@ -171,10 +176,15 @@ func TestCore_ForgetsEarlierDeletionWhenTheWorkIsPublishedAgain(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
-// t1 the hub lacks a work and is doubted: its deletion is withheld. t2 a new work of
-// its name is published, and takes its place. t3 the answer is lost. t4 the new work is
-// deleted. Therefore what the broker was known to have under that name counts no more:
-// the deletion waited for the end of the former, which the broker no longer has.
+// Scenario:
+//
+//	t1: the hub lacks a work and is suspected: the deletion is withheld.
+//	t2: a new work of its name is published, and replaces the record.
+//	t3: the answer is lost.
+//	t4: the new work is deleted.
+//
+// Result: the known record of that name is dropped. Without this: the deletion would wait for the deletion of
+// the former record, which the broker no longer has.
 func TestCore_DeletesPossibleNameOwnerAfterMissingAnswer(t *testing.T) {
 	made := newWork("m000", 1, withoutFinalizer, version("201"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	owned := func(o *workv1.ManifestWork) { o.UID, o.Finalizers = "another", []string{workv1.ManifestWorkFinalizer} }
@@ -182,7 +192,7 @@ func TestCore_DeletesPossibleNameOwnerAfterMissingAnswer(t *testing.T) {
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	if reported := f.reported(); len(reported.Clusters) != 1 || len(reported.Clusters[0].Withheld) != 1 {
-		t.Fatalf("told %+v", reported)
+		t.Fatalf("reported %+v", reported)
 	}
 	f.seen(made)
 	f.done(next[AddFinalizer](f, BrokerQueue, made.UID), Result{Work: newWork("m000", 1, version("202"), owned)})
@@ -195,10 +205,15 @@ func TestCore_DeletesPossibleNameOwnerAfterMissingAnswer(t *testing.T) {
 	}
 }
 
-// t1 a new work of a name is published, and given up. t2 it is deleted. t3 the broker is asked: it
-// lacks the work and has a former one of that name, whose deletion is withheld. Therefore the
-// deletion of t2 waits. t4 the publish of t1 arrives and takes the name, and its cluster reports.
-// Therefore what was known at t3 counts no more.
+// Scenario:
+//
+//	t1: a new work of a name is published, and given up.
+//	t2: it is deleted.
+//	t3: the broker's records are read. It lacks the work, and has a former one of that name, whose deletion is
+//	withheld. So the deletion of t2 waits.
+//	t4: the publish of t1 arrives and takes the name, and its cluster reports.
+//
+// Result: the records known from t3 are no longer valid.
 func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
 	gone := newWork("m000", 2, deleting, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, gone)
@@ -214,9 +229,13 @@ func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
 	}
 }
 
-// t1 a work is deleted, confirmed, and forgotten by the broker. t2 hub-source begins anew, with an
-// informer that shows the work and then its end. Therefore its deletion waits until the broker has
-// said what it has: a stock agent would be sent the work once more before its deletion.
+// Scenario:
+//
+//	t1: a work is deleted, the deletion is confirmed, and the broker drops the record.
+//	t2: hub-source restarts, with an informer that shows the work and then its deletion.
+//
+// Result: the deletion waits for the broker's inventory. Without this: an OCM agent would receive the work once
+// more before its deletion.
 func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 	w, other := newWork("w", 2, deleting), newWork("other", 1)
 	for name, has := range map[string][]*workv1.ManifestWork{"nothing": nil, "what the hub has": {other}} {
@@ -241,8 +260,8 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 	}
 }
 
-// The informer lags behind the end of a work, and the broker is connected to anew
-// meanwhile: its digests say nothing of a deletion that was confirmed.
+// The informer lags behind the end of a work, and the source reconnects to the broker meanwhile. The digests of
+// the broker do not cover a confirmed deletion.
 func TestCore_ForgetsWhatEndedBetweenTwoSubscriptions(t *testing.T) {
 	w, v := newWork("w", 2, deleting), newWork("v", 1)
 	f := comparingFixture(t, SavedState{}, newWork("w", 1), v)

@@ -24,7 +24,7 @@ func formerState(t *testing.T, name string) SavedState {
 	return StateOf(m.Data)
 }
 
-// TestFormer_Cursor: the stream of the broker is resumed where a former hub-source was.
+// TestFormer_Cursor: the broker's stream continues from the cursor that a former hub-source saved.
 func TestFormer_Cursor(t *testing.T) {
 	for name, want := range map[string]string{"synced": "store-1/store-2/4", "settled": "store-1/store-2/19", "doubt": "store-1/store-2/15"} {
 		f := comparingFixture(t, formerState(t, name))
@@ -34,11 +34,12 @@ func TestFormer_Cursor(t *testing.T) {
 	}
 }
 
-// TestFormer_Doubt: the doubt of a former hub-source lasts: it is about every cluster, and its position is not new.
+// TestFormer_Doubt: the rollback suspicion of a former hub-source lasts. It covers every cluster, and its
+// position is not new.
 func TestFormer_Doubt(t *testing.T) {
 	s := formerState(t, "doubt")
 	if !s.suspectsAll() {
-		t.Errorf("state %+v doubts not all", s)
+		t.Errorf("state %+v does not suspect all clusters", s)
 	}
 	f := comparingFixture(t, s)
 	kept, unsaved := f.core.epochs.state()
@@ -46,6 +47,6 @@ func TestFormer_Doubt(t *testing.T) {
 		t.Errorf("it keeps %+v, unsaved %t, of %+v", kept, unsaved, s)
 	}
 	if s := formerState(t, "settled"); len(s.Withheld) != 0 || s.suspectsAll() {
-		t.Errorf("state %+v doubts", s)
+		t.Errorf("state %+v has a suspicion", s)
 	}
 }

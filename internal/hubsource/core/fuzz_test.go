@@ -11,9 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// FuzzStateOf: whatever stands in the ConfigMap that keeps what the source knows
-// of its hub, it means the same when it is written again, and a source begins
-// with it.
+// FuzzStateOf: any data of the ConfigMap with the saved state means the same after it is written again, and a
+// source starts with it.
 func FuzzStateOf(f *testing.F) {
 	f.Add("e/t/42", "cluster1 cluster2", "hub\n42")
 	f.Add("", everywhere, "")
@@ -30,8 +29,8 @@ func FuzzStateOf(f *testing.F) {
 	})
 }
 
-// FuzzReportOf: whatever an agent reports, the finalizer of a live work stays,
-// and the next report of another work is written.
+// FuzzReportOf: for any report of an agent, the finalizer of a live work stays, and the next report of another
+// work is written.
 func FuzzReportOf(f *testing.F) {
 	w := newWork("w", 1)
 	for _, deleted := range []bool{false, true} {
@@ -70,8 +69,8 @@ func FuzzReportOf(f *testing.F) {
 	})
 }
 
-// FuzzListedOf: whatever an agent lists behind a broker that keeps nothing, nothing is deleted
-// for that alone, and the work that the hub has is delivered.
+// FuzzListedOf: any list of an agent behind a stateless broker deletes nothing by itself, and the work on the
+// hub is delivered.
 func FuzzListedOf(f *testing.F) {
 	w := newWork("w", 3)
 	for _, list := range [][]codec.ResourceVersion{nil, {{ResourceID: "uid-w", ResourceVersion: 2}}, {{ResourceID: "uid-x", ResourceVersion: 7, Tag: codec.Tag{1}.String()}}} {

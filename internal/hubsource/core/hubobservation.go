@@ -12,68 +12,64 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// hubObservation is what the hub has shown of a work in its present life. Within a
-// life the hub's resource versions say which of two states is the later, a
-// generation never falls, and a uid that is gone does not come back. An informer
-// that only lags is no evidence against that: the hub is asked.
+// hubObservation is what the hub has shown of a work in its present epoch. Within an epoch, resource versions
+// order two states, a generation never falls, and a deleted uid does not come back. An informer that only lags
+// does not contradict this: the hub is queried.
 type hubObservation struct {
-	// object is the newest state, of one that is gone the last; nil as long as
-	// there is only a report. since is when it came.
+	// object is the newest state, or the last one of a deleted work. It is nil while only a report is known. since
+	// is the tick of its arrival.
 	object *workv1.ManifestWork
 	since  int
-	// shown is the resource version that the informer showed last; lagging, since
-	// when that has been older than object.
+	// shown is the last resource version that the informer showed. lagging is since when shown has been older than
+	// object.
 	shown   string
 	lagging time.Time
-	// ended is what the informer said of its end, endedAt when. absent: the hub
-	// itself says that it is not there.
+	// ended is how the work ended according to the informer, endedAt the time. absent: the hub itself returned that
+	// the work does not exist.
 	ended   ending
 	endedAt time.Time
 	endTick int
 	absent  bool
-	// answered is when the last question was asked that the hub has answered;
-	// asking: an answer is wanted.
+	// answered is the tick of the last query that the hub has answered; querying: an answer is wanted.
 	answered int
 	querying bool
 	retry    retry
-	// tag is that of the object as it was when its mark was tagged.
+	// tag is the tag of the object with the fingerprint tagged.
 	tagged specFingerprint
 	tag    codec.Tag
 }
 
-// ending is what an informer said of the end of a work.
+// ending is how a work ended according to the informer.
 type ending uint8
 
 const (
 	alive ending = iota
-	// deleted: the hub sent that it was deleted.
+	// deleted: the hub sent a delete event.
 	deleted
-	// unseen: it is not in a new list of the hub, or another one has its name.
-	// Nobody saw its deletion.
+	// unseen: the work is not in a new list of the hub, or another work has its name. No deletion was observed.
 	unseen
 )
 
-// news is what an object of the informer is.
+// news classifies an object of the informer.
 type news uint8
 
 const (
 	nothing news = iota
-	// later than what was known.
+	// later: the object is later than the known state.
 	later
-	// lags behind an answer of the hub.
+	// lags: the object is behind an answer of the hub.
 	lags
-	// contradicts what the hub itself said, or shows.
+	// contradicts: the hub itself returned that the work does not exist.
 	contradicts
-	// impossible in one life of a hub: an informer may be slow, but it does not go
-	// back.
+	// impossible in one hub epoch: an informer may be slow, but it does not go back.
 	impossible
 )
 
-// show takes an object of the informer.
+// show stores an object of the informer and classifies it.
 func (h *hubObservation) show(o *workv1.ManifestWork, tick int, now time.Time) news {
 	fell := h.shown != "" && olderVersion(o.ResourceVersion, h.shown)
 	h.shown = o.ResourceVersion
-	if h.ended == unseen { // a list lacked it, which is no evidence
+	if h.ended == unseen { // a list lacked the work, which is no evidence
 		h.ended = alive
 	}
 	switch {
@@ -100,19 +96,19 @@ func (h *hubObservation) show(o *workv1.ManifestWork, tick int, now time.Time) n
 	return later
 }
 
-// differs reports whether an object is another one under the same resource version.
+// differs reports whether an object has the known resource version but another content.
 func (h *hubObservation) differs(o *workv1.ManifestWork) bool {
 	return h.object != nil && o.ResourceVersion == h.object.ResourceVersion && !fingerprintOf(o).equal(fingerprintOf(h.object))
 }
 
-// end takes the informer's word that the work is no more.
+// end records that the work ended according to the informer.
 func (h *hubObservation) end(e ending, tick int, now time.Time) {
 	h.ended, h.endTick, h.endedAt, h.lagging = e, tick, now, time.Time{}
 	h.retry.reset()
 }
 
-// found takes an answer of the hub to what was asked at a tick. It returns why
-// the hub cannot be the one it was, "" if it can.
+// found stores the hub's answer to a query of tick requests. It returns why the hub must have gone back in
+// time, "" if it need not.
 func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now time.Time) (contradiction string) {
 	known := h.object != nil && h.since < requests
 	switch {
@@ -120,7 +116,7 @@ func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now t
 		return "the hub has a work again that was gone"
 	case known && (olderThan(o, h.object) || o.Generation < h.object.Generation), h.differs(o):
 		return "the hub has an older state of its works than before"
-	case h.ended == deleted: // since it was asked
+	case h.ended == deleted: // after the query
 		return ""
 	}
 	h.ended = alive
@@ -131,9 +127,8 @@ func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now t
 	return ""
 }
 
-// wrote takes the hub's answer to a write of ours. What was asked for meanwhile is
-// still to be answered, and the informer is still to show the answer, unless it has shown
-// that or what came of it already.
+// wrote stores the hub's answer to a write of this source. A query of that time stays open. The informer has to
+// show the answer too, unless it has shown that state or a later one already.
 func (h *hubObservation) wrote(o *workv1.ManifestWork, requests, tick int, now time.Time) {
 	if o == nil || h.ended != alive || h.absent {
 		return
@@ -147,12 +142,12 @@ func (h *hubObservation) wrote(o *workv1.ManifestWork, requests, tick int, now t
 	}
 }
 
-// listed takes the resource version under which a list of the hub has the work.
-// It returns why the hub cannot be the one it was.
+// listed stores the resource version of the work in a list of the hub. It returns why the hub must have gone
+// back in time, "" if it need not.
 func (h *hubObservation) listed(version string, requests int, now time.Time) (contradiction string) {
 	switch {
 	case h.object == nil || h.since > requests || h.ended == deleted && h.endTick > requests:
-		return "" // to be asked for
+		return "" // query it alone
 	case h.absent, h.ended == deleted:
 		return "the hub has a work again that was gone"
 	case olderVersion(version, h.object.ResourceVersion):
@@ -164,9 +159,9 @@ func (h *hubObservation) listed(version string, requests int, now time.Time) (co
 	return ""
 }
 
-// confirmByHub takes it that the hub answered what was asked at a tick. As long as the informer
-// shows something older it is asked again in a while: a hub that went back to what the
-// informer showed last shows nothing new.
+// confirmByHub records that the hub answered the query of tick requests. While the informer shows something
+// older, the hub is queried again after a delay. A hub that went back to the state that the informer showed
+// last shows nothing new.
 func (h *hubObservation) confirmByHub(requests int, now time.Time) {
 	h.answered, h.querying, h.lagging = max(h.answered, requests), false, time.Time{}
 	if h.shown != h.object.ResourceVersion {
@@ -175,9 +170,9 @@ func (h *hubObservation) confirmByHub(requests int, now time.Time) {
 	h.retry.reset()
 }
 
-// notThere takes it that the hub did not have the work at a tick. As long as the
-// informer shows it all the same it is asked about again, for it may come back. Of what
-// the informer never showed it cannot tell the end either.
+// notThere records that the hub did not have the work at a tick. If the informer still shows the work, the hub
+// is queried again, because the work may come back. The informer cannot report the end of a work that it never
+// showed.
 func (h *hubObservation) notThere(requests, tick int, now time.Time) {
 	if h.object != nil && h.since > requests {
 		return
@@ -191,33 +186,32 @@ func (h *hubObservation) notThere(requests, tick int, now time.Time) {
 
 func (h *hubObservation) query() { h.querying = true }
 
-// gone reports whether the deletion of a work was seen, and the hub says so too.
+// gone reports whether the informer reported the end of a work, and the hub confirmed it.
 func (h *hubObservation) gone() bool { return h.ended != alive && h.absent }
 
-// deleting reports whether the broker is to hear of a deletion.
+// deleting reports whether the broker is to receive a deletion.
 func (h *hubObservation) deleting() bool {
 	return h.ended != alive || h.object != nil && h.object.DeletionTimestamp != nil
 }
 
-// setTag notes the tag of an object.
+// setTag stores the tag of an object.
 func (h *hubObservation) setTag(o *workv1.ManifestWork, t codec.Tag) {
 	h.tagged, h.tag = fingerprintOf(o), t
 }
 
-// untag takes it that what the broker has may have other finalizers than what was
-// tagged.
+// untag drops the tag: the broker may hold other finalizers than the tagged object has.
 func (h *hubObservation) untag() { h.tagged = specFingerprint{} }
 
 func (h *hubObservation) isTagged() bool { return h.tagged.equal(fingerprintOf(h.object)) }
 
-// fingerprint is what the broker is to have.
+// fingerprint returns the state that the broker should hold.
 func (h *hubObservation) fingerprint() specFingerprint {
 	m := fingerprintOf(h.object)
 	m.deleting = m.deleting || h.ended != alive
 	return m
 }
 
-// specFingerprint says whether two states of a work differ for the broker.
+// specFingerprint decides whether two states of a work differ for the broker.
 type specFingerprint struct {
 	generation          int64
 	deleting            bool
@@ -233,8 +227,7 @@ func (m specFingerprint) equal(n specFingerprint) bool {
 		maps.Equal(m.labels, n.labels) && maps.Equal(m.annotations, n.annotations)
 }
 
-// olderThan compares resource versions. Ones that are no numbers are never
-// older: what came last wins.
+// olderThan compares resource versions. A version that is not a number is never older: the last one wins.
 func olderThan(a, b *workv1.ManifestWork) bool {
 	return olderVersion(a.ResourceVersion, b.ResourceVersion)
 }

@@ -25,7 +25,7 @@ func written(t *testing.T) *fixture {
 	return f
 }
 
-// A slow informer is no evidence: the hub is asked, and what it says is no news.
+// A slow informer is no evidence: the hub is queried, and its answer changes nothing.
 func TestCore_QueriesTheHubWhenTheInformerLags(t *testing.T) {
 	f := written(t)
 	f.wakes = nil
@@ -39,14 +39,18 @@ func TestCore_QueriesTheHubWhenTheInformerLags(t *testing.T) {
 	f.idle(HubQueue, "uid-w")
 	f.idle(BrokerQueue, "uid-w")
 	if s, _ := f.core.State(); s.suspectsAll() {
-		t.Error("a late informer casts doubt on the hub")
+		t.Error("a late informer causes a rollback suspicion")
 	}
 }
 
-// t1 a status is written to the hub. t2 the informer has not shown it, and the hub is
-// asked: it is there. t3 the hub is restored from a backup to what the informer showed
-// last, so that it has nothing to show. Therefore the hub is asked again as long as the
-// informer stays behind.
+// Scenario:
+//
+//	t1: a status is written to the hub.
+//	t2: the informer has not shown it. The hub is queried, and has it.
+//	t3: the hub is restored from a backup to the state that the informer showed last, so the informer shows
+//	nothing new.
+//
+// Result: the hub is queried again while the informer is behind.
 func TestCore_NoticesAHubThatWentBackToWhatItsInformerShows(t *testing.T) {
 	f := written(t)
 	f.idle(HubQueue, "uid-w")
@@ -58,9 +62,13 @@ func TestCore_NoticesAHubThatWentBackToWhatItsInformerShows(t *testing.T) {
 	f.beginEpoch(newWork("w", 1))
 }
 
-// t1 a status is written to the hub; t2 the hub is restored from a backup; t3 the
-// informer shows the work as it is there. Therefore what was read before t2 says
-// nothing, and a new life begins, in which everything is compared again.
+// Scenario:
+//
+//	t1: a status is written to the hub.
+//	t2: the hub is restored from a backup.
+//	t3: the informer shows the work of the backup.
+//
+// Result: a new epoch begins, in which everything is compared again; what was read before t2 is not valid.
 func TestCore_EndsTheEpochOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 	f := written(t)
 	restored := newWork("w", 2, version("150"))
@@ -82,7 +90,7 @@ func TestCore_EndsTheEpochOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 	}
 }
 
-// An informer may be slow, but in one life of a hub it does not go back.
+// An informer may be slow, but it does not go back in one hub epoch.
 func TestCore_EndsTheEpochWhenAnInformerGoesBack(t *testing.T) {
 	for name, o := range map[string]*workv1.ManifestWork{
 		"an older state than it showed":        newWork("w", 1, version("90")),
@@ -99,7 +107,7 @@ func TestCore_EndsTheEpochWhenAnInformerGoesBack(t *testing.T) {
 	}
 }
 
-// An answer may be from before what was heard since it was asked for.
+// An answer may be older than an object that came during the query.
 func TestCore_TakesNoAnswerForEvidenceThatWasOvertaken(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.lags = true
@@ -109,16 +117,20 @@ func TestCore_TakesNoAnswerForEvidenceThatWasOvertaken(t *testing.T) {
 	f.seen(newWork("w", 3))
 	f.done(e, Result{Work: newWork("w", 2)})
 	if s, _ := f.core.State(); s.suspectsAll() {
-		t.Fatal("the hub is doubted")
+		t.Fatal("the hub is suspected")
 	}
 	if p := f.deliver("uid-w"); p.Work.Generation != 3 {
 		t.Errorf("published %+v", p)
 	}
 }
 
-// t1 a status is on its way to the hub; t2 the broker is heard to lack the work, so the
-// hub is to say whether it is there; t3 the hub takes the status, as of t1. Therefore it is
-// still to be asked.
+// Scenario:
+//
+//	t1: a status is on its way to the hub.
+//	t2: the broker lacks the work, so the hub has to confirm that it has the work.
+//	t3: the hub accepts the status of t1.
+//
+// Result: the hub still has to be queried.
 func TestCore_TakesNoWriteForTheAnswerToALaterQuestion(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{}, w)
@@ -131,7 +143,7 @@ func TestCore_TakesNoWriteForTheAnswerToALaterQuestion(t *testing.T) {
 	f.deliver(w.UID)
 }
 
-// A work whose end the informer is late to show is not waited for.
+// The comparison does not wait for the informer to show the deletion of a work.
 func TestCore_CountsAClusterAsComparedWhileTheEndOfAWorkIsShownLate(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{}, w)

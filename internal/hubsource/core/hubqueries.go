@@ -4,25 +4,23 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// hubQueries asks the hub itself where an informer is no evidence: it may lag, or
-// show a hub that is no more. One work is asked for by name; beyond some of a
-// cluster the hub lists them all.
+// hubQueries queries the hub itself where an informer is no evidence: the informer may lag, or show a hub from
+// before a rollback. One work is read by name. Beyond maxGets works of a cluster, one list is read.
 type hubQueries struct {
 	f      *workIndex
 	epochs *hubEpochs
 }
 
-// maxGets is how many works of a cluster are asked for one by one.
+// maxGets limits the works of a cluster that are read one by one.
 const maxGets = 10
 
-// query wants the hub's own word of a work.
+// query requests the state of a work from the hub itself.
 func (q *hubQueries) query(w *work) {
 	w.hub.query()
 	q.f.wake(HubQueue, w.key(), 0)
 }
 
-// write writes a work on the hub. done is told what came of it, and says whether that
-// is tried again where it failed.
+// write writes a work on the hub. done handles the error, and returns whether to try again after a failure.
 func (q *hubQueries) write(l Queue, w *work, retry *retry, e Effect, done func(error) (again bool)) *todo {
 	requests := q.f.tick()
 	return q.f.ofWork(w, e, func(r Result) {
@@ -37,7 +35,7 @@ func (q *hubQueries) write(l Queue, w *work, retry *retry, e Effect, done func(e
 	})
 }
 
-// wrote takes the hub's answer to a write of ours.
+// wrote stores the hub's answer to a write of this source.
 func (q *hubQueries) wrote(w *work, o *workv1.ManifestWork, requests int) {
 	if o != nil {
 		q.epochs.shown(o)
@@ -49,7 +47,7 @@ func (q *hubQueries) wrote(w *work, o *workv1.ManifestWork, requests int) {
 	q.f.recount(w)
 }
 
-// next decides about asking for a work.
+// next decides whether to read a work from the hub.
 func (q *hubQueries) next(w *work) *todo {
 	h := &w.hub
 	if !h.querying && !h.lagging.IsZero() && !q.f.until(HubQueue, w.key(), h.lagging.Add(informerLag)) {
@@ -68,8 +66,7 @@ func (q *hubQueries) next(w *work) *todo {
 	return q.f.ofWork(w, Get{UID: w.uid, Namespace: w.cl.name, Name: w.name()}, func(r Result) { q.doneGet(w, requests, r) })
 }
 
-// queriesMany reports whether so many works of a cluster are asked for that one list
-// answers for all.
+// queriesMany reports whether so many works of a cluster are queried that one list answers for all.
 func queriesMany(cl *cluster) bool {
 	n := 0
 	for _, w := range cl.works {
@@ -83,7 +80,7 @@ func queriesMany(cl *cluster) bool {
 	return false
 }
 
-// nextList decides about asking for all works of a cluster.
+// nextList decides whether to list all works of a cluster on the hub.
 func (q *hubQueries) nextList(cl *cluster) *todo {
 	if !queriesMany(cl) || !q.f.due(HubQueue, cl.key(), &cl.listing) {
 		return nil
@@ -125,18 +122,18 @@ func (q *hubQueries) doneList(cl *cluster, requests int, r Result) {
 		}
 		q.answered(w)
 	}
-	if queriesMany(cl) { // the informer is about to say what became of them
+	if queriesMany(cl) { // the informer is about to show their end
 		q.f.failed(HubQueue, cl.key(), &cl.listing, missingDelay)
 	}
 }
 
-// answered has a work looked at of which the hub said something.
+// answered wakes a work after an answer of the hub.
 func (q *hubQueries) answered(w *work) {
 	q.f.recount(w)
 	q.f.wakeWork(w)
 }
 
-// name is that of a work of which at least a report is known.
+// name returns the name of a work, from the object or the pending report; "" without both.
 func (w *work) name() string {
 	switch {
 	case w.hub.object != nil:

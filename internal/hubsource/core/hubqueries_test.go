@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// lagging is a source that compares with a broker that has these records, and whose
-// informer shows these works, which the hub may have no longer.
+// lagging is a source that compares with these records of the broker. Its informer shows these works, which the
+// hub may no longer have.
 func lagging(t *testing.T, records []codec.InventoryRecord, works ...*workv1.ManifestWork) *fixture {
 	t.Helper()
 	f := comparingCore(t, Config{})
@@ -45,10 +45,10 @@ func (f *fixture) answer(uid types.UID, r Result) {
 	f.done(next[Get](f, HubQueue, uid), r)
 }
 
-// TestCore_QueriesTheHubForWorksMissingAtTheBroker before it publishes what an earlier
-// process may have seen to its end.
+// TestCore_QueriesTheHubForWorksMissingAtTheBroker: it does so before it publishes a work that an earlier
+// process may have deleted completely.
 func TestCore_QueriesTheHubForWorksMissingAtTheBroker(t *testing.T) {
-	live, dead, fresh := newWork("lives", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
+	live, dead, fresh := newWork("live", 1), newWork("dead", 1), newWork("fresh", 1, withoutFinalizer)
 	f := lagging(t, nil, live, dead, fresh)
 	for _, w := range []*workv1.ManifestWork{live, dead} {
 		f.idle(BrokerQueue, w.UID)
@@ -77,8 +77,7 @@ func TestCore_QueriesTheHubForWorksMissingAtTheBroker(t *testing.T) {
 	}
 }
 
-// TestCore_ListsWhereManyAreInQuestion: beyond ten works of a cluster one consistent
-// list is the answer.
+// TestCore_ListsWhereManyAreInQuestion: for more than ten works of a cluster one consistent list is read.
 func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 	var works []*workv1.ManifestWork
 	present := Present{}
@@ -111,8 +110,8 @@ func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 	f.idle(BrokerQueue, works[0].UID)
 }
 
-// TestCore_QueriesAgainOnTheNextSubscription: what the hub said before the broker was
-// heard says nothing of what has been since.
+// TestCore_QueriesAgainOnTheNextSubscription: an answer of the hub from before an answer of the broker does not
+// cover later changes.
 func TestCore_QueriesAgainOnTheNextSubscription(t *testing.T) {
 	w := newWork("w", 1)
 	f := lagging(t, nil, w)
@@ -129,15 +128,19 @@ func TestCore_QueriesAgainOnTheNextSubscription(t *testing.T) {
 	f.deliver(w.UID)
 }
 
-// TestCore_QueriesNothingForWorksAtTheBroker: a record is enough.
+// TestCore_QueriesNothingForWorksAtTheBroker: a record at the broker is enough, without a query to the hub.
 func TestCore_QueriesNothingForWorksAtTheBroker(t *testing.T) {
 	f := lagging(t, []codec.InventoryRecord{recordOf(t, newWork("w", 1), 7)}, newWork("w", 2))
 	f.deliver("uid-w")
 }
 
-// t1 the informer stops; t2 the work ends on the hub, which an earlier process saw to;
-// t3 the informer shows a change from before t2. Therefore a change that the informer
-// shows is no evidence either.
+// Scenario:
+//
+//	t1: the informer stops.
+//	t2: an earlier process completes the deletion of the work on the hub.
+//	t3: the informer shows a change from before t2.
+//
+// Result: a change that the informer shows is no evidence either.
 func TestCore_QueriesTheHubForAnUnknownChange(t *testing.T) {
 	f := lagging(t, nil)
 	f.seen(newWork("w", 1))
@@ -147,8 +150,12 @@ func TestCore_QueriesTheHubForAnUnknownChange(t *testing.T) {
 	f.idle(BrokerQueue, "uid-w")
 }
 
-// t1 the informer shows a deletion; t2 the hub has the work: it went back in time.
-// Therefore its life ends, and what the informers of before show is dropped.
+// Scenario:
+//
+//	t1: the informer shows a deletion.
+//	t2: the hub has the work: it went back in time.
+//
+// Result: the epoch ends, and objects of the former informers are dropped.
 func TestCore_EndsTheEpochWhenADeletedWorkReturns(t *testing.T) {
 	w := newWork("w", 1)
 	f := lagging(t, []codec.InventoryRecord{recordOf(t, w, 7)}, w)
@@ -168,7 +175,7 @@ func TestCore_EndsTheEpochWhenADeletedWorkReturns(t *testing.T) {
 	f.core.WorkSeen(old, w)
 	f.core.WorkMissing(old, w.UID)
 	if n := f.core.Stats().Works; n != 0 {
-		t.Errorf("%d works of the life before", n)
+		t.Errorf("%d works of the former epoch", n)
 	}
 	f.seen(w)
 	if n := f.core.Stats().Works; n != 1 {
@@ -176,10 +183,14 @@ func TestCore_EndsTheEpochWhenADeletedWorkReturns(t *testing.T) {
 	}
 }
 
-// t1 a record shows that a work lives. t2 it is deleted to its end, which an earlier
-// process saw to. t3 the end is reported to this one, and acknowledged, so that the broker
-// forgets the work. t4 the informer, which lags, shows a later state of it. Therefore what
-// was known at t1 counts no more: published, the work would live on its cluster once more.
+// Scenario:
+//
+//	t1: a record shows that a work is live.
+//	t2: it is deleted, and an earlier process completes the deletion.
+//	t3: the confirmation is sent to this process and acknowledged, so the broker drops the record.
+//	t4: the informer, which lags, shows a later state of the work.
+//
+// Result: the record of t1 is not trusted. Without this: the work would be published to its cluster once more.
 func TestCore_QueriesTheHubAgainForDeletedWorks(t *testing.T) {
 	w := newWork("w", 2)
 	end := func(version int64) *Report {
@@ -216,9 +227,13 @@ func TestCore_QueriesTheHubAgainForDeletedWorks(t *testing.T) {
 	}
 }
 
-// t1 the informer stands still, and a cluster reports on a work that it never showed. t2 the hub
-// shows the work, which is being deleted. t3 its finalizer goes, and it with it. Therefore the
-// hub's own word ends it: the informer, which never had it, sends no end.
+// Scenario:
+//
+//	t1: the informer is stuck, and a cluster reports on a work that it never showed.
+//	t2: the hub returns the work, which is being deleted.
+//	t3: its finalizer is removed, and so is the work.
+//
+// Result: a query to the hub ends the work: the informer never had it, and sends no delete event.
 func TestCore_ForgetsWhatNoInformerEverShowed(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{})

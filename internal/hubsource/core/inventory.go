@@ -7,37 +7,36 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// inventory is what the broker is asked for on a subscription.
+// inventory is the state of the requests for the broker's inventory on a subscription.
 type inventory struct {
-	// request is what is asked for now, nil when nothing is; id names the event
-	// that waits for its page until deadline, "" when it is to be sent (again).
+	// request is the current request, nil without one. id is the id of the sent event that waits for its page until
+	// deadline. It is "" if the event has to be sent, or sent again.
 	request  *codec.InventoryRequest
 	id       string
 	deadline time.Time
 	retry    retry
-	// revision is that of the listing; digests that of the one of digests.
+	// revision is the revision of the listing, digests that of the listing of digests.
 	revision, digests uint64
-	// complete: every digest has come. last is what the broker knows of the hub,
-	// until that was judged.
+	// complete: all digests have come. last is the hub position that the broker knows, until it is checked.
 	complete bool
 	last     *codec.HubPosition
-	// wanted are clusters whose records are to be asked for, in this order.
+	// wanted are the clusters whose records are to be requested, in this order.
 	wanted []string
 }
 
-// Bounds of one request for records: so many clusters, and as many records as
-// far as the digests tell.
+// Limits of one request for records: the number of clusters, and the number of records according to the
+// digests.
 const (
 	maxRequestedClusters = 100
 	maxRequestedRecords  = 5000
 )
 
-// pageTimeout is how long a page may take before it is asked for again.
+// pageTimeout is how long a page may take before it is requested again.
 const pageTimeout = 30 * time.Second
 
 func (v *inventory) want(cluster string) { v.wanted = append(v.wanted, cluster) }
 
-// nextInventory decides about the request for what the broker has.
+// nextInventory decides the next request for the broker's inventory.
 func (c *clusterSync) nextInventory() *todo {
 	v := &c.inventory
 	if !c.on || !c.f.connected {
@@ -54,7 +53,7 @@ func (c *clusterSync) nextInventory() *todo {
 	return &todo{RequestInventory{ID: id, Request: *v.request}, func(r Result) { c.doneRequestInventory(id, r) }}
 }
 
-// wantedPage returns what to ask for next, nil when there is nothing.
+// wantedPage returns the next request, nil if there is none.
 func (c *clusterSync) wantedPage() *codec.InventoryRequest {
 	v := &c.inventory
 	if !v.complete {
@@ -97,8 +96,7 @@ func (c *clusterSync) doneRequestInventory(id string, r Result) {
 	}
 }
 
-// publishEverything takes the answer that this broker does not tell what it
-// has.
+// publishEverything publishes all works, because this broker has no inventory.
 func (c *clusterSync) publishEverything() {
 	c.off()
 	for _, cl := range c.f.clusters {
@@ -112,13 +110,13 @@ func (c *clusterSync) publishEverything() {
 	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
-// expects reports whether somebody waits for a page (still).
+// expects reports whether a page answers the current request.
 func (c *clusterSync) expects(page codec.Inventory) bool {
 	v := &c.inventory
 	return c.on && c.f.connected && v.request != nil && v.id != "" && page.RequestID == v.id
 }
 
-// page takes a page of the broker's inventory that was expected.
+// page handles an expected page of the broker's inventory.
 func (c *clusterSync) page(page codec.Inventory) {
 	v := &c.inventory
 	first, last := v.request.PageToken == "", page.NextPageToken == ""
@@ -157,10 +155,10 @@ func (c *clusterSync) digestsCame(page codec.Inventory, first, last bool) {
 	v.complete = true
 	for _, cl := range c.f.clusters {
 		if cl.comparing.stage == wantsDigest {
-			c.compareRecords(cl, v.digests) // the broker has nothing of it
+			c.compareRecords(cl, v.digests) // the broker has no records of the cluster
 		}
 	}
-	c.reportIn(reportAfter) // also where there is no cluster at all
+	c.reportIn(reportAfter) // also without any cluster
 	c.f.wakeCompared()
 }
 
@@ -180,7 +178,7 @@ func (c *clusterSync) recordsCame(names []string, records []codec.InventoryRecor
 	}
 }
 
-// checkHubPosition compares, once, where the hub is with what the broker knows of it.
+// checkHubPosition compares the position of the hub, once, with the one that the broker knows.
 func (c *clusterSync) checkHubPosition() {
 	if c.epochs.positionRead() {
 		c.epochs.checkPosition(c.inventory.last)
@@ -188,12 +186,12 @@ func (c *clusterSync) checkHubPosition() {
 	}
 }
 
-// located goes on when it is known where the hub is.
+// located continues when the position of the hub is known.
 func (c *clusterSync) located() {
 	c.checkHubPosition()
 	c.f.wakeCompared()
 	c.reportPosition()
-	if !c.pending.at.IsZero() { // it waited for this
+	if !c.pending.at.IsZero() { // the report waited for the position
 		c.f.wake(BrokerQueue, Key{}, 0)
 	}
 }

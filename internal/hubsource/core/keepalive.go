@@ -5,8 +5,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Keepalive is an agent's word that it is there, and what it holds of this source in sum, or its
-// farewell, by which a broker says that it is gone.
+// Keepalive is an agent's keepalive with the digest of its works of this source, or the last will that the
+// broker sends for it.
 type Keepalive struct {
 	Cluster string
 	Digest  codec.Digest
@@ -14,7 +14,7 @@ type Keepalive struct {
 	Stamp   sessionfence.Stamp
 }
 
-// KeepaliveOf reads it. The error is a *codec.AttributeError.
+// KeepaliveOf reads a keepalive event. The error is a *codec.AttributeError.
 func KeepaliveOf(e codec.Event) (a *Keepalive, err error) {
 	a = &Keepalive{}
 	if a.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
@@ -27,22 +27,22 @@ func KeepaliveOf(e codec.Event) (a *Keepalive, err error) {
 	return a, err
 }
 
-// digestReport are what an agent says of its works.
+// digestReport is the digest that an agent reports of its works.
 type digestReport struct {
-	// reported is what it holds in sum, until that was compared; gap is another sum than it should
-	// have.
+	// reported is the digest until it is compared, then nil. mismatch is the last digest that differed from the
+	// expected one.
 	reported *codec.Digest
 	mismatch digestMismatch
 }
 
-// digestMismatch is a sum that an agent holds and should not, and how often it has said so in a row.
+// digestMismatch is an unexpected digest of an agent, and how often in a row the agent has reported it.
 type digestMismatch struct {
 	digest codec.Digest
 	times  int
 }
 
-// keepalive takes it. What is under way to the agent makes a difference, so one counts that is there
-// twice in a row.
+// keepalive stores the digest of a keepalive for nextSum. Events in flight cause a mismatch too, so only the
+// same mismatch twice in a row is acted on.
 func (p *agentResponder) keepalive(a *Keepalive) {
 	cl := p.f.clusters[a.Cluster]
 	if cl == nil || !p.f.stateless || !p.f.mayReport(cl) || cl.agent.list != nil {
@@ -53,7 +53,7 @@ func (p *agentResponder) keepalive(a *Keepalive) {
 	p.f.wakeCluster(BrokerQueue, cl)
 }
 
-// nextSum compares what an agent holds in sum with what it should hold.
+// nextSum compares the reported digest with the expected one.
 func (p *agentResponder) nextSum(cl *cluster) *todo {
 	r, s := &cl.agent, &cl.agent.digests
 	if s.reported == nil || r.requesting {
@@ -66,7 +66,7 @@ func (p *agentResponder) nextSum(cl *cluster) *todo {
 	s.reported = nil
 	mine, sent := p.sumOf(cl)
 	switch {
-	case !sent: // what is not published yet makes a difference
+	case !sent: // unpublished works cause a mismatch
 	case held == mine:
 		s.mismatch = digestMismatch{}
 		for _, w := range cl.works {
@@ -78,14 +78,14 @@ func (p *agentResponder) nextSum(cl *cluster) *todo {
 	case s.mismatch.digest != held:
 		s.mismatch = digestMismatch{digest: held, times: 1}
 	default:
-		if s.mismatch.times++; s.mismatch.times&(s.mismatch.times-1) == 0 { // ever less often
+		if s.mismatch.times++; s.mismatch.times&(s.mismatch.times-1) == 0 { // at each power of two
 			return p.requestAgentList(cl)
 		}
 	}
 	return nil
 }
 
-// sumOf is what the agent of a cluster should hold in sum; sent: all of that was published.
+// sumOf returns the digest that the agent of a cluster should report; sent: all its works were published.
 func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 	sent = true
 	for _, w := range cl.works {
@@ -98,7 +98,8 @@ func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 	return d, sent
 }
 
-// requestAgentList has an agent list what it holds, as it does when it is not known to who speaks.
+// requestAgentList makes an agent list its works. The request names no session of the agent, and an agent
+// answers such a request with its list.
 func (p *agentResponder) requestAgentList(cl *cluster) *todo {
 	stamp := p.f.stamp(cl)
 	stamp.PeerSession = codec.Session{}

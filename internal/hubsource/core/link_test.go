@@ -59,9 +59,9 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	nextRequest(f) // and no release
 }
 
-// A release whose answer is lost may be carried out yet, and would drop what is
-// published of the cluster from then on. Therefore the subscription ends, and on the
-// next one the release goes first, or is no longer needed; ends are backed off.
+// A release whose answer is lost may still be executed, and would drop works of the cluster that are published
+// later. So the subscription ends. On the next one the release goes first, or is no longer needed. Such ends
+// are backed off.
 func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 	lost := Result{Err: &transport.Error{Code: transport.CodeDeadline}}
 	for _, again := range []bool{false, true} {
@@ -104,8 +104,7 @@ func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 	}
 }
 
-// What was published and nobody knows whether it arrived may arrive behind a release,
-// and be left behind there.
+// A publish of unknown outcome may arrive after a release, and its record would stay.
 func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
@@ -123,8 +122,8 @@ func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	nextRelease(f, "cluster1")
 }
 
-// TestCore_ReleasesNothingThatIsServedOnTheNextConnection: what the one before was
-// told counts there no longer, answered or not.
+// TestCore_ReleasesNothingThatIsServedOnTheNextConnection: a release of the connection before has no effect
+// there, answered or not.
 func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
 	for _, connectFirst := range []bool{true, false} {
 		f := newFixture(t, false)
@@ -151,7 +150,8 @@ func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
 	}
 }
 
-// TestCore_NumbersNothingForAnOCMBroker, which would pass it on.
+// TestCore_NumbersNothingForAnOCMBroker: events for an OCM broker have no fencing token, because that broker
+// would pass it on.
 func TestCore_NumbersNothingForAnOCMBroker(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
@@ -161,10 +161,10 @@ func TestCore_NumbersNothingForAnOCMBroker(t *testing.T) {
 	}
 }
 
-// TestCore_ReleasesNothingWhileItReportsWhatItCompared, so that the answer is about the
-// clusters as they are then.
+// TestCore_ReleasesNothingWhileItReportsWhatItCompared: a release waits for a sync report in flight, so that
+// the answer describes the clusters as they are then.
 func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
-	for name, err := range map[string]error{"told": nil, "not told": &transport.Error{Code: transport.CodeUnavailable}} {
+	for name, err := range map[string]error{"reported": nil, "not reported": &transport.Error{Code: transport.CodeUnavailable}} {
 		t.Run(name, func(t *testing.T) {
 			f := comparingCore(t, Config{})
 			f.selected("cluster1")
@@ -193,21 +193,21 @@ func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
 				return
 			}
 			if !slices.Contains(f.wakes, wakeup{BrokerQueue, Key{Cluster: "cluster1"}, 0}) {
-				t.Errorf("nobody looks at the cluster again, only %v", f.wakes)
+				t.Errorf("the cluster is not woken, only %v", f.wakes)
 			}
 			f.done(nextRelease(f, "cluster1"), Result{})
 		})
 	}
 }
 
-// TestCore_ReportsNothingWhileTheHubDoesNotAnswer:
+// TestCore_ReportsNothingWhileTheHubDoesNotAnswer: no sync report goes out before the hub has answered.
 //
-//	t1 The broker has lost its store, and hub-source starts with informers that lag.
-//	t2 It has compared: neither side has a work of the cluster.
-//	t3 Agents are told so, and evict what they have in a minute.
-//	t4 The informers show a work. The hub does not answer, so it is not published.
+// Scenario:
 //
-// Therefore nobody is told before the hub has answered.
+//	t1: the broker has lost its store, and hub-source starts with informers that lag.
+//	t2: it has compared: neither side has a work of the cluster.
+//	t3: agents receive this outcome, and evict their works within a minute.
+//	t4: the informers show a work. The hub does not answer, so it is not published.
 func TestCore_ReportsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
@@ -222,15 +222,15 @@ func TestCore_ReportsNothingWhileTheHubDoesNotAnswer(t *testing.T) {
 	f.wakes = nil
 	f.locate("7")
 	if !slices.Contains(f.wakes, wakeup{BrokerQueue, Key{}, 0}) {
-		t.Errorf("nobody goes on, only %v", f.wakes)
+		t.Errorf("no key is woken to continue, only %v", f.wakes)
 	}
 	if reported := nextOf[SendSyncReport](f, BrokerQueue, Key{}); len(reported.Report.Clusters) != 1 {
-		t.Errorf("told of %v", reported.Report)
+		t.Errorf("reported %v", reported.Report)
 	}
 }
 
-// TestCore_ReleasesOnTheNextConnection: what the one before was told counts there
-// no longer, answered or not.
+// TestCore_ReleasesOnTheNextConnection: a release of the connection before has no effect there, answered or
+// not.
 func TestCore_ReleasesOnTheNextConnection(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
@@ -264,8 +264,8 @@ func TestCore_RetriesAReleaseUntilItIsAccepted(t *testing.T) {
 	}
 }
 
-// TestCore_ServesAClusterAfterRejectedRelease: it was selected again meanwhile, and is
-// compared although nothing was released.
+// TestCore_ServesAClusterAfterRejectedRelease: the cluster was selected again meanwhile, and is compared
+// although nothing was released.
 func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 	f := comparingCore(t, Config{})
 	f.selected("cluster1")
@@ -278,10 +278,10 @@ func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 	f.wakes = nil
 	f.done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded}})
 	if stage := f.core.index.clusters["cluster1"].comparing.stage; stage == notCompared {
-		t.Error("nobody compares it")
+		t.Error("the cluster is not compared")
 	}
 	if key := (Key{UID: "uid-w", Cluster: "cluster1"}); !slices.ContainsFunc(f.wakes, func(w wakeup) bool { return w.key == key }) {
-		t.Errorf("nobody looks at its work, only %v", f.wakes)
+		t.Errorf("the work is not woken, only %v", f.wakes)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestCore_LeavesWorksOfAReleasedClusterAlone(t *testing.T) {
 	f.unselected("cluster1")
 	f.idle(BrokerQueue, "uid-w")
 	if e := next[PatchStatus](f, HubQueue, "uid-w"); len(e.Status.Conditions) != 0 {
-		t.Errorf("the condition of a delivery nobody attempts stays: %+v", e.Status.Conditions)
+		t.Errorf("the condition of an ended delivery stays: %+v", e.Status.Conditions)
 	}
 	if s := f.core.Stats(); s.Pending != 0 {
 		t.Errorf("a report waits: %+v", s)
@@ -424,11 +424,17 @@ func TestCore_QueriesAWorkOfAnEarlierLeader(t *testing.T) {
 	}
 }
 
-// t1 the leader puts the finalizer on a work and publishes it. t2 its cluster
-// reports. t3 the leader ends before the report reaches it. t4 another one leads, and
-// its informer shows the work as it was before t1. t5 it asks for the statuses of what
-// had the finalizer, as it knows. t6 the informer shows t1. Therefore it has to ask for
-// the status of that work then: the broker has its spec, and sends no status unasked.
+// Scenario:
+//
+//	t1: the leader adds the finalizer to a work and publishes it.
+//	t2: its cluster reports.
+//	t3: the leader ends before the report arrives.
+//	t4: another process becomes the leader, and its informer shows the work as before t1.
+//	t5: it requests the statuses of the works that have the finalizer in its informer.
+//	t6: the informer shows t1.
+//
+// Result: it requests the status of that work then. The broker has its spec, and sends no status without a
+// request.
 func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
@@ -441,7 +447,7 @@ func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 	}
 }
 
-// A finalizer that this process put on says nothing of an earlier one.
+// A finalizer that this process added shows nothing about an earlier process.
 func TestCore_QueriesNoWorkThatItPublishedFirst(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()

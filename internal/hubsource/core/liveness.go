@@ -8,22 +8,22 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Where no broker keeps anything nobody but the agent itself can say that it is there. What is
-// known of that changes what works and metrics say, and nothing else: nothing is deleted, given
-// up or withheld because an agent is not heard.
+// Behind a stateless broker only the agent itself can show that it is connected. Liveness changes the
+// conditions of works and the metrics, and nothing else. No work is deleted, given up or withheld because an
+// agent is disconnected.
 
-// liveness is what is known of whether an agent is there.
+// liveness records whether an agent is connected.
 type liveness struct {
-	// lastSeen is when it was heard last.
+	// lastSeen is the time of the agent's last event.
 	lastSeen time.Time
-	// goodbye: the broker has said since that it is gone.
+	// goodbye: the last will of the agent came after that.
 	goodbye bool
 }
 
-// clearGoodbye drops a farewell that was told on another connection of ours.
+// clearGoodbye drops a last will that came on another connection of this source.
 func (h *liveness) clearGoodbye() { h.goodbye = false }
 
-// presence is that of a cluster's agent. Without a connection of our own nobody is heard.
+// presence returns the connection state of a cluster's agent. It is unknown while this source is disconnected.
 func (f *workIndex) presence(cl *cluster) sessionfence.ConnectionState {
 	if !f.connected {
 		return sessionfence.Unknown
@@ -31,13 +31,13 @@ func (f *workIndex) presence(cl *cluster) sessionfence.ConnectionState {
 	return sessionfence.ConnectionStateOf(f.Now(), cl.agent.lastSeen, f.connectedAt, cl.agent.goodbye)
 }
 
-// isDisconnected reports whether a cluster's agent, which is one of ours, is away. Of others nobody
-// can tell: they speak when they have something to say.
+// isDisconnected reports whether a cluster's Hawser agent is disconnected. For OCM agents it returns false:
+// they send no keepalives.
 func (f *workIndex) isDisconnected(cl *cluster) bool {
 	return f.stateless && f.sessions.IsHawser(cl.name) && f.presence(cl) == sessionfence.Disconnected
 }
 
-// noteLastSeen takes it that an agent said something.
+// noteLastSeen records that an agent sent an event.
 func (p *agentResponder) noteLastSeen(cl *cluster) {
 	was := p.f.presence(cl)
 	cl.agent.liveness = liveness{lastSeen: p.f.Now()}
@@ -46,8 +46,8 @@ func (p *agentResponder) noteLastSeen(cl *cluster) {
 	}
 }
 
-// handleGoodbye takes the farewell of an agent. It is a hint: it may never come, and where it comes late
-// it is void with the agent's next word, within a minute.
+// handleGoodbye handles the last will of an agent. It is a hint: it may never come. If it comes late, the
+// agent's next event clears it within a minute.
 func (p *agentResponder) handleGoodbye(a *Keepalive) {
 	cl := p.f.clusters[a.Cluster]
 	if cl != nil && p.f.stateless && p.f.sessions.MatchesGoodbye(a.Cluster, a.Stamp) && !cl.agent.goodbye {
@@ -56,7 +56,7 @@ func (p *agentResponder) handleGoodbye(a *Keepalive) {
 	}
 }
 
-// rejudge has another look at what works say of their agent.
+// rejudge wakes the works whose condition may have to name another state of their agent.
 func (p *agentResponder) rejudge(cl *cluster) {
 	for _, w := range cl.works {
 		if w.problems.agent != nil || w.hub.object != nil && !p.arrived(w) {
@@ -65,12 +65,12 @@ func (p *agentResponder) rejudge(cl *cluster) {
 	}
 }
 
-// tellings is how fast works say that their agent is not heard, or is heard again: a cluster
-// may have thousands, and the hub has other things to write.
+// tellings limits the status writes that report an agent as disconnected or connected again. A cluster may have
+// thousands of works, and the hub has other writes to do.
 var tellings = fair.Rate{PerSecond: 20, Burst: 1}
 
-// updateAgentProblem brings up to date what a work says of its agent, in its turn. As long as nobody can tell,
-// it says what it said, also what an earlier process had it say.
+// updateAgentProblem updates the agent problem of a work, within the limit tellings. While the state of the
+// agent is unknown, the condition stays, even one of an earlier process.
 func (p *agentResponder) updateAgentProblem(w *work) {
 	message, reported := p.agentProblem(w)
 	if !reported || !w.problems.known {
@@ -82,7 +82,7 @@ func (p *agentResponder) updateAgentProblem(w *work) {
 	}
 	if has := w.problems.agent; message == nil && has == nil || message != nil && has != nil && message.generation == has.generation && message.reason == has.reason {
 		w.nextTurn = time.Time{}
-		return // it goes on with the time that it names
+		return // the condition keeps the time that it names
 	}
 	if w.nextTurn.IsZero() {
 		w.nextTurn = p.f.Now().Add(p.noticeLimit.Reserve(tellings, p.f.Now(), 1))
@@ -94,8 +94,8 @@ func (p *agentResponder) updateAgentProblem(w *work) {
 	p.f.setAgentProblem(w, message)
 }
 
-// agentProblem is what a work is to say of its agent, nil if it has nothing to say; told: somebody
-// can tell.
+// agentProblem returns the agent problem of a work, nil for none. reported is false if the state of the agent
+// is unknown.
 func (p *agentResponder) agentProblem(w *work) (message *problem, reported bool) {
 	f, r := p.f, &w.cl.agent
 	switch {
@@ -108,10 +108,10 @@ func (p *agentResponder) agentProblem(w *work) (message *problem, reported bool)
 	case p.arrived(w):
 		return nil, true
 	case w.broker.on(f.sub) != holds:
-		return nil, false // it was not published yet
+		return nil, false // the work was not published yet
 	}
 	listening, goodbye := f.connectedAt, r.goodbye
-	if !f.sessions.IsHawser(w.cl.name) { // it need not speak before it has something to say
+	if !f.sessions.IsHawser(w.cl.name) { // an OCM agent is silent until it has a report
 		listening, goodbye = sessionfence.Latest(listening, w.spec.redelivery.since), false
 	}
 	since := sessionfence.Latest(r.lastSeen, listening)
@@ -126,20 +126,20 @@ func (p *agentResponder) agentProblem(w *work) (message *problem, reported bool)
 	return nil, reported
 }
 
-// reportedWithin is how long a broker that tells of absent agents may take until it does. One that has not
-// by then does not tell.
+// reportedWithin is how long a broker may take to report disconnected clusters. A broker that has not reported
+// by then does not support it.
 const reportedWithin = 3 * time.Minute
 
-// disconnectedClusters are the clusters without an agent, as a broker tells that keeps works.
+// disconnectedClusters are the clusters without a connected agent, as reported by a broker with records.
 type disconnectedClusters struct {
-	// sub is the subscription on which it has told, 0 before the first. coming are those of pages
-	// behind which more follow.
+	// sub is the subscription of the last complete report, 0 before the first. coming are the clusters of pages
+	// that more pages follow.
 	sub    int
 	now    map[string]codec.DisconnectedCluster
 	coming []codec.DisconnectedCluster
 }
 
-// subscribe begins a subscription: of pages that came on another one no more follow.
+// subscribe begins a subscription: pages of another one are incomplete for ever.
 func (a *disconnectedClusters) subscribe() { a.coming = nil }
 
 // DisconnectedClusters receives an event of the broker about clusters without a connected agent. Once no
@@ -162,7 +162,8 @@ func (c *Core) DisconnectedClusters(d codec.DisconnectedClusters) {
 	}
 }
 
-// disconnectedProblemOf is disconnectedProblem where the broker tells which clusters have no agent.
+// disconnectedProblemOf returns the agent problem behind a broker that reports which clusters have no agent.
+// The results are those of agentProblem.
 func (p *agentResponder) disconnectedProblemOf(w *work) (message *problem, reported bool) {
 	if p.disconnected.sub != p.f.sub {
 		reports := w.problems.agent != nil || ofAgent(w) != nil
@@ -175,15 +176,15 @@ func (p *agentResponder) disconnectedProblemOf(w *work) (message *problem, repor
 	return offline(w.hub.object, c), true
 }
 
-// keepAgentProblem lets stand what an earlier process had a work say of its agent, until something else is
-// known of the work.
+// keepAgentProblem keeps the agent problem that an earlier process wrote, until something else is known of the
+// work.
 func (f *workIndex) keepAgentProblem(w *work) {
 	if p := ofAgent(w); p != nil && w.problems.agent == nil {
 		f.setAgentProblem(w, p)
 	}
 }
 
-// ofAgent is what a work says of its agent on the hub, nil if it says nothing.
+// ofAgent returns the agent problem of a work on the hub, nil for none.
 func ofAgent(w *work) *problem {
 	return problemOnHub(w, ReasonAgentDisconnected, ReasonAgentNeverConnected)
 }

@@ -32,7 +32,7 @@ func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 	f.now = f.now.Add(1)
 	f.wantDisconnected("later", 1)
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	f.wantDisconnected("heard again", 0)
+	f.wantDisconnected("seen again", 0)
 
 	// Late, of a session before: it says nothing of now.
 	f.now = f.now.Add(sessionfence.DisconnectedAfter)
@@ -41,7 +41,8 @@ func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 	f.wantDisconnected("an event of a session before", 1)
 }
 
-// TestStatelessBroker_AGoodbyeIsAHint: of the session that was heard of last, until the next word.
+// TestStatelessBroker_AGoodbyeIsAHint: a last will is valid for the last seen session, until the agent's next
+// event.
 func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	agent := f.ours("cluster1")
@@ -50,11 +51,11 @@ func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 	}
 	goodbye(sessionfence.NewTracker(4, "before"))
 	f.wantDisconnected("that of a session before", 0)
-	goodbye(sessionfence.NewTracker(9, "unheard"))
-	f.wantDisconnected("that of a session of which nobody has heard", 0)
+	goodbye(sessionfence.NewTracker(9, "unknown"))
+	f.wantDisconnected("the last will of an unknown session", 0)
 	f.core.Keepalive(&Keepalive{Cluster: "other", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true})
-	f.wantDisconnected("that of nobody", 0)
+	f.wantDisconnected("a last will without a session", 0)
 	for range 2 {
 		goodbye(agent)
 		f.wantDisconnected("its own, perhaps twice", 1)
@@ -108,17 +109,18 @@ func (f *fixture) reports(uid types.UID) *metav1.Condition {
 	return fault(e.Status)
 }
 
-// wantDisconnectedProblem asserts that a work says that its agent was not heard since then.
+// wantDisconnectedProblem asserts that Delivered reports the agent as not seen since a time.
 func (f *fixture) wantDisconnectedProblem(uid types.UID, since time.Time, generation int64) {
 	f.t.Helper()
 	d := f.reports(uid)
 	if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonAgentDisconnected || d.ObservedGeneration != generation ||
-		!strings.Contains(d.Message, `the agent of cluster "cluster1" has not been heard since `+since.Format("2006-01-02 15:04:05")+" UTC") {
-		f.t.Errorf("it says %+v, want that its agent was not heard since %s", d, since)
+		!strings.Contains(d.Message, `the agent of cluster "cluster1" has not been seen since `+since.Format("2006-01-02 15:04:05")+" UTC") {
+		f.t.Errorf("Delivered is %+v, want that the agent was not seen since %s", d, since)
 	}
 }
 
-// TestStatelessBroker_ReportsDisconnectedAgentOnWorks: those whose present version is not confirmed.
+// TestStatelessBroker_ReportsDisconnectedAgentOnWorks: only works whose present version is not confirmed report
+// it.
 func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
 	f := plainly(t, waiting, done)
@@ -135,12 +137,12 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	f.wantDisconnectedProblem("uid-waiting", lastSeen, 3)
 	f.idle(HubQueue, "uid-done")
 	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 1 {
-		t.Errorf("%d works count as not heard of", n)
+		t.Errorf("%d works are counted as disconnected", n)
 	}
 	f.now = f.now.Add(time.Hour)
 	f.idle(HubQueue, "uid-waiting") // nothing new
 
-	// Nobody can tell without a connection, nor when one has just begun: it goes on saying it.
+	// Without a connection, and right after its start, the state of the agent is unknown: the condition stays.
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
 	f.idle(HubQueue, "uid-waiting")
@@ -151,15 +153,15 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	f.deliver("uid-waiting")
 	f.idle(HubQueue, "uid-waiting")
 
-	// Heard again, without a word of the work.
+	// The agent is seen again, without a report about the work.
 	f.now = f.now.Add(time.Minute)
 	f.nextWake(HubQueue)
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	if d := f.reports("uid-waiting"); d != nil {
-		t.Errorf("it was heard, and the work says %+v", d)
+		t.Errorf("the agent was seen, and Delivered is %+v", d)
 	}
 	if n := f.core.Stats().Undelivered[ReasonAgentDisconnected]; n != 0 {
-		t.Errorf("%d works count as not heard of", n)
+		t.Errorf("%d works are counted as disconnected", n)
 	}
 
 	// Gone, as the broker says.
@@ -172,7 +174,7 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_IgnoresTimeWithoutOwnConnection: a source that was away hears nobody.
+// TestStatelessBroker_IgnoresTimeWithoutOwnConnection: a source that was disconnected could receive no event.
 func TestStatelessBroker_IgnoresTimeWithoutOwnConnection(t *testing.T) {
 	w := newWork("a", 3)
 	f := plainly(t, w)
@@ -192,7 +194,8 @@ func TestStatelessBroker_IgnoresTimeWithoutOwnConnection(t *testing.T) {
 	f.wantDisconnectedProblem("uid-a", back, 3)
 }
 
-// TestStatelessBroker_KeepsConditionOfEarlierProcess stays until somebody can tell.
+// TestStatelessBroker_KeepsConditionOfEarlierProcess: the condition stays until the state of the agent is
+// known.
 func TestStatelessBroker_KeepsConditionOfEarlierProcess(t *testing.T) {
 	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}})))
@@ -204,12 +207,12 @@ func TestStatelessBroker_KeepsConditionOfEarlierProcess(t *testing.T) {
 	f.idle(HubQueue, "uid-a") // it is so still
 	f.ours("cluster1")
 	if d := f.reports("uid-a"); d != nil {
-		t.Errorf("it was heard, and the work says %+v", d)
+		t.Errorf("the agent was seen, and Delivered is %+v", d)
 	}
 }
 
-// TestStatelessBroker_ClearsConditionOfEarlierProcess also where the agent has the work by then, and nothing is
-// published.
+// TestStatelessBroker_ClearsConditionOfEarlierProcess: the condition is cleared also if the agent has the work
+// by then, and nothing is published.
 func TestStatelessBroker_ClearsConditionOfEarlierProcess(t *testing.T) {
 	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}}))
@@ -229,14 +232,15 @@ func TestStatelessBroker_ClearsConditionOfEarlierProcess(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_OCMAgentsSendNoKeepalives before they have something to say.
+// TestStatelessBroker_OCMAgentsSendNoKeepalives: an OCM agent without a report sends no event, and this is no
+// problem.
 func TestStatelessBroker_OCMAgentsSendNoKeepalives(t *testing.T) {
 	f := plainly(t, newWork("a", 3))
 	f.deliver("uid-a")
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
 	f.done(next[PatchStatus](f, HubQueue, "uid-a"), Result{Work: newWork("a", 3, version("200"), withStatus(applied(3)))})
 	f.now = f.now.Add(24 * time.Hour)
-	f.wantDisconnected("a stock agent", 0)
+	f.wantDisconnected("an OCM agent", 0)
 	f.seen(newWork("a", 4, version("201"), withStatus(applied(3))))
 	sent := f.now
 	f.deliver("uid-a")
@@ -247,11 +251,11 @@ func TestStatelessBroker_OCMAgentsSendNoKeepalives(t *testing.T) {
 	f.wantDisconnectedProblem("uid-a", sent, 4)
 	f.core.Report(report(newWork("b", 1), 1, applied(1)))
 	if d := f.reports("uid-a"); d != nil {
-		t.Errorf("it was heard, and the work says %+v", d)
+		t.Errorf("the agent was seen, and Delivered is %+v", d)
 	}
 }
 
-// TestStatelessBroker_ReportsAgentToWorksInOrder: twenty a second at most.
+// TestStatelessBroker_ReportsAgentToWorksInOrder: at most twenty works a second are written.
 func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 	const count = 100
 	var works []*workv1.ManifestWork
@@ -294,13 +298,14 @@ func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 	}
 }
 
-// absent has the broker tell which clusters have no agent.
+// absent sends a page of the broker's report about clusters without an agent.
 func (f *fixture) absent(more bool, all ...codec.DisconnectedCluster) {
 	f.core.DisconnectedClusters(codec.DisconnectedClusters{Clusters: all, More: more})
 }
 
-// TestCore_ReportsDisconnectedClusterOnWorks: as a broker tells that keeps works, those whose present
-// version is not confirmed; one that nobody knows is told as such, and a deletion how it ends.
+// TestCore_ReportsDisconnectedClusterOnWorks: behind a broker with records, works whose present version is not
+// confirmed report a disconnected cluster. A cluster that never connected has a reason of its own. A work under
+// deletion also names how to end it.
 func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	since := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
@@ -310,9 +315,9 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 		f.seen(w)
 	}
 	f.connect()
-	f.idle(HubQueue, "uid-waiting") // nobody has told
+	f.idle(HubQueue, "uid-waiting") // no report has come
 	f.absent(true, codec.DisconnectedCluster{Cluster: "another", Since: since})
-	f.idle(HubQueue, "uid-waiting") // it is told the rest
+	f.idle(HubQueue, "uid-waiting") // the rest of the report is to follow
 	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since})
 	reports := func(uid types.UID, reason, what string) {
 		t.Helper()
@@ -325,7 +330,7 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	reports("uid-going", ReasonAgentDisconnected, "hawser force-delete work cluster1 going")
 	f.idle(HubQueue, "uid-done")
 
-	// Not while hub-source is away, nor before the broker has told again.
+	// Not while hub-source is disconnected, nor before the broker has reported again.
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
 	f.idle(HubQueue, "uid-waiting")

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// meets has an agent hear of the core's session from an event, and say so with its list.
+// meets gives an event of the core's session to an agent, which answers with its list.
 func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has Present) {
 	f.t.Helper()
 	if agent.Observe("hub", m).IsAccepted() {
@@ -22,8 +22,8 @@ func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has P
 	f.clusterIdle("cluster1")
 }
 
-// TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops: the agent's list is answered while the spec
-// that it dropped is still on its way to the broker, whose word says nothing then.
+// TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops: the agent's list is answered while the spec that
+// it dropped is still on its way to the broker. The broker's receipt then proves nothing.
 func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 	for action, a := range map[codec.Action]*workv1.ManifestWork{
 		codec.CreateRequest: newWork("a", 3),
@@ -44,8 +44,8 @@ func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime: each of them has what is on its way
-// dropped.
+// TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime: each new session makes the agent drop
+// the events in flight.
 func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
@@ -65,8 +65,8 @@ func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *test
 	}
 }
 
-// TestStatelessBroker_RepeatsUnansweredStatusRequests: an agent drops a request that does not name
-// its session, and says so with a list.
+// TestStatelessBroker_RepeatsUnansweredStatusRequests: an agent drops a request that does not name its session,
+// and answers with a list.
 func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
@@ -85,8 +85,8 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed: hub-source published and asked before the agent had
-// subscribed, to a broker that keeps nothing for who is away.
+// TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed: hub-source published and sent requests before the agent
+// had subscribed. A stateless broker keeps no events for a disconnected agent.
 func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
@@ -104,12 +104,13 @@ func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	f.idle(BrokerQueue, "uid-a")
 }
 
-// TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks: it has to hear of the session all the same.
+// TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks: an agent without works has to learn of the session
+// too.
 func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 	f := plainly(t)
 	agent := sessionfence.NewTracker(5, "agent")
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
-		t.Error("a list to nobody counts")
+		t.Error("a list without a session is accepted")
 	}
 	requests := f.requested("cluster1")
 	if len(requests) != 1 || len(requests[0].Held) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
@@ -120,7 +121,8 @@ func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_SendsDelayedSessionNotice to an agent that was restarted soon after the last.
+// TestStatelessBroker_SendsDelayedSessionNotice: an agent that restarts soon after the last notice gets another
+// one later.
 func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 	for _, works := range []int{0, 1} {
 		f := plainly(t)
@@ -143,8 +145,8 @@ func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_RepeatsStatusRequestsForOrphans: the status of a work that only a stock agent has may be
-// lost, and nothing else tells whose it is.
+// TestStatelessBroker_RepeatsStatusRequestsForOrphans: the status of a work that only an OCM agent has may be
+// lost, and nothing else contains its source.
 func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 	f, r := oneOrphan(t)
 	f.clusterIdle("cluster1")
@@ -163,7 +165,7 @@ func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 }
 
 // TestStatelessBroker_AStatusShowsThatTheHubWentBack: a restored hub lacks one work and has an older version of
-// another. A stock agent does not list again before it connects.
+// another. An OCM agent does not list again before it connects.
 func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	a := newWork("a", 3)
 	f := plainly(t, a)
@@ -185,11 +187,12 @@ func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	f.idle(BrokerQueue, a.UID)
 	f.beginEpoch(a)
 	if f.core.epochs.rollbackSuspicion(everywhere) == "" {
-		t.Error("it does not doubt the hub")
+		t.Error("there is no rollback suspicion")
 	}
 }
 
-// TestStatelessBroker_DeletesNothingBeforeOursHasListed: what is missing tells less than what the agent has.
+// TestStatelessBroker_DeletesNothingBeforeOursHasListed: an orphan alone is no reason for a deletion; the list
+// of the Hawser agent is needed first.
 func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	a, cluster := newWork("a", 3), Key{Cluster: "cluster1"}
 	f := plainly(t, a)

@@ -10,46 +10,45 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// What only the broker has is no deletion. It is deleted, on the condition that its
-// record has not changed, when nothing casts doubt on the hub: all clusters are
-// judged, no work is older than its record, the hub itself says that it does not
-// have it, and is still where it should be after that.
+// A record without a work on the hub is no proof of a deletion. It is deleted, if the record has not changed,
+// when there is no rollback suspicion. Four conditions must hold. All clusters are compared. No work is older
+// than its record. The hub itself returned that it lacks the work. The position of the hub, read after that, is
+// as expected.
 
-// missing is what only the broker has of a cluster, and is still to be dealt with.
+// missing are the records of a cluster without a work on the hub, and the progress of their deletion.
 type missing struct {
-	// records are left of candidates; live is how many records there were. Of the
-	// first absent ones the hub said that it does not have them either. That counts
-	// when it was asked afterwards where it is, for it may have gone back just before.
+	// records are left of candidates; live is how many records there were. The hub has confirmed that it lacks the
+	// first absent ones. That is valid once its position was read afterwards, because the hub may have gone back
+	// just before.
 	records          []codec.InventoryRecord
 	candidates, live int
 	absent           int
-	// later: something only the broker has waits there behind a deletion.
+	// later: a record without a work is queued behind a deletion.
 	later bool
-	// withheld are deletions that are left to a person, for a reason.
+	// withheld are the withheld deletions, for one reason.
 	withheld []codec.WithheldDeletion
 	reason   string
-	// replacing are works that were to take the name of another record. As long as one of
-	// them has not, that record is as good as missing.
+	// replacing are the works that were to take the name of another record. While one of them has not, that record
+	// is treated as missing.
 	replacing []*work
 }
 
-// begin takes what a comparison found; it reports whether there is anything.
+// begin stores the result of a comparison and reports whether any record has no work.
 func (m *missing) begin(plan resync.Works) bool {
 	*m = missing{records: plan.Missing, candidates: len(plan.Missing), live: plan.Live, later: plan.QueuedBehindDeletion > 0}
 	return m.candidates > 0
 }
 
-// none reports whether nothing is left, for us or for a person.
+// none reports whether no record is left, neither for this source nor for the operator.
 func (m *missing) none() bool { return len(m.records) == 0 && len(m.withheld) == 0 && !m.later }
 
-// isFinal reports whether nothing is left, and nothing can turn out to be missing after all
-// on this subscription.
+// isFinal reports whether no record is left, and none can still turn out to be missing on this subscription.
 func (m *missing) isFinal(sub int) bool {
 	replaces := func(w *work) bool { return w.broker.sub == sub && w.broker.displaces }
 	return m.none() && !slices.ContainsFunc(m.replacing, replaces)
 }
 
-// nextMissing decides about works that only the broker has.
+// nextMissing decides the next step for the records without a work.
 func (c *clusterSync) nextMissing(cl *cluster) *todo {
 	k, m := &cl.comparing, &cl.comparing.missing
 	switch {
@@ -58,7 +57,7 @@ func (c *clusterSync) nextMissing(cl *cluster) *todo {
 		return nil
 	case c.unjudged > 0 || !c.inventory.complete || !c.epochs.positionRead():
 		return nil
-	case c.f.behind > 0 && c.epochs.rollbackSuspicion(everywhere) == "": // a work that is may cast doubt on the hub
+	case c.f.behind > 0 && c.epochs.rollbackSuspicion(everywhere) == "": // such a work may cause a rollback suspicion
 		return nil
 	}
 	if reason := c.epochs.suspicionOfMissing(cl.name, m.candidates, m.live); reason != "" {
@@ -88,8 +87,7 @@ func (c *clusterSync) nextMissing(cl *cluster) *todo {
 	}
 }
 
-// of is a question of the present comparison of a cluster: a later one does not want
-// its answer.
+// of drops a result that belongs to an earlier comparison of the cluster.
 func (c *clusterSync) of(cl *cluster, e Effect, done func(Result)) *todo {
 	attempt := cl.comparing.attempt
 	return c.f.ofCluster(cl, e, func(r Result) {
@@ -99,7 +97,7 @@ func (c *clusterSync) of(cl *cluster, e Effect, done func(Result)) *todo {
 	})
 }
 
-// sought takes the hub's word of the next n: it has one of them, or none.
+// sought handles the hub's answer about the next n records: it has one of them, or none.
 func (c *clusterSync) sought(cl *cluster, n int, has bool, err error) {
 	switch {
 	case err != nil:
@@ -123,15 +121,15 @@ func (c *clusterSync) doneDelete(cl *cluster, r Result) {
 	case transport.CodeOf(r.Err) == transport.CodeConflict:
 		c.repeat(cl, 0)
 	case c.f.brokerFailed(cl.key(), &cl.comparing.retry, r.Err):
-	default: // it is another source's by now, or beyond us; the shell has logged it
+	default: // it belongs to another source by now, or the broker refuses it; the shell has logged the error
 		c.resolved(cl)
 	}
 }
 
-// resolved goes on with the next that is missing.
+// resolved continues with the next record.
 func (c *clusterSync) resolved(cl *cluster) {
 	m := &cl.comparing.missing
-	for _, w := range cl.works { // what waited for its name
+	for _, w := range cl.works { // works that waited for the name
 		if w.name() == m.records[0].Name {
 			c.f.wake(BrokerQueue, w.key(), 0)
 		}
@@ -141,7 +139,7 @@ func (c *clusterSync) resolved(cl *cluster) {
 	c.f.wakeCluster(BrokerQueue, cl)
 }
 
-// withhold leaves what is missing to a person.
+// withhold leaves all missing records to the operator.
 func (c *clusterSync) withhold(cl *cluster, reason string) {
 	m := &cl.comparing.missing
 	m.reason = reason
@@ -161,19 +159,19 @@ func (c *clusterSync) conclude(cl *cluster) {
 	c.reportSoon(cl)
 }
 
-// withholds reports whether the deletion of a work is left to a person.
+// withholds reports whether the deletion of a work is withheld.
 func (m *missing) withholds(id string) bool {
 	return slices.ContainsFunc(m.withheld, func(w codec.WithheldDeletion) bool { return w.ResourceID == id })
 }
 
-// has reports whether the deletion of a work is still to be decided about, by us
-// or by a person, because only the broker had it.
+// has reports whether the deletion of a work is undecided, by this source or by the operator, because only the
+// broker had it.
 func (m *missing) has(id string) bool {
 	return m.withholds(id) || slices.ContainsFunc(m.records, func(r codec.InventoryRecord) bool { return r.ResourceID == id })
 }
 
-// nameIsQueued reports whether a work is still to be deleted that has a name, by us or
-// by a person.
+// nameIsQueued reports whether a missing work with this name is still to be deleted, by this source or by the
+// operator.
 func (c *clusterSync) nameIsQueued(cl *cluster, name string) bool {
 	m := &cl.comparing.missing
 	return slices.ContainsFunc(m.records, func(r codec.InventoryRecord) bool { return r.Name == name }) ||

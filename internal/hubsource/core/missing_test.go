@@ -45,12 +45,11 @@ func TestCore_DeletesOrphansConditionally(t *testing.T) {
 	f.done(nextOf[Delete](f, BrokerQueue, cluster), Result{})
 	f.clusterIdle("cluster1")
 	if c := f.reported(); !c.AllClusters || c.Position == nil {
-		t.Errorf("told %+v", c)
+		t.Errorf("reported %+v", c)
 	}
 }
 
-// The hub is restored from a backup after it was asked where it is, and before it is
-// asked for a work.
+// The hub is restored from a backup after its position was read, and before the query for a work.
 func TestCore_DeletesNothingAfterRollback(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 1)
@@ -90,21 +89,21 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 		now    string
 		reason string
 	}{
-		"another hub":                         {SavedState{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
-		"an older list":                       {SavedState{}, last, 1, "199", "went back"},
-		"too many":                            {SavedState{}, last, 11, "200", "11 of 11"},
-		"withheld before":                     {SavedState{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
-		"withheld before, all":                {SavedState{Withheld: []string{everywhere}}, last, 1, "200", "before"},
-		"a store from before it was settled":  {SavedState{ClearedPosition: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before all that it lacked"},
-		"a store that was told of no hub yet": {SavedState{ClearedPosition: last}, nil, 1, "200", "before all that it lacked"},
-		"many, of another hub's":              {SavedState{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
+		"another hub":                        {SavedState{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
+		"an older list":                      {SavedState{}, last, 1, "199", "went back"},
+		"too many":                           {SavedState{}, last, 11, "200", "11 of 11"},
+		"withheld before":                    {SavedState{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
+		"withheld before, all":               {SavedState{Withheld: []string{everywhere}}, last, 1, "200", "before"},
+		"a store from before it was settled": {SavedState{ClearedPosition: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before the end of that suspicion"},
+		"a store without a hub position yet": {SavedState{ClearedPosition: last}, nil, 1, "200", "before the end of that suspicion"},
+		"many, of another hub's":             {SavedState{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := onlyAtTheBroker(t, c.state, c.last, c.n)
 			f.locate(c.now)
 			if f.core.epochs.over {
 				if r := f.beginEpoch().Reason; !strings.Contains(r, c.reason) {
-					t.Errorf("the life ends because %q", r)
+					t.Errorf("the epoch ends because %q", r)
 				}
 				f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 				f.compare(c.last, c.n)
@@ -113,7 +112,7 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 			f.clusterIdle("cluster1")
 			reported := f.reported()
 			if !reported.AllClusters || reported.Position != nil || len(reported.Clusters) != 1 || len(reported.Clusters[0].Withheld) != c.n {
-				t.Fatalf("told %+v", reported)
+				t.Fatalf("reported %+v", reported)
 			}
 			if !strings.Contains(reported.Clusters[0].Reason, c.reason) {
 				t.Errorf("reason is %q", reported.Clusters[0].Reason)
@@ -128,9 +127,8 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 	}
 }
 
-// TestCore_WithholdsNothingForWorksThatReappear: the informer shows a work, or one
-// that takes its name, after the records were compared, and before or after it
-// was told that a person is to decide whether it may be deleted.
+// TestCore_WithholdsNothingForWorksThatReappear: after the comparison the informer shows a work, or one that
+// takes its name. This may happen before or after the deletion is reported as withheld.
 func TestCore_WithholdsNothingForWorksThatReappear(t *testing.T) {
 	itself := newWork("m000", 1)
 	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
@@ -151,7 +149,7 @@ func TestCore_WithholdsNothingForWorksThatReappear(t *testing.T) {
 				f.locate("200")
 				f.clusterIdle("cluster1")
 				if sent := f.reported(); len(sent.Clusters) != 1 || len(sent.Clusters[0].Withheld) != 1 {
-					t.Fatalf("told %+v", sent)
+					t.Fatalf("reported %+v", sent)
 				}
 			}
 			f.seen(c.w)
@@ -172,7 +170,7 @@ func TestCore_WithholdsNothingForWorksThatReappear(t *testing.T) {
 			f.clusterIdle("cluster1")
 			for _, cl := range f.reported().Clusters {
 				if len(cl.Withheld) != 0 {
-					t.Errorf("told %+v", cl)
+					t.Errorf("reported %+v", cl)
 				}
 			}
 			if s, _ := f.core.State(); len(s.Withheld) != 0 {
@@ -198,14 +196,14 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	f.page(codec.Inventory{})
 	f.clusterIdle("cluster1")
 	if reported := f.reported(); reported.Position == nil {
-		t.Errorf("told %+v", reported)
+		t.Errorf("reported %+v", reported)
 	}
 	s, _ := f.core.State()
 	if len(s.Withheld) != 0 || s.ClearedPosition == nil || s.ClearedPosition.ResourceVersion != "200" {
 		t.Errorf("state is %+v", s)
 	}
 
-	// A store that was told so is believed.
+	// A store that knows this position is trusted.
 	for _, version := range []string{"200", "201"} {
 		f = onlyAtTheBroker(t, s, &codec.HubPosition{UID: "hub", ResourceVersion: version}, 1)
 		f.locate("300")
@@ -229,9 +227,13 @@ func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
 	f.beginEpoch()
 }
 
-// t1 the deletion of a work is left to a person, because the hub is in doubt and the
-// informer does not show the work. t2 its cluster reports, so the hub is asked, and has
-// it. t3 the informer shows what is known by then. Therefore nobody is asked any more.
+// Scenario:
+//
+//	t1: the deletion of a work is withheld, because the hub is suspected and the informer does not show the work.
+//	t2: its cluster reports, so the hub is queried, and has the work.
+//	t3: the informer shows the state of t2.
+//
+// Result: the deletion is no longer withheld.
 func TestCore_WithholdsNothingForWorksOnTheHub(t *testing.T) {
 	f := onlyAtTheBroker(t, SavedState{Withheld: []string{everywhere}}, nil, 1)
 	f.locate("200")
@@ -246,9 +248,13 @@ func TestCore_WithholdsNothingForWorksOnTheHub(t *testing.T) {
 	}
 }
 
-// t1 a hub goes back, lacks a work, and is doubted. t2 another work of its name is made there,
-// and is to take the place of the record. t3 it is deleted before that. Therefore the record is
-// missing after all, and the doubt has not ended at t2.
+// Scenario:
+//
+//	t1: a hub goes back, lacks a work, and is suspected.
+//	t2: another work of its name is created there, and is to replace the record.
+//	t3: that work is deleted before it replaces the record.
+//
+// Result: the record is missing again, and the suspicion has not ended at t2.
 func TestCore_SuspectsRollbackWhileARecordIsReplaced(t *testing.T) {
 	made := newWork("m000", 1, withoutFinalizer, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, made)
@@ -263,7 +269,7 @@ func TestCore_SuspectsRollbackWhileARecordIsReplaced(t *testing.T) {
 		t.Fatalf("next is %T %+v", e, e)
 	}
 	if s, _ := f.core.State(); !s.suspectsAll() {
-		t.Fatal("the doubt has ended")
+		t.Fatal("the suspicion has ended")
 	}
 	f.done(add, Result{Err: errNotFound()})
 	f.deleted(made.UID)
@@ -274,6 +280,6 @@ func TestCore_SuspectsRollbackWhileARecordIsReplaced(t *testing.T) {
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	if reported := f.reported(); len(reported.Clusters) != 1 || len(reported.Clusters[0].Withheld) != 1 {
-		t.Errorf("told %+v", reported)
+		t.Errorf("reported %+v", reported)
 	}
 }

@@ -31,8 +31,8 @@ func (w *world) toggleComplete(uid types.UID) {
 	w.records[uid].reported = false
 }
 
-// expire is a deletion of the hub source, which only works deserve that are
-// complete and have had their time, as the hub has them at this moment.
+// expire is a deletion by hub-source. Only works that are complete and past their time to live may get one, as
+// the hub has them at this moment.
 func (w *world) expire(o *workv1.ManifestWork) {
 	at, expires := expiry(o)
 	if !expires || at.After(w.now) {

@@ -41,7 +41,7 @@ type world struct {
 	inFlight []Effect
 	deleted  map[types.UID]bool             // the agent has deleted it at least once
 	complete map[types.UID]metav1.Condition // what the agent says of it, if anything
-	torn     map[types.UID]int              // works torn off the hub, by the run in which the informer sees it
+	torn     map[types.UID]int              // works removed from the hub without their finalizer, by the run in which the informer sees it
 }
 
 // record is what broker and agent hold of a work.
@@ -50,7 +50,7 @@ type record struct {
 	version  int64
 	deleting bool
 	status   *Report // accepted last
-	reported bool    // the agent has told what it holds now
+	reported bool    // the agent has reported its present state
 }
 
 func newWorld(t *rapid.T) *world {
@@ -203,7 +203,7 @@ func (w *world) agent(uid types.UID) {
 	}
 	p.Hash = hashOf(p.Status)
 	if r.status = p; r.deleting {
-		// A grave is left out: a deletion published again becomes a record again.
+		// The confirmed tombstone is left out: a deletion published again becomes a record again.
 		delete(w.records, uid)
 		w.deleted[uid] = true
 	}

@@ -9,41 +9,40 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Behind a broker that keeps nothing only the agent knows of a work that the hub lacks. That
-// is no deletion:
+// orphanTracker finds works that an agent holds and the hub lacks. Behind a stateless broker only the agent
+// knows of them. Such a work is no proof of a deletion:
 //
-//	an agent lists an id ──asked for its status──► it names work and source
-//	      a status came for an id that is not there ───────┘
-//	                                 │ the source is this one, and the hub says that it has no
+//	an agent lists an id ──request its status──► the status names work and source
+//	     or a status arrives for an unknown id ──────┘
+//	                                 │ this source owns it, and the hub returns that it has no
 //	                                 ▼ such work, or another one of that name
-//	       one of ours has listed all that it has, few are missing, and nothing casts doubt on the hub?
-//	             │ yes: the hub is asked once more, and      │ no: withheld, for a person
-//	             ▼ where it is; then a deletion goes out     ▼
-//	       published again until the agent says that it is gone
+//	     the agent has listed all its works, few are missing, and there is no rollback suspicion?
+//	             │ yes: query the hub once more, and         │ no: withheld, for the operator
+//	             ▼ read its position; publish a deletion     ▼
+//	     publish again until the agent confirms the deletion
 type orphanTracker struct {
-	// unknown are ids of a list that the agent is still to be asked for, listed all those of the
-	// last list.
+	// unknown are the listed ids whose status is still to be requested. listed are all ids of the last list.
 	unknown, listed []string
-	// answered: a list was answered on this subscription. wanted paces asking for one.
+	// answered: a list was answered on this subscription. wanted limits how often a list is requested.
 	answered bool
 	wanted   retry
 	orphans  map[types.UID]*orphan
-	// gone counts those that were deleted since a list explained all, told those withheld that
-	// somebody was told of.
+	// gone counts the orphans that were deleted since the last list without orphans. reported counts the withheld
+	// deletions that were reported.
 	gone, reported int
 	requesting     bool
 }
 
-// orphan is a work that an agent has and the hub lacks.
+// orphan is a work that an agent holds and the hub lacks.
 type orphan struct {
 	name    string
 	version int64
-	// work is its last state, where that is known. seen: the hub showed its deletion.
+	// work is the last known state, nil if it is unknown. seen: the hub showed the deletion.
 	work *workv1.ManifestWork
 	seen bool
-	// withheld is why it is left to a person, "" if it is not.
+	// withheld is why the deletion is withheld, "" if it is not.
 	withheld string
-	// absent: the hub was asked for it since the last deletion went out, and does not have it.
+	// absent: the hub was queried since the last deletion was published, and lacks the work.
 	absent bool
 	times  int
 	retry  retry
@@ -58,14 +57,14 @@ func (l *orphanTracker) subscribe() {
 	}
 }
 
-// requestAgain has an agent asked once more for what it has not said: its answer may be lost, and a stock
-// agent does not list again before it connects anew.
+// requestAgain requests the statuses of unknown works again: the answer may be lost, and an OCM agent lists
+// only when it connects.
 func (l *orphanTracker) requestAgain() {
 	known := func(id string) bool { return l.orphans[types.UID(id)] != nil }
 	l.unknown = slices.DeleteFunc(slices.Clone(l.listed), known)
 }
 
-// withheld is how many deletions are left to a person.
+// withheld returns the number of withheld deletions.
 func (l *orphanTracker) withheld() (n int) {
 	for _, one := range l.orphans {
 		if one.withheld != "" {
@@ -75,8 +74,7 @@ func (l *orphanTracker) withheld() (n int) {
 	return n
 }
 
-// trackListedOrphans takes the ids of a list that the hub lacks. Where there is none, nothing that was
-// missing is any more.
+// trackListedOrphans stores the listed ids that the hub lacks. An empty list ends all orphans of the cluster.
 func (p *agentResponder) trackListedOrphans(cl *cluster, ids []string) {
 	cl.agent.unknown, cl.agent.orphanTracker.listed = ids, ids
 	if len(ids) == 0 {
@@ -87,14 +85,14 @@ func (p *agentResponder) trackListedOrphans(cl *cluster, ids []string) {
 	p.f.wakeCluster(BrokerQueue, cl)
 }
 
-// trackListed takes it that an agent has a work of ours, and that the hub has it not.
+// trackListed tracks a work of this source that an agent holds and the hub lacks.
 func (p *agentResponder) trackListed(cl *cluster, uid types.UID, name string, version int64) {
 	if p.f.stateless && cl.agent.orphans[uid] == nil {
 		p.trackOrphan(cl, uid, &orphan{name: name, version: version})
 	}
 }
 
-// trackDeletion takes it that a work left the hub, and its cluster has not said that it is gone.
+// trackDeletion tracks a work that left the hub before its cluster confirmed the deletion.
 func (p *agentResponder) trackDeletion(w *work) {
 	o := w.hub.object
 	p.trackOrphan(w.cl, w.uid, &orphan{name: o.Name, version: o.Generation, work: o, seen: w.hub.ended == deleted})
@@ -106,13 +104,14 @@ func (p *agentResponder) trackOrphan(cl *cluster, uid types.UID, one *orphan) {
 	}
 	cl.agent.orphans[uid] = one
 	if !one.seen {
-		one.retry.wait(p.f.Now().Add(missingDelay), false) // so that all that is missing is known by then
+		one.retry.wait(p.f.Now().Add(missingDelay), false) // by then all missing works are known
 		p.epochs.readPositionNow()
 	}
 	p.f.wakeCluster(BrokerQueue, cl)
 }
 
-// forgetOrphan takes it that a work is on the hub, gone that its cluster says that it is gone.
+// forgetOrphan drops a work that is on the hub again. gone drops a work whose deletion the cluster has
+// confirmed.
 func (cl *cluster) forgetOrphan(uid types.UID) { delete(cl.agent.orphans, uid) }
 
 func (cl *cluster) gone(uid types.UID) {
@@ -124,7 +123,7 @@ func (cl *cluster) gone(uid types.UID) {
 	}
 }
 
-// nextOrphans decides about works that only an agent has.
+// nextOrphans decides the next step for the orphans of a cluster.
 func (p *agentResponder) nextOrphans(cl *cluster) *todo {
 	l := &cl.agent.orphanTracker
 	if l.requesting || !p.f.ready(cl.key(), &cl.agent.retry) {
@@ -145,7 +144,7 @@ func (p *agentResponder) nextOrphans(cl *cluster) *todo {
 	return nil
 }
 
-// withheldOf says what is left to a person.
+// withheldOf returns the report of the withheld deletions.
 func (p *agentResponder) withheldOf(cl *cluster) Effect {
 	o := codec.ClusterSyncReport{Cluster: cl.name}
 	for _, uid := range sortedKeys(cl.agent.orphans) {
@@ -156,8 +155,7 @@ func (p *agentResponder) withheldOf(cl *cluster) Effect {
 	return Withhold{o}
 }
 
-// requestStatuses asks an agent for the statuses of works: they say whose they are, and how they are
-// called.
+// requestStatuses requests the statuses of works from an agent: they contain the source and the name.
 func (p *agentResponder) requestStatuses(cl *cluster, ids []string) *todo {
 	var held []StatusRef
 	for _, id := range ids {
@@ -170,7 +168,7 @@ func (p *agentResponder) requestStatuses(cl *cluster, ids []string) *todo {
 	})
 }
 
-// begin does one thing at a time for a cluster.
+// begin starts an effect; one runs at a time for a cluster.
 func (p *agentResponder) begin(cl *cluster, e Effect, done func(Result)) *todo {
 	cl.agent.requesting = true
 	return p.f.ofCluster(cl, e, func(r Result) {
@@ -218,19 +216,22 @@ func (p *agentResponder) nextOrphan(cl *cluster, uid types.UID, one *orphan) *to
 	})
 }
 
-// isVerified reports whether all that may show that the hub went back has been looked at; where the agent
-// has not said it, ask asks for it. A lost work alone may be what a restore took:
+// isVerified reports whether everything that could show a rollback of the hub has been checked. If the agent
+// has not listed its works yet, request makes it list them. A single orphan may be the result of a restore.
 //
-//	t1  A hub is restored to a state in which it lacks one work, and has an older version of
-//	    another. A hub-source begins.
-//	t2  The status of the lost work comes. The list, and the status of the other, are lost.
-//	t3  The hub says that it lacks the work. Nothing that arrived says that it had it once.
+// Scenario:
 //
-// Stock agents are asked for statuses alone: a list of theirs comes when they connect.
+//	t1: a hub is restored. It lacks one work, and has an older version of another. A hub-source starts.
+//	t2: the status of the first work arrives. The list, and the status of the other work, are lost.
+//	t3: the hub returns that it lacks the first work. No event so far shows that it had it once.
+//
+// Result: the deletion waits for the list.
+//
+// For OCM agents the statuses are enough: they send a list only when they connect.
 func (p *agentResponder) isVerified(cl *cluster) (request *todo, judged bool) {
 	l := &cl.agent.orphanTracker
 	switch {
-	case p.f.behind > 0: // the hub is asked, and then in doubt
+	case p.f.behind > 0: // the hub is queried, which may raise a rollback suspicion
 	case l.answered || !p.f.sessions.IsHawser(cl.name):
 		return nil, true
 	case p.f.due(BrokerQueue, cl.key(), &l.wanted):
@@ -254,14 +255,13 @@ func (p *agentResponder) doneGet(cl *cluster, uid types.UID, one *orphan, r Resu
 	}
 }
 
-// rollbackSuspicion returns why nothing may be deleted on a cluster because the hub lacks it, "" when it
-// may be.
+// rollbackSuspicion returns why no orphan of a cluster may be deleted, "" if they may be.
 func (p *agentResponder) rollbackSuspicion(cl *cluster) string {
 	missing := max(len(cl.agent.orphanTracker.listed), len(cl.agent.orphans)+cl.agent.gone)
 	return p.epochs.suspicionOfMissing(cl.name, missing, len(cl.works)+missing)
 }
 
-// located goes on when it is known where the hub is.
+// located continues when the position of the hub is known.
 func (p *agentResponder) located() {
 	for _, cl := range p.f.clusters {
 		if len(cl.agent.orphans) > 0 {

@@ -8,10 +8,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// t1 a broker does not know this source's cursor, so what was published before may be in
-// another store. t2 the finalizer is asked for. t3 the informer shows it. t4 the answer comes, or is
-// lost. Therefore whose finalizer it is, is known at t4; a deletion waits for an agent only if an
-// earlier leader may have put it there.
+// Scenario:
+//
+//	t1: a broker does not know this source's cursor, so works published before may be in another store.
+//	t2: the source writes the finalizer.
+//	t3: the informer shows it.
+//	t4: the answer arrives, or is lost.
+//
+// Result: at t4 it is known which leader added the finalizer. A deletion waits for an agent only if an earlier
+// leader may have added it.
 func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 	const located = "150"
 	for name, c := range map[string]struct {
@@ -59,7 +64,7 @@ func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 	}
 }
 
-// Whose informer has shown what came of a write before the answer was there, has nothing to wait for.
+// If the informer has shown the result of a write before the answer arrives, there is nothing to wait for.
 func TestCore_QueriesNothingWhenTheInformerIsFaster(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()

@@ -1,34 +1,31 @@
 package core
 
-// release is where telling the broker stands that a cluster is not served any
-// more.
+// release is the progress of the release of a cluster that is no longer served.
 type release struct {
-	// must: it is to be told. sending: it is being told, or was and nobody knows
-	// the answer; then the subscription ends.
+	// must: the release is to be sent. sending: it is in flight, or its outcome is unknown; then the subscription
+	// ends.
 	must, sending bool
-	// inFlight counts publishes of works of the cluster on this subscription.
-	// open is the last subscription on which nobody knows what became of one: it
-	// may come after a release, and be left behind there.
+	// inFlight counts publishes of works of the cluster on this subscription. open is the last subscription with a
+	// publish of unknown outcome: it may arrive after a release, and its record would stay.
 	inFlight, open int
-	// unknownObjects counts those of them whose work is forgotten: what the hub lacks is not
-	// known before they are answered.
+	// unknownObjects counts the publishes in flight whose work is forgotten. Until they are answered, it is unknown
+	// which records have no work.
 	unknownObjects int
 	retry          retry
 }
 
-// pending reports whether the broker is still to forget what it has of the
-// cluster.
+// pending reports whether the broker still has to drop its records of the cluster.
 func (r *release) pending() bool { return r.must || r.sending }
 
 func (r *release) begin() { r.inFlight++ }
 
-// noteUnknown takes it that the work of a publish is forgotten.
+// noteUnknown counts a publish in flight whose work is forgotten.
 func (r *release) noteUnknown() { r.unknownObjects++ }
 
-// strayed takes the answer to such a one.
+// strayed counts the answer to such a publish.
 func (r *release) strayed() { r.unknownObjects-- }
 
-// finish takes the answer to a publish, open where there was none.
+// finish counts the answer to a publish; open: its outcome is unknown.
 func (r *release) finish(sub int, open bool) {
 	r.inFlight--
 	if open {
@@ -36,9 +33,8 @@ func (r *release) finish(sub int, open bool) {
 	}
 }
 
-// releases tells the broker of clusters that are not served any more. It does so
-// first of all on a subscription, and again on each as long as such a cluster has
-// works: an earlier process may have served it.
+// releases sends the releases of clusters that are no longer served. They go out first on a subscription. While
+// such a cluster has works they are repeated on each subscription: an earlier process may have served it.
 type releases struct {
 	f       *workIndex
 	cursor  *cursor
@@ -46,13 +42,13 @@ type releases struct {
 	compare *clusterSync
 }
 
-// subscribe begins anew with a subscription.
+// subscribe resets the release for a new subscription.
 func (s *releases) subscribe(cl *cluster) {
 	s.set(cl, !cl.selected)
 	cl.release = release{must: cl.release.must}
 }
 
-// set has a cluster released, or not.
+// set sets whether a cluster must be released, and keeps the count.
 func (s *releases) set(cl *cluster, must bool) {
 	if cl.release.must != must {
 		cl.release.must = must
@@ -60,15 +56,14 @@ func (s *releases) set(cl *cluster, must bool) {
 	}
 }
 
-// next decides about a release. It goes out behind all that was published of the
-// cluster's works, and not while the broker is told of comparisons, so that those
-// are about the clusters as they are then.
+// next decides the next step of a release. It goes out after all publishes of the cluster's works. It also
+// waits for sync reports in flight, because those describe the clusters as they are then.
 func (s *releases) next(cl *cluster) *todo {
 	r := &cl.release
 	switch {
 	case !r.must || r.sending || r.inFlight > 0 || s.compare.isReporting() || !s.f.connected:
 		return nil
-	case s.f.ocmBroker: // it keeps nothing
+	case s.f.ocmBroker: // it has no records
 		s.released(cl)
 		return nil
 	case r.open == s.f.sub:
@@ -83,14 +78,14 @@ func (s *releases) next(cl *cluster) *todo {
 
 func (s *releases) done(cl *cluster, r Result) {
 	if isOpen(r.Err) {
-		// It may be carried out yet, and would drop what is published from now on where
-		// the cluster is served again.
+		// The release may still be executed. If the cluster is served again, it would drop works that are published
+		// from now on.
 		s.f.endSubscription()
 		return
 	}
 	cl.release.sending = false
 	if s.f.brokerFailed(cl.key(), &cl.release.retry, r.Err) {
-		if !cl.release.must { // it is served again, and keeps what the broker has of it
+		if !cl.release.must { // the cluster is served again, and the broker keeps its records
 			s.goOn(cl)
 		}
 		return
@@ -99,7 +94,7 @@ func (s *releases) done(cl *cluster, r Result) {
 	s.released(cl)
 }
 
-// released ends the release of a cluster; it may be served again by now.
+// released ends the release of a cluster, which may be served again by now.
 func (s *releases) released(cl *cluster) {
 	s.set(cl, false)
 	if !cl.selected {
@@ -110,7 +105,7 @@ func (s *releases) released(cl *cluster) {
 	s.compare.tidy(cl)
 }
 
-// goOn goes on with what waited for the end of a release.
+// goOn wakes what waited for the end of a release.
 func (s *releases) goOn(cl *cluster) {
 	if cl.selected {
 		s.compare.enter(cl)

@@ -12,10 +12,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// BenchmarkCore_MissesTheAnswerToARelease is what it costs, at 100,000 works of 1,000
-// clusters, that nobody knows what became of a release: the subscription ends, and on
-// the next one the release goes first and sums are compared. It fails if a record is
-// asked for, a tag computed or a work published.
+// BenchmarkCore_MissesTheAnswerToARelease measures a release of unknown outcome, with 100,000 works of 1,000
+// clusters. The subscription ends. On the next one the release goes first, and digests are compared. It fails
+// if a record is requested, a tag computed or a work published.
 func BenchmarkCore_MissesTheAnswerToARelease(b *testing.B) {
 	const total, clusters = 100_000, 1000
 	works, digests := fleetOf(b, total, clusters, func(*workv1.ManifestWork) {})

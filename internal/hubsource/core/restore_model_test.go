@@ -34,8 +34,8 @@ type realm struct {
 	backups []hubState
 	events  []hubEvent
 	hubUp   bool
-	// lostWorks are works that a restore took away and nobody deleted; dead those
-	// that somebody deleted, or tore off the hub.
+	// lostWorks are works that a restore removed without a deletion. dead are works that a user deleted, or removed
+	// from the hub without their finalizer.
 	lostWorks, dead map[types.UID]bool
 	suspicious      bool // a restore cannot be noticed
 	// unnoticed: there was a restore that is noticed if the source looks while
@@ -214,8 +214,8 @@ func (r *realm) present(namespace string) Result {
 	return Result{Present: present}
 }
 
-// restore brings a backup of the hub back. While the source is running, its
-// informer lists everything anew, unless it is started again as well.
+// restore restores a backup of the hub. While the source is running, its informer lists everything again,
+// unless the source is restarted as well.
 func (r *realm) restore(b hubState, bump, running bool) {
 	// A restore with higher resource versions shows in nothing but what the
 	// works say. It takes longer than a lease, so no process outlives it.
@@ -256,7 +256,7 @@ func (r *realm) restore(b hubState, bump, running bool) {
 	default:
 		r.unnoticed = max(r.unnoticed, known)
 	}
-	r.t.Logf("restored to %d, told %d, shown %d, doubtful %v", b.rv, reported, r.shown, r.suspicious)
+	r.t.Logf("restored to %d, reported %d, shown %d, suspicious %v", b.rv, reported, r.shown, r.suspicious)
 	if !running {
 		r.start()
 		return
@@ -404,7 +404,7 @@ func (r *realm) disconnect() {
 	r.core.Disconnected()
 }
 
-// route puts what changed into the mailbox.
+// route puts changes into the delivery queue.
 func (r *realm) route() {
 	s := r.stream
 	r.since(s, s.routed)
@@ -511,7 +511,7 @@ func inventoryOf(m store.Meta) []codec.InventoryRecord {
 	return []codec.InventoryRecord{row, waiting}
 }
 
-// send takes a status out of the mailbox.
+// send takes a status out of the delivery queue.
 func (r *realm) send() {
 	s := r.stream
 	keys := slices.SortedFunc(maps.Keys(s.sent), func(a, b store.Key) int { return strings.Compare(a.ResourceID, b.ResourceID) })

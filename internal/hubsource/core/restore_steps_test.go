@@ -54,7 +54,7 @@ func (r *realm) finish(i int, lost bool) {
 	}
 }
 
-// beginEpoch shows the present life of the core what the hub has.
+// beginEpoch shows the works of the hub to the core in its present epoch.
 func (r *realm) beginEpoch() {
 	r.disconnect()
 	r.events, r.epoch, r.shown = nil, r.core.Epoch(), 0

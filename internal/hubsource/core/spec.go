@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// specs is the way of the works to the broker: finalizer, spec, deletion.
+// specs moves works to the broker: finalizer, spec, deletion.
 type specs struct {
 	f         *workIndex
 	epochs    *hubEpochs
@@ -19,51 +19,48 @@ type specs struct {
 	responder *agentResponder
 }
 
-// specState is the way of one work's spec.
+// specState is the progress of one work's spec to the broker.
 type specState struct {
-	// attempted: a publish may have reached the broker, or it has a record.
+	// attempted: a publish may have reached the broker, or the broker has a record.
 	attempted bool
-	// fresh: the hub took our finalizer before anything was published. adding: it is asked to.
+	// fresh: this source added the finalizer before anything was published. adding: the write of the finalizer is
+	// in flight.
 	fresh, adding bool
-	// late: the hub showed the work, without our finalizer, after a subscription had begun
-	// in this life. What the broker has of it all the same is from another one, and its
-	// status was not taken.
+	// late: the hub showed the work without the finalizer of this source, after a subscription had begun in this
+	// hub epoch. If the broker has a record, that is from another epoch, and its status was not taken.
 	late bool
-	// elsewhere: the work was published before a subscription whose broker does
-	// not know our cursor. That may be another store than the one it went into
-	// and from which its cluster got it.
+	// elsewhere: the work was published before a subscription whose broker does not know the cursor of this source.
+	// So the work may be in another store, from which its cluster received it.
 	elsewhere bool
-	// sending: a publish is under way, on that subscription.
+	// sending is the subscription of the publish in flight, 0 without one.
 	sending int
 	// staleRuns counts answers in a row that the broker has a newer version.
 	staleRuns int
-	// tryAgain is when what was refused is tried again although nothing changed;
-	// the zero time is never.
+	// tryAgain is when a refused state is published again without a change; zero means never.
 	tryAgain time.Time
 	retry    retry
-	// redelivery is when it is published once more where nobody keeps it.
+	// redelivery plans the next publish behind a stateless broker.
 	redelivery redelivery
-	// overtaken: what is under way was not on a list of its agent that was answered meanwhile.
+	// overtaken: a list of the agent was answered while the publish was in flight, and the list lacked the work.
 	overtaken bool
 }
 
 func (s *specState) markElsewhere() { s.elsewhere = true }
 
-// isSending reports whether the answer to a publish is still to come on a subscription.
+// isSending reports whether a publish is in flight on a subscription.
 func (s *specState) isSending(sub int) bool { return sub != 0 && s.sending == sub }
 
-// overtake takes it that a list of the agent was answered, and whether the work was missing there.
+// overtake records that a list of the agent was answered; missed: the list lacked the work.
 func (s *specState) overtake(missed bool, sub int) { s.overtaken = missed && s.isSending(sub) }
 
-// known takes it that the broker has a record. It reports whether that is from another
-// life of the hub.
+// known records that the broker has a record. It returns true if the record is from another hub epoch.
 func (s *specState) known() (another bool) {
 	another = s.late && !s.attempted
 	s.attempted = true
 	return another
 }
 
-// agreed takes it that the broker has the work as it is.
+// agreed records that the broker holds the work as it is.
 func (s *specState) agreed() {
 	s.attempted, s.fresh, s.staleRuns, s.tryAgain = true, false, 0, time.Time{}
 	s.retry.reset()
@@ -76,7 +73,7 @@ func (s *specs) next(w *work) *todo {
 		return nil
 	case w.hub.ended != alive:
 		return s.nextEnded(w)
-	case !s.f.mayReport(w.cl) || w.hub.querying: // what is in question is not told
+	case !s.f.mayReport(w.cl) || w.hub.querying: // a work with an open query is not published
 		return nil
 	}
 	o, m := w.hub.object, w.hub.fingerprint()
@@ -86,9 +83,9 @@ func (s *specs) next(w *work) *todo {
 		s.f.wake(HubQueue, w.key(), 0)
 		return nil
 	case has == confirmedDeleted && m.deleting:
-		return nil // the finalizer goes
+		return nil // the finalizer is removed
 	case has == holds && w.broker.fingerprint.equal(m) && !s.responder.dueAgain(w):
-		w.broker.setFingerprint(m) // lets go of an older object's maps
+		w.broker.setFingerprint(m) // frees the maps of an older object
 		return s.nextHeld(w)
 	case m.deleting:
 		s.compare.giveUpName(w)
@@ -98,13 +95,13 @@ func (s *specs) next(w *work) *todo {
 	return s.nextPublish(w, m)
 }
 
-// isUncompared reports whether it is still to come out what the broker has of a work.
+// isUncompared reports whether the broker's record of a work is still to be compared.
 func (s *specs) isUncompared(w *work) bool {
 	return s.compare.on && (w.broker.on(s.f.sub) == unknown || w.cl.comparing.stage < waits)
 }
 
-// nextHeld decides about a work that the broker has as it is. It keeps its
-// finalizer: somebody may have removed it.
+// nextHeld decides about a work that the broker holds as it is. It restores the finalizer if another client
+// removed it.
 func (s *specs) nextHeld(w *work) *todo {
 	o := w.hub.object
 	if o.DeletionTimestamp != nil || hasFinalizer(o) || !s.f.due(BrokerQueue, w.key(), &w.spec.retry) {
@@ -113,12 +110,16 @@ func (s *specs) nextHeld(w *work) *todo {
 	return s.addFinalizer(w)
 }
 
-// addFinalizer puts our finalizer on a work. Whose it is the answer says, for the write has the
-// state without it as its precondition:
+// addFinalizer adds the finalizer of this source to a work. The write has the state without it as its
+// precondition, so the answer shows which leader added it.
 //
-//	t1  the finalizer is written
-//	t2  the informer shows it
-//	t3  the answer: taken, so it is ours, or not, so an earlier leader put it there
+// Scenario:
+//
+//	t1: this leader writes the finalizer.
+//	t2: the informer shows it.
+//	t3: the answer arrives.
+//
+// Result: after success this leader added it; after a conflict an earlier leader did.
 func (s *specs) addFinalizer(w *work) *todo {
 	bare := w.hub.object
 	w.spec.adding = true
@@ -132,12 +133,12 @@ func (s *specs) addFinalizer(w *work) *todo {
 	})
 }
 
-// adopt asks for the status of a work that was published by an earlier leader, or in another life
-// of the hub, when it turns out that it was: the finalizer is there, and this process did not put it
-// there. bare is what the hub showed before, nil for nothing. What was without it after this leader
-// had located the hub, no earlier one has published: the finalizer is ours, also where the answer to
-// the write was lost. Else the informer may show a work late, and without the finalizer first; a hub
-// that went back may be replaced by a later copy.
+// adopt requests the status of a work that an earlier leader published, or that was published in another hub
+// epoch. It detects such a work by a finalizer that this process did not add. bare is the state that the hub
+// showed before, nil for none. If bare has no finalizer and is later than the first position read by this
+// leader, no earlier leader has published the work. Then the finalizer is from this leader, even if the answer
+// to the write was lost. In other cases the informer may lag and first show the work without the finalizer. A
+// hub that went back may also be replaced by a later copy.
 func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
 	if !hasFinalizer(w.hub.object) || bare != nil && (hasFinalizer(bare) || w.spec.adding || s.epochs.isSince(bare)) {
 		return
@@ -148,10 +149,9 @@ func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
 	}
 }
 
-// nextPublish decides about a state of a work that the broker is to be told. What
-// contradicts the broker's records is taken for true only when the hub itself
-// said so after they were heard: the informer may lag, also behind a deletion
-// that an earlier process saw to its end; or the hub went back in time.
+// nextPublish decides how to publish a state of a work. If the state contradicts the broker's records, the hub
+// itself must have confirmed it after those records came. The informer may lag, also behind a deletion that an
+// earlier process completed, or the hub went back in time.
 func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	o := w.hub.object
 	behind := w.isBehind(s.f.sub)
@@ -159,7 +159,7 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	case s.stillRefused(w, m) || !s.f.ready(w.key(), &w.spec.retry):
 		return nil
 	case m.deleting && s.compare.nameIsQueued(w.cl, o.Name):
-		return nil // what has the name goes first
+		return nil // the record with this name goes first
 	case m.deleting:
 		return s.publish(w, m)
 	case w.hub.absent:
@@ -175,9 +175,8 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	return s.publish(w, m)
 }
 
-// needsConfirmation reports whether the hub itself is to say that it has a work. The informer
-// may lag behind the end of one with our finalizer on it, as far as it is not certain
-// that the broker has had a record since.
+// needsConfirmation reports whether the hub itself must confirm that it has a work. The informer may lag behind
+// the end of a work with the finalizer of this source, unless the broker certainly had a record since.
 func (s *specs) needsConfirmation(w *work) bool {
 	switch started := hasFinalizer(w.hub.object); w.broker.on(s.f.sub) {
 	case listed:
@@ -193,7 +192,7 @@ func (s *specs) needsConfirmation(w *work) bool {
 	return false
 }
 
-// nextEnded decides about a work that left the hub.
+// nextEnded decides the next step for a work that left the hub.
 func (s *specs) nextEnded(w *work) *todo {
 	switch {
 	case !s.mustDelete(w):
@@ -208,7 +207,7 @@ func (s *specs) nextEnded(w *work) *todo {
 		s.questions.query(w)
 		return nil
 	case s.isUncompared(w) && !w.cl.comparing.stage.isCompared(), !s.f.mayReport(w.cl), !s.f.ready(w.key(), &w.spec.retry):
-		return nil // by digests nothing comes out of a work that is being deleted: the broker is told once more
+		return nil // digests do not cover works under deletion, so the deletion is published again
 	case s.f.stateless:
 		s.responder.trackDeletion(w)
 		s.compare.forget(w)
@@ -217,8 +216,7 @@ func (s *specs) nextEnded(w *work) *todo {
 	return s.publish(w, w.hub.fingerprint())
 }
 
-// mustDelete reports whether the broker may hold a work that left the hub,
-// and has not been told so.
+// mustDelete reports whether the broker may hold a work that left the hub, and has not received its deletion.
 func (s *specs) mustDelete(w *work) bool {
 	switch w.broker.on(s.f.sub) {
 	case isAbsent, confirmedDeleted:
@@ -229,12 +227,11 @@ func (s *specs) mustDelete(w *work) bool {
 		}
 	case unknown, differs, unsure, listed, refused:
 	}
-	served := w.cl.selected || w.cl.release.pending() // it may be served again before it is released
+	served := w.cl.selected || w.cl.release.pending() // the cluster may be served again before it is released
 	return served && (w.spec.attempted || hasFinalizer(w.hub.object))
 }
 
-// stillRefused reports whether m is what the broker refused and there is no
-// reason yet to ask again.
+// stillRefused reports whether the broker refused m and it is too early to try again.
 func (s *specs) stillRefused(w *work, m specFingerprint) bool {
 	if w.broker.on(s.f.sub) != refused || !w.broker.fingerprint.equal(m) {
 		return false
@@ -242,8 +239,8 @@ func (s *specs) stillRefused(w *work, m specFingerprint) bool {
 	return w.spec.tryAgain.IsZero() || s.f.until(BrokerQueue, w.key(), w.spec.tryAgain)
 }
 
-// publish publishes the current state of a work. A broker that knows of its
-// deletion takes a create_request for a new life, so that needs the hub's word.
+// publish publishes the current state of a work. A broker with a tombstone of the work treats a create_request
+// as a new work, so the hub itself must have confirmed the work.
 func (s *specs) publish(w *work, m specFingerprint) *todo {
 	if !s.responder.paced(w) {
 		return nil
@@ -278,7 +275,7 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 	return &todo{p, func(r Result) { s.donePublish(w, p, r) }}
 }
 
-// fingerprint is that of the state which is published.
+// fingerprint returns the fingerprint of the published state.
 func (p Publish) fingerprint() specFingerprint { return fingerprintOf(p.Work) }
 
 func (s *specs) donePublish(w *work, e Publish, r Result) {
@@ -289,9 +286,9 @@ func (s *specs) donePublish(w *work, e Publish, r Result) {
 	if s.f.works[w.uid] != w || w.spec.sending != s.f.sub {
 		cl.release.strayed()
 		if isOpen(r.Err) {
-			s.f.endSubscription() // nobody is left who would repeat it, or undo it
+			s.f.endSubscription() // the work is forgotten, so no later step would repeat or undo the publish
 		}
-		s.compare.repeat(cl, 0) // it is not what was looked for
+		s.compare.repeat(cl, 0) // the comparison did not expect this work
 		s.compare.tidy(cl)
 		return
 	}
@@ -303,7 +300,7 @@ func (s *specs) donePublish(w *work, e Publish, r Result) {
 	}
 }
 
-// outcome takes what the broker said of a publish.
+// outcome handles the broker's answer to a publish.
 func (s *specs) outcome(w *work, e Publish, r Result) {
 	reported := transportErrorOf(r.Err)
 	switch {
@@ -311,13 +308,13 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.stale(w, e, r.Receipt.Revision)
 	case r.Err == nil:
 		s.accepted(w, e, r.Receipt)
-	case reported.Code == transport.CodeConflict && w.hub.gone(): // what has its name by now is not older
+	case reported.Code == transport.CodeConflict && w.hub.gone(): // the record that has its name by now is not older
 		s.refused(w, e, r)
 	case reported.Code == transport.CodeConflict:
 		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0)
 		w.broker.forget()
 		s.compare.repeat(w.cl, 0)
-	case reported.Code == transport.CodeOverloaded && reported.Attribute != "" && !e.fingerprint().deleting: // over a quota, which says nothing about other works
+	case reported.Code == transport.CodeOverloaded && reported.Attribute != "" && !e.fingerprint().deleting: // over a quota; other works are not affected
 		s.refused(w, e, r)
 		s.tryAgainAfter(w, reported.Delay)
 	case s.f.brokerFailed(w.key(), &w.spec.retry, r.Err):
@@ -339,7 +336,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		return
 	}
 	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
-		s.compare.cursor.request(w) // it has the work from another life of the hub
+		s.compare.cursor.request(w) // it has the work from another hub epoch
 	}
 	what := holds
 	if e.fingerprint().deleting && r.Outcome == codec.OutcomeConfirmed {
@@ -354,26 +351,26 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		w.turnaround.Accepted(e.Work.Generation, r.Outcome != "" && r.Outcome != codec.OutcomeAccepted, s.f.Now())
 	}
 	if p := w.report.pending; p != nil && p.Deleted && !e.fingerprint().deleting {
-		w.report.drop(s.f, s.compare.cursor) // it was the end of an earlier life of the work
+		w.report.drop(s.f, s.compare.cursor) // it confirmed an earlier deletion of the work
 	}
 	s.nameTaken(w, e)
 }
 
-// nameTaken takes it that a work has its name now. What only the broker had under it
-// is no more.
+// nameTaken records that a work has its name at the broker now. A record that only the broker had under this
+// name no longer exists.
 func (s *specs) nameTaken(w *work, e Publish) {
 	if s.compare.nameIsQueued(w.cl, e.Work.Name) {
 		s.compare.repeat(w.cl, 0)
 	}
 }
 
-// refused takes a refusal that stays until something changes.
+// refused handles a refusal that stays until something changes.
 func (s *specs) refused(w *work, e Publish, r Result) {
 	code := transport.CodeOf(r.Err)
 	if e.fingerprint().deleting && (w.hub.gone() || code == transport.CodeAlreadyExists) {
-		// Nobody is left to tell (the shell has logged it), or another source has the
-		// name on this cluster: the work never became a record, and there is nothing to
-		// clean up.
+		// Two cases need no problem in a condition. The work left the hub, and the shell has logged the refusal. Or
+		// another source has the name on this cluster: the work never became a record, and there is nothing to clean
+		// up.
 		w.broker.answer(s.f.sub, confirmedDeleted, e.fingerprint(), 0, s.f.tick())
 		return
 	}
@@ -384,15 +381,13 @@ func (s *specs) refused(w *work, e Publish, r Result) {
 	}
 }
 
-// shownStaleRuns is after how many comparisons that did not help a work says
-// that it is not delivered.
+// shownStaleRuns is the number of failed comparisons after which Delivered is set to False.
 const shownStaleRuns = 3
 
-// stale takes the answer that the broker has a newer version. Right after a
-// change of leaders the informer may lag; if it persists, the hub went back in
-// time, and the comparison finds out. Where there is none, a spec is given up. A
-// deletion is sent without a version: that the work goes does not depend on how
-// often it was changed.
+// stale handles the answer that the broker has a newer version. Right after a change of leaders the informer
+// may lag. If the answer persists, the hub went back in time, and the comparison finds that. Without a
+// comparison, a spec is given up. A deletion is sent without a version: the number of changes does not matter
+// for it.
 func (s *specs) stale(w *work, e Publish, revision uint64) {
 	w.spec.staleRuns++
 	if s.compare.on && !e.fingerprint().deleting {
@@ -418,15 +413,14 @@ func (s *specs) refuse(w *work, e Publish, revision uint64) {
 	s.tryAgainAfter(w, refusedDelay)
 }
 
-// tryAgainAfter has a refused work wait so long at most, although nothing changes.
+// tryAgainAfter publishes a refused work again after delay at most, even without a change.
 func (s *specs) tryAgainAfter(w *work, delay time.Duration) {
 	delay = min(delay, refusedDelay)
 	w.spec.tryAgain = s.f.Now().Add(delay/2 + s.f.jittered(delay/2))
 }
 
-// changed takes it that a work has another state on the hub than was known, or is
-// new. What changes while the broker listens waits for no comparison: it cannot
-// be what the broker has.
+// changed handles a new work, or a new state of a work on the hub. A change during a subscription waits for no
+// comparison: it differs from the broker's record.
 func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	w.spec.retry.changed()
 	s.adopt(w, before)

@@ -103,7 +103,7 @@ func TestCore_RetriesWithTheDelayOfTheBroker(t *testing.T) {
 	f.wakes = nil
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: 3 * time.Second}})
 	f.idle(BrokerQueue, "uid-w")
-	f.idle(BrokerQueue, "uid-v") // the broker meant everybody
+	f.idle(BrokerQueue, "uid-v") // the delay applies to all works
 	if keys := f.core.NextInitialSync(10); len(keys) != 0 {
 		t.Errorf("swept %v while the broker is overloaded", keys)
 	}
@@ -119,8 +119,8 @@ func TestCore_RetriesWithTheDelayOfTheBroker(t *testing.T) {
 	f.deliver("uid-v")
 }
 
-// TestCore_WaitsWithOneClusterAlone: what the broker says of one cluster holds up all that is for
-// it, and nothing else.
+// TestCore_WaitsWithOneClusterAlone: an answer of the broker about one cluster delays all events for that
+// cluster, and no others.
 func TestCore_WaitsWithOneClusterAlone(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
@@ -223,8 +223,8 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 	}
 }
 
-// TestCore_OneWorkOverItsQuotaHoldsNoOtherUp: it says so, the others go on, and it is tried again
-// when the broker said. Its deletion is never given up.
+// TestCore_OneWorkOverItsQuotaHoldsNoOtherUp: the work reports it, other works continue, and it is retried
+// after the delay that the broker requested. Its deletion is never given up.
 func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	over := &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: time.Minute, Attribute: codec.ExtResourceID,
@@ -253,15 +253,16 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	f.done(next[Publish](f, BrokerQueue, "uid-v"), Result{Err: over})
 	f.idle(BrokerQueue, "uid-v")
 	f.seen(newWork("u", 1))
-	f.deliver("uid-u") // nobody waits
+	f.deliver("uid-u") // other works do not wait
 	f.now = f.now.Add(time.Minute)
 	if p := next[Publish](f, BrokerQueue, "uid-v"); p.Action != codec.DeleteRequest {
 		t.Errorf("then it publishes %s", p.Action)
 	}
 }
 
-// TestCore_ReportsThatTheBrokerIsOutOfSpace: a broker that has no room until a person makes some names no time, as one of
-// before Full, and stock ones. Works say so until it takes them; of a queue that is full for a moment they say nothing.
+// TestCore_ReportsThatTheBrokerIsOutOfSpace: a broker that has no space until an operator makes some names no
+// delay; so do brokers from before Full, and OCM brokers. Works report it until the broker accepts them. They
+// do not report a queue that is full for a moment.
 func TestCore_ReportsThatTheBrokerIsOutOfSpace(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
@@ -283,8 +284,14 @@ func TestCore_ReportsThatTheBrokerIsOutOfSpace(t *testing.T) {
 	}
 }
 
-// TestCore_ReportsThatTheBrokerIsFull: t1 the disk of the broker is nearly full, t2 it is full, and takes no deletion
-// either, t3 nearly full again, t4 there is room. A work says so once, whatever the broker says in between.
+// TestCore_ReportsThatTheBrokerIsFull: a work reports a full disk once, whatever the broker answers in between.
+//
+// Scenario:
+//
+//	t1: the disk of the broker is nearly full.
+//	t2: it is full, and accepts no deletion either.
+//	t3: it is nearly full again.
+//	t4: there is space.
 func TestCore_ReportsThatTheBrokerIsFull(t *testing.T) {
 	low := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Message: "nearly full"}
 	none := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Delay: time.Second, Message: "full"}
@@ -341,7 +348,7 @@ func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1, withoutFinalizer, sized(manifestwork.MaxManifestsSize)))
 	f.connect()
-	f.idle(BrokerQueue, "uid-w") // and no finalizer either: deleting it is up to nobody else
+	f.idle(BrokerQueue, "uid-w") // and no finalizer either: its deletion waits for no other client
 	e := next[PatchStatus](f, HubQueue, "uid-w")
 	d := delivered(e.Status)
 	if d == nil || d.Reason != ReasonTooLarge || !strings.Contains(d.Message, "512000") || !strings.Contains(d.Message, "512004") {
@@ -525,9 +532,8 @@ func TestCore_ForgetsWhatNeverLeftTheHub(t *testing.T) {
 	}
 }
 
-// TestCore_DeletionAfterStoreReplacement: what was published before the broker forgot
-// our cursor may be on its cluster, whatever the broker knows; what came after
-// is in its store, or nowhere.
+// TestCore_DeletionAfterStoreReplacement: a work published before the broker lost the cursor of this source may
+// be on its cluster, whatever the broker knows. A work published later is in its store, or nowhere.
 func TestCore_DeletionAfterStoreReplacement(t *testing.T) {
 	before, after := newWork("before", 1), newWork("after", 1)
 	after.Finalizers = nil
@@ -553,11 +559,14 @@ func TestCore_DeletionAfterStoreReplacement(t *testing.T) {
 	}
 }
 
-// t1: the informer shows a work.
-// t2: the work goes; the informer lags, and does not say so yet.
-// t3: each write about it is answered at once: the hub does not have it.
-// Therefore the next attempt waits, else nothing but such requests is made until the
-// informer says it.
+// Scenario:
+//
+//	t1: the informer shows a work.
+//	t2: the work is deleted; the informer lags and still shows it.
+//	t3: each write of the work is answered at once: the hub does not have it.
+//
+// Result: the next attempt waits. Without this: such requests would follow each other until the informer shows
+// the deletion.
 func TestCore_WaitsBeforeItWritesAgainToWhatIsGone(t *testing.T) {
 	f := newFixture(t, true)
 	fresh, dying := newWork("fresh", 1, withoutFinalizer), newWork("dying", 2, deleting)

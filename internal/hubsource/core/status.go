@@ -18,55 +18,54 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// Report is what an agent says about one work.
+// Report is an agent's report about one work.
 type Report struct {
 	UID           types.UID
 	Cluster, Name string
 	// Version is the generation the report is about, 0 when it has none.
 	Version int64
-	// Unversioned: the agent got the work without a version, and orders it so.
+	// Unversioned: the agent received the work without a version, and orders it so.
 	Unversioned bool
 	// Sequence orders the reports of one work, decimal.
 	Sequence string
 	// Hash is the agent's hash of Status; may be "".
 	Hash string
-	// Revision is that of the broker's store at which it was taken, 0 from a stock
-	// broker.
+	// Revision is the revision of the broker's store at which the report was accepted, 0 from an OCM broker.
 	Revision uint64
 	// Deleted: nothing of the work is left on the cluster.
 	Deleted bool
 	Status  workv1.ManifestWorkStatus
-	// Source is whose work it is, as the agent knows it. Marks are those of the event.
+	// Source is the owner of the work, as the agent knows it. Stamp is the session stamp of the event.
 	Source string
 	Stamp  sessionfence.Stamp
-	// Size is that of Status, in bytes as it came.
+	// Size is the received size of Status in bytes.
 	Size int
 }
 
-// ReportResult says what became of a [Report].
+// ReportResult is the result of handling a [Report].
 type ReportResult string
 
-// The verdicts, as the metric names them.
+// The results, as the metric names them.
 const (
-	// Taken: it is held and will be written, if it differs.
+	// Taken: the report is kept and will be written if it differs.
 	Taken ReportResult = "taken"
-	// Stale: a newer report was taken before, or one about a newer generation.
+	// Stale: a newer report, or one about a newer generation, was taken before.
 	Stale ReportResult = "stale"
-	// Ignored: it means nothing for this work.
+	// Ignored: the report has no effect on this work.
 	Ignored ReportResult = "ignored"
-	// UnexpectedDeletion: it says that a work is deleted which the hub does not delete;
-	// told once per work, then Ignored.
+	// UnexpectedDeletion: the report confirms a deletion, but the hub does not delete the work. It is returned once
+	// per work, then Ignored.
 	UnexpectedDeletion ReportResult = "unexpected_deletion"
-	// PreviousSession: it was said to an earlier session of this source, or in an earlier one of the
-	// agent. It is asked for again.
+	// PreviousSession: the report belongs to an earlier session of this source or of the agent. It is requested
+	// again.
 	PreviousSession ReportResult = "previous_session"
-	// Foreign: it is about another source's work, or one of another cluster.
+	// Foreign: the report is about a work of another source or of another cluster.
 	Foreign ReportResult = "foreign"
-	// Incomparable: its sequence id cannot be ordered; it is dropped.
+	// Incomparable: the sequence id cannot be ordered; the report is dropped.
 	Incomparable ReportResult = "incomparable"
 )
 
-// statuses is the way of the clusters' reports to the hub.
+// statuses moves the clusters' reports to the hub.
 type statuses struct {
 	f         *workIndex
 	questions *hubQueries
@@ -75,50 +74,46 @@ type statuses struct {
 	responder *agentResponder
 }
 
-// reportState is the way of one work's status to the hub.
+// reportState is the progress of one work's status to the hub.
 type reportState struct {
-	// pending waits for its patch; a newer report replaces it. came is when.
+	// pending waits for its patch; a newer report replaces it. came is the tick of its arrival.
 	pending *Report
 	came    int
-	// sequence and version are the highest taken from this process on. After a
-	// restart the generations in the conditions on the hub stand in for version.
-	// revision is that of the report which was taken last.
+	// sequence and version are the highest that this process has taken. After a restart the generations in the
+	// conditions on the hub replace version. revision is the revision of the last report.
 	sequence string
 	revision uint64
 	version  int64
-	last     int64         // what the last one was about
-	session  codec.Session // of the agent whose sequence that is
-	warned   bool          // UnexpectedDeletion was told
+	last     int64         // generation of the last report
+	session  codec.Session // session of the agent that made sequence
+	warned   bool          // UnexpectedDeletion was returned
 	retry    retry
-	// queued is the number of the part of the stream whose cursor waits for the report, or
-	// for the end that it brought about, 0 for none; see cursor.
+	// queued is the number of the segment whose cursor waits for the report, 0 for none. After a confirmation it
+	// waits for the removal of the finalizer. See cursor.
 	queued int
-	// early is since when the pending report waits for something that the hub has
-	// not shown yet.
+	// early is since when the pending report waits for a state that the hub has not shown yet.
 	early  time.Time
 	denial denial
-	// expiry is when a completed work is to be deleted by the clock, over is when this process does so.
+	// expiry is when a completed work expires by the clock. over is when this process deletes it.
 	expiry, over time.Time
 }
 
-// What the reports of one cluster may have the hub write. Beyond that they wait, and of each
-// work the latest is written then: a hub that takes all that one cluster reports has no time
-// for the others.
+// Limits of the writes to the hub for the reports of one cluster. Beyond them reports wait, and then the latest
+// of each work is written. Without limits, one cluster could use all writes of the hub.
 var (
 	writesEach = fair.Rate{PerSecond: 100, Burst: 1000}
 	bytesEach  = fair.Rate{PerSecond: 4 << 20, Burst: 32 << 20}
 )
 
-// clusterWriteBudget is what the reports of one cluster have had.
+// clusterWriteBudget is the budget for writing the reports of one cluster.
 type clusterWriteBudget struct{ writes, bytes fair.Bucket }
 
-// nextAt is when it has room for a report.
+// nextAt reserves a write of size bytes, and returns when it may start.
 func (b *clusterWriteBudget) nextAt(size int, now time.Time) time.Time {
 	return now.Add(max(b.writes.Reserve(writesEach, now, 1), b.bytes.Reserve(bytesEach, now, float64(size))))
 }
 
-// changed takes it that the hub shows another state of the work; first: for the
-// first time.
+// changed handles another state of the work on the hub; first: the hub shows the work for the first time.
 func (r *reportState) changed(first bool) {
 	if first {
 		r.retry.wait(time.Time{}, false)
@@ -127,14 +122,14 @@ func (r *reportState) changed(first bool) {
 	r.retry.changed()
 }
 
-// noteSession takes the session of the agent that reports: in another one its sequence begins anew.
+// noteSession stores the session of the agent that reports. A new session starts a new sequence.
 func (r *reportState) noteSession(s codec.Session) {
 	if r.session != s {
 		r.session, r.sequence = s, ""
 	}
 }
 
-// take takes a report that is newer than those before.
+// take stores the order of a report that is newer than those before.
 func (r *reportState) take(now *Report) {
 	r.sequence, r.revision, r.version, r.last = now.Sequence, now.Revision, max(r.version, now.Version), now.Version
 	if now.Unversioned {
@@ -142,11 +137,11 @@ func (r *reportState) take(now *Report) {
 	}
 }
 
-// forgetSequence takes it that reports begin anew: the broker has no record of
-// the work, so whatever comes is about one that is still to be made.
+// forgetSequence accepts the next report whatever its sequence id: the broker has no record of the work, or the
+// report is requested again.
 func (r *reportState) forgetSequence() { r.sequence = "" }
 
-// letGo ends that the cursor waits for the work.
+// letGo ends the wait of the cursor for the work.
 func (r *reportState) letGo(c *cursor) {
 	if n := r.queued; n != 0 {
 		r.queued = 0
@@ -154,7 +149,7 @@ func (r *reportState) letGo(c *cursor) {
 	}
 }
 
-// clear lets no report wait any more.
+// clear drops the pending report.
 func (r *reportState) clear(f *workIndex) {
 	if r.pending != nil {
 		r.pending = nil
@@ -162,20 +157,20 @@ func (r *reportState) clear(f *workIndex) {
 	}
 }
 
-// drop lets go of the pending report, and of the cursor.
+// drop drops the pending report, and ends the wait of the cursor.
 func (r *reportState) drop(f *workIndex, c *cursor) {
 	r.clear(f)
 	r.letGo(c)
 }
 
-// hold keeps the cursor back until the work's report is dealt with.
+// hold stops the cursor until the work's report is finished.
 func (r *reportState) hold(c *cursor) {
 	n := c.hold()
 	r.letGo(c)
 	r.queued = n
 }
 
-// receive takes a report.
+// receive handles a report.
 func (s *statuses) receive(r *Report) ReportResult {
 	cl := s.f.clusters[r.Cluster]
 	if cl == nil || !cl.selected {
@@ -192,7 +187,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 	switch {
 	case w.cl != cl, w.hub.ended != alive:
 		return Ignored
-	case r.Deleted: // once more, of a later deletion
+	case r.Deleted: // also a repeated one, of a later deletion
 		return s.reportDeleted(w, r)
 	case w.broker.on(s.f.sub) == confirmedDeleted:
 		return Ignored
@@ -210,16 +205,15 @@ func (s *statuses) receive(r *Report) ReportResult {
 		s.f.Answered(took)
 	}
 	if s.compare.nameIsQueued(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
-		s.compare.repeat(cl, 0) // what had the name is no more: a publish came late and took it
+		s.compare.repeat(cl, 0) // the former record of the name no longer exists: a late publish took the name
 	}
 	s.keep(w, r)
 	s.responder.noteReport(w)
 	return Taken
 }
 
-// isNewer reports whether a report is newer than the one that was taken last. As in the broker,
-// an id that nobody makes now is no measure: a clock was days ahead when it was made. Then that
-// report is newer which the broker took later.
+// isNewer reports whether a report is newer than the last one taken. As in the broker, an id too far ahead of
+// the clock is ignored: a clock was days ahead when it was made. Then the broker's revision decides.
 func (s *statuses) isNewer(w *work, r *Report) (bool, error) {
 	if last := &w.report; last.sequence != "" && r.Revision > last.revision && !mayBeMade(last.sequence, s.f.Now()) {
 		return true, nil
@@ -227,32 +221,31 @@ func (s *statuses) isNewer(w *work, r *Report) (bool, error) {
 	return codec.CompareSequence(w.report.sequence, r.Sequence)
 }
 
-// mayBeMade reports whether an agent may make such an id now.
+// mayBeMade reports whether an agent may make this id now.
 func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, now) == nil }
 
-// reportDeleted takes the word that the cluster is rid of the work. Where
-// nobody is left to say so, or an operator gave the work up, the broker says it
-// in the agent's place: its sequence id is not newer than the agent's last one.
+// reportDeleted handles the confirmation that the cluster has deleted the work. Without an agent, or if an
+// operator gave the work up, the broker sends it for the agent. Its sequence id is then not newer than the
+// agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	if w.spec.redelivery.went == publishLastSpec {
-		return PreviousSession // it answers a deletion of an earlier process, and the last spec may have come behind it
+		return PreviousSession // it answers a deletion of an earlier process, and the last spec may have arrived after that
 	}
 	w.cl.gone(w.uid)
 	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
-		s.compare.repeat(w.cl, 0) // what waited does no longer; an operator had it deleted
+		s.compare.repeat(w.cl, 0) // the queued record is live now, or an operator approved the deletion
 	}
 	o := w.hub.object
 	if o != nil && o.DeletionTimestamp != nil {
 		return s.confirm(w, r)
 	}
-	// The informer may lag behind the end, or the hub went back: the broker is about to
-	// forget the work.
+	// The informer may lag behind the deletion, or the hub went back: the broker is about to drop the record.
 	if w.broker.answer(s.f.sub, isAbsent, specFingerprint{}, r.Revision, s.f.tick()) {
 		s.f.recount(w)
 		s.f.wake(BrokerQueue, w.key(), 0)
 	}
 	if o == nil || r.Version > o.Generation || r.Version == 0 {
-		s.keep(w, r) // the informer may lag behind an earlier leader's
+		s.keep(w, r) // the informer may lag behind a deletion of an earlier leader
 		return Taken
 	}
 	if w.report.warned {
@@ -262,10 +255,9 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	return UnexpectedDeletion
 }
 
-// confirm takes it that nothing of a work is left on its cluster. The cursor goes on
-// waiting, for the finalizer now. A report that is older than what the broker said
-// since is about an earlier deletion, as of a work that a restore of the hub brought
-// back.
+// confirm records that the cluster has deleted the work. The cursor now waits for the removal of the finalizer.
+// A report older than the broker's last answer confirms an earlier deletion, as of a work that a restore of the
+// hub brought back.
 func (s *statuses) confirm(w *work, r *Report) ReportResult {
 	if !w.broker.answer(s.f.sub, confirmedDeleted, w.hub.fingerprint(), r.Revision, s.f.tick()) {
 		w.report.drop(s.f, s.cursor)
@@ -278,16 +270,14 @@ func (s *statuses) confirm(w *work, r *Report) ReportResult {
 	return Taken
 }
 
-// subscribe begins anew with a subscription: that a work is deleted, the broker says
-// once more.
+// subscribe drops a pending confirmation: the broker sends it again on the new subscription.
 func (s *statuses) subscribe(w *work) {
 	if p := w.report.pending; p != nil && p.Deleted {
 		w.report.drop(s.f, s.cursor)
 	}
 }
 
-// reportedVersion is the newest generation that a report was about, in so far as
-// the hub has it.
+// reportedVersion returns the newest reported generation, but at most the generation on the hub.
 func reportedVersion(w *work) int64 {
 	o, v := w.hub.object, w.report.version
 	if o == nil {
@@ -305,12 +295,12 @@ func (s *statuses) keep(w *work, r *Report) {
 	}
 	w.report.hold(s.cursor)
 	w.report.pending, w.report.came, w.report.early = r, s.f.tick(), time.Time{}
-	s.f.setStatusProblem(w, nil) // of the report before
+	s.f.setStatusProblem(w, nil) // it belongs to the report before
 	s.f.wake(HubQueue, w.key(), 0)
 }
 
-// dropReports drops a report that was not written because nobody served its work.
-// Should the work be served again, it is asked for, and taken once more.
+// dropReports drops a report that was not written because the cluster is no longer served. If it is served
+// again, the report is requested and taken once more.
 func (s *statuses) dropReports(w *work) {
 	if w.report.pending != nil {
 		w.report.sequence = ""
@@ -318,7 +308,7 @@ func (s *statuses) dropReports(w *work) {
 	w.report.drop(s.f, s.cursor)
 }
 
-// forgetUnseen drops a work of which nothing but a report is known.
+// forgetUnseen drops a work that is neither on the hub nor in a pending report.
 func (s *statuses) forgetUnseen(w *work) {
 	if w.hub.object == nil && w.report.pending == nil {
 		s.compare.forget(w)
@@ -348,10 +338,10 @@ func (s *statuses) next(w *work) *todo {
 		status, news = s.desired(w, o, r)
 	}
 	if !news {
-		if w.report.pending == r { // without one, what waited for Delivered, or a confirmation that is none any more
+		if w.report.pending == r { // both are nil: Delivered needs no write; or r is a confirmation that is no longer valid
 			w.report.drop(s.f, s.cursor)
 		}
-		if _, expires := s.expires(w, o); !expires { // else the back-off is of that
+		if _, expires := s.expires(w, o); !expires { // otherwise retry is the back-off of the clean-up
 			w.report.retry.reset()
 		}
 		return s.nextCleanUp(w, o)
@@ -368,8 +358,8 @@ func (s *statuses) next(w *work) *todo {
 	return s.patch(w, status, r)
 }
 
-// nextEnd decides about a work whose deletion is confirmed. An answer that is still to
-// come may say that the broker has begun another one.
+// nextEnd decides about a work whose deletion is confirmed. It waits for a publish in flight: the answer may
+// show that the broker began another deletion.
 func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
 	if o.DeletionTimestamp != nil && !hasFinalizer(o) {
 		w.report.letGo(s.cursor)
@@ -379,7 +369,7 @@ func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
 	}
 	return s.questions.write(HubQueue, w, &w.report.retry, RemoveFinalizer{OfWork{o}}, func(err error) bool {
 		if err == nil || apierrors.IsNotFound(err) || w.report.denial.Final(err, s.f.Now(), s.f.wroteAt) {
-			w.report.letGo(s.cursor) // that it is deleted is told again to the next process
+			w.report.letGo(s.cursor) // the broker sends the confirmation to the next process again
 		}
 		return true
 	})
@@ -391,7 +381,7 @@ func (s *statuses) nextUnseen(w *work) *todo {
 	case p == nil:
 		s.forgetUnseen(w)
 	case w.hub.absent:
-		if !p.Deleted { // so the broker has a work that the hub has not, or the agent has
+		if !p.Deleted { // the broker, or the agent, has a work that the hub lacks
 			s.compare.repeat(w.cl, missingDelay)
 			s.responder.trackListed(w.cl, w.uid, p.Name, p.Version)
 		}
@@ -403,20 +393,18 @@ func (s *statuses) nextUnseen(w *work) *todo {
 	return nil
 }
 
-// informerPatience bounds how long a report about something that the informer has not
-// seen waits for it, before the hub is asked.
+// informerPatience is how long a report waits for a state that the informer has not shown, before the hub is
+// queried.
 const informerPatience = 3 * time.Second
 
-// isEarly reports whether a report is about something that the hub does not
-// have yet, as far as it has shown.
+// isEarly reports whether a report is about a state that the hub has not shown yet.
 func isEarly(p *Report, o *workv1.ManifestWork) bool {
 	return p.Version > o.Generation || p.Deleted && o.DeletionTimestamp == nil
 }
 
-// ready returns the report to write now. One about something that the hub has not
-// shown waits a while, then the hub itself says whether it ever will: after it went
-// back in time there is nothing to wait for, and what the cluster makes of the
-// older state it reports again.
+// ready returns the report to write now. A report about a state that the hub has not shown waits for
+// informerPatience. Then the hub itself is queried. If the hub went back in time, that state never comes, and
+// the report is dropped. The cluster will report the older state.
 func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 	p := w.report.pending
 	switch {
@@ -427,32 +415,31 @@ func (s *statuses) ready(w *work, o *workv1.ManifestWork) *Report {
 		s.f.wake(HubQueue, w.key(), informerPatience)
 		s.responder.reported(w, p)
 	case w.hub.answered > w.report.came:
-		if p.Deleted && !w.hub.absent { // so the broker has the work no longer
+		if p.Deleted && !w.hub.absent { // the broker no longer has the work
 			w.broker.forget()
 			s.f.recount(w)
 			s.compare.repeat(w.cl, 0)
 			s.f.wake(BrokerQueue, w.key(), 0)
 		}
-		w.report.drop(s.f, s.cursor) // the hub does not have what it is about, and did once
+		w.report.drop(s.f, s.cursor) // the hub lacks the reported state, and had it once
 	case !s.f.until(HubQueue, w.key(), w.report.early.Add(informerPatience)) && !w.hub.querying:
 		s.questions.query(w)
 	}
 	return nil
 }
 
-// deliveredMayDiffer is a cheap look at whether the condition Delivered has to
-// be written or removed.
+// deliveredMayDiffer is a cheap check whether the condition Delivered may have to be written or removed.
 func deliveredMayDiffer(w *work) bool {
 	return w.problems.problem() != nil || w.problems.known && slices.ContainsFunc(w.hub.object.Status.Conditions, isFault)
 }
 
-// desired is the status the work should have on the hub, and whether that is news there.
+// desired returns the status that the work should have on the hub, and whether it differs from the present one.
 func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) (status workv1.ManifestWorkStatus, news bool) {
 	status = o.Status
 	if r != nil {
 		status = r.Status
 		status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(c metav1.Condition) bool {
-			return c.Type == manifestwork.ConditionDeleted // a word between agent and source, never shown
+			return c.Type == manifestwork.ConditionDeleted // between agent and source only, never shown
 		})
 	}
 	now := metav1.NewTime(s.f.Now().Truncate(1e9))
@@ -463,8 +450,7 @@ func (s *statuses) desired(w *work, o *workv1.ManifestWork, r *Report) (status w
 	return status, news
 }
 
-// patch writes a status; r is the report in it, nil when only the condition Delivered
-// changes.
+// patch writes a status. r is the report in it, nil if only the condition Delivered changes.
 func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *todo {
 	o := w.hub.object
 	w.report.retry.goes()
@@ -485,22 +471,21 @@ func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *
 	})
 }
 
-// written drops a report unless a newer one took its place.
+// written drops a report unless a newer one has replaced it.
 func (s *statuses) written(w *work, r *Report) {
 	if r != nil && w.report.pending == r {
 		w.report.drop(s.f, s.cursor)
 	}
 }
 
-// longestTTL is a time to live that nobody waits for; longer ones could not be
-// added to a time.
+// longestTTL is the longest time to live that is honoured. A longer one could overflow when it is added to a
+// time.
 const longestTTL = 100 * 365 * 24 * time.Hour
 
-// expiry returns when a work is to be deleted because it has completed: the time
-// at which it completed and its time to live. What a ManifestWorkReplicaSet made
-// it looks after itself.
+// expiry returns when a completed work is to be deleted: its completion time plus its time to live. The
+// controller of ManifestWorkReplicaSets deletes its own works.
 //
-// Everything is read off the work, so that any leader comes to the same end.
+// The result depends on the work alone, so each leader comes to the same result.
 func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
 	d := o.Spec.DeleteOption
 	if d == nil || d.TTLSecondsAfterFinished == nil || o.DeletionTimestamp != nil {
@@ -517,15 +502,19 @@ func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
 	return complete.LastTransitionTime.Add(time.Duration(max(ttl, 0)) * time.Second), true
 }
 
-// trustClock is how long a source lets pass before it believes its clock that the time of a work is over. What passes
-// after it has seen that the work completed is measured, whatever the clock says meanwhile.
+// trustClock is how long a source waits before it believes its clock that the time of a work is over. After it
+// has seen the completion, it measures the time that passes, whatever the clock shows.
 //
-//	t1 a work with a day to live completes, t2 the hub's machine resumes, with a clock that is a year ahead,
-//	therefore the work would be gone before the clock is set right
+// Scenario:
+//
+//	t1: a work with one day to live completes.
+//	t2: the hub's machine resumes with a clock that is a year ahead.
+//
+// Without this: the work is deleted before the clock is corrected.
 const trustClock = 10 * time.Minute
 
-// expires returns when this source is to delete a work, if it is. A report that
-// waits may say that the work is not complete any more, so it is written first.
+// expires returns when this source is to delete a work, and whether it is. A pending report is written first:
+// it may report that the work is no longer complete.
 func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expires bool) {
 	if !s.f.CleanUp || w.report.pending != nil || !w.cl.selected {
 		return at, false
@@ -533,8 +522,7 @@ func (s *statuses) expires(w *work, o *workv1.ManifestWork) (at time.Time, expir
 	return expiry(o)
 }
 
-// nextCleanUp decides whether a work that has nothing else to be written has had
-// its time.
+// nextCleanUp decides whether to delete a completed work that has nothing else to write.
 func (s *statuses) nextCleanUp(w *work, o *workv1.ManifestWork) *todo {
 	at, expires := s.expires(w, o)
 	if expires && !at.Equal(w.report.expiry) {
@@ -553,7 +541,7 @@ func (s *statuses) doneDeleteCompleted(w *work, version string, r Result) {
 	}
 	after := time.Duration(0)
 	if w.report.retry.reset(); w.hub.object.ResourceVersion == version {
-		after = informerLag // the informer is about to show what has become of it
+		after = informerLag // the informer is about to show the result
 		w.report.retry.wait(s.f.Now().Add(after), true)
 	}
 	s.f.wake(HubQueue, w.key(), after)

@@ -56,8 +56,8 @@ func answeredAt(now time.Time, generation int64, s workv1.ManifestWorkStatus) wo
 	return s
 }
 
-// TestCore_ReportsForWhichVersionTheClusterHasAnswered: Delivered is True of that one, also while a later one is under way or is
-// refused; it comes with a write that there is anyway.
+// TestCore_ReportsForWhichVersionTheClusterHasAnswered: Delivered is True for the answered version, also while
+// a later one is in flight or refused. It comes with a write that happens anyway.
 func TestCore_ReportsForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
@@ -106,8 +106,8 @@ func TestCore_ReportsForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	write(4, metav1.ConditionTrue, 4, taken)
 }
 
-// TestCore_WritesNothingForAnAnswerAlone: the works of a hub whose statuses a release wrote that did not say so; the
-// clusters say the same again. No work is written before there is news.
+// TestCore_WritesNothingForAnAnswerAlone: an earlier release wrote statuses without Delivered=True, and the
+// clusters report the same statuses again. No work is written before a status changes.
 func TestCore_WritesNothingForAnAnswerAlone(t *testing.T) {
 	w := newWork("w", 1, withStatus(applied(1)))
 	f := served(t, w)
@@ -153,10 +153,14 @@ func TestCore_NeverGoesBackInReports(t *testing.T) {
 	}
 }
 
-// TestCore_TakesReportsAfterAClockWasDaysAhead: t1 the clocks of broker and agent are five days
-// ahead, and a status comes with an id of then; t2 they are set right, and the broker takes ids
-// of now, because nobody makes such as the one before. hub-source takes them too, instead of
-// showing the status of t1 for five days.
+// TestCore_TakesReportsAfterAClockWasDaysAhead: hub-source takes ids of the present, as the broker does.
+// Without this: it would show the status of t1 for five days.
+//
+// Scenario:
+//
+//	t1: the clocks of broker and agent are five days ahead, and a status arrives with an id of that time.
+//	t2: the clocks are corrected. The broker accepts ids of the present, because no client makes an id like
+//	that of t1 now.
 func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
@@ -172,7 +176,7 @@ func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 	send("of now", Taken, f.now, 10)
 	send("days ahead", Taken, f.now.Add(120*time.Hour), 11)
 	send("of now, from before", Stale, f.now.Add(time.Second), 10)
-	send("of now, from a stock broker", Stale, f.now.Add(time.Second), 0)
+	send("of now, from an OCM broker", Stale, f.now.Add(time.Second), 0)
 	send("of now", Taken, f.now.Add(time.Second), 12)
 	send("older than that, and later", Stale, f.now, 13) // the broker decides by ids again
 	send("an hour ahead", Taken, f.now.Add(time.Hour), 14)
@@ -360,8 +364,13 @@ func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, "uid-w")
 }
 
-// t1 a deletion is published, t2 the broker takes it, the cluster carries it out and says
-// so, t3 the receipt of t2 comes. It is no news: the finalizer goes.
+// Scenario:
+//
+//	t1: a deletion is published.
+//	t2: the broker accepts it; the cluster executes and confirms it.
+//	t3: the receipt of t2 arrives, later than the confirmation.
+//
+// Result: the receipt changes nothing, and the finalizer is removed.
 func TestCore_ReleasesWorkConfirmedBeforeTheReceipt(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{}, w)

@@ -8,32 +8,32 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// pendingReports is what the broker is still to be told of comparisons.
+// pendingReports is the state of the sync reports to the broker.
 type pendingReports struct {
-	// at is when; the zero time is never. A little later than at once, so that
-	// clusters which come to an end together are told together.
+	// at is when the next report is due, zero for never. It is a little later than now, so that clusters which
+	// finish together go into one report.
 	at    time.Time
 	retry retry
-	// busy: it is being told. Releases wait for the answer, so that it is still about
-	// the clusters as they are then.
+	// busy: a report is in flight. Releases wait for the answer, so that the report still describes the clusters as
+	// they are then.
 	busy bool
-	// all: the broker knows that all clusters were compared. position is the
-	// one it was told last on this connection.
+	// all: the broker knows that all clusters were compared. position is the last position reported on this
+	// connection.
 	all      bool
 	position *codec.HubPosition
 }
 
-// reportAfter is how long a cluster that is compared waits for others.
+// reportAfter is how long the report of a compared cluster waits for others.
 const reportAfter = 2 * time.Second
 
-// Bounds of one event of outcomes: one of a cluster is not divided, so what is
-// withheld there beyond the bound is listed when something of it was settled.
+// Limits of one sync report. The outcome of one cluster is not divided. Withheld deletions beyond the limit are
+// listed when others of the cluster are decided.
 const (
 	maxReportedClusters = 500
 	maxReportedWithheld = 1500
 )
 
-// reportSoon has the broker told of a cluster, if there is something to tell.
+// reportSoon plans a report of a cluster, if it has an outcome to report.
 func (c *clusterSync) reportSoon(cl *cluster) {
 	k := &cl.comparing
 	if !c.on || k.stage == outcomeReported || !k.outcome(cl) {
@@ -45,8 +45,7 @@ func (c *clusterSync) reportSoon(cl *cluster) {
 	c.reportIn(reportAfter)
 }
 
-// reportPosition has the broker told of a new position, if there is one, or the
-// doubt ended that the present one cast.
+// reportPosition plans a report if the position is new, or if a rollback suspicion may end with it.
 func (c *clusterSync) reportPosition() {
 	if c.inventory.complete && (!samePosition(c.pending.position, c.epochs.position) || c.epochs.isSuspected()) {
 		c.reportIn(reportAfter)
@@ -60,12 +59,12 @@ func (c *clusterSync) reportIn(d time.Duration) {
 	}
 }
 
-// isReporting reports whether the broker is being told of comparisons.
+// isReporting reports whether a sync report is in flight.
 func (c *clusterSync) isReporting() bool { return c.pending.busy }
 
-// nextSyncReport decides about telling the broker what was compared. A hub that does not
-// say where it is answers no question about a work either: what its informers have not
-// shown yet could not be published before agents evict it.
+// nextSyncReport decides the next sync report. It needs the position of the hub: without it, the hub does not
+// answer queries about works either. Works that its informers have not shown yet could then not be published
+// before agents evict them.
 func (c *clusterSync) nextSyncReport() *todo {
 	t := &c.pending
 	if !c.on || !c.f.connected || !c.epochs.positionRead() || t.at.IsZero() || t.busy || c.f.until(BrokerQueue, Key{}, t.at) || !c.f.due(BrokerQueue, Key{}, &t.retry) {
@@ -83,7 +82,7 @@ func (c *clusterSync) nextSyncReport() *todo {
 	return nil
 }
 
-// outcomes collects what the broker is to be told now, and whether that is all.
+// outcomes collects the outcomes to report now; all: no others are left.
 func (c *clusterSync) outcomes() (o codec.SyncReport, all bool) {
 	unreported, withheld, done := c.ends()
 	o.AllClusters = c.f.All && done && !c.pending.all && fits(withheld)
@@ -103,8 +102,8 @@ func (c *clusterSync) outcomes() (o codec.SyncReport, all bool) {
 	return o, all
 }
 
-// ends returns the clusters of which there is something to tell, those with
-// withheld deletions, and whether all clusters are done.
+// ends returns the clusters with an unreported outcome, the clusters with withheld deletions, and whether all
+// clusters are done.
 func (c *clusterSync) ends() (unreported, withheld []*cluster, done bool) {
 	done = c.inventory.complete
 	for _, name := range slices.Sorted(maps.Keys(c.f.clusters)) {
@@ -126,8 +125,7 @@ func (c *clusterSync) ends() (unreported, withheld []*cluster, done bool) {
 	return unreported, withheld, done
 }
 
-// clean reports whether nothing is missing on any cluster, and the hub's
-// position is to be believed.
+// clean reports whether nothing is missing on any cluster, and the hub's position is valid.
 func (c *clusterSync) clean() bool {
 	if !c.inventory.complete || !c.epochs.positionRead() || c.f.behind > 0 {
 		return false
@@ -154,15 +152,15 @@ func (cl *cluster) outcomeOf() codec.ClusterSyncReport {
 	return codec.ClusterSyncReport{Cluster: cl.name, Withheld: k.missing.withheld[:min(len(k.missing.withheld), maxReportedWithheld)], Reason: k.missing.reason}
 }
 
-// doneSendSyncReport takes the answer to what the broker was told; all: nothing else was to be.
+// doneSendSyncReport handles the answer to a report; all: it contained all outcomes.
 func (c *clusterSync) doneSendSyncReport(o codec.SyncReport, all bool, r Result) {
-	if isOpen(r.Err) { // late, it would count for what is so then
+	if isOpen(r.Err) { // a late report would apply to a later state
 		c.f.endSubscription()
 		return
 	}
 	t := &c.pending
 	t.busy = false
-	for _, cl := range c.f.clusters { // that waited for the answer
+	for _, cl := range c.f.clusters { // the release waited for the answer
 		if cl.release.must {
 			c.f.wakeCluster(BrokerQueue, cl)
 		}
@@ -170,7 +168,7 @@ func (c *clusterSync) doneSendSyncReport(o codec.SyncReport, all bool, r Result)
 	if c.f.brokerFailed(Key{}, &t.retry, r.Err) {
 		return
 	}
-	// Where the broker refused it, the next subscription tells it again.
+	// If the broker refused it, the next subscription reports it again.
 	c.f.ends.reset()
 	t.retry.reset()
 	t.all = t.all || o.AllClusters
@@ -184,14 +182,14 @@ func (c *clusterSync) doneSendSyncReport(o codec.SyncReport, all bool, r Result)
 	if all {
 		t.at = time.Time{}
 	}
-	for _, cl := range c.f.clusters { // more may have come to an end meanwhile
+	for _, cl := range c.f.clusters { // others may have finished meanwhile
 		c.reportSoon(cl)
 	}
 	c.reportPosition()
 	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
-// markReported notes what the broker knows, unless it is no longer so.
+// markReported records what the broker knows now, unless it has changed since.
 func (c *clusterSync) markReported(o codec.SyncReport) {
 	names := make([]string, 0, len(o.Clusters))
 	for _, cl := range o.Clusters {

@@ -15,51 +15,49 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// workIndex is what there is: the works of a hub by cluster, and the subscription
-// on which the broker is told of them.
+// workIndex holds the works of a hub by cluster, and the subscription on which they are published.
 type workIndex struct {
 	agenda
 
 	works    map[types.UID]*work
 	clusters map[string]*cluster
-	// ticks is a clock: it orders what was asked and what was heard.
+	// ticks is a logical clock. It orders queries and answers.
 	ticks int
-	// behind counts the works of which the broker has something later.
+	// behind counts the works of which the broker has a later state.
 	behind      int
-	undelivered map[string]int // works by reason of Delivered=False
+	undelivered map[string]int // number of works by reason of Delivered=False
 	census      workmetrics.Counts
-	pending     int       // reports waiting for their patch
-	wroteAt     time.Time // when the hub took a status last
+	pending     int       // number of reports that wait for their patch
+	wroteAt     time.Time // when the hub accepted the last status
 
-	// sub numbers the subscriptions from 1; id is what the broker calls the
-	// present one, or the last one.
+	// sub numbers the subscriptions from 1. id is the broker's id of the present one, or of the last one.
 	sub       int
 	id        string
 	connected bool
-	// connectedAt is since when.
+	// connectedAt is when the subscription began.
 	connectedAt time.Time
-	begun       bool // there was one in this life of the hub
-	// order numbers what must not change places on the way to the broker.
+	begun       bool // there was a subscription in this hub epoch
+	// order is the last fencing token, for events that must keep their order on the way to the broker.
 	order uint64
-	// ocmBroker: the broker speaks no Hawser protocol. lists: it does not know up to
-	// where statuses are on this hub, and is asked for them.
+	// ocmBroker: the broker does not support the Hawser protocol. lists: it does not know the cursor of this hub,
+	// so statuses are requested by lists.
 	ocmBroker, lists bool
-	// stateless: there is no broker that keeps anything, only agents behind it. limit is the
-	// largest event that fits, 0 if nobody knows; repaired is what they were told again.
+	// stateless: the broker is stateless, and agents answer behind it. limit is the size of the largest event in
+	// bytes, 0 if it is unknown. repaired is the budget of repeated publishes.
 	stateless bool
 	limit     int
 	repaired  fair.Bucket
 	sessions  *sessionfence.Tracker
-	// ending: the subscription has to end, because something is under way on it
-	// that would do harm when it is late. ends bounds how often.
+	// ending: the subscription has to end, because an event in flight would do harm if it is late. ends backs off
+	// such ends.
 	ending bool
 	ends   retry
-	// initialSync is what is left to look at.
+	// initialSync are the keys that are still to be checked.
 	initialSync []Key
 }
 
-// work is what is known of one ManifestWork: one reading of the hub, one of the
-// broker, and what the cluster reported.
+// work is the state of one ManifestWork: one observation of the hub, one of the broker, and the cluster's
+// report.
 type work struct {
 	uid      types.UID
 	cl       *cluster
@@ -69,19 +67,19 @@ type work struct {
 	report   reportState
 	problems deliveryProblems
 
-	// class is as what the census has it.
+	// class is how the census counts the work.
 	class      workmetrics.ConditionStates
 	turnaround workmetrics.VersionLatency
 
-	// nextTurn is when its Delivered may say something else of its agent; zero if it need not.
+	// nextTurn is when the agent problem in its Delivered may be written; zero if nothing is due.
 	nextTurn time.Time
 
-	// open: its cluster does not count as compared as long as the broker has not
-	// accepted the work as it is. behind: the broker has something later.
+	// open: the broker has not accepted the work as it is, so its cluster is not synced. behind: the broker has a
+	// later state.
 	open, behind bool
 }
 
-// cluster is what is known of one cluster.
+// cluster is the state of one cluster.
 type cluster struct {
 	name      string
 	selected  bool
@@ -92,7 +90,7 @@ type cluster struct {
 	listing   retry // of a list of the hub that answers for many works
 	budget    clusterWriteBudget
 	agent     remoteAgent
-	// open counts works that the broker does not have as they are.
+	// open counts works that the broker does not hold as they are.
 	open int
 }
 
@@ -107,17 +105,16 @@ func (w *work) key() Key { return Key{UID: w.uid, Cluster: w.cl.name} }
 
 func (cl *cluster) key() Key { return Key{Cluster: cl.name} }
 
-// tick is later than all that was asked or heard so far.
+// tick returns a tick later than all queries and answers so far.
 func (f *workIndex) tick() int {
 	f.ticks++
 	return f.ticks
 }
 
-// serve serves a cluster from now on, or no longer.
+// serve sets whether a cluster is served.
 func (cl *cluster) serve(selected bool) { cl.selected = selected }
 
-// subscribe begins a subscription: what the broker said on another one counts
-// no longer.
+// subscribe begins a subscription. Answers of the broker on another one are no longer valid.
 func (f *workIndex) subscribe(a transport.Accepted, lists bool) {
 	f.sub++
 	f.id, f.connected, f.ocmBroker, f.lists, f.ending = a.SubscriptionID, true, a.Protocol == 0, lists, false
@@ -129,8 +126,7 @@ func (f *workIndex) subscribe(a transport.Accepted, lists bool) {
 
 func (f *workIndex) disconnect() { f.connected, f.ending, f.initialSync = false, false, nil }
 
-// endSubscription has the subscription end: what is under way on it counts no
-// longer then. It is backed off.
+// endSubscription ends the subscription with a back-off. Events in flight on it are rejected after that.
 func (f *workIndex) endSubscription() {
 	if !f.ending && f.connected && !f.ocmBroker {
 		f.ending = true
@@ -138,8 +134,8 @@ func (f *workIndex) endSubscription() {
 	}
 }
 
-// nextOrder numbers an event for a broker that can tell by it what came late, or
-// once more.
+// nextOrder returns the next fencing token, by which the broker detects late and repeated events. It returns 0
+// for an OCM broker.
 func (f *workIndex) nextOrder() uint64 {
 	if f.ocmBroker {
 		return 0
@@ -148,7 +144,7 @@ func (f *workIndex) nextOrder() uint64 {
 	return f.order
 }
 
-// stamp are those of what is published next for a cluster.
+// stamp returns the session stamp of the next publish for a cluster.
 func (f *workIndex) stamp(cl *cluster) sessionfence.Stamp {
 	if !f.stateless {
 		return sessionfence.Stamp{}
@@ -163,12 +159,12 @@ func (f *workIndex) nextEnd() *todo {
 	return &todo{Effect: EndSubscription{ID: f.id}}
 }
 
-// mayReport reports whether the broker may be told of a cluster's works now.
+// mayReport reports whether a cluster's works may be published now.
 func (f *workIndex) mayReport(cl *cluster) bool {
 	return cl.selected && !cl.release.pending() && f.connected
 }
 
-// ofWork is an effect whose result says nothing of a work that was forgotten meanwhile.
+// ofWork returns an effect of a work. Its result is dropped if the work was forgotten meanwhile.
 func (f *workIndex) ofWork(w *work, e Effect, done func(Result)) *todo {
 	return &todo{e, func(r Result) {
 		if f.works[w.uid] == w {
@@ -177,7 +173,7 @@ func (f *workIndex) ofWork(w *work, e Effect, done func(Result)) *todo {
 	}}
 }
 
-// ofCluster is the same for a cluster.
+// ofCluster does the same for a cluster.
 func (f *workIndex) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
 	return &todo{e, func(r Result) {
 		if f.clusters[cl.name] == cl {
@@ -186,10 +182,10 @@ func (f *workIndex) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
 	}}
 }
 
-// look has a work looked at when the workers come to it.
+// look queues a key for the initial sync.
 func (f *workIndex) look(k Key) { f.initialSync = append(f.initialSync, k) }
 
-// nextInitialSync hands out up to n keys to look at.
+// nextInitialSync removes and returns up to n keys of the initial sync.
 func (f *workIndex) nextInitialSync(n int) []Key {
 	if f.pauses[""].After(f.Now()) {
 		return nil
@@ -202,7 +198,7 @@ func (f *workIndex) nextInitialSync(n int) []Key {
 	return part
 }
 
-// recount brings up to date what is counted of a work.
+// recount updates the counts for a work.
 func (f *workIndex) recount(w *work) {
 	known := w.hub.object != nil && f.works[w.uid] == w
 	var class workmetrics.ConditionStates
@@ -225,8 +221,7 @@ func (f *workIndex) recount(w *work) {
 	}
 }
 
-// wakeCompared has another look at the clusters that wait for something which
-// concerns all.
+// wakeCompared wakes the clusters that wait for an event of all clusters.
 func (f *workIndex) wakeCompared() {
 	for _, cl := range f.clusters {
 		if cl.comparing.stage == differencesKnown || len(cl.agent.orphans) > 0 {
@@ -235,7 +230,7 @@ func (f *workIndex) wakeCompared() {
 	}
 }
 
-// isUpToDate reports whether the broker has the work as it is now.
+// isUpToDate reports whether the broker holds the work as it is now.
 func (w *work) isUpToDate(sub int) bool {
 	switch w.broker.on(sub) {
 	case holds:
@@ -247,7 +242,7 @@ func (w *work) isUpToDate(sub int) bool {
 	return false
 }
 
-// isBehind reports whether the broker has something later of a work.
+// isBehind reports whether the broker has a later state of a work.
 func (w *work) isBehind(sub int) bool {
 	if w.broker.on(sub) != listed || w.hub.deleting() || w.hub.absent {
 		return false
@@ -255,7 +250,7 @@ func (w *work) isBehind(sub int) bool {
 	return w.broker.row.Tombstone || w.broker.row.Version > w.hub.object.Generation
 }
 
-// setProblems replaces what is wrong with a work and keeps the counts.
+// setProblems replaces the problems of a work and keeps the counts.
 func (f *workIndex) setProblems(w *work, b deliveryProblems) {
 	if p := w.problems.problem(); p != nil {
 		if f.undelivered[p.reason]--; f.undelivered[p.reason] == 0 {
@@ -273,16 +268,16 @@ func (f *workIndex) setSpecProblem(w *work, p *problem) {
 }
 
 func (f *workIndex) setAgentProblem(w *work, p *problem) {
-	known := w.problems.known || p == nil // it was said for want of anything else
+	known := w.problems.known || p == nil // the kept condition had no other problem
 	f.setProblems(w, deliveryProblems{known: known, spec: w.problems.spec, status: w.problems.status, agent: p})
 }
 
 func (f *workIndex) setStatusProblem(w *work, p *problem) {
-	known := w.problems.known || w.problems.status != nil // then Delivered on the hub is of that
+	known := w.problems.known || w.problems.status != nil // then Delivered on the hub shows that problem
 	f.setProblems(w, deliveryProblems{known: known, spec: w.problems.spec, status: p, agent: w.problems.agent})
 }
 
-// remove drops a work; the rest of the core has let go of it.
+// remove drops a work that all other parts have forgotten.
 func (f *workIndex) remove(w *work) {
 	delete(f.works, w.uid)
 	delete(w.cl.works, w.uid)
@@ -290,21 +285,21 @@ func (f *workIndex) remove(w *work) {
 	f.setProblems(w, deliveryProblems{})
 }
 
-// addCluster makes a new cluster.
+// addCluster creates a cluster.
 func (f *workIndex) addCluster(name string) *cluster {
 	cl := &cluster{name: name, selected: f.All, works: map[types.UID]*work{}}
 	f.clusters[name] = cl
 	return cl
 }
 
-// add makes a new work of a cluster.
+// add creates a work of a cluster.
 func (f *workIndex) add(uid types.UID, cl *cluster) *work {
 	w := &work{uid: uid, cl: cl}
 	f.works[uid], cl.works[uid] = w, w
 	return w
 }
 
-// object returns the newest state of a work that has a tag, else nil.
+// comparable returns the newest state of a work that can have a tag, otherwise nil.
 func (w *work) comparable() *workv1.ManifestWork {
 	if w.hub.object == nil || w.hub.ended != alive || w.hub.deleting() || isLarge(w.hub.object) {
 		return nil
@@ -312,7 +307,7 @@ func (w *work) comparable() *workv1.ManifestWork {
 	return w.hub.object
 }
 
-// wait counts a report that waits, or no longer.
+// wait counts one more pending report, or one less.
 func (f *workIndex) wait(more bool) { f.pending += sign(more) }
 
 func sign(up bool) int {
@@ -322,27 +317,25 @@ func sign(up bool) int {
 	return -1
 }
 
-// agenda is when what is looked at again.
+// agenda plans when a key is checked again.
 type agenda struct {
 	Config
-	// pauses are until when an overloaded broker asked to wait with what is for a cluster;
-	// under "" with everything.
+	// pauses are the times until which an overloaded broker asked to wait, by cluster. The key "" stands for all
+	// clusters.
 	pauses map[string]time.Time
 }
 
-// retry is the back-off of one thing that is tried.
+// retry is the back-off of one action.
 type retry struct {
 	failures  int
 	notBefore time.Time
-	// onChange: the last attempt met a newer object; the next one need not wait
-	// once the informer has it.
+	// onChange: the last attempt met a newer object. The next one may start as soon as the informer has it.
 	onChange bool
-	// planned: the next attempt is within a budget, at its time.
+	// planned: the next attempt has reserved its time in a budget.
 	planned bool
 }
 
-// Back-off of the lanes. The hub's is short: a status that could not be written
-// is all that a person sees of a work.
+// Back-off of the queues. That of the hub queue is short: operators see a work only through its status.
 const (
 	firstDelay   = 100 * time.Millisecond
 	longestSpec  = 30 * time.Second
@@ -352,14 +345,14 @@ const (
 
 func (r *retry) reset() { *r = retry{} }
 
-// changed takes it that what was tried is another thing now.
+// changed ends a wait that is only for a change.
 func (r *retry) changed() {
 	if r.onChange {
 		r.notBefore = time.Time{}
 	}
 }
 
-// plan gives the next attempt its turn.
+// plan reserves the time of the next attempt, once.
 func (r *retry) plan(wait func() time.Time) {
 	if !r.planned {
 		r.wait(wait(), false)
@@ -367,10 +360,10 @@ func (r *retry) plan(wait func() time.Time) {
 	}
 }
 
-// goes takes it that what was planned is done.
+// goes ends the reservation: the attempt starts.
 func (r *retry) goes() { r.planned = false }
 
-// wait has the next attempt wait until then, or until something changes.
+// wait delays the next attempt until a time; with onChange a change ends the wait earlier.
 func (r *retry) wait(until time.Time, onChange bool) { r.notBefore, r.onChange = until, onChange }
 
 func (a *agenda) wake(l Queue, k Key, after time.Duration) { a.Waker.Wake(l, k, max(0, after)) }
@@ -379,7 +372,7 @@ func (a *agenda) wakeAt(l Queue, k Key, at time.Time) { a.wake(l, k, at.Sub(a.No
 
 func (a *agenda) wakeCluster(l Queue, cl *cluster) { a.wake(l, Key{Cluster: cl.name}, 0) }
 
-// hurry has something done for a work before what is done for others of its cluster.
+// hurry moves a work before the others of its cluster.
 func (a *agenda) hurry(l Queue, w *work) {
 	a.Waker.Hurry(l, w.key())
 	a.wake(l, w.key(), 0)
@@ -390,7 +383,7 @@ func (a *agenda) wakeWork(w *work) {
 	a.wake(HubQueue, w.key(), 0)
 }
 
-// until reports whether a time lies ahead; then the key is woken at it.
+// until reports whether a time is in the future. Then it wakes the key at that time.
 func (a *agenda) until(l Queue, k Key, at time.Time) bool {
 	ahead := at.After(a.Now())
 	if ahead {
@@ -399,15 +392,15 @@ func (a *agenda) until(l Queue, k Key, at time.Time) bool {
 	return ahead
 }
 
-// due reports whether something may be tried; if not, its key is woken in time.
+// due reports whether an action may be tried. If not, its key is woken in time.
 func (a *agenda) due(l Queue, k Key, r *retry) bool { return !a.until(l, k, r.notBefore) }
 
-// ready is due for what is for the broker, which may have asked to wait.
+// ready is due for events to the broker, which may have asked to wait.
 func (a *agenda) ready(k Key, r *retry) bool {
 	return !a.until(BrokerQueue, k, a.pauses[""]) && !a.until(BrokerQueue, k, a.pauses[k.Cluster]) && a.due(BrokerQueue, k, r)
 }
 
-// pause has what is for a cluster wait; for "" everything.
+// pause delays all events for a cluster; "" stands for all clusters.
 func (a *agenda) pause(cluster string, delay time.Duration) {
 	now := a.Now()
 	maps.DeleteFunc(a.pauses, func(_ string, until time.Time) bool { return !until.After(now) })
@@ -415,7 +408,7 @@ func (a *agenda) pause(cluster string, delay time.Duration) {
 	a.wake(BrokerQueue, Key{Cluster: cluster}, delay)
 }
 
-// failed plans the next attempt, at least least from now.
+// failed plans the next attempt, after least or more.
 func (a *agenda) failed(l Queue, k Key, r *retry, least time.Duration) {
 	longest := longestSpec
 	if l == HubQueue {
@@ -435,8 +428,8 @@ func (a *agenda) jittered(d time.Duration) time.Duration {
 	return time.Duration(a.Jitter() * float64(d))
 }
 
-// hubFailed plans the next attempt of a request to the hub. Of what is gone the
-// informer is about to say so; until then it lags, perhaps for long.
+// hubFailed plans the next attempt of a request to the hub. After NotFound the informer is about to show the
+// deletion, but it may lag for long.
 func (a *agenda) hubFailed(l Queue, k Key, r *retry, err error) {
 	var least time.Duration
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
@@ -446,8 +439,8 @@ func (a *agenda) hubFailed(l Queue, k Key, r *retry, err error) {
 	r.onChange = apierrors.IsConflict(err) || apierrors.IsNotFound(err)
 }
 
-// brokerFailed plans the next attempt of a request to the broker, where one may help;
-// it reports whether it may.
+// brokerFailed plans the next attempt of a request to the broker if another attempt may help. It returns false
+// if not.
 func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	if err == nil || !transport.Retryable(err) {
 		return false
@@ -464,12 +457,13 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	return true
 }
 
-// needsPerson reports whether the broker has no room until a person makes some: it says so, or names no time.
+// needsPerson reports whether the broker has no space until an operator makes some: the error states it, or
+// names no delay.
 func needsPerson(e transport.Error) bool {
 	return e.Code == transport.CodeOverloaded && (e.Full || e.Delay == 0)
 }
 
-// transportErrorOf is what the broker said of a request that failed, the zero error where it said nothing.
+// transportErrorOf returns the broker's error, or the zero error if the broker did not answer.
 func transportErrorOf(err error) (e transport.Error) {
 	if reported, ok := errors.AsType[*transport.Error](err); ok {
 		e = *reported
@@ -477,8 +471,8 @@ func transportErrorOf(err error) (e transport.Error) {
 	return e
 }
 
-// isOpen reports whether nobody knows what became of a request to the broker: it
-// may be carried out yet, or have been.
+// isOpen reports whether the outcome of a request to the broker is unknown: it may have been executed, or may
+// still be.
 func isOpen(err error) bool {
 	code := transport.CodeOf(err)
 	unanswered := code == transport.CodeUnavailable || code == transport.CodeDeadline || code == transport.CodeInternal

@@ -17,34 +17,35 @@ import (
 )
 
 const (
-	// accessHolds is for how long an answer of the hub counts.
+	// accessHolds is how long an answer of the hub is valid.
 	accessHolds = 10 * time.Second
 	// maxAccess is how many answers are kept.
 	maxAccess = 10_000
 )
 
-// AccessReviews says whether the hub is asked if somebody may do something.
+// AccessReviews decides whether the hub reviews the access of each request.
 type AccessReviews string
 
-// The ways.
+// Values of AccessReviews.
 const (
 	Never  AccessReviews = "false"
 	Always AccessReviews = "true"
-	// Auto is Always as long as Open Cluster Management's registration controllers are found on the
-	// hub, or nobody can tell; else Never.
+	// Auto is Always while the registration controllers of Open Cluster Management are found on the hub, or while
+	// that is unknown. Otherwise it is Never.
 	Auto AccessReviews = "auto"
 )
 
 const (
-	// lookForOCM is how often they are looked for, lookForOCMAgain when that failed.
+	// lookForOCM is the pause between two searches for the controllers, lookForOCMAgain the one after a failed
+	// search.
 	lookForOCM      = 5 * time.Minute
 	lookForOCMAgain = 15 * time.Second
 )
 
-// access asks the hub whether somebody may do something.
+// access requests access reviews from the hub.
 type access struct {
 	reviews authorizationclient.SubjectAccessReviewInterface
-	find    func(ctx context.Context) (string, error) // nil: it is decided
+	find    func(ctx context.Context) (string, error) // nil if it is configured
 	log     *slog.Logger
 	enabled atomic.Bool
 
@@ -52,7 +53,7 @@ type access struct {
 	kept map[question]accessResult
 }
 
-// question is what was asked.
+// question identifies one access review.
 type question struct {
 	user, groups                                          string
 	verb, group, resource, subresource, namespace, object string
@@ -72,7 +73,7 @@ func newAccess(c Config) *access {
 	return x
 }
 
-// Run finds out again and again whether the hub is to be asked, until ctx ends.
+// Run checks regularly whether access reviews are needed, until ctx ends.
 func (x *access) Run(ctx context.Context) error {
 	for x.find != nil {
 		wait := lookForOCM
@@ -82,7 +83,7 @@ func (x *access) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // it was asked to stop
 		case err != nil:
 			wait = lookForOCMAgain
-			x.log.WarnContext(ctx, "whether Open Cluster Management's registration controllers run on the hub cannot be told, the hub is asked about each request until then or as before", "err", err, "requested", x.enabled.Load(), "retry_in", wait)
+			x.log.WarnContext(ctx, "it is unknown whether the registration controllers of Open Cluster Management run on the hub; access reviews stay as before until it is known", "err", err, "requested", x.enabled.Load(), "retry_in", wait)
 		case x.enabled.Swap(shownBy != "") != (shownBy != ""):
 			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "requested", shownBy != "", "detected_by", shownBy)
 		}
@@ -94,8 +95,8 @@ func (x *access) Run(ctx context.Context) error {
 	return nil
 }
 
-// review returns nil if the hub lets who asks do it, or need not be asked; else the refusal, or
-// why the hub did not say.
+// review returns nil if the hub allows the request, or if no review is needed. Otherwise it returns the
+// refusal, or the error of the review.
 func (x *access) review(ctx context.Context, a agentRequest) error {
 	if !x.enabled.Load() {
 		return nil

@@ -8,8 +8,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// addOnStatus updates the status of an add-on of the cluster that asks. The hub refuses a version
-// that is not the present one.
+// addOnStatus updates the status of an add-on of the requesting cluster. The hub refuses a version that is not
+// the present one.
 func addOnStatus(a agentRequest, resource schema.GroupVersionResource) (call, error) {
 	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err
@@ -27,7 +27,7 @@ func addOnStatus(a agentRequest, resource schema.GroupVersionResource) (call, er
 	}}, nil
 }
 
-// inOwnNamespace refuses an object that is not in the namespace of the cluster that asks.
+// inOwnNamespace refuses an object outside of the namespace of the requesting cluster.
 func (a agentRequest) inOwnNamespace() error {
 	if ns := a.sent.Metadata.Namespace; ns != a.cluster {
 		return a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)
@@ -35,11 +35,11 @@ func (a agentRequest) inOwnNamespace() error {
 	return a.named()
 }
 
-// named refuses an object without a name, or with one that would be more than a part of a path.
+// named refuses an object without a name, or with a name that is more than one part of a path.
 func (a agentRequest) named() error {
 	name := a.sent.Metadata.Name
 	if name == "" {
-		return a.invalid("it has no name; whoever asks chooses it")
+		return a.invalid("it has no name; the client has to choose one")
 	}
 	if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
 		return a.invalid("its name %s", strings.Join(wrong, ", "))
@@ -47,15 +47,15 @@ func (a agentRequest) named() error {
 	return nil
 }
 
-// The label of service accounts for which an agent may ask for tokens: controllers of add-ons
-// make them.
+// Label of the service accounts for which an agent may request tokens. Controllers of add-ons create these
+// accounts.
 const (
 	tokenLabel      = "addon.open-cluster-management.io/token-infrastructure"
 	tokenLabelValue = "true"
 )
 
-// requestToken asks for a token of a service account of an add-on. The uid of the request is the
-// asker's own mark, which the hub does not take.
+// requestToken requests a token of a service account of an add-on. The uid in the request is a mark of the
+// client, which the hub does not accept.
 func requestToken(a agentRequest) (call, error) {
 	if ns := a.sent.Metadata.Namespace; ns != "" && ns != a.cluster {
 		return call{}, a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Where Open Cluster Management keeps the authorities with which its controllers sign for clusters:
-// the present one, and those before it that have not ended.
+// ConfigMap of the authorities with which the controllers of Open Cluster Management sign for clusters: the
+// present one, and former ones that have not expired.
 const (
 	BundleNamespace = "open-cluster-management-hub"
 	BundleConfigMap = "ca-bundle-configmap"
@@ -23,8 +23,9 @@ const (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// authorities returns who signs for the clusters of a hub that has the controllers of Open Cluster
-// Management, as PEM; empty and not nil where it has none. With an error nobody knows.
+// authorities returns the authorities that sign for clusters on a hub with the controllers of Open Cluster
+// Management, as PEM. It returns an empty slice, not nil, without such controllers. With an error it is
+// unknown.
 func (h Hub) authorities(ctx context.Context) ([]byte, error) {
 	bundle, err := h.Own.Resource(configMaps).Namespace(BundleNamespace).Get(ctx, BundleConfigMap, metav1.GetOptions{})
 	switch {
@@ -33,7 +34,7 @@ func (h Hub) authorities(ctx context.Context) ([]byte, error) {
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("hub-source has not the right to get ConfigMap %s/%s, apply deploy/hub-source-registration/rbac.yaml again: %w", BundleNamespace, BundleConfigMap, err)
 	case err != nil:
-		return nil, fmt.Errorf("ask the hub who signs for clusters: %w", err)
+		return nil, fmt.Errorf("read the authorities that sign for clusters from the hub: %w", err)
 	}
 	text, _, err := unstructured.NestedString(bundle.Object, "data", bundleKey)
 	if err == nil {

@@ -18,21 +18,21 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// tokensRole is the ClusterRole that lets hub-source ask for tokens, and the name of the
-// RoleBindings by which it has that right in the namespaces of clusters.
+// tokensRole is the ClusterRole that allows hub-source to request tokens. It is also the name of the
+// RoleBindings that grant it in the namespaces of clusters.
 const tokensRole = "hawser-hub-source-tokens"
 
 var roleBindings = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"}
 
 const (
-	// bindingWorks is how long the hub may take until a new binding counts, bindingAgain how often
-	// that is tried.
+	// bindingWorks is how long the hub may take until a new binding is effective. bindingAgain is the pause between
+	// two attempts.
 	bindingWorks = 5 * time.Second
 	bindingAgain = 200 * time.Millisecond
 )
 
-// bindings are where hub-source may ask for tokens: in the namespaces of accepted clusters that
-// asked for one. A right to ask for tokens everywhere would be one to be anybody.
+// bindings are the namespaces in which hub-source may request tokens: those of accepted clusters that requested
+// one. With that right in all namespaces, hub-source could act as any service account.
 type bindings struct {
 	hub      Hub
 	log      *slog.Logger
@@ -40,7 +40,7 @@ type bindings struct {
 
 	mu    sync.Mutex
 	bound map[string]bool // at most the accepted clusters
-	// ended are clusters whose binding is to go; toEnd rings when there are some.
+	// ended are the clusters whose binding is to be removed; toEnd rings when there are some.
 	ended map[string]bool
 	toEnd taskgroup.Bell
 }
@@ -49,7 +49,7 @@ func newBindings(h Hub, log *slog.Logger, accepted func(cluster string) bool) *b
 	return &bindings{hub: h, log: log, accepted: accepted, bound: map[string]bool{}, ended: map[string]bool{}, toEnd: taskgroup.NewBell()}
 }
 
-// do makes a call for which hub-source needs the right to ask for tokens in the namespace.
+// do makes a call that needs the right to request tokens in the namespace.
 func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, error) {
 	fresh, err := b.bind(ctx, c.namespace)
 	if err != nil {
@@ -57,8 +57,11 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 	}
 	o, err := b.hub.do(ctx, c)
 	if !fresh && lacksRight(err) {
-		// t1 we bind and lead no more, t2 another replica takes the right back, t3 we lead again:
-		// what we know of the binding is over.
+		// Scenario:
+		//   t1: this replica creates the binding and loses the lead.
+		//   t2: another replica removes the binding.
+		//   t3: this replica leads again.
+		// Result: its knowledge of the binding is out of date and is dropped.
 		b.forget(c.namespace)
 		var failed error
 		if fresh, failed = b.bind(ctx, c.namespace); failed != nil {
@@ -66,8 +69,11 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 		}
 	}
 	for began := time.Now(); fresh && lacksRight(err) && time.Since(began) <= bindingWorks; {
-		// t1 the binding is created, t2 we ask, t3 the hub's authorizer sees the binding:
-		// therefore it is tried again.
+		// Scenario:
+		//   t1: the binding is created.
+		//   t2: hub-source makes the call.
+		//   t3: the authorizer of the hub sees the binding.
+		// Result: the call is tried again.
 		if !taskgroup.Sleep(ctx, bindingAgain) {
 			return nil, err
 		}
@@ -76,10 +82,10 @@ func (b *bindings) do(ctx context.Context, c call) (*unstructured.Unstructured, 
 	return o, err
 }
 
-// lacksRight reports whether the hub refused hub-source a call.
+// lacksRight reports whether the hub refused a call because hub-source has no right to it.
 func lacksRight(err error) bool { return apierrors.IsForbidden(err) && !errors.Is(err, errUnlabelled) }
 
-// bind gives hub-source the right in a namespace. fresh: it did not have it before.
+// bind grants hub-source the right in a namespace. fresh: it did not have the right before.
 func (b *bindings) bind(ctx context.Context, namespace string) (fresh bool, err error) {
 	b.mu.Lock()
 	has := b.bound[namespace]
@@ -104,7 +110,7 @@ func (b *bindings) bind(ctx context.Context, namespace string) (fresh bool, err 
 	b.bound[namespace] = true
 	b.mu.Unlock()
 	if !b.accepted(namespace) {
-		b.end(namespace) // t1 it asks, t2 acceptance is withdrawn, t3 the binding is made
+		b.end(namespace) // acceptance was withdrawn while the binding was created
 	}
 	return err == nil, nil
 }
@@ -115,11 +121,11 @@ func (b *bindings) forget(namespace string) {
 	delete(b.bound, namespace)
 }
 
-// subject is hub-source as a RoleBinding names it.
+// subject returns hub-source in the form that a RoleBinding uses.
 func (b *bindings) subject(ctx context.Context) (map[string]any, error) {
 	r, err := b.hub.Self.Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("ask the hub who we are: %w", err)
+		return nil, fmt.Errorf("read hub-source's own user from the hub: %w", err)
 	}
 	user := r.Status.UserInfo.Username
 	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
@@ -130,7 +136,7 @@ func (b *bindings) subject(ctx context.Context) (map[string]any, error) {
 	return map[string]any{"kind": "User", "apiGroup": roleBindings.Group, "name": user}, nil
 }
 
-// end takes the right back, for a cluster that is not accepted any more.
+// end removes the right for a cluster that is no longer accepted.
 func (b *bindings) end(cluster string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,8 +145,8 @@ func (b *bindings) end(cluster string) {
 	b.toEnd.Ring()
 }
 
-// Run removes bindings until ctx ends, once it is known which clusters are accepted: at first what
-// has no reason any more, for acceptance also ends while nobody leads.
+// Run removes bindings until ctx ends, as soon as the accepted clusters are known. First it removes the
+// bindings of clusters whose acceptance ended while no replica led.
 func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
 	for listed, again := false, time.Duration(0); ; {
 		var timer <-chan time.Time
@@ -163,7 +169,7 @@ func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
 			err := b.list(ctx)
 			if listed = err == nil; !listed {
 				again = lookAgain
-				b.log.WarnContext(ctx, "which rights to ask for tokens there are on the hub cannot be read (deploy/hub-source-registration/rbac.yaml has the role), those of clusters that were denied while nobody led stay for now", "err", err, "retry_in", again)
+				b.log.WarnContext(ctx, "bindings for token requests cannot be read from the hub (deploy/hub-source-registration/rbac.yaml has the role). Bindings of clusters that were denied while no replica led stay for now", "err", err, "retry_in", again)
 			}
 		}
 		for _, cluster := range b.toRemove() {
@@ -175,7 +181,7 @@ func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
 	}
 }
 
-// list has those end that are on the hub although their clusters are not accepted.
+// list marks the bindings on the hub for removal whose clusters are not accepted.
 func (b *bindings) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
@@ -191,7 +197,8 @@ func (b *bindings) list(ctx context.Context) error {
 	return nil
 }
 
-// toRemove are the clusters whose binding is to go. One that was accepted again keeps it.
+// toRemove returns the clusters whose binding is to be removed. A cluster that was accepted again keeps its
+// binding.
 func (b *bindings) toRemove() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

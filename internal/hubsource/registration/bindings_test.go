@@ -20,7 +20,7 @@ func (b *bench) tokenOf(account string) (refused string) {
 	return refused
 }
 
-// Acceptance also ends while nobody leads: who leads next takes the right back.
+// Acceptance may end while no replica leads. The next leader then removes the binding.
 func TestBindings_EndOfThoseDeniedMeanwhile(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -41,7 +41,7 @@ func TestBindings_EndOfThoseDeniedMeanwhile(t *testing.T) {
 	})
 }
 
-// Another replica takes a right back while this one does not lead, and the cluster is accepted again.
+// Another replica removes the binding while this one does not lead, and the cluster is accepted again.
 func TestBindings_BoundAgain(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -61,7 +61,7 @@ func TestBindings_BoundAgain(t *testing.T) {
 	})
 }
 
-// A cluster asks, acceptance is withdrawn, and then the right is bound: it is taken back all the same.
+// A cluster requests a token, acceptance is withdrawn, and then the binding is created. It is still removed.
 func TestBindings_BoundTooLate(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		late := newBindings(b.server.cfg.Hub, slog.New(slog.DiscardHandler), func(string) bool { return false })

@@ -32,7 +32,7 @@ func (h *fakeHub) size(resource string) (n, bytes int) {
 	return n, bytes
 }
 
-// received are the bytes that the broker was told.
+// received returns the number of bytes that the broker received.
 func (b *fakeBroker) received() (bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,8 +57,8 @@ func (b *bench) joins(account, name string, bundle int) string {
 	return refused
 }
 
-// One bootstrap token does not fill the hub, nor what hub-source and broker keep of it; what an account
-// fills takes no other account the room, and what is decided comes back.
+// One bootstrap token cannot fill the hub, nor the memory of hub-source and broker. An account at its limit
+// does not reduce the capacity of others, and a decision frees capacity.
 func TestBounds_OneToken(t *testing.T) {
 	const largest, most = 11 << 10, 800 << 10 // bytes
 	inBubble(t, func(_ *bench, c *Config) { c.MaxPending = 100 }, func(b *bench) {
@@ -80,7 +80,7 @@ func TestBounds_OneToken(t *testing.T) {
 		}
 		b.wait(time.Second)
 		if n, bytes := b.hub.size(hubClusters); refused != "TooManyRequests" || n < 50 || bytes > most || b.broker.received() > most {
-			t.Errorf("%q: the hub has %d of %d bytes, the broker is told %d", refused, n, bytes, b.broker.received())
+			t.Errorf("%q: the hub has %d of %d bytes, the broker received %d", refused, n, bytes, b.broker.received())
 		}
 		request := requestPEM(t, nil)
 		made := -1
@@ -88,7 +88,7 @@ func TestBounds_OneToken(t *testing.T) {
 			_, refused = b.request(byBootstrap(parsed(t, createdCSR, cluster1, csrOf(request, func(m, _ obj) { m["name"] = fmt.Sprint("csr-", made) }))))
 		}
 		if _, bytes := b.hub.size(hubClusters); refused != "TooManyRequests" || made == 15 || bytes > most {
-			t.Errorf("%d CSRs of who has filled its room: %q, %d bytes", made, refused, bytes)
+			t.Errorf("%d CSRs of an account at its limit: %q, %d bytes", made, refused, bytes)
 		}
 		if refused := b.joins("system:serviceaccount:other:joiner", "other", largest); refused != "" {
 			t.Errorf("another account: %q", refused)
@@ -111,7 +111,7 @@ func TestBounds_OneToken(t *testing.T) {
 	})
 }
 
-// Requests that are decided side by side do not take the same room, and what the hub refuses takes none.
+// Concurrent requests do not share the same capacity, and a request that the hub refuses uses none.
 func TestBounds_SideBySide(t *testing.T) {
 	inBubble(t, func(_ *bench, c *Config) { c.MaxPending = 1 }, func(b *bench) {
 		for range 3 {
@@ -120,7 +120,7 @@ func TestBounds_SideBySide(t *testing.T) {
 				t.Fatal(refused)
 			}
 			b.hub.setDown(false)
-			b.wait(2 * time.Minute) // nobody knows whether it was made
+			b.wait(2 * time.Minute) // it is unknown whether it was created
 			var answers []<-chan *hawserv1.RegistrationAnswer
 			for i := range 32 {
 				name := fmt.Sprint("c-", i)
@@ -152,8 +152,8 @@ func eventOf(name, note string) obj {
 	}
 }
 
-// One accepted agent does not fill the hub with Events: each is small, and there are only so many. A
-// refusal says when there is room again, and another cluster does not feel it.
+// One accepted agent cannot fill the hub with Events: their size and their number are limited. A refusal
+// contains the time until there is capacity again, and other clusters are not affected.
 func TestBounds_Events(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -212,8 +212,8 @@ func TestBounds_Events(t *testing.T) {
 	})
 }
 
-// A klusterlet that is available and not available by turns sends six Events in a minute, a status and
-// those of 20 add-ons once in a minute. It is never refused.
+// A klusterlet that switches between available and unavailable sends six Events in a minute. It also sends one
+// status of its own and those of 20 add-ons per minute. It is never refused.
 func TestBounds_AreNotFelt(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -246,7 +246,7 @@ func TestBounds_AreNotFelt(t *testing.T) {
 	})
 }
 
-// One accepted agent does not fill the hub with statuses, nor with claims in one.
+// One accepted agent cannot fill the hub with statuses, nor with claims in one status.
 func TestBounds_Statuses(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.joined(cluster1) }, func(b *bench) {
 		report := func(bytes int) string {
@@ -279,8 +279,8 @@ func TestBounds_Statuses(t *testing.T) {
 	})
 }
 
-// One accepted agent does not fill the hub with renewals that are approved as they come, also not when hub-source
-// is started again. They count until the hub has deleted them.
+// One accepted agent cannot fill the hub with renewals that are approved at once, even if hub-source restarts.
+// They are counted until the hub has deleted them.
 func TestBounds_Renewals(t *testing.T) {
 	request := requestPEM(t, nil)
 	var config Config
@@ -325,7 +325,7 @@ func TestBounds_Renewals(t *testing.T) {
 	})
 }
 
-// What is kept of an object is what agents act upon.
+// Only the fields that agents act on are kept of an object.
 func TestKeep_Trims(t *testing.T) {
 	large := strings.Repeat("x", 100<<10)
 	others := obj{"kubectl.kubernetes.io/last-applied-configuration": large, "example.com/x": large, "agent.open-cluster-management.io/a": "a"}

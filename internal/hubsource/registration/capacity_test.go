@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// agent is a party of a cluster at a real broker.
+// agent is an agent of a cluster at a real broker.
 type agent struct {
 	*bench
 	conn    transport.Conn
@@ -85,8 +85,8 @@ func (a *agent) publish(what codec.EventType, o obj) string {
 	return err.Error()
 }
 
-// A cluster joins through a real broker: it asks, somebody accepts, it shows that it lives, gets
-// a token, is refused when acceptance is withdrawn; and the hub is not seen by it once.
+// A cluster joins through a real broker. It requests, an operator accepts it, it renews its Lease, gets a
+// token, and is refused when acceptance is withdrawn. It never sees the hub itself.
 func TestServer_ThroughABroker(t *testing.T) {
 	var there *testkit.Broker
 	inBubble(t, func(b *bench, c *Config) {

@@ -4,27 +4,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// key is one object towards the broker. An object of which the label that names its cluster
-// changes is another one for the broker.
+// key identifies one object for the broker. If the label with the cluster changes, the broker sees another
+// object.
 type key struct {
 	kind            int // index in kinds
 	cluster         string
 	namespace, name string
 }
 
-// changes are the objects still to be said to the broker, each once, in the order in which they
-// changed first. Their number is bounded by that of the objects.
+// changes are the objects that are still to be published, each once, in the order of their first change. Their
+// number is bounded by the number of objects.
 type changes struct {
 	order []key
-	// waiting has what is in order: the uid of an object that is gone, else "".
+	// waiting has the keys in order. The value is the uid of a deleted object, otherwise "".
 	waiting map[key]types.UID
-	// unlisted is how many of order have to be said until the broker knows everything; listed:
-	// that was told.
+	// unlisted is how many keys of order have to be published until the broker knows all objects; listed: it knows
+	// that.
 	unlisted int
 	listed   bool
 }
 
-// restart begins anew, for a broker that knows nothing: with all objects.
+// restart starts again with all objects, for a broker that knows none.
 func (c *changes) restart(all []key) {
 	*c = changes{order: all, waiting: make(map[key]types.UID, len(all)), unlisted: len(all)}
 	for _, k := range all {
@@ -32,10 +32,10 @@ func (c *changes) restart(all []key) {
 	}
 }
 
-// add says that an object changed; gone is its uid where it went.
+// add records a change of an object; gone is its uid if it was deleted, otherwise "".
 func (c *changes) add(k key, gone types.UID) {
 	if c.waiting == nil {
-		return // there is nobody to tell: restart will have all
+		return // there is no broker: restart will have all objects
 	}
 	if _, waits := c.waiting[k]; !waits {
 		c.order = append(c.order, k)
@@ -43,14 +43,14 @@ func (c *changes) add(k key, gone types.UID) {
 	c.waiting[k] = gone
 }
 
-// stop forgets what waits: the broker is gone.
+// stop drops all changes: the broker is disconnected.
 func (c *changes) stop() { *c = changes{} }
 
-// any reports whether there is something to say.
+// any reports whether there is something to publish.
 func (c *changes) any() bool { return c.waiting != nil && (len(c.order) > 0 || !c.listed) }
 
-// take takes out what comes next as long as fits says so, which is called for each. lists: with it
-// the broker knows everything that there was at the beginning.
+// take removes the next changes while fits, which is called for each, returns true. lists: with these changes
+// the broker knows all objects from the start of the subscription.
 func (c *changes) take(fits func(k key, gone types.UID) bool) (lists bool) {
 	n := 0
 	for n < len(c.order) && fits(c.order[n], c.waiting[c.order[n]]) {

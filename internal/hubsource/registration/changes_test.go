@@ -22,13 +22,13 @@ func takeN(c *changes, n int) (names []string, listed bool) {
 	return names, listed
 }
 
-// Everything is said once, then that it was everything, also while objects go on changing; what
-// changes meanwhile is said once.
+// All objects are published once, then the mark that they are complete, even while objects change. An object
+// that changes meanwhile is published once.
 func TestChanges_ListThenEachOnce(t *testing.T) {
 	var c changes
 	c.add(key{name: "before"}, "")
 	if c.any() {
-		t.Fatal("there is nobody to tell")
+		t.Fatal("there is a change to publish without a broker")
 	}
 	c.restart([]key{{name: "a"}, {name: "b"}, {name: "c"}})
 	if got, listed := takeN(&c, 2); listed || !slices.Equal(got, []string{"a", "b"}) {
@@ -50,7 +50,7 @@ func TestChanges_ListThenEachOnce(t *testing.T) {
 	}
 }
 
-// A hub without objects is listed too.
+// A hub without objects also gets the mark that the list is complete.
 func TestChanges_ListsNothing(t *testing.T) {
 	var c changes
 	c.restart(nil)
@@ -62,8 +62,8 @@ func TestChanges_ListsNothing(t *testing.T) {
 	}
 }
 
-// The requests of a cluster are carried out one after the other, a flood of one costs the others
-// nothing, and what is too much is refused.
+// Requests of a cluster run one after the other. A flood of one cluster does not delay the others, and requests
+// above the limit are refused.
 func TestQueue_IsFairAndBounded(t *testing.T) {
 	var q queue
 	for i := range 200 {
@@ -94,7 +94,7 @@ func TestQueue_IsFairAndBounded(t *testing.T) {
 	if n := q.queue.Len(); n > 64+1024 || forgotten != 10_000-n {
 		t.Errorf("%d wait, %d were forgotten", n, forgotten)
 	}
-	// Who names many clusters has a few lanes for all of them.
+	// A client that names many clusters shares a few queues for all of them.
 	q = queue{}
 	for i := range 10_000 {
 		q.push(waitingOf(fmt.Sprint(i), fmt.Sprint("cluster", i), true))

@@ -11,11 +11,11 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// agentAnnotations is the prefix of the annotations that an agent may give its ManagedCluster.
+// agentAnnotations is the prefix of the annotations that an agent may set on its ManagedCluster.
 const agentAnnotations = "agent.open-cluster-management.io/"
 
-// createCluster makes a ManagedCluster of what an agent sent: its name, its own annotations, how
-// it may be reached. All else is the hub's to say, acceptance first.
+// createCluster builds a ManagedCluster from the object that an agent sent. It takes the name, the agent's own
+// annotations, and the client configurations. The hub decides all else, first of all acceptance.
 func createCluster(a agentRequest, s hubState) (call, error) {
 	if a.sent.Metadata.Name != a.cluster {
 		return call{}, a.forbidden("it is not the ManagedCluster of cluster %s", a.cluster)
@@ -55,18 +55,18 @@ func createCluster(a agentRequest, s hubState) (call, error) {
 	}}, nil
 }
 
-// hubsConditions are the conditions of a ManagedCluster that the hub sets. Klusterlets act on the
-// first; what an agent sends of them is replaced by what the hub has.
+// hubsConditions are the conditions of a ManagedCluster that the hub sets. Klusterlets act on the first one. If
+// an agent sends such a condition, the condition of the hub replaces it.
 var hubsConditions = []string{clusterv1.ManagedClusterConditionHubAccepted, clusterv1.ManagedClusterConditionClockSynced, clusterv1.ManagedClusterConditionDeleting}
 
-// clusterStatus updates the status of a ManagedCluster. An agent that does not know the present
-// object is told of a conflict, as the hub would: it has what the hub said last on its stream.
+// clusterStatus updates the status of a ManagedCluster. An agent that does not know the present object gets a
+// conflict, as from the hub. The stream of the agent brings it the present object.
 func clusterStatus(a agentRequest, s hubState) (call, error) {
 	if a.sent.Metadata.Name != a.cluster {
 		return call{}, a.forbidden("it is not the ManagedCluster of cluster %s", a.cluster)
 	}
 	if uid := a.sent.Metadata.UID; uid != "" && uid != s.cluster.UID {
-		return call{}, a.conflict("it was created anew meanwhile")
+		return call{}, a.conflict("it was created again meanwhile")
 	}
 	if a.sent.Metadata.ResourceVersion != s.cluster.ResourceVersion {
 		return call{}, a.conflict("the object has been modified: apply your changes to the latest version and try again")
@@ -94,7 +94,7 @@ func (a agentRequest) conflict(why string) error {
 	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, textError(why))
 }
 
-// textError is an error that says this.
+// textError is an error with a constant text.
 type textError string
 
 func (e textError) Error() string { return string(e) }
@@ -113,7 +113,7 @@ func statusIn(object []byte) (map[string]any, error) {
 	return o.Status, nil
 }
 
-// listed returns the conditions of a status by their types, and the order of these.
+// listed returns the conditions of a status as a list, nil if they have another form.
 func listed(conditions any) (list []map[string]any) {
 	all, _ := conditions.([]any)
 	for _, c := range all {
@@ -124,7 +124,7 @@ func listed(conditions any) (list []map[string]any) {
 	return list
 }
 
-// merged is what conditions become: those of the agent, with the hub's own as the hub has them.
+// merged returns the conditions of the agent, with the hub's own conditions as the hub has them.
 func merged(sent, has []map[string]any) []any {
 	own := map[string]map[string]any{}
 	for _, c := range has {

@@ -15,11 +15,11 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// The signers of certificates that agents ask for.
+// Signers of the certificates that agents request.
 const (
-	// ClusterSigner signs certificates by which brokers know clusters.
+	// ClusterSigner signs the certificates with which clusters authenticate at brokers.
 	ClusterSigner = "open-cluster-management.io/grpc"
-	// addOnSigner signs those by which the hub's kube-apiserver knows add-ons.
+	// addOnSigner signs the certificates with which add-ons authenticate at the hub's kube-apiserver.
 	addOnSigner = certificatesv1.KubeAPIServerClientSignerName
 )
 
@@ -28,8 +28,9 @@ const (
 	allClusters    = identityPrefix + "managed-clusters"
 )
 
-// createCSR makes a CertificateSigningRequest of what an agent sent: name, request, signer, usages
-// and lifetime. Who asked is what the broker authenticated, whatever annotations say.
+// createCSR builds a CertificateSigningRequest from the object that an agent sent: name, request, signer,
+// usages and lifetime. The requester is the user that the broker authenticated, whatever the annotations
+// contain.
 func createCSR(a agentRequest, s hubState) (call, error) {
 	var sent struct {
 		Spec certificatesv1.CertificateSigningRequestSpec `json:"spec"`
@@ -78,7 +79,7 @@ func createCSR(a agentRequest, s hubState) (call, error) {
 	}}, nil
 }
 
-// mayCreateCSR says whether this cluster may have one of this signer.
+// mayCreateCSR returns an error if this cluster may not request a certificate of this signer.
 func mayCreateCSR(a agentRequest, s hubState, signer string) error {
 	named, labelled := a.sent.Metadata.Labels[clusterLabel]
 	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
@@ -101,8 +102,8 @@ var (
 	oidBasicConstraints = asn1.ObjectIdentifier{2, 5, 29, 19}
 )
 
-// checkClusterRequest checks the request of a certificate by which a cluster is known: it names
-// the cluster that asks and an agent of it, the groups of that cluster, and nothing else.
+// checkClusterRequest checks the request of a certificate of a cluster. Its subject must name the requesting
+// cluster and an agent of it, with the groups of that cluster and nothing else.
 func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	group := identityPrefix + a.cluster
 	agent, named := strings.CutPrefix(r.Subject.CommonName, group+":")
@@ -131,15 +132,16 @@ func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []ce
 	return nil
 }
 
-// sameGroups reports whether organizations are the group of a cluster, perhaps with that of all.
+// sameGroups reports whether organizations are the group of a cluster, with or without the group of all
+// clusters.
 func sameGroups(organizations []string, group string) bool {
 	return slices.Contains(organizations, group) && len(organizations) <= 2 && !slices.ContainsFunc(organizations, func(o string) bool {
 		return o != group && o != allClusters
 	})
 }
 
-// checkAddOnRequest checks the request of a certificate of an add-on. One by which the hub's
-// kube-apiserver knows it names the add-on of this cluster; what other signers take is theirs to say.
+// checkAddOnRequest checks the request of a certificate of an add-on. For the hub's kube-apiserver it must name
+// the add-on of this cluster. Other signers decide about the subject themselves.
 func checkAddOnRequest(a agentRequest, r *x509.CertificateRequest, signer, addOn string) error {
 	for _, e := range r.Extensions {
 		if e.Id.Equal(oidBasicConstraints) {
@@ -151,7 +153,7 @@ func checkAddOnRequest(a agentRequest, r *x509.CertificateRequest, signer, addOn
 	foreign := slices.IndexFunc(r.Subject.Organization, func(o string) bool { return !slices.Contains(groups, o) })
 	switch {
 	case slices.Contains(r.Subject.Organization, "system:masters"):
-		return a.forbidden("nobody gets organization system:masters")
+		return a.forbidden("organization system:masters is never allowed")
 	case signer != addOnSigner:
 		return nil
 	case !strings.HasPrefix(r.Subject.CommonName, user+":"):

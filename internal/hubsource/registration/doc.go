@@ -1,26 +1,26 @@
-// Package registration is hub-source as the server of registration: what agents ask of the hub
-// besides works, and what they may see of it. A broker relays; agents never reach the hub's
+// Package registration is the registration server in hub-source. It handles requests of agents to the hub apart
+// from works, and publishes the objects that agents may see. A broker relays; agents never reach the hub's
 // kube-apiserver.
 //
-// A [Server] runs while this replica leads, over a session of its own with the broker, beside the
-// one for works. Three things cross it:
+// A [Server] runs while this replica leads, over a broker session of its own, beside the one for works. Three
+// kinds of messages cross it:
 //
-//   - objects go out: ManagedClusters, their CSRs, Leases and add-ons are watched, and published
-//     as they change. After each subscription everything is said once, then each change; what
-//     changes faster than it is taken is coalesced per object. A type that the hub lacks is empty.
-//   - requests come in, and each is answered: a few workers, one for a cluster at a time, and
-//     clusters take turns. The request becomes one call of the hub's API.
-//   - keys go out, by which the broker verifies the tokens of the hub's service accounts, and with them
-//     the authorities by which it verifies certificates that Open Cluster Management's controllers signed.
+//   - Objects go out: ManagedClusters, their CSRs, Leases and add-ons are watched, and published as they
+//     change. Each subscription starts with all objects, then each change follows. Fast changes are coalesced
+//     per object. A type that the hub lacks is empty.
+//   - Requests come in, and each is answered. There are a few workers, one per cluster at a time, and clusters
+//     share them fairly. A request becomes one call of the hub's API.
+//   - Keys go out: the broker verifies the tokens of the hub's service accounts with them. They include the
+//     authorities for certificates signed by the controllers of Open Cluster Management.
 //
-// What a request may do is decided by pure functions: [decide] in request.go says who may ask for
-// what, and cluster.go, csr.go, addon.go and event.go rebuild what may reach the hub, from lists of
-// what is allowed. Nothing that an agent sends is passed on unread: it cannot accept itself, and
-// cannot raise what it is. A cluster counts as accepted by spec.hubAcceptsClient of its
-// ManagedCluster alone, never by a condition, which agents can write.
+// Pure functions decide what a request may do: [decide] in request.go checks the rights of the client. The
+// files cluster.go, csr.go, addon.go and event.go rebuild the object from allow lists. No object of an agent is
+// passed on unread: an agent cannot accept its own cluster, and cannot raise its rights. Only
+// spec.hubAcceptsClient of a ManagedCluster makes it accepted, never a condition, because agents can write
+// conditions.
 //
-// Renewals of Leases are not requests: they have no answer, leases.go says when which is written.
+// Renewals of Leases are not requests and have no answer; leases.go decides which Lease is written when.
 //
-// Everything here concerns all ManagedClusters of the hub. The selection of hub-source is for
-// works: a cluster that joins has no labels yet by which it could be selected.
+// This package covers all ManagedClusters of the hub. The selection of hub-source applies to works: a joining
+// cluster has no labels yet for a selection.
 package registration

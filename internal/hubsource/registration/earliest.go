@@ -18,31 +18,31 @@ import (
 )
 
 const (
-	// earliestAtOnce is how many earliest issue times are said in one message.
+	// earliestAtOnce is the largest number of earliest issue times in one message.
 	earliestAtOnce = 4096
-	// keepAgain is the pause after the hub did not take one.
+	// keepAgain is the pause after a failed write to the hub.
 	keepAgain = 5 * time.Second
 )
 
 // ofEarliest is the ConfigMap of the earliest issue times.
 var ofEarliest = kind{resource: configMaps, cluster: metav1.Object.GetName, namespace: earliest.Namespace, fields: "metadata.name=" + earliest.ConfigMap}
 
-// issues are the earliest issue times of clusters. A time that was seen holds, whatever the hub says
-// later: a hub that was restored says less.
+// issues are the earliest issue times of clusters. A time that was seen stays valid, even if the hub returns an
+// earlier one, as a restored hub does.
 type issues struct {
 	*watched
-	// read: the hub's clusters are known, so one that is not there is gone.
+	// read: the ManagedClusters of the hub are known, so a missing one is deleted.
 	read    bool
-	version string // of the ConfigMap
+	version string // resource version of the ConfigMap
 	entries map[string]earliest.Entry
-	// from are the times that count, untold those of them that the broker has not been told.
+	// from are the valid times, unreported those of them that were not published to the broker.
 	from, unreported map[string]time.Time
-	// suspected are clusters that were being detached, and that the informer does not show any more, or not yet.
+	// suspected are clusters under detachment that the informer no longer shows, or not yet.
 	suspected map[string]struct{}
-	// unkept are times that the hub is to keep.
+	// unkept are the times that are still to be saved on the hub.
 	unkept map[string]time.Time
 	toKeep taskgroup.Bell
-	// shown is the latest issue time of the certificates with which agents of an accepted cluster came.
+	// shown is the latest issue time of the certificates that the agents of an accepted cluster used.
 	shown map[string]time.Time
 }
 
@@ -56,11 +56,11 @@ func newIssues() issues {
 
 // entriesOf reads the ConfigMap.
 func entriesOf(u *unstructured.Unstructured) map[string]string {
-	data, _, _ := unstructured.NestedStringMap(u.Object, "data") // of another form: there are none
+	data, _, _ := unstructured.NestedStringMap(u.Object, "data") // nil if the data has another form
 	return data
 }
 
-// issuesChanged takes what the ConfigMap says now; nil: it is gone. The caller has the lock.
+// issuesChanged handles a change of the ConfigMap; nil: it was deleted. The caller has the lock.
 func (s *Server) issuesChanged(o *object) {
 	if o == nil {
 		return
@@ -81,9 +81,9 @@ func (s *Server) issuesChanged(o *object) {
 	s.issues.toKeep.Ring()
 }
 
-// checkIssues has the entry of a cluster count if it does. Of one that is being detached it does when its
-// ManagedCluster is gone, and from that moment on: until then the cluster had its certificates renewed.
-// The caller has the lock.
+// checkIssues makes the entry of a cluster valid when it is due. The entry of a cluster under detachment is due
+// from the moment when its ManagedCluster is gone. Until then the cluster may renew its certificates. The
+// caller has the lock.
 func (s *Server) checkIssues(cluster string) {
 	e, has := s.issues.entries[cluster]
 	if !has || !s.issues.read {
@@ -100,9 +100,13 @@ func (s *Server) checkIssues(cluster string) {
 	s.raise(cluster, e.At)
 }
 
-// resolve asks the hub whether clusters are gone that were being detached:
+// resolve reads from the hub whether clusters under detachment are gone. The informer alone cannot show this.
 //
-//	t1 a ManagedCluster is made, t2 it is detached, t3 the informer shows t2 and not yet t1
+// Scenario:
+//
+//	t1: a ManagedCluster is created.
+//	t2: its detachment begins.
+//	t3: the informer shows t2 and not yet t1.
 func (s *Server) resolve(ctx context.Context) error {
 	s.mu.Lock()
 	suspected := slices.Collect(maps.Keys(s.issues.suspected))
@@ -123,7 +127,7 @@ func (s *Server) resolve(ctx context.Context) error {
 	return nil
 }
 
-// raise has certificates of a cluster count from a time on, if no later one holds. The caller has the lock.
+// raise sets the earliest issue time of a cluster, unless a later one is set. The caller has the lock.
 func (s *Server) raise(cluster string, at time.Time) {
 	if !at.After(s.issues.from[cluster]) {
 		return
@@ -132,7 +136,7 @@ func (s *Server) raise(cluster string, at time.Time) {
 	s.objectsReady.Ring()
 }
 
-// keepFrom does that, and has the hub keep it. The caller has the lock.
+// keepFrom raises the time and saves it on the hub. The caller has the lock.
 func (s *Server) keepFrom(cluster string, at time.Time) {
 	s.raise(cluster, at)
 	if at.After(s.issues.unkept[cluster]) {
@@ -141,7 +145,7 @@ func (s *Server) keepFrom(cluster string, at time.Time) {
 	s.issues.toKeep.Ring()
 }
 
-// readIssues judges all that was read before the clusters were. The caller has the lock.
+// readIssues checks all entries that were read before the ManagedClusters. The caller has the lock.
 func (s *Server) readIssues() {
 	s.issues.read = true
 	for cluster := range s.issues.entries {
@@ -149,11 +153,16 @@ func (s *Server) readIssues() {
 	}
 }
 
-// judgeRotation ends the certificates from before the time that a ManagedCluster asks for, once an agent
-// has come with one from after it. The caller has the lock.
+// judgeRotation rejects older certificates once an agent has used one from after the time that its
+// ManagedCluster requests. The caller has the lock.
 //
-//	t1 hawser rotate takes a time, t2 an agent comes with a certificate from after it, t3 the ManagedCluster asks
-//	for one from after t1. The agent has it, and comes no more, so the ManagedCluster is judged when it changes, too
+// Scenario:
+//
+//	t1: hawser rotate chooses a time.
+//	t2: an agent connects with a certificate from after t1.
+//	t3: the ManagedCluster requests a certificate from after t1. The agent has one and does not reconnect.
+//
+// Result: this also runs when the ManagedCluster changes.
 func (s *Server) judgeRotation(c *object) {
 	issued, came := s.issues.shown[c.Name]
 	if came && !c.rotate.IsZero() && !issued.Before(c.rotate) && c.rotate.After(s.issues.from[c.Name]) && earliest.Sound(c.rotate, time.Now()) {
@@ -161,7 +170,7 @@ func (s *Server) judgeRotation(c *object) {
 	}
 }
 
-// nextIssues is what the broker is told of them next, nil for nothing. The caller has the lock.
+// nextIssues returns the next message with earliest issue times, nil for none. The caller has the lock.
 func (s *Server) nextIssues() *hawserv1.RegistrationObjects {
 	if len(s.issues.unreported) == 0 {
 		return nil
@@ -177,7 +186,7 @@ func (s *Server) nextIssues() *hawserv1.RegistrationObjects {
 	return m
 }
 
-// keepIssues has the hub keep what became so here.
+// keepIssues saves the times that became valid here on the hub.
 func (s *Server) keepIssues(ctx context.Context) error {
 	for wait := idle; ; {
 		select {
@@ -195,8 +204,11 @@ func (s *Server) keepIssues(ctx context.Context) error {
 		if len(patch) == 0 {
 			continue
 		}
-		// t1 the hub has a time, t2 hawser writes another one, t3 this writes what followed from the first:
-		// only of the state that was seen.
+		// Scenario:
+		//   t1: the hub has a time.
+		//   t2: hawser writes another one.
+		//   t3: this write depends on the first one.
+		// Result: the patch applies only to the resource version that was seen.
 		_, err := s.cfg.Hub.do(ctx, call{
 			verb: mergePatch, resource: configMaps, namespace: earliest.Namespace, name: earliest.ConfigMap,
 			object: map[string]any{"metadata": map[string]any{"resourceVersion": version}, "data": patch},
@@ -210,7 +222,8 @@ func (s *Server) keepIssues(ctx context.Context) error {
 	}
 }
 
-// toKeep is what the hub does not have yet, by cluster, and of which state of the ConfigMap.
+// toKeep returns the times that the hub lacks, by cluster, and the resource version of the ConfigMap that they
+// are based on.
 func (s *Server) toKeep() (patch map[string]any, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,16 +239,16 @@ func (s *Server) toKeep() (patch map[string]any, version string) {
 	return patch, s.issues.version
 }
 
-// rotateOf is which time its ManagedCluster asks for.
+// rotateOf returns the earliest issue time that a ManagedCluster requests.
 func rotateOf(o metav1.Object) time.Time {
 	e, err := earliest.Parse(o.GetAnnotations()[earliest.RotateAnnotation])
 	if err != nil {
-		return time.Time{} // it asks for none
+		return time.Time{} // it requests none
 	}
 	return e.At
 }
 
-// issuedOf is when the certificate was issued with which a request came; zero without one.
+// issuedOf returns the issue time of the certificate behind a request, zero without a certificate.
 func issuedOf(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

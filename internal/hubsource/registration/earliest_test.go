@@ -24,7 +24,7 @@ func (b *bench) kept(cluster string) string {
 	return text
 }
 
-// wantFrom: the broker was told that certificates of a cluster count from this time on; zero: nothing.
+// wantFrom asserts that the broker received this earliest issue time of a cluster; zero: none.
 func (b *bench) wantFrom(cluster string, at time.Time) {
 	b.Helper()
 	b.broker.mu.Lock()
@@ -36,8 +36,8 @@ func (b *bench) wantFrom(cluster string, at time.Time) {
 
 func text(at time.Time) string { return earliest.Entry{At: at}.String() }
 
-// TestServer_EarliestIssues: what hawser writes on the hub the broker is told, on each subscription; what is no
-// time, or one far ahead, is nothing. A hub that was restored takes nothing back.
+// TestServer_EarliestIssues: the broker receives the times that hawser wrote on the hub, on each subscription.
+// A value that is no time, or one ahead of the clock, is ignored. A restored hub does not lower a time.
 func TestServer_EarliestIssues(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		t1 := time.Now().Truncate(time.Second).UTC()
@@ -67,9 +67,14 @@ func TestServer_EarliestIssues(t *testing.T) {
 	})
 }
 
-// TestServer_EarliestIssues_OfADetachedCluster: t1 hawser detach says that it begins, t2 the cluster deletes what
-// works have, and renews its certificate, t3 its ManagedCluster is gone, or another one has its name. From t3
-// on certificates from before t3 do not count, and the hub keeps that.
+// TestServer_EarliestIssues_OfADetachedCluster: from t3 on, certificates from before t3 are rejected, and the
+// hub keeps that.
+//
+// Scenario:
+//
+//	t1: hawser detach records its begin.
+//	t2: the cluster deletes the objects of its works, and renews its certificate.
+//	t3: its ManagedCluster is gone, or another one has its name.
 func TestServer_EarliestIssues_OfADetachedCluster(t *testing.T) {
 	for name, another := range map[string]bool{"gone": false, "another": true} {
 		t.Run(name, func(t *testing.T) {
@@ -95,8 +100,13 @@ func TestServer_EarliestIssues_OfADetachedCluster(t *testing.T) {
 	}
 }
 
-// TestServer_Rotates: t1 hawser rotate asks for a certificate from after t1, t2 the agent comes with the former
-// one, which counts, t3 it comes with one from after t1: from now on none from before counts.
+// TestServer_Rotates: from t3 on, no certificate from before t1 is valid.
+//
+// Scenario:
+//
+//	t1: hawser rotate requests a certificate from after t1.
+//	t2: the agent connects with the former one, which is valid.
+//	t3: it connects with one from after t1.
 func TestServer_Rotates(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		t1 := time.Now().Truncate(time.Second)
@@ -122,8 +132,12 @@ func TestServer_Rotates(t *testing.T) {
 	})
 }
 
-// TestServer_RotatesOnceMore: t1 an agent comes with a certificate from t1, t2 its ManagedCluster asks for one from
-// t1 on. The agent has it and does not come again; it is done at once, not at the next Lease.
+// TestServer_RotatesOnceMore: the rotation ends at once, not at the next Lease.
+//
+// Scenario:
+//
+//	t1: an agent connects with a certificate from t1.
+//	t2: its ManagedCluster requests one from t1 on. The agent has it and does not reconnect.
 func TestServer_RotatesOnceMore(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		t1 := time.Now().Truncate(time.Second)

@@ -7,8 +7,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// Of an Event an agent fills in these texts, and of the objects that it regards those; each has at most so many bytes,
-// which the hub bounds in part.
+// The text fields that an agent may set in an Event and in its regarded objects, with their limits in bytes.
+// Some of the limits are those of the hub.
 var (
 	eventTexts = map[string]int{
 		"reportingController": maxName, "reportingInstance": 128, "action": 128, "reason": 128, "note": 1 << 10, "type": 63,
@@ -18,10 +18,10 @@ var (
 	}
 )
 
-// maxName is how many bytes a name of Kubernetes has at most.
+// maxName is the longest Kubernetes name in bytes.
 const maxName = 253
 
-// createEvent makes an Event in the namespace of the cluster that asks.
+// createEvent builds an Event in the namespace of the requesting cluster.
 func createEvent(a agentRequest) (call, error) {
 	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err
@@ -49,7 +49,7 @@ func createEvent(a agentRequest) (call, error) {
 	return call{verb: create, resource: kubeEvents, namespace: a.cluster, name: a.sent.Metadata.Name, object: object}, nil
 }
 
-// textsIn takes the texts out of what was sent that may be there.
+// textsIn returns the allowed text fields of a sent object.
 func (a agentRequest) textsIn(sent map[string]any, of string, most map[string]int) (map[string]any, error) {
 	taken := map[string]any{}
 	for name, bytes := range most {
@@ -68,7 +68,7 @@ func (a agentRequest) textsIn(sent map[string]any, of string, most map[string]in
 	return taken, nil
 }
 
-// timeOf takes a time that was sent, null as it is.
+// timeOf returns a sent time in the form of Kubernetes; null stays null.
 func (a agentRequest) timeOf(field string, sent any) (any, error) {
 	text, ok := sent.(string)
 	if sent == nil {
@@ -80,7 +80,7 @@ func (a agentRequest) timeOf(field string, sent any) (any, error) {
 	return nil, a.invalid("%s is no time", field)
 }
 
-// updateEvent says that what an Event tells of happened again: its series, and nothing else.
+// updateEvent records another occurrence of an Event: it changes the series, and nothing else.
 func updateEvent(a agentRequest) (call, error) {
 	if err := a.inOwnNamespace(); err != nil {
 		return call{}, err

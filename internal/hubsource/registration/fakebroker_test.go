@@ -14,7 +14,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// fakeBroker is a broker as far as registration sees one: it mirrors objects, and asks.
+// fakeBroker is a broker as registration sees it: it caches objects and sends requests.
 type fakeBroker struct {
 	t testing.TB
 

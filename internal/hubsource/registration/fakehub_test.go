@@ -39,7 +39,7 @@ type fakeHub struct {
 	// tokens are the users of tokens; denied is what SubjectAccessReviews refuse, as "verb user".
 	tokens map[string]string
 	denied map[string]bool
-	// requests counts what was done, as "verb resource[/subresource]"; as is who did it last.
+	// requests counts requests by "verb resource[/subresource]". as is the user of the last one.
 	requests map[string]int
 	as       map[string]string
 }
@@ -63,7 +63,7 @@ func (h *fakeHub) config() *rest.Config {
 	return c
 }
 
-// put creates or replaces an object, as somebody on the hub does.
+// put creates or replaces an object, as a user of the hub does.
 func (h *fakeHub) put(resource, namespace, name string, o obj) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,7 +121,7 @@ func (h *fakeHub) setSlow(slow time.Duration) {
 	h.slow = slow
 }
 
-// linger takes the time that the hub takes; the error is that nobody waited for it.
+// linger waits as long as the hub takes. It returns an error if the client gave up.
 func (h *fakeHub) linger(r *http.Request) error {
 	h.mu.Lock()
 	slow := h.slow
@@ -277,7 +277,7 @@ func (h *fakeHub) allowed(q request) bool {
 		}
 	}
 	if q.resource == "selfsubjectreviews" {
-		return true // everybody may
+		return true // every user may
 	}
 	if h.objects["rbac.authorization.k8s.io/rolebindings"][q.namespace+"/"+tokensRole] != nil && h.roles.of[tokensRole].allows(q.verb, q.group, resource, name) {
 		return true

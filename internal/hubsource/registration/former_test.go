@@ -26,8 +26,8 @@ func formerObject(t *testing.T, file string) (o obj) {
 	return o
 }
 
-// TestFormer_Objects: of a ManagedCluster it is known who asked for it, and which earliest issue time it asks
-// for; agents see that mark, and none of the others. Of a request it is known who asked.
+// TestFormer_Objects: a ManagedCluster keeps its requester and the earliest issue time that it requests. Agents
+// see that time, and no other mark. A CSR keeps its requester.
 func TestFormer_Objects(t *testing.T) {
 	c := kept(t, codec.ManagedClusters, formerObject(t, "../clustercontroller/testdata/former/member.json"))
 	const account = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
@@ -47,8 +47,8 @@ func TestFormer_Objects(t *testing.T) {
 	}
 }
 
-// TestFormer_EarliestIssues: the broker is told the times that a former hawser wrote on the hub; one that waits
-// for the end of a cluster counts once that is gone.
+// TestFormer_EarliestIssues: the broker receives the times that a former hawser wrote on the hub. A time that
+// waits for the end of a cluster is valid once the cluster is gone.
 func TestFormer_EarliestIssues(t *testing.T) {
 	data, _ := formerObject(t, "../../earliest/testdata/former/hawser-earliest-issue.json")["data"].(obj)
 	inBubble(t, nil, func(b *bench) {

@@ -14,8 +14,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// FuzzRequest: whatever a broker makes up, of events, clusters and users, what reaches the hub is about the
-// cluster that it names; of one that is not accepted it is a ManagedCluster that waits, or a certificate request.
+// FuzzRequest: a broker may invent events, clusters and users. All writes to the hub are then about the named
+// cluster. For a cluster that is not accepted they create a waiting ManagedCluster or a CSR.
 func FuzzRequest(f *testing.F) {
 	types := []codec.EventType{
 		createdCluster, updatedCluster, createdCSR, createdEvent, updatedEvent, updatedLease, updatedAddOn, createdToken,
@@ -79,7 +79,7 @@ func FuzzRequest(f *testing.F) {
 		case bootstrap && strings.HasPrefix(user, identityPrefix):
 			wrong = "an agent with a token"
 		case named != cluster || user == "" && c.verb == create && (c.resource == managedClusters || c.resource == signingRequests):
-			wrong = "who asks is not who is named"
+			wrong = "the requester is not the named one"
 		case slices.ContainsFunc([]string{"finalizers", "ownerReferences", "generateName"}, func(f string) bool { return meta[f] != nil }):
 			wrong = "metadata that is the hub's"
 		case c.resource == managedClusters && c.verb == create:
@@ -113,8 +113,8 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzKeep: whatever an object of the hub holds, a cluster counts as accepted by its spec alone, and a
-// certificate request as its agent's only where the registrar or the hub names that user.
+// FuzzKeep: for any object of the hub, only the spec makes a cluster accepted. A CSR belongs to its agent only
+// if the registrar or the hub names that user.
 func FuzzKeep(f *testing.F) {
 	for n, text := range []string{
 		`{"metadata":{"name":"cluster1"},"spec":{"hubAcceptsClient":true},"status":{"conditions":[{"type":"ManagedClusterConditionAvailable","status":"True"},3]}}`,

@@ -12,8 +12,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// FuzzDecide: whatever an agent sends, what reaches the hub is about its own cluster, and accepts
-// nothing.
+// FuzzDecide: for any object of an agent, the resulting call is about the agent's own cluster, and accepts no
+// cluster.
 func FuzzDecide(f *testing.F) {
 	types := []codec.EventType{createdCluster, updatedCluster, createdCSR, createdEvent, updatedEvent, updatedLease, updatedAddOn, createdToken}
 	csr := strings.ReplaceAll(base64Of(requestPEM(f, nil)), "\n", "")

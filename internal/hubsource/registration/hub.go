@@ -17,7 +17,7 @@ import (
 // fieldManager names the writer in managedFields.
 const fieldManager = "hawser-hub-source"
 
-// The resources of the hub's API.
+// Resources of the hub's API.
 var (
 	managedClusters = schema.GroupVersionResource{Group: "cluster.open-cluster-management.io", Version: "v1", Resource: "managedclusters"}
 	signingRequests = schema.GroupVersionResource{Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"}
@@ -28,11 +28,11 @@ var (
 	addOnsBeta      = schema.GroupVersionResource{Group: "addon.open-cluster-management.io", Version: "v1beta1", Resource: "managedclusteraddons"}
 )
 
-// Registrar is the account as which CertificateSigningRequests are created: controllers of Open
-// Cluster Management, add-ons and clusteradm know requests that came through a broker by it.
+// Registrar is the account that creates CertificateSigningRequests. By this account the controllers of Open
+// Cluster Management, add-ons and clusteradm recognize requests that came through a broker.
 const Registrar = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
 
-// verb is what a call does.
+// verb is the verb of a call.
 type verb string
 
 const (
@@ -47,26 +47,25 @@ type call struct {
 	resource schema.GroupVersionResource
 	// subresource is "" for the object itself.
 	subresource string
-	// namespace is "" for what has none.
+	// namespace is "" for cluster-scoped objects.
 	namespace, name string
-	// object is the body; of a patch, what is to change.
+	// object is the body, or the changed fields of a patch.
 	object map[string]any
-	// bytes are those of the object.
+	// bytes is the size of object as JSON.
 	bytes int
 	// asRegistrar: the call is made as [Registrar].
 	asRegistrar bool
-	// labelled is a label that the object must have, before anything is done with it.
+	// labelled is a label that the object must already have.
 	labelled [2]string
 }
 
-// do makes a call, and returns the object as the hub has it then. Errors are those of the hub's
-// API.
+// do makes a call, and returns the object as the hub has it then. Errors are errors of the hub's API.
 func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error) {
 	client := h.Own
 	if c.asRegistrar {
 		client = h.Registrar
 	}
-	at := client.Resource(c.resource).Namespace(c.namespace) // "" is for what has none
+	at := client.Resource(c.resource).Namespace(c.namespace) // "" for cluster-scoped objects
 	if c.labelled[0] != "" {
 		o, err := at.Get(ctx, c.name, metav1.GetOptions{})
 		if err != nil {
@@ -97,10 +96,10 @@ func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error)
 	return nil, fmt.Errorf("verb %q is none", c.verb)
 }
 
-// errUnlabelled says that it was not the hub that refused a call.
+// errUnlabelled marks a refusal by hub-source itself, not by the hub.
 var errUnlabelled = errors.New("an object is not one that calls are made for")
 
-// statusOf is how the hub refused: its own Status, or that it does not answer.
+// statusOf returns the Status of the hub's refusal, or a Status that the hub does not answer.
 func statusOf(err error) metav1.Status {
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {
@@ -115,5 +114,5 @@ func statusOf(err error) metav1.Status {
 	}
 }
 
-// errTooLate ends a request that waited so long that nobody waits for its answer any more.
+// errTooLate ends a request that waited so long that its client has given up.
 var errTooLate = errors.New("hub-source has more requests than the hub answers, try again")

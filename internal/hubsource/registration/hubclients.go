@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Hub is how the hub is reached.
+// Hub holds the clients of the hub's API.
 type Hub struct {
 	// Own acts as hub-source, Registrar as [Registrar].
 	Own, Registrar dynamic.Interface
@@ -26,14 +26,14 @@ type Hub struct {
 	Tokens         authenticationclient.TokenReviewInterface
 	Self           authenticationclient.SelfSubjectReviewInterface
 	Types          discovery.ServerResourcesInterface
-	// Get returns what the hub's API has at a path.
+	// Get returns the body at a path of the hub's API.
 	Get func(ctx context.Context, path string) ([]byte, error)
 	// Token returns hub-source's own token, "" if it has none.
 	Token func() (string, error)
 }
 
-// NewHub returns the hub that a configuration of its clients leads to. Requests have no rate of
-// their own: how many there are at once is bounded, and each is one that somebody waits for.
+// NewHub returns the hub of a client configuration. Requests have no rate limit of their own: the number of
+// concurrent requests is bounded, and a client waits for each.
 func NewHub(config *rest.Config) (h Hub, err error) {
 	own := rest.CopyConfig(config)
 	own.QPS = -1
@@ -62,7 +62,7 @@ func NewHub(config *rest.Config) (h Hub, err error) {
 	return h, nil
 }
 
-// serves says whether the hub has a type.
+// serves reports whether the hub has a type.
 func (h Hub) serves(r schema.GroupVersionResource) (bool, error) {
 	list, err := h.Types.ServerResourcesForGroupVersion(r.GroupVersion().String())
 	if apierrors.IsNotFound(err) {

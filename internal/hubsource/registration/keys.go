@@ -20,14 +20,15 @@ const (
 	keysTimeout = 10 * time.Second
 )
 
-// Paths of the hub's API that say by what its tokens are verified.
+// Paths of the hub's API for the verification of its tokens.
 const (
 	issuerPath = "/.well-known/openid-configuration"
 	jwksPath   = "/openid/v1/jwks"
 )
 
-// sendKeys tells the broker by what the tokens of the hub's accounts, and the certificates of its
-// clusters, are verified: on each new subscription and every few minutes, for keys and authorities rotate.
+// sendKeys publishes the keys that verify the tokens of the hub's accounts, and the authorities of its
+// clusters' certificates. It does so on each new subscription and every few minutes, because keys and
+// authorities rotate.
 func (s *Server) sendKeys(ctx context.Context) error {
 	for wait := keysEvery; ; {
 		select {
@@ -49,7 +50,7 @@ func (s *Server) sendKeysOnce(ctx context.Context) error {
 	on := s.on
 	s.mu.Unlock()
 	if on == "" {
-		return nil // the next subscription will have them
+		return nil // the next subscription gets the keys
 	}
 	keys, err := s.keys(ctx)
 	if err != nil {
@@ -65,7 +66,7 @@ func (s *Server) sendKeysOnce(ctx context.Context) error {
 	return nil
 }
 
-// keys asks the hub for its issuer and its keys.
+// keys reads the issuer and the keys from the hub.
 func (s *Server) keys(ctx context.Context) (*hawserv1.RegistrationKeys, error) {
 	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()
@@ -93,22 +94,21 @@ func (s *Server) keys(ctx context.Context) (*hawserv1.RegistrationKeys, error) {
 	return keys, nil
 }
 
-// warnOfAuthorities says once why the broker hears nothing of who signs for clusters. It goes on with
-// what it was told before, and tokens have nothing to do with that.
+// warnOfAuthorities logs once why the broker gets no authorities of clusters. The broker then keeps those it
+// has, and tokens are not affected.
 func (s *Server) warnOfAuthorities(ctx context.Context, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
 	if text != s.unknownAuthorities && text != "" && !errors.Is(err, context.Canceled) {
-		s.cfg.Log.WarnContext(ctx, "the broker is not told who signs for clusters, those whom it knows stay", "err", err)
+		s.cfg.Log.WarnContext(ctx, "authorities that sign for clusters cannot be read from the hub; the broker keeps those it has", "err", err)
 	}
 	s.unknownAuthorities = text
 }
 
-// apiAudiences returns for whom tokens are that are for the hub's API. The hub says it of
-// hub-source's own token. Without one it is the issuer, as it is at a kube-apiserver that was told
-// nothing else.
+// apiAudiences returns the audiences of tokens for the hub's API. The hub returns them in the review of
+// hub-source's own token. Without such a token it is the issuer, which is the default of a kube-apiserver.
 func (s *Server) apiAudiences(ctx context.Context, issuer string) ([]string, error) {
 	own, err := s.cfg.Hub.Token()
 	if err != nil {

@@ -34,7 +34,7 @@ func serverOf(t *testing.T, config *rest.Config, log slog.Handler) *Server {
 	return s
 }
 
-// For whom the tokens of the hub's own API are, the hub says of hub-source's own.
+// The review of hub-source's own token contains the audiences of the hub's API.
 func TestServer_KnowsTheHubsAudiences(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
@@ -64,9 +64,9 @@ func TestServer_KnowsTheHubsAudiences(t *testing.T) {
 	}
 }
 
-// The broker is told who signs for clusters where Open Cluster Management's controllers do, and that
-// nobody does where there are none. Where hub-source does not know, nothing is said of it, the keys of
-// tokens are sent all the same, and the log says once what to do.
+// The broker receives the authorities of the controllers of Open Cluster Management, and an empty list without
+// controllers. If they are unknown, the message lacks them. The keys of tokens are sent in any case, and the
+// log states once what to do.
 func TestServer_PublishesClusterSigner(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -9,40 +9,40 @@ import (
 )
 
 const (
-	// missedPeriods is after how many periods without a renewal a cluster counts as lost, and a
-	// renewal as one of a wrong clock: what is as old is not written.
+	// missedPeriods is the number of periods without a renewal after which a cluster is lost. A renewal of that age
+	// is treated as one of a wrong clock, and is not written.
 	missedPeriods = 5
-	// fewestWrites is how many Leases a second are written at least, if there are as many to write.
+	// fewestWrites is the lowest limit of Lease writes per second.
 	fewestWrites = 20
-	// spread is the time over which the Leases of all clusters are spread if all are due.
+	// spread is the time over which the writes are spread if the Leases of all clusters are due.
 	spread = 30 * time.Second
-	// retryLease is how long a Lease waits that the hub did not take.
+	// retryLease is the pause after a failed write of a Lease.
 	retryLease = 10 * time.Second
 )
 
-// renewals decide when which Lease is written: at most once per period and cluster, with the last
-// renewal, and all of them at a pace that the hub bears after an outage too. They have no clock.
+// renewals decide when which Lease is written: at most once per period and cluster, with the last renewal. The
+// rate is limited so that the hub can follow after an outage too. The caller passes the time.
 type renewals struct {
 	clusters map[string]*renewal
 	due      renewalHeap
 	bucket   fair.Bucket
 }
 
-// renewal is the last one of a cluster.
+// renewal is the last renewal of a cluster.
 type renewal struct {
 	cluster string
 	period  time.Duration
-	// renewed is when the agent renewed, written when that was written last.
+	// renewed is when the agent renewed the Lease last, written the time of the last write.
 	renewed, written time.Time
 	due              time.Time
-	at               int // in the line; notDue: nothing is to be written
+	at               int // index in the heap; notDue: nothing is to be written
 }
 
 const notDue = -1
 
-// renew says that an agent renewed its Lease at this time. written is the renewal that the hub
-// has, which counts as long as nothing was written here. One ahead of now does not: a clock that was
-// wrong wrote it, and it shows nothing of whether the cluster lives.
+// renew records that an agent renewed its Lease at a time. written is the renewal on the hub, used until the
+// first write by this process. A renewal ahead of now is ignored: a wrong clock wrote it, and it does not show
+// that the cluster is alive.
 func (r *renewals) renew(now time.Time, cluster string, renewed, written time.Time, period time.Duration) {
 	if r.clusters == nil {
 		r.clusters = map[string]*renewal{}
@@ -69,8 +69,8 @@ func (r *renewals) schedule(e *renewal, at time.Time) {
 	heap.Push(&r.due, e)
 }
 
-// next returns the cluster whose Lease is to be written now, and with which time. ok is false if
-// there is none yet; then wait is how long there will be none, 0 if nobody knows.
+// next returns the cluster whose Lease is to be written now, and the renewal time. ok is false if none is due;
+// then wait is the time until the next one, 0 if there is none.
 func (r *renewals) next(now time.Time) (cluster string, renewed time.Time, wait time.Duration, ok bool) {
 	for len(r.due) > 0 {
 		e := r.due[0]
@@ -78,7 +78,7 @@ func (r *renewals) next(now time.Time) (cluster string, renewed time.Time, wait 
 			return "", time.Time{}, wait, false
 		}
 		if now.Sub(e.renewed) >= missedPeriods*e.period {
-			heap.Pop(&r.due) // the hub has noticed by now, and a renewal that old would say nothing
+			heap.Pop(&r.due) // the hub has already noticed the loss, and so old a renewal would not change that
 			continue
 		}
 		pace := fair.Rate{PerSecond: max(fewestWrites, float64(len(r.clusters))/spread.Seconds()), Burst: fewestWrites}
@@ -92,14 +92,14 @@ func (r *renewals) next(now time.Time) (cluster string, renewed time.Time, wait 
 	return "", time.Time{}, 0, false
 }
 
-// failed says that the hub did not take it, for a reason that passes.
+// failed plans another write after a temporary error of the hub.
 func (r *renewals) failed(now time.Time, cluster string) {
 	if e := r.clusters[cluster]; e != nil && e.at == notDue {
 		r.schedule(e, now.Add(retryLease))
 	}
 }
 
-// forget ends what is known of a cluster.
+// forget drops the renewal of a cluster.
 func (r *renewals) forget(cluster string) {
 	e := r.clusters[cluster]
 	if e != nil && e.at != notDue {

@@ -36,7 +36,7 @@ func TestRenewals_OnePerPeriod(t *testing.T) {
 	}
 }
 
-// What the hub has from before counts: another replica wrote it.
+// A renewal that the hub has from before is used: another replica wrote it.
 func TestRenewals_GoOnFromTheHub(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
@@ -46,8 +46,8 @@ func TestRenewals_GoOnFromTheHub(t *testing.T) {
 	}
 }
 
-// A renewal ahead of the clock is none: somebody whose clock was wrong wrote it, and the cluster
-// would count as alive, or as lost, until that time has come.
+// A renewal ahead of the clock is ignored, because a wrong clock wrote it. Otherwise the cluster would be
+// alive, or lost, until that time has come.
 func TestRenewals_AheadOfTheClock(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
@@ -55,15 +55,15 @@ func TestRenewals_AheadOfTheClock(t *testing.T) {
 	if c, renewed, wait, ok := r.next(now); !ok || c != "c" || !renewed.Equal(now) {
 		t.Fatalf("%v %q, renewed %v, wait %v; want it at once", ok, c, renewed, wait)
 	}
-	now = now.Add(10 * time.Second) // the hub has not told the new one yet
+	now = now.Add(10 * time.Second) // the hub has not shown the new one yet
 	r.renew(now, "c", now, now.Add(time.Hour), time.Minute)
 	if _, _, wait, ok := r.next(now); ok || wait != 50*time.Second {
 		t.Errorf("written 10 s ago: %v, wait %v", ok, wait)
 	}
 }
 
-// Five periods old is not written: the hub would take the agent's clock for wrong, or the cluster
-// for there.
+// A renewal that is five periods old is not written. The hub would take the agent's clock for wrong, or the
+// cluster for alive.
 func TestRenewals_OldOnesAreDropped(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
@@ -83,8 +83,8 @@ func TestRenewals_OldOnesAreDropped(t *testing.T) {
 	}
 }
 
-// After an outage 10,000 clusters are all due: their Leases are written within a minute, evenly,
-// and none is old by then.
+// After an outage the Leases of 10,000 clusters are due. They are written evenly within a minute, and none is
+// too old by then.
 func TestRenewals_SpreadAnOutage(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
@@ -117,7 +117,7 @@ func TestRenewals_SpreadAnOutage(t *testing.T) {
 	}
 }
 
-// What the hub did not take is tried again, and what is forgotten is not.
+// A failed write is retried, unless the renewal was forgotten.
 func TestRenewals_FailuresAndEnds(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)

@@ -15,13 +15,13 @@ import (
 
 const metricPrefix = "hawser_hubsource_registration_"
 
-// metrics are those of a [Server]; docs/metrics.md describes them, and a test compares the two.
+// metrics are the metrics of a [Server]. docs/metrics.md describes them, and a test compares the two.
 type metrics struct {
 	requests, leases, published *prometheus.CounterVec
 	took                        prometheus.Histogram
 }
 
-// newMetrics registers the metrics of a server, with what waits in it now.
+// newMetrics registers the metrics of a server, with gauges of its queues.
 func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m := telemetry.NewMeter(r, metricPrefix)
 	shown := func(name, help string, read func() int) {
@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	shown("queued_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
 	shown("queued_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
 	shown("pending_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[requester{}].clusters })
-	shown("pending_csrs", "CertificateSigningRequests of clusters that nobody decided about.", func() int { return s.undecided.all })
+	shown("pending_csrs", "Undecided CertificateSigningRequests of clusters.", func() int { return s.undecided.all })
 	return &metrics{
 		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by what they are about and by what the hub said.", "type", "result"),
 		took:      m.Waits("request_duration_seconds", "Time from when a request came from the broker until its answer was known."),
@@ -59,7 +59,7 @@ func (m *metrics) countPublished(n int, err error) {
 	m.published.WithLabelValues(result).Add(float64(n))
 }
 
-// resultOf is the label of the hub's answer.
+// resultOf returns the label of the hub's answer.
 func resultOf(err error) string {
 	switch {
 	case apierrors.IsAlreadyExists(err):

@@ -12,7 +12,7 @@ import (
 
 var metricRow = regexp.MustCompile("^\\| `(hawser_hubsource_registration_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
 
-// docs/metrics.md and the registry say the same.
+// docs/metrics.md and the registry have the same metrics.
 func TestMetrics_AreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {

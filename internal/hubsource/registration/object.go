@@ -18,12 +18,12 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// Labels, annotations and names that Open Cluster Management gives a meaning.
+// Labels, annotations and names with a meaning in Open Cluster Management.
 const (
 	clusterLabel        = "open-cluster-management.io/cluster-name"
 	addOnLabel          = "open-cluster-management.io/addon-name"
 	requesterAnnotation = "open-cluster-management.io/csr-user"
-	// accountAnnotation names the account that asked for a ManagedCluster.
+	// accountAnnotation names the account that requested a ManagedCluster.
 	accountAnnotation = "hawser.dev/requester"
 	leaseName         = "managed-cluster-lease"
 )
@@ -32,13 +32,13 @@ const (
 type kind struct {
 	dataType codec.DataType
 	resource schema.GroupVersionResource
-	// cluster says which cluster an object concerns.
+	// cluster returns the cluster that an object belongs to.
 	cluster func(o metav1.Object) string
-	// labels and fields are what the hub is asked for.
+	// labels and fields are the selectors of the watch.
 	labels, fields string
-	// namespace is where they are, "" for everywhere.
+	// namespace is the watched namespace, "" for all.
 	namespace string
-	// optional: a hub may lack the type, which is empty then.
+	// optional: a hub may lack the type, which then has no objects.
 	optional bool
 }
 
@@ -53,35 +53,36 @@ var kinds = []kind{
 
 func labelledCluster(o metav1.Object) string { return o.GetLabels()[clusterLabel] }
 
-// object is what is kept of an object of the hub: its JSON, and what decisions need. It
-// implements metav1.Object as far as a cache asks for.
+// object is what is kept of an object of the hub: its JSON, and the fields for decisions. It implements
+// metav1.Object as far as a cache needs it.
 type object struct {
 	metav1.ObjectMeta
 	cluster string
 	json    []byte
-	// requester asked over a broker for a CSR, asker is counted for it, account asked for the object;
-	// undecided: it is not approved, denied or signed.
+	// requester is the user that requested a CSR through a broker. requestedBy is the requester that the object is
+	// counted for. account is the account that requested the object. undecided: the CSR is not approved, denied or
+	// signed.
 	requester   string
 	requestedBy requester
 	account     string
 	undecided   bool
-	// bytes are those of the object on the hub, without what others than agents write.
+	// bytes is the size of the object on the hub, without fields that other clients than agents write.
 	bytes int
 	facts *hawserv1.ManagedClusterStatus
-	// rotate is the earliest issue time that a ManagedCluster asks for, entries are those of the ConfigMap.
+	// rotate is the earliest issue time that a ManagedCluster requests. entries are the entries of the ConfigMap.
 	rotate  time.Time
 	entries map[string]string
-	// period is that of the Lease of a ManagedCluster, in seconds.
+	// period is the Lease period of a ManagedCluster in seconds.
 	period int64
 	// renewed is when a Lease was renewed last.
 	renewed metav1.MicroTime
 }
 
-// accepted reports whether the hub has accepted a ManagedCluster; one that is not there it has not.
+// accepted reports whether the hub has accepted a ManagedCluster; it returns false for nil.
 func (o *object) accepted() bool { return o != nil && o.facts.GetAccepted() }
 
-// keep reads what is kept of an object: what agents act upon. They do not act upon the request in a CSR, nor upon
-// annotations of others, into which GitOps writes whole objects.
+// keep reads the part of an object that agents act on. That excludes the request in a CSR, and annotations of
+// other clients: GitOps tools write whole objects into those.
 func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	account := u.GetAnnotations()[accountAnnotation]
 	annotations := maps.Clone(u.GetAnnotations())
@@ -112,7 +113,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	switch k.dataType {
 	case codec.ManagedClusters:
 		o.requestedBy, o.account, o.facts, o.period, o.rotate = requester{cluster: o.cluster}, account, factsOf(u), periodOf(u), rotateOf(u)
-		if !o.accepted() && o.bytes > codec.MaxMade { // it was made otherwise, or before there was a bound
+		if !o.accepted() && o.bytes > codec.MaxMade { // it was created outside of Hawser, or before there was a limit
 			for _, field := range [][]string{{"metadata", "annotations"}, {"spec", "managedClusterClientConfigs"}, {"status"}} {
 				unstructured.RemoveNestedField(u.Object, field...)
 			}
@@ -130,7 +131,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	return o, err
 }
 
-// userOf is who asked for a CSR. What others than [Registrar] write into the annotation says nothing.
+// userOf returns the requester of a CSR. The annotation counts only if [Registrar] created the CSR.
 func userOf(u *unstructured.Unstructured) string {
 	user, _, _ := unstructured.NestedString(u.Object, "spec", "username") // the hub writes it
 	if user == Registrar {
@@ -139,7 +140,7 @@ func userOf(u *unstructured.Unstructured) string {
 	return user
 }
 
-// message is an object as the broker takes it.
+// message returns an object in the form that the broker accepts.
 func (k kind) message(o *object) *hawserv1.RegistrationObject {
 	return &hawserv1.RegistrationObject{
 		DataType: k.dataType.String(), Cluster: o.cluster, Name: o.Name, Uid: string(o.UID), ResourceVersion: o.ResourceVersion,
@@ -147,10 +148,10 @@ func (k kind) message(o *object) *hawserv1.RegistrationObject {
 	}
 }
 
-// factsOf is what the broker knows of a ManagedCluster without reading it. Accepted is what the
-// spec says, whatever a condition says.
+// factsOf returns the facts of a ManagedCluster that the broker gets beside the JSON. Accepted is the value in
+// the spec, whatever a condition states.
 func factsOf(u *unstructured.Unstructured) *hawserv1.ManagedClusterStatus {
-	accepted, _, _ := unstructured.NestedBool(u.Object, "spec", "hubAcceptsClient") // else it is not accepted
+	accepted, _, _ := unstructured.NestedBool(u.Object, "spec", "hubAcceptsClient") // otherwise it is not accepted
 	f := &hawserv1.ManagedClusterStatus{Accepted: accepted}
 	for _, c := range conditionsOf(u) {
 		switch c["type"] {
@@ -165,13 +166,13 @@ func factsOf(u *unstructured.Unstructured) *hawserv1.ManagedClusterStatus {
 	return f
 }
 
-// conditionsOf returns the conditions in a status; of another form there are none.
+// conditionsOf returns the conditions in a status, nil if they have another form.
 func conditionsOf(u *unstructured.Unstructured) []map[string]any {
 	list, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
 	return listed(list)
 }
 
-// defaultPeriod is how often agents renew their Lease unless the ManagedCluster says otherwise.
+// defaultPeriod is the Lease period in seconds if the ManagedCluster sets none.
 const defaultPeriod = 60
 
 func periodOf(u *unstructured.Unstructured) int64 {

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// leaseWriters is how many Leases are written at once, leaseTimeout how long the hub may take.
+	// leaseWriters is the number of concurrent writes of Leases. leaseTimeout is how long the hub may take for one.
 	leaseWriters = 16
 	leaseTimeout = 10 * time.Second
-	// idle is how long nobody looks for a Lease to write, if nothing happens.
+	// idle is the longest pause between two checks for a Lease to write.
 	idle = time.Minute
 )
 
-// renewed notes which agents renewed their Leases. Only an accepted cluster that has a Lease has
-// one to renew: somebody on the hub makes it.
+// renewed records which agents renewed their Leases. Only an accepted cluster with a Lease on the hub has one
+// to renew; controllers of the hub create the Lease.
 func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 	now := time.Now()
 	s.mu.Lock()
@@ -49,7 +49,7 @@ type toWrite struct {
 	renewed time.Time
 }
 
-// writeLeases writes Leases when they are due.
+// writeLeases writes the Leases that are due, until ctx ends.
 func (s *Server) writeLeases(ctx context.Context) error {
 	due := make(chan toWrite)
 	tasks := []taskgroup.Task{{Name: "due", Run: func(ctx context.Context) error {
@@ -85,7 +85,7 @@ func (s *Server) writeLeases(ctx context.Context) error {
 	return taskgroup.Group(ctx, tasks...)
 }
 
-// await waits that long, or until a Lease was renewed; false when ctx has ended.
+// await waits for a duration, or until a Lease was renewed. It returns false if ctx has ended.
 func (s *Server) await(ctx context.Context, wait time.Duration) bool {
 	if wait <= 0 {
 		wait = idle
@@ -99,15 +99,18 @@ func (s *Server) await(ctx context.Context, wait time.Duration) bool {
 	return true
 }
 
-// writeLease tells the hub when an agent renewed its Lease, by the clock here and not the agent's.
-// What the hub has counts unless it lies ahead: a clock that was wrong wrote that.
+// writeLease writes the renewal time of a Lease by the clock of this process, not of the agent. The time on the
+// hub is kept if it is later, unless it is ahead of now: then a wrong clock wrote it.
 func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	c, lease := s.cluster(w.cluster), s.of(codec.Leases).get(w.cluster, leaseName)
 	if c == nil || lease == nil || !lease.renewed.After(time.Now()) && !w.renewed.After(lease.renewed.Time) {
 		return
 	}
-	// t1 it is due, t2 all writers wait for the hub, t3 one is free: it may be too old by now, or
-	// become so while the hub takes it.
+	// Scenario:
+	//   t1: the Lease is due.
+	//   t2: all writers wait for the hub.
+	//   t3: one is free.
+	// Result: the renewal may be too old by now, or become so while the hub answers.
 	left := missedPeriods*time.Duration(c.period)*time.Second - time.Since(w.renewed)
 	if left <= 0 {
 		return
@@ -117,7 +120,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	_, err := s.cfg.Hub.do(ctx, call{
 		verb: mergePatch, resource: leases, namespace: w.cluster, name: leaseName,
 		object: map[string]any{
-			"metadata": map[string]any{"uid": string(lease.UID)}, // not another one of this name
+			"metadata": map[string]any{"uid": string(lease.UID)}, // not another object of this name
 			"spec":     map[string]any{"renewTime": w.renewed.UTC().Format(metav1.RFC3339Micro)},
 		},
 	})
@@ -127,7 +130,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	}
 	s.cfg.Log.DebugContext(ctx, "the hub did not take the Lease of a cluster", "cluster", w.cluster, "err", err)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		return // it is gone, or another one by now
+		return // the Lease is gone, or another one by now
 	}
 	s.mu.Lock()
 	s.renewals.failed(time.Now(), w.cluster)

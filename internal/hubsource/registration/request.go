@@ -19,29 +19,29 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// agentRequest is what an agent asks for, as far as it was read.
+// agentRequest is a request of an agent, as far as it was read.
 type agentRequest struct {
 	what    codec.EventType
 	cluster string
-	// user and groups are who asks, as the broker authenticated it; bootstrap: it acts for no
-	// cluster, and may only ask that one joins.
+	// user and groups are the client as the broker authenticated it. bootstrap: the client acts for no cluster, and
+	// may only request that one joins.
 	user      string
 	groups    []string
 	bootstrap bool
-	// issued is when the certificate of who asks was issued; zero without one.
+	// issued is the issue time of the client's certificate, zero without one.
 	issued time.Time
-	// sent is the object in the event. Nothing of it is trusted.
+	// sent is the object in the event. No field of it is trusted.
 	sent sentObject
 }
 
 // sentObject is the object of an event.
 type sentObject struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
-	// raw is the whole of it.
+	// raw is the whole object as JSON.
 	raw []byte
 }
 
-// readRequest reads a request. The error is one for the one who asks.
+// readRequest reads a request. The error is sent to the client.
 func readRequest(m *hawserv1.AgentRequest) (a agentRequest, err error) {
 	a = agentRequest{cluster: m.GetCluster(), user: m.GetUser(), groups: m.GetGroups(), bootstrap: m.GetBootstrap(), issued: issuedOf(m.GetIssued())}
 	e, err := codec.Unmarshal(m.GetEvent())
@@ -65,7 +65,7 @@ func readRequest(m *hawserv1.AgentRequest) (a agentRequest, err error) {
 	return a, nil
 }
 
-// resource is what of the hub's API the request is about, as refusals name it.
+// resource returns the API resource of the request, as refusals name it.
 func (a agentRequest) resource() schema.GroupResource {
 	if a.what.DataType == codec.TokenRequests {
 		return schema.GroupResource{Resource: "serviceaccounts/token"}
@@ -73,12 +73,12 @@ func (a agentRequest) resource() schema.GroupResource {
 	return schema.GroupResource{Group: a.what.DataType.Group, Resource: a.what.DataType.Resource}
 }
 
-// forbidden refuses a request for good.
+// forbidden returns a permanent refusal of a request.
 func (a agentRequest) forbidden(format string, args ...any) error {
 	return apierrors.NewForbidden(a.resource(), a.sent.Metadata.Name, fmt.Errorf(format, args...))
 }
 
-// invalid refuses an object that can never be taken as it is.
+// invalid returns a refusal of an object that can never be accepted as it is.
 func (a agentRequest) invalid(format string, args ...any) error {
 	message := fmt.Sprintf(format, args...)
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -87,23 +87,23 @@ func (a agentRequest) invalid(format string, args ...any) error {
 	}}
 }
 
-// hubState is what is known of the hub when a request is decided.
+// hubState is the known state of the hub when a request is decided.
 type hubState struct {
-	// cluster is the ManagedCluster of the cluster that asks, nil where there is none.
+	// cluster is the ManagedCluster of the requesting cluster, nil without one.
 	cluster *object
-	// earliest is from when on certificates of its agents count.
+	// earliest is the earliest issue time of valid certificates of its agents.
 	earliest time.Time
-	// signers are those of add-ons besides the hub's kube-apiserver.
+	// signers are the signers of add-ons besides the hub's kube-apiserver.
 	signers []string
 }
 
-// errNothing says that the hub has already what is asked for.
+// errNothing means that the hub already has the requested state.
 var errNothing = errors.New("nothing is to be done")
 
-// maxStatus is how many bytes a status may have on the hub.
+// maxStatus is the largest status on the hub in bytes.
 const maxStatus = 128 << 10
 
-// tooLarge refuses an object with more bytes than the hub keeps of who asks.
+// tooLarge refuses an object with more bytes than the hub keeps for the client.
 func (a agentRequest) tooLarge(n, most int) error {
 	what, advice := a.resource().String(), "shorten its fields"
 	switch {
@@ -115,8 +115,8 @@ func (a agentRequest) tooLarge(n, most int) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of cluster %s has %d bytes, at most %d are taken: %s", what, a.cluster, n, most, advice))
 }
 
-// decide says with which call of the hub's API a request is carried out, or why it is refused:
-// an error of the hub's API. errNothing: there is nothing to do.
+// decide returns the call of the hub's API that carries out a request. A refusal is an error of the hub's API.
+// errNothing: there is nothing to do.
 func decide(a agentRequest, s hubState) (call, error) {
 	if err := mayRequest(a, s); err != nil {
 		return call{}, err
@@ -139,7 +139,7 @@ func decide(a agentRequest, s hubState) (call, error) {
 	return c, nil
 }
 
-// callOf rebuilds what is asked for.
+// callOf builds the call of a request.
 func callOf(a agentRequest, s hubState) (call, error) { //nolint:cyclop // a table: data type and verb
 	creates := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest
 	updates := a.what.Subresource == codec.Spec && a.what.Action == codec.UpdateRequest
@@ -165,9 +165,9 @@ func callOf(a agentRequest, s hubState) (call, error) { //nolint:cyclop // a tab
 	return call{}, a.forbidden("agents do not ask for %s", a.what)
 }
 
-// mayRequest says whether who asks may ask for this at all, before the object is looked at. It is the
-// same table as OCM's roles: who has a bootstrap token asks that a cluster joins; who has a
-// certificate acts for its own cluster, as long as the hub accepts that.
+// mayRequest returns an error if the client may not make this request, whatever the object is. It is the same
+// table as OCM's roles. A client with a bootstrap token may request that a cluster joins. A client with a
+// certificate acts for its own cluster while the hub accepts that cluster.
 func mayRequest(a agentRequest, s hubState) error {
 	joins := a.what.Subresource == codec.Spec && a.what.Action == codec.CreateRequest &&
 		slices.Contains([]codec.DataType{codec.ManagedClusters, codec.SigningRequests}, a.what.DataType)
@@ -175,7 +175,7 @@ func mayRequest(a agentRequest, s hubState) error {
 	case !a.issued.IsZero() && a.issued.Before(s.earliest):
 		return a.forbidden("it asks with a certificate that was issued before %s, and such ones do not count any more: the cluster has to join again", s.earliest.UTC().Format(time.RFC3339))
 	case a.user == "" && joins:
-		return a.forbidden("nobody knows who asks: clusters join over connections with a token or a certificate")
+		return a.forbidden("the client is not identified: clusters join over connections with a token or a certificate")
 	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):
 		return a.forbidden("%s is an agent, and comes with its certificate, not with a token", a.user) // a broker lies
 	case a.bootstrap && joins:
@@ -183,14 +183,14 @@ func mayRequest(a agentRequest, s hubState) error {
 	case a.bootstrap:
 		return a.forbidden("%s may ask that a cluster joins, and nothing else", a.user)
 	case a.what.DataType == codec.ManagedClusters && joins:
-		return nil // one that was deleted, or begins with a certificate that somebody made
+		return nil // the ManagedCluster was deleted, or the operator issued the first certificate
 	case !s.cluster.accepted():
 		return a.forbidden("the hub has not accepted cluster %s", a.cluster)
 	}
 	return nil
 }
 
-// attributes is what the hub is asked about who asks, as OCM's server does it.
+// attributes returns the attributes of the access review of a request, as OCM's server uses them.
 func attributes(a agentRequest) authorizationv1.ResourceAttributes {
 	r := authorizationv1.ResourceAttributes{
 		Group: a.what.DataType.Group, Resource: a.what.DataType.Resource, Namespace: a.cluster, Verb: "update",

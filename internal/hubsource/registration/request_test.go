@@ -145,7 +145,7 @@ func decisionOf(t testing.TB, m *hawserv1.AgentRequest, s hubState) (call, strin
 	return c, ""
 }
 
-// What an agent may ask for, and what of it reaches the hub.
+// The requests that an agent may make, and the part of each that reaches the hub.
 func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
 	accepted, none := known(t), hubState{}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
@@ -276,7 +276,7 @@ func addOnRequest(t testing.TB, change func(*x509.CertificateRequest)) []byte {
 	})
 }
 
-// What raises a cluster, or touches another one, is refused, with a reason.
+// Requests that raise the rights of a cluster, or concern another cluster, are refused with a reason.
 func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 	accepted, none := known(t), hubState{}
 	withdrawn := hubState{cluster: hubs(t, false)}
@@ -316,7 +316,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 		"bootstrap writes an Event":                  {byBootstrap(parsed(t, createdEvent, cluster1, named(cluster1, "e"))), accepted, "Forbidden"},
 		"bootstrap writes an add-on":                 {byBootstrap(parsed(t, updatedAddOn, cluster1, named(cluster1, "a"))), accepted, "Forbidden"},
 		"bootstrap asks for an add-on's certificate": {byBootstrap(parsed(t, createdCSR, cluster1, addOn(nil))), accepted, "Forbidden"},
-		"nobody joins":                               {&hawserv1.AgentRequest{Event: parsed(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
+		"an unidentified client joins":               {&hawserv1.AgentRequest{Event: parsed(t, createdCSR, cluster1, csr(nil)).GetEvent(), Cluster: cluster1}, accepted, "Forbidden"},
 
 		"a cluster that is not there renews":           {parsed(t, createdCSR, cluster1, csr(nil)), none, "Forbidden"},
 		"acceptance was withdrawn, and it renews":      {parsed(t, createdCSR, cluster1, csr(nil)), withdrawn, "Forbidden"},
@@ -375,8 +375,8 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 	}
 }
 
-// The conditions of a status that are the hub's stay as the hub has them, and a status that says
-// what the hub has already costs no request.
+// The hub's own conditions in a status stay as the hub has them. A status that the hub already has causes no
+// request.
 func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 	s := known(t)
 	status := func(version string, conditions ...any) *hawserv1.AgentRequest {
@@ -421,7 +421,7 @@ func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
 	}
 }
 
-// Acceptance is what the spec says. A condition that says so is none: agents write conditions.
+// Only the spec makes a cluster accepted. A condition does not, because agents write conditions.
 func TestFacts_AcceptanceIsNoCondition(t *testing.T) {
 	for _, accepted := range []bool{false, true} {
 		if f := hubs(t, accepted).facts; f.GetAccepted() != accepted {
@@ -437,7 +437,7 @@ func TestFacts_AcceptanceIsNoCondition(t *testing.T) {
 	}
 }
 
-// The hub is asked what OCM's server asks it.
+// The access review has the same attributes as that of OCM's server.
 func TestAttributes_AreThoseOfOCM(t *testing.T) {
 	got := map[string]string{}
 	for _, w := range []codec.EventType{createdCluster, updatedCluster, createdCSR, createdEvent, updatedEvent, updatedAddOn, createdToken} {

@@ -11,32 +11,33 @@ import (
 )
 
 const (
-	// maxUndecided is how many undecided CSRs there may be of a cluster, of each of its add-ons, and of
-	// whoever else asks in its name. A klusterlet stops at ten of each.
+	// maxUndecided limits the undecided CSRs of a cluster, of each of its add-ons, and of all other clients that
+	// request in its name. A klusterlet stops at ten of each.
 	maxUndecided = 20
-	// maxUndecidedAddOns is how many there may be of all add-ons of a cluster: it chooses their names.
+	// maxUndecidedAddOns limits the undecided CSRs of all add-ons of a cluster, because the cluster chooses their
+	// names.
 	maxUndecidedAddOns = 100
-	// decidedToo is how many times as many there may be on the hub, decided ones included, which it keeps for an hour.
-	// A klusterlet stops at ten of these too.
+	// decidedToo is the factor of the limit for all CSRs on the hub, decided ones included. The hub keeps those for
+	// an hour. A klusterlet stops at ten of these too.
 	decidedToo = 2
-	// inAll is how many times as much of what waits for a person there may be as of one account.
+	// inAll is the factor of the limit for all accounts together, for objects that wait for an operator.
 	inAll = 2
-	// bytesEach is how large objects that wait for a person may be on average, as the hub has them. The
+	// bytesEach limits the average size in bytes of objects that wait for an operator, as the hub has them. The
 	// ManagedCluster of a klusterlet with a CA bundle of 2 KiB has half of it.
 	bytesEach = 8 << 10
-	// madeWithin is when what was made is counted as the informer shows it, if it shows it at all.
+	// madeWithin is how long a created object is counted before the informer shows it.
 	madeWithin = time.Minute
 )
 
-// requester is by whom CSRs are counted: an agent of a cluster for the cluster itself or for an add-on,
-// or whoever else asks for the cluster. Bootstrap tokens name any cluster; what they ask for must not
-// take a cluster's renewals the room, nor must the add-ons of the cluster.
+// requester is the key by which CSRs are counted. It is an agent of a cluster, for the cluster itself or for an
+// add-on, or another client that requests for the cluster. A bootstrap token may name any cluster. Its requests
+// must not use up the capacity for a cluster's renewals, nor may the add-ons of the cluster.
 type requester struct {
 	cluster string
 	own     bool
 	addOn   string // "" for the certificate of the cluster itself
-	// addOns stands for all add-ons of the cluster, an account alone for all that it asks for in the names of
-	// clusters, the zero asker for all accounts.
+	// addOns stands for all add-ons of the cluster. A requester with account alone stands for all requests of that
+	// account for clusters. The zero requester stands for all accounts.
 	addOns  bool
 	account string
 }
@@ -48,10 +49,10 @@ func requesterOf(cluster, user, addOn string) requester {
 	return requester{cluster: cluster}
 }
 
-// counts are numbers of objects, and bytes of them.
+// counts are numbers of objects, and their bytes.
 type counts struct {
-	// undecided are CSRs without a decision, csrs all of them, clusters ManagedClusters that the hub has
-	// not accepted. bytes are those of undecided ones and of such clusters.
+	// undecided are CSRs without a decision, csrs all of them, clusters the ManagedClusters that are not accepted.
+	// bytes is the size of undecided CSRs and of such clusters.
 	undecided, csrs, clusters, bytes int
 }
 
@@ -59,25 +60,27 @@ func (c counts) plus(d counts, n int) counts {
 	return counts{c.undecided + n*d.undecided, c.csrs + n*d.csrs, c.clusters + n*d.clusters, c.bytes + n*d.bytes}
 }
 
-// undecided is what waits for a person, and what CSRs there are.
+// undecided counts the objects that wait for an operator, and all CSRs.
 type undecided struct {
 	by  map[requester]counts
-	all int // undecided CSRs
-	// made are objects that were asked for and that the informer does not show yet:
+	all int // number of undecided CSRs
+	// made are requested objects that the informer does not show yet.
 	//
-	//	t1  a request is decided, and there is room for one
-	//	t2  another one is decided, and there still is
-	//	t3  the informer shows the object of the first
+	// Scenario:
+	//   t1: a request is decided, and there is capacity for one.
+	//   t2: another one is decided, and there still is.
+	//   t3: the informer shows the object of the first one.
+	// Result: the object of t1 is counted at t2.
 	made map[made]*object
 }
 
-// made names an object that is being made.
+// made identifies an object that is being created.
 type made struct {
 	dataType codec.DataType
 	name     string
 }
 
-// add counts an object n more times, or fewer; o may be nil.
+// add adds n to the counts of an object; o may be nil.
 func (u *undecided) add(d codec.DataType, o *object, n int) {
 	var c counts
 	switch {
@@ -112,7 +115,7 @@ func (u *undecided) add(d codec.DataType, o *object, n int) {
 	}
 }
 
-// hold counts an object that the hub is asked for, until the informer shows it or release is called.
+// hold counts an object before its creation, until the informer shows it or release is called.
 func (u *undecided) hold(k made, o *object, now time.Time) {
 	u.release(k)
 	o.CreationTimestamp.Time = now
@@ -120,7 +123,7 @@ func (u *undecided) hold(k made, o *object, now time.Time) {
 	u.made[k] = o
 }
 
-// expire forgets what the informer has not shown in time.
+// expire drops the objects that the informer has not shown in time.
 func (u *undecided) expire(now time.Time) {
 	for k, o := range u.made {
 		if now.Sub(o.CreationTimestamp.Time) > madeWithin {
@@ -129,14 +132,14 @@ func (u *undecided) expire(now time.Time) {
 	}
 }
 
-// release counts an object no more that is shown, or that was not made.
+// release ends the count of an object that is shown, or that was not created.
 func (u *undecided) release(k made) {
 	u.add(k.dataType, u.made[k], -1)
 	delete(u.made, k)
 }
 
-// csrCapacity is what there is already where one more of an ask would count: of such askers for the cluster itself,
-// for the add-on that the ask names, for all add-ons of the cluster, of the account, and of all accounts.
+// csrCapacity holds the present counts that a request would increase. They are those of the requester for the
+// cluster itself, of the named add-on, of all add-ons of the cluster, of the account, and of all accounts.
 type csrCapacity struct{ perRequester, addOn, addOns, account, all counts }
 
 func (u *undecided) capacityOf(a agentRequest) csrCapacity {
@@ -147,7 +150,7 @@ func (u *undecided) capacityOf(a agentRequest) csrCapacity {
 	}
 }
 
-// takes refuses one more object, of so many bytes, where there are too many.
+// takes refuses one more object of bytes bytes if a limit is reached.
 func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxPending int) error {
 	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
 	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour: ask again then"

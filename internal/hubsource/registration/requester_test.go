@@ -25,8 +25,8 @@ func csrAs(t *testing.T, username, requester, addOn string) *object {
 
 func undecidedOf(n int) counts { return counts{undecided: n, csrs: n} }
 
-// Nobody's undecided CSRs take another's room: not those that somebody makes in the name of a cluster
-// with a bootstrap token, nor those of add-ons that nobody decides about.
+// Undecided CSRs never use up the capacity of another requester. That includes CSRs made with a bootstrap token
+// in the name of a cluster, and CSRs of add-ons without a decision.
 func TestCount_KeepsCapacityPerRequester(t *testing.T) {
 	const agent, boot = identityPrefix + "c1:agent", "system:serviceaccount:ocm:boot"
 	for name, c := range map[string]struct {
@@ -35,16 +35,16 @@ func TestCount_KeepsCapacityPerRequester(t *testing.T) {
 		want                csrCapacity // for a CSR of the agent, or of its add-on a
 		wantBoot            int
 	}{
-		"by a bootstrap token":            {Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
-		"of the cluster itself":           {Registrar, agent, make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
-		"of an agent without a name":      {Registrar, identityPrefix + "c1", make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
-		"of an agent of another cluster":  {Registrar, identityPrefix + "c10:agent", make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
-		"of its add-ons":                  {Registrar, agent, []string{"a", "a", "b", "c"}, csrCapacity{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
-		"of add-ons, by others":           {Registrar, boot, []string{"a", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
-		"past the broker":                 {agent, "", []string{"", "a"}, csrCapacity{perRequester: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
-		"past the broker, in its name":    {boot, agent, []string{"", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
-		"past the broker, by nobody's":    {"", agent, []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
-		"through the broker, by nobody's": {Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
+		"by a bootstrap token":                    {Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
+		"of the cluster itself":                   {Registrar, agent, make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
+		"of an agent without a name":              {Registrar, identityPrefix + "c1", make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
+		"of an agent of another cluster":          {Registrar, identityPrefix + "c10:agent", make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
+		"of its add-ons":                          {Registrar, agent, []string{"a", "a", "b", "c"}, csrCapacity{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
+		"of add-ons, by others":                   {Registrar, boot, []string{"a", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
+		"past the broker":                         {agent, "", []string{"", "a"}, csrCapacity{perRequester: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
+		"past the broker, in its name":            {boot, agent, []string{"", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
+		"past the broker, without a requester":    {"", agent, []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
+		"through the broker, without a requester": {Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
 	} {
 		var s Server
 		capacityOf := func(user string) csrCapacity {
@@ -74,7 +74,7 @@ func TestCount_KeepsCapacityPerRequester(t *testing.T) {
 	}
 }
 
-// How many undecided CSRs there may be.
+// The limits of undecided CSRs.
 func TestCSRCapacity_Takes(t *testing.T) {
 	const most = 50
 	agent, boot := agentRequest{cluster: "c1", user: identityPrefix + "c1:agent"}, agentRequest{cluster: "c1", user: "boot", bootstrap: true}
@@ -85,8 +85,8 @@ func TestCSRCapacity_Takes(t *testing.T) {
 		capacity csrCapacity
 		want     bool
 	}{
-		"a renewal":                                       {agent, false, csrCapacity{perRequester: undecidedOf(maxUndecided - 1)}, true},
-		"renewals nobody decides about":                   {agent, false, csrCapacity{perRequester: undecidedOf(maxUndecided)}, false},
+		"a renewal":          {agent, false, csrCapacity{perRequester: undecidedOf(maxUndecided - 1)}, true},
+		"undecided renewals": {agent, false, csrCapacity{perRequester: undecidedOf(maxUndecided)}, false},
 		"a renewal, beside all add-ons that can be":       {agent, false, csrCapacity{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecidedAddOns), all: undecidedOf(most)}, true},
 		"an add-on's, beside all others'":                 {agent, true, csrCapacity{perRequester: undecidedOf(maxUndecided), addOn: undecidedOf(maxUndecided - 1), addOns: undecidedOf(maxUndecidedAddOns - 1), all: undecidedOf(most)}, true},
 		"too many of an add-on":                           {agent, true, csrCapacity{addOn: undecidedOf(maxUndecided), addOns: undecidedOf(maxUndecided)}, false},
@@ -114,8 +114,8 @@ func TestCSRCapacity_Takes(t *testing.T) {
 	}
 }
 
-// TestServer_SpendTakesTheRoomThatThereIs: of the account that asks, of the cluster, of all; an add-on's label
-// on a request for the certificate of the cluster is no other room.
+// TestServer_SpendTakesTheRoomThatThereIs: there are limits of the account, of the cluster, and of all. An
+// add-on's label on a request for the certificate of the cluster gives no extra capacity.
 func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
 	request := requestPEM(t, nil)
 	join, csr := byBootstrap(parsed(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}})), csrOf(request, nil)

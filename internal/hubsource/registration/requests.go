@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// workers is how many requests are carried out at once.
+	// workers is the number of requests that are carried out concurrently.
 	workers = 32
-	// doneWithin is how long a request may take, its wait for a worker included: the one who asks
-	// waits ten seconds for the answer. sentWithin is how long the broker may take for that.
+	// doneWithin is how long a request may take, including its wait for a worker. The client waits ten seconds for
+	// the answer. sentWithin is how long the broker may take to accept the answer.
 	doneWithin = 8 * time.Second
 	sentWithin = 2 * time.Second
 )
 
-// serialKey is what is done one after the other: the requests of a cluster. Who has a bootstrap token
-// names any cluster, so all that they ask share a few lanes, as reviews of tokens do.
+// serialKey is the key of requests that run one after the other: those of a cluster. A client with a bootstrap
+// token may name any cluster. So all requests with such tokens share a few queues, as token reviews do.
 type serialKey struct {
 	class   class
 	cluster string
@@ -44,29 +44,29 @@ const (
 	refusals
 )
 
-// queuesEach is how many lanes those have that share some.
+// queuesEach is the number of shared queues of such a class.
 const queuesEach = 8
 
-// longest is how much may wait in one lane of each class.
+// longest is the limit of one queue of each class.
 var longest = map[class]int{ofCluster: 64, ofBootstrap: 512, ofReview: 512, refusals: 1024}
 
 // queuedRequest is a request that waits for a worker.
 type queuedRequest struct {
 	*hawserv1.RegistrationRequest
-	on    string // the subscription that it came on
+	on    string // subscription of the request
 	since time.Time
-	// refused: it does not wait for its turn, for too many wait already.
+	// refused: it gets a refusal, because too many requests wait.
 	refused bool
 }
 
-// queue are the requests that wait. Lanes take turns by how long the hub took for them.
+// queue holds the waiting requests. Queues are scheduled by the time that the hub took for them.
 type queue struct {
 	queue  fair.Queue[serialKey, string, queuedRequest]
 	length map[serialKey]int
 	count  uint32
 }
 
-// keyOf says in which lane a request waits.
+// keyOf returns the queue of a request.
 func (q *queue) keyOf(r *hawserv1.RegistrationRequest) serialKey {
 	switch a := r.GetAgentRequest(); {
 	case a == nil:
@@ -81,7 +81,7 @@ func (q *queue) keyOf(r *hawserv1.RegistrationRequest) serialKey {
 	}
 }
 
-// push adds a request; false: it is forgotten, for even too many refusals wait.
+// push adds a request. It returns false if it drops the request, because even too many refusals wait.
 func (q *queue) push(w queuedRequest) bool {
 	l := q.keyOf(w.RegistrationRequest)
 	if q.length[l] >= longest[l.class] {
@@ -98,7 +98,7 @@ func (q *queue) push(w queuedRequest) bool {
 	return true
 }
 
-// pop takes the next request out; nothing more of its lane comes until it is done.
+// pop removes the next request. No other request of its queue is returned before done.
 func (q *queue) pop() (serialKey, queuedRequest, bool) {
 	l, w, ok := q.queue.Pop()
 	if ok {
@@ -115,7 +115,7 @@ func (q *queue) done(l serialKey, took time.Duration) {
 	q.queue.Resume(l)
 }
 
-// take has a request wait for a worker.
+// take queues a request for a worker.
 func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 	s.mu.Lock()
 	taken := s.requests.push(queuedRequest{RegistrationRequest: r, on: s.on, since: time.Now()})
@@ -156,7 +156,7 @@ func (s *Server) work(ctx context.Context) error {
 	}
 }
 
-// answer carries out one request, and says what came of it.
+// answer carries out one request and publishes the answer.
 func (s *Server) answer(ctx context.Context, w queuedRequest) {
 	answer, err := s.answerTo(ctx, w)
 	s.metrics.answered(typeOf(w.RegistrationRequest), err, time.Since(w.since))
@@ -177,7 +177,7 @@ func (s *Server) answer(ctx context.Context, w queuedRequest) {
 	}
 }
 
-// answerTo carries out one request. The error is why it was refused, or could not be done.
+// answerTo carries out one request. The error is the refusal, or why it failed.
 func (s *Server) answerTo(ctx context.Context, w queuedRequest) (*hawserv1.RegistrationAnswer, error) {
 	ctx, cancel := context.WithDeadline(ctx, w.since.Add(doneWithin))
 	defer cancel()
@@ -193,7 +193,7 @@ func (s *Server) answerTo(ctx context.Context, w queuedRequest) (*hawserv1.Regis
 	return answer, s.carryOut(ctx, w.GetAgentRequest(), answer)
 }
 
-// carryOut does what an agent asks for.
+// carryOut carries out the request of an agent.
 func (s *Server) carryOut(ctx context.Context, m *hawserv1.AgentRequest, answer *hawserv1.RegistrationAnswer) error {
 	a, err := readRequest(m)
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.AgentRequest, answer 
 	seen := s.stateOf(a)
 	c, err := decide(a, seen)
 	if mayRequest(a, seen) == nil {
-		// Who has no right is not told what there is.
+		// A client without the right must not learn which objects exist.
 		if refused := s.access.review(ctx, a); refused != nil {
 			return s.reply(ctx, a, refused)
 		}
@@ -223,14 +223,14 @@ func (s *Server) carryOut(ctx context.Context, m *hawserv1.AgentRequest, answer 
 	}
 	o, err := s.rights.do(ctx, c)
 	if err == nil {
-		// The asker knows its answer by the uid that it gave the request.
+		// The client recognizes the answer by the uid that it set in the request.
 		o.SetUID(a.sent.Metadata.UID)
 		answer.TokenRequest, err = o.MarshalJSON()
 	}
 	return s.reply(ctx, a, err)
 }
 
-// stateOf is what is known of the hub for a request.
+// stateOf returns the known state of the hub for a request.
 func (s *Server) stateOf(a agentRequest) hubState {
 	cluster := s.cluster(a.cluster)
 	s.mu.Lock()
@@ -238,8 +238,8 @@ func (s *Server) stateOf(a agentRequest) hubState {
 	return hubState{cluster: cluster, earliest: s.issues.from[a.cluster], signers: s.cfg.Signers}
 }
 
-// reply logs what came of a request, and returns err. Objects are not logged: there may be a token
-// in one.
+// reply logs the result of a request, and returns err. It does not log objects, because one may contain a
+// token.
 func (s *Server) reply(ctx context.Context, a agentRequest, err error) error {
 	attrs := []any{"type", a.what.String(), "cluster", a.cluster, "name", a.sent.Metadata.Name, "user", a.user, "bootstrap", a.bootstrap}
 	level := slog.LevelDebug
@@ -258,7 +258,7 @@ func (s *Server) reply(ctx context.Context, a agentRequest, err error) error {
 	return err
 }
 
-// warnings is how often refusals are worth a warning; whoever floods does not fill the log.
+// warnings limits the warnings about refusals, so that a client with many requests does not fill the log.
 var warnings = fair.Rate{PerSecond: 1, Burst: 20}
 
 func (s *Server) mayWarn() bool {
@@ -267,7 +267,7 @@ func (s *Server) mayWarn() bool {
 	return s.warned.Spend(warnings, time.Now(), 1)
 }
 
-// review asks the hub whose token this is.
+// review reviews a token at the hub.
 func (s *Server) review(ctx context.Context, r *hawserv1.TokenReview, answer *hawserv1.RegistrationAnswer) error {
 	requested := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: r.GetToken(), Audiences: r.GetAudiences()}}
 	got, err := s.cfg.Hub.Tokens.Create(ctx, requested, metav1.CreateOptions{})
@@ -281,7 +281,7 @@ func (s *Server) review(ctx context.Context, r *hawserv1.TokenReview, answer *ha
 	return nil
 }
 
-// typeOf names a request in metrics.
+// typeOf returns the name of a request in metrics.
 func typeOf(r *hawserv1.RegistrationRequest) string {
 	if r.GetAgentRequest() == nil {
 		return "tokenreviews"

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// hubSource is who hub-source is on the hub.
+// hubSource is the user of hub-source on the hub.
 const hubSource = "system:serviceaccount:hawser:hawser-hub-source"
 
 // rules are those of a role.
@@ -72,7 +72,7 @@ func readRoles(t testing.TB, file string, into *roles) {
 	}
 }
 
-// grant says whether somebody may do something.
+// grant reports whether a user may do something.
 func (s roles) grant(user, verb, group, resource, namespace, name string) bool {
 	return slices.ContainsFunc(s.bindings, func(b rbacv1.RoleBinding) bool {
 		subject := b.Subjects[0]
@@ -88,8 +88,8 @@ func (s roles) path(p string) bool {
 	})
 }
 
-// hub-source may be that one account and nobody else, and ask for no token but where it has bound
-// itself, also where it looks after members. None of its roles has a wildcard.
+// hub-source may impersonate that one account and no other. It may request tokens only in namespaces where it
+// has bound itself, also if it controls clusters. None of its roles has a wildcard.
 func TestRoles_AreNarrow(t *testing.T) {
 	const clusters, certificates, coordination, rbac = "cluster.open-cluster-management.io", "certificates.k8s.io", "coordination.k8s.io", "rbac.authorization.k8s.io"
 	shipped := shippedRoles(t, "rbac.yaml", "membership.yaml")
@@ -127,8 +127,8 @@ func TestRoles_AreNarrow(t *testing.T) {
 	}
 }
 
-// What docs/security.md says that looking after members adds is in membership.yaml, and hub-source has
-// nothing of it without that file.
+// membership.yaml contains the rights that docs/security.md lists for cluster control. Without that file
+// hub-source has none of them.
 func TestRoles_OfMembership(t *testing.T) {
 	const clusters, certificates = "cluster.open-cluster-management.io", "certificates.k8s.io"
 	without, with := shippedRoles(t, "rbac.yaml"), shippedRoles(t, "rbac.yaml", "membership.yaml")

@@ -28,24 +28,23 @@ import (
 // otherwise.
 const DefaultMaxPending = 2000
 
-// Config is what a [Server] is made of.
+// Config holds the dependencies and options of a [Server].
 type Config struct {
-	// ID is the source id, by which the broker's configuration names who serves registration.
+	// ID is the source id of the registration server in the broker's configuration.
 	ID  string
 	Hub Hub
-	// Signers are those of add-ons besides the hub's kube-apiserver.
+	// Signers are the signers of add-ons besides the hub's kube-apiserver.
 	Signers []string
-	// AccessReviews says whether the hub is asked if who asks may do so, which makes sense where
-	// somebody makes roles for clusters, as the controllers of OCM do; "" is [Never].
+	// AccessReviews decides whether the hub reviews the access of each request. It needs roles for clusters, which
+	// the controllers of OCM create. "" is [Never].
 	AccessReviews AccessReviews
-	// FindOCM says by what those controllers are known to run on the hub, "" if nothing shows it;
-	// for [Auto].
+	// FindOCM returns what shows that those controllers run on the hub, "" if nothing does. It is needed for
+	// [Auto].
 	FindOCM func(ctx context.Context) (shownBy string, err error)
 	// MaxPending bounds, of what one account asks for, the ManagedClusters that are not accepted, and the
 	// undecided CSRs that no agent of its cluster asked for. Of all accounts there may be twice as many.
 	MaxPending int
-	// Dialer reaches the broker. Changed, which may be nil, and Sessions are those of
-	// session.Config.
+	// Dialer connects to the broker. Changed, which may be nil, and Sessions are passed to session.Config.
 	Dialer     transport.Dialer
 	Changed    <-chan struct{}
 	Sessions   *session.Metrics
@@ -62,15 +61,15 @@ type Server struct {
 	rights  *bindings
 	watches []*watched
 
-	// unknownAuthorities is why those of the hub were not known last; of who sends keys.
+	// unknownAuthorities is the last error of reading the authorities. Only sendKeys uses it.
 	unknownAuthorities string
 
 	mu            sync.Mutex
 	running       bool
-	brokerSession *session.Session // nil until everything is read
-	on            string           // the subscription; "" while there is none
+	brokerSession *session.Session // nil until all objects are read
+	on            string           // the subscription; "" without one
 	since         time.Time        // when it began
-	limit         int              // bytes of an event
+	limit         int              // largest event in bytes
 	changes       changes
 	requests      queue
 	renewals      renewals
@@ -79,8 +78,8 @@ type Server struct {
 	issues        issues
 	warned        fair.Bucket
 
-	// objectsReady, requestsReady, leasesReady and newSession ring when there may be something: objects to publish,
-	// requests to carry out, Leases to write, keys to send.
+	// These bells ring when there may be work: objects to publish, requests to carry out, Leases to write, keys to
+	// send.
 	objectsReady, requestsReady, leasesReady, newSession taskgroup.Bell
 }
 
@@ -96,7 +95,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// healthy says why clusters cannot register although this replica leads.
+// healthy returns why clusters cannot register although this replica leads, nil if they can.
 func (s *Server) healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +149,7 @@ func (s *Server) begin() {
 	s.objectsReady, s.requestsReady, s.leasesReady, s.newSession = taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell()
 }
 
-// allWatches are those of objects that the broker is sent, and that of the earliest issue times.
+// allWatches returns the watches of published objects, and that of the earliest issue times.
 func (s *Server) allWatches() []*watched { return append(slices.Clone(s.watches), s.issues.watched) }
 
 func (s *Server) end() {
@@ -162,7 +161,7 @@ func (s *Server) end() {
 	s.undecided, s.written = undecided{}, nil
 }
 
-// session keeps the session with the broker, once everything is read.
+// session keeps the session with the broker, once all objects are read.
 func (s *Server) session(ctx context.Context) error {
 	for _, w := range s.allWatches() {
 		select {
@@ -182,7 +181,7 @@ func (s *Server) session(ctx context.Context) error {
 	return link.Run(ctx)
 }
 
-// changed takes a change of an object: was is nil of a new one, is of one that is gone.
+// changed handles a change of an object: was is nil for a new object, is for a deleted one.
 func (s *Server) changed(w *watched, was, is *object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +208,7 @@ func (s *Server) changed(w *watched, was, is *object) {
 	s.objectsReady.Ring()
 }
 
-// clusterChanged ends what is for accepted clusters only.
+// clusterChanged ends everything that only accepted clusters have.
 func (s *Server) clusterChanged(was, is *object) {
 	if is == nil || was == nil || was.UID != is.UID {
 		s.checkIssues(cmp.Or(is, was).Name)
@@ -230,7 +229,7 @@ type sessionHandler struct{ *Server }
 // Hello implements session.Handler.
 func (p sessionHandler) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
-// Subscribed begins anew: the broker may know nothing.
+// Subscribed starts again with all objects: the broker may know none.
 func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,8 +239,11 @@ func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]c
 	}
 	var all []key
 	for _, w := range p.watches {
-		// t1 an object changes and its handler has not run, t2 the keys are taken here, t3 the
-		// handler adds the key; therefore nothing is missed, and at worst it is said twice.
+		// Scenario:
+		//   t1: an object changes, and its handler has not run.
+		//   t2: the keys are read here.
+		//   t3: the handler adds the key.
+		// Result: no change is missed; at worst the object is published twice.
 		all = append(all, w.keys()...)
 	}
 	p.changes.restart(all)
@@ -251,7 +253,7 @@ func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]c
 	return nil, nil
 }
 
-// Disconnected implements session.Handler: nobody waits for answers any more.
+// Disconnected implements session.Handler: requests are dropped, because no client waits for the answers.
 func (p sessionHandler) Disconnected(error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,7 +262,7 @@ func (p sessionHandler) Disconnected(error) {
 	p.requests = queue{}
 }
 
-// Handle takes a request of the broker.
+// Handle handles a request of the broker.
 func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() != codec.TypeRegistrationRequest {
 		p.cfg.Log.DebugContext(ctx, "event that means nothing for registration", "type", e.Type())
@@ -269,7 +271,7 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	r, err := codec.ParseRegistrationRequest(e)
 	if err != nil {
 		p.cfg.Log.WarnContext(ctx, "request of the broker cannot be read", "event", e.ID(), "err", err)
-		return nil // the same would come again after a reconnect
+		return nil // the same event would come again after a reconnect
 	}
 	if l := r.GetRenewals(); l != nil {
 		p.renewed(l)
@@ -279,7 +281,7 @@ func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	return nil
 }
 
-// publish publishes an event on a subscription, and tries again for as long as that may help.
+// publish publishes an event on a subscription, and retries while that may help.
 func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
 		err := s.publishOnce(ctx, on, e)
@@ -305,10 +307,10 @@ func (s *Server) publishOnce(ctx context.Context, on string, e codec.Event) erro
 	return err
 }
 
-// publishTimeout bounds one publish.
+// publishTimeout limits one publish.
 const publishTimeout = 30 * time.Second
 
-// delayOf is how long the broker wants to be left alone.
+// delayOf returns the delay that the broker requests, one minute at most.
 func delayOf(err error) time.Duration {
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		return min(e.Delay, time.Minute)
@@ -323,7 +325,7 @@ func (s *Server) still(on string) bool {
 	return on != "" && s.on == on
 }
 
-// envelopeOf is the envelope of what is published here.
+// envelopeOf returns the envelope of the published events.
 func (s *Server) envelopeOf() codec.SyncParams {
 	return codec.SyncParams{ID: uuid.NewString(), Time: time.Now(), Source: s.cfg.ID, Owner: s.cfg.ID}
 }
@@ -342,14 +344,14 @@ func (s *Server) of(d codec.DataType) *watched {
 }
 
 const (
-	// maxObjects is how many bytes of JSON one message has at most, envelope what it has besides
-	// them, and perObject what each object has besides its JSON.
+	// maxObjects is the largest JSON size of one message in bytes. envelope is its overhead per message, and
+	// perObject the one per object, in bytes.
 	maxObjects = 1 << 20
 	envelope   = 4 << 10
 	perObject  = 1 << 10
 )
 
-// publishChanges publishes what changes.
+// publishChanges publishes changed objects, until ctx ends.
 func (s *Server) publishChanges(ctx context.Context) error {
 	for {
 		m, on := s.nextMessage()
@@ -365,7 +367,7 @@ func (s *Server) publishChanges(ctx context.Context) error {
 	}
 }
 
-// nextMessage is what to publish next, and on which subscription; nil: nothing.
+// nextMessage returns the next message and its subscription, nil for none.
 func (s *Server) nextMessage() (*hawserv1.RegistrationObjects, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,7 +392,7 @@ func (s *Server) nextMessage() (*hawserv1.RegistrationObjects, string) {
 	return m, s.on
 }
 
-// messageOf is an object as it is now.
+// messageOf returns the present state of an object.
 func (s *Server) messageOf(k key, gone types.UID) *hawserv1.RegistrationObject {
 	w := s.watches[k.kind]
 	if o := w.get(k.namespace, k.name); o != nil && o.cluster == k.cluster {
@@ -399,8 +401,8 @@ func (s *Server) messageOf(k key, gone types.UID) *hawserv1.RegistrationObject {
 	return &hawserv1.RegistrationObject{DataType: w.dataType.String(), Cluster: k.cluster, Name: k.name, Uid: string(gone)}
 }
 
-// send publishes objects. What the broker does not take as it is, is published object by object,
-// and what it does not take then is left out until it changes.
+// send publishes objects. If the broker does not accept the message, each object is published alone. An object
+// that the broker still does not accept is left out until it changes.
 func (s *Server) send(ctx context.Context, on string, m *hawserv1.RegistrationObjects) {
 	e, err := codec.NewRegistrationObjects(s.envelopeOf(), m)
 	if err == nil {

@@ -103,8 +103,8 @@ func (b *bench) joined(cluster string) {
 	b.hub.put(hubLeases, cluster, leaseName, obj{"spec": obj{"holderIdentity": leaseName}})
 }
 
-// The broker is told everything that the hub has, then each change, and everything again on each
-// subscription. What is none of the clusters' business is not among it.
+// The broker receives all objects of the hub, then each change, and all objects again on each subscription.
+// Objects that do not concern clusters are left out.
 func TestServer_PublishesHubObjects(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -167,8 +167,7 @@ func TestServer_PublishesHubObjects(t *testing.T) {
 	})
 }
 
-// Each object reaches the broker in the order of its changes, and what the broker does not take
-// keeps nothing else from it.
+// The broker receives the changes of each object in order. An object that it does not accept blocks no other.
 func TestServer_PublishesInOrder(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.broker.refuses = "bad" }, func(b *bench) {
 		b.hub.put(hubClusters, "", "bad", obj{})
@@ -190,7 +189,7 @@ func TestServer_PublishesInOrder(t *testing.T) {
 	})
 }
 
-// A cluster joins: what it asks for is on the hub, made by the account that everybody knows.
+// A cluster joins: the hub has the requested objects, created by the well-known account.
 func TestServer_AClusterJoins(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		joins := obj{"metadata": obj{"name": cluster1}, "spec": obj{"hubAcceptsClient": true}}
@@ -262,8 +261,8 @@ func TestServer_AClusterJoins(t *testing.T) {
 	})
 }
 
-// Tokens are those of labelled accounts in the namespace of the cluster. hub-source has the right
-// to ask for them only there, and as long as the cluster is accepted.
+// Tokens are only for labelled accounts in the namespace of the cluster. hub-source has the right to request
+// them only there, and only while the cluster is accepted.
 func TestServer_ChecksTokenAccess(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -300,7 +299,7 @@ func TestServer_ChecksTokenAccess(t *testing.T) {
 	})
 }
 
-// The hub is asked about rights where that is wanted, and not again for ten seconds.
+// With access reviews enabled, the hub reviews a request, and the answer is valid for ten seconds.
 func TestServer_ChecksRights(t *testing.T) {
 	inBubble(t, func(b *bench, c *Config) {
 		c.AccessReviews = Always
@@ -323,7 +322,7 @@ func TestServer_ChecksRights(t *testing.T) {
 	})
 }
 
-// By itself the hub is asked where OCM's controllers run, and as long as nobody can tell.
+// By default access reviews are used if OCM's controllers run on the hub, or while that is unknown.
 func TestServer_DetectsTokenAccess(t *testing.T) {
 	var mu sync.Mutex
 	shownBy, failure := "", errors.New("not now")
@@ -354,16 +353,16 @@ func TestServer_DetectsTokenAccess(t *testing.T) {
 	})
 }
 
-// Whose a token is, is the hub's to say; why it is nobody's, is not told.
+// The hub decides which account a token belongs to. Why a token is invalid is not reported.
 func TestServer_ReviewsTokens(t *testing.T) {
-	inBubble(t, func(b *bench, _ *Config) { b.hub.tokens["good"] = "somebody" }, func(b *bench) {
+	inBubble(t, func(b *bench, _ *Config) { b.hub.tokens["good"] = "some-user" }, func(b *bench) {
 		review := func(token string) *hawserv1.RegistrationAnswer {
 			a, _ := b.answered(b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
 				Review: &hawserv1.TokenReview{Token: token, Audiences: []string{"hawser"}},
 			}}))
 			return a
 		}
-		want := &hawserv1.TokenReviewResult{Authenticated: true, User: "somebody", Groups: []string{"g"}, Audiences: []string{"hawser"}}
+		want := &hawserv1.TokenReviewResult{Authenticated: true, User: "some-user", Groups: []string{"g"}, Audiences: []string{"hawser"}}
 		if got := review("good").GetReview(); !proto.Equal(got, want) {
 			t.Errorf("%v", got)
 		}
@@ -373,8 +372,8 @@ func TestServer_ReviewsTokens(t *testing.T) {
 	})
 }
 
-// A hub that does not answer is said to be unavailable, in time; requests of nobody's interest any
-// more are not carried out.
+// If the hub does not answer, clients get Unavailable in time. Requests whose client has given up are not
+// carried out.
 func TestServer_HubIsDown(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) { b.joined(cluster1) }, func(b *bench) {
 		b.hub.setDown(true)
@@ -407,8 +406,8 @@ func (b *bench) renewTime(cluster string) (at time.Time) {
 	return at
 }
 
-// A Lease that is renewed ahead of the clock, by an agent that wrote it itself and has come to the
-// broker since, is renewed at once all the same.
+// A Lease may be ahead of the clock, because its agent wrote it before it used the broker. It is renewed at
+// once all the same.
 func TestServer_WritesLeasesAheadOfTheClock(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -424,7 +423,7 @@ func TestServer_WritesLeasesAheadOfTheClock(t *testing.T) {
 	})
 }
 
-// No renewal is written when it is five periods old, however long a writer or the hub takes.
+// A renewal that is five periods old is not written, however long a writer or the hub takes.
 func TestServer_WritesNoOldLeases(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		for i := range leaseWriters {
@@ -462,7 +461,7 @@ func TestServer_WritesNoOldLeases(t *testing.T) {
 	})
 }
 
-// Leases are written at most once per period, by the hub's time, and come back.
+// Leases are written at most once per period, with the hub's time, and the change is published again.
 func TestServer_WritesLeases(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -504,7 +503,7 @@ func TestServer_WritesLeases(t *testing.T) {
 	})
 }
 
-// The broker knows by what tokens are verified, on each subscription and from time to time.
+// The broker receives the keys that verify tokens, on each subscription and every few minutes.
 func TestServer_SendsKeys(t *testing.T) {
 	inBubble(t, nil, func(b *bench) {
 		sent := func(want int, when string) {
@@ -523,7 +522,7 @@ func TestServer_SendsKeys(t *testing.T) {
 	})
 }
 
-// At rest nothing is asked of the hub, but every five minutes by what tokens and certificates are verified.
+// Without requests the hub is only queried every five minutes, for the keys of tokens and certificates.
 func TestServer_IsQuietAtRest(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		for i := range 100 {

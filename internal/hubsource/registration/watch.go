@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// lookAgain is how often the hub is asked whether it has a type now that it lacked.
+// lookAgain is the pause between two checks whether the hub has a type that it lacked.
 const lookAgain = 30 * time.Second
 
 // watched is one kind of objects, as an informer shows it.
@@ -24,7 +24,7 @@ type watched struct {
 	kind
 	at    int                         // in kinds
 	store atomic.Pointer[cache.Store] // nil: the hub lacks the type
-	// known is closed when all objects are known, or it is known that there is no such type.
+	// known is closed when all objects are known, or when it is known that the hub lacks the type.
 	known chan struct{}
 	once  sync.Once
 }
@@ -44,7 +44,7 @@ func (w *watched) get(namespace, name string) *object {
 	return kept
 }
 
-// keys are all objects.
+// keys returns the keys of all objects.
 func (w *watched) keys() (all []key) {
 	store := w.store.Load()
 	if store == nil {
@@ -62,7 +62,7 @@ func (w *watched) keyOf(o *object) key {
 	return key{kind: w.at, cluster: o.cluster, namespace: o.Namespace, name: o.Name}
 }
 
-// run watches the objects until ctx ends, from when the hub has the type.
+// run watches the objects until ctx ends, as soon as the hub has the type.
 func (w *watched) run(ctx context.Context, s *Server) error {
 	for waits := false; ; waits = true {
 		served, err := s.cfg.Hub.serves(w.resource)
@@ -126,7 +126,7 @@ func (w *watched) watch(ctx context.Context, s *Server) error {
 		}})
 }
 
-// handler tells the server of changes.
+// handler returns the event handler that passes changes to the server.
 func (w *watched) handler(s *Server) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {

@@ -14,22 +14,22 @@ import (
 )
 
 var (
-	// bytesRate is how many bytes one accepted cluster may have written on the hub: Events, statuses, CSRs and
+	// bytesRate limits the bytes that one accepted cluster may have written on the hub: Events, statuses, CSRs and
 	// tokens. A klusterlet with 20 add-ons begins with less than 200 KiB, and goes on with 2 KiB a second.
 	bytesRate = fair.Rate{PerSecond: 8 << 10, Burst: 1 << 20}
-	// eventsRate is how many Events it may have written, which the hub keeps for an hour. A klusterlet that turns
-	// available and unavailable all the time sends six in a minute.
+	// eventsRate limits the Events that one accepted cluster may have written; the hub keeps them for an hour. A
+	// klusterlet that switches between available and unavailable all the time sends six in a minute.
 	eventsRate = fair.Rate{PerSecond: 0.2, Burst: 60}
 )
 
-// perWrite is what a write costs besides its bytes, in bytes.
+// perWrite is the cost of a write besides its bytes, in bytes.
 const perWrite = 2 << 10
 
-// written is what was written for a cluster in the last minutes.
+// written holds the recent write budgets of a cluster.
 type written struct{ bytes, events fair.Bucket }
 
-// spend takes the room that a call needs, or refuses it: in what is written for an accepted cluster, and for
-// what waits for a decision in that.
+// spend takes the cost of a call from the budgets, or refuses the call. An accepted cluster has a budget of
+// writes. Objects that wait for a decision have limits of their own.
 func (s *Server) spend(a agentRequest, c call, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *Server) spend(a agentRequest, c call, now time.Time) error {
 		}
 	}
 	o := &object{bytes: c.bytes, requestedBy: requester{cluster: a.cluster}, account: a.user, undecided: true}
-	addOn, _, _ := unstructured.NestedString(c.object, "metadata", "labels", addOnLabel) // of another it has none
+	addOn, _, _ := unstructured.NestedString(c.object, "metadata", "labels", addOnLabel) // "" for other objects
 	switch {
 	case c.verb != create || a.what.DataType != codec.ManagedClusters && a.what.DataType != codec.SigningRequests:
 		return nil
@@ -66,7 +66,8 @@ func (s *Server) spend(a agentRequest, c call, now time.Time) error {
 	return nil
 }
 
-// spent says what the hub answered. What it refused was not made; after no answer nobody knows.
+// spent handles the answer of the hub. A refused object was not created. Without an answer the outcome is
+// unknown, and the object stays counted.
 func (s *Server) spent(a agentRequest, err error) {
 	if refused := apierrors.APIStatus(nil); err != nil && errors.As(err, &refused) {
 		s.mu.Lock()
@@ -77,6 +78,6 @@ func (s *Server) spent(a agentRequest, err error) {
 
 func tooFast(a agentRequest, r fair.Rate, what string, cost float64) error {
 	wait := int(math.Ceil(cost / r.PerSecond))
-	return apierrors.NewTooManyRequests(fmt.Sprintf("cluster %s has too many %s written on the hub, at most %g at once and then %g a second: send fewer, and again in %d s",
+	return apierrors.NewTooManyRequests(fmt.Sprintf("cluster %s has too many %s written on the hub, at most %g at once and then %g a second. Send fewer, and try again in %d s",
 		a.cluster, what, r.Burst, r.PerSecond, wait), wait)
 }

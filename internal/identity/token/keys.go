@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	// maxKeys and maxKeyBytes bound a key set: a hub has one key, or two while it changes them.
+	// maxKeys and maxKeyBytes limit a key set: a hub has one key, or two during a rotation.
 	maxKeys     = 64
 	maxKeyBytes = 256 << 10
 )
 
-// parseKeys reads a key set. Keys that verify no token here are left out; none at all is an error.
+// parseKeys reads a key set. It skips keys that cannot verify tokens here; a set without usable keys is an
+// error.
 func parseKeys(b []byte) (jose.JSONWebKeySet, error) {
 	if len(b) > maxKeyBytes {
 		return jose.JSONWebKeySet{}, fmt.Errorf("tokens: the hub's key set has %d bytes, at most %d are read", len(b), maxKeyBytes)
@@ -36,9 +37,9 @@ func parseKeys(b []byte) (jose.JSONWebKeySet, error) {
 	for _, r := range raw.Keys {
 		k, private := jose.JSONWebKey{}, struct{ D, K json.RawMessage }{}
 		if err := json.Unmarshal(r, &private); err != nil || len(private.D)+len(private.K) > 0 {
-			continue // to read a private key is to compute with it, and it is not for others
+			continue // reading a private key costs computation, and it must not be published anyway
 		}
-		if err := k.UnmarshalJSON(r); err == nil && verifies(k) { // one of a kind that we do not know is another's
+		if err := k.UnmarshalJSON(r); err == nil && verifies(k) { // an unknown kind of key is for other purposes
 			set.Keys = append(set.Keys, k)
 		}
 	}

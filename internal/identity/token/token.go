@@ -1,9 +1,8 @@
-// Package token verifies the bearer tokens that a hub's API gives to its service accounts,
-// without asking the hub: they are signed JSON Web Tokens (RFC 7519), and whoever has the hub's
-// public keys can tell that one is good, whose it is, and until when. That its account is still
-// there, only the hub can tell.
+// Package token verifies the bearer tokens that a hub's API gives to its service accounts, without a call to
+// the hub. They are signed JSON Web Tokens (RFC 7519). With the hub's public keys their signature, account and
+// expiry can be verified. Only the hub knows whether the account still exists.
 //
-// An opaque token, such as a bootstrap token of kubeadm, says nothing of itself: [IsOpaque].
+// An opaque token, such as a bootstrap token of kubeadm, contains none of that: [IsOpaque].
 package token
 
 import (
@@ -19,13 +18,13 @@ import (
 )
 
 const (
-	// MaxBytes bounds a token. Those of service accounts have about 1 KiB.
+	// MaxBytes is the maximum size of a token. Those of service accounts have about 1 KiB.
 	MaxBytes = 8 << 10
-	// Leeway is how far the clocks of who signs and who verifies may be apart.
+	// Leeway is the allowed difference between the clocks of the hub and of the verifier.
 	Leeway = 10 * time.Second
 )
 
-// Why a token does not count; each error of [Verifier.Verify] is one of them.
+// Reasons to reject a token. Each error of [Verifier.Verify] is one of them.
 var (
 	ErrMalformed = errors.New("it is no signed JSON Web Token of a service account")
 	ErrIssuer    = errors.New("another issuer made it than the hub")
@@ -35,29 +34,29 @@ var (
 	ErrEarly     = errors.New("it is not valid yet")
 )
 
-// algorithms are those that Kubernetes signs with. None of them is symmetric: with a key that
-// everybody knows, everybody could sign.
+// algorithms are the signature algorithms of Kubernetes. None is symmetric: the keys are public, so with a
+// symmetric one every client could sign.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 
-// Account is whose a token is, as the hub's API names it.
+// Account is the account of a token, as the hub's API names it.
 type Account struct {
 	User   string
 	Groups []string
-	// Audiences are those of the token that the verifier accepts.
+	// Audiences are the audiences of the token that the verifier accepts.
 	Audiences []string
-	// Ends is when the token counts no more.
+	// Ends is when the token expires, with Leeway.
 	Ends time.Time
 }
 
-// Verifier knows the hub's issuer, its keys, and for whom a token has to be. It does not change.
+// Verifier has the hub's issuer, its keys, and the accepted audiences. It is immutable.
 type Verifier struct {
 	issuer    string
 	audiences []string
 	keys      jose.JSONWebKeySet
 }
 
-// NewVerifier returns a verifier of tokens that issuer signed with a key of the JSON Web Key Set
-// for one of the audiences. The error says what is missing.
+// NewVerifier returns a verifier of tokens of issuer, signed with a key of the JSON Web Key Set for one of the
+// audiences. An error names what is missing.
 func NewVerifier(issuer string, keySet []byte, audiences []string) (*Verifier, error) {
 	keys, err := parseKeys(keySet)
 	switch {
@@ -71,7 +70,7 @@ func NewVerifier(issuer string, keySet []byte, audiences []string) (*Verifier, e
 	return &Verifier{issuer: issuer, audiences: slices.Clone(audiences), keys: keys}, nil
 }
 
-// claims are what a token of a service account says.
+// claims are the claims of a service account token.
 type claims struct {
 	jwt.Claims
 	Kubernetes struct {
@@ -82,14 +81,14 @@ type claims struct {
 	} `json:"kubernetes.io"`
 }
 
-// Verify returns whose token it is, as long as it counts.
+// Verify returns the account of a valid token.
 func (v *Verifier) Verify(token string, now time.Time) (Account, error) {
 	if len(token) > MaxBytes {
 		return Account{}, fmt.Errorf("%w: it has %d bytes, at most %d are read", ErrMalformed, len(token), MaxBytes)
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return Account{}, ErrMalformed // what the library says may be of the token
+		return Account{}, ErrMalformed // the library's error may contain parts of the token
 	}
 	var c claims
 	if err := v.read(parsed, &c); err != nil {
@@ -118,8 +117,8 @@ func (v *Verifier) Verify(token string, now time.Time) (Account, error) {
 	return a, nil
 }
 
-// read checks the signature, and takes the claims. A token of another issuer is told so although
-// nobody knows its key: it is the mistake that people make.
+// read checks the signature, and decodes the claims. A token of another issuer gets that error although its key
+// is unknown, because this is a frequent mistake.
 func (v *Verifier) read(t *jwt.JSONWebToken, c *claims) error {
 	head := t.Headers[0] // a compact token has one signature
 	keys := v.keys.Key(head.KeyID)
@@ -157,12 +156,12 @@ func (c *claims) account() (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
-// groupsOf are the groups of every service account of a namespace.
+// groupsOf returns the groups of every service account of a namespace.
 func groupsOf(namespace string) []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
 }
 
-// intersection is what of all is in some.
+// intersection returns the elements of all that are in some.
 func intersection(all, some []string) (both []string) {
 	for _, s := range all {
 		if slices.Contains(some, s) {
@@ -176,8 +175,8 @@ const (
 	opaqueID, opaqueSecret = 6, 16
 )
 
-// IsOpaque reports whether a token has the form of a bootstrap token, <id>.<secret>, of which only
-// the hub knows whose it is.
+// IsOpaque reports whether a token has the form of a bootstrap token, <id>.<secret>, whose account only the hub
+// knows.
 func IsOpaque(token string) bool {
 	id, secret, ok := strings.Cut(token, ".")
 	return ok && len(id) == opaqueID && len(secret) == opaqueSecret && strings.Trim(id+secret, "0123456789abcdefghijklmnopqrstuvwxyz") == ""

@@ -33,14 +33,14 @@ func TestVerify_Good(t *testing.T) {
 	i := testkit.NewIssuer(t, issuer)
 	now := time.Now().Truncate(time.Second)
 	for name, edit := range map[string]func(map[string]any){
-		"as it is":            nil,
-		"one audience":        func(c map[string]any) { c["aud"] = "hawser" },
-		"several audiences":   func(c map[string]any) { c["aud"] = []string{"other", "hawser"} },
-		"nothing of its own":  func(c map[string]any) { delete(c, "kubernetes.io") },
-		"ended a moment ago":  func(c map[string]any) { c["exp"] = now.Add(-token.Leeway / 2).Unix() },
-		"begins in a moment":  func(c map[string]any) { c["nbf"] = now.Add(token.Leeway / 2).Unix() },
-		"no beginning":        func(c map[string]any) { delete(c, "nbf") },
-		"of what nobody asks": func(c map[string]any) { c["warnafter"] = 7 },
+		"as it is":           nil,
+		"one audience":       func(c map[string]any) { c["aud"] = "hawser" },
+		"several audiences":  func(c map[string]any) { c["aud"] = []string{"other", "hawser"} },
+		"nothing of its own": func(c map[string]any) { delete(c, "kubernetes.io") },
+		"ended a moment ago": func(c map[string]any) { c["exp"] = now.Add(-token.Leeway / 2).Unix() },
+		"begins in a moment": func(c map[string]any) { c["nbf"] = now.Add(token.Leeway / 2).Unix() },
+		"no beginning":       func(c map[string]any) { delete(c, "nbf") },
+		"an unknown claim":   func(c map[string]any) { c["warnafter"] = 7 },
 	} {
 		a, err := verifier(t, i, "hub", "hawser").Verify(i.Token("ns", "name", edit), now)
 		groups := []string{"system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"}
@@ -64,7 +64,7 @@ func TestVerify_Refused(t *testing.T) {
 	unsigned := func(algorithm string) string {
 		return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`+algorithm+`","kid":"key1"}`)) + "." + parts[1] + "."
 	}
-	symmetric := i.Sign(jose.HS256, i.Keys(), payload) // with what everybody knows
+	symmetric := i.Sign(jose.HS256, i.Keys(), payload) // with public keys
 	for name, c := range map[string]struct {
 		token string
 		want  error
@@ -88,7 +88,7 @@ func TestVerify_Refused(t *testing.T) {
 		"no end":            {i.Token("ns", "name", without("exp")), token.ErrExpired},
 		"end overflows":     {i.Token("ns", "name", set("exp", 1e300)), token.ErrMalformed},
 		"not yet":           {i.Token("ns", "name", set("nbf", now.Add(time.Minute).Unix())), token.ErrEarly},
-		"no account":        {i.Token("ns", "name", set("sub", "somebody")), token.ErrMalformed},
+		"no account":        {i.Token("ns", "name", set("sub", "another")), token.ErrMalformed},
 		"no namespace":      {i.Token("", "name", nil), token.ErrMalformed},
 		"no name":           {i.Token("ns", "", nil), token.ErrMalformed},
 		"another name":      {i.Token("ns", "name:else", nil), token.ErrMalformed},
@@ -107,8 +107,8 @@ func TestVerify_Refused(t *testing.T) {
 	}
 }
 
-// TestNewVerifier_Keys: what could be used by others than the hub to sign is no key, and keys of
-// kinds that nobody knows do no harm.
+// TestNewVerifier_Keys checks that keys which others than the hub could use to sign are skipped, and that keys
+// of unknown kinds do no harm.
 func TestNewVerifier_Keys(t *testing.T) {
 	i := testkit.NewIssuer(t, issuer)
 	weak, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it is to be refused
@@ -171,7 +171,7 @@ func TestIsOpaque(t *testing.T) {
 	}
 }
 
-// FuzzVerify: whatever comes, what is taken says what the hub has signed.
+// FuzzVerify checks that an accepted token contains only what the hub has signed.
 func FuzzVerify(f *testing.F) {
 	i, other := testkit.NewIssuer(f, issuer), testkit.NewIssuer(f, issuer)
 	v := verifier(f, i, "hawser")

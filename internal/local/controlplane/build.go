@@ -13,14 +13,12 @@ import (
 	"time"
 )
 
-// buildStopTime is how long a build that is told to stop may take to clean up.
+// buildStopTime bounds the clean-up of a build after its stop signal.
 const buildStopTime = 10 * time.Second
 
-// Build builds the control plane and kubectl from the source tree at root,
-// unless that was done before, and returns the directory that holds the
-// programs "controlplane" and "kubectl". A first build takes minutes; progress,
-// which may be nil, then gets a line every few seconds. When ctx ends, so does
-// the build.
+// Build builds the control plane and kubectl from the source tree at root, unless they exist. It returns the
+// directory with the programs "controlplane" and "kubectl". A first build takes minutes; progress, which may be
+// nil, then receives a line every few seconds. When ctx ends, the build ends too.
 func Build(ctx context.Context, root string, progress io.Writer) (string, error) {
 	script := filepath.Join(root, "test", "controlplane", "build.sh")
 	if _, err := os.Stat(script); err != nil {
@@ -30,8 +28,7 @@ func Build(ctx context.Context, root string, progress io.Writer) (string, error)
 	reported := newTail(progress)
 	cmd := exec.CommandContext(ctx, script)
 	cmd.Stdout, cmd.Stderr = &out, reported
-	// The script passes the signal on to the compiler and removes what is half
-	// done.
+	// The script forwards the signal to the compiler and removes incomplete files.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = buildStopTime
 	err := cmd.Run()

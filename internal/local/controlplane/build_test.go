@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// tree makes a source tree with a script in the place of build.sh.
+// tree makes a source tree with a script instead of build.sh.
 func tree(t *testing.T, script string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -70,6 +70,6 @@ while :; do :; done
 		t.Errorf("Build = %v, want %v", err, reason)
 	}
 	if _, err := os.Stat(filepath.Join(root, "test", "controlplane", "cleaned")); err != nil {
-		t.Errorf("the script was not told to stop: %v", err)
+		t.Errorf("the script received no stop signal: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
-// Package controlplane builds the test control plane of test/controlplane and
-// runs it as a child process: a real etcd and kube-apiserver with simulated
-// nodes. The demo, tests and benchmarks use it for hubs and for managed
-// clusters, one process for each.
+// Package controlplane builds the test control plane of test/controlplane and runs it as a child process. It is
+// a real etcd and kube-apiserver with simulated nodes. The demo, tests and benchmarks use it for hubs and
+// managed clusters, one process each.
 package controlplane
 
 import (
@@ -21,29 +20,27 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// stopTime is how long a control plane may take to stop. It takes some
-// milliseconds.
+// stopTime bounds the stop of a control plane, which normally takes some milliseconds.
 const stopTime = 10 * time.Second
 
-// Config says which control plane to run.
+// Config configures a control plane.
 type Config struct {
 	// Binary is the path of the program "controlplane", see Build.
 	Binary string
-	// Dir is the state directory. A cluster that was started there before goes
-	// on with its objects, port and credentials, even if it was killed.
+	// Dir is the state directory. A cluster that was started there before continues with its objects, port and
+	// credentials, even if it was killed.
 	Dir string
-	// Name is the name of the cluster and the context in the kubeconfig. Empty
-	// means the last element of Dir.
+	// Name is the name of the cluster and of the context in the kubeconfig. Empty means the last element of Dir.
 	Name string
-	// Port is the https port on 127.0.0.1. 0 means the same one as the last
-	// time in Dir, and a free one the first time.
+	// Port is the https port on 127.0.0.1. 0 means the port of the last run in Dir, or a free one for the first
+	// run.
 	Port int
-	// Nodes is the number of simulated nodes. Without any, pods stay Pending.
+	// Nodes is the number of simulated nodes. With 0, pods stay Pending.
 	Nodes int
 	// ExtraArgs are flags of kube-apiserver.
 	ExtraArgs []string
-	// Log gets the log of the control plane, thousands of lines. It may be nil.
-	// Writes come from one goroutine, which ends before Wait returns.
+	// Log receives the log of the control plane, thousands of lines. It may be nil. One goroutine writes to it, and
+	// ends before Wait returns.
 	Log io.Writer
 }
 
@@ -58,36 +55,37 @@ func (c Config) args() []string {
 	return args
 }
 
-// Cluster is a control plane that runs, or has run. Its methods may be called
-// from several goroutines, in any order and any number of times.
+// Cluster is a running or ended control plane. Its methods may be called from several goroutines, in any order
+// and number.
 type Cluster struct {
-	// KubeconfigPath is the path of an administrator's kubeconfig. It stays
-	// valid over restarts in the same directory.
+	// KubeconfigPath is the path of an administrator's kubeconfig. It stays valid over restarts in the same
+	// directory.
 	KubeconfigPath string
 
 	dir      string
 	cmd      *exec.Cmd
-	stdin    io.Closer // its end stops the process, so ours does too
+	stdin    io.Closer // closing it stops the process, also when this process ends
 	log      *tail
 	stopTime time.Duration
 	stopping atomic.Bool // Stop was called
-	killed   atomic.Bool // by us
+	killed   atomic.Bool // by this package
 	ended    chan struct{}
 	err      error // how it ended; written before ended is closed
 }
 
-// Start runs a control plane and returns when it is ready, which takes a few
-// seconds. The control plane ends with Stop, with Kill, when ctx ends, or with
-// this process, however that ends. If it does not get ready, the error has what
-// it said last, and no process is left.
+// Start runs a control plane and returns when it is ready, after a few seconds. The control plane ends with
+// Stop, Kill, ctx, or in any way with this process. If it does not become ready, the error contains the end of
+// its log, and no process is left.
 func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	c := &Cluster{dir: cfg.Dir, log: newTail(cfg.Log), stopTime: stopTime, ended: make(chan struct{})}
 	c.cmd = exec.CommandContext(ctx, cfg.Binary, cfg.args()...)
 	c.cmd.Stderr = c.log
 	c.cmd.Cancel = c.kill
-	// t1 Ctrl-C at a terminal is sent to every process of our group, t2 a control plane of
-	// that group ends at once, t3 we find that it ended by itself, which is a failure;
-	// therefore it is in a group of its own, and ends when we say so.
+	// Scenario:
+	//   t1: Ctrl-C at a terminal sends a signal to each process of the group.
+	//   t2: a control plane in this group ends at once.
+	//   t3: this process detects an unexpected end, which is a failure.
+	// Result: the control plane has its own process group, and ends only when this package stops it.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := c.cmd.StdinPipe()
 	if err != nil {
@@ -114,8 +112,7 @@ func Start(ctx context.Context, cfg Config) (*Cluster, error) {
 	}
 }
 
-// follow reads the one line that tells that the control plane is ready, and
-// then waits for the end of the process.
+// follow reads the line that reports readiness, and then waits for the end of the process.
 func (c *Cluster) follow(stdout io.Reader, ready chan<- string) {
 	lines := bufio.NewReader(stdout)
 	line, readErr := lines.ReadString('\n')
@@ -131,7 +128,7 @@ func (c *Cluster) follow(stdout io.Reader, ready chan<- string) {
 	close(c.ended)
 }
 
-// startError tells an end that was asked for from others.
+// startError distinguishes a requested end from a failure.
 func (c *Cluster) startError(err, readErr error) error {
 	switch {
 	case c.killed.Load():
@@ -144,8 +141,7 @@ func (c *Cluster) startError(err, readErr error) error {
 	return errors.Join(readErr, c.log.failure())
 }
 
-// RESTConfig returns a client configuration of an administrator, without a
-// limit of requests per second.
+// RESTConfig returns an administrator's client configuration, without a rate limit.
 func (c *Cluster) RESTConfig() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.KubeconfigPath)
 	if err != nil {
@@ -158,18 +154,17 @@ func (c *Cluster) RESTConfig() (*rest.Config, error) {
 // Done is closed when the control plane has ended.
 func (c *Cluster) Done() <-chan struct{} { return c.ended }
 
-// Wait waits for the end of the control plane. The error is nil if it was asked
-// to end; otherwise it has what the control plane said last.
+// Wait waits for the end of the control plane. The error is nil for a requested end; otherwise it contains the
+// end of the log.
 func (c *Cluster) Wait() error {
 	<-c.ended
 	return c.err
 }
 
-// Stop ends the control plane and waits for it, as Wait does. Objects stay in
-// the state directory.
+// Stop ends the control plane and waits, as Wait does. Objects stay in the state directory.
 func (c *Cluster) Stop() error {
 	c.stopping.Store(true)
-	_ = c.stdin.Close() // a second close fails, and means nothing
+	_ = c.stdin.Close() // the error of a second close is irrelevant
 	deadline := time.NewTimer(c.stopTime)
 	defer deadline.Stop()
 	select {
@@ -181,11 +176,11 @@ func (c *Cluster) Stop() error {
 	}
 }
 
-// Kill ends the control plane as a crash would, by SIGKILL, and waits for it,
-// as Wait does. Objects stay in the state directory.
+// Kill ends the control plane with SIGKILL, like a crash, and waits, as Wait does. Objects stay in the state
+// directory.
 func (c *Cluster) Kill() error {
 	select {
-	case <-c.ended: // before this, of which it must not be an excuse
+	case <-c.ended: // it ended before, so this call is not the reason
 	default:
 		_ = c.kill() // fails if it ends at this moment
 	}

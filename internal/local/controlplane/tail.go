@@ -17,14 +17,13 @@ type tail struct {
 
 	mu     sync.Mutex
 	kept   []byte
-	broken bool  // next failed and gets nothing any more
+	broken bool  // next failed and receives no more
 	err    error // of next
 }
 
 func newTail(next io.Writer) *tail { return &tail{next: next} }
 
-// Write never fails: the writer is a pipe from a process that would end if the
-// pipe closed.
+// Write never fails, because the process that writes would end if the pipe closed.
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	t.kept = append(t.kept, b...)
@@ -39,7 +38,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pass hands b on, without the lock.
+// pass passes b on, without the lock.
 func (t *tail) pass(b []byte) {
 	_, err := t.next.Write(b)
 	t.mu.Lock()
@@ -47,14 +46,14 @@ func (t *tail) pass(b []byte) {
 	t.mu.Unlock()
 }
 
-// failure is why next does not have all of the log.
+// failure returns why next did not receive the whole log.
 func (t *tail) failure() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
 }
 
-// lastLines is the end of the log, made to follow an error.
+// lastLines returns the end of the log as a suffix of an error text.
 func (t *tail) lastLines() string {
 	t.mu.Lock()
 	text := strings.TrimSpace(string(t.kept))
@@ -63,5 +62,5 @@ func (t *tail) lastLines() string {
 		return ""
 	}
 	lines := strings.Split(text, "\n")
-	return "; it said last:\n" + strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
+	return "; the end of its log:\n" + strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
 }

@@ -15,25 +15,24 @@ import (
 
 const (
 	lockFile = "lock"
-	// freeBytes is what a first build and the control planes' data need.
+	// freeBytes is the disk space for a first build and the data of the control planes.
 	freeBytes = 6 << 30
 )
 
-// hinted is an error with what to do about it.
+// hinted is an error with its remedy.
 type hinted struct {
 	what, hint string
 }
 
 func (e *hinted) Error() string { return e.what }
 
-// Hint is what the person can do.
+// Hint returns the remedy.
 func (e *hinted) Hint() string { return e.hint }
 
-// with is the command that runs the demo with flags.
+// with returns the command that runs the demo with flags.
 func (d *Demo) with(flags string) string { return fmt.Sprintf(d.Command, flags) }
 
-// lock keeps a second demo out of the directory; the system drops the lock when
-// this process ends, however it ends.
+// lock prevents a second demo in the directory. The system releases the lock when this process ends in any way.
 func (d *Demo) lock() (unlock func(), err error) {
 	dir := d.Dir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -62,7 +61,7 @@ func writePID(f *os.File) error {
 	return err
 }
 
-// check looks at what the demo needs before it spends minutes on building.
+// check checks the prerequisites before the build, which takes minutes.
 func (d *Demo) check() error {
 	for _, name := range []string{"go.mod", "deploy/agent", "test/controlplane/build.sh"} {
 		if _, err := os.Stat(filepath.Join(d.Root, name)); err != nil {

@@ -1,6 +1,5 @@
-// Package demo is `hawser demo`: it builds everything from the checkout, runs a
-// hub, two managed clusters and Hawser between them, applies a first work, shows
-// what becomes of it, and keeps it all running for the person who watches.
+// Package demo is `hawser demo`. It builds all programs from the checkout and runs a hub, two managed clusters
+// and Hawser between them. It applies a first work, shows its progress, and keeps everything running.
 package demo
 
 import (
@@ -19,18 +18,17 @@ import (
 
 // Demo is one run.
 type Demo struct {
-	// Root is the repository, Dir where the demo keeps its state; Dir is
-	// emptied at the start.
+	// Root is the repository, Dir the state directory of the demo; Dir is emptied at the start.
 	Root, Dir string
-	// Subnet makes the loopback addresses 127.<Subnet>.0.x of the programs.
+	// Subnet selects the loopback addresses 127.<Subnet>.0.x of the programs.
 	Subnet byte
-	// Transport is what goes between the parties.
+	// Transport is the transport between the programs.
 	Transport fleet.Transport
 	// Once ends the run after the tour.
 	Once bool
-	// Out is where people read.
+	// Out receives the text for the user.
 	Out io.Writer
-	// Command is how the person runs the demo with more flags: "%s" in it stands for them.
+	// Command is the command line of the demo; "%s" in it is replaced by more flags.
 	Command string
 
 	began time.Time
@@ -39,8 +37,8 @@ type Demo struct {
 // Clusters are the managed clusters of the demo.
 var Clusters = []string{"cluster1", "cluster2"}
 
-// Run takes the tour and then, unless Once, waits until ctx ends. It returns an
-// error as soon as a step fails; whatever happens, nothing is left running.
+// Run runs the tour and then, unless Once, waits until ctx ends. It returns an error as soon as a step fails,
+// and always stops all processes.
 func (d *Demo) Run(ctx context.Context) (err error) {
 	d.began = time.Now()
 	unlock, err := d.lock()
@@ -86,8 +84,7 @@ func (d *Demo) printf(format string, args ...any) {
 	fmt.Fprintf(d.Out, "%4.0fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// build builds control plane and programs and returns the directory of the
-// former.
+// build builds control plane and programs, and returns the directory of the control plane.
 func (d *Demo) build(ctx context.Context) (string, error) {
 	d.printf("building the test control plane and kubectl (minutes the first time, then cached)")
 	programs, err := controlplane.Build(ctx, d.Root, d.Out)
@@ -96,14 +93,14 @@ func (d *Demo) build(ctx context.Context) (string, error) {
 	}
 	d.printf("building Hawser")
 	build := exec.CommandContext(ctx, "make", "-s", "-C", d.Root, "build")
-	build.Stderr = d.Out // it says how far it is
+	build.Stderr = d.Out // it prints its progress
 	if err := build.Run(); err != nil {
 		return "", fmt.Errorf("make build: %w", err)
 	}
 	return programs, nil
 }
 
-// emptyState removes what an earlier demo left, except the lock that is held.
+// emptyState removes the files of an earlier demo, except the held lock.
 func emptyState(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

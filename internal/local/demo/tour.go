@@ -23,7 +23,7 @@ const (
 	exampleFile    = "docs/examples/first-work.yaml"
 	exampleCluster = "cluster1"
 	exampleWork    = "first-work"
-	// tourWithin bounds every step of the tour.
+	// tourWithin bounds each step of the tour.
 	tourWithin = time.Minute
 )
 
@@ -65,8 +65,7 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	return nil
 }
 
-// follow prints the work's conditions as they change until it is Applied and
-// Available.
+// follow prints changes of the work's conditions until it is Applied and Available.
 func (d *Demo) follow(ctx context.Context, f *fleet.Fleet) error {
 	cfg, err := f.Hub.RESTConfig()
 	if err != nil {
@@ -105,7 +104,7 @@ func (d *Demo) follow(ctx context.Context, f *fleet.Fleet) error {
 	}
 }
 
-// showConditions prints what is new and reports whether the work is there.
+// showConditions prints new conditions and reports whether the work is Applied and Available.
 func (d *Demo) showConditions(work *workv1.ManifestWork, shown map[string]metav1.Condition) bool {
 	for _, c := range work.Status.Conditions {
 		if old, ok := shown[c.Type]; ok && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message {
@@ -118,7 +117,7 @@ func (d *Demo) showConditions(work *workv1.ManifestWork, shown map[string]metav1
 		meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkAvailable)
 }
 
-// instructions are for copying into another terminal.
+// instructions prints commands to copy into another terminal.
 func (d *Demo) instructions(f *fleet.Fleet) {
 	fmt.Fprintf(d.Out, `
 Everything is running. In another terminal:
@@ -143,7 +142,7 @@ Logs are in %[7]s. Ctrl-C stops it all.
 		d.stream(f), f.LogDir(), filepath.Join(d.Root, "bin"))
 }
 
-// stream says how to look at what Hawser's broker sends.
+// stream returns the text about the event stream of Hawser's broker.
 func (d *Demo) stream(f *fleet.Fleet) string {
 	if d.Transport == fleet.Mosquitto {
 		return ""

@@ -17,39 +17,37 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// Config says what to run and where.
+// Config configures a fleet.
 type Config struct {
-	// Root is the repository: deploy/ is read from it.
+	// Root is the repository, with deploy/.
 	Root string
-	// Dir keeps all state: certificates, etcd data, stores, logs. It is made
-	// where needed; what an earlier fleet left there is used again.
+	// Dir holds all state: certificates, etcd data, stores, logs. It is created if needed; the state of an earlier
+	// fleet is used again.
 	Dir string
-	// Bin has the hawser programs, ControlPlane the programs controlplane and
-	// kubectl.
+	// Bin has the hawser programs, ControlPlane the programs controlplane and kubectl.
 	Bin, ControlPlane string
 	// Clusters are the names of the managed clusters.
 	Clusters []string
-	// Subnet is the second byte of the loopback addresses 127.<Subnet>.0.x that
-	// the programs listen on; fleets that run side by side need different ones.
-	// 0 means one that no other fleet uses.
+	// Subnet is the second byte of the loopback addresses 127.<Subnet>.0.x that the programs listen on; concurrent
+	// fleets need different ones. 0 means one that no other fleet uses.
 	Subnet byte
-	// APIServerArgs are added to every kube-apiserver.
+	// APIServerArgs are added to each kube-apiserver.
 	APIServerArgs []string
-	// Args are added to the arguments that deploy/ gives the programs, and win
-	// over them: by Broker, HubSource or Agent, the latter for every agent.
+	// Args are added to the arguments from deploy/, and override them: by Broker, HubSource or Agent, which is for
+	// all agents.
 	Args map[string][]string
-	// Transport is what goes between the parties; empty means GRPC. With Mosquitto
-	// that is the program Broker of the fleet.
+	// Transport is the transport between the programs; empty means GRPC. With Mosquitto, the program Broker of the
+	// fleet is Mosquitto.
 	Transport Transport
-	// NoWebhook leaves the hub without the webhook that deploy/ puts on it: works
-	// that it would refuse get there, and works change while hub-source is away.
+	// NoWebhook omits the webhook in deploy/ from the hub. Works that it would reject then reach hub-source, and
+	// works can change while hub-source is stopped.
 	NoWebhook bool
-	// Printf hears of every step, for people; nil says nothing.
+	// Printf receives each step, for display; nil prints nothing.
 	Printf func(format string, args ...any)
 }
 
-// The names of the programs of a fleet, which are those of their bases in
-// deploy/; the agent of a cluster is called AgentOf(cluster).
+// The names of the programs of a fleet, which are those of their bases in deploy/. The agent of a cluster is
+// AgentOf(cluster).
 const (
 	Broker    = "broker"
 	HubSource = "hub-source"
@@ -65,8 +63,7 @@ const hub = "hub"
 // The ports of the admin endpoints and of hub-source's webhook in deploy/.
 const adminPort, webhookPort = "8081", "9443"
 
-// SourceID is the name under which the hub of a fleet owns its works, the one
-// that deploy/ configures.
+// SourceID is the source id of a fleet's hub, as deploy/ configures it.
 const SourceID = "hub"
 
 // Fleet is a hub, managed clusters and Hawser between them.
@@ -77,7 +74,7 @@ type Fleet struct {
 	Clusters map[string]*controlplane.Cluster
 	programs map[string]*Program
 
-	// subnetLock keeps other fleets off the subnet, for as long as this process lives.
+	// subnetLock reserves the subnet while this process runs.
 	subnetLock net.Listener
 	// ctx is the context of the control planes, which end with it.
 	ctx context.Context //nolint:containedctx // it spans Start and Stop
@@ -92,9 +89,8 @@ func New(cfg Config) *Fleet {
 	return &Fleet{cfg: cfg, Clusters: map[string]*controlplane.Cluster{}, programs: map[string]*Program{}, cut: func() {}}
 }
 
-// Start starts everything and returns when every program is ready. ctx bounds
-// the start only: a started fleet runs until Stop. On error nothing is left
-// running.
+// Start starts all programs and returns when each is ready. ctx bounds only the start: a started fleet runs
+// until Stop. On error no process is left.
 func (f *Fleet) Start(ctx context.Context) error {
 	f.ctx, f.cut = context.WithCancel(context.WithoutCancel(ctx))
 	started := context.AfterFunc(ctx, f.cut)
@@ -137,7 +133,7 @@ func (f *Fleet) Program(name string) *Program {
 // Programs returns the names of all programs.
 func (f *Fleet) Programs() []string { return slices.Sorted(maps.Keys(f.programs)) }
 
-// PKI is the directory with the certificates of all parties.
+// PKI is the directory with the certificates of all programs.
 func (f *Fleet) PKI() pki.Dir { return pki.Dir(filepath.Join(f.cfg.Dir, "pki")) }
 
 // Kubectl is the path of kubectl.
@@ -172,10 +168,10 @@ func (f *Fleet) ip(name string) string {
 	return fmt.Sprintf("127.%d.0.%d", f.cfg.Subnet, n)
 }
 
-// Subnets that are tried when Config.Subnet is 0.
+// Candidates if Config.Subnet is 0.
 const firstSubnet, lastSubnet = 100, 150
 
-// lockSubnet listens on an address of the subnet that nothing else uses.
+// lockSubnet reserves the subnet by listening on one of its addresses.
 func (f *Fleet) lockSubnet(ctx context.Context) (err error) {
 	first, last := f.cfg.Subnet, f.cfg.Subnet
 	if first == 0 {
@@ -273,12 +269,11 @@ func (f *Fleet) startControlPlane(name string) (*controlplane.Cluster, error) {
 	return c, nil
 }
 
-// StopControlPlane stops the hub ("hub") or a managed cluster, whose objects
-// stay; StartControlPlane starts it again at the same address.
+// StopControlPlane stops the hub ("hub") or a managed cluster; its objects stay. StartControlPlane starts it
+// again at the same address.
 func (f *Fleet) StopControlPlane(name string) error { return f.controlPlane(name).Stop() }
 
-// StartControlPlane starts a control plane that was stopped; it does nothing when
-// it runs.
+// StartControlPlane starts a stopped control plane. It does nothing if the control plane runs.
 func (f *Fleet) StartControlPlane(name string) error {
 	select {
 	case <-f.controlPlane(name).Done():
@@ -304,8 +299,8 @@ func (f *Fleet) controlPlane(name string) *controlplane.Cluster {
 	return f.Clusters[name]
 }
 
-// Addresses returns what the programs of a fleet listen on, so that a caller can
-// look whether the ports are free.
+// Addresses returns the addresses that the programs of a fleet listen on, so that a caller can check that the
+// ports are free.
 func Addresses(subnet byte, clusters []string, transport Transport) []string {
 	f := New(Config{Subnet: subnet, Clusters: clusters, Transport: transport})
 	addrs := []string{net.JoinHostPort(f.ip(HubSource), webhookPort), f.BrokerAddr()}

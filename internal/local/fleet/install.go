@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// namespace is where deploy/ puts the programs.
+// namespace is the namespace of the programs in deploy/.
 const namespace = "hawser"
 
 func certificateOf(program string) (pki.Role, string) {
@@ -64,7 +64,7 @@ func (f *Fleet) install(ctx context.Context) error {
 	return g.Wait()
 }
 
-// installHubSource applies its base, with the webhook where the process serves it.
+// installHubSource applies its base, with the address of the webhook's process.
 func (f *Fleet) installHubSource(ctx context.Context) error {
 	r, err := render(ctx, f.Kubectl(), f.deploy(HubSource))
 	if err != nil {
@@ -87,7 +87,7 @@ func (f *Fleet) installHubSource(ctx context.Context) error {
 
 func (f *Fleet) deploy(path string) string { return filepath.Join(f.cfg.Root, "deploy", path) }
 
-// apply is kubectl apply --server-side, then a wait for CRDs.
+// apply runs kubectl apply --server-side, and waits for CRDs.
 func (f *Fleet) apply(ctx context.Context, c *controlplane.Cluster, args ...string) error {
 	if _, err := f.kubectl(ctx, c, append([]string{"apply", "--server-side", "--force-conflicts"}, args...)...); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (f *Fleet) startPrograms(ctx context.Context) error {
 	return nil
 }
 
-// startBroker starts what is between the parties.
+// startBroker starts the broker of the fleet.
 func (f *Fleet) startBroker(ctx context.Context) (err error) {
 	if f.cfg.Transport != Mosquitto {
 		return f.startProgram(ctx, Broker, Broker, nil)
@@ -152,8 +152,8 @@ func (f *Fleet) startProgram(ctx context.Context, name, base string, c *controlp
 	return p.Start(ctx)
 }
 
-// serviceAccountKubeconfig writes a kubeconfig with a token of a ServiceAccount
-// of deploy/: the programs never run as administrator.
+// serviceAccountKubeconfig writes a kubeconfig with a token of a ServiceAccount of deploy/, because the
+// programs never run as administrator.
 func (f *Fleet) serviceAccountKubeconfig(ctx context.Context, c *controlplane.Cluster, account, path string) error {
 	token, err := f.kubectl(ctx, c, "create", "token", account, "-n", namespace, "--duration", "24h")
 	if err != nil {

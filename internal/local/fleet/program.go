@@ -19,12 +19,10 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// Program is one of Hawser's programs in a fleet. It can be stopped, killed,
-// paused and started again; its address, files and arguments stay the same. One
-// that ends by itself is started again, as kubelet would.
+// Program is one of Hawser's programs in a fleet. It can be stopped, killed, paused and started again; its
+// address, files and arguments stay the same. After an unexpected end it is restarted, as kubelet does.
 //
-// Start, Stop and Kill must not be called concurrently; the other methods may be
-// called at any time.
+// Start, Stop and Kill must not be called concurrently. The other methods may be called at any time.
 type Program struct {
 	spec childproc.Spec
 	// Admin is host:port of its admin endpoints; Mosquitto has none.
@@ -38,25 +36,22 @@ type Program struct {
 	crashes []string
 }
 
-// watch is the goroutine that stands for kubelet while a program is meant to run.
+// watch is the goroutine that restarts a program, as kubelet does.
 type watch struct {
 	cut  context.CancelFunc
 	done chan struct{}
 }
 
-// restartAfter is how long a program that ended by itself stays down.
+// restartAfter is the delay before an ended program is restarted.
 const restartAfter = time.Second
 
-// Start starts the program and waits until it is ready; it does nothing when
-// the program runs.
+// Start starts the program and waits until it is ready. It does nothing if the program runs.
 func (p *Program) Start(ctx context.Context) error { return p.start(ctx, p.spec) }
 
-// Launch starts the program and does not wait: for a program that cannot be
-// ready as things are.
+// Launch starts the program without waiting, for a program that cannot become ready.
 func (p *Program) Launch(ctx context.Context) error { return p.start(ctx, p.unready()) }
 
-// unready is how kubelet starts a container: it keeps traffic away from what is
-// not ready, and waits for nothing.
+// unready returns the spec without the wait for readiness: kubelet does not wait either.
 func (p *Program) unready() childproc.Spec {
 	s := p.spec
 	s.Ready = nil
@@ -78,7 +73,7 @@ func (p *Program) start(ctx context.Context, s childproc.Spec) error {
 	return nil
 }
 
-// keep starts the program again whenever it ends, until ctx ends.
+// keep restarts the program whenever it ends, until ctx ends.
 func (p *Program) keep(ctx context.Context, done chan<- struct{}, process *childproc.Process) {
 	defer close(done)
 	for {
@@ -116,15 +111,14 @@ func (p *Program) note(crash string) {
 	p.crashes = append(p.crashes, crash)
 }
 
-// Crashes tells of each time the program ended although nobody stopped it: the
-// end of its log at that moment.
+// Crashes returns, for each unexpected end of the program, the end of its log at that moment.
 func (p *Program) Crashes() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.crashes)
 }
 
-// current returns the process that runs, nil when there is none.
+// current returns the running process, nil if there is none.
 func (p *Program) current() *childproc.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,8 +136,7 @@ func (p *Program) current() *childproc.Process {
 // Running reports whether the process exists.
 func (p *Program) Running() bool { return p.current() != nil }
 
-// disown ends the watch and returns the last process; nil when the program was
-// not meant to run.
+// disown ends the watch and returns the last process, or nil if the program was stopped.
 func (p *Program) disown() *childproc.Process {
 	if p.watch == nil {
 		return nil
@@ -158,8 +151,7 @@ func (p *Program) disown() *childproc.Process {
 	return process
 }
 
-// Stop ends the program in an orderly way; it does nothing when it does not
-// run.
+// Stop stops the program cleanly. It does nothing if the program does not run.
 func (p *Program) Stop() error {
 	if process := p.disown(); process != nil {
 		return process.Stop()
@@ -167,18 +159,18 @@ func (p *Program) Stop() error {
 	return nil
 }
 
-// Kill ends the program with SIGKILL; it does nothing when it does not run.
+// Kill ends the program with SIGKILL. It does nothing if the program does not run.
 func (p *Program) Kill() {
 	if process := p.disown(); process != nil {
 		process.Kill()
 	}
 }
 
-// Pause stops the process where it is (SIGSTOP), as a machine that hangs would;
-// Resume lets it go on. A paused program must be resumed before Stop.
+// Pause suspends the process (SIGSTOP), like a machine that hangs; Resume continues it. A paused program must
+// be resumed before Stop.
 func (p *Program) Pause() error { return p.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on (SIGCONT).
+// Resume continues a paused process (SIGCONT).
 func (p *Program) Resume() error { return p.signal(syscall.SIGCONT) }
 
 func (p *Program) signal(s syscall.Signal) error {
@@ -189,7 +181,7 @@ func (p *Program) signal(s syscall.Signal) error {
 	return process.Signal(s)
 }
 
-// PID returns the id of the running process, 0 when it does not run.
+// PID returns the id of the running process, 0 if it does not run.
 func (p *Program) PID() int {
 	process := p.current()
 	if process == nil {
@@ -198,16 +190,16 @@ func (p *Program) PID() int {
 	return process.PID()
 }
 
-// LogFile is where the program writes.
+// LogFile is the log file of the program.
 func (p *Program) LogFile() string { return p.spec.LogFile }
 
-// Args are the arguments the program is started with.
+// Args returns the arguments of the program.
 func (p *Program) Args() []string { return p.spec.Args }
 
-// SetArgs changes them, from the next start on.
+// SetArgs changes the arguments, from the next start on.
 func (p *Program) SetArgs(args []string) { p.spec.Args = args }
 
-// ready asks the readiness endpoint as kubelet would.
+// ready queries the readiness endpoint, as kubelet does.
 func ready(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -226,8 +218,7 @@ func ready(url string) func(context.Context) error {
 	}
 }
 
-// newProgram renders deploy/<base> and makes the program that its Deployment
-// describes.
+// newProgram renders deploy/<base> and makes the program of its Deployment.
 func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig string) (*Program, error) {
 	r, err := render(ctx, f.Kubectl(), filepath.Join(f.cfg.Root, "deploy", base))
 	if err != nil {
@@ -249,7 +240,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	args, env := slices.Concat(cmd.args, f.transportArgs(base), f.cfg.Args[base]), cmd.env
 	switch {
 	case kubeconfig == "":
-	case base == Agent: // as one that runs outside of the cluster it manages
+	case base == Agent: // as an agent outside of its managed cluster
 		args = append(args, "--spoke-kubeconfig="+kubeconfig)
 	default:
 		env = append(env, "KUBECONFIG="+kubeconfig)
@@ -260,8 +251,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 		spec: childproc.Spec{
 			Name: name, Path: filepath.Join(f.cfg.Bin, "hawser-"+base), Args: args, Env: env,
 			LogFile: filepath.Join(f.LogDir(), name+".log"),
-			// All of /readyz, also what the probe leaves out: who starts a fleet wants
-			// all of it to work.
+			// All checks of /readyz, also those that the probe excludes: the whole fleet must work.
 			Ready: ready("http://" + admin + strings.Split(cmd.readyPath, "?")[0]),
 		},
 	}, nil
@@ -276,8 +266,7 @@ func (f *Fleet) clusterOf(program string) (string, bool) {
 	return "", false
 }
 
-// Volume is the directory that a program sees as the volume of that name in its
-// Deployment, such as the broker's "data".
+// Volume is the directory of the program's volume of that name in its Deployment, such as the broker's "data".
 func (f *Fleet) Volume(program, volume string) string {
 	return filepath.Join(f.cfg.Dir, program, volume)
 }
@@ -285,11 +274,11 @@ func (f *Fleet) Volume(program, volume string) string {
 // BrokerAddr is host:port of the broker's gRPC port.
 func (f *Fleet) BrokerAddr() string { return net.JoinHostPort(f.ip(Broker), "8090") }
 
-// webhookSecret is what deploy/ calls the Secret with the webhook's certificate.
+// webhookSecret is the name in deploy/ of the Secret with the webhook's certificate.
 const webhookSecret = "hawser-hub-source-webhook-tls"
 
-// secretFiles are what an operator puts into a Secret of a program: its
-// certificate, key and CA, and an agent's driver file and name of its cluster.
+// secretFiles returns the files that an operator puts into a program's Secret: certificate, key and CA. For an
+// agent it adds the driver file and the cluster name.
 func (f *Fleet) secretFiles(name, secret string) (map[string][]byte, error) {
 	dir := f.PKI()
 	role, holder := certificateOf(name)

@@ -21,13 +21,12 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// rendered is what one kustomize base of deploy/ says: the one Deployment and
-// what it mounts.
+// rendered is one rendered kustomize base of deploy/: the Deployment and its mounts.
 type rendered struct {
 	deployment appsv1.Deployment
 	configMaps map[string]corev1.ConfigMap
 	services   map[string]corev1.Service
-	// all are the manifests as they are.
+	// all are the unchanged manifests.
 	all []yamlObject
 }
 
@@ -83,7 +82,7 @@ func parseRendered(manifests []byte) (rendered, error) {
 	return r, nil
 }
 
-// yamlObject keeps an object's bytes until its kind is known.
+// yamlObject keeps the bytes of an object until its kind is known.
 type yamlObject struct {
 	kind string
 	raw  []byte
@@ -99,22 +98,21 @@ func (o *yamlObject) UnmarshalJSON(b []byte) error {
 
 func (o *yamlObject) into(v any) error { return sigsyaml.UnmarshalStrict(o.raw, v) }
 
-// brokerService is what deploy/ calls the broker.
+// brokerService is the address of the broker in deploy/.
 const brokerService = "hawser-broker.hawser.svc:8090"
 
-// pod is where a rendered Deployment runs as a process of this machine.
+// pod is the place of a rendered Deployment on this machine.
 type pod struct {
 	// dir holds one directory per volume.
 	dir string
-	// ip is the loopback address that stands for the pod's, broker the address
-	// that stands for brokerService: there is no DNS.
+	// ip is the loopback address instead of the pod's. broker is the address instead of brokerService, because
+	// there is no DNS.
 	ip, broker string
-	// secret returns the files of a Secret, which no base of deploy/ contains.
+	// secret returns the files of a Secret; no base of deploy/ contains Secrets.
 	secret func(name string) (map[string][]byte, error)
 }
 
-// command is what kubelet would run, with mount paths and field references
-// replaced.
+// command is the command line that kubelet would run, with mount paths and field references replaced.
 type command struct {
 	args []string
 	env  []string
@@ -123,9 +121,8 @@ type command struct {
 	readyPath string
 }
 
-// prepare writes the volumes and returns the command line. Only mount paths are
-// rewritten, in arguments and in the files of ConfigMaps, and in the latter the
-// broker's address; $(VAR) is expanded as kubelet does it.
+// prepare writes the volumes and returns the command line. It rewrites only mount paths, in arguments and in
+// files of ConfigMaps, and in the files also the broker's address. $(VAR) is expanded as kubelet does.
 func (r rendered) prepare(p pod) (command, error) {
 	spec := r.deployment.Spec.Template.Spec
 	c := spec.Containers[0]
@@ -184,7 +181,7 @@ func envValue(e corev1.EnvVar, d appsv1.Deployment, p pod) (string, error) {
 			return p.ip, nil
 		case "metadata.namespace":
 			return d.Namespace, nil
-		case "metadata.name", "metadata.uid": // a process restarted is a container restarted
+		case "metadata.name", "metadata.uid": // a restart of a process equals a restart of a container
 			return d.Name + "-" + p.ip, nil
 		}
 	}

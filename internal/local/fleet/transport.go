@@ -12,15 +12,15 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// Transport is what goes between the parties of a fleet.
+// Transport is the transport between the programs of a fleet.
 type Transport string
 
 // The transports.
 const (
 	GRPC Transport = "grpc"
-	// MQTT is Hawser's broker, to which all parties speak MQTT.
+	// MQTT: all programs use MQTT to the Hawser broker.
 	MQTT Transport = "mqtt"
-	// Mosquitto is a stock broker in the place of Hawser's.
+	// Mosquitto: Mosquitto is the broker, instead of the Hawser broker.
 	Mosquitto Transport = "mosquitto"
 )
 
@@ -40,13 +40,13 @@ func (t *Transport) String() string { return string(*t) }
 // Type implements the flag of the demo.
 func (t *Transport) Type() string { return "transport" }
 
-// overMQTT tells whether parties speak MQTT.
+// overMQTT reports whether the programs use MQTT.
 func (c Config) overMQTT() bool { return c.Transport == MQTT || c.Transport == Mosquitto }
 
-// mosquittoPort is where Mosquitto listens. Hawser's broker has one port for all.
+// mosquittoPort is the port of Mosquitto. The Hawser broker has one port for all protocols.
 const mosquittoPort = "8883"
 
-// MQTTAddr is host:port for MQTT, of whoever is between the parties.
+// MQTTAddr is the host:port of the fleet's broker for MQTT.
 func (f *Fleet) MQTTAddr() string {
 	if f.cfg.Transport == Mosquitto {
 		return net.JoinHostPort(f.ip(Broker), mosquittoPort)
@@ -54,12 +54,12 @@ func (f *Fleet) MQTTAddr() string {
 	return f.BrokerAddr()
 }
 
-// transportArgs are what a program is told besides what deploy/ says.
+// transportArgs returns the additional arguments of a program for the transport.
 func (f *Fleet) transportArgs(base string) []string {
 	switch {
 	case !f.cfg.overMQTT():
 		return nil
-	case base == Broker: // it has one port for all
+	case base == Broker: // it has one port for all protocols
 		return nil
 	case base == HubSource:
 		return []string{"--transport=mqtt", "--transport-config=" + filepath.Join(f.Volume(HubSource, "tls"), hubSourceConfig)}
@@ -67,12 +67,11 @@ func (f *Fleet) transportArgs(base string) []string {
 	return []string{"--workload-source-driver=mqtt"}
 }
 
-// hubSourceConfig is the file that says how hub-source gets to the broker over
-// MQTT, in the Secret with its certificate.
+// hubSourceConfig is hub-source's MQTT configuration file, in the Secret with its certificate.
 const hubSourceConfig = "mqtt.yaml"
 
-// ConnectionFile is the file, in OCM's format, by which a party reaches the broker
-// over the transport of the fleet.
+// ConnectionFile returns a client's configuration file of the broker connection, in OCM's format, for the
+// transport of the fleet.
 func (f *Fleet) ConnectionFile(role pki.Role, name string) []byte {
 	dir := f.PKI()
 	files := fmt.Sprintf("caFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n", dir.CACert(), dir.Cert(role, name), dir.Key(role, name))
@@ -84,8 +83,7 @@ func (f *Fleet) ConnectionFile(role pki.Role, name string) []byte {
 		f.MQTTAddr(), files, topics.SourceEvents, topics.AgentEvents, topics.SourceBroadcast, topics.AgentBroadcast)
 }
 
-// newMosquitto makes a program of Mosquitto, with the configuration in deploy/ and
-// rules for all parties.
+// newMosquitto makes the Mosquitto program, with the configuration in deploy/ and access rules for all clients.
 func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 	program, err := thirdparty.FetchMosquitto(ctx, f.cfg.Root, nil)
 	if err != nil {
@@ -111,7 +109,7 @@ func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 	return &Program{printf: f.cfg.Printf, spec: spec}, nil
 }
 
-// rules are those of hawser mqtt acl.
+// rules returns the access rules of hawser mqtt acl.
 func (f *Fleet) rules() (string, error) {
 	layout, principal := mqttacl.Usual(SourceID), func(role pki.Role, name string) mqttacl.Principal {
 		user, _ := pki.Subject(role, name)
@@ -132,7 +130,7 @@ func (f *Fleet) rules() (string, error) {
 	return mqttacl.Mosquitto(rules), nil
 }
 
-// brokerName is how people call what is between the parties.
+// brokerName returns the name of the broker for display.
 func (f *Fleet) brokerName() string {
 	if f.cfg.Transport == Mosquitto {
 		return "Mosquitto"

@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// webhookAt is where a webhook of deploy/ is served on this machine.
+// webhookAt is the address of a webhook of deploy/ on this machine.
 type webhookAt struct {
-	// off: the hub does without.
+	// off: the hub has no webhook.
 	off bool
-	// ip stands for the pods of its Service; caBundle verifies them.
+	// ip is used instead of the pods of its Service; caBundle verifies it.
 	ip       string
 	caBundle []byte
 }
 
-// onThisMachine returns the manifests with every webhook where a process serves
-// it: there are no Services here that a kube-apiserver could call.
+// onThisMachine returns the manifests with each webhook at the address of its process, because the
+// kube-apiserver cannot reach Services here.
 func (r rendered) onThisMachine(at webhookAt) ([]byte, error) {
 	var out []byte
 	for _, o := range r.all {
@@ -80,7 +80,7 @@ func (r rendered) dialed(c *admissionregistrationv1.WebhookClientConfig, at webh
 	return fmt.Errorf("service %s has no port %d", s.Name, port)
 }
 
-// containerPort finds where a port of a Service leads to.
+// containerPort returns the target port of a Service port.
 func (r rendered) containerPort(p corev1.ServicePort) (int32, bool) {
 	for _, have := range r.deployment.Spec.Template.Spec.Containers[0].Ports {
 		if have.ContainerPort == p.TargetPort.IntVal || have.Name != "" && have.Name == p.TargetPort.StrVal {

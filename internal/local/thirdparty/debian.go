@@ -1,5 +1,5 @@
-// Package thirdparty fetches programs that the demo, tests and benchmarks run beside
-// Hawser's: Debian's packages, unpacked and not installed.
+// Package thirdparty fetches third-party programs for the demo, tests and benchmarks: Debian packages, unpacked
+// and not installed.
 package thirdparty
 
 import (
@@ -13,10 +13,9 @@ import (
 	"strings"
 )
 
-// FetchPackage fetches program by internal/local/thirdparty/fetch.sh of the source tree at root, which
-// lists the programs there are, unless that was done before. It returns the
-// directory that holds the commands. progress, which may be nil, gets what the
-// script says. The error says what to do where the machine has no packages.
+// FetchPackage fetches program with internal/local/thirdparty/fetch.sh of the source tree at root, unless it
+// exists. The script lists the known programs. FetchPackage returns the directory with the commands. progress,
+// which may be nil, receives the output of the script. The error has the remedy if the machine has no packages.
 func FetchPackage(ctx context.Context, root, program string, progress io.Writer) (string, error) {
 	script := filepath.Join(root, "internal", "local", "thirdparty", "fetch.sh")
 	if _, err := os.Stat(script); err != nil {

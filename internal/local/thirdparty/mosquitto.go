@@ -17,20 +17,20 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// FetchMosquitto fetches Mosquitto as [thirdparty.FetchPackage] does and returns the path of the program.
+// FetchMosquitto fetches Mosquitto as [thirdparty.FetchPackage] does, and returns the path of the program.
 func FetchMosquitto(ctx context.Context, root string, progress io.Writer) (string, error) {
 	dir, err := FetchPackage(ctx, root, "mosquitto", progress)
 	return filepath.Join(dir, "mosquitto"), err
 }
 
-// Config says which Mosquitto to run. What it keeps outlives it: one that is
-// started again goes on, as far as its configuration lets it.
+// Config configures a Mosquitto. Its state outlives it, so a restart continues as far as the configuration
+// allows.
 type Config struct {
-	// Program is what Fetch returns.
+	// Program is the result of FetchMosquitto.
 	Program string
-	// Dir gets the configuration, the log and what Mosquitto writes down.
+	// Dir is the directory for configuration, log and state.
 	Dir string
-	// Addr is host:port where it listens, an IP address.
+	// Addr is the host:port to listen on, with an IP address.
 	Addr string
 	// Text is a configuration without listener; paths in it are absolute.
 	Text string
@@ -39,8 +39,7 @@ type Config struct {
 // Conf is the configuration file in Dir.
 func (c Config) Conf() string { return filepath.Join(c.Dir, "mosquitto.conf") }
 
-// Spec writes the configuration into Dir and returns how to start Mosquitto; it
-// is ready when it listens.
+// Spec writes the configuration into Dir and returns the process spec; Mosquitto is ready when it listens.
 func (c Config) Spec() (childproc.Spec, error) {
 	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
@@ -51,7 +50,7 @@ func (c Config) Spec() (childproc.Spec, error) {
 	}
 	text := fmt.Sprintf("listener %s %s\nsocket_domain ipv4\n%s", port, host, c.Text)
 	if os.Geteuid() == 0 {
-		text += "\nuser root\n" // else it becomes a user who cannot read the files
+		text += "\nuser root\n" // otherwise it switches to a user that cannot read the files
 	}
 	if err := os.WriteFile(c.Conf(), []byte(text), 0o600); err != nil {
 		return childproc.Spec{}, fmt.Errorf("mosquitto: %w", err)
@@ -63,8 +62,8 @@ func (c Config) Spec() (childproc.Spec, error) {
 	}, nil
 }
 
-// runs looks for the line that Mosquitto writes when it has all its ports: that
-// somebody answers at its address does not tell that it does.
+// runs checks the log for the line that Mosquitto writes when all its ports are open. Another program might
+// answer at its address.
 func runs(log string) error {
 	b, err := os.ReadFile(log)
 	if err != nil {
@@ -72,7 +71,7 @@ func runs(log string) error {
 	}
 	last := b[max(0, bytes.LastIndex(b, []byte(" starting\n"))):]
 	if !bytes.Contains(last, []byte(" running\n")) {
-		return errors.New("it has not said that it is running")
+		return errors.New("its log does not report that it is running")
 	}
 	return nil
 }
@@ -86,12 +85,11 @@ func listens(ctx context.Context, addr string) error {
 	return conn.Close()
 }
 
-// Files are where the files are that the configuration of deploy/mosquitto names.
+// Files are the paths of the files in the configuration of deploy/mosquitto.
 type Files struct{ CA, Cert, Key, ACL string }
 
-// Deployed returns the configuration of deploy/mosquitto in the source tree at
-// root, as a Text, with the files of this machine; what Mosquitto writes down is
-// below dir.
+// Deployed returns the configuration of deploy/mosquitto in the source tree at root, as a Text, with the files
+// of this machine. The state of Mosquitto is below dir.
 func Deployed(root, dir string, f Files) (string, error) {
 	b, err := os.ReadFile(filepath.Join(root, "deploy", "mosquitto", "mosquitto.conf"))
 	if err != nil {
@@ -110,15 +108,13 @@ func Deployed(root, dir string, f Files) (string, error) {
 
 var listener = regexp.MustCompile(`(?m)^listener .*\n`)
 
-// Start starts a Mosquitto at c.Addr or, where that is empty, at a free port of
-// 127.0.0.1, and returns its address, too. It ends with Stop or Kill, or with this
-// process.
+// Start starts Mosquitto at c.Addr, or at a free port of 127.0.0.1 if that is empty, and returns its address.
+// It ends with Stop or Kill, or with this process.
 func Start(ctx context.Context, c Config) (p *childproc.Process, addr string, err error) {
 	chosen := c.Addr != ""
 	for range 10 {
 		if !chosen {
-			// Below the ports that the system gives to connections: none of those can
-			// have it while Mosquitto is started again.
+			// Below the ephemeral ports of the system, so that no connection takes the port while Mosquitto restarts.
 			c.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort)))
 		}
 		spec, err := c.Spec()

@@ -1,10 +1,9 @@
-// Package complexity tells in tests whether work grows with its input or with the
-// square of it. Times differ from machine to machine; how they grow does not.
+// Package complexity checks in tests whether a run grows linearly or quadratically with its input. Times differ
+// between machines; their growth does not.
 //
-// What is measured is the processor time of the thread that does the work, not
-// the time on the wall: a machine with more busy processes than processors
-// stops a run in its middle, a long one oftener than a short one, and the wall
-// clock would count that.
+// It measures the processor time of the thread that does the work, not wall time. On a machine with more busy
+// processes than processors, a run is preempted, a long one more often than a short one. Wall time would
+// include that.
 package complexity
 
 import (
@@ -16,26 +15,24 @@ import (
 )
 
 const (
-	// small is the size to begin with, factor how much more is tried then. Both
-	// are so small that a run can end before a collection of garbage begins.
+	// small is the first size, factor the ratio to the second size. Both are small enough that a run can end before
+	// a garbage collection begins.
 	small  = 200
 	factor = 16
-	// limit is how much longer the larger size may take: six times as long per
-	// item, as it may no longer fit into the processor's caches. The square would
-	// be factor * factor, which is 256.
+	// limit is the maximum ratio of the times: six times as long per item, because the larger size may not fit into
+	// the processor's caches. Quadratic growth would be factor * factor, which is 256.
 	limit = 6 * factor
-	// The best of so many runs counts, or of as many as fit into this time, and
-	// of two at least: nothing makes a run faster than it is.
+	// The best of this many runs counts, or of as many as fit into this time, at least two. No effect makes a run
+	// faster than it is.
 	runs   = 20
 	budget = 500 * time.Millisecond
-	// attempts is how often it is measured before that is believed.
+	// attempts is the number of measurements before a failure is reported.
 	attempts = 5
 )
 
-// Linear fails the test if the time of a run grows about as the square of its
-// size. prepare makes a run over n items; what it does itself is not measured.
-// A run is called once, and does its work on the goroutine that calls it. Under the race detector, which makes some things much
-// slower than others, there is one run and no measurement.
+// Linear fails the test if the time of a run grows quadratically with its size. prepare makes a run over n
+// items; prepare itself is not measured. A run is called once, and does its work on the calling goroutine.
+// Under the race detector, whose overhead varies by operation, there is one run and no measurement.
 func Linear(t testing.TB, prepare func(n int) (run func())) {
 	t.Helper()
 	if raceDetector {
@@ -63,11 +60,10 @@ func best(t testing.TB, prepare func(n int) func(), n int) time.Duration {
 	return shortest
 }
 
-// Time returns the processor time that f takes on the goroutine that calls it; what f has other
-// goroutines do does not count.
+// Time returns the processor time of f on the calling goroutine; other goroutines do not count.
 func Time(t testing.TB, f func()) time.Duration {
 	t.Helper()
-	runtime.LockOSThread() // threadTime is that of one thread
+	runtime.LockOSThread() // threadTime is the time of one thread
 	defer runtime.UnlockOSThread()
 	began := threadTime(t)
 	f()

@@ -83,8 +83,7 @@ func TestImages_AreNamedOnce(t *testing.T) {
 	}
 }
 
-// Every file of a base is in its kustomization.yaml, or is known to be for somebody
-// who mounts it.
+// Each file of a base is in its kustomization.yaml, or is known to be for users who mount it.
 func TestBases_LeaveNothingOut(t *testing.T) {
 	mounted := []string{"agent/config.yaml", "agent/policy.yaml"}
 	for _, base := range bases {
@@ -122,7 +121,7 @@ func TestNetworkPolicies_OpenThePortsOfTheirPods(t *testing.T) {
 			for _, port := range rule.Ports {
 				open = append(open, port.Port.String())
 				if port.Port.IntValue() == adminPort && len(rule.From) == 0 {
-					t.Errorf("deploy/%s: the admin port, plain HTTP, is open to everybody", base)
+					t.Errorf("deploy/%s: the admin port, plain HTTP, is open to all", base)
 				}
 			}
 		}
@@ -133,7 +132,7 @@ func TestNetworkPolicies_OpenThePortsOfTheirPods(t *testing.T) {
 		}
 		egress := slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 		if len(p.Spec.Egress) > 0 || egress != (base == "broker") {
-			t.Errorf("deploy/%s: policy types %v, egress %v: the broker calls nobody, the others whom they must", base, p.Spec.PolicyTypes, p.Spec.Egress)
+			t.Errorf("deploy/%s: policy types %v, egress %v: the broker makes no calls, the others only the required ones", base, p.Spec.PolicyTypes, p.Spec.Egress)
 		}
 	}
 }
@@ -168,9 +167,8 @@ func TestDisruptionBudgets_LetNodesBeDrained(t *testing.T) {
 	}
 }
 
-// Liveness says that the process answers and asks for nothing else, since a restart
-// helps nobody whose peer is away. What reads a disk before it answers has ten
-// minutes for it, and is not killed meanwhile.
+// Liveness only means that the process answers, because a restart does not help while a peer is away. A program
+// that reads a disk before it answers has ten minutes, and is not killed in that time.
 func TestProbes_KillNoReadingProgram(t *testing.T) {
 	for _, base := range bases {
 		c := container(t, base)
@@ -187,8 +185,8 @@ func TestProbes_KillNoReadingProgram(t *testing.T) {
 	}
 }
 
-// Every container says what it needs, and what it may have of what cannot be taken
-// back; it may write to its volumes and nowhere else.
+// Each container declares its requests, and limits for what cannot be reclaimed. It may write only to its
+// volumes.
 func TestContainers_AreBounded(t *testing.T) {
 	for _, base := range bases {
 		c := container(t, base)

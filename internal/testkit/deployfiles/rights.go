@@ -18,11 +18,10 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeconfig"
 )
 
-// Without lists what CompareRights leaves out: roles, and rights as "create events".
+// Without lists the exceptions of CompareRights: roles, and rights as "create events".
 type Without struct{ Roles, Objects []string }
 
-// CompareRights fails the test unless the roles in a file of deploy/ grant exactly these
-// rights.
+// CompareRights fails the test unless the roles in a file of deploy/ grant exactly these rights.
 func CompareRights(t *testing.T, file string, rights []kubeconfig.Right, without Without) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -78,7 +77,7 @@ func grants(role *rbacv1.Role) (list []string) {
 	return list
 }
 
-// right writes one as a person reads it.
+// right formats a right for display.
 func right(verb, group, resource, name, namespace string) string {
 	return strings.Join(strings.Fields(strings.Join([]string{verb, resource, group, name, namespace}, " ")), " ")
 }

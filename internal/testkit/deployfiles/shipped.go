@@ -1,6 +1,5 @@
-// Package deployfiles gives tests the arguments and the configuration file with
-// which deploy/ starts a program, so that every program's own loader is tried
-// on what it ships with, and on what a fuzzer makes of it.
+// Package deployfiles gives tests the arguments and the configuration file with which deploy/ starts a program.
+// So each program's own loader is tested with the shipped files and with fuzzed ones.
 package deployfiles
 
 import (
@@ -13,12 +12,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ConfigDir is where the bases of deploy/ mount the directory that their
-// config.yaml is in.
+// ConfigDir is the mount path, in the bases of deploy/, of the directory with config.yaml.
 const ConfigDir = "/etc/hawser/config"
 
-// Deployment reads deploy/<base>/deployment.yaml, unknown fields being errors.
-// root is the root of the repository.
+// Deployment reads deploy/<base>/deployment.yaml; unknown fields are errors. root is the root of the
+// repository.
 func Deployment(tb testing.TB, root, base string) appsv1.Deployment {
 	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(root, "deploy", base, "deployment.yaml"))
@@ -35,9 +33,9 @@ func Deployment(tb testing.TB, root, base string) appsv1.Deployment {
 	return d
 }
 
-// Args returns the arguments of the container of deploy/<base>, with the
-// configuration file where it is in the repository, the address of the pod as
-// 127.0.0.1 and what only the cluster knows as $NAME of its variable.
+// Args returns the arguments of the container of deploy/<base>. The configuration file has its path in the
+// repository, and the address of the pod is 127.0.0.1. Values that only the cluster has are $NAME of their
+// variable.
 func Args(tb testing.TB, root, base string) []string {
 	tb.Helper()
 	c := Deployment(tb, root, base).Spec.Template.Spec.Containers[0]
@@ -67,10 +65,9 @@ func Args(tb testing.TB, root, base string) []string {
 	return args
 }
 
-// Fuzz tries the loader of a program on configuration files: the one that is
-// shipped, more, and what comes of them. load gets the arguments that name
-// the file; what it accepts is given to check, which fails the test if that
-// should not have been.
+// Fuzz tests the loader of a program with configuration files: the shipped one, more, and fuzzed variants. load
+// gets the arguments that name the file. check gets each accepted configuration, and fails the test if it
+// should have been rejected.
 func Fuzz[Config any](f *testing.F, shipped string, more []string, load func(args ...string) (Config, error), check func(*testing.T, Config)) {
 	f.Helper()
 	data, err := os.ReadFile(shipped)

@@ -1,10 +1,9 @@
-// Package fakehub is a hub's kube-apiserver for tests of registration: it keeps the objects that
-// joining a cluster is made of, with resource versions and conflicts, finalizers, status
-// subresources, lists and watches, and it reviews tokens and access by the RBAC objects that it
-// holds. It is an [http.RoundTripper] and an [http.Handler], so that real clients run on it, in
-// a synctest bubble too. Faults are the caller's: [Server.Fault] decides about each request.
+// Package fakehub is a hub's kube-apiserver for tests of registration. It stores the objects of registration,
+// with resource versions and conflicts, finalizers, status subresources, lists and watches. It reviews tokens,
+// and access by its RBAC objects. It is an [http.RoundTripper] and an [http.Handler], so that real clients run
+// on it, also in a synctest bubble. The caller controls faults: [Server.Fault] decides about each request.
 //
-// It has no admission, no schemas and no defaults beyond what its table of resources says.
+// It has no admission, no schemas and no defaults beyond its table of resources.
 package fakehub
 
 import (
@@ -25,17 +24,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Object is any object as JSON has it. Objects that the server keeps are never changed, only
-// replaced.
+// Object is any object in JSON form. Stored objects are never modified, only replaced.
 type Object = map[string]any
 
-// Resource is a resource that the server serves.
+// Resource is a served resource.
 type Resource struct {
 	Group, Version, Name, Kind string
 	Namespaced                 bool
 }
 
-// Resources are what the server serves, unless some are taken away.
+// Resources are the served resources, unless some are removed.
 var Resources = []Resource{
 	{"", "v1", "namespaces", "Namespace", false},
 	{"", "v1", "events", "Event", true},
@@ -63,18 +61,17 @@ var Resources = []Resource{
 
 // Server is one kube-apiserver. Its methods may be called concurrently.
 type Server struct {
-	// Now is its clock; nil is the machine's.
+	// Now is its clock; nil means the clock of the machine.
 	Now func() time.Time
 	// Fault decides about each request before it is served; nil serves all.
 	Fault func(r *Request) Fault
-	// Audit hears of each request, and with which code it was answered; it is called one
-	// request at a time. May be nil.
+	// Audit receives each request and its status code, one request at a time. May be nil.
 	Audit func(r *Request, code int)
 
 	mu      sync.Mutex
 	rv      int
 	uids    int
-	oldest  int // no watch can begin before it
+	oldest  int // no watch can begin before this version
 	served  map[string]Resource
 	objects map[string]map[string]*stored // by resource, by "namespace/name"
 	log     map[string][]change           // by resource, in order
@@ -89,10 +86,10 @@ type stored struct {
 	json []byte
 }
 
-// change is what a watch is told of.
+// change is one change for watches.
 type change struct {
 	rv       int
-	old, now *stored // nil: there was, is none
+	old, now *stored // nil: did not exist, no longer exists
 }
 
 // New returns a server with the namespaces kube-system and default.
@@ -108,7 +105,7 @@ func New() *Server {
 	return s
 }
 
-// Without takes resources away, by name, or by "group/version/name".
+// Without removes resources, by name, or by "group/version/name".
 func (s *Server) Without(names ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,15 +114,14 @@ func (s *Server) Without(names ...string) {
 	})
 }
 
-// Config returns a configuration of clients in this process, who come as user: "admin" may do
-// everything.
+// Config returns a client configuration in this process for user; "admin" may do everything.
 func (s *Server) Config(user string) *rest.Config {
 	c := &rest.Config{Host: "http://hub", Transport: s, BearerToken: user, QPS: -1}
 	c.AcceptContentTypes, c.ContentType = "application/json", "application/json"
 	return c
 }
 
-// id is under what an object of any version of a resource is kept.
+// id is the storage key of all versions of a resource.
 func id(resource, group string) string {
 	if group == "events.k8s.io" {
 		group = ""
@@ -143,9 +139,9 @@ func (s *Server) resourceID(name string) (string, Resource) {
 	panic("hubapi: no resource " + name)
 }
 
-// What a person with kubectl does, and what a test looks at.
+// Actions of a kubectl user, and reads of a test.
 
-// Put creates an object of a resource, or replaces all but its uid.
+// Put creates an object of a resource, or replaces all of it but its uid.
 func (s *Server) Put(resource string, o Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +159,7 @@ func (s *Server) Put(resource string, o Object) {
 	s.store(kept, old, n)
 }
 
-// PutRegistrar lets a user create requests for certificates, as who makes those of clusters has to.
+// PutRegistrar lets a user create certificate requests, as the registration source for clusters must.
 func (s *Server) PutRegistrar(user string) {
 	s.Put("clusterroles", Object{"metadata": Object{"name": "registrar"}, "rules": []any{
 		Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
@@ -172,7 +168,7 @@ func (s *Server) PutRegistrar(user string) {
 		"subjects": []any{Object{"kind": "User", "name": user}}})
 }
 
-// Get returns an object as it is now, nil when there is none. Nobody changes it.
+// Get returns the current object, nil if there is none. It must not be modified.
 func (s *Server) Get(resource, namespace, name string) Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +179,7 @@ func (s *Server) Get(resource, namespace, name string) Object {
 	return nil
 }
 
-// All returns the objects of a resource, in the order of their names.
+// All returns the objects of a resource, sorted by name.
 func (s *Server) All(resource string) (all []Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,21 +190,21 @@ func (s *Server) All(resource string) (all []Object) {
 	return all
 }
 
-// Name is the name of an object.
+// Name returns the name of an object.
 func Name(o Object) string {
 	m, _ := o["metadata"].(Object)
 	name, _ := m["name"].(string)
 	return name
 }
 
-// Conditions are those of an object's status, nil where it has none.
+// Conditions returns the conditions in an object's status, nil if there are none.
 func Conditions(o Object) []any {
 	status, _ := o["status"].(Object)
 	conditions, _ := status["conditions"].([]any)
 	return conditions
 }
 
-// Change changes an object, whoever writes it meanwhile; false when there is none.
+// Change changes an object atomically. It returns false if there is none.
 func (s *Server) Change(resource, namespace, name string, do func(o Object)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +219,7 @@ func (s *Server) Change(resource, namespace, name string, do func(o Object)) boo
 	return true
 }
 
-// Delete deletes an object as kubectl does: it goes when its finalizers are gone.
+// Delete deletes an object as kubectl does: it is removed when its finalizers are gone.
 func (s *Server) Delete(resource, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +229,7 @@ func (s *Server) Delete(resource, namespace, name string) {
 	}
 }
 
-// Tear removes an object, finalizers or not.
+// Tear removes an object, with or without finalizers.
 func (s *Server) Tear(resource, namespace, name string) {
 	s.Change(resource, namespace, name, func(o Object) { delete(meta(o), "finalizers") })
 	s.Delete(resource, namespace, name)
@@ -245,7 +241,7 @@ type Backup struct {
 	objects map[string]map[string]*stored
 }
 
-// Backup returns one.
+// Backup returns a copy of all objects.
 func (s *Server) Backup() *Backup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,8 +252,8 @@ func (s *Server) Backup() *Backup {
 	return b
 }
 
-// Restore makes the server what it was, but for resources that the copy lacks, by name. Resource
-// versions go back; watches end.
+// Restore replaces the content by the backup, without the resources in missing, by name. Resource versions go
+// back, and watches end.
 func (s *Server) Restore(b *Backup, missing ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +282,7 @@ func (s *Server) endWatches() {
 	}
 }
 
-// The store. Callers hold the lock.
+// The store. The caller holds the lock.
 
 func (s *Server) now() time.Time {
 	if s.Now != nil {
@@ -304,7 +300,7 @@ func (s *Server) create(kept string, o Object) *stored {
 	return s.store(kept, nil, o)
 }
 
-// store writes an object and tells the watches.
+// store writes an object and notifies the watches.
 func (s *Server) store(kept string, old *stored, o Object) *stored {
 	m := meta(o)
 	if old != nil {
@@ -314,7 +310,7 @@ func (s *Server) store(kept string, old *stored, o Object) *stored {
 			m["generation"] = generation + 1
 		}
 		if reflect.DeepEqual(old.Object, o) {
-			return old // as a kube-apiserver, which writes nothing then
+			return old // a kube-apiserver writes nothing in this case
 		}
 	}
 	s.rv++
@@ -342,7 +338,7 @@ func (s *Server) store(kept string, old *stored, o Object) *stored {
 	return n
 }
 
-// kept is for how many changes a watch may be late.
+// keptChanges is the number of changes that a watch may lag behind.
 const keptChanges = 20000
 
 func (s *Server) notify(kept string, c change) {
@@ -359,7 +355,7 @@ func (s *Server) notify(kept string, c change) {
 	}
 }
 
-// remove deletes an object, or says when that was asked for.
+// remove deletes an object, or sets its deletion timestamp if it has finalizers.
 func (s *Server) remove(kept string, old *stored) *stored {
 	n := clone(old.Object)
 	if meta(n)["deletionTimestamp"] == nil {
@@ -370,7 +366,7 @@ func (s *Server) remove(kept string, old *stored) *stored {
 	return s.store(kept, old, n)
 }
 
-// empty removes what is in a namespace that is gone.
+// empty removes the objects of a deleted namespace.
 func (s *Server) empty(namespace string) {
 	for kept, all := range s.objects {
 		for _, k := range slices.Sorted(maps.Keys(all)) {
@@ -414,7 +410,7 @@ func labelsOf(o Object) labels.Set {
 	return set
 }
 
-// list returns the objects of a resource in a namespace, "" is all.
+// list returns the objects of a resource in a namespace, in all for "".
 func (s *Server) list(kept, namespace string, f filter) (all []*stored) {
 	for _, o := range s.objects[kept] {
 		ns, _ := meta(o.Object)["namespace"].(string)

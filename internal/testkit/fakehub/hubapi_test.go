@@ -99,8 +99,8 @@ func TestServer_Writes(t *testing.T) {
 	}
 }
 
-// TestServer_Rights: RBAC decides for users and service accounts, tokens are reviewed, and who
-// asks for a certificate is in the request.
+// TestServer_Rights: RBAC decides for users and service accounts, tokens are reviewed, and a certificate
+// request contains its requester.
 func TestServer_Rights(t *testing.T) {
 	s, ctx := fakehub.New(), t.Context()
 	s.Put("clusterroles", object{"metadata": object{"name": "r"}, "rules": []any{object{

@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// Request is a request as the server understands it.
+// Request is a parsed request.
 type Request struct {
-	// Verb is that of RBAC: get, list, watch, create, update, patch, delete, deletecollection.
+	// Verb is the RBAC verb: get, list, watch, create, update, patch, delete, deletecollection.
 	Verb                         string
 	Resource                     Resource
 	Namespace, Name, Subresource string
@@ -34,7 +34,7 @@ type Request struct {
 	watch, discovers, ok         bool
 }
 
-// String returns the request as an audit log would have it.
+// String returns the request in the form of an audit log.
 func (q *Request) String() string {
 	what := q.Resource.Name
 	if q.Subresource != "" {
@@ -43,22 +43,22 @@ func (q *Request) String() string {
 	return strings.TrimSpace(q.Verb + " " + what + " " + strings.Trim(q.Namespace+"/"+q.Name, "/"))
 }
 
-// Fault is what becomes of a request.
+// Fault is the treatment of a request.
 type Fault int
 
 // The faults.
 const (
-	// Serves it.
+	// Serves: serve the request.
 	Serves Fault = iota
-	// Refuses answers 503, and does nothing.
+	// Refuses: answer 503 and do nothing.
 	Refuses
-	// LosesAnswer does it, and breaks the connection.
+	// LosesAnswer: perform the request, and break the connection.
 	LosesAnswer
-	// Breaks the connection, and does nothing.
+	// Breaks: break the connection and do nothing.
 	Breaks
 )
 
-// errReset is what a client sees of a connection that broke.
+// errReset is a client's error for a broken connection.
 var errReset = errors.New("read: connection reset by peer")
 
 // RoundTrip implements [http.RoundTripper].
@@ -117,7 +117,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if _, err := w.Write(buffer[:n]); err != nil {
 				return // the client is gone
 			}
-			_ = flush.Flush() // so it is, where that fails
+			_ = flush.Flush() // it is gone, if that fails
 		}
 		if err != nil {
 			return
@@ -154,7 +154,7 @@ func failure(code int, reason, message string) reply {
 	return done(code, Object{"kind": "Status", "apiVersion": "v1", "metadata": Object{}, "status": "Failure", "reason": reason, "message": message, "code": code})
 }
 
-// parse reads a request.
+// parse parses a request.
 func (s *Server) parse(r *http.Request) (*Request, error) {
 	q := &Request{path: r.URL.Path, query: r.URL.Query(), contentType: r.Header.Get("Content-Type")}
 	if r.Body != nil {
@@ -210,7 +210,7 @@ func verb(method string, q *Request) string {
 	return "get"
 }
 
-// filter is what a list or watch shows.
+// filter selects the objects of a list or watch.
 type filter struct {
 	labels labels.Selector
 	fields fields.Selector
@@ -247,7 +247,7 @@ func (f filter) matches(o Object) bool {
 	return true
 }
 
-// serve answers a request that is no watch; the caller holds the lock.
+// serve answers a request other than a watch; the caller holds the lock.
 func (s *Server) serve(q *Request) reply {
 	if q.discovers {
 		return s.discover(q)
@@ -278,13 +278,13 @@ func (s *Server) serve(q *Request) reply {
 	case "delete":
 		return s.deleted(q, kept, old)
 	}
-	if old != nil && q.query.Has("dryRun") { // nothing of it is kept
+	if old != nil && q.query.Has("dryRun") { // dry run: nothing is stored
 		return reply{code: http.StatusOK, json: versioned(old, q.Resource)}
 	}
 	return s.updated(q, kept, old)
 }
 
-// versioned is an object in the version that was asked for.
+// versioned returns an object in the requested version.
 func versioned(o *stored, r Resource) []byte {
 	want := strings.TrimPrefix(r.Group+"/"+r.Version, "/")
 	if o.Object["apiVersion"] == want && o.Object["kind"] == r.Kind {
@@ -305,7 +305,7 @@ func (s *Server) listed(q *Request, kept string) reply {
 		return failure(http.StatusBadRequest, "BadRequest", err.Error())
 	}
 	all := s.list(kept, q.Namespace, f)
-	from, _ := strconv.Atoi(q.query.Get("continue")) // "" begins at the beginning
+	from, _ := strconv.Atoi(q.query.Get("continue")) // "" starts at the beginning
 	all = all[min(from, len(all)):]
 	m := Object{"resourceVersion": strconv.Itoa(s.rv)}
 	if limit, _ := strconv.Atoi(q.query.Get("limit")); limit > 0 && limit < len(all) {
@@ -321,7 +321,7 @@ func (s *Server) listed(q *Request, kept string) reply {
 	})
 }
 
-// decode reads the body as an object.
+// decode decodes the body as an object.
 func (q *Request) decode() (Object, error) {
 	o := Object{}
 	if strings.Contains(q.contentType, "protobuf") {
@@ -333,7 +333,7 @@ func (q *Request) decode() (Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		return clone(o), nil // numbers as JSON has them
+		return clone(o), nil // numbers as in JSON
 	}
 	err := json.Unmarshal(q.body, &o)
 	return o, err
@@ -401,7 +401,7 @@ func (s *Server) deleted(q *Request, kept string, old *stored) reply {
 	return reply{code: http.StatusOK, json: s.remove(kept, old).json}
 }
 
-// conflict compares uid and resource version with those that were asked for.
+// conflict compares uid and resource version with the requested ones.
 func conflict(q *Request, old *stored, want any) (reply, bool) {
 	m, _ := want.(Object)
 	for _, field := range []string{"uid", "resourceVersion"} {
@@ -451,7 +451,7 @@ func (s *Server) updated(q *Request, kept string, old *stored) reply {
 	return reply{code: http.StatusOK, json: s.store(kept, old, n).json}
 }
 
-// changed is what a request makes of an object.
+// changed returns the object after a request.
 func (q *Request) changed(old *stored) (n Object, a reply, ok bool) {
 	n = Object{}
 	if old != nil {
@@ -492,8 +492,8 @@ func (q *Request) strategic(old *stored) (Object, error) {
 	return n, json.Unmarshal(b, &n)
 }
 
-// merge is a JSON merge patch. With byKey lists of objects are merged by their types, keys or
-// names, as far as an apply needs it.
+// merge applies a JSON merge patch. With byKey it merges lists of objects by their types, keys or names, as far
+// as an apply needs it.
 func merge(o, patch Object, byKey bool) {
 	for k, v := range patch {
 		inner, isObject := v.(Object)
@@ -535,7 +535,7 @@ func mergeLists(had, list []any) []any {
 	return had
 }
 
-// discover answers what is served.
+// discover answers discovery requests.
 func (s *Server) discover(q *Request) reply {
 	parts := strings.Split(strings.Trim(q.path, "/"), "/")
 	switch {

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Attributes are what RBAC decides about.
+// Attributes are the input of an RBAC decision.
 type Attributes struct {
 	User                                                string
 	Groups                                              []string
 	Verb, Group, Resource, Subresource, Namespace, Name string
 }
 
-// admins may do everything.
+// admins is the group that may do everything.
 const admins = "system:masters"
 
-// identify says who comes: whom the token names, or whom that one acts as.
+// identify sets the user of a request: the user of the token, or the impersonated one.
 func (s *Server) identify(r *http.Request, q *Request) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	q.User, q.Groups = token, []string{"system:authenticated"}
@@ -38,8 +38,8 @@ func (s *Server) identify(r *http.Request, q *Request) {
 	}
 }
 
-// authorized reports whether who comes may do what is asked; the caller holds the lock. Only who
-// has a name with a colon is looked up: components of tests come by plain names.
+// authorized reports whether the user may make the request; the caller holds the lock. Only user names with a
+// colon are checked, because test components use names without one.
 func (s *Server) authorized(q *Request) bool {
 	if q.User != "" && !strings.Contains(q.User, ":") {
 		return true
@@ -50,7 +50,7 @@ func (s *Server) authorized(q *Request) bool {
 	})
 }
 
-// May reports what RBAC says.
+// May returns the decision of RBAC.
 func (s *Server) May(a Attributes) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Server) may(a Attributes) bool {
 	return false
 }
 
-// binds reports whether a binding is about who asks.
+// binds reports whether a binding applies to the user.
 func binds(b Object, a Attributes) bool {
 	subjects, _ := b["subjects"].([]any)
 	return slices.ContainsFunc(subjects, func(v any) bool {
@@ -94,7 +94,7 @@ func binds(b Object, a Attributes) bool {
 	})
 }
 
-// grants reports whether the role of a binding allows it.
+// grants reports whether the role of a binding allows the request.
 func (s *Server) grants(b Object, namespace string, a Attributes) bool {
 	const group = "rbac.authorization.k8s.io"
 	ref, _ := b["roleRef"].(Object)

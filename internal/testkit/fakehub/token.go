@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// Issuer is that of the tokens.
+// Issuer is the issuer of the tokens.
 const Issuer = "https://kubernetes.default.svc"
 
-// keyID is that of the one key.
+// keyID is the id of the only key.
 const keyID = "hub"
 
 // issuer signs tokens of service accounts.
@@ -30,7 +30,7 @@ type issuer struct {
 	revoked map[string]bool // by subject
 }
 
-// Opaque is a token that only the server knows, as one of kubeadm's.
+// Opaque is a token that only the server knows, as kubeadm's tokens.
 type Opaque struct {
 	User   string
 	Groups []string
@@ -61,21 +61,21 @@ func (c *claims) groups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
 }
 
-// Token returns a token of a service account, whether there is one or not.
+// Token returns a token of a service account, which need not exist.
 func (s *Server) Token(namespace, name string, lifetime time.Duration, audiences ...string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tokens.issue(namespace, name, s.now(), lifetime, audiences)
 }
 
-// Revoke ends all tokens of a service account, as its deletion does.
+// Revoke invalidates all tokens of a service account, as its deletion does.
 func (s *Server) Revoke(namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens.revoked["system:serviceaccount:"+namespace+":"+name] = true
 }
 
-// Know makes a token that only the server knows.
+// Know registers a token that only the server knows.
 func (s *Server) Know(token string, client Opaque) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (i *issuer) issue(namespace, name string, now time.Time, lifetime time.Dura
 
 func encode(what any) string { return base64.RawURLEncoding.EncodeToString(done(0, what).json) }
 
-// keys are those that verify tokens.
+// keys returns the keys that verify tokens.
 func (i *issuer) keys() Object {
 	point, err := i.key.PublicKey.Bytes()
 	if err != nil {
@@ -142,7 +142,7 @@ func (i *issuer) verify(token string, now time.Time, audiences []string) (*claim
 	return c, nil
 }
 
-// review answers the reviews, and requests for tokens; the caller holds the lock.
+// review answers reviews and token requests; the caller holds the lock.
 func (s *Server) review(q *Request) (reply, bool) {
 	if q.Verb != "create" {
 		return reply{}, false

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// watcher is the body of the answer to a watch.
+// watcher is the response body of a watch.
 type watcher struct {
 	kept      string
 	resource  Resource
@@ -25,7 +25,7 @@ type watcher struct {
 	more bytes.Buffer
 }
 
-// watch begins a watch; the caller holds the lock.
+// watch starts a watch; the caller holds the lock.
 func (s *Server) watch(ctx context.Context, q *Request) reply {
 	f, err := q.filter()
 	if err != nil || !q.ok {
@@ -33,7 +33,7 @@ func (s *Server) watch(ctx context.Context, q *Request) reply {
 	}
 	kept := id(q.Resource.Name, q.Resource.Group)
 	text := q.query.Get("resourceVersion")
-	from, _ := strconv.Atoi(text) // "" is now
+	from, _ := strconv.Atoi(text) // "" means now
 	initial := q.query.Get("sendInitialEvents") == "true"
 	if !initial && from > 0 && (from < s.oldest || from > s.rv) {
 		return failure(http.StatusGone, "Expired", "too old resource version")
@@ -113,7 +113,7 @@ func (w *watcher) send(kind string, o []byte) {
 	}
 }
 
-// Read implements [io.Reader]: it waits for what happens next.
+// Read implements [io.Reader]: it waits for the next change.
 func (w *watcher) Read(p []byte) (int, error) {
 	for {
 		w.mu.Lock()

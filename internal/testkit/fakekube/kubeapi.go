@@ -1,5 +1,5 @@
-// Package fakekube is a kube-apiserver for tests of who looks at one: it says what runs,
-// what is served and who may do what, and holds no objects but the namespace kube-system.
+// Package fakekube is a kube-apiserver for tests of clients that check a cluster. It reports running programs,
+// served resources and rights. Its only object is the namespace kube-system.
 package fakekube
 
 import (
@@ -26,18 +26,17 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Server is one that runs until the test ends.
+// Server is a server that runs until the test ends.
 type Server struct {
-	// URL is where it is.
+	// URL is its URL.
 	URL string
 
 	t  testing.TB
 	ca []byte
 }
 
-// Start starts one that serves these resources of OCM's work API. The token is who comes:
-// "full" may do everything, "few" may not do what forbidden lists, as "patch manifestworks";
-// nobody else is known.
+// Start starts a server with these resources of OCM's work API. The token is the user: "full" may do
+// everything; "few" may not do what forbidden lists, as "patch manifestworks". Other tokens are unknown.
 func Start(t testing.TB, served []string, forbidden ...string) *Server {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -76,13 +75,13 @@ func Start(t testing.TB, served []string, forbidden ...string) *Server {
 		return review
 	}))
 	s := httptest.NewUnstartedServer(mux)
-	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of clients that do not trust it
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // from clients that do not trust it
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return &Server{URL: s.URL, t: t, ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}
 }
 
-// answer answers who is known with JSON.
+// answer answers known users with JSON.
 func answer(f func(name string, r *http.Request) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -99,17 +98,16 @@ func answer(f func(name string, r *http.Request) any) http.HandlerFunc {
 		} else {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
-		_ = json.NewEncoder(w).Encode(what) // the client sees it
+		_ = json.NewEncoder(w).Encode(what) // the client detects it
 	}
 }
 
-// Kubeconfig writes one with this token, "" for none, into a file of dir, and returns its
-// path.
+// Kubeconfig writes a kubeconfig with this token, "" for none, into a file of dir, and returns its path.
 func (s *Server) Kubeconfig(dir, name, token string) string {
 	return s.write(dir, name, token, s.URL, s.ca)
 }
 
-// KubeconfigTo is Kubeconfig with another address of the server, or with another CA.
+// KubeconfigTo is Kubeconfig with another address of the server, or another CA.
 func (s *Server) KubeconfigTo(dir, name, url string, ca []byte) string {
 	if ca == nil {
 		ca = s.ca

@@ -1,5 +1,5 @@
-// Package hugekey makes what takes long to verify: requests and certificates whose RSA keys have
-// many bits. Nobody has the private keys, so no signature is good.
+// Package hugekey makes data that is slow to verify: requests and certificates with RSA keys of many bits.
+// There are no private keys, so no signature is valid.
 package hugekey
 
 import (
@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Dear is the largest public exponent that crypto/rsa computes with.
+// Dear is the largest public exponent that crypto/rsa accepts.
 const Dear = 1<<31 - 1
 
-// New returns a public key of so many bits, a multiple of eight.
+// New returns a public key with this number of bits, a multiple of 8.
 func New(bits, exponent int) (*rsa.PublicKey, error) {
 	b := make([]byte, bits/8)
 	if _, err := rand.Read(b); err != nil {
@@ -36,7 +36,7 @@ type signed struct {
 	Signature asn1.BitString
 }
 
-// sign ends what is to be signed by a key.
+// sign appends a signature of the key's size to the signed data.
 func sign(of any, key *rsa.PublicKey) ([]byte, error) {
 	der, err := asn1.Marshal(of)
 	if err != nil {
@@ -62,8 +62,8 @@ func Request(subject pkix.Name, key *rsa.PublicKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), err
 }
 
-// Certificate returns the DER of a certificate with any key, that says to be signed by another. It is of
-// version 1, of which nobody asks whether it may sign others.
+// Certificate returns the DER of a certificate with any key, with by as its claimed signer. It has version 1,
+// for which verifiers do not check whether it may sign others.
 func Certificate(subject, issuer pkix.Name, key any, by *rsa.PublicKey) ([]byte, error) {
 	public, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {

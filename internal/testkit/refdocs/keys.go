@@ -16,7 +16,7 @@ import (
 // row is one key of a configuration file.
 type row struct {
 	key, kind, value, text string
-	// flag is the one that sets the same.
+	// flag is the flag that sets the same value.
 	flag *pflag.Flag
 }
 
@@ -26,8 +26,7 @@ func (w *page) rows(into any) []row {
 	return w.group("", v, w.source.of(v.Type()))
 }
 
-// group returns those of a struct at a place of the file, whose fields have the comments
-// that spec has.
+// group returns the keys of a struct at a path of the file. spec has the comments of the fields.
 func (w *page) group(place string, v reflect.Value, spec *ast.StructType) (all []row) {
 	if spec == nil {
 		w.fail("%s: no source of %s", place, v.Type())
@@ -47,7 +46,7 @@ func (w *page) group(place string, v reflect.Value, spec *ast.StructType) (all [
 	return all
 }
 
-// field returns the keys of one field: one, or those below it.
+// field returns the keys of one field: the field's key, or the nested ones.
 func (w *page) field(key, name string, v reflect.Value, comment *ast.Field) []row {
 	t := v.Type()
 	whole := reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) || t == reflect.TypeFor[json.RawMessage]()
@@ -60,7 +59,7 @@ func (w *page) field(key, name string, v reflect.Value, comment *ast.Field) []ro
 	}
 	switch inner := reflect.New(element(t)).Elem(); {
 	case t.Kind() == reflect.Struct:
-		spec, ok := comment.Type.(*ast.StructType) // one without a name is said in place
+		spec, ok := comment.Type.(*ast.StructType) // a type without a name is described in its field
 		if !ok {
 			spec = w.source.of(t)
 		}
@@ -80,12 +79,12 @@ func element(t reflect.Type) reflect.Type {
 	return t
 }
 
-// about returns the row of a list or map with keys of its own.
+// about returns the row of a list or map with nested keys.
 func about(key, kind, name string, comment *ast.Field) []row {
 	return []row{{key: key, kind: kind, text: textOf(name, comment)}}
 }
 
-// textOf is the comment of a field, without the field's name that it begins with.
+// textOf returns the comment of a field, without the leading field name.
 func textOf(name string, comment *ast.Field) string {
 	text := comment.Doc.Text()
 	for _, verb := range []string{" is ", " are ", " says ", " say "} {
@@ -101,14 +100,14 @@ func (w *page) leaf(key, name string, v reflect.Value, comment *ast.Field) []row
 	}
 	if !v.IsZero() {
 		r.value = fmt.Sprint(v.Interface())
-		if s, ok := v.Addr().Interface().(fmt.Stringer); ok { // a duration as the file has it
+		if s, ok := v.Addr().Interface().(fmt.Stringer); ok { // a duration in the form of the file
 			r.value = s.String()
 		}
 	}
 	return []row{r}
 }
 
-// kindOf says in words of YAML what a value has to be.
+// kindOf returns the type of a value in YAML terms.
 func kindOf(t reflect.Type) string {
 	switch {
 	case t.Kind() == reflect.Pointer:
@@ -133,16 +132,16 @@ func (w *page) fail(format string, args ...any) {
 	}
 }
 
-// source finds the text of types, for the comments of their fields.
+// source finds the source text of types, for the comments of their fields.
 type source struct {
 	root  string
 	types map[string]map[string]*ast.StructType
 }
 
-// module is the path of ours.
+// module is the path of this module.
 const module = "github.com/hawser-io/hawser/"
 
-// of returns the struct that a type is, nil if it is none of ours.
+// of returns the struct of a type, nil for a type of another module.
 func (s *source) of(t reflect.Type) *ast.StructType {
 	dir := "." // a program, in its own test
 	if p := t.PkgPath(); p != "main" {
@@ -161,10 +160,10 @@ func (s *source) of(t reflect.Type) *ast.StructType {
 	return s.types[dir][t.Name()]
 }
 
-// structs returns those of a directory by name. Files that cannot be read have none.
+// structs returns the structs in a directory, by name. Unreadable files are skipped.
 func structs(dir string) map[string]*ast.StructType {
 	all := map[string]*ast.StructType{}
-	files, _ := filepath.Glob(filepath.Join(dir, "*.go")) // the pattern is good
+	files, _ := filepath.Glob(filepath.Join(dir, "*.go")) // the pattern is valid
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		if err != nil {
@@ -182,7 +181,7 @@ func structs(dir string) map[string]*ast.StructType {
 	return all
 }
 
-// fields returns those of a struct by name.
+// fields returns the fields of a struct, by name.
 func fields(s *ast.StructType) map[string]*ast.Field {
 	all := map[string]*ast.Field{}
 	for _, f := range s.Fields.List {

@@ -1,7 +1,6 @@
-// Package refdocs keeps docs/reference true: its pages are written from the
-// commands themselves and from the structs that configuration files are read
-// into. A test of each program calls [Check]; `make generate` runs these tests
-// with HAWSER_REFERENCE set to the directory that they write into.
+// Package refdocs generates docs/reference from the commands themselves and from the structs of the
+// configuration files. A test of each program calls [Check], which compares the pages. `make generate` runs
+// these tests with HAWSER_REFERENCE set to the output directory.
 package refdocs
 
 import (
@@ -17,26 +16,27 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvDir names the directory that pages are written into, where they are not compared.
+// EnvDir is the environment variable with the output directory; if it is set, pages are written instead of
+// compared.
 const EnvDir = "HAWSER_REFERENCE"
 
-// Page is what is known of one program.
+// Page describes one program.
 type Page struct {
 	// Root is the repository.
 	Root    string
 	Command *cobra.Command
-	// Config is what the file is read into that --config names, with its defaults; nil if
-	// there is no such file. The flags of the command belong to its fields.
+	// Config is the struct of the file that --config names, with its defaults; nil if there is no such file. The
+	// flags of the command belong to its fields.
 	Config any
 	// Files are further files that the program reads.
 	Files []File
 }
 
-// File is a configuration file with keys that no flag has.
+// File is a configuration file with keys that have no flag.
 type File struct {
-	// Title is that of the section, About a sentence or two below it.
+	// Title is the title of the section, About a text of one or two sentences.
 	Title, About string
-	// Into points to what the file is read into, with its defaults.
+	// Into points to the struct of the file, with its defaults.
 	Into any
 }
 
@@ -94,12 +94,12 @@ func (p Page) render() (string, error) {
 	return w.text.String(), w.err
 }
 
-// page is one that is being written.
+// page is a page that is being written.
 type page struct {
 	text   strings.Builder
 	source source
-	// flags are those of the command by the address of what they set, keys what those are
-	// called in the configuration file.
+	// flags are the flags of the command by the address of their value, keys the names of these values in the
+	// configuration file.
 	flags map[uintptr]*pflag.Flag
 	keys  map[string]string
 	err   error
@@ -107,8 +107,8 @@ type page struct {
 
 func (w *page) printf(format string, args ...any) { fmt.Fprintf(&w.text, format, args...) }
 
-// addresses returns where a flag may put its value: it is a pointer to that of another type,
-// or a struct that has such a pointer.
+// addresses returns the possible addresses of a flag's value: the flag is a pointer to another type, or a
+// struct with such a pointer.
 func addresses(v pflag.Value) []uintptr {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer {
@@ -158,8 +158,7 @@ func (w *page) keyTable(rows []row) {
 	}
 }
 
-// verbs writes those of a command, one section each. Flags that several have are explained
-// once.
+// verbs writes the verbs of a command, one section each. Shared flags are explained once.
 func (w *page) verbs(root *cobra.Command) {
 	var all []*cobra.Command
 	var walk func(*cobra.Command)
@@ -220,10 +219,10 @@ func (w *page) verbs(root *cobra.Command) {
 	}
 }
 
-// html keeps a text from being taken for HTML.
+// html escapes a text for HTML.
 func html(s string) string { return strings.NewReplacer("<", "&lt;", ">", "&gt;").Replace(s) }
 
-// cell is html in a table.
+// cell escapes a text for a table.
 func cell(s string) string {
 	return strings.ReplaceAll(html(strings.Join(strings.Fields(s), " ")), "|", `\|`)
 }
@@ -235,7 +234,7 @@ func code(s string) string {
 	return "`" + strings.ReplaceAll(s, "|", `\|`) + "`"
 }
 
-// value is a default, of which none is shown where it says nothing.
+// value returns a default, or "" if it has no information.
 func value(s string) string {
 	if s == "[]" {
 		return ""

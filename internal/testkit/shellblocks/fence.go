@@ -1,15 +1,13 @@
-// Package shellblocks runs the shell commands that the documentation prints, so that
-// they stay true. It finds the fenced blocks of Markdown files by their info
-// string:
+// Package shellblocks runs the shell commands in the documentation, so that they stay correct. It finds the
+// fenced blocks of Markdown files by their info string:
 //
-//	```sh test        runs by itself in the root of the repository
+//	```sh test        runs alone in the root of the repository
 //	```sh test demo   runs beside a fleet as `hawser demo` leaves it
-//	```sh test join   runs, after those before it in its file, on a hub that a cluster joins
-//	```sh test install   runs, after those before it in its file, on a hub of hawser install
-//	```sh             is shown only
+//	```sh test join   runs, after the earlier ones in its file, on a hub with registration
+//	```sh test install   runs, after the earlier ones in its file, on a hub of hawser install
+//	```sh             is only shown
 //
-// Any other word behind "sh" is an error, since a block with a typing error
-// there would never run and nobody would notice.
+// Any other word after "sh" is an error. Otherwise a typing error would silently disable a block.
 package shellblocks
 
 import (
@@ -27,7 +25,7 @@ import (
 	"time"
 )
 
-// Kind says where a block can run.
+// Kind is the environment that a block runs in.
 type Kind string
 
 // The kinds of blocks.
@@ -41,8 +39,7 @@ const (
 
 // Block is one fenced block of shell commands.
 type Block struct {
-	// File is relative to the root that was searched; Line is where the
-	// block's first command stands.
+	// File is relative to the searched root; Line is the line of the block's first command.
 	File string
 	Line int
 	Kind Kind
@@ -56,7 +53,7 @@ func (b Block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
 // file and line.
 func Parse(file string, markdown []byte) ([]Block, error) {
 	var blocks []Block
-	var open *Block // the block we are in, if any
+	var open *Block // the current block, if any
 	var marker, indent string
 	number := 0
 	lines := bufio.NewScanner(bytes.NewReader(markdown))
@@ -126,8 +123,8 @@ func closes(text, marker string) bool {
 	return len(text) >= len(marker) && strings.Trim(text, marker[:1]) == ""
 }
 
-// Find returns the shell blocks of the Markdown files in root and below
-// root/docs, test and deploy, in the order of their names.
+// Find returns the shell blocks of the Markdown files in root and below root/docs, test and deploy, sorted by
+// file name.
 func Find(root string) ([]Block, error) {
 	files, err := filepath.Glob(filepath.Join(root, "*.md"))
 	if err != nil {
@@ -170,21 +167,19 @@ func Of(kind Kind, blocks []Block) []Block {
 
 // Runner runs blocks as a reader would type them.
 type Runner struct {
-	// Dir is where a block starts.
+	// Dir is the working directory of a block.
 	Dir string
 	// Path is put in front of PATH.
 	Path []string
 	// Env is added to the environment, as "NAME=value".
 	Env []string
-	// Replace lists pairs (old, new) that are replaced in every block: what a
-	// reader has under one name and the test under another, such as the
-	// directory and the addresses of the demo.
+	// Replace lists pairs (old, new) that are replaced in each block. They are names that differ between reader and
+	// test, such as the directory and the addresses of the demo.
 	Replace []string
 }
 
-// Run gives a block to bash, which stops at the first command that fails, and
-// returns everything it printed. When ctx ends the shell and everything it
-// started are killed. The error names the block and holds the output.
+// Run passes a block to bash, which stops at the first failed command, and returns the whole output. When ctx
+// ends, the shell and its child processes are killed. The error names the block and contains the output.
 func (r Runner) Run(ctx context.Context, b Block) (string, error) {
 	text := strings.NewReplacer(r.Replace...).Replace(b.Text)
 	cmd := exec.CommandContext(ctx, "bash", "-eu", "-o", "pipefail", "-c", text)

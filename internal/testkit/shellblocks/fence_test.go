@@ -87,10 +87,10 @@ func TestRunner_Run(t *testing.T) {
 	r := shellblocks.Runner{
 		Dir:     dir,
 		Path:    []string{"/opt/first"},
-		Env:     []string{"GREETING=hello"},
+		Env:     []string{"HELLO=hello"},
 		Replace: []string{"old.example", "new.example"},
 	}
-	out, err := r.Run(t.Context(), shellblocks.Block{Text: "pwd\necho $GREETING old.example\necho ${PATH%%:*} >&2\n"})
+	out, err := r.Run(t.Context(), shellblocks.Block{Text: "pwd\necho $HELLO old.example\necho ${PATH%%:*} >&2\n"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package smalldisk gives a test a small file system of its own, which can be filled without
-// harm to anybody else. It needs Linux, and root or user namespaces.
+// Package smalldisk gives a test its own small file system, which can be filled without harm. It needs Linux,
+// and root or user namespaces.
 package smalldisk
 
 import (
@@ -12,15 +12,15 @@ import (
 	"testing"
 )
 
-// Disk is a file system of 256 MiB in a namespace of its own. It lasts until the test ends.
+// Disk is a file system of 256 MiB in its own namespace, until the test ends.
 type Disk struct {
-	// Dir is where processes inside see it.
+	// Dir is its path for processes inside.
 	Dir string
-	// holder is the process that keeps the namespace.
+	// holder is the process that keeps the namespace alive.
 	holder int
 }
 
-// New returns a new disk. It fails the test where there can be none.
+// New returns a new disk. It fails the test if that is impossible.
 func New(t testing.TB) *Disk {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func (d *Disk) Inside(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 }
 
-// Path is where the test itself sees a file of the disk.
+// Path is the path of a file of the disk for the test itself.
 func (d *Disk) Path(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(d.holder), "root", d.Dir, name)
 }

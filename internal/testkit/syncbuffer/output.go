@@ -1,5 +1,5 @@
-// Package syncbuffer keeps what the code under test writes, so that a test can read it while the
-// code may write more.
+// Package syncbuffer collects the output of the code under test, so that a test can read it while the code
+// writes more.
 package syncbuffer
 
 import (
@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Buffer is an [io.Writer] that remembers everything. The zero value is empty and ready to use;
-// its methods may be called by many goroutines at once. A bubble of synctest needs it too:
-// what runs after a timer is not ordered behind what the test read before.
+// Buffer is an [io.Writer] that keeps all written data. The zero value is empty and ready to use. Its methods
+// may be called concurrently. A synctest bubble needs it too, because a timer's goroutine is not ordered after
+// the test's read.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -22,7 +22,7 @@ func (o *Buffer) Write(p []byte) (int, error) {
 	return o.b.Write(p)
 }
 
-// String returns everything that was written.
+// String returns all written data.
 func (o *Buffer) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,16 +14,15 @@ var admissionResources = []string{
 	"validatingadmissionpolicies", "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
 }
 
-// Admission reports whether an object says what admission refuses on the cluster. API servers
-// exempt writes of such objects from admission, so the agent can always correct or delete them.
+// Admission reports whether an object configures admission on the cluster. API servers exempt writes of such
+// objects from admission, so the agent can always correct or delete them.
 func Admission(id workv1.ResourceIdentifier) bool {
 	return id.Group == admissionv1.GroupName && slices.Contains(admissionResources, id.Resource)
 }
 
-// Unrecorded reports whether a step may be taken only after the list was written: it may make
-// an object that nothing would remove, because it is not on the list, or with another uid. The
-// correction of an admission configuration is taken in any case: it may be the reason why the
-// list cannot be written.
+// Unrecorded reports whether a step requires that the list is written first. It does if it may create an object
+// that is not in the list, or with another uid: such an object would never be removed. The correction of an
+// admission configuration is always allowed: it may be the reason why the list cannot be written.
 func Unrecorded(recorded []Entry, s apply.Step) bool {
 	e, has := byIdentity(recorded)[s.ID()]
 	switch s.Action {

@@ -15,24 +15,22 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 )
 
-// AnnotationCompleted says which manifests of the work are complete, and are not
-// applied any more. It is the id of the work, escaped, and for each of them a CompletedID
-// and the time in seconds, as "id=1700000000".
+// AnnotationCompleted lists the manifests of the work that are complete and no longer applied. It contains the
+// escaped id of the work, and for each manifest a CompletedID and the time in seconds, as "id=1700000000".
 const AnnotationCompleted = "hawser.dev/completed"
 
-// CompletedID identifies a manifest by its object, in few characters: there can
-// be thousands.
+// CompletedID identifies a manifest by its object, in a short form: there can be thousands.
 func CompletedID(m apply.Manifest) string {
 	id := m.ID()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q", id.Group, id.Resource, id.Namespace, id.Name))
 	return base64.RawURLEncoding.EncodeToString(sum[:9])
 }
 
-// Completed returns since when manifests of a work are complete, by CompletedID.
+// Completed returns when manifests of a work became complete, by CompletedID.
 func (r *Record) Completed(workID string) map[string]time.Time {
 	fields := strings.Fields(r.object.Annotations[AnnotationCompleted])
 	if len(fields) == 0 || fields[0] != url.QueryEscape(workID) {
-		return nil // of nobody, or of an earlier work of that name
+		return nil // of no work, or of an earlier work of that name
 	}
 	completed := map[string]time.Time{}
 	for _, f := range fields[1:] {
@@ -44,7 +42,7 @@ func (r *Record) Completed(workID string) map[string]time.Time {
 	return completed
 }
 
-// SetCompleted records which manifests of a work are complete, if it differs.
+// SetCompleted records the complete manifests of a work, if they changed.
 func (s Store) SetCompleted(ctx context.Context, r *Record, workID string, completed map[string]time.Time) (*Record, error) {
 	var value any // null removes the annotation
 	if len(completed) > 0 {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// FuzzRecord: whatever somebody makes of an AppliedManifestWork, it cannot be
-// read, or what it says of its work is whole and its list can be sorted.
+// FuzzRecord: any AppliedManifestWork is either unreadable, or the data about its work is complete and its list
+// can be sorted.
 func FuzzRecord(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"work.open-cluster-management.io/v1","kind":"AppliedManifestWork","metadata":{"name":"hash-web","uid":"u","finalizers":["x"],` +

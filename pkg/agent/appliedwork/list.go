@@ -11,16 +11,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// Entry is one line of the list. An empty UID is an intent: the object may
-// exist.
+// Entry is one entry of the list. An empty UID is an intent: the object may exist.
 type Entry = workv1.AppliedManifestResourceMeta
 
 func entryOf(m apply.Manifest) Entry {
 	return Entry{ResourceIdentifier: m.ID(), Version: m.Meta.Version}
 }
 
-// Sort orders entries as the API documents it and, of several entries for one
-// object, whatever the version, keeps the last given.
+// Sort orders entries as the API documents. Of several entries for one object, in any version, it keeps the
+// last.
 func Sort(entries []Entry) []Entry {
 	last := make(map[workv1.ResourceIdentifier]int, len(entries))
 	for i, e := range entries {
@@ -41,8 +40,8 @@ func Sort(entries []Entry) []Entry {
 	return out
 }
 
-// Unreported returns which manifests are about objects that are not on a list, in
-// any version: they are likely not to exist.
+// Unreported returns a function that reports whether the object of a manifest is not in the list, in any
+// version. Such an object probably does not exist.
 func Unreported(recorded []Entry) func(apply.Manifest) bool {
 	known := byIdentity(recorded)
 	return func(m apply.Manifest) bool {
@@ -51,9 +50,8 @@ func Unreported(recorded []Entry) func(apply.Manifest) bool {
 	}
 }
 
-// Intend returns the list to record before the steps are taken: everything on
-// it, and everything that exists or is about to be made. An object that is made
-// anew loses its uid until it is known again.
+// Intend returns the list to record before the steps are executed: all present entries, and all objects that
+// exist or are about to be created. An object that is created again loses its uid until the new one is known.
 func Intend(recorded []Entry, steps []apply.Step) []Entry {
 	next := slices.Clone(recorded)
 	known := byIdentity(recorded)
@@ -66,21 +64,20 @@ func Intend(recorded []Entry, steps []apply.Step) []Entry {
 			if e.UID = string(s.Live.GetUID()); !has || old.UID != e.UID {
 				next = append(next, e)
 			}
-		case apply.Unchanged, apply.Refuse: // nothing comes into existence
+		case apply.Unchanged, apply.Refuse: // nothing is created
 		}
 	}
 	return Sort(next)
 }
 
 // Merge returns the list to record after objects were applied:
-//   - what exists, with its uid;
-//   - what may exist because nobody could tell, and what the cluster refused to
-//     make: it is tried again, and each try would record the same intent. Not in
-//     the list is what the work may not make or read: it would block the deletion
-//     of the work;
-//   - of what had to be removed, what still exists.
+//   - objects that exist, with their uid;
+//   - objects that may exist because that is unknown, and objects that the cluster refused to create: a retry
+//     would record the same intent. Objects that the work may not create or read are omitted, because they
+//     would block the deletion of the work;
+//   - objects that had to be removed and still exist.
 //
-// stale is the outcome of [Stale], remaining what was left when it was removed.
+// stale is the result of [Stale], remaining the part of it that was not removed.
 func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) []Entry {
 	drop := byIdentity(stale)
 	next := slices.DeleteFunc(slices.Clone(recorded), func(e Entry) bool { _, ok := drop[e.ResourceIdentifier]; return ok })
@@ -90,7 +87,7 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 		}
 		e := entryOf(r.Manifest)
 		switch {
-		case workpolicy.Refused(r.Err) != nil: // made by somebody else, and theirs
+		case workpolicy.Refused(r.Err) != nil: // created by another client, and owned by it
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID == "" })
 		case r.Presence == conditions.Present:
 			e.UID = string(r.UID())
@@ -104,9 +101,8 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 	return Sort(append(next, remaining...))
 }
 
-// Stale returns the entries for which no manifest of the work stands any more,
-// in another version neither. An entry that a manifest without a known resource
-// may stand for is not stale.
+// Stale returns the entries without a manifest in the work, in any version. An entry is not stale if a manifest
+// with an unknown resource may match it.
 func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
 	wanted := map[workv1.ResourceIdentifier]bool{}
 	var unclear []apply.Manifest
@@ -126,8 +122,8 @@ func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
 	return stale
 }
 
-// Forfeit returns the entries of objects that agents live by: the work, which has a manifest
-// for each, must let go of them at once.
+// Forfeit returns the entries of objects that agents need. The work has a manifest for each, and must release
+// them at once.
 func Forfeit(recorded []Entry, results []apply.Result) (forfeit []Entry) {
 	known := byIdentity(recorded)
 	for _, r := range results {
@@ -141,8 +137,7 @@ func Forfeit(recorded []Entry, results []apply.Result) (forfeit []Entry) {
 	return forfeit
 }
 
-// mayBe reports whether a manifest whose resource is not known may be about
-// this entry, judging by what is known of it.
+// mayBe reports whether a manifest with an unknown resource may match this entry.
 func mayBe(m apply.Manifest, e Entry) bool {
 	switch {
 	case m.Object == nil:

@@ -73,15 +73,15 @@ func TestIntend(t *testing.T) {
 		steps    []apply.Step
 		want     []appliedwork.Entry
 	}{
-		"what is made has no uid yet":            {nil, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
-		"what is made anew loses its uid":        {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
-		"what is replaced loses its uid":         {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Recreate, "u"), []appliedwork.Entry{configMap("a", "")}},
-		"what is adopted is recorded":            {nil, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
-		"what was made anew by others, adopted":  {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
-		"what is updated needs no other entry":   {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
-		"what is not written needs no entry":     {nil, step(apply.Unchanged, "u"), nil},
-		"what is refused needs no entry":         {nil, step(apply.Refuse, ""), nil},
-		"what is no longer wanted stays for now": {[]appliedwork.Entry{configMap("b", "u")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", ""), configMap("b", "u")}},
+		"what is made has no uid yet":                   {nil, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
+		"an object that is created again loses its uid": {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
+		"what is replaced loses its uid":                {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Recreate, "u"), []appliedwork.Entry{configMap("a", "")}},
+		"what is adopted is recorded":                   {nil, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
+		"created again by others, adopted":              {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
+		"what is updated needs no other entry":          {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
+		"what is not written needs no entry":            {nil, step(apply.Unchanged, "u"), nil},
+		"what is refused needs no entry":                {nil, step(apply.Refuse, ""), nil},
+		"what is no longer wanted stays for now":        {[]appliedwork.Entry{configMap("b", "u")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", ""), configMap("b", "u")}},
 	} {
 		t.Run(name, func(t *testing.T) { check(t, c.want, appliedwork.Intend(c.recorded, c.steps)) })
 	}
@@ -111,9 +111,9 @@ func TestSettle(t *testing.T) {
 		"made: now with its uid":          {recorded: []appliedwork.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Present, "u"), want: []appliedwork.Entry{configMap("a", "u")}},
 		"there, and was not recorded":     {results: result(apply.Unchanged, conditions.Present, "u"), want: []appliedwork.Entry{configMap("a", "u")}},
 		"refused to be made, tried again": {recorded: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}, results: refused, want: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}},
-		"nobody knows if it was made":     {recorded: []appliedwork.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "")}},
-		"nobody knows: what was recorded": {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "u")}},
-		"nobody knows, nothing recorded":  {results: result(apply.Refuse, conditions.Unreadable, "")},
+		"unknown whether it was created":  {recorded: []appliedwork.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "")}},
+		"unknown: what was recorded":      {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "u")}},
+		"unknown, nothing recorded":       {results: result(apply.Refuse, conditions.Unreadable, "")},
 		"not allowed to be made or read":  {recorded: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}, results: unmade, want: []appliedwork.Entry{configMap("b", "")}},
 		"not allowed, but made before":    {recorded: []appliedwork.Entry{configMap("a", "u")}, results: unmade, want: []appliedwork.Entry{configMap("a", "u")}},
 		"refused and gone":                {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Absent, "")},

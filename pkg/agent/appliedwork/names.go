@@ -13,11 +13,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// One object may be served under two names, as an Event is in the core group and in events.k8s.io. It
-// has one uid. When a manifest moves from one name to the other, the entry of the first is not
-// of the work any more, and its object is.
+// One object may be served under two names, such as an Event in the core group and in events.k8s.io. It has one
+// uid. When a manifest changes the name, the entry with the old name becomes stale although the work still has
+// the object.
 
-// UIDs are those of the objects that the work has now, with the names under which it has them.
+// UIDs returns the names of the present objects of the work by uid.
 func UIDs(results []apply.Result) map[types.UID]workv1.ResourceIdentifier {
 	uids := map[types.UID]workv1.ResourceIdentifier{}
 	for _, r := range results {
@@ -27,8 +27,8 @@ func UIDs(results []apply.Result) map[types.UID]workv1.ResourceIdentifier {
 	return uids
 }
 
-// Undecided reports whether the object of an entry may be that of a manifest under another name, and
-// that could not be read.
+// Undecided reports whether the object of an entry may be that of a manifest with another name that could not
+// be read.
 func Undecided(e Entry, results []apply.Result) bool {
 	return slices.ContainsFunc(results, func(r apply.Result) bool {
 		return r.Resolved && r.Presence == conditions.Unreadable && r.UID() == "" && r.Meta.Group != e.Group &&

@@ -19,23 +19,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// RemovalAction says what removing an entry means for the object as it is now.
+// RemovalAction is the action that removes an entry, for the present state of its object.
 type RemovalAction string
 
-// The decisions.
+// The actions.
 const (
-	// Drop: nothing to do, the object is not, or no longer, the work's.
+	// Drop: nothing to do; the work does not own the object, or no longer.
 	Drop RemovalAction = "drop"
-	// Disown: the object stays, only the work's reference goes.
+	// Disown: the object stays; only the work's owner reference is removed.
 	Disown RemovalAction = "disown"
 	// Await: the object is being deleted.
 	Await RemovalAction = "await"
-	// Delete: the object is to be deleted.
+	// Delete: the object must be deleted.
 	Delete RemovalAction = "delete"
 )
 
-// Decide is the rule for removing an entry whose object was read. orphan says
-// that the work wants the object to outlive it.
+// Decide returns the action that removes an entry whose object was read. orphan: the object is to outlive the
+// work.
 func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan bool) RemovalAction {
 	refs := live.GetOwnerReferences()
 	own := func(r metav1.OwnerReference) bool { return r.UID == owner.UID }
@@ -58,25 +58,23 @@ func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan 
 // Remover removes recorded objects from the cluster.
 type Remover struct {
 	Client kubeclient.Client
-	// Guard says which objects no work may have: they are not deleted, and only lose the
-	// reference of the work. nil: none.
+	// Guard decides which objects no work may have: they are not deleted and only lose the owner reference of the
+	// work. nil: none.
 	Guard *workpolicy.Guard
-	// Wanted are the names of objects that the work has: an object is left alone that it has under
-	// another name than that of the entry. May be nil.
+	// Wanted has the names of the work's present objects. An object with another name there than in the entry is
+	// left alone. May be nil.
 	Wanted map[types.UID]workv1.ResourceIdentifier
-	// Done hears what became of every Disown and Delete; may be nil.
+	// Done is called with the result of every Disown and Delete; may be nil.
 	Done func(d RemovalAction, err error)
-	// Saw hears of every object that was read, before anything is done about it;
-	// live is nil if there was none. May be nil.
+	// Saw is called for every object that was read, before any action; live is nil if the object does not exist.
+	// May be nil.
 	Saw func(e Entry, live *unstructured.Unstructured)
 }
 
-// Remove does what is to be done for the entries and returns those that must
-// stay on the list: objects that are still there, and objects about which
-// nothing could be found out; the errors say why. One of them does not keep the
-// others from being removed, except that roles and bindings wait until all else
-// is gone: they may be what allows the agent to remove it. Admission configurations
-// are first: they may be what refuses to remove the others. orphan may be nil.
+// Remove removes the objects of the entries. It returns the entries that must stay: objects that still exist or
+// whose state is unknown; err has the reasons. A failure does not stop the others. Admission configurations
+// come first: they may reject the removal of the others. Roles and bindings wait until all others are gone:
+// they may allow the agent to remove these. orphan may be nil.
 func (r Remover) Remove(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
 	var first, grants, others []Entry
 	for _, e := range entries {
@@ -100,7 +98,7 @@ func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Ow
 	var errs []error
 	for _, e := range entries {
 		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))
-		var others *kubeclient.SlowError // its turn comes
+		var others *kubeclient.SlowError // it is queued and will be sent
 		if waits := errors.As(err, &others) && !others.Fails; waits {
 			stays = true
 		} else if err != nil {
@@ -152,8 +150,8 @@ func (r Remover) done(d RemovalAction, err error) error {
 	return err
 }
 
-// delete asks for the deletion. An object that was made anew meanwhile is no
-// error, nor is a kind that has gone: the next look decides about it.
+// delete requests the deletion. An object that was created again in the meantime is no error, nor is an absent
+// kind: the next look decides.
 func (r Remover) delete(ctx context.Context, ref kubeclient.Ref, uid types.UID) error {
 	err := r.Client.Delete(ctx, ref, uid)
 	if apierrors.IsConflict(err) || gone(err) == nil {
@@ -162,8 +160,7 @@ func (r Remover) delete(ctx context.Context, ref kubeclient.Ref, uid types.UID) 
 	return fmt.Errorf("delete %s: %w", ref, err)
 }
 
-// read returns the object of an entry, in the version the server has it in; nil
-// if there is none.
+// read returns the object of an entry, in a version that the server has; nil if it does not exist.
 func (r Remover) read(ctx context.Context, e Entry) (kubeclient.Ref, *unstructured.Unstructured, error) {
 	ref := RefOf(e)
 	live, err := r.Client.Get(ctx, ref)
@@ -171,7 +168,7 @@ func (r Remover) read(ctx context.Context, e Entry) (kubeclient.Ref, *unstructur
 		var res kubeclient.Resource
 		res, err = r.Client.Locate(ctx, schema.GroupResource{Group: e.Group, Resource: e.Resource})
 		if notServed(err) {
-			return ref, nil, nil // the definition is gone, and its objects with it
+			return ref, nil, nil // the definition is gone, and with it its objects
 		}
 		if err == nil {
 			ref.GroupVersionResource = res.GroupVersionResource
@@ -195,8 +192,8 @@ func (r Remover) disown(ctx context.Context, ref kubeclient.Ref, live *unstructu
 	return nil
 }
 
-// Share puts the mark of one more owner on the object of an entry that has that
-// of owner. shared is false if it has not, or there is no object.
+// Share adds an owner reference to the object of an entry that has that of owner. shared is false if the object
+// has neither, or does not exist.
 func (r Remover) Share(ctx context.Context, e Entry, owner, with apply.Owner) (shared bool, err error) {
 	ref, live, err := r.read(ctx, e)
 	if err != nil || live == nil {
@@ -215,9 +212,8 @@ func (r Remover) Share(ctx context.Context, e Entry, owner, with apply.Owner) (s
 	return true, nil
 }
 
-// Disown takes an owner's mark off the object of an entry and leaves it alone
-// otherwise. left says that the object was not made anew and belongs to no
-// AppliedManifestWork now.
+// Disown removes an owner reference from the object of an entry and changes nothing else. left: the object was
+// not created again, and now belongs to no AppliedManifestWork.
 func (r Remover) Disown(ctx context.Context, e Entry, owner apply.Owner) (left bool, err error) {
 	ref, live, err := r.read(ctx, e)
 	if err != nil || live == nil || Decide(e, live, owner, true) != Disown {
@@ -229,7 +225,7 @@ func (r Remover) Disown(ctx context.Context, e Entry, owner apply.Owner) (left b
 	return !others, gone(r.disown(ctx, ref, live, owner))
 }
 
-// RefOf names the object of an entry.
+// RefOf returns the reference of an entry's object.
 func RefOf(e Entry) kubeclient.Ref {
 	return kubeclient.Ref{
 		GroupVersionResource: schema.GroupVersionResource{Group: e.Group, Version: e.Version, Resource: e.Resource},
@@ -237,17 +233,21 @@ func RefOf(e Entry) kubeclient.Ref {
 	}
 }
 
-// notServed reports whether the cluster does not have a resource. After it was
-// found, that happens while a definition goes. t1: the object is read. t2: the
-// last of its kind goes, and the definition. t3: the object is to be deleted, and
-// nobody knows its kind. Therefore it is no failure. Nor is it a proof: the
-// resource may be served in another version, which the next look finds.
+// notServed reports whether the cluster does not serve a resource. This happens while a definition is removed:
+//
+// Scenario:
+//
+//	t1: the object is read.
+//	t2: the last object of its kind is removed, then the definition.
+//	t3: the object is to be deleted; its kind is unknown now.
+//
+// Result: this is no failure. It is no proof either: the resource may be served in another version, which the
+// next look finds.
 func notServed(err error) bool {
 	return errors.As(err, new(*kubeclient.NotServedError))
 }
 
-// gone takes "there is no such object" for success, and "there are no such
-// objects".
+// gone returns nil for an absent object or an absent resource.
 func gone(err error) error {
 	if apierrors.IsNotFound(err) || notServed(err) {
 		return nil

@@ -23,39 +23,38 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// What an AppliedManifestWork of a Hawser agent says about the work it stands
-// for, in annotations. One without them was made by another agent.
+// Annotations of an AppliedManifestWork of a Hawser agent about its work. An AppliedManifestWork without them
+// was created by another agent.
 const (
 	// AnnotationSource is the source that owns the work.
 	AnnotationSource = "hawser.dev/source"
 	// AnnotationWorkID is the resource id of the work.
 	AnnotationWorkID = "hawser.dev/work-id"
-	// AnnotationVersion is the version of the spec that was last acted upon.
+	// AnnotationVersion is the version of the last spec that was acted upon.
 	AnnotationVersion = "hawser.dev/applied-version"
 	// AnnotationTag is the tag of that spec.
 	AnnotationTag = "hawser.dev/applied-tag"
 )
 
-// MaxWorkName is the length of the longest work name that fits into the name of
-// an AppliedManifestWork.
+// MaxWorkName is the longest length of a work name that fits into the name of an AppliedManifestWork.
 const MaxWorkName = 253 - sha256.Size*2 - 1
 
-// ErrWorkName is the error about a work whose name is longer than that.
+// ErrWorkName is the error for a work with a longer name.
 var ErrWorkName = errors.New("the name of the work does not fit into the name of an AppliedManifestWork")
 
-// ErrChanged is the error about an AppliedManifestWork that is not as it was written.
-var ErrChanged = errors.New("an admission webhook or policy of the cluster changes what the agent writes: the finalizer or the list of objects is not as it was written")
+// ErrChanged is the error for an AppliedManifestWork that differs from the agent's write.
+var ErrChanged = errors.New("an admission webhook or policy of the cluster modifies the agent's writes: the finalizer or the list of objects is not as written")
 
-// Resource is where AppliedManifestWorks live.
+// Resource is the resource of AppliedManifestWorks.
 var Resource = schema.GroupVersionResource{Group: workv1.GroupName, Version: workv1.GroupVersion.Version, Resource: "appliedmanifestworks"}
 
-// HubHash is the hash of a hub's identity, as it appears in names.
+// HubHash returns the hash of a hub's identity, as used in names.
 func HubHash(identity string) string {
 	sum := sha256.Sum256([]byte(identity))
 	return hex.EncodeToString(sum[:])
 }
 
-// Name is the name of the AppliedManifestWork of a work.
+// Name returns the name of the AppliedManifestWork of a work.
 func Name(hubHash, workName string) string { return hubHash + "-" + workName }
 
 // Ref names an AppliedManifestWork.
@@ -63,7 +62,7 @@ func Ref(name string) kubeclient.Ref {
 	return kubeclient.Ref{GroupVersionResource: Resource, Name: name}
 }
 
-// Origin says which spec of which work a record stands for.
+// Origin names the work and the spec of a record.
 type Origin struct {
 	Source, WorkID string
 	Version        int64
@@ -76,31 +75,30 @@ func (o Origin) annotations() map[string]string {
 	}
 }
 
-// Record is one AppliedManifestWork as it was last read or written. It is not
-// modified.
+// Record is one AppliedManifestWork as last read or written. It is immutable.
 type Record struct{ object workv1.AppliedManifestWork }
 
-// Owner is the mark on the record's objects.
+// Owner returns the owner of the record's objects.
 func (r *Record) Owner() apply.Owner { return apply.Owner{Name: r.object.Name, UID: r.object.UID} }
 
-// Metadata is that of the object; it must not be modified.
+// Metadata returns the metadata of the object; it must not be modified.
 func (r *Record) Metadata() metav1.Object { return &r.object.ObjectMeta }
 
-// Deleting reports whether somebody deleted it; it goes when its objects went.
+// Deleting reports whether it is being deleted; it is removed after its objects.
 func (r *Record) Deleting() bool { return r.object.DeletionTimestamp != nil }
 
-// HasFinalizer reports whether our finalizer is on it.
+// HasFinalizer reports whether it has our finalizer.
 func (r *Record) HasFinalizer() bool {
 	return slices.Contains(r.object.Finalizers, workv1.AppliedManifestWorkFinalizer)
 }
 
-// AgentID says which agent looks after it.
+// AgentID returns the id of the agent that manages it.
 func (r *Record) AgentID() string { return r.object.Spec.AgentID }
 
-// WorkID is the resource id of its work; "" if another agent made it.
+// WorkID returns the resource id of its work; "" if another agent created it.
 func (r *Record) WorkID() string { return r.object.Annotations[AnnotationWorkID] }
 
-// Origin says what it stands for; ok is false if no Hawser agent wrote that.
+// Origin returns its work and spec; ok is false if no Hawser agent wrote it.
 func (r *Record) Origin() (o Origin, ok bool) {
 	a := r.object.Annotations
 	version, err := strconv.ParseInt(a[AnnotationVersion], 10, 64)
@@ -108,7 +106,7 @@ func (r *Record) Origin() (o Origin, ok bool) {
 	return o, err == nil && o.WorkID != ""
 }
 
-// EvictionStart is when its grace period began; zero if none runs.
+// EvictionStart returns when its grace period began; zero if none runs.
 func (r *Record) EvictionStart() time.Time {
 	if r.object.Status.EvictionStartTime == nil {
 		return time.Time{}
@@ -116,19 +114,19 @@ func (r *Record) EvictionStart() time.Time {
 	return r.object.Status.EvictionStartTime.Time
 }
 
-// Entries is the list.
+// Entries returns a copy of the list.
 func (r *Record) Entries() []Entry { return slices.Clone(r.object.Status.AppliedResources) }
 
-// Store reads and writes AppliedManifestWorks. Every write is conditional on
-// what was read; a Conflict means that somebody else wrote.
+// Store reads and writes AppliedManifestWorks. Every write is conditional on the read state; a Conflict means
+// that another client wrote.
 type Store struct {
 	Objects          kubeclient.Objects
 	HubHash, AgentID string
-	// Wrote is told of each record as it was written. May be nil.
+	// Wrote is called with each written record. May be nil.
 	Wrote func(*Record)
 }
 
-// Load reads a record; nil if there is none.
+// Load reads a record; nil if it does not exist.
 func (s Store) Load(ctx context.Context, name string) (*Record, error) {
 	o, err := s.Objects.Get(ctx, Ref(name))
 	if apierrors.IsNotFound(err) {
@@ -137,7 +135,7 @@ func (s Store) Load(ctx context.Context, name string) (*Record, error) {
 	return recordOf(o, err)
 }
 
-// Create makes the record of a work. labels are those of the work.
+// Create creates the record of a work. labels are those of the work.
 func (s Store) Create(ctx context.Context, workName string, labels map[string]string, origin Origin) (*Record, error) {
 	if len(workName) > MaxWorkName {
 		return nil, fmt.Errorf("%w: it has %d characters, use at most %d", ErrWorkName, len(workName), MaxWorkName)
@@ -156,11 +154,15 @@ func (s Store) Create(ctx context.Context, workName string, labels map[string]st
 	return held(s.wrote(recordOf(s.Objects.Create(ctx, Resource, &unstructured.Unstructured{Object: m}))))
 }
 
-// held returns a record that has our finalizer after a write that put it there.
+// held returns a record that has our finalizer after the write that set it; otherwise an error.
 //
-// t1 a webhook takes the finalizer off. t2 the work is deleted, the record is gone at once, and
-// the work is confirmed as deleted. t3 its objects are still there, if the garbage collector does
-// not remove them. Therefore nothing is made, and nothing confirmed, without the finalizer.
+// Scenario:
+//
+//	t1: a webhook removes the finalizer.
+//	t2: the work is deleted; the record is gone at once, and the deletion is confirmed.
+//	t3: the objects still exist, if the garbage collector does not remove them.
+//
+// Result: without the finalizer nothing is created and nothing is confirmed.
 func held(r *Record, err error) (*Record, error) {
 	if err == nil && !r.HasFinalizer() {
 		return nil, fmt.Errorf("AppliedManifestWork %s: %w", r.object.Name, ErrChanged)
@@ -168,9 +170,8 @@ func held(r *Record, err error) (*Record, error) {
 	return r, err
 }
 
-// Claim makes the record say that it is ours and stands for this spec, and gives
-// it the labels of the work; labels that the work does not have stay. It writes
-// only if it does not say so already.
+// Claim sets our agent id and the origin of this spec in the record, and adds the labels of the work; other
+// labels stay. It writes only if something differs.
 func (s Store) Claim(ctx context.Context, r *Record, labels map[string]string, origin Origin) (*Record, error) {
 	meta := map[string]any{}
 	if !r.HasFinalizer() {
@@ -192,7 +193,7 @@ func (s Store) Claim(ctx context.Context, r *Record, labels map[string]string, o
 	return held(s.patch(ctx, r, meta, patch, ""))
 }
 
-// missing returns what of want is not in have.
+// missing returns the part of want that is not in have.
 func missing(have, want map[string]string) map[string]string {
 	news := map[string]string{}
 	for k, v := range want {
@@ -203,8 +204,7 @@ func missing(have, want map[string]string) map[string]string {
 	return news
 }
 
-// AddFinalizer puts our finalizer on the record, so that deleting it waits for its
-// objects.
+// AddFinalizer sets our finalizer on the record, so that its deletion waits for its objects.
 func (s Store) AddFinalizer(ctx context.Context, r *Record) (*Record, error) {
 	if r.HasFinalizer() {
 		return r, nil
@@ -212,7 +212,7 @@ func (s Store) AddFinalizer(ctx context.Context, r *Record) (*Record, error) {
 	return held(s.patch(ctx, r, map[string]any{"finalizers": append(slices.Clone(r.object.Finalizers), workv1.AppliedManifestWorkFinalizer)}, nil, ""))
 }
 
-// SetEntries records the list, sorted, if it differs.
+// SetEntries records the list, sorted, if it changed.
 func (s Store) SetEntries(ctx context.Context, r *Record, entries []Entry) (*Record, error) {
 	entries = Sort(entries)
 	if slices.Equal(entries, r.object.Status.AppliedResources) {
@@ -228,8 +228,7 @@ func (s Store) SetEntries(ctx context.Context, r *Record, entries []Entry) (*Rec
 	return rec, err
 }
 
-// SetEvictionStart records when the grace period began, in whole seconds; the
-// zero time ends it.
+// SetEvictionStart records when the grace period began, in whole seconds; the zero time removes it.
 func (s Store) SetEvictionStart(ctx context.Context, r *Record, start time.Time) (*Record, error) {
 	start = start.Truncate(time.Second)
 	if start.Equal(r.EvictionStart()) {
@@ -242,8 +241,7 @@ func (s Store) SetEvictionStart(ctx context.Context, r *Record, start time.Time)
 	return s.patch(ctx, r, nil, map[string]any{"status": map[string]any{"evictionStartTime": value}}, "status")
 }
 
-// Delete marks the record for deletion and returns it as it is then; nil if it
-// is gone.
+// Delete marks the record for deletion and returns its state afterwards; nil if it is gone.
 func (s Store) Delete(ctx context.Context, r *Record) (*Record, error) {
 	if err := gone(s.Objects.Delete(ctx, Ref(r.object.Name), r.object.UID)); err != nil {
 		return nil, err
@@ -251,8 +249,8 @@ func (s Store) Delete(ctx context.Context, r *Record) (*Record, error) {
 	return s.Load(ctx, r.object.Name)
 }
 
-// RemoveFinalizer takes our finalizer off a record that is being deleted, and reports
-// whether it is gone with that.
+// RemoveFinalizer removes our finalizer from a record that is being deleted, and reports whether that removed
+// the record.
 func (s Store) RemoveFinalizer(ctx context.Context, r *Record) (gone bool, err error) {
 	if !r.HasFinalizer() {
 		return false, nil
@@ -269,7 +267,7 @@ func (s Store) RemoveFinalizer(ctx context.Context, r *Record) (gone bool, err e
 }
 
 func (s Store) patch(ctx context.Context, r *Record, meta, top map[string]any, subresource string) (*Record, error) {
-	// Only exactly what was read is patched.
+	// The patch is conditional on the state that was read.
 	m := map[string]any{"uid": string(r.object.UID), "resourceVersion": r.object.ResourceVersion}
 	maps.Copy(m, meta)
 	body := map[string]any{"metadata": m}
@@ -296,6 +294,6 @@ func recordOf(o *unstructured.Unstructured, err error) (*Record, error) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &r.object); err != nil {
 		return nil, fmt.Errorf("AppliedManifestWork %s: %w", o.GetName(), err)
 	}
-	r.object.ManagedFields = nil // large, and of no use here
+	r.object.ManagedFields = nil // large, and not needed here
 	return r, nil
 }

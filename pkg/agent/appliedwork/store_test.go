@@ -221,17 +221,17 @@ func TestDecide(t *testing.T) {
 		orphan bool
 		want   appliedwork.RemovalAction
 	}{
-		"ours":                             {"u", live(nil), false, appliedwork.Delete},
-		"an intent":                        {"", live(nil), false, appliedwork.Delete},
-		"not marked as ours":               {"u", live(func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) }), false, appliedwork.Drop},
-		"marked by a former owner":         {"u", live(func(o *unstructured.Unstructured) { o.SetOwnerReferences([]metav1.OwnerReference{other}) }), false, appliedwork.Drop},
-		"shared with another work":         {"u", live(ref(other)), false, appliedwork.Disown},
-		"shared, and made anew":            {"x", live(ref(other)), false, appliedwork.Disown},
-		"shared with something else":       {"u", live(ref(metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p"})), false, appliedwork.Delete},
-		"shared in a version nobody knows": {"u", live(ref(otherVersion)), false, appliedwork.Delete},
-		"made anew by somebody":            {"x", live(nil), false, appliedwork.Drop},
-		"being deleted":                    {"u", live(func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(&now) }), false, appliedwork.Await},
-		"to be orphaned":                   {"u", live(nil), true, appliedwork.Disown},
+		"ours":                            {"u", live(nil), false, appliedwork.Delete},
+		"an intent":                       {"", live(nil), false, appliedwork.Delete},
+		"not marked as ours":              {"u", live(func(o *unstructured.Unstructured) { o.SetOwnerReferences(nil) }), false, appliedwork.Drop},
+		"marked by a former owner":        {"u", live(func(o *unstructured.Unstructured) { o.SetOwnerReferences([]metav1.OwnerReference{other}) }), false, appliedwork.Drop},
+		"shared with another work":        {"u", live(ref(other)), false, appliedwork.Disown},
+		"shared, and created again":       {"x", live(ref(other)), false, appliedwork.Disown},
+		"shared with something else":      {"u", live(ref(metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p"})), false, appliedwork.Delete},
+		"shared in an unknown version":    {"u", live(ref(otherVersion)), false, appliedwork.Delete},
+		"created again by another client": {"x", live(nil), false, appliedwork.Drop},
+		"being deleted":                   {"u", live(func(o *unstructured.Unstructured) { o.SetDeletionTimestamp(&now) }), false, appliedwork.Await},
+		"to be orphaned":                  {"u", live(nil), true, appliedwork.Disown},
 	} {
 		if got := appliedwork.Decide(configMap("a", c.uid), c.live, owner, c.orphan); got != c.want {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
@@ -321,8 +321,8 @@ func (c vanishing) Delete(ctx context.Context, ref kubeclient.Ref, uid types.UID
 	return c.Fake.Delete(ctx, ref, uid)
 }
 
-// A definition goes while an object of it is removed, at any moment between two
-// calls: that is no failure, and the next look finds that nothing is left.
+// A definition is removed while one of its objects is removed, at any moment between two calls. This is no
+// failure, and the next look finds that nothing is left.
 func TestRemover_KindThatGoesMeanwhile(t *testing.T) {
 	for name, c := range map[string]struct {
 		call, version string
@@ -370,7 +370,7 @@ func TestRemover_KindThatGoesMeanwhile(t *testing.T) {
 	}
 }
 
-// A version that goes is not the kind: the object is looked for in another one.
+// A version is removed but not the kind: the object is read in another version.
 func TestRemover_VersionThatGoesMeanwhile(t *testing.T) {
 	for _, call := range []string{"delete", "patch"} {
 		f := clustertest.New()
@@ -430,7 +430,7 @@ func TestRemover_OrphanAndObjectRecreatedBetweenReadAndDelete(t *testing.T) {
 		t.Fatal("the test needs another uid")
 	}
 	if remaining, err = r.Remove(t.Context(), remaining, owner, nil); err != nil || len(remaining) != 0 || f.Look(ref) == nil {
-		t.Fatalf("made anew: got %v, %v", remaining, err)
+		t.Fatalf("created again: got %v, %v", remaining, err)
 	}
 }
 
@@ -461,7 +461,7 @@ func TestRemover_GrantsGoLast(t *testing.T) {
 	}
 }
 
-// A deletion that waits its turn is no failure, and one that was not sent does not count as a write.
+// A queued deletion is no failure, and an unsent one does not count as a write.
 func TestRemover_WaitsItsTurn(t *testing.T) {
 	f := clustertest.New()
 	o := f.Put(owned(clustertest.Object("v1", "ConfigMap", "default", "a"), owner))
@@ -482,7 +482,7 @@ func TestRemover_WaitsItsTurn(t *testing.T) {
 	}
 }
 
-// An object that a work has under another name by now is not deleted, and its entry goes.
+// An object that a work now has under another name is not deleted, and its entry is removed.
 func TestRemover_ObjectThatTheWorkHasUnderAnotherName(t *testing.T) {
 	f := clustertest.New()
 	o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
@@ -497,7 +497,7 @@ func TestRemover_ObjectThatTheWorkHasUnderAnotherName(t *testing.T) {
 	}
 }
 
-// Where the object under the other name cannot be read, it may be the same.
+// If the object under the other name cannot be read, it may be the same.
 func TestUndecided(t *testing.T) {
 	m := manifests(t, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"}}`)[0]
 	unread := []apply.Result{{Manifest: m, Presence: conditions.Unreadable}}

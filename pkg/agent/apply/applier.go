@@ -19,94 +19,88 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// Action is what applying a manifest did, or would do.
+// Action is the action that applies a manifest, done or planned.
 type Action string
 
 // The actions.
 const (
-	// Unchanged: nothing to write.
+	// Unchanged: nothing is written.
 	Unchanged Action = "unchanged"
-	// Create: there was no such object.
+	// Create: the object did not exist.
 	Create Action = "create"
 	// Update: the object differed.
 	Update Action = "update"
-	// Recreate: the object was deleted and made anew, because it could not be
-	// changed into what it should be.
+	// Recreate: the object was deleted and created again, because it could not be updated.
 	Recreate Action = "recreate"
-	// Refuse: the manifest cannot be applied; nothing was written.
+	// Refuse: the manifest cannot be applied; nothing is written.
 	Refuse Action = "refuse"
 )
 
-// Known is what there was to know about an object when it was last found or
-// made as the manifest wants it, or when the server rejected that. The zero
-// value is nothing.
+// Known is the remembered state of an object that was found or written as the manifest wants it, or whose write
+// the server rejected. The zero value means that nothing is known.
 type Known struct {
 	UID types.UID
-	// want identifies manifest, owner and ownership, content what the object
-	// held besides metadata and status after the server completed it.
+	// want is the hash of manifest, owner and ownership. content is the hash of the object, without metadata and
+	// status, after the server completed it.
 	want, content [sha256.Size]byte
-	// rejection is why it could not be made so, if the server found the write
-	// wrong in itself; then content identifies the state it was in.
+	// rejection is set if the server rejected the write as invalid. content then is the fingerprint of the object
+	// at that time.
 	rejection *rejection
-	// dropped are the fields that the server did not keep; nil: it kept all. Then it is not as
-	// it should be. due: the write is to be tried again.
+	// dropped has the fields that the server did not keep; nil: it kept all. If set, the object is not as wanted.
+	// due: the write must be retried.
 	dropped *dropped
 	due     bool
-	// fights is about fields of other managers; nil is nothing.
+	// fights is the state about fields of other managers; nil: none.
 	fights *fights
 }
 
-// Same reports whether k is about this manifest and owner.
+// Same reports whether k belongs to this manifest and owner.
 func (k Known) Same(m Manifest, o Owner) bool { return k.UID != "" && k.want == wanted(m, o) }
 
-// Step is one manifest, read and compared.
+// Step is the planned step of one manifest, after its object was read and compared.
 type Step struct {
 	Manifest
 	Action Action
-	// Live is the object as it was read; nil unless present.
+	// Live is the object as read; nil unless present.
 	Live     *unstructured.Unstructured
 	Presence conditions.Presence
-	// ReadErr is why the presence is Unreadable.
+	// ReadErr is the reason for presence Unreadable.
 	ReadErr error
 
 	body     *unstructured.Unstructured // what to send
-	patch    []byte                     // what to send in place of body
-	recreate *unstructured.Unstructured // what to make in its place, if body is refused for what the object is
-	by       kubeclient.FieldManager    // who applies body on the server; nobody if its Name is empty
-	handOver []byte                     // what to send before body, see handOver
+	patch    []byte                     // the patch to send instead of body
+	recreate *unstructured.Unstructured // the object to create instead, if the update with body is refused for this kind of change
+	by       kubeclient.FieldManager    // field manager of a server-side apply of body; none if its Name is empty
+	handOver []byte                     // the patch to send before body, see handOver
 	known    Known
-	// Redefined: the definition of the kind was written a moment ago, and may need another one
-	// to count. A write that the server rejects, or of which it drops fields, is tried again at once.
+	// Redefined: the definition of the kind was just written and may not be in effect yet. If the server rejects
+	// the write or drops fields of it, the write is retried at once.
 	Redefined bool
-	manifest  *unstructured.Unstructured // what Update compares with; nil if it does not look at the content
-	view      view                       // of Live beside manifest
+	manifest  *unstructured.Unstructured // what Update compares with; nil if it ignores the content
+	view      view                       // of Live and manifest
 	metadata  bool                       // labels, annotations or owners differ
-	// supposed: nobody has read whether there is an object. unmade: it was supposed
-	// that there is none, and the server refused to make one.
+	// supposed: the object was assumed absent without a read. unmade: it was assumed absent, and the server refused
+	// to create it.
 	supposed, unmade bool
 }
 
-// Result is what became of a manifest.
+// Result is the result of applying a manifest.
 type Result struct {
 	Manifest
-	// Action is what was done; Err, if not nil, says that it failed. It includes
-	// Manifest.Err.
+	// Action is the executed action. Err, if not nil, is its error; it includes Manifest.Err.
 	Action Action
 	Err    error
-	// Live is the object afterwards; nil unless present. After a failed write it
-	// is the object as it was read before.
+	// Live is the object afterwards; nil unless present. After a failed write it is the object as read before.
 	Live     *unstructured.Unstructured
 	Presence conditions.Presence
 	ReadErr  error
-	// Known is what to remember; zero unless the object is there and as it should
-	// be, or cannot be made so.
+	// Known is the state to remember; zero unless the object is as wanted or its write was rejected.
 	Known Known
-	// Unmade: whatever there is, this work did not make it, for it may not.
+	// Unmade: the work has no right to create the object, so it did not create any that exists.
 	Unmade bool
-	// Retried: it was tried because the cluster had dropped fields before, not because the
-	// object had been changed.
+	// Retried: the write was a retry because the cluster had dropped fields, not because the object had changed.
 	Retried bool
-	// Shared: other managers have fields of it that stay.
+	// Shared: other managers own fields of the object that stay.
 	Shared bool
 }
 
@@ -118,8 +112,8 @@ func (r *Result) UID() types.UID {
 	return r.Live.GetUID()
 }
 
-// Within a round a write that met another writer is tried again this often,
-// after waits that begin at retryBase and grow by retryFactor.
+// attempts bounds the writes of an object in one round if they conflict with other writers. The waits begin at
+// retryBase and grow by retryFactor.
 const (
 	attempts    = 4
 	retryBase   = 10 * time.Millisecond
@@ -129,16 +123,16 @@ const (
 // Applier writes objects. Its methods may be called concurrently.
 type Applier struct {
 	Objects kubeclient.Objects
-	// Wait sleeps; its error (of ctx) ends the attempts. Jitter is added by it.
+	// Wait sleeps and adds jitter. Its error, that of ctx, ends the attempts.
 	Wait func(ctx context.Context, d time.Duration) error
-	// Guard says which of the objects that there are no work may have; nil: none.
+	// Guard decides which existing objects no work may have; nil: none are forbidden.
 	Guard *workpolicy.Guard
-	// Exact: each write is one to the very object that was read, or makes one.
+	// Exact: each write creates an object or is conditional on the object as read.
 	Exact bool
 }
 
-// Plan reads the object of a manifest and compares. It writes nothing. known is
-// what was remembered of the object, or zero.
+// Plan reads the object of a manifest and compares it. It writes nothing. known is the remembered state of the
+// object, or zero.
 func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known) Step {
 	s := Step{Manifest: m, Action: Refuse, known: known}
 	if !m.Resolved {
@@ -173,9 +167,8 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 	return s
 }
 
-// Suppose is Plan for an object that is not likely to exist: it is planned as if
-// it did not, without reading. Apply reads it all the same if it cannot be made.
-// Where the strategy has to know what is there, Suppose reads too.
+// Suppose is Plan for an object that probably does not exist: it assumes its absence without a read. Apply
+// reads the object if the creation fails. For strategies that depend on the existing object, Suppose reads too.
 func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 	switch m.Config.Strategy.Type {
 	case workv1.UpdateStrategyTypeReadOnly, workv1.UpdateStrategyTypeServerSideApply:
@@ -189,18 +182,16 @@ func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 	return s
 }
 
-// Remembered is the result for an object that is known not to have changed
-// since it was as it should be.
+// Remembered returns the result for an object that is unchanged since it was as wanted.
 func Remembered(m Manifest, k Known) Result {
 	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k, Err: k.missing()}
 }
 
-// compare fills in what to do, which depends on the strategy. Load let none
-// pass that is not here.
+// compare sets the action according to the strategy. Load has rejected all other strategies.
 func (s *Step) compare(ctx context.Context, owner Owner) {
 	switch s.Config.Strategy.Type {
 	case workv1.UpdateStrategyTypeReadOnly:
-		s.Action = Unchanged // whatever the object is, even absent
+		s.Action = Unchanged // whatever the object contains, even if it is absent
 	case workv1.UpdateStrategyTypeCreateOnly:
 		s.compareCreateOnly(owner)
 	case workv1.UpdateStrategyTypeServerSideApply:
@@ -210,15 +201,15 @@ func (s *Step) compare(ctx context.Context, owner Owner) {
 	}
 }
 
-// compareCreateOnly makes the object if there is none; of one that exists only
-// our owner reference is written.
+// compareCreateOnly creates the object if it does not exist. Of an existing one it writes only the owner
+// reference.
 func (s *Step) compareCreateOnly(owner Owner) {
 	if s.Live == nil {
 		s.Action, s.body = Create, forCreate(identify(s.Manifest), owner, s.Owned)
 		return
 	}
 	if _, special := rules[s.Live.GroupVersionKind()]; !special && s.retries(owner) {
-		s.compareWhole(identify(s.Manifest), owner) // what was made is not complete yet
+		s.compareWhole(identify(s.Manifest), owner) // the created object is not complete yet
 		return
 	}
 	s.Action = Unchanged
@@ -227,8 +218,7 @@ func (s *Step) compareCreateOnly(owner Owner) {
 	}
 }
 
-// compareUpdate brings the object in line with the manifest, in the way of its
-// kind.
+// compareUpdate compares the object with the manifest by the rules of its kind.
 func (s *Step) compareUpdate(owner Owner) {
 	want := identify(s.Manifest)
 	r, special := rules[want.GroupVersionKind()]
@@ -252,10 +242,9 @@ func (s *Step) compareUpdate(owner Owner) {
 	}
 }
 
-// compareWhole is for kinds that are replaced as a whole. The server completes
-// such objects, so that a comparison with the manifest finds differences for
-// ever; once the object has been written from this very manifest, its content
-// is compared with what came out then.
+// compareWhole handles kinds that are replaced as a whole. The server completes such objects, so a comparison
+// with the manifest always finds differences. After a write of this very manifest the content is therefore
+// compared with the result of that write.
 func (s *Step) compareWhole(want *unstructured.Unstructured, owner Owner) {
 	next := want.DeepCopy()
 	changed := mergeMetadata(next, want, s.Live, owner, s.Owned)
@@ -293,20 +282,19 @@ func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owne
 	}
 }
 
-// left reports whether the content of the object is what came out when it was
-// last written from this very manifest: however the server completed it, that is
-// no difference.
+// left reports whether the content of the object is that of the last write of this very manifest. Fields that
+// the server completed then are no difference.
 func (s *Step) left(owner Owner) bool {
 	return !s.known.due && s.same(owner, s.digest(s.Live, s.view.kept))
 }
 
-// same reports whether the content of the object is what the write of this very manifest left.
+// same reports whether content is that of the last write of this very manifest.
 func (s *Step) same(owner Owner, content [sha256.Size]byte) bool {
 	return s.known.Same(s.Manifest, owner) && s.known.content == content
 }
 
-// Apply does what the step says. A write that met another writer, or a definition
-// that does not count yet, is planned and tried again.
+// Apply executes the step. It plans and retries a write that conflicts with another writer, or whose definition
+// is not in effect yet.
 func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 	wait, redefined := retryBase, s.Redefined
 	for attempt := 1; ; attempt++ {
@@ -315,7 +303,7 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 			s = a.Plan(ctx, s.Manifest, owner, s.known)
 			s.unmade = apierrors.IsForbidden(r.Err)
 			if s.Action == Create && !r.metOther() {
-				return r // there is no such object, and it is known why
+				return r // the object does not exist, and the cause is known
 			}
 			attempt = 0
 			continue
@@ -336,8 +324,8 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 	}
 }
 
-// metOther reports whether somebody else wrote, made or removed the object
-// between our reading and our writing. A field conflict is not that: it lasts.
+// metOther reports whether another client wrote, created or removed the object between the read and the write.
+// A field conflict does not count: it lasts.
 func (r *Result) metOther() bool {
 	return apierrors.IsConflict(r.Err) && !kubeclient.IsFieldConflict(r.Err) || apierrors.IsAlreadyExists(r.Err) || r.Action == Update && apierrors.IsNotFound(r.Err)
 }
@@ -357,7 +345,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		return r
 	case Unchanged:
 		if s.Live == nil {
-			return r // only to be looked at, and not there
+			return r // it is only observed, and is absent
 		}
 	case Create, Update:
 		written, err = a.send(ctx, &s, owner, &r)
@@ -368,7 +356,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		r.fail(err)
 		a.look(ctx, &r)
 		if s.retries(owner) && !r.metOther() {
-			return s.asBefore() // it was only tried whether the cluster keeps the fields by now
+			return s.asBefore() // the write only tested whether the cluster keeps the fields now
 		}
 		if wrongInItself(err) && s.yields(&r, owner) {
 			return r
@@ -383,8 +371,8 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 	return r
 }
 
-// look reads an object after a write that the server answered with an error of its own, as that of a
-// webhook: such an error does not tell whether there is an object.
+// look reads an object after a write that failed with a server error, such as that of a webhook. Such an error
+// does not show whether the object exists.
 func (a Applier) look(ctx context.Context, r *Result) {
 	if r.Presence != conditions.Unreadable || !errors.As(r.Err, new(apierrors.APIStatus)) || r.metOther() {
 		return
@@ -400,8 +388,8 @@ func (a Applier) look(ctx context.Context, r *Result) {
 	}
 }
 
-// send makes or changes the object, in the way of the strategy. What it did
-// instead, or before it failed, is noted in r.
+// send creates or changes the object according to the strategy. Deviations, and actions before a failure, are
+// recorded in r.
 func (a Applier) send(ctx context.Context, s *Step, owner Owner, r *Result) (*unstructured.Unstructured, error) {
 	gvr := s.Ref.GroupVersionResource
 	switch {
@@ -424,7 +412,7 @@ func (a Applier) send(ctx context.Context, s *Step, owner Owner, r *Result) (*un
 	return o, err
 }
 
-var errBeingDeleted = errors.New("the object is being deleted: it is made anew when it is gone")
+var errBeingDeleted = errors.New("the object is being deleted; it is created again when it is gone")
 
 func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if s.Live.GetDeletionTimestamp() != nil {
@@ -436,8 +424,8 @@ func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstru
 	return a.Objects.Create(ctx, s.Ref.GroupVersionResource, body)
 }
 
-// fail records a failed write. What was read before still holds if the server
-// refused the write; otherwise nobody knows.
+// fail records a failed write. If the server refused the write, the previous read is still valid. Otherwise the
+// state is unknown.
 func (r *Result) fail(err error) {
 	r.Err = err
 	if errors.Is(err, errBeingDeleted) {
@@ -445,7 +433,7 @@ func (r *Result) fail(err error) {
 		return
 	}
 	var status apierrors.APIStatus
-	var slow *kubeclient.SlowError // it was not even sent
+	var slow *kubeclient.SlowError // it was not sent
 	refused := errors.As(err, &slow) || errors.As(err, new(*executor.DeniedError)) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
 		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil
@@ -457,15 +445,15 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 	h.Write(m.hash[:])
 	_, _ = fmt.Fprintf(h, "%q %q %t %d", o.Name, o.UID, m.Owned, knownFormat)
 	if m.Config.Strategy.Type == workv1.UpdateStrategyTypeServerSideApply && m.Object != nil && foldStringData(m.Object.DeepCopy()) {
-		_, _ = h.Write([]byte("stringData in data")) // the memory from before does not count
+		_, _ = h.Write([]byte("stringData in data")) // the state remembered before is invalid
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// digest identifies what an object holds besides metadata and status.
+// digest returns the hash of an object without metadata and status.
 func digest(o *unstructured.Unstructured) [sha256.Size]byte { return digestBesides(o, fieldSet{}) }
 
-// digestBesides is digest without these places.
+// digestBesides is digest without these fields.
 func digestBesides(o *unstructured.Unstructured, fields fieldSet) [sha256.Size]byte {
 	content := any(withoutMetadata(o))
 	if len(fields.below) > 0 {
@@ -473,7 +461,7 @@ func digestBesides(o *unstructured.Unstructured, fields fieldSet) [sha256.Size]b
 	}
 	b, err := json.Marshal(content)
 	if err != nil {
-		// Unstructured content came from JSON and can go back.
+		// Unstructured content came from JSON and always marshals.
 		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))
 	}
 	return sha256.Sum256(b)

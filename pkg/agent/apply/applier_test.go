@@ -159,8 +159,7 @@ func TestApplier_OrphansAreNotOwned(t *testing.T) {
 	}
 }
 
-// What Update means for each kind with a rule: the live object, the manifest,
-// and what becomes of the fields.
+// Update for each kind with a rule: the live object, the manifest, and the resulting fields.
 func TestApplier_Rules(t *testing.T) {
 	const (
 		cm  = `"apiVersion":"v1","kind":"ConfigMap"`
@@ -233,7 +232,7 @@ func TestApplier_Rules(t *testing.T) {
 			kind: sec, live: `,"type":"example.com/t","data":{"a":"MQ=="}`, manifest: `,"data":{"a":"MQ=="}`,
 			action: Recreate, show: []string{"data", "type"}, want: `{"data":{"a":"MQ=="},"type":"Opaque"}`,
 		},
-		"secret: frozen, so made anew": {
+		"secret: frozen, so created again": {
 			kind: sec, live: `,"type":"Opaque","immutable":true,"data":{"a":"MQ=="}`, manifest: `,"immutable":true,"data":{"a":"Mg=="}`,
 			action: Recreate, show: []string{"data", "immutable"}, want: `{"data":{"a":"Mg=="},"immutable":true}`,
 		},
@@ -441,13 +440,13 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 				f.Edit(r, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"n": o.GetResourceVersion()}) })
 			},
 		},
-		"made by somebody else": {
+		"created by another client": {
 			n: 1, action: Update, waits: []time.Duration{10 * time.Millisecond},
 			interfere: func(f *clustertest.Fake, r kubeclient.Ref) {
 				f.Put(clustertest.Object("v1", "ConfigMap", r.Namespace, r.Name))
 			},
 		},
-		"removed by somebody else": {
+		"removed by another client": {
 			exists: true, n: 1, action: Create, waits: []time.Duration{10 * time.Millisecond},
 			interfere: func(f *clustertest.Fake, r kubeclient.Ref) { f.Remove(r) },
 		},
@@ -499,8 +498,8 @@ func (i *interfering) Update(ctx context.Context, r schema.GroupVersionResource,
 	return i.Fake.Update(ctx, r, o)
 }
 
-// A manifest whose object is not likely to exist is planned without reading, with
-// the outcome that reading first would have had.
+// A manifest whose object probably does not exist is planned without a read. The result equals that with a
+// read.
 func TestApplier_Suppose(t *testing.T) {
 	manifest := strings.Replace(simpleConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
 	refused := apierrors.NewForbidden(corev1ConfigMaps, "a", errors.New("no rule"))

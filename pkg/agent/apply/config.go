@@ -10,14 +10,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Config is what spec.manifestConfigs say about one manifest. Each part comes
-// from the first entry that matches and has it.
+// Config is the part of spec.manifestConfigs that applies to one manifest. Each part comes from the first
+// matching entry that has it.
 type Config struct {
-	// Strategy says how the object is brought in line; its Type is never empty.
+	// Strategy is the update strategy of the object; its Type is never empty.
 	Strategy workv1.UpdateStrategy
-	// Feedback are the values of the object that are reported; may be empty.
+	// Feedback are the rules of the reported values; may be empty.
 	Feedback []workv1.FeedbackRule
-	// Conditions are derived from the object; may be empty.
+	// Conditions are the rules of conditions derived from the object; may be empty.
 	Conditions []workv1.ConditionRule
 }
 
@@ -41,8 +41,8 @@ func configOf(options []workv1.ManifestConfigOption, id workv1.ResourceIdentifie
 	return c
 }
 
-// refuse returns why the object is left as it is. The hub's definition admits
-// no other strategy, but works can come from elsewhere.
+// refuse returns why the object is not applied. The hub's CRD admits no other strategy, but works can have
+// another origin.
 func (c Config) refuse() error {
 	switch t := c.Strategy.Type; t {
 	case workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly:
@@ -54,18 +54,18 @@ func (c Config) refuse() error {
 	}
 }
 
-// hashOf identifies a manifest and what is to be done with it.
+// hashOf returns the hash of a manifest and its config.
 func hashOf(raw []byte, c Config) [sha256.Size]byte {
 	h := sha256.New()
 	h.Write(raw)
 	if err := json.NewEncoder(h).Encode(c); err != nil {
-		// Text, numbers and lists of them always marshal; a hash never fails.
+		// Texts, numbers and lists of them always marshal.
 		panic(fmt.Sprintf("marshal a manifest config: %v", err))
 	}
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// matches compares group and resource exactly, namespace and name by pattern.
+// matches compares group and resource exactly, namespace and name as patterns.
 func matches(pattern, id workv1.ResourceIdentifier) bool {
 	return pattern.Group == id.Group && pattern.Resource == id.Resource && kubeclient.Matches(pattern.Namespace, id.Namespace) && kubeclient.Matches(pattern.Name, id.Name)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// Each part comes from the first entry that matches and has it.
+// Each part comes from the first matching entry that has it.
 func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
 	feedback := []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
 	conditions := []workv1.ConditionRule{{Type: workv1.WellKnownConditionsType, Condition: "Complete"}}
@@ -42,8 +42,8 @@ func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
 	}
 }
 
-// Values arrive by watch whatever the scrape type: it neither changes what is
-// done with a manifest nor makes anybody look at the object again.
+// Values arrive by watch for every scrape type. It changes neither the handling of a manifest nor the number of
+// reads.
 func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
 	s := work(simpleConfigMap)
 	s.ManifestConfigs = []workv1.ManifestConfigOption{{
@@ -60,8 +60,8 @@ func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
 	}
 }
 
-// A pattern made of a text by putting stars over parts of it matches that text,
-// and a text with something else before or behind only if a star is there.
+// A pattern that replaces parts of a text by stars matches that text. It matches a text with a prefix or suffix
+// only if a star is there.
 func TestWildcard_StandsForAnyPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var text, pattern string

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Contest says what of an object a step repairs, and which manager or which other works
-// changed it, as far as the object says so. Works are names of AppliedManifestWorks.
+// Contest returns which field of an object a step repairs, and which manager or which other works changed it,
+// if the object shows that. Works are names of AppliedManifestWorks.
 func (s *Step) Contest(owner Owner) conditions.Contest {
 	if s.Live == nil {
 		return conditions.Contest{Missing: true}
@@ -41,7 +41,8 @@ func (s *Step) Contest(owner Owner) conditions.Contest {
 	return c
 }
 
-// unlikeObject is unlike for a whole object: metadata but labels and annotations are the server's.
+// unlikeObject is unlike for a whole object. It ignores metadata except labels and annotations: the server owns
+// it.
 func unlikeObject(live, want map[string]any, all managed) fieldpath.Path {
 	l, w := maps.Clone(live), maps.Clone(want)
 	for _, name := range []string{"apiVersion", "kind", "status"} {
@@ -59,7 +60,7 @@ func unlikeObject(live, want map[string]any, all managed) fieldpath.Path {
 	return unlike(l, w, all, nil)
 }
 
-// unlike returns the first place where an object lacks what is wanted, nil if there is none.
+// unlike returns the first path where an object lacks a wanted value, nil if there is none.
 func unlike(live, want any, all managed, at fieldpath.Path) fieldpath.Path {
 	below := func(pe fieldpath.PathElement, live, want any) fieldpath.Path {
 		return unlike(live, want, all.at(pe), append(at.Copy(), pe))
@@ -100,7 +101,7 @@ func unlike(live, want any, all managed, at fieldpath.Path) fieldpath.Path {
 	return at
 }
 
-// holders names the managers, but for ours, that have a place, a part of it, or the value in which it is.
+// holders names the managers other than ours that own a path, a part of it, or the value that contains it.
 func (b others) holders(at fieldpath.Path, ours string) string {
 	var names []string
 	for name, m := range b.by {
@@ -118,8 +119,8 @@ func (b others) holders(at fieldpath.Path, ours string) string {
 	return strings.Join(names, ", ")
 }
 
-// lastWriter is the manager besides ours that changed what it has of the object last: one that took
-// a field off has it no more.
+// lastWriter returns the manager other than ours with the latest change. A manager that removed a field no
+// longer owns it.
 func (s *Step) lastWriter() string {
 	name, last := "", int64(0)
 	for _, e := range s.Live.GetManagedFields() {

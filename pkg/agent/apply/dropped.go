@@ -12,24 +12,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// dropped are the fields of a manifest that the cluster did not keep, although it accepted the write:
-// the object is not as it was wanted, however often it is compared.
+// dropped has the fields of a manifest that the cluster did not keep although it accepted the write. The object
+// is then not as wanted, however often it is compared.
 type dropped struct {
-	// Unknown are those of which the server said that it does not know them, as with a schema without
-	// them.
+	// Unknown are the fields that the server reported as unknown, as with a schema without them.
 	Unknown []string `json:"unknown,omitempty"`
-	// Silent are those that were missing in its answer without a word. Something on the cluster
-	// removes them, or a feature is off.
+	// Silent are the fields that were missing in the answer without a warning. Another program on the cluster
+	// removes them, or a feature is disabled.
 	Silent []string `json:"silent,omitempty"`
 }
 
-// maxDropped bounds how many fields of a kind are named, maxPath how long a name is, in bytes.
+// maxDropped bounds the named fields per kind of drop, maxPath the length of a name in bytes.
 const (
 	maxDropped = 10
 	maxPath    = 256
 )
 
-// Error says which fields are not there.
+// Error names the missing fields.
 func (d *dropped) Error() string {
 	text := fmt.Sprintf("the cluster does not know %s, and dropped what it does not know; all else was applied", strings.Join(d.Unknown, ", "))
 	if len(d.Silent) > 0 {
@@ -38,7 +37,7 @@ func (d *dropped) Error() string {
 	return text + " (correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes, and about every hour)"
 }
 
-// add names one more field.
+// add adds the name of a field.
 func add(list *[]string, path string) {
 	switch n := len(*list); {
 	case n < maxDropped && len(path) <= maxPath:
@@ -50,16 +49,16 @@ func add(list *[]string, path string) {
 	}
 }
 
-// droppedFrom compares a manifest with the answer to its write; sent is what was sent for it, unknown
-// are the fields that the server did not know. It returns nil if nothing is missing. Only missing
-// fields count: the server, a webhook or a controller may write another value. Metadata and status
-// belong to the server and do not count.
+// droppedFrom compares a manifest with the answer to its write. sent is the sent object, unknown the fields
+// that the server reported as unknown. It returns nil if no field is missing. Only missing fields count: the
+// server, a webhook or a controller may set another value. Metadata and status belong to the server and do not
+// count.
 func droppedFrom(manifest, sent, answer map[string]any, unknown []string) *dropped {
 	c := comparison{unknown: unknown}
 	for _, name := range slices.Sorted(maps.Keys(sent)) {
 		switch name {
 		case "apiVersion", "kind", "metadata", "status":
-		case "stringData": // of a Secret; the server keeps it in data
+		case "stringData": // of a Secret; the server moves it to data
 		default:
 			c.field(name, name, manifest, sent, answer)
 		}
@@ -70,12 +69,12 @@ func droppedFrom(manifest, sent, answer map[string]any, unknown []string) *dropp
 	return &c.dropped
 }
 
-// comparison goes through what was sent.
+// comparison walks through the sent object.
 type comparison struct {
 	dropped
 	unknown []string
-	// unpaired counts the items above that cannot be found in the answer. A field below
-	// may be there all the same, unless the server said that it does not know it.
+	// unpaired counts the items above that have no match in the answer. A field below may exist nevertheless,
+	// unless the server reported it as unknown.
 	unpaired int
 }
 
@@ -102,7 +101,7 @@ func (c *comparison) field(path, name string, manifest, sent, answer map[string]
 	}
 }
 
-// within reports whether a path is another one, or below it.
+// within reports whether a path equals another one or is below it.
 func within(path, of string) bool {
 	rest, ok := strings.CutPrefix(path, of)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
@@ -144,8 +143,8 @@ func (c *comparison) items(path string, want, sent, got []any) {
 	}
 }
 
-// counterpartOf finds the item of the answer that was sent as an item. Items with a name are found by
-// it, others at their place, if nothing came or went.
+// counterpartOf returns the item of the answer that matches a sent item. Items with a name match by name,
+// others by index if no item was added or removed.
 func counterpartOf(item any, i int, got []any, aligned bool) (any, bool) {
 	name := nameOf(item)
 	if name == "" && aligned || name != "" && i < len(got) && nameOf(got[i]) == name {
@@ -158,20 +157,20 @@ func counterpartOf(item any, i int, got []any, aligned bool) (any, bool) {
 	return got[at], true
 }
 
-// isGone reports whether an item without a counterpart is not in the answer: it has a name, and so have
-// all that are there.
+// isGone reports whether an item without a match is missing in the answer: it and all items of the answer have
+// names.
 func isGone(item any, got []any) bool {
 	return nameOf(item) != "" && len(got) > 0 && !slices.ContainsFunc(got, func(g any) bool { return nameOf(g) == "" })
 }
 
-// nameOf is the name of an item; "" if it has none.
+// nameOf returns the name of an item; "" if it has none.
 func nameOf(item any) string {
 	m, _ := item.(map[string]any)
 	name, _ := m["name"].(string)
 	return name
 }
 
-// blank reports whether a value may mean the same as none.
+// blank reports whether a value may mean the same as an absent one.
 func blank(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -191,8 +190,8 @@ func blank(v any) bool {
 	return v == nil || v == "" || v == false
 }
 
-// dropped returns what the cluster did not keep of what the step wrote. If it wrote nothing of
-// the content, and the content is as it was, the same fields are missing as before.
+// dropped returns the fields that the cluster did not keep from the step's write. If the step wrote no content
+// and the content is unchanged, the same fields are missing as before.
 func (s *Step) dropped(written *unstructured.Unstructured, content [sha256.Size]byte, unknown []string, owner Owner) *dropped {
 	var d *dropped
 	if s.body != nil && s.Action != Unchanged {
@@ -204,17 +203,17 @@ func (s *Step) dropped(written *unstructured.Unstructured, content [sha256.Size]
 	return d
 }
 
-// Accepted reports whether nothing went wrong, unless fields were dropped.
+// Accepted reports whether the write succeeded, dropped fields aside.
 func (r *Result) Accepted() bool { return r.Err == nil || r.Known.Incomplete() }
 
-// retries reports whether the object is as the write of this manifest left it, which is to be tried
-// again only for the fields that the cluster dropped.
+// retries reports whether the object is as the last write of this manifest left it, and is written again only
+// because of dropped fields.
 func (s *Step) retries(owner Owner) bool {
 	return s.known.due && s.Live != nil && s.same(owner, s.digest(s.Live, s.view.kept))
 }
 
-// asBefore is the result of a retry that failed: the object is as it was. A Job cannot be written again,
-// for example.
+// asBefore returns the result of a failed retry: the object is unchanged. A Job, for example, cannot be written
+// again.
 func (s *Step) asBefore() Result {
 	k := s.known
 	k.due = false

@@ -27,7 +27,7 @@ func TestDroppedFrom(t *testing.T) {
 		"in a list":                           {sent: `{"l":[{"name":"a"},{"name":"b","f2":"x"}]}`, answer: `{"l":[{"name":"z"},{"name":"a"},{"name":"b"}]}`, unknown: []string{"l[1].f2"}, unknown1: "l[1].f2"},
 		"in a list whose items nothing names": {sent: `{"l":[{"f1":"x","f2":"x"}]}`, answer: `{"l":[{"f0":"x"},{"f1":"x"}]}`, unknown: []string{"l[0].f2"}, unknown1: "l[0].f2"},
 		"of a longer name":                    {sent: `{"spec":{"f2":"x"}}`, answer: `{"spec":{}}`, unknown: []string{"spec.f22"}, quiet: "spec.f2"},
-		"without a word":                      {sent: `{"spec":{"f1":"x","f2":{"a":1}}}`, answer: `{"spec":{"f1":"x"}}`, quiet: "spec.f2"},
+		"without a warning":                   {sent: `{"spec":{"f1":"x","f2":{"a":1}}}`, answer: `{"spec":{"f1":"x"}}`, quiet: "spec.f2"},
 		"left out because it says nothing":    {sent: `{"spec":{"a":"","b":0,"c":false,"d":{},"e":[],"f":null,"g":{"h":{"i":""}}}}`, answer: `{"spec":{}}`},
 		"a container that a webhook adds":     {sent: `{` + container + `}`, answer: `{"containers":[{"name":"sidecar"},{"name":"b","image":"j"},{"name":"a","image":"k"}]}`},
 		"a container that a webhook removes":  {sent: `{` + container + `}`, answer: `{"containers":[{"name":"a","image":"i"}]}`, quiet: "containers[1]"},
@@ -52,7 +52,7 @@ func TestDroppedFrom(t *testing.T) {
 	}
 }
 
-// What the manifest does not say is not missing: the object had it before.
+// A field that is not in the manifest is not missing: the object had it before.
 func TestDroppedFrom_OnlyTheManifest(t *testing.T) {
 	d := droppedFrom(map[string]any{"spec": map[string]any{"a": "x"}}, map[string]any{"spec": map[string]any{"a": "x", "b": "x"}}, map[string]any{"spec": map[string]any{"a": "x"}}, nil)
 	if d != nil {
@@ -130,7 +130,7 @@ func TestApplier_DroppedFields(t *testing.T) {
 	}
 }
 
-// A retry that fails makes nothing worse: the object is as it was.
+// A failed retry changes nothing: the object stays unchanged.
 func TestApplier_DroppedFieldsThatCannotBeTriedAgain(t *testing.T) {
 	for _, reports := range []bool{true, false} {
 		b := newBench(t)
@@ -149,7 +149,7 @@ func TestApplier_DroppedFieldsThatCannotBeTriedAgain(t *testing.T) {
 	}
 }
 
-// The definition was written a moment ago: what the server drops until it counts is tried again at once.
+// The definition was just written: fields that the server drops until it takes effect are retried at once.
 func TestApplier_WaitsForADefinition(t *testing.T) {
 	b := newBench(t)
 	known := b.prunes(true)

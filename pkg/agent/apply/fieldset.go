@@ -6,17 +6,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// fieldPath is a field within an object, from the top: names of fields (string) and
-// positions in lists (int). The empty place is the object itself.
+// fieldPath is the path of a field in an object: names of fields (string) and indexes of lists (int). The empty
+// path is the object itself.
 type fieldPath []any
 
-// fieldSet is a set of places in one object. nil is the empty set.
+// fieldSet is a set of paths in one object. nil is the empty set.
 type fieldSet struct {
-	whole bool              // this place, with all below it
-	below map[any]*fieldSet // places below, by the next step; nothing if whole
+	whole bool              // this path, with everything below it
+	below map[any]*fieldSet // sets below, by the next step; empty if whole
 }
 
-// add puts a place into the set.
+// add adds a path to the set.
 func (c *fieldSet) add(p fieldPath) {
 	for _, step := range p {
 		if c.whole {
@@ -27,7 +27,7 @@ func (c *fieldSet) add(p fieldPath) {
 	c.whole, c.below = true, nil
 }
 
-// open returns what is below a step, to add to it.
+// open returns the set below a step, to add to it.
 func (c *fieldSet) open(step any) *fieldSet {
 	if c.below == nil {
 		c.below = map[any]*fieldSet{}
@@ -38,10 +38,10 @@ func (c *fieldSet) open(step any) *fieldSet {
 	return c.below[step]
 }
 
-// spare takes a step, and all below it, out of the set.
+// spare removes a step, and everything below it, from the set.
 func (c *fieldSet) spare(step any) { delete(c.below, step) }
 
-// at returns what is below a step; nil if nothing is.
+// at returns the set below a step; nil if it is empty.
 func (c *fieldSet) at(step any) *fieldSet {
 	if c == nil {
 		return nil
@@ -49,10 +49,10 @@ func (c *fieldSet) at(step any) *fieldSet {
 	return c.below[step]
 }
 
-// all reports whether the place itself is in the set.
+// all reports whether the path itself is in the set.
 func (c *fieldSet) all() bool { return c != nil && c.whole }
 
-// steps returns the steps below which either set has places.
+// steps returns the steps below which either set has paths.
 func steps(a, b *fieldSet) map[any]bool {
 	s := map[any]bool{}
 	for _, c := range []*fieldSet{a, b} {
@@ -65,7 +65,7 @@ func steps(a, b *fieldSet) map[any]bool {
 	return s
 }
 
-// union returns the places of either set.
+// union returns the paths of both sets.
 func (c *fieldSet) union(o *fieldSet) *fieldSet {
 	switch {
 	case o == nil:
@@ -94,9 +94,8 @@ func (c *fieldSet) clone() *fieldSet {
 	return n
 }
 
-// without returns a copy of v, which is not whole in c, without the places.
-// Places that v does not have do not matter; maps and lists that lose
-// everything stay, empty.
+// without returns a copy of v without the paths of c, which must not contain the whole of v. Paths that v does
+// not have are ignored. Maps and lists that lose everything stay, empty.
 func (c *fieldSet) without(v any) any {
 	if c == nil || len(c.below) == 0 {
 		return runtime.DeepCopyJSONValue(v)

@@ -8,24 +8,30 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// A field that the manifest does not have is removed, as OCM does. Another
-// manager that sets it again may have a reason: after maxFights the field stays,
-// since neither of the two would have it for more than moments.
+// maxFights is the number of removals after which a foreign field stays. A field that the manifest does not
+// have is removed, as OCM does. Another manager that sets it again may have a reason, and neither side would
+// win:
 //
-//	t1 the other sets the field, t2 we remove it, t3 the other sets it again, and so on
+// Scenario:
+//
+//	t1: the other manager sets the field.
+//	t2: the agent removes it.
+//	t3: the other manager sets it again.
+//
+// Result: after maxFights removals the field stays.
 const maxFights = 3
 
-// knownFights bounds how many fields of one object are counted; the oldest go first.
+// knownFights bounds the counted fields of one object; the oldest are dropped first.
 const knownFights = 64
 
-// fights is what is remembered about the foreign fields of one object. It never changes.
+// fights is the remembered state of the foreign fields of one object. It is immutable.
 type fights struct {
 	counts []fight
-	// left are the fields that are left alone and were there when the object was read last.
+	// left are the fields that are left alone and existed at the last read.
 	left []Foreign
 }
 
-// fight counts how often a write of ours removed a field of this manager.
+// fight counts how often a write of the agent removed a field of this manager.
 type fight struct {
 	Foreign
 	times int
@@ -44,8 +50,8 @@ func (f *fights) times(of Foreign) int {
 // over reports whether a field is left alone.
 func (f *fights) over(of Foreign) bool { return f.times(of) >= maxFights }
 
-// next is f after a look at the object: left are the fields that were left alone, removed
-// those that a write took away.
+// next returns f after a read of the object. left are the fields that were left alone, removed those that a
+// write removed.
 func (f *fights) next(left, removed []Foreign) *fights {
 	n := fights{left: left}
 	if f != nil {
@@ -67,7 +73,7 @@ func (f *fights) next(left, removed []Foreign) *fights {
 	return &n
 }
 
-// yield is f with fields that are left alone from now on, whatever was before.
+// yield returns f with these fields left alone from now on.
 func (f *fights) yield(fields []Foreign) *fights {
 	n := f
 	for range maxFights {
@@ -76,8 +82,8 @@ func (f *fights) yield(fields []Foreign) *fights {
 	return n
 }
 
-// Left returns the fields of other managers that no table has and that are left
-// alone, because these managers set them again and again.
+// Left returns the fields of other managers that are in no table and are left alone because these managers keep
+// setting them.
 func (k Known) Left() []Foreign {
 	if k.fights == nil {
 		return nil
@@ -85,17 +91,17 @@ func (k Known) Left() []Foreign {
 	return k.fights.left
 }
 
-// Contested reports whether anything is remembered about fields of other managers.
+// Contested reports whether any state about fields of other managers is remembered.
 func (k Known) Contested() bool { return k.fights != nil }
 
-// Forget is k without what was counted about fields of other managers.
+// Forget returns k without its counts of fields of other managers.
 func (k Known) Forget() Known {
 	k.fights = nil
 	return k
 }
 
-// Forgive is k with one more try for each field that is left alone; of the others
-// nothing is remembered.
+// Forgive returns k with one more try for each field that is left alone. The counts of other fields are
+// dropped.
 func (k Known) Forgive() Known {
 	if k.fights == nil {
 		return k
@@ -112,11 +118,11 @@ func (k Known) Forgive() Known {
 	return k
 }
 
-// beside looks at the object beside its manifest, if Update looks at the content of
-// its kind, and returns the manifest with the foreign fields that stay.
+// beside compares the object with its manifest, if Update manages the content of its kind. It returns the
+// manifest with the foreign fields that stay.
 func (s *Step) beside(want *unstructured.Unstructured, content bool, owner Owner) *unstructured.Unstructured {
 	if s.known.want != wanted(s.Manifest, owner) {
-		s.known.fights = nil // another manifest may mean it
+		s.known.fights = nil // another manifest may want the field
 	}
 	if !content {
 		return want
@@ -133,7 +139,7 @@ func (s *Step) beside(want *unstructured.Unstructured, content bool, owner Owner
 	return s.view.want
 }
 
-// remember returns what to remember of an object that is as it should be.
+// remember returns the state to remember of an object that is as wanted.
 func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) Known {
 	k, v := Known{UID: o.GetUID(), want: wanted(s.Manifest, owner)}, s.view
 	if s.manifest != nil {
@@ -145,7 +151,7 @@ func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) Kno
 			v = lookAt(o, s.manifest, f.over)
 		}
 		var removed []Foreign
-		if a == Update { // what is still there was put back by the server: it is its default
+		if a == Update { // a field that is still present was set again by the server: it is its default
 			removed = slices.DeleteFunc(slices.Clone(s.view.remove), func(r Foreign) bool { return slices.Contains(v.remove, r) })
 		}
 		k.fights = f.next(v.left, removed)
@@ -154,7 +160,7 @@ func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) Kno
 	return k
 }
 
-// digest identifies what a write of this kind left, without the fields of others that stay.
+// digest returns the hash of the result of such a write, without the foreign fields that stay.
 func (s *Step) digest(o *unstructured.Unstructured, kept fieldSet) [sha256.Size]byte {
 	if s.by.Name != "" {
 		return appliedDigest(o, s.by.Name)
@@ -162,8 +168,8 @@ func (s *Step) digest(o *unstructured.Unstructured, kept fieldSet) [sha256.Size]
 	return digestBesides(o, kept)
 }
 
-// yields leaves an object as it is whose manifest has all it wants: the server
-// refused to take off what others added, and there was nothing else to do.
+// yields leaves an object unchanged that has all values of its manifest, if the server refused only the removal
+// of fields that others added.
 func (s *Step) yields(r *Result, owner Owner) bool {
 	if s.Action != Update || r.Action != Update || len(s.view.remove) == 0 || s.metadata || !s.known.Same(s.Manifest, owner) ||
 		s.known.content != digestBesides(s.Live, s.view.foreign) && !holds(withoutMetadata(s.Live), withoutMetadata(s.manifest)) {

@@ -10,38 +10,36 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Filled is a field that a controller, a binder or an injector sets in objects of
-// others after they were made. Where the manifest does not have it, and
-// managedFields give it to another manager, Update leaves it as it is.
+// Filled is a field that a controller, a binder or an injector sets in objects of others after their creation.
+// If the manifest does not have it and managedFields assign it to another manager, Update leaves it unchanged.
 type Filled struct {
-	// Group and Kind are of any version; no Kind stands for all kinds.
+	// Group and Kind apply to all versions; no Kind means all kinds.
 	Group, Kind string
-	// Path names fields from the top of the object, joined by dots; [] stands for each item of a list.
-	// What is below the field belongs to it. The field that has it must be in the manifest.
+	// Path has the names of fields from the top of the object, joined by dots; [] means each item of a list. It
+	// includes everything below the field. The parent of the field must be in the manifest.
 	Path string
-	// By is what sets it.
+	// By names the program that sets it.
 	By string
-	// Whole: what is below is of one piece. It stays only where all that the manifest says of
-	// the field is so on the object: the uid of one claim means nothing beside the name of another.
+	// Whole: the value below is atomic. It stays only if the object has all values of the manifest in the field.
+	// The uid of one claim means nothing beside the name of another.
 	Whole bool
-	// Once: the server never takes it off again, so it stays also where no manager has it, as of
-	// what admission sets.
+	// Once: the server never removes it again, so it stays even if no manager owns it, as with values set by
+	// admission.
 	Once bool
-	// Early: the server or admission give it a value when the object is made, before the controller
-	// does. So another value later is no drift.
+	// Early: the server or admission sets a value at the creation, before the controller does. A later change of it
+	// is no drift.
 	Early bool
-	// Blank: manifests hold the place of the field with a text that says nothing, "" or the Cg== of
-	// scaffolds. It counts as none.
+	// Blank: manifests contain a placeholder for the field, "" or the Cg== of scaffolds. It counts as absent.
 	Blank bool
 }
 
-// filledFields is the one list of such fields; docs/ocm.md has it as a table, which a
-// test compares. Another test asks a real API server for all its kinds, and that
-// each field exists. Not in it are: labels, annotations and finalizers, which are
-// merged; kinds of which only those are written (Namespace, Pod, ServiceAccount);
-// what the server itself keeps when an update leaves it out (the addresses and
-// ports of a Service, the user of a CertificateSigningRequest); and replicas, for
-// sharing them with an autoscaler is what ServerSideApply has ignoreFields for.
+// filledFields is the only list of such fields. docs/ocm.md has it as a table, which a test compares. Another
+// test checks with a real API server for all its kinds that each field exists. It does not contain:
+//   - labels, annotations and finalizers, which are merged;
+//   - kinds of which only those are written (Namespace, Pod, ServiceAccount);
+//   - fields that the server keeps if an update omits them (addresses and ports of a Service, the user of a
+//     CertificateSigningRequest);
+//   - replicas: ServerSideApply has ignoreFields for sharing them with an autoscaler.
 var filledFields = []Filled{
 	{Path: "status", By: "the controller of the kind, also where the definition has no status subresource"},
 
@@ -77,7 +75,7 @@ var filledFields = []Filled{
 	{Group: "snapshot.storage.k8s.io", Kind: "VolumeSnapshotContent", Path: "spec.volumeSnapshotRef", By: "the binder of snapshot-controller", Whole: true},
 }
 
-// FilledFields returns the table of fields that Update leaves to others.
+// FilledFields returns the table of fields that Update leaves to other managers.
 func FilledFields() []Filled { return slices.Clone(filledFields) }
 
 // filledOf returns the rows for a kind.
@@ -91,8 +89,8 @@ func filledOf(kind schema.GroupKind) []Filled {
 	return rows
 }
 
-// has reports whether the row is about a place or about something above it, and
-// how many steps of the place lead to the field.
+// has reports whether the row covers a path or a parent of it. steps is the number of steps of the path that
+// lead to the field.
 func (f Filled) has(at fieldpath.Path) (steps int, ok bool) {
 	for _, name := range strings.Split(f.Path, ".") {
 		name, each := strings.CutSuffix(name, "[]")
@@ -110,7 +108,7 @@ func (f Filled) has(at fieldpath.Path) (steps int, ok bool) {
 	return steps, true
 }
 
-// vacate takes texts out of a manifest that only hold the place of a field.
+// vacate removes placeholder texts of a field from a manifest.
 func (f Filled) vacate(in any, names []string) {
 	name, each := strings.CutSuffix(names[0], "[]")
 	m, _ := in.(map[string]any)
@@ -127,7 +125,7 @@ func (f Filled) vacate(in any, names []string) {
 	}
 }
 
-// blankText reports whether a text, or what it says in base64, is nothing but white space.
+// blankText reports whether a text decodes from base64 to white space only.
 func blankText(text string) bool {
 	b, err := base64.StdEncoding.DecodeString(text)
 	return err == nil && len(bytes.TrimSpace(b)) == 0

@@ -11,17 +11,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Foreign is a field of an object that its manifest does not have and that
-// another manager has set.
+// Foreign is a field of an object that another manager has set and that is not in the manifest.
 type Foreign struct {
-	// Path is as in .spec.template.spec.containers[name="proxy"].
+	// Path has the form .spec.template.spec.containers[name="proxy"].
 	Path string
-	// Manager has it; several are joined by commas.
+	// Manager is its manager; several are joined by commas.
 	Manager string
 }
 
-// others is what managedFields say of an object: what this agent has, what any
-// other manager has, and what each of them has.
+// others is the content of an object's managedFields: the fields of this agent, those of all other managers,
+// and those of each of them.
 type others struct {
 	ours, all managed
 	by        map[string]managed
@@ -31,7 +30,7 @@ func readOthers(o *unstructured.Unstructured) others {
 	ours, all, by := fieldpath.NewSet(), fieldpath.NewSet(), map[string]*fieldpath.Set{}
 	for _, e := range o.GetManagedFields() {
 		if e.Subresource == "status" {
-			continue // no update of ours reaches it
+			continue // updates of the agent never reach it
 		}
 		s := setOf(e)
 		if e.Manager == kubeclient.UserAgent {
@@ -51,7 +50,7 @@ func readOthers(o *unstructured.Unstructured) others {
 	return b
 }
 
-// managers names those that have something at a place or below it.
+// managers names the managers that own a path or something below it.
 func (b others) managers(at fieldpath.Path) string {
 	var names []string
 	for name, m := range b.by {
@@ -66,16 +65,15 @@ func (b others) managers(at fieldpath.Path) string {
 	return strings.Join(names, ", ")
 }
 
-// view is an object beside its manifest: the manifest with the foreign fields that
-// stay, and which fields these are.
+// view is the comparison of an object with its manifest.
 type view struct {
-	// want is the manifest with what stays.
+	// want is the manifest with the foreign fields that stay.
 	want *unstructured.Unstructured
-	// kept and foreign are places of the object: the foreign fields that stay, and all of them.
+	// kept has the foreign fields that stay, foreign has all foreign fields.
 	kept, foreign fieldSet
-	// shared: some stay.
+	// shared: some foreign fields stay.
 	shared bool
-	// left are those that stay although no table has them, remove the others.
+	// left are those that stay although they are in no table; remove are the others.
 	left, remove []Foreign
 }
 
@@ -84,12 +82,12 @@ type viewer struct {
 	view
 	others
 	rows []Filled
-	// alone says which fields stay although no table has them.
+	// alone reports whether a field stays although it is in no table.
 	alone      func(Foreign) bool
 	live, from *unstructured.Unstructured
 }
 
-// lookAt compares an object with its manifest, which stays as it is.
+// lookAt compares an object with its manifest, which it does not modify.
 func lookAt(live, manifest *unstructured.Unstructured, alone func(Foreign) bool) view {
 	v := viewer{others: readOthers(live), rows: filledOf(live.GroupVersionKind().GroupKind()), alone: alone, live: live, from: manifest}
 	want := manifest.DeepCopy()
@@ -109,16 +107,16 @@ func lookAt(live, manifest *unstructured.Unstructured, alone func(Foreign) bool)
 	return v.view
 }
 
-// spot is one place of an object, and who has what there.
+// spot is one path of an object, with its managers.
 type spot struct {
 	path  fieldpath.Path
 	field fieldPath
-	// wanted is how many steps of the path the manifest has.
+	// wanted is the number of steps of the path that the manifest has.
 	wanted       int
 	ours, theirs managed
 }
 
-// at is the spot below s, in which the manifest has want.
+// at returns the spot below s, in which the manifest has want.
 func (s spot) at(pe fieldpath.PathElement, step, want any) spot {
 	if want != nil && s.wanted == len(s.path)-1 {
 		s.wanted++
@@ -126,8 +124,8 @@ func (s spot) at(pe fieldpath.PathElement, step, want any) spot {
 	return spot{append(s.path.Copy(), pe), append(slices.Clone(s.field), step), s.wanted, s.ours.at(pe), s.theirs.at(pe)}
 }
 
-// visit returns what is wanted at a place, with what stays there; nil is nothing.
-// Where the manifest has nothing, and others have all of it, the place is foreign.
+// visit returns the wanted value at a path, including the foreign fields that stay; nil: none. A path that the
+// manifest does not have is foreign if others own all of it.
 func (v *viewer) visit(s spot, live, want any) any {
 	if want == nil && (s.theirs.empty() || !s.ours.self && s.ours.empty() && s.theirs.covers(live)) {
 		return v.judge(s, live)
@@ -145,7 +143,7 @@ func (v *viewer) visit(s spot, live, want any) any {
 func (v *viewer) fields(s spot, live map[string]any, want any) any {
 	m, isMap := want.(map[string]any)
 	if want != nil && !isMap {
-		return want // the manifest makes something else of it
+		return want // the manifest has another type here
 	}
 	for _, pe := range s.theirs.steps() {
 		if pe.FieldName == nil || live[*pe.FieldName] == nil {
@@ -165,7 +163,7 @@ func (v *viewer) fields(s spot, live map[string]any, want any) any {
 	return m
 }
 
-// items is visit for lists. One that is one value to the server has no foreign items.
+// items is visit for lists. A list that is atomic to the server has no foreign items.
 func (v *viewer) items(s spot, live []any, want any) any {
 	list, isList := want.([]any)
 	if want != nil && !isList || !s.theirs.keyed() {
@@ -187,7 +185,7 @@ func (v *viewer) items(s spot, live []any, want any) any {
 		case at >= 0:
 			list[at] = v.visit(sub, item, list[at])
 		case sub.theirs.self && !sub.ours.self && sub.ours.empty():
-			got = v.judge(sub, item) // whatever the server added to it
+			got = v.judge(sub, item) // independent of additions by the server
 		default:
 			got = v.visit(sub, item, nil)
 		}
@@ -201,7 +199,7 @@ func (v *viewer) items(s spot, live []any, want any) any {
 	return list
 }
 
-// judge decides about a foreign field, and returns what stays of it.
+// judge decides whether a foreign field stays, and returns its value if it does.
 func (v *viewer) judge(s spot, live any) any {
 	f := Foreign{Path: s.path.String(), Manager: v.managers(s.path)}
 	v.foreign.add(s.field)
@@ -222,7 +220,7 @@ func (v *viewer) judge(s spot, live any) any {
 	return runtime.DeepCopyJSONValue(live)
 }
 
-// agrees reports whether all that the manifest says at a place is so on the object.
+// agrees reports whether the object has all values of the manifest at a path.
 func (v *viewer) agrees(at fieldpath.Path) bool {
 	var names []string
 	for _, pe := range at {
@@ -236,8 +234,8 @@ func (v *viewer) agrees(at fieldpath.Path) bool {
 	return want == nil || holds(live, want)
 }
 
-// completed takes into want what the server never takes off, and notes what has
-// had a value since the object was made.
+// completed adds to want the fields that the server never removes. It also marks as kept the fields that had a
+// value since the creation.
 func (v *viewer) completed(want *unstructured.Unstructured) {
 	for _, r := range v.rows {
 		names := strings.Split(r.Path, ".")
@@ -259,7 +257,7 @@ func (v *viewer) completed(want *unstructured.Unstructured) {
 	}
 }
 
-// covers reports whether all of a value is in the books.
+// covers reports whether m owns all of a value.
 func (m managed) covers(v any) bool {
 	if m.empty() {
 		return m.self

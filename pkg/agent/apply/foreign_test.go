@@ -152,9 +152,8 @@ func setBy(t *testing.T, f *clustertest.Fake, manager string, spec map[string]an
 	}
 }
 
-// A field that another manager sets again and again is removed three times, and
-// then left alone and told of; another manager begins anew, and so does another
-// manifest.
+// A field that another manager keeps setting is removed three times, then left alone and reported. For another
+// manager, or another manifest, the count starts again.
 func TestApplier_ForeignFieldIsLeftAloneAfterThreeFights(t *testing.T) {
 	const manifest = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"paused":true}}`
 	b := newBench(t)
@@ -218,8 +217,8 @@ func reread(t *testing.T, text string) Known {
 	return k
 }
 
-// What the server refuses to take off is left alone at once: the manifest has all
-// it wants, and the work did not change.
+// A field that the server refuses to remove is left alone at once: the manifest has all its values, and the
+// work did not change.
 func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
 	const manifest = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
 	b := newBench(t)
@@ -249,8 +248,8 @@ func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
 	}
 }
 
-// What only holds the place of a filled field is no value: it is not sent, and does not fight
-// with what an injector or the binder sets.
+// A placeholder of a filled field is no value. It is not sent, and does not conflict with the value of an
+// injector or the binder.
 func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
 	const (
 		hook  = `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"a"},"webhooks":[{"name":"x.example.com","clientConfig":{"url":"https://u/","caBundle":"BUNDLE"}}]}`
@@ -295,7 +294,7 @@ func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
 	}
 }
 
-// docs/ocm.md has the table of fields that are left to others, row by row.
+// docs/ocm.md has the table of fields that are left to other managers, row by row.
 func TestFilledFields_AreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/ocm.md")
 	if err != nil {

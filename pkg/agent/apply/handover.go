@@ -12,17 +12,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// An object that was under another strategy before has been written by this
-// agent with plain updates, which the server books under the agent's name too,
-// but apart from what is applied: the first apply that changes such a field would
-// conflict with the agent itself, and one that drops it would not remove it. So
-// before its first apply the fields of the manifest are moved from the one entry
-// to the other. What the manifest does not have stays where it is, and on the
-// object. Nothing is moved while another work has the object: the updates may
-// be its.
+// An object that was under another strategy has plain updates of this agent. The server records them under the
+// agent's name, but apart from applied fields. Then the first apply that changes such a field would conflict
+// with the agent itself, and one that drops it would not remove it. Therefore the fields of the manifest are
+// moved from one entry to the other before the first apply. Fields that the manifest does not have stay in
+// their entry and on the object. Nothing is moved while another work has the object: the updates may belong to
+// it.
 
-// handOver returns the patch that moves the fields of want which this agent
-// updated to what by applies; nil if there are none.
+// handOver returns the patch that moves the fields of want that this agent updated to its applied fields; nil
+// if there are none.
 func handOver(live *unstructured.Unstructured, want map[string]any, by kubeclient.FieldManager, owner Owner) []byte {
 	if slices.ContainsFunc(live.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return ofWork(r) && !owner.is(r) }) {
 		return nil
@@ -57,7 +55,7 @@ func handOver(live *unstructured.Unstructured, want map[string]any, by kubeclien
 		"uid": live.GetUID(), "resourceVersion": live.GetResourceVersion(), "managedFields": entries,
 	}})
 	if err != nil {
-		// Entries came from JSON and can go back.
+		// Entries came from JSON and always marshal.
 		panic(fmt.Sprintf("marshal managed fields: %v", err))
 	}
 	return patch
@@ -67,7 +65,7 @@ func bookedBy(e metav1.ManagedFieldsEntry, o *unstructured.Unstructured, manager
 	return e.Manager == manager && e.Operation == operation && e.Subresource == "" && e.APIVersion == o.GetAPIVersion() && e.FieldsV1 != nil
 }
 
-// setOf reads an entry; one that cannot be read counts as empty.
+// setOf reads an entry; an unreadable one counts as empty.
 func setOf(e metav1.ManagedFieldsEntry) *fieldpath.Set {
 	s := fieldpath.NewSet()
 	if e.FieldsV1 == nil || s.FromJSON(e.FieldsV1.GetRawReader()) != nil {
@@ -79,13 +77,13 @@ func setOf(e metav1.ManagedFieldsEntry) *fieldpath.Set {
 func setFields(e *metav1.ManagedFieldsEntry, s *fieldpath.Set) {
 	b, err := s.ToJSON()
 	if err != nil {
-		// The elements of a set were read from JSON.
+		// The elements of a set came from JSON.
 		panic(fmt.Sprintf("marshal a set of fields: %v", err))
 	}
 	e.FieldsV1 = metav1.NewFieldsV1(string(b))
 }
 
-// within returns what m manages of the places that want has.
+// within returns the paths of want that m manages.
 func (m managed) within(want any) *fieldpath.Set {
 	found := fieldpath.NewSet()
 	var walk func(m managed, want any, at fieldpath.Path)

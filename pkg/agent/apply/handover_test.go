@@ -39,8 +39,8 @@ func managedOf(o *unstructured.Unstructured) string {
 	return strings.Join(list, "\n")
 }
 
-// What Update wrote is applied from then on: neither a conflict with ourselves,
-// nor fields that cannot be dropped. What the manifest no longer has stays.
+// Fields that Update wrote are applied from then on: without a conflict with the agent itself, and removable.
+// Fields that left the manifest stay.
 func TestHandOver_FromUpdate(t *testing.T) {
 	b := serverSide(t)
 	b.updated(updatedFields, owner)
@@ -75,7 +75,7 @@ func TestHandOver_LeavesIgnoredFieldsAlone(t *testing.T) {
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"2","l":"2"}`))), map[string]string{"k": "1", "l": "2", "m": "1"})
 }
 
-// The updates may be those of another work, which does not give them away.
+// The updates may belong to another work, so they are not handed over.
 func TestHandOver_NotWhileAnotherWorkHasTheObject(t *testing.T) {
 	b := serverSide(t)
 	b.updated(updatedFields, owner, Owner{Name: "hash-other", UID: "u"})
@@ -86,7 +86,7 @@ func TestHandOver_NotWhileAnotherWorkHasTheObject(t *testing.T) {
 	b.wantVerbs("apply")
 }
 
-// A refusal of what follows leaves the object known as it is then.
+// After a refusal of the next write, the state of the object after the hand-over is known.
 func TestHandOver_ErrorAfterwards(t *testing.T) {
 	b := newBench(t).appliedBy(&workv1.ServerSideApplyConfig{FieldManager: "work-agent-b"})
 	b.updated(updatedFields, owner)

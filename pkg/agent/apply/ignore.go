@@ -14,64 +14,61 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// What a work says in ignoreFields is evaluated here, into places of an object.
-// The expressions come from whoever writes works: each is bounded in length, and
-// those of a manifest together in steps, in proportion to the object, so that
-// one work cannot keep the agent busy or fill its memory.
+// ignoreFields of a work are evaluated here into paths of an object. The expressions come from the authors of
+// works. The length of each is bounded. The steps of all expressions of a manifest are bounded in proportion to
+// the object. So one work cannot keep the agent busy or fill its memory.
 
 const (
 	maxExpression = 4 << 10 // bytes
-	// An expression costs expressionSteps, apart from those it takes itself, and
-	// foundSteps for each place that it finds, for it is kept; a manifest has
-	// baseSteps, and stepsPerValue for each value in the object, maxSteps at most.
+	// An expression costs expressionSteps plus its own steps. Each path that it finds costs foundSteps, because it
+	// is stored. A manifest has baseSteps, and stepsPerValue for each value in the object, at most maxSteps.
 	expressionSteps = 1000
 	foundSteps      = 8
 	maxSteps        = 5_000_000
 	baseSteps       = 100_000
 	stepsPerValue   = 200
-	// expressionTime is the longest that one expression may take, manifestTime
-	// that all of a manifest may.
+	// expressionTime bounds the time of one expression, manifestTime that of all expressions of a manifest.
 	expressionTime = time.Second
 	manifestTime   = 5 * time.Second
 )
 
 var (
-	errTooManySteps = fmt.Errorf("it takes too many steps (those of a manifest may take %d, and %d for each value in the object, %d at most): name the fields more directly, or fewer of them", baseSteps, stepsPerValue, maxSteps)
+	errTooManySteps = fmt.Errorf("it takes too many steps (limit of a manifest: %d, and %d for each value in the object, at most %d): name the fields more directly, or fewer of them", baseSteps, stepsPerValue, maxSteps)
 	errTooLong      = fmt.Errorf("it is longer than %d bytes", maxExpression)
 	errWholeObject  = errors.New("it selects the whole object: select fields in it")
 )
 
-// ignored are the places of one object that ignoreFields name, by condition.
+// ignored has the paths of one object that ignoreFields select, by condition.
 type ignored struct {
 	present *fieldSet // OnSpokePresent
 	change  *fieldSet // OnSpokeChange
 }
 
-// meter counts the steps that the expressions of a manifest may still take.
+// meter counts the steps left for the expressions of a manifest.
 type meter struct {
 	ctx context.Context //nolint:containedctx // it is that of the evaluation
-	// until is the end of the expression that is evaluated.
+	// until is the deadline of the current expression.
 	until time.Time
-	// left are steps; where they come down to look, context and time are asked.
+	// left is the number of steps left. When it falls to look, context and time are checked.
 	left, look int
-	// err is why an evaluation was cut short.
+	// err is why an evaluation was stopped.
 	err error
 }
 
-// lookEvery is after how many steps they are asked again.
+// lookEvery is the number of steps between two checks.
 const lookEvery = 1000
 
 func newMeter(ctx context.Context, object any) *meter {
 	return &meter{ctx: ctx, left: min(maxSteps, baseSteps+stepsPerValue*values(object))}
 }
 
-// begin begins an expression.
+// begin starts an expression.
 func (m *meter) begin() error {
 	m.until, m.look = time.Now().Add(expressionTime), m.left
 	return m.spend(expressionSteps)
 }
 
-// spend takes steps, before they are done.
+// spend takes steps before they are executed.
 func (m *meter) spend(steps int) error {
 	switch {
 	case m.err != nil:
@@ -90,7 +87,7 @@ func (m *meter) spend(steps int) error {
 	return m.err
 }
 
-// values counts what an object consists of.
+// values returns the number of values in v.
 func values(v any) int {
 	n := 1
 	switch v := v.(type) {
@@ -106,12 +103,10 @@ func values(v any) int {
 	return n
 }
 
-// ignoredIn evaluates ignoreFields on an object, which is not modified. A
-// *conditions.IgnoreFieldsError says which expression cannot be evaluated; it is
-// permanent unless time ran out. With lenient, the places that an expression
-// named before it failed count: on the object as it is on the cluster an
-// expression that works on the manifest may look for something that somebody
-// took away, and then there is nothing to ignore.
+// ignoredIn evaluates ignoreFields on an object without modifying it. A *conditions.IgnoreFieldsError names the
+// expression that failed; it is permanent unless time ran out. With lenient, the paths found before a failure
+// count. On the live object an expression that works on the manifest may look for a removed field; then there
+// is nothing to ignore.
 func ignoredIn(ctx context.Context, fields []workv1.IgnoreField, object map[string]any, lenient bool) (ignored, error) {
 	ctx, cancel := context.WithTimeout(ctx, manifestTime)
 	defer cancel()
@@ -160,7 +155,7 @@ func evaluate(ctx context.Context, by func(context.Context, string, map[string]a
 	return paths, err
 }
 
-// timed says how long an expression may take, if its time was over.
+// timed replaces a deadline error by one that names the time limit.
 func timed(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("it takes longer than %v, or all of the manifest longer than %v: %w", expressionTime, manifestTime, err)
@@ -168,7 +163,7 @@ func timed(err error) error {
 	return err
 }
 
-// limited reports whether an evaluation was cut short.
+// limited reports whether an evaluation was stopped by a limit.
 func limited(err error) bool {
 	return errors.Is(err, errTooManySteps) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
@@ -181,8 +176,7 @@ func refusal(err error) error {
 	return permanent{e}
 }
 
-// pointerPaths resolves a JSON Pointer (RFC 6901). One that names nothing
-// selects nothing.
+// pointerPaths resolves a JSON Pointer (RFC 6901). A pointer to an absent field selects nothing.
 func pointerPaths(_ context.Context, pointer string, object map[string]any, _ *meter) ([]fieldPath, error) {
 	if pointer == "" {
 		return nil, errWholeObject
@@ -221,7 +215,7 @@ func pointerPaths(_ context.Context, pointer string, object map[string]any, _ *m
 	return []fieldPath{p}, nil
 }
 
-// unescape turns ~1 into / and ~0 into ~; no other escape exists.
+// unescape replaces ~1 by / and ~0 by ~; no other escape exists.
 func unescape(token string) (string, error) {
 	rest := strings.NewReplacer("~0", "", "~1", "").Replace(token)
 	if strings.Contains(rest, "~") {
@@ -230,7 +224,7 @@ func unescape(token string) (string, error) {
 	return strings.NewReplacer("~1", "/", "~0", "~").Replace(token), nil
 }
 
-// position reads an index of a list; -1 stands for the place after the last.
+// position parses an index of a list; -1 means the end of the list.
 func position(token string) (int, error) {
 	if token == "-" {
 		return -1, nil

@@ -216,8 +216,7 @@ func TestIgnoreFields_Refuse(t *testing.T) {
 	}
 }
 
-// On the object as it is on the cluster, what an expression found before it
-// failed counts.
+// On the live object, the paths that an expression found before it failed count.
 func TestIgnoreFields_LenientOnTheObject(t *testing.T) {
 	o := parsed(t, sampleObject)
 	i, err := ignoredIn(t.Context(), []workv1.IgnoreField{in("jq", `.spec.replicas, .spec.none[], .spec.paused`), in("path", `.spec.ratio`)}, o, true)
@@ -244,9 +243,8 @@ func TestIgnoreFields_AreBoundedTogether(t *testing.T) {
 	}
 }
 
-// What looks at each part of something for each part of something else is paid
-// before it is done, and what is kept as well: each of these took seconds to
-// minutes, or gigabytes.
+// Functions that read each part of a value for each part of another one are paid before the call, and so are
+// stored results. Each of these took seconds to minutes, or gigabytes.
 func TestIgnoreFields_ProductsArePaidBeforehand(t *testing.T) {
 	list := make([]any, 3_000)
 	for i := range list {
@@ -307,9 +305,8 @@ var jqCalls = map[string]string{
 	"contains": `contains({a: "x"})`, "inside": `inside(["x"])`, "test": `test("(x*)*y")`,
 }
 
-// Whatever a function is given, its call ends soon: after 100 ms, or 200 times of what this machine
-// takes now for an expression that does nothing. What takes longer gets further tries, for
-// others use the machine too.
+// For any arguments, the call of a function ends soon. The limit is 100 ms, or 200 times the present time of an
+// expression that does nothing. A slower call gets further tries, because other processes use the machine too.
 func TestIgnoreFields_WorstCallOfEachFunction(t *testing.T) {
 	list, fields := make([]any, 10_000), map[string]any{}
 	for i := range list {
@@ -353,7 +350,7 @@ func TestIgnoreFields_WorstCallOfEachFunction(t *testing.T) {
 	}
 }
 
-// Time that runs out says nothing about the expression: it is tried again.
+// An exceeded time proves nothing about the expression: it is retried.
 func TestIgnoreFields_TimeIsNotPermanent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), -time.Second)
 	defer cancel()
@@ -382,8 +379,7 @@ func TestIgnoreFields_Conditions(t *testing.T) {
 	}
 }
 
-// FuzzIgnoreFields: whatever an expression is, it selects places that exist, in
-// an object that stays as it is, or is refused.
+// FuzzIgnoreFields: any expression selects existing paths in an unmodified object, or is rejected.
 func FuzzIgnoreFields(f *testing.F) {
 	for _, seed := range []string{
 		`.spec.template.spec.containers[?(@.name=="side")].image`, `..image`, `{range .a}{.b}{end}`, `.metadata.annotations['example\.com/a']`, `.a[0,1,*:2].b`,

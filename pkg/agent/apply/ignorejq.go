@@ -9,28 +9,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// The jq of ignoreFields is what it takes to name fields: paths, pipes, commas,
-// conditions. Whatever can make a value bigger than its input in a single step
-// (arithmetic, interpolation, arrays and objects with computed content,
-// encoders) cannot be bounded by counting steps, and is refused, as are loops
-// and definitions.
+// The jq of ignoreFields is limited to what names fields: paths, pipes, commas, conditions. Arithmetic,
+// interpolation, encoders, and arrays or objects with computed content can make a value bigger than its input
+// in a single step. Counted steps cannot bound them, so they are rejected, as are loops and definitions.
 
-// jqFilters are functions whose arguments are expressions like the whole.
+// jqFilters are functions whose arguments are again such expressions.
 var jqFilters = []string{
 	"select", "any", "all", "first", "last", "recurse", "empty", "not", "type", "length", "keys", "has", "startswith", "endswith", "IN", "getpath",
 	"values", "nulls", "strings", "numbers", "booleans", "arrays", "objects", "iterables", "scalars", "tonumber", "ascii_downcase", "ascii_upcase",
 	"true", "false", "null",
 }
 
-// jqComparisons are functions that take a time that depends on the size of
-// their arguments: these are written out.
+// jqComparisons are functions whose time depends on the size of their arguments. These must be constants.
 var jqComparisons = []string{"contains", "inside", "test"}
 
-// maxPattern bounds regular expressions, in bytes.
+// maxPattern bounds the length of regular expressions, in bytes.
 const maxPattern = 256
 
-// jqPaths evaluates a jq path expression: the places that del(expression)
-// would remove.
+// jqPaths evaluates a jq path expression. It returns the paths that del(expression) would remove.
 func jqPaths(ctx context.Context, expression string, object map[string]any, m *meter) ([]fieldPath, error) {
 	q, err := gojq.Parse(expression)
 	if err != nil {
@@ -43,7 +39,7 @@ func jqPaths(ctx context.Context, expression string, object map[string]any, m *m
 	if err != nil {
 		return nil, err
 	}
-	copied := runtime.DeepCopyJSONValue(object) // jq changes numbers in what it is given
+	copied := runtime.DeepCopyJSONValue(object) // jq changes numbers in its input
 	iter := code.RunWithContext(&jqContext{Context: ctx, meter: m}, copied)
 	var paths []fieldPath
 	for {
@@ -72,13 +68,12 @@ func jqPaths(ctx context.Context, expression string, object map[string]any, m *m
 	}
 }
 
-// pathOf is path(q).
+// pathOf returns path(q).
 func pathOf(q *gojq.Query) *gojq.Query {
 	return &gojq.Query{Term: &gojq.Term{Type: gojq.TermTypeFunc, Func: &gojq.Func{Name: "path", Args: []*gojq.Query{q}}}}
 }
 
-// jqContext ends an evaluation when its steps are used up: the interpreter asks
-// for Done before each.
+// jqContext stops an evaluation when its steps are used up: the interpreter calls Done before each step.
 type jqContext struct {
 	context.Context //nolint:containedctx // it is one
 	meter           *meter
@@ -106,8 +101,7 @@ func (c *jqContext) Err() error {
 	return c.Context.Err()
 }
 
-// jqSteps turns a path of jq into places: positions may count from the end, and
-// a slice stands for several.
+// jqSteps converts a jq path to field paths. Indexes may count from the end; a slice yields several paths.
 func jqSteps(object any, path []any, m *meter) ([]fieldPath, error) {
 	paths, at := []fieldPath{nil}, []any{object}
 	for _, step := range path {
@@ -131,8 +125,7 @@ func jqSteps(object any, path []any, m *meter) ([]fieldPath, error) {
 	return paths, nil
 }
 
-// jqStep resolves one step of a path at a value; none if the value has nothing
-// there.
+// jqStep resolves one step of a path at a value. It returns none if the value has nothing there.
 func jqStep(v, step any) ([]any, error) {
 	l, isList := v.([]any)
 	switch s := step.(type) {
@@ -166,7 +159,7 @@ func jqStep(v, step any) ([]any, error) {
 	return nil, fmt.Errorf("it selects by %v, which is neither the name of a field nor a position in a list", step)
 }
 
-// jqBound is one end of a slice within a list of n.
+// jqBound returns one end of a slice within a list of n items.
 func jqBound(v any, absent, n int) (int, bool) {
 	switch v := v.(type) {
 	case nil:

@@ -11,15 +11,15 @@ var jqOperators = []gojq.Operator{
 	gojq.OpPipe, gojq.OpComma, gojq.OpAnd, gojq.OpOr, gojq.OpAlt, gojq.OpEq, gojq.OpNe, gojq.OpGt, gojq.OpLt, gojq.OpGe, gojq.OpLe,
 }
 
-// jqComparing are those that compare all that is in two values.
+// jqComparing are the operators that compare two whole values.
 var jqComparing = []gojq.Operator{gojq.OpEq, gojq.OpNe, gojq.OpGt, gojq.OpLt, gojq.OpGe, gojq.OpLe}
 
 func jqRefuse(what string) error {
 	return fmt.Errorf("%s cannot be used here: select fields by paths and select(...)", what)
 }
 
-// jqQuery refuses what an expression may not consist of, and has what takes more
-// than a look at one value paid.
+// jqQuery rejects forbidden parts of an expression, and inserts payments for functions that cost more than one
+// step.
 func jqQuery(q *gojq.Query) error {
 	switch {
 	case q == nil:
@@ -128,8 +128,7 @@ func jqFunc(f *gojq.Func) error {
 	return jqQueries(f.Args...)
 }
 
-// constantQuery reports whether a query is a value that is written out, or
-// several with commas.
+// constantQuery reports whether a query is a constant, or several constants with commas.
 func constantQuery(q *gojq.Query) bool {
 	switch {
 	case q == nil || q.Meta != nil || len(q.Imports) > 0 || len(q.FuncDefs) > 0:

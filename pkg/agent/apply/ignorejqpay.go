@@ -8,23 +8,21 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// The interpreter counts each function as one step, and nothing interrupts a
-// function. So what looks at each character or element of what it is given is paid
-// before it is called, and so is what looks at each part of it for each part of
-// something else.
+// The interpreter counts each function as one step and cannot interrupt it. Therefore a function that reads
+// each character or element of its input is paid for before the call. The same applies to a function that reads
+// each part of its input for each part of another value.
 
-// Names of functions that no expression can have.
+// Names of functions that no expression can contain.
 const (
-	jqPayParts   = "pay parts"     // of contains and inside: all in the value, for each of the parts that are written out
+	jqPayParts   = "pay parts"     // of contains and inside: the whole value, for each part of the constant
 	jqPayPattern = "pay pattern"   // of test: each character, for each instruction of the pattern
-	jqPayLook    = "pay look"      // of functions that look at each character, field or element
+	jqPayLook    = "pay look"      // of functions that read each character, field or element
 	jqPayDigits  = "pay digits"    // of tonumber: each digit, for each digit
-	jqPosition   = "only position" // of what is in brackets: a list there is searched for in the other
+	jqPosition   = "only position" // of brackets: a list there would be searched for in the other list
 )
 
-// charsPerStep is how many characters are looked at in a step, digitsPerStep how many
-// digits of a number are multiplied with as many others. To put a field in order takes
-// stepsPerField.
+// charsPerStep is the number of characters read in one step. digitsPerStep is the number of digits multiplied
+// with as many others in one step. Sorting a field costs stepsPerField.
 const (
 	charsPerStep  = 16
 	digitsPerStep = 64
@@ -33,7 +31,7 @@ const (
 
 var errListAsIndex = errors.New("a list cannot be used in brackets here: select fields by paths and select(...)")
 
-// functions are those that expressions are given by jqPaid and jqIndex.
+// functions returns the functions that jqPaid and jqIndex insert.
 func (m *meter) functions() []gojq.CompilerOption {
 	return []gojq.CompilerOption{
 		gojq.WithFunction(jqPayParts, 1, 1, func(v any, args []any) any { return m.pay(v, parts(v), args[0]) }),
@@ -56,7 +54,7 @@ func (m *meter) functions() []gojq.CompilerOption {
 	}
 }
 
-// pay returns the value, or why it is too large.
+// pay returns the value after its steps are paid, or the error that the limit is exceeded.
 func (m *meter) pay(v any, much int, times any) any {
 	n, _ := times.(int)
 	if err := m.spend(much * n); err != nil {
@@ -65,8 +63,7 @@ func (m *meter) pay(v any, much int, times any) any {
 	return v
 }
 
-// look is what there is to look at in a value, without what is in its fields and
-// elements.
+// look returns the cost of reading a value without the contents of its fields and elements.
 func look(v any) int {
 	switch v := v.(type) {
 	case string:
@@ -79,7 +76,7 @@ func look(v any) int {
 	return 1
 }
 
-// parts is what there is to look at in a value.
+// parts returns the cost of reading a whole value.
 func parts(v any) int {
 	n := 1
 	switch v := v.(type) {
@@ -97,7 +94,7 @@ func parts(v any) int {
 	return n
 }
 
-// jqPaid puts the payment in front of a function that was found to be allowed.
+// jqPaid inserts the payment before an allowed function.
 func jqPaid(t *gojq.Term) {
 	var pay string
 	times := 1
@@ -132,7 +129,7 @@ func jqPay(name string, times int) *gojq.Query {
 	return jqCall(name, &gojq.Query{Term: &gojq.Term{Type: gojq.TermTypeNumber, Number: strconv.Itoa(times)}})
 }
 
-// jqPaidValue has a value paid that is going to be compared with another.
+// jqPaidValue inserts the payment of a value that is compared with another.
 func jqPaidValue(q *gojq.Query) *gojq.Query {
 	if constantQuery(q) {
 		return q
@@ -148,8 +145,7 @@ func jqPipe(left, right *gojq.Query) *gojq.Query {
 	return &gojq.Query{Left: left, Op: gojq.OpPipe, Right: right}
 }
 
-// patterns counts the instructions of all regular expressions in a value that is
-// written out.
+// patterns returns the number of instructions of all regular expressions in a constant.
 func patterns(q *gojq.Query) int {
 	switch {
 	case q == nil:
@@ -166,7 +162,7 @@ func patterns(q *gojq.Query) int {
 	return 1
 }
 
-// instructions bounds the length of the program of a regular expression.
+// instructions returns an upper bound of the program length of a regular expression.
 func instructions(r *syntax.Regexp) int {
 	n := 2 + len(r.Rune)
 	for _, s := range r.Sub {

@@ -12,11 +12,10 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// The syntax of a JSONPath is that of Kubernetes, read by its parser. It is
-// evaluated here, for what is wanted are places, not values, and because the
-// steps have to be counted.
+// The JSONPath syntax is that of Kubernetes, parsed by its parser. It is evaluated here, because paths are
+// needed instead of values, and because the steps must be counted.
 
-// found is a value, and where in the object it is; place is nil for a literal.
+// found is a value and its path in the object; the path is nil for a literal.
 type found struct {
 	path  fieldPath
 	value any
@@ -24,8 +23,7 @@ type found struct {
 
 var errNoField = errors.New("it must end with the name of a field, as in .spec.replicas: items of lists can be selected with jqPathExpressions")
 
-// jsonPaths evaluates a JSONPath that ends with the name of a field. One
-// that names nothing selects nothing.
+// jsonPaths evaluates a JSONPath that ends with the name of a field. A path to an absent field selects nothing.
 func jsonPaths(_ context.Context, path string, object map[string]any, m *meter) ([]fieldPath, error) {
 	nodes, err := parseJSONPath(path)
 	if err != nil {
@@ -48,8 +46,7 @@ func jsonPaths(_ context.Context, path string, object map[string]any, m *meter) 
 	return paths, nil
 }
 
-// parseJSONPath takes a path with or without braces, and with or without the
-// dot or "$" it begins with.
+// parseJSONPath parses a path with or without braces, and with or without the leading dot or "$".
 func parseJSONPath(path string) ([]jsonpath.Node, error) {
 	path = strings.TrimSpace(path)
 	if strings.HasPrefix(path, "{") && strings.HasSuffix(path, "}") {
@@ -72,7 +69,7 @@ func parseJSONPath(path string) ([]jsonpath.Node, error) {
 	return l.Nodes, nil
 }
 
-// pathQuery evaluates what a path consists of.
+// pathQuery evaluates the nodes of a path.
 type pathQuery struct{ *meter }
 
 func (q pathQuery) list(nodes []jsonpath.Node, in []found) ([]found, error) {
@@ -118,7 +115,7 @@ func (q pathQuery) node(n jsonpath.Node, in []found) ([]found, error) {
 	return out, nil
 }
 
-// step evaluates a node that looks at one value at a time.
+// step evaluates a node that processes one value at a time.
 func (q pathQuery) step(n jsonpath.Node, f found) ([]found, error) {
 	switch n := n.(type) {
 	case *jsonpath.TextNode:
@@ -143,10 +140,10 @@ func (q pathQuery) step(n jsonpath.Node, f found) ([]found, error) {
 	return nil, fmt.Errorf("unexpected %v", n)
 }
 
-// pay takes the steps for n values right below one.
+// pay takes the steps for n direct children of a value.
 func (q pathQuery) pay(f found, n int) error { return q.spend(1 + n*(foundSteps+len(f.path))) }
 
-// below is a value right below one.
+// below returns a direct child of a value.
 func (f found) below(step, v any) found {
 	p := make(fieldPath, len(f.path), len(f.path)+1)
 	copy(p, f.path)
@@ -163,7 +160,7 @@ func (q pathQuery) field(name string, f found) ([]found, error) {
 	return []found{f.below(name, v)}, q.pay(f, 1)
 }
 
-// children returns the values right below one, of maps in the order of names.
+// children returns the direct children of a value; those of maps in the order of names.
 func (q pathQuery) children(f found) ([]found, error) {
 	var out []found
 	switch v := f.value.(type) {
@@ -187,7 +184,7 @@ func (q pathQuery) children(f found) ([]found, error) {
 	return out, nil
 }
 
-// slice returns items of a list; positions outside select nothing.
+// slice returns items of a list; indexes outside select nothing.
 func (q pathQuery) slice(p [3]jsonpath.ParamsEntry, f found) ([]found, error) {
 	l, ok := f.value.([]any)
 	if !ok {
@@ -207,7 +204,7 @@ func (q pathQuery) slice(p [3]jsonpath.ParamsEntry, f found) ([]found, error) {
 	if p[2].Known {
 		by = p[2].Value
 	}
-	from, to = min(from, len(l)), min(to, len(l)) // before the first position there is nothing, but steps are counted from there
+	from, to = min(from, len(l)), min(to, len(l)) // before the first index there are no items, but steps are counted from there
 	if from < 0 {
 		from = (by - -from%by) % by
 	}
@@ -224,7 +221,7 @@ func (q pathQuery) slice(p [3]jsonpath.ParamsEntry, f found) ([]found, error) {
 	return out, q.spend(1)
 }
 
-// descend returns a value and everything below it that has something below.
+// descend returns a value and all its descendants that have children.
 func (q pathQuery) descend(f found) ([]found, error) {
 	below, err := q.children(f)
 	if err != nil || len(below) == 0 {
@@ -241,7 +238,7 @@ func (q pathQuery) descend(f found) ([]found, error) {
 	return out, nil
 }
 
-// filter returns the items of a list for which the condition holds.
+// filter returns the items of a list for which the condition is true.
 func (q pathQuery) filter(n *jsonpath.FilterNode, f found) ([]found, error) {
 	l, ok := f.value.([]any)
 	if !ok {

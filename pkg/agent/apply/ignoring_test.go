@@ -50,7 +50,7 @@ func TestOnSpokePresent_FieldIsSetOnlyWhenTheObjectIsMade(t *testing.T) {
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"4","l":"2"}`))), map[string]string{"k": "4", "l": "theirs"})
 }
 
-// Whatever is done to the ignored field, the others are kept in line.
+// Whatever happens to the ignored field, the others are enforced.
 func TestIgnoring_OtherFieldsAreRepaired(t *testing.T) {
 	for name, ignore := range map[string]workv1.IgnoreField{"OnSpokePresent": onPresent("/data/l"), "OnSpokeChange": onChange("/data/l")} {
 		for known, keep := range map[string]bool{"Remembered": true, "Restarted": false} {
@@ -101,7 +101,7 @@ func TestOnSpokeChange_OverwritingCanConflict(t *testing.T) {
 	}
 }
 
-// An annotation that somebody removed is put back without overwriting.
+// An annotation that another client removed is put back without overwriting other fields.
 func TestOnSpokeChange_RemembersTheManifest(t *testing.T) {
 	b := forced(t, onChange("/data/l"))
 	first := b.apply(config(`{"k":"1","l":"1"}`))
@@ -122,7 +122,7 @@ func TestIgnoring_BothConditions(t *testing.T) {
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"1","l":"2","m":"2"}`))), map[string]string{"k": "1", "l": "theirs", "m": "2"})
 }
 
-// A change between our reading and our writing is not undone.
+// A change between the agent's read and its write is not undone.
 func TestIgnoring_ChangeInBetweenSurvives(t *testing.T) {
 	b := forced(t, onPresent("/data/l"))
 	first := b.apply(config(`{"k":"1","l":"1"}`))
@@ -185,7 +185,7 @@ func TestIgnoring_OneItemOfAListThatIsMerged(t *testing.T) {
 	want(Update, fmt.Sprintf(withEnv, 1, 2, "y"), "i:2 A=1 MODE=theirs Z=1")
 }
 
-// A condition on a value holds on the manifest, and no longer on the object.
+// A condition on a value holds on the manifest, but no longer on the object.
 func TestIgnoring_SelectedByItsValue(t *testing.T) {
 	b := forced(t, workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[].env[]? | select(.value == "x")`}})
 	first := b.apply(fmt.Sprintf(withEnv, 1, 1, "x"))
@@ -196,7 +196,7 @@ func TestIgnoring_SelectedByItsValue(t *testing.T) {
 	}
 }
 
-// Replicas belong to whoever scales; the rest does not.
+// Replicas belong to the autoscaler; the rest does not.
 func TestIgnoring_ReplicasOfADeployment(t *testing.T) {
 	b := forced(t, workv1.IgnoreField{JSONPaths: []string{".spec.replicas"}})
 	first := b.apply(fmt.Sprintf(withEnv, 2, 1, "x"))
@@ -214,8 +214,7 @@ func TestIgnoring_ReplicasOfADeployment(t *testing.T) {
 	}
 }
 
-// A list that is one value to the server is sent with what the object has at
-// the ignored places.
+// An atomic list is sent with the values of the object at the ignored paths.
 func TestIgnoring_WithinAListThatIsOneValue(t *testing.T) {
 	const manifest = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":1,"list":[{"name":"a","v":"1"},{"name":"%s","v":"1"}]}}`
 	b := serverSide(t, workv1.IgnoreField{JSONPaths: []string{".spec.list[*].v"}})
@@ -247,7 +246,7 @@ func TestIgnoring_ErrorsAreThoseOfTheManifest(t *testing.T) {
 	b.wantVerbs()
 }
 
-// Objects of OCM's agent are taken over as they are: it writes the same hash.
+// Objects of OCM's agent are adopted unchanged: it writes the same hash.
 func TestIgnoring_HashIsOCMs(t *testing.T) {
 	const manifest = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","creationTimestamp":null,"uid":"u"},"data":{"k":"v w","l":"1"},"list":[1,2.5,true,null,"x"]}`
 	const rendered = `&{map[apiVersion:v1 data:map[k:v w] kind:ConfigMap list:[1 2.5 true <nil> x] metadata:map[name:a namespace:default]]}`
@@ -264,8 +263,8 @@ func TestIgnoring_HashIsOCMs(t *testing.T) {
 	b.wantVerbs("patch") // the owner reference
 }
 
-// Whatever others do to an object, the fields of the manifest end up as it says,
-// ignored ones as somebody else left them, and then nothing is written.
+// Whatever others do to an object, the fields of the manifest end up as wanted. Ignored fields keep the value
+// of the other client, and then nothing is written.
 func TestIgnoring_Converges(t *testing.T) {
 	keys := []string{"a", "b", "c", "d"}
 	value := rapid.SampledFrom([]string{"1", "2", "3"})

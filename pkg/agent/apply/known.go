@@ -8,13 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// knownFormat is part of what a Known is about. After a new number the memory of earlier
-// processes does not count: format 0 called an object as it should be although fields of the manifest had
-// been dropped.
+// knownFormat is part of the hash in a Known. A new number invalidates the remembered state of earlier
+// processes. Format 0 treated an object as wanted although fields of its manifest had been dropped.
 const knownFormat = 1
 
-// Retry is k without a rejection, so that the write is tried again, or with the order to try again what
-// was dropped.
+// Retry returns k without a rejection, or with due set for dropped fields, so that the write is retried.
 func (k Known) Retry() Known {
 	if k.rejection != nil {
 		return Known{want: k.want, fights: k.fights}
@@ -23,10 +21,10 @@ func (k Known) Retry() Known {
 	return k
 }
 
-// Incomplete reports whether the cluster accepted the write, and did not keep all fields of the manifest.
+// Incomplete reports whether the cluster accepted the write but did not keep all fields of the manifest.
 func (k Known) Incomplete() bool { return k.dropped != nil }
 
-// missing is the error of an object that lacks fields that the server does not know.
+// missing returns the error of an object that lacks fields that the server does not know.
 func (k Known) missing() error {
 	if k.dropped == nil || len(k.dropped.Unknown) == 0 {
 		return nil
@@ -34,8 +32,8 @@ func (k Known) missing() error {
 	return k.dropped
 }
 
-// Missing are the fields of the manifest that the object lacks although the server accepted them
-// without a word.
+// Missing returns the fields of the manifest that the object lacks although the server accepted them without a
+// warning.
 func (k Known) Missing() []string {
 	if k.dropped == nil {
 		return nil
@@ -45,10 +43,10 @@ func (k Known) Missing() []string {
 
 var textOfHashes = base64.RawStdEncoding.Strict()
 
-// droppedSeparator stands before the fields that were dropped, in JSON.
+// droppedSeparator precedes the dropped fields, which are in JSON.
 const droppedSeparator = "\n"
 
-// Text is k for a later process, without a rejection; ParseKnown reads it.
+// Text encodes k for a later process, without a rejection; ParseKnown decodes it.
 func (k Known) Text() string {
 	s := string(k.UID) + textOfHashes.EncodeToString(append(k.want[:], k.content[:]...))
 	if k.dropped == nil {
@@ -56,12 +54,12 @@ func (k Known) Text() string {
 	}
 	b, err := json.Marshal(k.dropped)
 	if err != nil {
-		panic("marshal names of fields: " + err.Error()) // text always marshals
+		panic("marshal names of fields: " + err.Error()) // texts always marshal
 	}
 	return s + droppedSeparator + string(b)
 }
 
-// ParseKnown reads what Text returned. ok is false if s is something else.
+// ParseKnown decodes the result of Text. ok is false for another text.
 func ParseKnown(s string) (k Known, ok bool) {
 	text, fields, incomplete := strings.Cut(s, droppedSeparator)
 	n := len(text) - textOfHashes.EncodedLen(len(k.want)+len(k.content))
@@ -69,7 +67,7 @@ func ParseKnown(s string) (k Known, ok bool) {
 		return Known{}, false
 	}
 	hashes, err := textOfHashes.DecodeString(text[n:])
-	if err != nil || len(hashes) != len(k.want)+len(k.content) { // line ends are skipped
+	if err != nil || len(hashes) != len(k.want)+len(k.content) { // base64 decoding would skip line ends
 		return Known{}, false
 	}
 	k.UID = types.UID(text[:n])

@@ -24,7 +24,7 @@ func TestKnown_OutlivesTheProcess(t *testing.T) {
 	}
 }
 
-// What a process knew that took the server's answer for what was wanted counts no more.
+// The state of a process that took the server's answer for the wanted content is dropped.
 func TestKnown_OfAnEarlierFormat(t *testing.T) {
 	b := newBench(t)
 	k := b.apply(simpleConfigMap).Known

@@ -9,8 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// FuzzLoad: of whatever a work asks for, each manifest is loaded or says what is
-// wrong with it, in its place.
+// FuzzLoad: for any work, each manifest is loaded, or has its error at its index.
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{
 		`{"workload":{"manifests":[` + simpleConfigMap + `,` + deployment + `]}}`,
@@ -36,7 +35,7 @@ func FuzzLoad(f *testing.F) {
 			case m.Err == nil && (!m.Resolved || m.Object == nil || m.Ref.Name == "" || m.Ref.Resource == ""):
 				t.Errorf("manifest %d is taken, but %+v", i, m.Meta)
 			case m.Err == nil && spec.Executor != nil:
-				t.Errorf("manifest %d is taken although who may apply it is not checked", i)
+				t.Errorf("manifest %d is accepted although the executor is not checked", i)
 			}
 		}
 	})

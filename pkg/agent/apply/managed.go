@@ -12,21 +12,19 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// managed is what managedFields say about one place of an object: whether the
-// place itself is managed, and what is below it. A place with nothing below is
-// one value to the server, whatever it holds.
+// managed is the content of managedFields for one path of an object: whether the path itself is managed, and
+// what is managed below it. A path with nothing below is atomic to the server, whatever it contains.
 type managed struct {
 	self  bool
-	below *fieldpath.Set // nil: nothing
+	below *fieldpath.Set // nil: none
 }
 
-// managedFields is what the managedFields of an object say: what our manager applied,
-// and what anybody manages. The latter tells lists that are merged by a key from
-// those that are one value, without a schema.
+// managedFields is the content of an object's managedFields: the fields that our manager applied, and the
+// fields of all managers. The latter distinguish lists merged by key from atomic lists, without a schema.
 type managedFields struct{ own, all managed }
 
-// readManagedFields reads the entries of the version in which the object was read; an
-// entry that cannot be read counts as absent, which costs an apply at most.
+// readManagedFields reads the entries of the version in which the object was read. An unreadable entry counts
+// as absent, which costs at most one apply.
 func readManagedFields(o *unstructured.Unstructured, manager string) managedFields {
 	own, all := fieldpath.NewSet(), fieldpath.NewSet()
 	for _, e := range o.GetManagedFields() {
@@ -44,7 +42,7 @@ func readManagedFields(o *unstructured.Unstructured, manager string) managedFiel
 
 func (m managed) empty() bool { return m.below == nil || m.below.Empty() }
 
-// one reports whether the place is managed as one value.
+// one reports whether the path is managed as one value.
 func (m managed) one() bool { return m.self && m.empty() }
 
 func (m managed) at(pe fieldpath.PathElement) managed {
@@ -56,7 +54,7 @@ func (m managed) at(pe fieldpath.PathElement) managed {
 	return sub
 }
 
-// steps returns what is right below, each once.
+// steps returns the direct children, each once.
 func (m managed) steps() []fieldpath.PathElement {
 	if m.below == nil {
 		return nil
@@ -71,12 +69,12 @@ func (m managed) steps() []fieldpath.PathElement {
 	return steps
 }
 
-// keyed reports whether the place is a list that is merged by keys or values.
+// keyed reports whether the path is a list that is merged by keys or values.
 func (m managed) keyed() bool {
 	return slices.ContainsFunc(m.steps(), func(pe fieldpath.PathElement) bool { return pe.Key != nil || pe.Value != nil })
 }
 
-// items finds the items of a keyed list by what identifies them.
+// items finds the items of a keyed list by their keys.
 type items struct {
 	list   []any
 	byStep map[string]int
@@ -104,8 +102,8 @@ func itemsOf(list []any, m managed) items {
 	return x
 }
 
-// stepOf returns what identifies an item; ok is false if it lacks a key field,
-// which the server may fill in.
+// stepOf returns the path element of an item. ok is false if the item lacks a key field, which the server may
+// fill in.
 func (x items) stepOf(item any) (pe fieldpath.PathElement, ok bool) {
 	if len(x.fields) == 0 {
 		v := value.NewValueInterface(item)
@@ -126,8 +124,8 @@ func (x items) stepOf(item any) (pe fieldpath.PathElement, ok bool) {
 	return fieldpath.KeyElement(fields...), true
 }
 
-// find returns the position of the item that a step stands for; -1 if there is
-// none. An item that lacks key fields is found by the others.
+// find returns the index of the item of a path element; -1 if there is none. An item that lacks key fields is
+// found by the others.
 func (x items) find(pe fieldpath.PathElement) int {
 	if i, has := x.byStep[pe.String()]; has {
 		return i
@@ -154,7 +152,7 @@ func (x items) find(pe fieldpath.PathElement) int {
 	})
 }
 
-// project returns a copy of what m manages of v.
+// project returns a copy of the part of v that m manages.
 func (m managed) project(v any) (any, bool) {
 	if m.one() {
 		return runtime.DeepCopyJSONValue(v), true
@@ -191,9 +189,8 @@ func (m managed) project(v any) (any, bool) {
 	return v, true
 }
 
-// hold reports whether live has everything that want has, and our manager
-// everything of it: another apply would change nothing, unless to remove
-// something. Values that the server writes in another way differ.
+// hold reports whether live has all values of want, and our manager owns all of them. Then another apply could
+// only remove fields. Values that the server stores in another form count as different.
 func (b managedFields) hold(live, want any) bool {
 	if b.own.one() {
 		return sameValue(live, want)
@@ -230,8 +227,7 @@ func (b managedFields) hold(live, want any) bool {
 	return false
 }
 
-// exceeds reports whether m manages something that want does not have: an apply
-// of want would remove it.
+// exceeds reports whether m manages something that want does not have: an apply of want would remove it.
 func (m managed) exceeds(want any) bool {
 	if m.empty() {
 		return false
@@ -255,7 +251,7 @@ func (m managed) exceeds(want any) bool {
 	return true
 }
 
-// sameValue compares two values, numbers by what they are.
+// sameValue compares two values, numbers by value.
 func sameValue(a, b any) bool {
 	if x, ok := number(a); ok {
 		y, ok := number(b)

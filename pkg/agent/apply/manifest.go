@@ -21,57 +21,54 @@ import (
 
 // Manifest is one manifest of a work.
 type Manifest struct {
-	// Meta says which object it stands for, as far as that is known.
+	// Meta identifies the object, as far as it is known.
 	Meta workv1.ManifestResourceMeta
 	// Object is the manifest, nil if it cannot be parsed. It is not modified.
 	Object *unstructured.Unstructured
-	// Ref names the object; usable if Resolved.
+	// Ref names the object; valid if Resolved.
 	Ref      kubeclient.Ref
 	Resolved bool
-	// Owned: the object belongs to the work and goes when the work goes.
+	// Owned: the work owns the object, which is deleted with it.
 	Owned bool
-	// Config is what spec.manifestConfigs say about the manifest.
+	// Config is the part of spec.manifestConfigs for the manifest.
 	Config Config
-	// Err is why the manifest cannot be applied as it is; nil if it can.
+	// Err is why the manifest cannot be applied; nil if it can.
 	Err error
 
-	// forbidden is why no work may have the object; nil if one may.
+	// forbidden is why no work may have the object; nil if it is allowed.
 	forbidden error
 	hash      [sha256.Size]byte
 }
 
-// Hash identifies the manifest and its Config.
+// Hash returns the hash of the manifest and its Config.
 func (m Manifest) Hash() [sha256.Size]byte { return m.hash }
 
-// ID identifies the object among those of a cluster, whatever the version, as far
-// as that is known; fully if Resolved.
+// ID identifies the object in its cluster, without the version. It is complete if Resolved.
 func (m Manifest) ID() workv1.ResourceIdentifier {
 	return workv1.ResourceIdentifier{Group: m.Meta.Group, Resource: m.Meta.Resource, Namespace: m.Meta.Namespace, Name: m.Meta.Name}
 }
 
-// Forbid returns the manifest with its object left alone: it is neither written nor read. err
-// is why no work may have it.
+// Forbid returns the manifest with its object forbidden: it is neither written nor read. err is the reason.
 func (m Manifest) Forbid(err error) Manifest {
 	m.Resolved, m.forbidden, m.Err = false, err, permanent{err}
 	return m
 }
 
-// Forbidden returns why no work may have the object, nil if one may.
+// Forbidden returns why no work may have the object, nil if it is allowed.
 func (m Manifest) Forbidden() error { return m.forbidden }
 
-// permanent marks an error that only another spec can end.
+// permanent marks an error that lasts until the spec changes.
 type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
-// Permanent reports whether trying again is useless until the work changes.
+// Permanent reports whether a retry is useless until the work changes.
 func Permanent(err error) bool {
 	return errors.As(err, new(permanent))
 }
 
-// Load reads the manifests of a work, in spec order, and asks the cluster where
-// their objects live. What is wrong with one manifest is in its Err and does
-// not concern the others.
+// Load reads the manifests of a work, in the order of the spec, and looks up their resources on the cluster. An
+// error of one manifest is in its Err and does not affect the others.
 func Load(ctx context.Context, mapper kubeclient.Mapper, spec workv1.ManifestWorkSpec) []Manifest {
 	refusal := refuseWork(spec)
 	manifests := make([]Manifest, 0, len(spec.Workload.Manifests))
@@ -91,8 +88,8 @@ func Load(ctx context.Context, mapper kubeclient.Mapper, spec workv1.ManifestWor
 	return manifests
 }
 
-// refuseWork returns why nothing of a work may be applied: an executor that is
-// none, or options whose meaning this agent does not know.
+// refuseWork returns why nothing of a work may be applied: an invalid executor, or options that this agent does
+// not know.
 func refuseWork(spec workv1.ManifestWorkSpec) error {
 	if spec.Executor != nil {
 		if _, err := executor.Of(*spec.Executor); err != nil {
@@ -131,7 +128,7 @@ func load(ctx context.Context, mapper kubeclient.Mapper, ordinal int32, raw []by
 	}
 	m.Meta.Resource = r.Resource
 	if !r.Namespaced {
-		m.Meta.Namespace = "" // whatever the manifest says
+		m.Meta.Namespace = "" // independent of the manifest
 	}
 	if m.Err = identified(r, m.Meta); m.Err != nil {
 		return m
@@ -141,7 +138,7 @@ func load(ctx context.Context, mapper kubeclient.Mapper, ordinal int32, raw []by
 	return m
 }
 
-// wellFormed checks what everything after it relies on.
+// wellFormed checks the properties that later steps rely on.
 func wellFormed(o *unstructured.Unstructured) error {
 	gv, err := schema.ParseGroupVersion(o.GetAPIVersion())
 	if err != nil {
@@ -160,8 +157,8 @@ func wellFormed(o *unstructured.Unstructured) error {
 
 var errNoNamespace = errors.New("an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest")
 
-// presence is what is known of the object of a manifest that does not say which
-// it is; err is why nobody can tell, if somebody would have to ask.
+// presence returns the presence of the object of a manifest that does not fully identify it. err is why it is
+// unknown.
 func (m Manifest) presence() (p conditions.Presence, err error) {
 	switch {
 	case m.forbidden != nil:
@@ -189,8 +186,8 @@ func identified(r kubeclient.Resource, m workv1.ManifestResourceMeta) error {
 	return nil
 }
 
-// Owned reports whether a work with this delete option owns the object: then
-// the object carries its reference and is deleted with it.
+// Owned reports whether a work with this delete option owns the object. An owned object has its owner reference
+// and is deleted with it.
 func Owned(o *workv1.DeleteOption, id workv1.ResourceIdentifier) bool {
 	if o == nil {
 		return true

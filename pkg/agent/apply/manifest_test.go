@@ -113,19 +113,19 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 			func(s *workv1.ManifestWorkSpec) { s.Executor = &workv1.ManifestWorkExecutor{} },
 			"only support ServiceAccount type for the executor",
 		},
-		"delete option nobody knows": {
+		"unknown delete option": {
 			func(s *workv1.ManifestWorkSpec) {
 				s.DeleteOption = &workv1.DeleteOption{PropagationPolicy: "orphan"}
 			},
 			`spec.deleteOption.propagationPolicy "orphan" is not known: use Foreground, Orphan or SelectivelyOrphan`,
 		},
-		"strategy nobody knows": {
+		"unknown strategy": {
 			func(s *workv1.ManifestWorkSpec) {
 				s.ManifestConfigs = []workv1.ManifestConfigOption{config("a", "Replace")}
 			},
 			`update strategy "Replace" is not known: the object is left as it is; use Update, CreateOnly, ReadOnly or ServerSideApply`,
 		},
-		"strategy nobody knows, by pattern": {
+		"unknown strategy, by pattern": {
 			func(s *workv1.ManifestWorkSpec) {
 				s.ManifestConfigs = []workv1.ManifestConfigOption{config("*", "readonly")}
 			},
@@ -146,7 +146,7 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 			case c.want == "" && m.Err != nil, c.want != "" && (m.Err == nil || m.Err.Error() != c.want || !Permanent(m.Err)):
 				t.Fatalf("got %v, want %q", m.Err, c.want)
 			case !m.Resolved:
-				t.Fatal("the object is known all the same, so that its presence can be told")
+				t.Fatal("the object is identified nevertheless, so that its presence can be reported")
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Owner is the AppliedManifestWork that stands for the work on the cluster.
+// Owner is the AppliedManifestWork of the work on the cluster.
 type Owner struct {
 	Name string
 	UID  types.UID
@@ -22,23 +22,21 @@ type Owner struct {
 
 const ownerKind = "AppliedManifestWork"
 
-// Reference is the mark that an owned object carries: neither controller nor
-// blocking.
+// Reference returns the owner reference of an owned object: neither controller nor blocking.
 func (o Owner) Reference() metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: workv1.GroupVersion.String(), Kind: ownerKind, Name: o.Name, UID: o.UID}
 }
 
-// is compares name, kind and group. The uid does not count: it differs when the
-// owner was made anew.
+// is compares name, kind and group. It ignores the uid, which changes when the owner is created again.
 func (o Owner) is(r metav1.OwnerReference) bool { return ofWork(r) && r.Name == o.Name }
 
-// ofWork reports whether a reference is the mark of some work.
+// ofWork reports whether a reference is the owner reference of some work.
 func ofWork(r metav1.OwnerReference) bool {
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
 	return err == nil && gv.Group == workv1.GroupName && r.Kind == ownerKind
 }
 
-// addReference adds or removes the reference and reports whether that changed anything.
+// addReference adds or removes the reference and reports whether the list changed.
 func (o Owner) addReference(refs []metav1.OwnerReference, owned bool) ([]metav1.OwnerReference, bool) {
 	i := slices.IndexFunc(refs, o.is)
 	switch {
@@ -56,8 +54,8 @@ func (o Owner) addReference(refs []metav1.OwnerReference, owned bool) ([]metav1.
 	return refs, false
 }
 
-// patch is a merge patch that adds the reference to exactly the object that was
-// read, or removes it; needed says whether that would change anything.
+// patch returns a merge patch that adds or removes the reference, conditional on the object as read. needed is
+// false if the patch changes nothing.
 func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte, needed bool) {
 	refs, changed := o.addReference(live.GetOwnerReferences(), owned)
 	if !changed {
@@ -66,8 +64,7 @@ func (o Owner) patch(live *unstructured.Unstructured, owned bool) (patch []byte,
 	return PatchOwners(live, refs), true
 }
 
-// PatchOwners is a merge patch that gives exactly the object that was read these
-// owner references.
+// PatchOwners returns a merge patch that sets the owner references, conditional on the object as read.
 func PatchOwners(live *unstructured.Unstructured, refs []metav1.OwnerReference) []byte {
 	meta := map[string]any{"uid": live.GetUID(), "resourceVersion": live.GetResourceVersion(), "ownerReferences": refs}
 	if len(refs) == 0 {
@@ -75,18 +72,18 @@ func PatchOwners(live *unstructured.Unstructured, refs []metav1.OwnerReference) 
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
-		// References of text and truth values always marshal.
+		// References of texts and booleans always marshal.
 		panic(fmt.Sprintf("marshal an owner reference patch: %v", err))
 	}
 	return patch
 }
 
-// removeSuffix at the end of a key in a manifest's labels or annotations means
-// that the key without it must not be there.
+// removeSuffix at the end of a label or annotation key in a manifest requests that the key without it is
+// absent.
 const removeSuffix = "-"
 
-// mergeKeys puts the manifest's labels or annotations over the live ones. A key
-// that is there both with and without the suffix is wanted.
+// mergeKeys merges the manifest's labels or annotations into the live ones. A key that occurs both with and
+// without the suffix is wanted.
 func mergeKeys(live, want map[string]string) (map[string]string, bool) {
 	merged, changed := maps.Clone(live), false
 	if merged == nil {
@@ -109,7 +106,7 @@ func mergeKeys(live, want map[string]string) (map[string]string, bool) {
 	return merged, changed
 }
 
-// dropRemovals leaves out the keys that only say what must not be there.
+// dropRemovals omits the keys that only request an absence.
 func dropRemovals(want map[string]string) map[string]string {
 	kept := map[string]string{}
 	for k, v := range want {
@@ -120,7 +117,7 @@ func dropRemovals(want map[string]string) map[string]string {
 	return kept
 }
 
-// setKeys writes labels or annotations, none as absence.
+// setKeys sets labels or annotations; an empty map removes the field.
 func setKeys(set func(map[string]string), m map[string]string) {
 	if len(m) == 0 {
 		m = nil
@@ -128,8 +125,7 @@ func setKeys(set func(map[string]string), m map[string]string) {
 	set(m)
 }
 
-// identify clears in a manifest what belongs to the server, and gives it the
-// namespace it really has.
+// identify clears the server's fields of a manifest, and sets its actual namespace.
 func identify(m Manifest) *unstructured.Unstructured {
 	o := m.Object.DeepCopy()
 	for _, field := range []string{"uid", "resourceVersion", "managedFields", "ownerReferences"} {
@@ -139,7 +135,7 @@ func identify(m Manifest) *unstructured.Unstructured {
 	return o
 }
 
-// forCreate is the manifest as it is sent when there is no such object.
+// forCreate returns the manifest in the form in which it is created.
 func forCreate(want *unstructured.Unstructured, owner Owner, owned bool) *unstructured.Unstructured {
 	o := want.DeepCopy()
 	setKeys(o.SetLabels, dropRemovals(o.GetLabels()))
@@ -150,9 +146,8 @@ func forCreate(want *unstructured.Unstructured, owner Owner, owned bool) *unstru
 	return o
 }
 
-// remake is the manifest as it is sent when the object is made anew in place of
-// one that cannot be changed. next is what it would have been changed into:
-// labels, annotations and the references of other owners stay.
+// remake returns the manifest in the form in which the object is created again after its deletion. next is the
+// form of an update. It keeps the labels, annotations and references of other owners.
 func remake(want, next *unstructured.Unstructured) *unstructured.Unstructured {
 	o := want.DeepCopy()
 	setKeys(o.SetLabels, next.GetLabels())
@@ -163,16 +158,15 @@ func remake(want, next *unstructured.Unstructured) *unstructured.Unstructured {
 	return o
 }
 
-// mergeOwner is mergeMetadata without labels and annotations, and without
-// claiming an object that is not the work's.
+// mergeOwner is mergeMetadata without labels and annotations. It never claims an object that the work does not
+// own.
 func mergeOwner(next, live *unstructured.Unstructured, owner Owner, owned bool) bool {
 	owned = owned && slices.ContainsFunc(live.GetOwnerReferences(), owner.is)
 	return mergeMetadata(next, &unstructured.Unstructured{Object: map[string]any{}}, live, owner, owned)
 }
 
-// mergeMetadata writes into next the live metadata with that of the manifest
-// put over it. Finalizers stay as they are; uid and resource version make the
-// write conditional.
+// mergeMetadata writes the live metadata into next, merged with that of the manifest. Finalizers are unchanged;
+// uid and resourceVersion make the write conditional.
 func mergeMetadata(next, want, live *unstructured.Unstructured, owner Owner, owned bool) bool {
 	labels, c1 := mergeKeys(live.GetLabels(), want.GetLabels())
 	annotations, c2 := mergeKeys(live.GetAnnotations(), want.GetAnnotations())

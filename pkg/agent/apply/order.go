@@ -10,8 +10,7 @@ const (
 	rankUnparsable = 1001
 )
 
-// ranks orders kinds, whatever their group, so that what others need comes
-// first.
+// ranks orders kinds, independent of their group, so that dependencies come first.
 var ranks = func() map[string]int {
 	m := map[string]int{}
 	for rank, kinds := range [][]string{
@@ -40,8 +39,8 @@ func rank(m Manifest) int {
 	return rankOther
 }
 
-// Order returns the indexes of the manifests in the order in which they are to
-// be applied; the order of the spec decides within a rank.
+// Order returns the indexes of the manifests in the order of application. Within a rank the order of the spec
+// decides.
 func Order(manifests []Manifest) []int {
 	order := make([]int, len(manifests))
 	for i := range order {

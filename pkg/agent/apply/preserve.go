@@ -5,33 +5,27 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// An apply says everything that a manager wants of an object: what it said
-// before and leaves out now is removed. So a field that is to be left alone
-// cannot simply be left out once we have applied it, as we do when the object is
-// made: nobody else may manage it, and then the server removes it or puts its
-// default there. What is sent for an ignored field is therefore
+// An apply is complete: fields that a manager applied before and omits now are removed. So an ignored field
+// cannot simply be omitted after the agent has applied it, which it did at the creation. If no other manager
+// owns it, the server removes it or sets its default. The apply therefore contains for an ignored field:
 //
-//   - what the object holds, if our manager has the field: nothing changes, and
-//     whoever updates it takes it over without a conflict;
-//   - nothing, if our manager does not have it: somebody else took it over, or
-//     the manifest never had it; it stays theirs;
-//   - inside a list that is one value to the server, what the object holds at
-//     the same position: the list can only be sent as a whole.
+//   - the value of the object, if our manager owns the field: nothing changes, and another client can update it
+//     without a conflict;
+//   - nothing, if our manager does not own it: another manager owns it, or the manifest never had it, and it stays;
+//   - in an atomic list, the value of the object at the same index: the list can only be sent as a whole.
 //
-// The object is read before, and the apply says which state of it was read, so
-// that a change between the two is not undone.
+// The object is read before. The apply is conditional on that state, so that a change in between is not undone.
 
-// preserveIgnored replaces the ignored places of body, a copy of the manifest, by what is
-// to be sent for them. here are the ignored places of live, the object; drop
-// those of body, and what is left of them afterwards is to be left out. What one
-// of the two selects is ignored in both: a condition on a value may hold here
-// and not there.
+// preserveIgnored replaces the ignored paths of body, a copy of the manifest, by the values to send. here has
+// the ignored paths of live, the object. drop has those of body; after the call it has the paths to omit. A
+// path that one of them selects is ignored in both, because a condition on a value may hold in one of them
+// only.
 func preserveIgnored(body, live any, b managedFields, here, drop *fieldSet) any {
 	switch l := live.(type) {
 	case map[string]any:
 		m, isMap := body.(map[string]any)
 		if body != nil && !isMap {
-			return body // the manifest makes something else of it
+			return body // the manifest has another type here
 		}
 		for step := range steps(here, drop) {
 			name, _ := step.(string)
@@ -62,17 +56,17 @@ func (b managedFields) at(pe fieldpath.PathElement) managedFields {
 	return managedFields{b.own.at(pe), b.all.at(pe)}
 }
 
-// carried is one place with something ignored there or below.
+// carried is one path with something ignored there or below.
 type carried struct {
-	body    any // what the manifest has there, if wanted
+	body    any // the value of the manifest, if wanted
 	wanted  bool
 	live    any
 	managed managedFields
 	here    *fieldSet
 }
 
-// decide returns what to send for a place, which is a step below parent; ok is
-// false if the body stays as it is.
+// decide returns the value to send for a path, which is a step below parent. ok is false if body stays
+// unchanged.
 func (c carried) decide(parent *fieldSet, step any) (sent any, ok bool) {
 	if c.here.all() || parent.at(step).all() {
 		if v, ours := c.managed.own.project(c.live); ours {
@@ -96,8 +90,7 @@ func (c carried) decide(parent *fieldSet, step any) (sent any, ok bool) {
 	return sent, sent != nil
 }
 
-// filled reports whether there is something in v; a map or list that is empty is
-// managed as one value in any case.
+// filled reports whether v is a non-empty map or list. Empty ones are managed as one value in any case.
 func filled(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -108,7 +101,7 @@ func filled(v any) bool {
 	return false
 }
 
-// carryItems is carry for lists.
+// carryItems is preserveIgnored for lists.
 func carryItems(body any, live []any, b managedFields, here, drop *fieldSet) any {
 	l, isList := body.([]any)
 	if body != nil && !isList || len(live) == 0 {
@@ -148,8 +141,8 @@ func carryItems(body any, live []any, b managedFields, here, drop *fieldSet) any
 	return l
 }
 
-// overlay puts what live has at the ignored places over body, by position.
-// Places that either does not have stay as they are.
+// overlay copies the values of live at the ignored paths into body, by index. Paths that are absent in one of
+// them stay unchanged.
 func overlay(body, live any, ignored *fieldSet) any {
 	if ignored.all() {
 		return runtime.DeepCopyJSONValue(live)

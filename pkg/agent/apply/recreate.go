@@ -8,11 +8,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// recreated are the kinds whose objects can be deleted: nothing is lost that the
-// manifest does not bring back. Of all others the advice never is to delete one. A
-// volume or its claim holds data, a StatefulSet can take its claims with it, a
-// Namespace all that is in it, a definition all its objects, a Node its Pods, and
-// what a custom resource stands for is unknown.
+// recreated has the kinds whose objects may be deleted: the manifest restores everything. For all other kinds
+// no hint advises a deletion. A volume or its claim holds data. A StatefulSet can delete its claims, a
+// Namespace its content, a definition all its objects, a Node its Pods. The meaning of a custom resource is
+// unknown.
 var recreated = map[string][]string{
 	"":                             {"ConfigMap", "Endpoints", "LimitRange", "PodTemplate", "ReplicationController", "ResourceQuota", "Secret", "Service"},
 	"admissionregistration.k8s.io": {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration"},
@@ -31,21 +30,21 @@ var recreated = map[string][]string{
 	"storage.k8s.io":               {"CSIDriver", "StorageClass"},
 }
 
-// Hints to rejections.
+// Hints for rejections.
 const (
 	hintCorrect    = "correct the manifest"
 	hintDefinition = ", or the definition of the kind on the cluster: it is tried again when that changes"
-	hintRecreate   = "delete the object so that it is made anew"
+	hintRecreate   = "delete the object so that it is created again"
 	hintOtherName  = " or give it another name"
 	hintStrategies = "or use update strategy CreateOnly or ServerSideApply"
 	hintNamespace  = "; deliver the namespace with a work, or make it on the cluster: it is tried again then"
-	hintEnds       = "; it is applied when the namespace has gone and is there anew: the conditions of the namespace say what keeps it"
-	hintKindEnds   = "; it is applied when the definition of its kind has gone and is there anew: the conditions of the CustomResourceDefinition say what keeps it"
+	hintEnds       = "; it is applied when the namespace is gone and created again: the conditions of the namespace show what keeps it"
+	hintKindEnds   = "; it is applied when the definition of its kind is gone and created again: the conditions of the CustomResourceDefinition show what keeps it"
 	hintRefused    = "; correct the manifest, or change what refuses it on the cluster"
 	hintKeep       = "; do not delete the object, nor rename it in this work, which deletes it too: its data would be lost. To replace it, bring one of another name with another work first"
 )
 
-// hint says what to do about a rejection.
+// hint returns the next step after a rejection.
 func (r *Result) hint() string {
 	switch {
 	case kubeclient.IsMisfit(r.Err):

@@ -11,8 +11,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// No hint tells to delete what holds data, or what takes such objects with it,
-// whichever strategy the object is under and whatever the server refused.
+// No hint advises to delete an object that holds data, or whose deletion removes such objects. This holds for
+// every strategy and every refusal of the server.
 func TestRejection_NoHintDestroysData(t *testing.T) {
 	refusals := map[string]error{"": apierrors.NewBadRequest("denied")}
 	for _, field := range []string{"spec", "spec.a", "spec.filled"} {

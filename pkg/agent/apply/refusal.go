@@ -10,16 +10,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Refusal says why a write was rejected that is not wrong in itself.
+// Refusal is the cause of a refused write that is valid in itself.
 type Refusal struct {
-	// Namespace is the name of the one that is missing, or is being deleted; "" if the cause is
-	// another one. Missing: there is none of that name.
+	// Namespace is the missing or terminating namespace; "" for another cause. Missing: the namespace does not
+	// exist.
 	Namespace string
 	Missing   bool
 }
 
-// Refused returns why a write was rejected; ok is false if the write is wrong in itself, or was not
-// rejected.
+// Refused returns the cause of a refused write. ok is false if the write is invalid, or was not refused.
 func Refused(err error) (f Refusal, ok bool) {
 	var r *rejection
 	if !errors.As(err, &r) || r.refusal == nil {
@@ -28,9 +27,9 @@ func Refused(err error) (f Refusal, ok bool) {
 	return *r.refusal, true
 }
 
-// refusalOf returns the cause of an answer that stays the same until something else on the
-// cluster changes: a namespace, a quota, a policy. ok is false if it is none. A right that the
-// agent lacks is not among them, see [kubeclient.MissingRule].
+// refusalOf returns the cause of a refusal that lasts until another object on the cluster changes: a namespace,
+// a quota, a policy. ok is false for other errors. A missing right of the agent is not included, see
+// [kubeclient.MissingRule].
 func (r *Result) refusalOf() (f Refusal, ok bool) {
 	var status apierrors.APIStatus
 	if !errors.As(r.Err, &status) {
@@ -44,7 +43,7 @@ func (r *Result) refusalOf() (f Refusal, ok bool) {
 	case apierrors.IsForbidden(r.Err), wrongInItself(r.Err) && denied(r.Err):
 		return f, true
 	case !apierrors.IsNotFound(r.Err) || r.Live != nil:
-		return f, false // the object is gone, and made anew
+		return f, false // the object is gone and will be created again
 	}
 	if d := status.Status().Details; d != nil && d.Group == "" && d.Kind == "namespaces" {
 		f = Refusal{Namespace: d.Name, Missing: true}
@@ -52,8 +51,8 @@ func (r *Result) refusalOf() (f Refusal, ok bool) {
 	return f, true
 }
 
-// denied reports whether a policy or a webhook denied the write. It chooses the code of the answer:
-// that of a ValidatingAdmissionPolicy is 422, unless the policy says another one.
+// denied reports whether a policy or a webhook denied the write. These choose the status code: that of a
+// ValidatingAdmissionPolicy is 422 by default.
 func denied(err error) bool {
 	_, ok := admission.Of(err)
 	return ok

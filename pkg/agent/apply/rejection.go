@@ -22,16 +22,15 @@ import (
 // being deleted (k8s.io/apiextensions-apiserver, customresource_handler.go). It has no code or cause of its own.
 const definitionEnds = "while custom resource definition is terminating"
 
-// rejection is the server's answer to a write that is wrong in itself: a field
-// that cannot be changed, a value that is not allowed. With a refusal it is one that
-// depends on something else on the cluster.
+// rejection is the server's answer to an invalid write: an immutable field, a value that is not allowed. With a
+// refusal it depends on another object on the cluster.
 type rejection struct {
 	error
 	hint    string
 	refusal *Refusal
 }
 
-// Error is the server's text, with what to do about it.
+// Error returns the server's text with the next step.
 func (r *rejection) Error() string {
 	switch {
 	case r.refusal == nil:
@@ -49,20 +48,19 @@ func (r *rejection) Error() string {
 
 func (r *rejection) Unwrap() error { return r.error }
 
-// Rejected reports whether the server found a write wrong in itself, or refused it.
-// Trying the same again is of little use until manifest, object or the definition of its
-// kind change, or until what [Refused] tells; a Known remembers it. A write of which the
-// server dropped fields is one.
+// Rejected reports whether the server rejected a write as invalid, or refused it. A retry is useless until the
+// manifest, the object or the definition of its kind changes, or the cause in [Refused]. A Known remembers it.
+// A write with dropped fields counts as rejected.
 func Rejected(err error) bool {
 	return errors.As(err, new(*rejection)) || errors.As(err, new(*dropped))
 }
 
-// wrongInItself tells such answers from those that depend on the moment.
+// wrongInItself reports whether an error marks a write as invalid, independent of the time.
 func wrongInItself(err error) bool {
 	return kubeerror.Rejected(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// reject remembers a failed write that would fail again.
+// reject remembers a write that would fail again.
 func (r *Result) reject(owner Owner, f *fights) {
 	if refusal, ok := r.refusalOf(); ok {
 		r.rejectAs(&rejection{error: r.Err, refusal: &refusal}, owner, f)
@@ -76,12 +74,11 @@ func (r *Result) rejectAs(rejected *rejection, owner Owner, f *fights) {
 	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected, fights: f}
 }
 
-// sameField are fields that the server names when a manifest has the other one of the two that say the same.
+// sameField maps a field that the server names to its alias in manifests with the same meaning.
 var sameField = map[string]string{"spec.clusterIPs": "spec.clusterIP", "spec.clusterIPs[0]": "spec.clusterIP"}
 
-// insists reports whether the server refused a value that the manifest itself
-// has: a roleRef, the image of a Job. Every strategy that changes the object
-// would send the same value, so another one does not help.
+// insists reports whether the server rejected a value of the manifest itself: a roleRef, the image of a Job.
+// All strategies that change the object would send the same value, so another strategy does not help.
 func (r *Result) insists() bool {
 	var s apierrors.APIStatus
 	if !errors.As(r.Err, &s) || s.Status().Details == nil {
@@ -98,8 +95,8 @@ func (r *Result) insists() bool {
 	})
 }
 
-// valueAt returns the value of a field that the server names, as in
-// "spec.containers[0].image" or "metadata.labels[a.b/c]".
+// valueAt returns the value of a field that the server names, such as "spec.containers[0].image" or
+// "metadata.labels[a.b/c]".
 func valueAt(v any, path string) (any, bool) {
 	for path != "" {
 		name, rest := path, ""
@@ -129,8 +126,7 @@ func valueAt(v any, path string) (any, bool) {
 	return v, true
 }
 
-// holds reports whether all that want says is in live; live may have more, which
-// the server filled in.
+// holds reports whether live has all values of want; live may have more, which the server filled in.
 func holds(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -146,15 +142,14 @@ func holds(live, want any) bool {
 	return apiequality.Semantic.DeepEqual(live, want)
 }
 
-// rejected reports whether what there is to write was rejected before, for an
-// object in this very state.
+// rejected reports whether the same write was rejected before for an object in the same state.
 func (s *Step) rejected(owner Owner) bool {
 	k := s.known
 	return k.rejection != nil && k.want == wanted(s.Manifest, owner) && k.content == fingerprint(s.Live)
 }
 
-// fingerprint identifies the state of an object as far as it may matter to the
-// server's checks; o may be nil.
+// fingerprint returns the hash of an object's state as far as it may matter to the server's checks; o may be
+// nil.
 func fingerprint(o *unstructured.Unstructured) [sha256.Size]byte {
 	if o == nil {
 		return [sha256.Size]byte{}
@@ -170,7 +165,7 @@ func fingerprint(o *unstructured.Unstructured) [sha256.Size]byte {
 	}
 	b, err := json.Marshal(state)
 	if err != nil {
-		// Unstructured content came from JSON and can go back.
+		// Unstructured content came from JSON and always marshals.
 		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))
 	}
 	return sha256.Sum256(b)

@@ -17,8 +17,8 @@ import (
 
 const simpleJob = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
 
-// A write that the server finds wrong in itself is made once for each state of
-// the object, and once more when it is asked for.
+// A write that the server rejects as invalid is made once for each state of the object, and again when a retry
+// is requested.
 func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 	b := newBench(t)
 	r := b.apply(simpleJob)
@@ -37,7 +37,7 @@ func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 		return r
 	}
 	r = try("the first time", r.Known, true)
-	if want := `Job "a" is invalid: spec.template: Invalid value: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)`; r.Err.Error() != want {
+	if want := `Job "a" is invalid: spec.template: Invalid value: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is created again)`; r.Err.Error() != want {
 		t.Errorf("got %q", r.Err)
 	}
 	r = try("at once again", r.Known, false)
@@ -101,12 +101,12 @@ func TestApplier_RejectionHintFitsTheStrategy(t *testing.T) {
 		}
 		return nil
 	}
-	if r := b.apply(simpleJob); r.Err == nil || r.Err.Error() != "denied (this does not pass by itself: correct the manifest, or delete the object so that it is made anew)" {
+	if r := b.apply(simpleJob); r.Err == nil || r.Err.Error() != "denied (this does not pass by itself: correct the manifest, or delete the object so that it is created again)" {
 		t.Fatalf("got %v", r.Err)
 	}
 }
 
-// A field that the schema does not have may come with another definition: nothing is to be deleted.
+// A field that the schema lacks may arrive with another definition: the hint advises no deletion.
 func TestApplier_RejectionHintNamesTheDefinition(t *testing.T) {
 	b := newBench(t)
 	b.f.Put(object(t, simpleJob))
@@ -123,14 +123,13 @@ func TestApplier_RejectionHintNamesTheDefinition(t *testing.T) {
 	}
 }
 
-// What the server says about fields decides which advice is any good: no
-// strategy changes what cannot be changed, but ServerSideApply leaves alone what
-// the manifest leaves out.
+// The server's text about fields decides which hint is useful. No strategy changes immutable fields, but
+// ServerSideApply leaves fields alone that are not in the manifest.
 func TestApplier_RejectionHintHelps(t *testing.T) {
 	const (
 		correct    = " (this does not pass by itself: correct the manifest"
-		otherName  = correct + " or give it another name, or delete the object so that it is made anew)"
-		anyWay     = correct + ", or delete the object so that it is made anew, or use update strategy CreateOnly or ServerSideApply)"
+		otherName  = correct + " or give it another name, or delete the object so that it is created again)"
+		anyWay     = correct + ", or delete the object so that it is created again, or use update strategy CreateOnly or ServerSideApply)"
 		binding    = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"a","namespace":"default"},"roleRef":{"kind":"Role","name":"first"},"subjects":[{"kind":"Group","name":"g"}]}`
 		everywhere = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"a"},"roleRef":{"kind":"ClusterRole","name":"first"}}`
 		bareJob    = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"suspend":true,"template":{"spec":{"containers":[{"name":"main","image":"i","resources":{"limits":{"a.b/c":1}}}]}}}}`
@@ -149,7 +148,7 @@ func TestApplier_RejectionHintHelps(t *testing.T) {
 		"a label":                                 {deployment, `"1"`, `"2"`, []string{"metadata.labels[a.b/c]"}, otherName},
 		"what the server fills in":                {bareJob, "true", "false", []string{"spec.selector", "spec.template", "spec.template.metadata.labels"}, anyWay},
 		"another field than the one that changed": {deployment, `"1"`, `"2"`, []string{"spec.replicas"}, anyWay},
-		"fields that nobody finds":                {deployment, `"1"`, `"2"`, []string{"", "<nil>", "..", "[", "]", "spec[0]", "spec.replicas.x", "metadata.labels[", "metadata.labels[x].y"}, anyWay},
+		"fields that do not exist":                {deployment, `"1"`, `"2"`, []string{"", "<nil>", "..", "[", "]", "spec[0]", "spec.replicas.x", "metadata.labels[", "metadata.labels[x].y"}, anyWay},
 		"a place that the list has not":           {bareJob, `"i"`, `"j"`, []string{"spec.template.spec.containers[1]", "spec.template.spec.containers[-1]", "spec.template.spec.containers[main]"}, anyWay},
 	} {
 		t.Run(name, func(t *testing.T) {

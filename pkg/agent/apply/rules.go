@@ -19,34 +19,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// rule is what Update means for a kind that is not simply replaced.
+// rule defines Update for a kind that is not replaced as a whole.
 type rule struct {
-	// prepare completes the manifest before anything is compared or created. It
-	// returns errMalformed if the manifest does not have the shape of the kind;
-	// the server then says what is wrong with it.
+	// prepare completes the manifest before anything is compared or created. It returns errMalformed if the
+	// manifest does not have the shape of the kind; the server then reports the error.
 	prepare func(want *unstructured.Unstructured) error
-	// carry takes over into the manifest what wins over it in the live object;
-	// nil: nothing does.
+	// carry copies into the manifest the fields of the live object that have priority; nil: there are none.
 	carry func(want, live *unstructured.Unstructured)
-	// bare: labels and annotations of an object that exists are left alone, and
-	// so is whether it is owned, unless the work lets go of it.
+	// bare: labels, annotations and ownership of an existing object stay, unless the work releases it.
 	bare bool
-	// merge changes next, the live object with merged metadata, into what it
-	// should be, and reports whether that is a change. metadata says whether the
-	// metadata already differed. nil: the content is never touched.
+	// merge changes next, the live object with merged metadata, into the wanted state, and reports whether that is
+	// a change. metadata: the metadata already differed. nil: the content is never changed.
 	merge func(next, want *unstructured.Unstructured, metadata bool) bool
-	// recreate says that the change needs another object; nil: never.
+	// recreate reports whether the change requires a new object; nil: never.
 	recreate func(live, want *unstructured.Unstructured) bool
-	// recreateOn says that this refusal of an update asks for another object;
-	// nil: never.
+	// recreateOn reports whether this refusal of an update requires a new object; nil: never.
 	recreateOn func(error) bool
 }
 
 var errMalformed = errors.New("the manifest does not have the shape of its kind")
 
-// rules are the kinds with a rule of their own. Pods, service accounts and
-// namespaces are created as the manifest says; afterwards only their metadata
-// is: correcting the rest would roll workloads that nobody wants rolled.
+// rules has the kinds with a rule of their own. Pods, ServiceAccounts and Namespaces are created from the
+// manifest. Afterwards only their metadata is updated: other corrections would cause unwanted rollouts.
 var rules = func() map[schema.GroupVersionKind]rule {
 	all := map[schema.GroupVersionKind]rule{}
 	for gv, kinds := range map[schema.GroupVersion]map[string]rule{
@@ -84,13 +78,13 @@ var rules = func() map[schema.GroupVersionKind]rule {
 	return all
 }()
 
-// The API groups of others.
+// API groups of other projects.
 var (
 	snapshots  = schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
 	monitoring = schema.GroupVersion{Group: "monitoring.coreos.com", Version: "v1"}
 )
 
-// put copies a top-level field of the manifest, absence included, if it differs.
+// put copies a top-level field of the manifest, including its absence, if it differs.
 func put(next, want *unstructured.Unstructured, field string) bool {
 	if reflect.DeepEqual(tidy(next.Object[field]), tidy(want.Object[field])) {
 		return false
@@ -99,7 +93,7 @@ func put(next, want *unstructured.Unstructured, field string) bool {
 	return true
 }
 
-// replace copies a top-level field of the manifest, absence included.
+// replace copies a top-level field of the manifest, including its absence.
 func replace(next, want *unstructured.Unstructured, field string) {
 	if v, has := want.Object[field]; has && v != nil {
 		next.Object[field] = runtime.DeepCopyJSONValue(v)
@@ -118,8 +112,8 @@ func mergeFields(fields ...string) func(next, want *unstructured.Unstructured, _
 	}
 }
 
-// mergeForeign replaces the spec of kinds whose API types are not known here: an
-// empty value may mean something else than none.
+// mergeForeign replaces the spec of kinds whose API types are unknown here: an empty value may differ from an
+// absent one.
 func mergeForeign(next, want *unstructured.Unstructured, _ bool) bool {
 	if equality.Semantic.DeepEqual(next.Object["spec"], want.Object["spec"]) {
 		return false
@@ -128,8 +122,7 @@ func mergeForeign(next, want *unstructured.Unstructured, _ bool) bool {
 	return true
 }
 
-// tidy drops what means the same as absence: null, empty text, empty lists and
-// maps as values of a field.
+// tidy removes values that mean the same as absence: null, empty text, empty lists and empty maps.
 func tidy(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -158,8 +151,7 @@ func tidy(v any) any {
 	return v
 }
 
-// differs compares everything but metadata and status, for kinds without a
-// rule.
+// differs compares everything except metadata and status, for kinds without a rule.
 func differs(want, live *unstructured.Unstructured) bool {
 	return !equality.Semantic.DeepEqual(withoutMetadata(want), withoutMetadata(live))
 }

@@ -78,8 +78,8 @@ func webhookRule[T any](t typed[T]) rule {
 	return r
 }
 
-// carryBundles keeps the certificate bundle of a live webhook where the manifest
-// has none: something on the cluster put it there.
+// carryBundles keeps the CA bundle of a live webhook if the manifest has none: another program on the cluster
+// injected it.
 func carryBundles(want, live *unstructured.Unstructured) {
 	bundles := map[string]string{}
 	eachWebhook(live, func(name string, client map[string]any) {
@@ -94,7 +94,7 @@ func carryBundles(want, live *unstructured.Unstructured) {
 	})
 }
 
-// eachWebhook calls f with name and clientConfig of every webhook that has both.
+// eachWebhook calls f with the name and clientConfig of every webhook that has both.
 func eachWebhook(o *unstructured.Unstructured, f func(name string, client map[string]any)) {
 	hooks, _ := o.Object[webhooksField].([]any)
 	for _, h := range hooks {

@@ -35,7 +35,7 @@ func prepareConfigMap(want *unstructured.Unstructured) error {
 	return nil
 }
 
-// texts reads a top-level map from text to text; absence is an empty map.
+// texts reads a top-level map of texts; an absent one is an empty map.
 func texts(o *unstructured.Unstructured, field string) (map[string]string, error) {
 	v, has := o.Object[field]
 	if !has || v == nil {
@@ -60,15 +60,15 @@ func setTexts(o *unstructured.Unstructured, field string, m map[string]string) {
 	o.Object[field] = v
 }
 
-// bothTexts reads a top-level map of an object and of its manifest. It is not ok if
-// one is malformed; prepare looked at want, and the server at the object.
+// bothTexts reads a top-level map of an object and of its manifest. ok is false if one is malformed; prepare
+// has checked want, and the server the object.
 func bothTexts(next, want *unstructured.Unstructured, field string) (live, data map[string]string, ok bool) {
 	live, err1 := texts(next, field)
 	data, err2 := texts(want, field)
 	return live, data, errors.Join(err1, err2) == nil
 }
 
-// putTexts makes a top-level map identical; here an empty text is a value.
+// putTexts makes a top-level map identical; an empty text is a value here.
 func putTexts(next, want *unstructured.Unstructured, field string) bool {
 	live, data, ok := bothTexts(next, want, field)
 	if !ok || maps.Equal(live, data) {
@@ -78,8 +78,8 @@ func putTexts(next, want *unstructured.Unstructured, field string) bool {
 	return true
 }
 
-// mergeConfigMap makes data and binaryData identical, apart from certificate
-// bundles that the cluster injects where label or annotation ask for it.
+// mergeConfigMap makes data and binaryData identical, except CA bundles that the cluster injects because of a
+// label or annotation.
 func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
 	live, data, ok := bothTexts(next, want, "data")
 	if !ok {
@@ -103,8 +103,8 @@ func mergeConfigMap(next, want *unstructured.Unstructured, _ bool) bool {
 	return changed
 }
 
-// putImmutable makes an object immutable, or asks for the contrary, which the server refuses. Without
-// the field in the manifest it is left alone.
+// putImmutable sets the field immutable, also to false, which the server refuses. It stays unchanged if the
+// manifest does not have it.
 func putImmutable(next, want *unstructured.Unstructured) bool {
 	w, reports := want.Object["immutable"].(bool)
 	if is, _ := next.Object["immutable"].(bool); !reports || is == w {
@@ -114,9 +114,8 @@ func putImmutable(next, want *unstructured.Unstructured) bool {
 	return true
 }
 
-// foldStringData moves stringData of a Secret into data, as the server does. stringData that is
-// applied on the server belongs to no manager afterwards: it is not repaired, and never goes. folded says
-// that there was something.
+// foldStringData moves stringData of a Secret into data, as the server does. Applied stringData would belong to
+// no manager afterwards: it would be neither repaired nor removed. folded: there was some.
 func foldStringData(o *unstructured.Unstructured) (folded bool) {
 	if o.GroupVersionKind() != corev1.SchemeGroupVersion.WithKind("Secret") {
 		return false
@@ -124,7 +123,7 @@ func foldStringData(o *unstructured.Unstructured) (folded bool) {
 	simple, err := texts(o, "stringData")
 	data, isMap := o.Object["data"].(map[string]any)
 	if err != nil || o.Object["data"] != nil && !isMap {
-		return false // the server says what is wrong with it
+		return false // the server reports the error
 	}
 	delete(o.Object, "stringData")
 	if len(simple) == 0 {
@@ -140,7 +139,7 @@ func foldStringData(o *unstructured.Unstructured) (folded bool) {
 	return true
 }
 
-// foldStringData has the places in stringData selected in data, where they are applied.
+// foldStringData moves the selected paths of stringData to data, where they are applied.
 func (c *fieldSet) foldStringData(manifest map[string]any) {
 	sub := c.at("stringData")
 	simple, _ := manifest["stringData"].(map[string]any)
@@ -187,7 +186,7 @@ func mergeSecret(next, want *unstructured.Unstructured, _ bool) bool {
 		return false
 	}
 	if next.Object["type"] == string(corev1.SecretTypeServiceAccountToken) {
-		// The token controller's keys live beside the manifest's.
+		// Keys of the token controller stay beside those of the manifest.
 		merged := maps.Clone(live)
 		maps.Copy(merged, data)
 		data = merged
@@ -207,9 +206,9 @@ func otherSecretType(live, want *unstructured.Unstructured) bool {
 
 func isImmutableField(err error) bool { return strings.Contains(err.Error(), immutableFieldText) }
 
-// prepareService records a hash of the manifest's spec in an annotation, so
-// that a changed manifest is noticed although the server fills in much of the
-// live spec. The hash is that of the spec's JSON in the order of the API types.
+// prepareService stores a hash of the manifest's spec in an annotation. A changed manifest is then noticed
+// although the server fills in much of the live spec. The hash is that of the spec's JSON in the order of the
+// API types.
 func prepareService(want *unstructured.Unstructured) error {
 	var spec corev1.ServiceSpec
 	if m, has := want.Object["spec"]; has {
@@ -224,8 +223,7 @@ func prepareService(want *unstructured.Unstructured) error {
 	return noteSpec(want, spec)
 }
 
-// noteSpec puts the hash of a spec, given in its API type, into an annotation of
-// the manifest.
+// noteSpec stores the hash of a spec, given in its API type, in an annotation of the manifest.
 func noteSpec(want *unstructured.Unstructured, spec any) error {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -241,8 +239,8 @@ func noteSpec(want *unstructured.Unstructured, spec any) error {
 	return nil
 }
 
-// mergeService replaces the spec as a whole if the manifest or what selects the
-// pods changed; what others did to the rest of it stays.
+// mergeService replaces the whole spec if the manifest or the selector of pods changed. Other changes by others
+// stay.
 func mergeService(next, want *unstructured.Unstructured, metadata bool) bool {
 	field := func(o *unstructured.Unstructured, name string) any {
 		v, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", name)

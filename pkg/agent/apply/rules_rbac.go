@@ -5,8 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// mergeClusterRole leaves the rules to the control plane where they are
-// aggregated.
+// mergeClusterRole leaves the rules of an aggregated ClusterRole to the control plane.
 func mergeClusterRole(next, want *unstructured.Unstructured, _ bool) bool {
 	changed := put(next, want, "aggregationRule")
 	if tidy(want.Object["aggregationRule"]) == nil {
@@ -15,7 +14,7 @@ func mergeClusterRole(next, want *unstructured.Unstructured, _ bool) bool {
 	return changed
 }
 
-// prepareBinding fills in the API groups that the server would fill in.
+// prepareBinding sets the API groups that the server would set.
 func prepareBinding(want *unstructured.Unstructured) error {
 	fill := func(m map[string]any) {
 		if g, _ := m["apiGroup"].(string); g == "" {

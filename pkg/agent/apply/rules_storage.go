@@ -6,8 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// defaultClassAnno says whether a storage class is the default; whoever
-// administers the cluster has the last word on that.
+// defaultClassAnno marks the default storage class. The administrator of the cluster decides about it.
 const defaultClassAnno = "storageclass.kubernetes.io/is-default-class"
 
 var (
@@ -15,7 +14,7 @@ var (
 		[]string{"provisioner", "parameters", "reclaimPolicy", "volumeBindingMode", "mountOptions", "allowVolumeExpansion", "allowedTopologies"},
 		completeStorageClass,
 	}
-	// storageClassIdentity is what the server never changes.
+	// storageClassIdentity has the immutable fields.
 	storageClassIdentity = typed[storagev1.StorageClass]{[]string{"provisioner", "parameters", "reclaimPolicy", "volumeBindingMode"}, completeStorageClass}
 	csiDrivers           = typed[storagev1.CSIDriver]{[]string{"spec"}, completeCSIDriver}
 )
@@ -58,13 +57,12 @@ func completeCSIDriver(d *storagev1.CSIDriver) {
 	}
 }
 
-// csiDriverRule: a hash of the manifest's spec in an annotation says whether the
-// manifest changed; another spec is another object. What others did to the live
-// spec stays.
+// csiDriverRule detects a changed manifest by a hash of its spec in an annotation. A changed spec requires a
+// new object. Changes of the live spec by others stay.
 func csiDriverRule() rule {
 	return rule{
 		prepare: func(want *unstructured.Unstructured) error {
-			// As it stands: the hash is about the manifest, without defaults.
+			// Unmodified: the hash is of the manifest without defaults.
 			d, _, err := typed[storagev1.CSIDriver]{fields: csiDrivers.fields}.read(want)
 			if err != nil {
 				return err

@@ -278,7 +278,7 @@ func TestApplier_DefaultStorageClassIsTheClustersDecision(t *testing.T) {
 			b.quiet("an unchanged class", same, Known{})
 			o := b.must(Recreate, b.apply(strings.Replace(same, `"provisioner":"p"`, `"provisioner":"q"`, 1)))
 			if o.GetAnnotations()[key] != "false" || o.GetLabels()["theirs"] != "1" || len(o.GetOwnerReferences()) != 1 {
-				t.Errorf("made anew, the class lost something: %v", o.Object["metadata"])
+				t.Errorf("created again, the class lost something: %v", o.Object["metadata"])
 			}
 		})
 	}

@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// typed compares top-level fields of a kind in its API type T, completed with
-// what the server fills in: so a manifest that leaves that out is no difference.
+// typed compares top-level fields of a kind in its API type T, completed with the server's defaults. A manifest
+// that omits defaults then makes no difference.
 type typed[T any] struct {
 	fields []string
-	// complete fills in the server's defaults; nil: it has none.
+	// complete sets the server's defaults; nil: there are none.
 	complete func(*T)
 }
 
@@ -23,7 +23,7 @@ func (t typed[T]) rule() rule {
 	return rule{prepare: t.prepare, merge: t.merge}
 }
 
-// prepare looks whether the manifest fits into the type.
+// prepare checks whether the manifest matches the type.
 func (t typed[T]) prepare(want *unstructured.Unstructured) error {
 	_, _, err := t.read(want)
 	return err
@@ -39,8 +39,8 @@ func (t typed[T]) merge(next, want *unstructured.Unstructured, _ bool) bool {
 	return true
 }
 
-// same reports whether the fields mean the same. Fields that the type does not
-// have, because the cluster is newer than it, are compared as they stand.
+// same reports whether the fields have the same meaning. Fields that the type does not have, because the
+// cluster is newer, are compared unchanged.
 func (t typed[T]) same(live, want *unstructured.Unstructured) bool {
 	a, _, err := t.read(live)
 	b, unknown, wantErr := t.read(want)
@@ -55,8 +55,8 @@ func (t typed[T]) same(live, want *unstructured.Unstructured) bool {
 	return true
 }
 
-// read decodes and completes the fields. unknown says that there are some that
-// the type does not have; the error is errMalformed.
+// read decodes and completes the fields. unknown: there are fields that the type does not have. The error is
+// errMalformed.
 func (t typed[T]) read(o *unstructured.Unstructured) (v T, unknown bool, err error) {
 	m := map[string]any{}
 	for _, f := range t.fields {
@@ -74,7 +74,7 @@ func (t typed[T]) read(o *unstructured.Unstructured) (v T, unknown bool, err err
 	return v, unknown, nil
 }
 
-// fill sets what is not set.
+// fill sets an unset value.
 func fill[V any](p **V, v V) {
 	if *p == nil {
 		*p = &v

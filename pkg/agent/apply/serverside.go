@@ -17,16 +17,15 @@ import (
 )
 
 const (
-	// defaultFieldManager applies objects unless the work names another manager,
-	// whose name begins with it.
+	// defaultFieldManager applies objects unless the work names another manager, whose name must begin with it.
 	defaultFieldManager = "work-agent"
-	// maxFieldManager is what the server accepts, in bytes.
+	// maxFieldManager is the server's limit, in bytes.
 	maxFieldManager = 128
-	// specHashAnnotation carries the configHash of objects with ignoreFields.
+	// specHashAnnotation has the configHash of objects with ignoreFields.
 	specHashAnnotation = "open-cluster-management.io/config-spec-hash"
 )
 
-// fieldManagerOf returns in whose name a manifest is applied.
+// fieldManagerOf returns the field manager of a manifest.
 func fieldManagerOf(c *workv1.ServerSideApplyConfig) kubeclient.FieldManager {
 	by := kubeclient.FieldManager{Name: defaultFieldManager}
 	if c != nil {
@@ -38,8 +37,8 @@ func fieldManagerOf(c *workv1.ServerSideApplyConfig) kubeclient.FieldManager {
 	return by
 }
 
-// refuseServerSideApply returns what is wrong with the options of the strategy.
-// The hub's definition admits none of it, but works can come from elsewhere.
+// refuseServerSideApply returns an error for invalid options of the strategy. The hub's CRD rejects them, but
+// works can have another origin.
 func refuseServerSideApply(c *workv1.ServerSideApplyConfig) error {
 	if c == nil {
 		return nil
@@ -60,11 +59,9 @@ func refuseServerSideApply(c *workv1.ServerSideApplyConfig) error {
 	return nil
 }
 
-// compareApplied leaves it to the server to bring the object in line. Whether
-// there is anything to send is found out from what the server wrote down about
-// our last apply: see books. An object that the server completes or writes in
-// another way than the manifest looks different for ever; it is sent once, and
-// after that what came out is remembered.
+// compareApplied leaves the merge to the server. managedFields of the last apply show whether a write is
+// needed: see managedFields. An object that the server completes or stores in another form always looks
+// different. It is sent once; afterwards the result is remembered.
 func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 	c := s.Config.Strategy.ServerSideApply
 	s.by = fieldManagerOf(c)
@@ -86,7 +83,7 @@ func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 		return
 	}
 	if s.handOver = handOver(s.Live, whole, s.by, owner); s.handOver != nil {
-		s.Action = Update // and what is to be sent then shows afterwards
+		s.Action = Update // the write after it is planned afterwards
 		return
 	}
 	content := anonymous(body)
@@ -102,8 +99,8 @@ func (s *Step) compareApplied(ctx context.Context, owner Owner) {
 	}
 }
 
-// applied is the manifest as it is applied: as it was given, owner references
-// included, without what belongs to the server.
+// applied returns the manifest in the form in which it is applied: with its owner references, without the
+// server's fields.
 func (s *Step) applied() *unstructured.Unstructured {
 	o := s.Object.DeepCopy()
 	dropEmptyTimes(o.Object)
@@ -115,9 +112,8 @@ func (s *Step) applied() *unstructured.Unstructured {
 	return o
 }
 
-// dropEmptyTimes removes the creation timestamps without a value that encoders
-// of Go types write into metadata, also into that of templates: the server would
-// take them for a wish.
+// dropEmptyTimes removes null creation timestamps, which encoders of Go types write into metadata, also of
+// templates. The server would treat them as requested values.
 func dropEmptyTimes(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -134,10 +130,9 @@ func dropEmptyTimes(v any) {
 	}
 }
 
-// leaveAlone turns what is to be applied into what leaves the ignored fields
-// alone: those of OnSpokePresent once the object exists, those of OnSpokeChange
-// while the manifest is the one that was applied last, which an annotation on the
-// object tells. Everything else is kept in line all the time.
+// leaveAlone removes the ignored fields from body. Those of OnSpokePresent are ignored once the object exists.
+// Those of OnSpokeChange are ignored while the manifest is the one applied last, according to an annotation on
+// the object. All other fields are always enforced.
 func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, b managedFields, owner Owner) (*unstructured.Unstructured, error) {
 	fields := s.Config.Strategy.ServerSideApply.IgnoreFields
 	manifest := s.Object.DeepCopy()
@@ -180,7 +175,7 @@ func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, 
 	return body, nil
 }
 
-// withoutManagedFields is an object without its managedFields; the rest is shared.
+// withoutManagedFields returns an object without its managedFields; the rest is shared.
 func withoutManagedFields(o *unstructured.Unstructured) map[string]any {
 	c := maps.Clone(o.Object)
 	if m, ok := c["metadata"].(map[string]any); ok {
@@ -191,7 +186,7 @@ func withoutManagedFields(o *unstructured.Unstructured) map[string]any {
 	return c
 }
 
-// anonymous is what of a body is entered in managedFields; the rest is shared.
+// anonymous returns the part of a body that managedFields cover; the rest is shared.
 func anonymous(o *unstructured.Unstructured) map[string]any {
 	c := withoutManagedFields(o)
 	delete(c, "apiVersion")
@@ -207,27 +202,27 @@ func anonymous(o *unstructured.Unstructured) map[string]any {
 	return c
 }
 
-// configHash identifies a manifest in the annotation. It is the hash that OCM's
-// agent writes, so that its objects are taken over without writing them: MD5,
-// which protects nothing here, of Go's rendering of the manifest.
+// configHash returns the hash of a manifest for the annotation. It equals the hash of OCM's agent, so that its
+// objects are adopted without a write. It is the MD5, without a security purpose, of Go's rendering of the
+// manifest.
 func configHash(manifest any) string {
 	o, _ := manifest.(map[string]any)
 	sum := md5.Sum([]byte(fmt.Sprintf("%v", &unstructured.Unstructured{Object: o}))) //nolint:gosec // see above
 	return hex.EncodeToString(sum[:])
 }
 
-// appliedDigest identifies what our manager has on an object.
+// appliedDigest returns the hash of the fields that our manager has on an object.
 func appliedDigest(o *unstructured.Unstructured, manager string) [sha256.Size]byte {
 	mine, _ := readManagedFields(o, manager).own.project(o.Object)
 	b, err := json.Marshal(mine)
 	if err != nil {
-		// Unstructured content came from JSON and can go back.
+		// Unstructured content came from JSON and always marshals.
 		panic(fmt.Sprintf("marshal %s: %v", o.GetName(), err))
 	}
 	return sha256.Sum256(b)
 }
 
-// exact is what to apply, on the condition that the object is as it was read.
+// exact returns the body to apply, conditional on the object as read.
 func (s *Step) exact() *unstructured.Unstructured {
 	o := s.body.DeepCopy()
 	if o.SetResourceVersion(kubeclient.NoVersion); s.Live != nil {
@@ -237,9 +232,8 @@ func (s *Step) exact() *unstructured.Unstructured {
 	return o
 }
 
-// serverSide applies the object and then sees to our owner reference, which is
-// not part of what is applied: manifests may have references of their own. The
-// object it returns is the latest known; nil if nothing was written.
+// serverSide applies the object and then sets our owner reference, which is not part of the applied fields:
+// manifests may have references of their own. It returns the latest known object; nil if nothing was written.
 func (a Applier) serverSide(ctx context.Context, s *Step, owner Owner) (*unstructured.Unstructured, error) {
 	var written *unstructured.Unstructured
 	if s.handOver != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// FuzzServerSideApply: whatever a manifest is, and whatever of it is ignored, it
-// is applied or refused; and what was applied is not written again, whether it
-// was made or was there, by this agent or by the one before a restart.
+// FuzzServerSideApply: any manifest with any ignored fields is applied or refused. An applied one is not
+// written again, whether it was created or existed, by this agent or by one before a restart.
 func FuzzServerSideApply(f *testing.F) {
 	for _, seed := range []struct{ manifest, expression string }{
 		{simpleConfigMap, `/data/k`},

@@ -123,7 +123,7 @@ func TestServerSideApply_WritesOnlyADifference(t *testing.T) {
 	b.wantVerbs("apply")
 }
 
-// What the server writes in another way is sent once.
+// A value that the server stores in another form is sent once.
 func TestServerSideApply_WhatTheServerCompletesIsSentOnce(t *testing.T) {
 	const manifest = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"template":{}},"status":{"replicas":1}}`
 	b := serverSide(t)
@@ -210,7 +210,7 @@ func TestServerSideApply_OwnershipFollowsTheDeleteOption(t *testing.T) {
 	}
 }
 
-// A change between the apply and the owner reference is met by another round.
+// A change between the apply and the owner reference causes another round.
 func TestServerSideApply_OwnerReferenceMeetsAnotherWriter(t *testing.T) {
 	b := serverSide(t)
 	stale := true
@@ -259,7 +259,7 @@ func TestServerSideApply_KeepsTerminatingObjectInSync(t *testing.T) {
 	wantFields(t, b.must(Create, b.applyKnowing(config(`{"k":"v"}`), first.Known)), map[string]string{"k": "v"})
 }
 
-// A Job gets its selector from the server; what is applied does not touch it.
+// A Job gets its selector from the server; the applied fields do not change it.
 func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 	const job = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"spec":{"containers":[{"name":"c","image":"i"}],"restartPolicy":"Never"}}}}`
 	b := serverSide(t)
@@ -276,7 +276,7 @@ func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 	b.wantVerbs()
 }
 
-// Objects in a version other than the one in the books are applied once more.
+// Objects in another version than that of managedFields are applied once more.
 func TestServerSideApply_IgnoresManagedFieldsOfOtherVersion(t *testing.T) {
 	b := serverSide(t)
 	o := b.must(Create, b.apply(config(`{"k":"v"}`)))

@@ -112,7 +112,7 @@ func (s *stage) manifest(fields, meta string) string {
 	return `{"apiVersion":"` + s.apiVersion + `","kind":"` + s.kind + `","metadata":{"name":"knots.example.com","namespace":"default"` + meta + `}` + fields + `}`
 }
 
-// put makes the object as somebody else would.
+// put creates the object as another client.
 func (s *stage) put(fields, meta string) *unstructured.Unstructured {
 	o := object(s.t, s.manifest(fields, meta))
 	o.SetNamespace(s.load(s.manifest(fields, meta)).Meta.Namespace)
@@ -237,7 +237,7 @@ func TestStrategies_Terminating(t *testing.T) {
 		s.f.Remove(ref)
 		r := s.applyKnowing(s.manifest(s.sample.manifest, ""), Known{})
 		if s.sample.action == Recreate && s.strategy == workv1.UpdateStrategyTypeUpdate {
-			if r.Err == nil || r.Err.Error() != "the object is being deleted: it is made anew when it is gone" || Permanent(r.Err) || r.Action != Refuse {
+			if r.Err == nil || r.Err.Error() != "the object is being deleted; it is created again when it is gone" || Permanent(r.Err) || r.Action != Refuse {
 				t.Fatalf("got %s, %v", r.Action, r.Err)
 			}
 		} else if r.Err != nil {
@@ -274,9 +274,8 @@ func TestStrategies_OrphansDropTheReference(t *testing.T) {
 	})
 }
 
-// Whatever an object and a manifest say about labels, annotations, owners and
-// finalizers: what others put there stays, the work's reference is there exactly
-// if it should be, and another round changes nothing.
+// For any labels, annotations, owners and finalizers of an object and a manifest, those set by others stay. The
+// work's reference is present exactly if it should be, and another round changes nothing.
 func TestStrategies_WhatOthersPutOnAnObjectStays(t *testing.T) {
 	names := slices.Sorted(maps.Keys(samples))
 	rapid.Check(t, func(rt *rapid.T) {

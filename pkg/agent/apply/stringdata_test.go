@@ -12,8 +12,8 @@ func secret(content string) string {
 	return `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"default"},` + content + `}`
 }
 
-// The manifest is applied as data, in which stringData wins as on the server. A manifest without the shape of a
-// Secret is left to the server.
+// The manifest is applied as data, in which stringData has priority as on the server. The server reports a
+// manifest without the shape of a Secret.
 func TestServerSideApply_FoldsStringData(t *testing.T) {
 	for content, want := range map[string]string{
 		`"stringData":{"a":"1","b":""}`:                         `{"a":"MQ==","b":""}`,
@@ -50,7 +50,7 @@ func TestServerSideApply_StringDataIsRepaired(t *testing.T) {
 	wantFields(t, b.must(Update, b.apply(secret(`"stringData":{"a":"1"}`))), map[string]string{"a": "MQ==", "c": "Mw=="})
 }
 
-// A field that is ignored in stringData is ignored in data.
+// A field that is ignored in stringData is also ignored in data.
 func TestServerSideApply_IgnoredStringData(t *testing.T) {
 	for _, path := range []string{".stringData.a", ".data.a"} {
 		b := forced(t, workv1.IgnoreField{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{path}})

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Fields that no library knows, as those of a newer cluster, arrive there, for
-// kinds with a rule of their own as for others.
+// Fields that no library knows, such as those of a newer cluster, are sent, for kinds with and without a rule
+// of their own.
 func TestApplier_SendsUnknownFields(t *testing.T) {
 	for _, manifest := range []string{
 		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"default"},"spec":{"novelty":{"since":"next year"}}}`,

@@ -20,46 +20,38 @@ import (
 )
 
 const (
-	// maxExpression is the length of the longest expression, in bytes.
+	// maxExpression bounds the length of an expression, in bytes.
 	maxExpression = 8 << 10
-	// maxLoops bounds the loops (macros as all, exists, map, filter) in one
-	// expression. What one makes can be nested once more in the next, and checking
-	// types takes the cube of that.
+	// maxLoops bounds the loops (macros such as all, exists, map, filter) in one expression. Each loop can nest the
+	// value of the previous one once more, and the type check takes the cube of the depth.
 	maxLoops = 32
-	// maxDepth bounds how deep an expression is nested, for the same reason; chains
-	// of calls and of additions count too.
+	// maxDepth bounds the nesting of an expression, for the same reason. Chains of calls and additions count too.
 	maxDepth = 64
-	// maxCopies bounds optMap and optFlatMap: each is written out with two copies
-	// of all that is before it, while the expression is parsed.
+	// maxCopies bounds optMap and optFlatMap: the parser expands each to two copies of everything before it.
 	maxCopies = 4
-	// maxNested bounds how deep lists and maps can be in others: the checker takes
-	// the cube of that.
+	// maxNested bounds the nesting of lists and maps: the type check takes the cube of it.
 	maxNested = 100
-	// maxPrograms bounds the compiled expressions that are kept; one takes some
-	// 10 KiB.
+	// maxPrograms bounds the cached programs; one takes some 10 KiB.
 	maxPrograms = 256
 )
 
-// Evaluator follows rules. The zero value is ready; its methods may be called
-// concurrently.
+// Evaluator evaluates rules. The zero value is ready. Its methods may be called concurrently.
 type Evaluator struct {
-	// limits is zero for the usual ones.
+	// limits is zero for the default limits.
 	limits limits
 
 	mu sync.Mutex
-	// rules and messages are the environments of the two kinds of expressions,
-	// nil until they are needed, and so is programs. The cache has a lock of its
-	// own; an expression is compiled without any.
+	// rules and messages are the environments of the two kinds of expressions. They and programs are nil until they
+	// are needed. The cache has its own lock; no lock is held during a compilation.
 	rules, messages *environment
 	programs        *lru.Cache
 }
 
-// limits bound what rules may cost.
+// limits bound the cost of rules.
 type limits struct {
-	// expression and manifest are units for one expression, and for all rules of
-	// one manifest.
+	// expression bounds the units of one expression, manifest those of all rules of one manifest.
 	expression, manifest uint64
-	// time is for all rules of one manifest.
+	// time bounds the time of all rules of one manifest.
 	time time.Duration
 }
 
@@ -78,27 +70,26 @@ type program struct {
 	message bool
 }
 
-// compiled is an expression that can be evaluated, or why it cannot.
+// compiled is a compiled expression, or the error of its compilation.
 type compiled struct {
 	cel.Program
-	// units are what it takes besides its calls and the turns of its loops.
+	// units is its cost without calls and loop iterations.
 	units float64
 	err   error
 }
 
-// internalError is one that no expression is to blame for.
+// internalError is an error that no expression caused.
 type internalError struct{ error }
 
 func (e *internalError) Unwrap() error { return e.error }
 
-// environment is what expressions may use.
+// environment defines what expressions may use.
 type environment struct {
 	*cel.Env
 	guard guard
 }
 
-// evaluate evaluates an expression within what is left of the manifest's
-// budget.
+// evaluate evaluates an expression within the remaining budget of the manifest.
 func (r *run) evaluate(ctx context.Context, p program, variables map[string]any) (ref.Val, error) {
 	if r.left == 0 {
 		return nil, r.overBudget()
@@ -134,7 +125,7 @@ func (m *meter) run(c compiled, variables map[string]any) (ref.Val, error) {
 	return v, err
 }
 
-// compiled returns the program of an expression.
+// compiled returns the compiled form of an expression.
 func (e *Evaluator) compiled(p program) compiled {
 	if len(p.text) > maxExpression {
 		return compiled{err: fmt.Errorf("the expression has %d bytes, use at most %d", len(p.text), maxExpression)}
@@ -152,7 +143,7 @@ func (e *Evaluator) compiled(p program) compiled {
 	return c
 }
 
-// environment returns that of rules or of messages. The first call makes both.
+// environment returns the environment of rules or of messages. The first call creates both.
 func (e *Evaluator) environment(message bool) (*environment, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,7 +169,7 @@ func (e *Evaluator) environment(message bool) (*environment, error) {
 	return e.rules, nil
 }
 
-// options are the libraries that rules may use, and the object.
+// options returns the libraries that rules may use, and the object.
 func options() []cel.EnvOption {
 	return append([]cel.EnvOption{
 		cel.Variable("object", cel.DynType), cel.OptionalTypes(), cel.DefaultUTCTimeZone(true), cel.ParserRecursionLimit(maxDepth),
@@ -187,8 +178,7 @@ func options() []cel.EnvOption {
 	}, hidden()...)
 }
 
-// hasConditions reports whether a map, usually a status, has a list of
-// conditions with something in it.
+// hasConditions reports whether a map, usually a status, has a non-empty list of conditions.
 func hasConditions(status ref.Val) ref.Val {
 	m, ok := status.(traits.Mapper)
 	if !ok {
@@ -219,8 +209,8 @@ func (e *environment) compile(text string) (cel.Program, float64, error) {
 	return program, units, err
 }
 
-// acceptable returns why an expression has no place in a rule. What goes into
-// messages of protocol buffers is copied whole, without a price.
+// acceptable returns why an expression is not allowed in a rule. Values in protocol buffer messages would be
+// copied without a price.
 func acceptable(a *ast.AST) error {
 	loops, messages := 0, 0
 	ast.PreOrderVisit(a.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
@@ -243,8 +233,8 @@ func acceptable(a *ast.AST) error {
 	return nil
 }
 
-// nested bounds how deep the value of an expression is. What a loop makes of its
-// variable can be as deep as what it goes through, and its step.
+// nested returns an upper bound of the nesting of an expression's value. The value of a loop can be as deep as
+// its input plus its step.
 func nested(e ast.Expr) int {
 	switch e.Kind() {
 	case ast.ListKind:
@@ -261,7 +251,7 @@ func nested(e ast.Expr) int {
 			n = max(n, nested(e.AsCall().Target()))
 		}
 		switch strings.TrimPrefix(e.AsCall().FunctionName(), "optional.") {
-		case "of", "ofNonZeroValue", "first", "last", operators.OptIndex, operators.OptSelect: // an optional value is in something, too
+		case "of", "ofNonZeroValue", "first", "last", operators.OptIndex, operators.OptSelect: // an optional value is nested too
 			n++
 		}
 		return n

@@ -36,7 +36,7 @@ func cost(condition string, expression string) workv1.ConditionRule {
 	return workv1.ConditionRule{Condition: condition, Type: workv1.CelConditionExpressionsType, CelExpressions: []string{expression}}
 }
 
-// Whatever an expression does, it ends soon, and does not fill the memory.
+// Any expression ends soon, and does not fill the memory.
 func TestEvaluator_CostIsBounded(t *testing.T) {
 	const limit = "operation cancelled: actual cost limit exceeded"
 	cubic := "object.list.all(a, object.list.all(b, object.list.all(c, a + b + c > 0)))"
@@ -114,8 +114,7 @@ func TestEvaluator_CostOfAManifestIsBounded(t *testing.T) {
 	}
 }
 
-// The usual limits allow what a rule needs on a large object, and end what it
-// does not within the time.
+// The default limits allow a typical rule on a large object, and end an expensive one within the time.
 func TestEvaluator_UsualLimits(t *testing.T) {
 	patient := usual
 	patient.time = time.Hour // whatever the machine
@@ -133,9 +132,8 @@ func TestEvaluator_UsualLimits(t *testing.T) {
 	}
 }
 
-// Each of these took from seconds to hours, or gigabytes, while what it cost was
-// counted after a call, or not at all. Nothing that an expression does with
-// errors keeps it going.
+// Each of these took from seconds to hours, or gigabytes, when its cost was counted after the call, or not at
+// all. No use of errors in an expression continues it.
 func TestEvaluator_IsPaidBeforehand(t *testing.T) {
 	object := bigList(t, 100_000)
 	object.Object["half"] = strings.Repeat("x", 50_000) + "y"
@@ -189,7 +187,7 @@ func TestEvaluator_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// What findAll finds here is what it would find there.
+// findAll returns the same matches as the library.
 func TestFindAll_IsThatOfTheLibrary(t *testing.T) {
 	m := newMeter(t.Context(), 1<<50)
 	for _, pattern := range []string{"", "a", "a*", "a+", "b|", "(a|b)*", "é", ".", "x", "a?b", "a.*c|a"} {

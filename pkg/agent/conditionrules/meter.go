@@ -9,16 +9,14 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// CEL counts what a function costs after it was called, and loses count where a
-// branch is not taken; nothing interrupts a function. Therefore the units are
-// counted here, from the actual arguments, and before the work is done. A unit
-// is what it takes to look at one value: some 50 ns.
+// CEL counts the cost of a function after the call, and miscounts if a branch is not taken; a function cannot
+// be interrupted. Therefore the units are counted here, from the actual arguments, before the work is done. A
+// unit is the cost of reading one value: some 50 ns.
 
-// meterName is the variable under which a program finds the meter of its
-// evaluation. No expression can name it.
+// meterName is the variable of the meter of an evaluation. No expression can name it.
 const meterName = "@meter"
 
-// lookEvery is after how many units the context is asked again.
+// lookEvery is the number of units between two checks of the context.
 const lookEvery = 1000
 
 // meter counts the units of one evaluation.
@@ -27,7 +25,7 @@ type meter struct {
 	left, limit float64
 	look        float64
 	patterns    map[string]*pattern
-	// err says why the evaluation was ended.
+	// err is why the evaluation was stopped.
 	err error
 }
 
@@ -41,7 +39,7 @@ func meterOf(frame *interpreter.ExecutionFrame) *meter {
 	return v.(*meter)
 }
 
-// costError says that something costs too much, and what to do about it.
+// costError is the error of an exceeded limit, with the next step.
 type costError struct{ text string }
 
 func (e *costError) Error() string { return e.text }
@@ -50,8 +48,8 @@ func (m *meter) tooMuch(what string) error {
 	return &costError{fmt.Sprintf("operation cancelled: actual cost limit exceeded: %s, and an expression may take %.0f units: use fewer loops, shorter texts or smaller lists", what, m.limit)}
 }
 
-// pay takes units for work that is about to be done. If there are not enough of
-// them, or if nobody waits for the result any more, the evaluation ends here.
+// pay takes units before the work is done. If they do not suffice, or the context has ended, it ends the
+// evaluation.
 func (m *meter) pay(what string, units float64) {
 	if !(units <= m.left) {
 		m.left = 0
@@ -67,19 +65,18 @@ func (m *meter) pay(what string, units float64) {
 	}
 }
 
-// end ends the evaluation: CEL passes this panic through everything that would
-// take an error for a value, as || does, and recovers from it.
+// end ends the evaluation by a panic. CEL does not treat it as a value, as || does with an error, and recovers
+// from it.
 func (m *meter) end(err error) {
 	m.err = err
 	panic(interpreter.EvalCancelledError{Message: err.Error(), Cause: interpreter.CostLimitExceeded})
 }
 
-// spent is what the evaluation has cost.
+// spent returns the units used by the evaluation.
 func (m *meter) spent() uint64 { return uint64(m.limit - m.left) }
 
-// call is a function call that is paid before it is made. It does not tell that
-// it is one: else a call with a constant regular expression would be replaced by
-// another, that is not paid.
+// call is a function call that is paid before it is executed. It hides that it is a call: otherwise CEL would
+// replace a call with a constant regular expression by an unpaid one.
 type call struct {
 	interpreter.InterpretableV2
 	function string
@@ -107,7 +104,7 @@ func (c *call) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 // Eval implements interpreter.Interpretable.
 func (c *call) Eval(vars interpreter.Activation) ref.Val { return c.Exec(interpreter.AsFrame(vars)) }
 
-// paid is a value for which something is paid when it is there.
+// paid is a value with a price that is paid after its evaluation.
 type paid struct {
 	interpreter.InterpretableV2
 	price func(m *meter, v ref.Val)
@@ -123,8 +120,8 @@ func (p *paid) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 // Eval implements interpreter.Interpretable.
 func (p *paid) Eval(vars interpreter.Activation) ref.Val { return p.Exec(interpreter.AsFrame(vars)) }
 
-// loopStep is the condition of a loop, asked before each turn: it pays what one turn
-// takes besides the calls and the loops in it.
+// loopStep is the condition of a loop, evaluated before each iteration. It pays the cost of one iteration
+// except its calls and inner loops.
 type loopStep struct {
 	interpreter.InterpretableV2
 	units float64

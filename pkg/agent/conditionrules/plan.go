@@ -13,16 +13,15 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// Calls are not all that an expression does. A loop takes turns, it copies the
-// keys of a map before its first, and finding a key reads all of it. Where that
-// happens, an expression is given functions that no expression can name.
+// Calls are not the only cost of an expression. A loop has iterations, it first copies the keys of a map, and a
+// key lookup reads the whole key. Hidden functions, which no expression can name, are inserted there.
 const (
-	loopFunction  = "@turn"  // of the condition of a loop, and the units of a turn
-	rangeFunction = "@range" // of what a loop goes through
-	keyFunction   = "@key"   // of an index that is computed
+	loopFunction  = "@turn"  // of the condition of a loop, with the units of an iteration
+	rangeFunction = "@range" // of the input of a loop
+	keyFunction   = "@key"   // of a computed index
 )
 
-// hidden declares them; what they do is in guard.decorate.
+// hidden declares them; guard.decorate implements them.
 func hidden() []cel.EnvOption {
 	of := cel.TypeParamType("A")
 	same := cel.UnaryBinding(func(v ref.Val) ref.Val { return v })
@@ -33,14 +32,13 @@ func hidden() []cel.EnvOption {
 	}
 }
 
-// planner puts them into a parsed expression.
+// planner inserts them into a parsed expression.
 type planner struct {
 	ast.ExprFactory
 	id int64
 }
 
-// plan changes an expression, and returns the units that it takes besides its
-// calls and the turns of its loops.
+// plan changes an expression. It returns its cost in units without calls and loop iterations.
 func plan(a *ast.AST) float64 {
 	p := &planner{ast.NewExprFactory(), ast.MaxID(a)}
 	return p.expr(a.Expr())
@@ -51,7 +49,7 @@ func (p *planner) next() int64 {
 	return p.id
 }
 
-// text is what a name or a text in the expression takes where it is used.
+// text returns the cost of a name or text constant at each use.
 func text(s string) float64 { return float64(len(s)) / 100 }
 
 func (p *planner) expr(e ast.Expr) float64 {
@@ -74,7 +72,7 @@ func (p *planner) expr(e ast.Expr) float64 {
 		return p.call(e)
 	case ast.ComprehensionKind:
 		return p.loop(e)
-	case ast.IdentKind, ast.StructKind, ast.UnspecifiedExprKind: // structs are refused
+	case ast.IdentKind, ast.StructKind, ast.UnspecifiedExprKind: // structs are rejected
 	}
 	return 1
 }
@@ -102,8 +100,8 @@ func (p *planner) call(e ast.Expr) float64 {
 	return units
 }
 
-// loop returns what a loop takes besides its turns. Macros use an expression
-// more than once, so it may have been changed before.
+// loop returns the cost of a loop without its iterations. Macros use an expression more than once, so it may be
+// changed already.
 func (p *planner) loop(e ast.Expr) float64 {
 	l := e.AsComprehension()
 	units := 5 + p.expr(l.IterRange()) + p.expr(l.AccuInit()) + p.expr(l.Result())
@@ -124,7 +122,7 @@ func isCall(e ast.Expr, function string) bool {
 // guard has the implementations of functions, by name.
 type guard map[string]*functions.Overload
 
-// newGuard refuses an environment with a function that has no price.
+// newGuard rejects an environment that has a function without a price.
 func newGuard(env *cel.Env) (guard, error) {
 	g := guard{}
 	for name, f := range env.Functions() {
@@ -144,7 +142,7 @@ func newGuard(env *cel.Env) (guard, error) {
 	return g, nil
 }
 
-// decorate puts the meter in front of a call.
+// decorate puts the meter before a call.
 func (g guard) decorate(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	c, ok := i.(interpreter.InterpretableCall)
 	if !ok {
@@ -186,8 +184,7 @@ func payRange(m *meter, v ref.Val) {
 
 func payKey(m *meter, v ref.Val) { m.pay("a key is too long", chars(v)/10) }
 
-// implementation is how a function is called with arguments that were
-// evaluated; nil if it is not known.
+// implementation returns a function with evaluated arguments; nil if it is unknown.
 func (g guard) implementation(name string) func(*meter, []ref.Val) ref.Val {
 	switch name {
 	case operators.Equals:
@@ -220,14 +217,13 @@ func (g guard) implementation(name string) func(*meter, []ref.Val) ref.Val {
 	}
 }
 
-// instead are functions that are done here, unless they return nil.
+// instead has the functions that are implemented here, unless they return nil.
 var instead = map[string]func(*meter, []ref.Val) ref.Val{
 	operators.Add: concatenated, "matches": matches, "find": find, "findAll": findAll,
 }
 
-// concatenated joins two lists into one that is as fast as they are: CEL would
-// only link them, and every later use would follow all links. It returns nil for
-// anything else, and for the list that a loop is filling.
+// concatenated joins two lists into one with the same access time. CEL would only link them, and each use would
+// follow all links. It returns nil for other values, and for the list that a loop is filling.
 func concatenated(_ *meter, args []ref.Val) ref.Val {
 	a, ok := args[0].(traits.Lister)
 	b, ok2 := args[1].(traits.Lister)

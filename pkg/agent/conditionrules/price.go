@@ -12,17 +12,15 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 )
 
-// price says how many units a call takes with these arguments, besides the one
-// that every call takes. Finding that out may take no longer than what is paid
-// for it. Arguments that are all numbers and the like take none, nobody asks.
+// price returns the units of a call with these arguments, besides the one unit of every call. Its own time must
+// not exceed that price. It is not called if all arguments are simple values.
 type price func(m *meter, args []ref.Val) float64
 
-// prices has every function that rules may use. Nil is for those that take the
-// same short time whatever they are given, and for those that are no calls.
+// prices has every function that rules may use. Nil means a short, constant time, or no call.
 var prices = map[string]price{
 	operators.LogicalAnd: nil, operators.LogicalOr: nil, operators.LogicalNot: nil, operators.Conditional: nil,
-	operators.NotStrictlyFalse: nil, "__not_strictly_false__": nil, // its old name
-	operators.Index: nil, operators.OptIndex: nil, operators.OptSelect: nil, // keys pay for themselves
+	operators.NotStrictlyFalse: nil, "__not_strictly_false__": nil, // its former name
+	operators.Index: nil, operators.OptIndex: nil, operators.OptSelect: nil, // keys are paid separately
 	operators.Negate: nil, operators.Subtract: nil, operators.Multiply: nil, operators.Divide: nil, operators.Modulo: nil,
 	loopFunction: nil, rangeFunction: nil, keyFunction: nil,
 	"type": nil, "dyn": nil, "hasConditions": nil, "first": nil, "last": nil,
@@ -58,7 +56,7 @@ var prices = map[string]price{
 	"getMinutes": zone, "getMonth": zone, "getSeconds": zone,
 }
 
-// simple reports whether there is nothing to look at.
+// simple reports whether all arguments are of constant size.
 func simple(args []ref.Val) bool {
 	for _, a := range args {
 		switch a.(type) {
@@ -77,7 +75,7 @@ func readable(name string) string {
 	return name
 }
 
-// chars is the length of a text in bytes, 0 for anything else.
+// chars returns the length of a text in bytes, 0 for other values.
 func chars(v ref.Val) float64 {
 	switch v := v.(type) {
 	case types.String:
@@ -88,23 +86,23 @@ func chars(v ref.Val) float64 {
 	return 0
 }
 
-// size is how many elements there are right in a list or map.
+// size returns the number of direct elements of a list or map.
 func size(v traits.Sizer) float64 {
 	n, _ := v.Size().(types.Int)
 	return float64(n)
 }
 
-// text1 is for functions of one text, by the units for a character.
+// text1 returns the price of functions of one text, for each units per character.
 func text1(each float64) price {
 	return func(_ *meter, args []ref.Val) float64 { return each * chars(args[0]) }
 }
 
-// last is for functions whose last argument is the text that counts.
+// last returns the price of functions whose last argument is the relevant text.
 func last(each float64) price {
 	return func(_ *meter, args []ref.Val) float64 { return each * chars(args[len(args)-1]) }
 }
 
-// all is for functions that look once at everything, however deep it is.
+// all returns the price of functions that read all values once, at any depth.
 func all(times float64) price {
 	return func(m *meter, args []ref.Val) float64 {
 		total := 0.0
@@ -116,8 +114,7 @@ func all(times float64) price {
 	}
 }
 
-// equality ends with the smaller of the two at the latest. It is found by
-// looking at both in turns.
+// equality ends at the latest with the smaller value. Its size is found by reading both alternately.
 func equality(m *meter, args []ref.Val) float64 {
 	for limit := 64.0; ; limit *= 4 {
 		for _, a := range args {
@@ -133,7 +130,7 @@ func equality(m *meter, args []ref.Val) float64 {
 
 func order(_ *meter, args []ref.Val) float64 { return min(chars(args[0]), chars(args[1])) / 10 }
 
-// concatenation copies both, but what a loop fills only grows.
+// concatenation copies both values, except the list that a loop is filling: that only grows.
 func concatenation(_ *meter, args []ref.Val) float64 {
 	_, filling := args[0].(traits.MutableLister)
 	units := 0.0
@@ -160,7 +157,7 @@ func membership(m *meter, args []ref.Val) float64 {
 	return 0
 }
 
-// among compares a value with each element of a list.
+// among returns the price of comparing a value with each element of a list.
 func among(m *meter, list traits.Lister, v ref.Val) float64 {
 	n := size(list)
 	if simple([]ref.Val{v}) {
@@ -169,15 +166,14 @@ func among(m *meter, list traits.Lister, v ref.Val) float64 {
 	w, _ := weigh(v, m.left)
 	units := n * (1 + w)
 	if units > 100 {
-		most, _ := weigh(list, units) // no more than there is in the list
+		most, _ := weigh(list, units) // at most the size of the list
 		units = min(units, n+most)
 	}
 	return units
 }
 
-// search is for finding one text in another as the standard library does: it
-// passes once over the text, but each time that the sums of both are the same
-// by chance, it compares all of the other.
+// search returns the price of finding one text in another with the standard library. It reads the text once.
+// Each time the hashes are equal by chance, it also compares the whole other text.
 func search(text, other float64) float64 {
 	return text/10 + max(0, text-other+1)*other/1000
 }
@@ -190,7 +186,7 @@ func position(m *meter, args []ref.Val) float64 {
 	other, _ := args[1].(types.String)
 	m.pay("a text is too long", chars(text)/5+chars(other)/5)
 	n, k := float64(utf8.RuneCountInString(string(text))), float64(utf8.RuneCountInString(string(other)))
-	return max(0, n-k+1) * k / 10 // each place, each character
+	return max(0, n-k+1) * k / 10 // each position, each character
 }
 
 func replacement(m *meter, args []ref.Val) float64 {
@@ -215,11 +211,10 @@ func joining(m *meter, args []ref.Val) float64 {
 	return units
 }
 
-// longestNumber is what a number takes in a format: 300 digits, and 100 after the
-// point.
+// longestNumber is the price of a formatted number: 300 digits, and 100 after the point.
 const longestNumber = 40
 
-// formatting copies what is in a map once for each map around it.
+// formatting copies the values of a map once for each enclosing map.
 func formatting(m *meter, args []ref.Val) float64 {
 	text, _ := args[0].(types.String)
 	units, depth := weigh(args[1], m.left)
@@ -233,14 +228,13 @@ func elements(_ *meter, args []ref.Val) float64 {
 	return 0
 }
 
-// number reads digits; the time for many of them grows with the square of their
-// number.
+// number reads digits; the time grows with the square of their number.
 func number(_ *meter, args []ref.Val) float64 {
 	n := chars(args[0])
 	return n + n*n/1000
 }
 
-// zone is for parts of a time: one with the name of a time zone reads a file.
+// zone is the price of parts of a time: a time zone name reads a file.
 func zone(_ *meter, args []ref.Val) float64 {
 	if len(args) < 2 {
 		return 0
@@ -248,8 +242,8 @@ func zone(_ *meter, args []ref.Val) float64 {
 	return 2000 + chars(args[1])
 }
 
-// weigh counts what there is in a value, and how deep, until it is more than
-// limit: a unit for each value, and for ten characters.
+// weigh returns the size and depth of a value, until the size exceeds limit: one unit per value, and one per
+// ten characters.
 func weigh(v ref.Val, limit float64) (units float64, depth int) {
 	w := weigher{limit: limit}
 	w.add(v, 1)
@@ -301,8 +295,8 @@ func (w *weigher) pairs(v traits.Mapper, depth int) {
 	}
 }
 
-// remaining tells whether a list or map may fit; if not it is not begun, for that
-// alone can copy all keys.
+// remaining reports whether a list or map may fit. If not, it is not read, because that alone can copy all
+// keys.
 func (w *weigher) remaining(v traits.Sizer) bool {
 	if w.units+size(v) <= w.limit {
 		return true
@@ -311,7 +305,7 @@ func (w *weigher) remaining(v traits.Sizer) bool {
 	return false
 }
 
-// opaque is what there is in a value that only its own functions look into.
+// opaque returns the size of a value that only its own functions can read.
 func opaque(v ref.Val) float64 {
 	chars := 0
 	switch v := v.(type) {

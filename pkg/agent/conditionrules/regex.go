@@ -12,27 +12,24 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// pattern is a regular expression, compiled once in an evaluation.
+// pattern is a regular expression, compiled once per evaluation.
 type pattern struct {
 	*regexp.Regexp
-	// size is the number of its instructions: for each character that is read,
-	// each of them may be tried.
+	// size is the number of its instructions. For each character, each of them may be tried.
 	size float64
-	// assertions are in it, as ^ or \b: whether it matches at a place depends on
-	// what is before.
+	// assertions: it contains assertions such as ^ or \b, so a match depends on the text before it.
 	assertions bool
 }
 
-// stepsPerUnit is how many instructions are tried in a unit.
+// stepsPerUnit is the number of instructions tried per unit.
 const stepsPerUnit = 8
 
-// perSearch is what a search takes besides.
+// perSearch is the fixed cost of a search.
 const perSearch = 5
 
 const longText = "the text is too long for this regular expression"
 
-// compile returns a pattern; nil if there is something wrong with it, which the
-// function itself will say.
+// compile returns a pattern; nil if it is invalid, which the function itself reports.
 func (m *meter) compile(function string, v ref.Val) *pattern {
 	text, ok := v.(types.String)
 	if !ok {
@@ -59,7 +56,7 @@ func (m *meter) compile(function string, v ref.Val) *pattern {
 	return p
 }
 
-// instructions bounds the length of the program of a regular expression.
+// instructions returns an upper bound of the program length of a regular expression.
 func instructions(r *syntax.Regexp) (n float64, assertions bool) {
 	n = 2
 	for _, s := range r.Sub {
@@ -80,11 +77,10 @@ func instructions(r *syntax.Regexp) (n float64, assertions bool) {
 	return n, assertions
 }
 
-// steps are the units of one pass over a text.
+// steps returns the units of one pass over a text.
 func (p *pattern) steps(text float64) float64 { return (text + 1) * p.size / stepsPerUnit }
 
-// matching is the price of what passes once over a text. What findAll passes
-// over it pays itself.
+// matching is the price of one pass over a text. findAll pays for its own passes.
 func matching(_ *meter, args []ref.Val) float64 { return chars(args[0]) / 10 }
 
 func matches(m *meter, args []ref.Val) ref.Val {
@@ -107,9 +103,8 @@ func find(m *meter, args []ref.Val) ref.Val {
 	return types.String(p.FindString(string(text)))
 }
 
-// findAll finds one after the other. Each search may read all of the text to find
-// that a short match is the one, so all of them together take the square of its
-// length at worst.
+// findAll finds one match after the other. Each search may read the whole text to confirm a short match. So in
+// the worst case all together read the square of its length.
 func findAll(m *meter, args []ref.Val) ref.Val {
 	text, ok := args[0].(types.String)
 	p := m.compile("findAll", args[1])
@@ -133,8 +128,7 @@ func findAll(m *meter, args []ref.Val) ref.Val {
 	return types.NewStringList(types.DefaultTypeAdapter, p.all(m, string(text), most))
 }
 
-// all is FindAllString of a pattern without assertions. The searches pay for what
-// they read, as they read it.
+// all is FindAllString of a pattern without assertions. The searches pay while they read.
 func (p *pattern) all(m *meter, text string, most int) []string {
 	var found []string
 	for at, end := 0, -1; at <= len(text) && len(found) < most; {
@@ -150,7 +144,7 @@ func (p *pattern) all(m *meter, text string, most int) []string {
 			_, width := utf8.DecodeRuneInString(text[at:])
 			at += max(width, 1)
 		}
-		if to > from || from != end { // nothing is not found right after something
+		if to > from || from != end { // an empty match directly after a match is skipped
 			found = append(found, text[from:to])
 		}
 		end = to

@@ -13,24 +13,23 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TypeRulesValid is the condition about rules that cannot be followed because of
-// the condition they name. It is only there while it is False.
+// TypeRulesValid is the condition for rules that cannot be evaluated because of the condition they name. It
+// exists only while it is False.
 const TypeRulesValid = "ConditionRulesValid"
 
 const (
 	// maxType is the length of the longest condition type that the API accepts.
 	maxType = 316
-	// maxMessage is above what it accepts as a message, so that whoever cuts it
-	// sees that it was longer.
+	// maxMessage exceeds the API's limit of a message, so that a later truncation shows that it was longer.
 	maxMessage = 33 << 10
 )
 
-// overBudget says that the rules of a manifest cost too much together.
+// overBudget returns the error that the rules of a manifest together cost too much.
 func (r *run) overBudget() error {
 	return &costError{fmt.Sprintf("CEL evaluation budget exceeded: the rules of one manifest may take %d units together: use fewer or simpler ones", r.bounds().manifest)}
 }
 
-// at says in which expression of which rule something costs too much.
+// at adds the rule and the expression to a cost error.
 func at(err error, rule workv1.ConditionRule, expression string) error {
 	if errors.As(err, new(*costError)) {
 		return fmt.Errorf("%s of condition rule %q: %w", expression, rule.Condition, err)
@@ -38,21 +37,20 @@ func at(err error, rule workv1.ConditionRule, expression string) error {
 	return err
 }
 
-// Outcome is a condition that a rule yields. Its reason begins with
-// "ConditionRule".
+// Outcome is the condition that a rule yields. Its reason begins with "ConditionRule".
 type Outcome struct {
 	Type            string
 	Status          metav1.ConditionStatus
 	Reason, Message string
 }
 
-// protected are the conditions that agent and hub set themselves.
+// protected are the conditions that the agent and the hub set themselves.
 var protected = []string{
 	workv1.ManifestApplied, workv1.ManifestAvailable, "StatusFeedbackSynced", workv1.WorkDeleting, "Deleted", "Delivered", "PersistFailed", "Contested", "StatusTruncated", TypeRulesValid,
 }
 
-// Types returns the conditions that rules may yield: each type once, and in
-// place of those that are refused TypeRulesValid.
+// Types returns the condition types that rules may yield, each once, and TypeRulesValid instead of the refused
+// ones.
 func Types(rules []workv1.ConditionRule) []string {
 	types, refused := sort(rules)
 	if len(refused) > 0 {
@@ -61,8 +59,7 @@ func Types(rules []workv1.ConditionRule) []string {
 	return types
 }
 
-// sort tells the types that can be followed from the rules that cannot, with
-// the reason.
+// sort separates the usable types from the refused rules, with the reasons.
 func sort(rules []workv1.ConditionRule) (types []string, refused []string) {
 	for _, r := range rules {
 		switch problem := refuse(r.Condition); {
@@ -77,7 +74,7 @@ func sort(rules []workv1.ConditionRule) (types []string, refused []string) {
 	return types, refused
 }
 
-// refuse returns why there can be no rule for a condition, "" if there can.
+// refuse returns why no rule may set a condition, "" if one may.
 func refuse(condition string) string {
 	switch {
 	case slices.Contains(protected, condition):
@@ -99,9 +96,8 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:enough], "") + "…"
 }
 
-// Evaluate follows the rules on an object, in order, and returns a condition for
-// each, besides those that do not concern the object's kind. obj is not
-// modified.
+// Evaluate evaluates the rules on an object, in order. It returns a condition for each, except rules that do
+// not apply to the object's kind. obj is not modified.
 func (e *Evaluator) Evaluate(ctx context.Context, obj *unstructured.Unstructured, rules []workv1.ConditionRule) []Outcome {
 	if len(rules) == 0 {
 		return nil
@@ -128,7 +124,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, obj *unstructured.Unstructured
 	return outcomes
 }
 
-// limited keeps a message from holding on to a large object.
+// limited copies a message, so that it does not keep a large object in memory.
 func limited(message string) string {
 	if len(message) <= maxMessage {
 		return message
@@ -136,15 +132,14 @@ func limited(message string) string {
 	return strings.Clone(message[:maxMessage])
 }
 
-// run is one Evaluate.
+// run is one call of Evaluate.
 type run struct {
 	*Evaluator
 	object *unstructured.Unstructured
 	left   uint64 // units of CEL
 }
 
-// follow follows one rule; concerned is false if it says nothing about such an
-// object.
+// follow evaluates one rule. concerned is false if it does not apply to such an object.
 func (r *run) follow(ctx context.Context, rule workv1.ConditionRule) (o Outcome, concerned bool) {
 	var result bool
 	var message string // of the rule itself
@@ -172,7 +167,7 @@ func (r *run) follow(ctx context.Context, rule workv1.ConditionRule) (o Outcome,
 	return o, true
 }
 
-// failed is the condition of a rule that could not be evaluated.
+// failed returns the condition of a rule whose evaluation failed.
 func failed(err error) Outcome {
 	if errors.As(err, new(*internalError)) {
 		return Outcome{Status: metav1.ConditionUnknown, Reason: workv1.ConditionRuleInternalError, Message: err.Error()}
@@ -180,7 +175,7 @@ func failed(err error) Outcome {
 	return Outcome{Status: metav1.ConditionFalse, Reason: workv1.ConditionRuleExpressionError, Message: err.Error()}
 }
 
-// all is the conjunction of expressions; it ends at the first that is false.
+// all returns the conjunction of expressions; it stops at the first false one.
 func (r *run) all(ctx context.Context, rule workv1.ConditionRule) (bool, error) {
 	for i, x := range rule.CelExpressions {
 		v, err := r.evaluate(ctx, program{text: x}, map[string]any{"object": r.object.Object})
@@ -198,13 +193,11 @@ func (r *run) all(ctx context.Context, rule workv1.ConditionRule) (bool, error) 
 	return true, nil
 }
 
-// excerpt begins the lines in which CEL shows the expression that it cannot
-// compile.
+// excerpt starts the lines in which CEL shows an expression that does not compile.
 const excerpt = "\n | "
 
-// message returns the text for a result: that of the rule's expression, else
-// that of the rule, else own, else a general one. An error takes the place of
-// the text, and changes nothing about the result.
+// message returns the text for a result: that of the rule's message expression, else the rule's message, else
+// own, else a general one. An error replaces the text and does not change the result.
 func (r *run) message(ctx context.Context, rule workv1.ConditionRule, result bool, own string) string {
 	if rule.MessageExpression != "" {
 		v, err := r.evaluate(ctx, program{text: rule.MessageExpression, message: true}, map[string]any{"object": r.object.Object, "result": result})

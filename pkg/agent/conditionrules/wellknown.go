@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// wellKnown says of some kinds whether an object is complete, and how to put it
-// into words.
+// wellKnown reports for some kinds whether an object is complete, with a message.
 var wellKnown = map[schema.GroupVersionKind]func(map[string]any) (complete bool, message string, err error){
 	{Group: "batch", Version: "v1", Kind: "Job"}: jobComplete,
 	{Version: "v1", Kind: "Pod"}:                 podComplete,

@@ -201,9 +201,9 @@ func reference(t *testing.T) time.Duration {
 // errTypes is about a call that the types of its arguments do not allow.
 var errTypes = errors.New("it does not compile")
 
-// Whatever a function is given, its call ends soon: after 100 ms, or what this
-// machine takes now for as much plain work as an expression may do. What takes
-// longer gets further tries, for others use the machine too.
+// For any arguments, the call of a function ends soon. The limit is 100 ms, or the present time of this machine
+// for as much simple work as an expression may do. A slower call gets further tries, because other processes
+// use the machine too.
 func TestEvaluator_WorstCallOfEachFunction(t *testing.T) {
 	env, err := cel.NewEnv(options()...)
 	if err != nil {
@@ -248,7 +248,7 @@ func TestEvaluator_WorstCallOfEachFunction(t *testing.T) {
 	}
 }
 
-// A function without a price is no function of rules.
+// A function without a price is not allowed in rules.
 func TestNewGuard_RefusesFunctionsWithoutAPrice(t *testing.T) {
 	env, err := cel.NewEnv(append(options(), cel.Function("sluggish", cel.Overload("sluggish_string", []*cel.Type{cel.StringType}, cel.BoolType,
 		cel.UnaryBinding(func(ref.Val) ref.Val { return types.True }))))...)

@@ -11,54 +11,59 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
-// MaxStatus bounds in bytes the JSON of a status. The hub keeps a ManifestWork in one value of
-// its etcd, which takes 1.5 MiB: 500 KiB of manifests, 256 KiB of annotations and this fit.
+// MaxStatus bounds the JSON of a status, in bytes. The hub stores a ManifestWork in one etcd value of at most
+// 1.5 MiB. 500 KiB of manifests, 256 KiB of annotations and this status fit.
 const MaxStatus = 256 << 10
 
-// TypeStatusTruncated is the condition of a work whose status would be larger than [MaxStatus]. It
-// is there, with status True, only while something is left out, and its message says what.
+// TypeStatusTruncated is the condition of a work whose status would exceed [MaxStatus]. It exists, with status
+// True, only while parts are left out; its message names them.
 const TypeStatusTruncated = "StatusTruncated"
 
-// ReasonStatusTooLarge is its reason, ReasonFeedbackLeftOut that of StatusFeedbackSynced=False of a manifest
-// whose values are left out.
+// ReasonStatusTooLarge is its reason. ReasonFeedbackLeftOut is the reason of StatusFeedbackSynced=False of a
+// manifest whose values are left out.
 const (
 	ReasonStatusTooLarge  = "StatusTooLarge"
 	ReasonFeedbackLeftOut = "StatusFeedbackDropped"
 )
 
-// formatTruncated says what is left out; the numbers are of manifests.
+// formatTruncated names the omitted parts; the numbers are counts of manifests.
 const formatTruncated = "The status would be larger than %d bytes. Of the %d manifests, messages are shortened for %d, feedback values " +
 	"are left out for %d, conditions for %d, and %d are not listed. The other conditions of the work are about all of them. Split the work to see all."
 
 const messageValuesLeftOut = "The status of the work would be too large with these values: split the work, or ask for fewer"
 
 const (
-	longestKept    = 16 << 10 // messages are shortened to that, to a quarter of it, and so on
-	shortestKept   = 64       // and are left out below
+	longestKept    = 16 << 10 // first limit of messages; the next ones are a quarter of the last
+	shortestKept   = 64       // below it messages are left out
 	messageReserve = 1 << 10  // for the condition StatusTruncated
 )
 
-// bounded is a status that is made smaller, and by how much.
+// bounded is a status that is being truncated.
 type bounded struct {
 	workv1.ManifestWorkStatus
 	last    history
 	sizes   []int // of the entries, in bytes of JSON
-	over    int   // bytes that still have to go
+	over    int   // bytes that still must be removed
 	dropped []loss
 	gone    int
 }
 
-// loss is what is left out of the entry of a manifest.
+// loss records the omitted parts of a manifest's entry.
 type loss struct{ messages, values, conditions bool }
 
-// Bound returns the status as it is if its JSON has at most MaxStatus bytes. Else it leaves out, in this
-// order and only as much as is necessary: the ends of long messages, what says that all is well, feedback
-// values (the largest first), all messages, conditions of manifests that are as they should be, conditions of
-// the others, and whole entries. Within one step the last manifest is the first to lose. The condition
-// StatusTruncated says so.
+// Bound returns status unchanged if its JSON has at most MaxStatus bytes. Otherwise it removes parts, only as
+// many as necessary, in this order:
+//   - the ends of long messages;
+//   - messages of good conditions;
+//   - feedback values, the largest first;
+//   - all messages;
+//   - conditions of good manifests, then conditions of the others;
+//   - whole entries.
 //
-// The same status always yields the same. last is what was returned before: what is left out there too keeps its
-// time. Neither is modified.
+// Within one step it starts with the last manifest. The condition StatusTruncated reports it.
+//
+// The result is deterministic. last is the previous result: parts that were omitted there too keep their
+// transition time. Neither argument is modified.
 func Bound(last, status workv1.ManifestWorkStatus, generation int64) workv1.ManifestWorkStatus {
 	if over := kubeerror.SizeOf(status) - MaxStatus; over > 0 {
 		return truncate(last, status, generation, over+messageReserve)
@@ -91,7 +96,7 @@ func truncate(last, status workv1.ManifestWorkStatus, generation int64, over int
 	return b.ManifestWorkStatus
 }
 
-// each makes entries smaller, from the last one on, until enough is gone.
+// each shortens entries, from the last one on, until the status fits.
 func (b *bounded) each(smaller func(*workv1.ManifestCondition, *loss) bool) {
 	for i := len(b.sizes) - 1; i >= 0 && b.over > 0; i-- {
 		e := &b.ResourceStatus.Manifests[i]
@@ -103,13 +108,13 @@ func (b *bounded) each(smaller func(*workv1.ManifestCondition, *loss) bool) {
 	}
 }
 
-// note notes that something is lost, if it is.
+// note sets lost if now is true, and returns now.
 func note(lost *bool, now bool) bool {
 	*lost = *lost || now
 	return now
 }
 
-// shortenOwn shortens what is said of the work as a whole.
+// shortenOwn shortens the conditions of the work as a whole.
 func (b *bounded) shortenOwn(limit int) {
 	if before := kubeerror.SizeOf(b.Conditions); b.over > 0 && shorten(b.Conditions, max(limit, maxSummary)) {
 		b.over -= before - kubeerror.SizeOf(b.Conditions)
@@ -129,7 +134,7 @@ func shorten(list []metav1.Condition, limit int) (some bool) {
 	return some
 }
 
-// leaveValues leaves the feedback values of a manifest out if they have more bytes than that.
+// leaveValues removes the feedback values of a manifest if they exceed limit bytes.
 func (b *bounded) leaveValues(e *workv1.ManifestCondition, limit int) bool {
 	if len(e.StatusFeedbacks.Values) == 0 || kubeerror.SizeOf(e.StatusFeedbacks) <= limit {
 		return false
@@ -139,15 +144,14 @@ func (b *bounded) leaveValues(e *workv1.ManifestCondition, limit int) bool {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonFeedbackLeftOut, messageValuesLeftOut
 		if old := b.last.find(e.ResourceMeta); old != nil {
 			if was := apimeta.FindStatusCondition(old.Conditions, c.Type); was != nil && was.Reason == c.Reason {
-				c.LastTransitionTime = was.LastTransitionTime // that the values changed is not to be seen
+				c.LastTransitionTime = was.LastTransitionTime // a change of omitted values is invisible
 			}
 		}
 	}
 	return true
 }
 
-// leaveGood leaves out what a reader takes for granted: texts that say that all is well, and that no
-// feedback was asked for.
+// leaveGood removes the messages of good conditions, and the condition that no feedback was requested.
 func leaveGood(e *workv1.ManifestCondition, l *loss) bool {
 	n, some := len(e.Conditions), false
 	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return c.Reason == ReasonNoStatusFeedback })
@@ -165,12 +169,11 @@ func good(list []metav1.Condition) bool {
 
 func leaveConditions(e *workv1.ManifestCondition, l *loss) bool {
 	some := len(e.Conditions) > 0
-	e.Conditions = []metav1.Condition{} // the schema wants a list
+	e.Conditions = []metav1.Condition{} // the schema requires a list
 	return note(&l.conditions, some)
 }
 
-// leaveEntries leaves the last entries out, and if that is not enough, what rules yield for the
-// work as a whole.
+// leaveEntries removes the last entries, and if that is not enough, the work's conditions from rules.
 func (b *bounded) leaveEntries() {
 	n := len(b.sizes)
 	for ; n > 0 && b.over > 0; n-- {
@@ -186,8 +189,8 @@ func (b *bounded) leaveEntries() {
 	}
 }
 
-// setBoundedCondition adds the condition that says what is left out. It began at the latest change of the status,
-// unless it was there before.
+// setBoundedCondition adds the condition that names the omitted parts. Its transition time is the latest change
+// of the status, unless the condition existed before.
 func (b *bounded) setBoundedCondition(last workv1.ManifestWorkStatus, generation int64) {
 	var messages, values, conditions int
 	for _, l := range b.dropped {

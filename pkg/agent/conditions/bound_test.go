@@ -27,8 +27,8 @@ func jsonOf(t interface{ Fatal(...any) }, v any) []byte {
 	return text
 }
 
-// many is what a reconciliation found of n manifests, of which every second one failed with a
-// text so long and the others have feedback values so large.
+// many returns the results of a reconciliation of n manifests. Every second one failed with a text of that
+// length, and the others have feedback values of that size.
 func many(n, text, value int) []conditions.Manifest {
 	list := make([]conditions.Manifest, n)
 	for i := range list {
@@ -44,7 +44,7 @@ func many(n, text, value int) []conditions.Manifest {
 	return list
 }
 
-// TestBound_KeepsWhatMatters: the size, and what is left out, in the order that is promised.
+// TestBound_KeepsWhatMatters checks the size, and the omitted parts in the documented order.
 func TestBound_KeepsWhatMatters(t *testing.T) {
 	for name, c := range map[string]struct {
 		manifests, text, value            int
@@ -131,7 +131,7 @@ func message(list []metav1.Condition, typ string) string {
 	return ""
 }
 
-// TestBound_IsQuiet: what is left out may change without a word, and what is said keeps its time.
+// TestBound_IsQuiet: omitted parts may change without a new status, and the present parts keep their time.
 func TestBound_IsQuiet(t *testing.T) {
 	manifests := many(500, 100, feedback.MaxRawLength)
 	full := conditions.Next(workv1.ManifestWorkStatus{}, 1, manifests, t0)
@@ -166,8 +166,7 @@ func TestBound_IsQuiet(t *testing.T) {
 	}
 }
 
-// TestBound_Always: whatever the status is, it fits, is the same each time, and what was made smaller
-// once is small enough.
+// TestBound_Always: any status fits, the result is deterministic, and a bounded status is bounded no further.
 func TestBound_Always(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		status := workv1.ManifestWorkStatus{}

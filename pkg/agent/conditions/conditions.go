@@ -18,7 +18,7 @@ import (
 // TypeStatusFeedbackSynced is the manifest condition about feedback values.
 const TypeStatusFeedbackSynced = "StatusFeedbackSynced"
 
-// Reasons that the API package does not name.
+// Reasons that the API package does not define.
 const (
 	ReasonResourceAvailable      = "ResourceAvailable"
 	ReasonResourceNotAvailable   = "ResourceNotAvailable"
@@ -34,15 +34,15 @@ const (
 	ReasonResourcesNotAvailable  = "ResourcesNotAvailable"
 	ReasonResourcesStatusUnknown = "ResourcesStatusUnknown"
 	ReasonWorkDeleting           = "WorkDeleting"
-	// ReasonDeletionWaits is in its place while something keeps the objects of a deleted work, and
-	// the message says what.
+	// ReasonDeletionWaits replaces ReasonWorkDeleting while something keeps the objects of a deleted work. The
+	// message names it.
 	ReasonDeletionWaits = "WorkDeletionBlocked"
 )
 
-// The texts, which tools compare literally. What a work says of what failed is not one of them:
-// it begins with the reason, see reasonFirst.
+// Tools compare these texts literally. The message of a work about a failure is not one of them: it begins with
+// the reason, see reasonFirst.
 const (
-	messageNoResourceKnown       = "cannot get any available resource " // the blank belongs to it
+	messageNoResourceKnown       = "cannot get any available resource " // the trailing blank is part of it
 	messageIncompleteMeta        = "Resource meta is incomplete"
 	messageWorkDeleting          = "ManifestWork is being deleted"
 	messageManifestApplied       = "Apply manifest complete"
@@ -60,86 +60,80 @@ const (
 	formatManifestsFailed        = "%d of %d manifests failed"
 )
 
-// maxMessage is what the API accepts in a condition, in characters; it is
-// compared with bytes, which are never fewer.
+// maxMessage is the API's limit of a condition message, in characters. It is compared with bytes, which are
+// never fewer.
 const (
 	maxMessage = 32 << 10
 	truncated  = "… (truncated)"
 )
 
-// Presence says whether the object of a manifest is on the cluster.
+// Presence is the presence of a manifest's object on the cluster.
 type Presence int
 
 // The kinds of presence.
 const (
-	// Unreadable: the object could not be read; Manifest.ReadErr says why.
+	// Unreadable: the object could not be read; Manifest.ReadErr is the reason.
 	Unreadable Presence = iota
 	// Present: the object exists.
 	Present
-	// Absent: the cluster answered that there is no such object.
+	// Absent: the cluster answered that the object does not exist.
 	Absent
-	// Unidentified: the manifest does not say which object it is about, or its
-	// kind is unknown to the cluster.
+	// Unidentified: the manifest does not identify its object, or the cluster does not know its kind.
 	Unidentified
 )
 
-// Manifest is what a reconcile found out about one manifest.
+// Manifest is the result of a reconciliation for one manifest.
 type Manifest struct {
 	// Meta identifies it; Ordinal is its index in the spec.
 	Meta workv1.ManifestResourceMeta
-	// ApplyErr is nil when the object is as the manifest wants it.
+	// ApplyErr is nil if the object is as the manifest wants it.
 	ApplyErr error
-	// Missing are fields of the manifest that the object lacks although the cluster accepted
-	// them without a word. That is no error: something on the cluster wants it so.
+	// Missing are fields of the manifest that the object lacks although the cluster accepted them without a
+	// warning. This is no error: another program on the cluster removes them.
 	Missing  []string
 	Presence Presence
 	// ReadErr is set when Presence is Unreadable.
 	ReadErr error
-	// ApplySkipped: the manifest was not applied in this reconciliation, on purpose: the work is
-	// complete, or somebody keeps undoing it. What is said about applying it stays
-	// as it was.
+	// ApplySkipped: the manifest was intentionally not applied in this reconciliation, because the work is complete
+	// or another writer keeps undoing it. The condition about applying it stays.
 	ApplySkipped bool
-	// Unsent: a write or a read of the object was not sent, because requests before it take
-	// long. The conditions about applying it stay as they were, and those about the object
-	// too, unless that was read.
+	// Unsent: a write or read of the object was not sent, because earlier requests are slow. The condition about
+	// applying it stays. The conditions about the object also stay, unless it was read.
 	Unsent bool
 	// Others are fields of other managers that are left alone.
 	Others []ForeignField
-	// Contest, if not nil, says that the object is changed after each repair.
+	// Contest, if not nil, describes an object that is changed after each repair.
 	Contest *Contest
 
-	// Feedback: the work asks for values of the object. Values are those that it
-	// has, FeedbackErrs the reasons for which others are missing. They count while
-	// Presence is Present.
+	// Feedback: the work requests values of the object. Values are the values found, FeedbackErrs the reasons for
+	// missing ones. They are valid only if Presence is Present.
 	Feedback     bool
 	Values       []workv1.FeedbackValue
 	FeedbackErrs []error
 
-	// Rules are the conditions that the manifest's rules yield for the object; they
-	// count while Presence is Present. RuleTypes are those that they may yield:
-	// others go.
+	// Rules are the conditions that the manifest's rules yield for the object; they are valid only if Presence is
+	// Present. RuleTypes are the types that they may yield; conditions of other types are removed.
 	Rules     []conditionrules.Outcome
 	RuleTypes []string
-	// CompleteSince is when an earlier process found that the manifest is complete;
-	// zero if none did. It counts for a manifest without a history.
+	// CompleteSince is when an earlier process found the manifest complete; zero if none did. It is used for a
+	// manifest without a history.
 	CompleteSince time.Time
 }
 
-// IgnoreFieldsError says that a manifest was not applied because the fields that
-// are to be left alone cannot be found out. It has a reason of its own.
+// IgnoreFieldsError means that a manifest was not applied because its ignored fields could not be determined.
+// It has its own reason.
 type IgnoreFieldsError struct{ Err error }
 
 func (e *IgnoreFieldsError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong with an expression.
+// Unwrap returns the error of an expression.
 func (e *IgnoreFieldsError) Unwrap() error { return e.Err }
 
-// Next returns the status after a reconcile. prev is not modified; generation
-// is that of the spec that was reconciled; manifests are in spec order; now is
-// cut to whole seconds.
+// Next returns the status after a reconciliation. prev is not modified. generation is that of the reconciled
+// spec. manifests are in spec order. now is truncated to whole seconds.
 func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := workv1.ManifestWorkStatus{Conditions: slices.Clone(prev.Conditions)}
-	apimeta.RemoveStatusCondition(&next.Conditions, workv1.WorkDeleting) // whoever lives is not
+	apimeta.RemoveStatusCondition(&next.Conditions, workv1.WorkDeleting) // a live work is not being deleted
 	old := indexHistory(prev.ResourceStatus.Manifests)
 	entries := make([]workv1.ManifestCondition, 0, len(manifests))
 	held, unsent, failed := true, false, false
@@ -147,7 +141,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 		before := old.find(m.Meta)
 		unsent, m.ApplySkipped = unsent || m.Unsent, m.ApplySkipped || m.Unsent
 		if held = held && m.ApplySkipped; m.ApplySkipped && before == nil {
-			continue // never applied, and not to be: there is nothing to say
+			continue // never applied, and skipped now: there is no status
 		}
 		entries = append(entries, nextManifest(before, generation, m, stamp(now)))
 		failed = failed || !m.ApplySkipped && m.ApplyErr != nil
@@ -166,9 +160,9 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 	return next
 }
 
-// Deleting returns the status of a work whose objects are being removed. What is
-// said about applying them stays. manifests say what became of them; none: that
-// was not looked at, and what is said about them stays, too, and what keeps them.
+// Deleting returns the status of a work whose objects are being removed. Conditions about applying them stay.
+// manifests has the present state of the objects. If it is empty, they were not read: their conditions stay,
+// and so does the text that names what keeps them.
 func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	if len(manifests) > 0 {
@@ -179,7 +173,7 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 			entries = append(entries, nextManifest(old.find(m.Meta), generation, m, stamp(now)))
 		}
 		next.ResourceStatus.Manifests = entries
-		sumUp(&next.Conditions, entries, workAvailable(entries, generation, stamp(now)), generation, stamp(now)) // what is gone is as it should be
+		sumUp(&next.Conditions, entries, workAvailable(entries, generation, stamp(now)), generation, stamp(now)) // an absent object is as wanted here
 	}
 	c := metav1.Condition{
 		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: ReasonWorkDeleting, Message: messageWorkDeleting,
@@ -192,9 +186,8 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 	return next
 }
 
-// Rejected returns the status of a work whose latest spec cannot be used at
-// all, for the reason given in problem. What was applied before stays, and so
-// do its entries.
+// Rejected returns the status of a work whose latest spec is unusable; problem is the reason. The objects
+// applied before stay, and so do their entries.
 func Rejected(prev workv1.ManifestWorkStatus, generation int64, problem string, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
@@ -206,8 +199,8 @@ func Rejected(prev workv1.ManifestWorkStatus, generation int64, problem string, 
 
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
-// nextManifest applies the rules of one entry. The order of the steps is the
-// order in which new conditions appear in the list.
+// nextManifest computes the next entry of a manifest. The order of the steps is the order of new conditions in
+// the list.
 func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, now metav1.Time) workv1.ManifestCondition {
 	next := workv1.ManifestCondition{ResourceMeta: m.Meta}
 	if old != nil {
@@ -221,8 +214,8 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 	if !m.Unsent || m.Presence == Present || m.Presence == Absent {
 		apimeta.SetStatusCondition(&next.Conditions, available(m, now))
 	}
-	// What could not be read keeps the feedback it had, and the outcomes of rules:
-	// that an object which completed was removed since does not undo it.
+	// An object that could not be read keeps its feedback and rule outcomes. The removal of an object that had
+	// completed therefore does not undo its completion.
 	if m.Presence == Present {
 		setFeedback(&next, m, now)
 	}
@@ -230,9 +223,8 @@ func nextManifest(old *workv1.ManifestCondition, generation int64, m Manifest, n
 	return next
 }
 
-// setApplied updates the condition in place while the generation is the same.
-// For another generation it is appended anew, so that its transition time says
-// when this generation was applied.
+// setApplied updates the condition in its position while the generation is the same. For another generation it
+// is removed and appended, so that its transition time is when this generation was applied.
 func setApplied(list *[]metav1.Condition, generation int64, m Manifest, now metav1.Time) {
 	c := metav1.Condition{
 		Type: workv1.ManifestApplied, Status: metav1.ConditionTrue, Reason: workv1.AppliedManifestComplete, Message: messageManifestApplied,
@@ -256,8 +248,7 @@ func setApplied(list *[]metav1.Condition, generation int64, m Manifest, now meta
 	apimeta.SetStatusCondition(list, c)
 }
 
-// available carries no observed generation: it is about the object, not about
-// the spec.
+// available returns a condition without an observed generation: it is about the object, not the spec.
 func available(m Manifest, now metav1.Time) metav1.Condition {
 	c := metav1.Condition{Type: workv1.ManifestAvailable, LastTransitionTime: now}
 	switch m.Presence {
@@ -273,8 +264,8 @@ func available(m Manifest, now metav1.Time) metav1.Condition {
 	return c
 }
 
-// setFeedback takes the values. When they change, the condition is made anew, so
-// that its transition time says when that was.
+// setFeedback sets the values. When they change, the condition is replaced, so that its transition time is the
+// time of the change.
 func setFeedback(e *workv1.ManifestCondition, m Manifest, now metav1.Time) {
 	if !slices.EqualFunc(e.StatusFeedbacks.Values, m.Values, func(a, b workv1.FeedbackValue) bool { return apiequality.Semantic.DeepEqual(a, b) }) {
 		apimeta.RemoveStatusCondition(&e.Conditions, TypeStatusFeedbackSynced)
@@ -290,7 +281,7 @@ func setFeedback(e *workv1.ManifestCondition, m Manifest, now metav1.Time) {
 	apimeta.SetStatusCondition(&e.Conditions, c)
 }
 
-// aggregate writes one error as it is and several as a list, each text once.
+// aggregate returns the text of a single error, or a list of different texts.
 func aggregate(errs []error) string {
 	var texts []string
 	for _, err := range errs {
@@ -339,11 +330,11 @@ func workAvailable(entries []workv1.ManifestCondition, generation int64, now met
 	return c
 }
 
-// format is Sprintf within that bound.
+// format is Sprintf with that limit.
 func format(text string, args ...any) string { return cut(fmt.Sprintf(text, args...)) }
 
-// cut keeps a message within what the API accepts, so that one endless error
-// text cannot make the hub refuse the whole status.
+// cut truncates a message to the API's limit, so that one very long error text cannot make the hub reject the
+// whole status.
 func cut(s string) string { return cutTo(maxMessage, s) }
 
 func cutTo(limit int, s string) string {

@@ -54,7 +54,7 @@ func diff(t *testing.T, want, got any) {
 	}
 }
 
-// Every row of the manifest level that this package writes, literally.
+// Every manifest condition that this package writes, literally.
 func TestNext_ManifestConditions(t *testing.T) {
 	gone := errors.New("boom")
 	long := strings.Repeat("é", 40_000)
@@ -130,7 +130,7 @@ func TestNext_ManifestConditions(t *testing.T) {
 	}
 }
 
-// Every row of the work level, literally.
+// Every work condition, literally.
 func TestNext_WorkConditions(t *testing.T) {
 	failed := errors.New("boom")
 	entry := func(ordinal int32, p conditions.Presence, err error) conditions.Manifest {
@@ -256,11 +256,11 @@ func TestDeleting(t *testing.T) {
 
 	t2, _ := later(2 * time.Minute)
 	diff(t, want, conditions.Deleting(got, 2, nil, t2))
-	diff(t, first, conditions.Next(got, 1, []conditions.Manifest{present(configMap(0, "a"))}, t2)) // made anew
+	diff(t, first, conditions.Next(got, 1, []conditions.Manifest{present(configMap(0, "a"))}, t2)) // created again
 }
 
-// While its objects go, what is said of them follows them; what is said about
-// applying them does not.
+// While its objects are removed, the conditions about them follow their state. The condition about applying
+// them stays.
 func TestDeleting_FollowsTheObjects(t *testing.T) {
 	a, b := present(configMap(0, "a")), present(configMap(1, "b"))
 	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{a, b}, t0)

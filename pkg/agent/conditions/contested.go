@@ -9,17 +9,17 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TypeContested is the condition about an object that other managers or other works
-// keep changing. It is only there while it is True. A manifest has it for either reason, a work
-// only while one of its objects is changed after each repair.
+// TypeContested is the condition of an object that other managers or other works keep changing. It exists only
+// while it is True. A manifest has it for both reasons, a work only while one of its objects is changed after
+// each repair.
 const TypeContested = "Contested"
 
 const (
-	// ReasonFieldsOfOthers means that the object has all that the manifest says, and fields of
-	// others besides, which are left alone because removing them did not last.
+	// ReasonFieldsOfOthers means that the object has all values of the manifest, and also fields of others. These
+	// are left alone because they came back after each removal.
 	ReasonFieldsOfOthers = "FieldsOfOtherManagersStay"
-	// ReasonChangedAfterRepair means that the object is changed after each repair: it is repaired
-	// less often, and is not as the manifest says most of the time.
+	// ReasonChangedAfterRepair means that the object is changed after each repair. It is repaired less often, and
+	// differs from the manifest most of the time.
 	ReasonChangedAfterRepair = "ChangedAfterEachRepair"
 )
 
@@ -29,26 +29,26 @@ const (
 	formatChanged = "%s after each repair: the object is repaired once a minute only, and is not as the manifest says most of the time. "
 	adviceWorks   = "Take the object out of all works but one"
 	adviceOthers  = "Stop the other writer, or have the work leave the field alone: update strategy ServerSideApply with ignoreFields"
-	adviceMissing = "Stop what deletes it: the audit log of the cluster says what that is"
-	// namedFields is how many are named, maxField bounds each in bytes.
+	adviceMissing = "Stop the client that deletes it: the audit log of the cluster shows it"
+	// namedFields bounds the number of named fields, maxField the bytes of each.
 	namedFields = 5
 	maxField    = 300
 )
 
-// ForeignField is a field that the manifest does not have, and which manager set it.
+// ForeignField is a field that is not in the manifest, and the manager that set it.
 type ForeignField struct{ Path, Manager string }
 
-// Contest says in what way an object is changed after each repair; what is not known is empty.
+// Contest describes how an object is changed after each repair. Unknown parts are empty.
 type Contest struct {
-	// Missing: it is deleted.
+	// Missing: the object is deleted.
 	Missing bool
-	// Path is a field that is changed, Manager has it, several are joined by commas.
+	// Path is a changed field. Manager owns it; several are joined by commas.
 	Path, Manager string
-	// Works are other works that have the object too.
+	// Works are other works that have the same object.
 	Works []string
 }
 
-// message says what happens, why it does not end, and what helps.
+// message describes the contest, why it lasts, and the next step.
 func (c Contest) message() string {
 	field, by, advice := "the object", "another manager", adviceOthers
 	if c.Path != "" {
@@ -76,7 +76,8 @@ func (c Contest) message() string {
 	return format(formatChanged, change) + advice
 }
 
-// setContested says that the object is changed after each repair, or which fields are left to others.
+// setContested sets the condition for an object that is changed after each repair, or that has fields of
+// others.
 func setContested(list *[]metav1.Condition, generation int64, m Manifest, now metav1.Time) {
 	c := metav1.Condition{Type: TypeContested, Status: metav1.ConditionTrue, ObservedGeneration: generation, LastTransitionTime: now}
 	switch {
@@ -102,7 +103,7 @@ func fieldsOfOthers(fields []ForeignField) string {
 	return format(formatFieldsOfOthers, strings.Join(named, ", "))
 }
 
-// addContested sums up for the work which objects are changed after each repair.
+// addContested sets the work's condition about objects that are changed after each repair.
 func addContested(list *[]metav1.Condition, entries []workv1.ManifestCondition, generation int64, now metav1.Time) {
 	contested, message := 0, ""
 	for _, e := range entries {

@@ -8,11 +8,11 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// ReasonAgentWritesRefused is the reason of a manifest that is on the cluster as it should be, and
-// refuses there what the agent itself writes.
+// ReasonAgentWritesRefused is the reason of a manifest whose object is as wanted but rejects the agent's own
+// writes.
 const ReasonAgentWritesRefused = "AgentWritesRefused"
 
-// CutOffError says that of a manifest. It has that reason.
+// CutOffError is the error of such a manifest. It has that reason.
 type CutOffError struct{ Err error }
 
 func (e *CutOffError) Error() string { return e.Err.Error() }
@@ -20,8 +20,8 @@ func (e *CutOffError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *CutOffError) Unwrap() error { return e.Err }
 
-// Hindered returns the status of a work that is being deleted with what keeps it, "" for nothing;
-// nothing else differs, and status is not modified.
+// Hindered returns the status of a work that is being deleted with why as what keeps it, "" for nothing. The
+// rest is unchanged; status is not modified.
 func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
 	c := apimeta.FindStatusCondition(status.Conditions, workv1.WorkDeleting)
 	if c == nil || c.Status != metav1.ConditionTrue {

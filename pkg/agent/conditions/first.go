@@ -9,11 +9,11 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// maxSummary bounds in bytes what a work's condition says: it is for one line of a table, and for
-// an Event.
+// maxSummary bounds the message of a work's condition, in bytes: it is shown in one line of a table, and in an
+// Event.
 const maxSummary = 1 << 10
 
-// setFirst says in a work's condition about applying it why the first manifest failed.
+// setFirst adds to a work's Applied condition why the first failed manifest failed.
 func setFirst(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	failed := 0
 	var first *workv1.ManifestCondition
@@ -31,8 +31,8 @@ func setFirst(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	}
 }
 
-// setFirstMissing does the same for the condition about availability: the first manifest whose
-// own condition has the status of the work's.
+// setFirstMissing does the same for the Available condition: it uses the first manifest whose own condition has
+// the same status.
 func setFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	for _, e := range entries {
 		a := apimeta.FindStatusCondition(e.Conditions, workv1.ManifestAvailable)
@@ -53,7 +53,7 @@ func setFirstMissing(c *metav1.Condition, entries []workv1.ManifestCondition) {
 	}
 }
 
-// messageOfFailed is what a work says of a manifest that is not applied.
+// messageOfFailed returns a work's message about a manifest that is not applied.
 func messageOfFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count string) string {
 	switch c.Reason {
 	case workv1.AppliedManifestSSAIgnoreFieldError:
@@ -65,7 +65,7 @@ func messageOfFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count st
 	return messageOf(m, text, "failed", count)
 }
 
-// nameOf is what people call the object of a manifest; its place in the spec where it has no name.
+// nameOf returns a readable name of a manifest's object; its index in the spec if it has no name.
 func nameOf(m workv1.ManifestResourceMeta) string {
 	switch {
 	case m.Kind == "" || m.Name == "":

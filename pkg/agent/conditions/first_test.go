@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// What a work says of the first manifest that failed: the reason, the object, the text with its advice, and
-// last how many.
+// The message of a work about its first failed manifest: the reason, the object, the text with the next step,
+// and the count.
 func TestNext_ReportsTheReasonFirst(t *testing.T) {
 	boom := errors.New("boom")
 	role := workv1.ManifestResourceMeta{Ordinal: 1, Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole", Resource: "clusterroles", Name: "r"}
@@ -119,8 +119,8 @@ func TestNext_ReportsTheReasonFirst(t *testing.T) {
 	}
 }
 
-// An endless text of a manifest is one line of its work, from the reason to the advice, also for an object with the
-// longest names.
+// A very long text of a manifest becomes one line of its work, from the reason to the next step. This also
+// holds for an object with the longest names.
 func TestNext_StatusTextIsShort(t *testing.T) {
 	const advice = "(this does not pass by itself: correct the manifest)"
 	m := workv1.ManifestResourceMeta{Version: "v1", Kind: strings.Repeat("K", 63), Namespace: strings.Repeat("n", 63), Name: strings.Repeat("m", 253)}
@@ -134,7 +134,7 @@ func TestNext_StatusTextIsShort(t *testing.T) {
 	}
 }
 
-// An object that is gone while its work is deleted is no failure.
+// An object that is gone while its work is being deleted is no failure.
 func TestDeleting_NamesNoObject(t *testing.T) {
 	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(configMap(0, "a"))}, t0)
 	got := conditions.Deleting(first, 1, []conditions.Manifest{{Meta: configMap(0, "a"), Presence: conditions.Absent}}, t0)

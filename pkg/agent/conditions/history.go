@@ -2,9 +2,8 @@ package conditions
 
 import workv1 "open-cluster-management.io/api/work/v1"
 
-// history finds the previous entry of a manifest: by its full identity, or, if
-// it moved within the spec, by its identity without the index as long as that
-// is not ambiguous.
+// history finds the previous entry of a manifest by its full identity. If it moved within the spec, history
+// finds it by its identity without the index, unless that is ambiguous.
 type history struct {
 	entries []workv1.ManifestCondition
 	exact   map[workv1.ManifestResourceMeta]int

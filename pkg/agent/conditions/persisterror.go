@@ -13,7 +13,7 @@ import (
 // directory as it should be. It is only there while it is True.
 const TypePersistFailed = "PersistFailed"
 
-// PersistError is why a work is not in the state directory.
+// PersistError is why the entry of a work is outdated.
 type PersistError struct {
 	// Reason is one of journal.ReasonFull and journal.ReasonFailed.
 	Reason string
@@ -21,10 +21,10 @@ type PersistError struct {
 	Since  time.Time
 }
 
-const formatPersistFailed = "What the work says now is applied, but the agent could not store it: %v. If the agent restarts while it is cut off, it does not know it."
+const formatPersistFailed = "The present spec is applied, but the agent could not store it: %v. If the agent restarts while it is disconnected, it does not know this spec."
 
-// Lapsed returns the status with the condition about a lapse; nothing else
-// differs, and status is not modified.
+// Lapsed returns the status with the condition about a PersistError. The rest is unchanged; status is not
+// modified.
 func Lapsed(status workv1.ManifestWorkStatus, generation int64, l PersistError) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{

@@ -8,9 +8,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// reasons tell the texts of errors apart, in one or two words that a person reads first, and say what
-// to do where the text does not. The first that fits counts. They go by the text and not by the error,
-// since what is said of a manifest that was left alone is known from its condition only.
+// reasons classify error texts. Each has one or two words that come first, and the next step if the text has
+// none. The first match applies. They match the text instead of the error, because the condition of a manifest
+// that was left alone has only the text.
 var reasons = []struct {
 	name string
 	in   *regexp.Regexp
@@ -21,10 +21,10 @@ var reasons = []struct {
 	{name: "namespace missing", in: regexp.MustCompile(`^namespaces "[^"]*" not found`)},
 	{name: "namespace ends", in: regexp.MustCompile(`because it is being terminated`)},
 	{name: "definition ends", in: regexp.MustCompile(`while custom resource definition is terminating`)},
-	{name: "webhook failed", in: regexp.MustCompile(`failed calling webhook "`), next: "see that what serves this webhook runs on the cluster"},
+	{name: "webhook failed", in: regexp.MustCompile(`failed calling webhook "`), next: "check that the service of this webhook runs on the cluster"},
 	{name: "denied", in: regexp.MustCompile(`admission webhook "[^"]*" denied the request| denied request: |violates PodSecurity `)},
 	{name: "over quota", in: regexp.MustCompile(` exceeded quota: `)},
-	{name: "protected", in: regexp.MustCompile(`is one of the objects that agents on this cluster live by`)},
+	{name: "protected", in: regexp.MustCompile(`is an object that agents on this cluster need`)},
 	{name: "forbidden", in: regexp.MustCompile(` is forbidden: |^forbidden: |^not allowed to apply |^the owner of this cluster does not let |^the executor is not allowed to `)},
 	{name: "conflict", in: regexp.MustCompile(`^Apply failed with \d+ conflict`), next: "take the field out of the manifest, or set force in its update strategy"},
 	{name: "conflict", in: regexp.MustCompile(`the object has been modified`)},
@@ -35,7 +35,7 @@ var reasons = []struct {
 	{name: "no answer", in: regexp.MustCompile(`connection refused|connection reset|connection lost|deadline exceeded|i/o timeout|handshake timeout|Client\.Timeout|no such host|unexpected EOF|currently unable to handle the request|does not answer|cannot be reached`)},
 }
 
-// reasonOf is the word for the text of an error, otherwise if there is none, and what to do.
+// reasonOf returns the word for an error text, otherwise if none matches, and the next step.
 func reasonOf(text, otherwise string) (word, next string) {
 	for _, r := range reasons {
 		if r.in.MatchString(text) {
@@ -45,10 +45,10 @@ func reasonOf(text, otherwise string) (word, next string) {
 	return otherwise, ""
 }
 
-// oneLine is a text for the row of a table: what stands behind the end of a line is not shown there.
+// oneLine returns a text in one line: a table row shows nothing after a line end.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// Reasoned is the text of an error, with its reason in a word or two before it where that is known.
+// Reasoned returns an error text, preceded by its reason in a word or two if that is known.
 func Reasoned(text string) string {
 	text = oneLine(text)
 	word, next := reasonOf(text, "")
@@ -61,10 +61,10 @@ func Reasoned(text string) string {
 	return text
 }
 
-// refusedObject is how a server begins when it refuses an object: with the name of it.
+// refusedObject matches the beginning of a server's refusal of an object, which contains its name.
 var refusedObject = regexp.MustCompile(`^([A-Za-z0-9-]+)(?:\.[a-z0-9.-]+)? "([^"]*)" is (?:forbidden|invalid): `)
 
-// withoutName is a text without the name of the object at its beginning, where it is that of m.
+// withoutName removes the name of the object from the beginning of a text if it is that of m.
 func withoutName(text string, m workv1.ManifestResourceMeta) string {
 	named := refusedObject.FindStringSubmatch(text)
 	if named == nil || named[2] != m.Name || !strings.EqualFold(named[1], m.Kind) && named[1] != m.Resource {
@@ -73,14 +73,14 @@ func withoutName(text string, m workv1.ManifestResourceMeta) string {
 	return text[len(named[0]):]
 }
 
-// maxName bounds in bytes what an object is called, maxAdvice what stays of the end of a text
-// that is too long: an advice is there.
+// maxName bounds the name of an object in a message, maxAdvice the kept end of a long text, which has the next
+// step. Both are in bytes.
 const (
 	maxName   = 400
 	maxAdvice = 400
 )
 
-// messageOf is what a work says of an object about which the server, or the agent, has this text.
+// messageOf returns a work's message about an object with this error text of the server or the agent.
 func messageOf(m workv1.ManifestResourceMeta, text, otherwise, count string) string {
 	text = oneLine(text)
 	word, next := reasonOf(strings.ReplaceAll(text, strconv.Quote(m.Name), `""`), otherwise) // its name is no reason
@@ -90,8 +90,8 @@ func messageOf(m workv1.ManifestResourceMeta, text, otherwise, count string) str
 	return reasonFirst(word, m, text, count)
 }
 
-// reasonFirst is what a work says of an object: why, which one, what the server said with what to do
-// about it, and last how many there are. The middle of an endless text goes first.
+// reasonFirst returns a work's message about an object: the reason, the object, the server's text with the next
+// step, and the count of failures. A long text loses its middle.
 func reasonFirst(word string, m workv1.ManifestResourceMeta, text, count string) string {
 	head, tail := word+": "+cutTo(maxName, nameOf(m)), "; "+count
 	if text = withoutName(text, m); text != "" {
@@ -100,7 +100,7 @@ func reasonFirst(word string, m workv1.ManifestResourceMeta, text, count string)
 	return head + cutMiddle(maxSummary-len(head)-len(tail), text) + tail
 }
 
-// cutMiddle is a text in one line. It keeps beginning and end of one that is too long.
+// cutMiddle returns a text in one line. It keeps beginning and end of a long one.
 func cutMiddle(limit int, s string) string {
 	const gap = " … "
 	if s = strings.ToValidUTF8(oneLine(s), "?"); len(s) <= limit {

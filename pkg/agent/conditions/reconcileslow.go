@@ -16,22 +16,21 @@ const TypeReconcileSlow = "ReconcileSlow"
 // ReasonTakesLong is its reason.
 const ReasonTakesLong = "ReconcileTakesLong"
 
-// ReasonRemovalWaits is its reason where objects that the work has no more do not go.
+// ReasonRemovalWaits is its reason if objects that left the work do not go.
 const ReasonRemovalWaits = "RemovalBlocked"
 
-// Late returns the status with the condition that the agent works on it since that time;
-// waits is the request that it waits for, "" if there is none. Nothing else differs, and status
-// is not modified.
+// Late returns the status with the condition that the agent has been reconciling the work since the given time.
+// waits is the request that it waits for, "" if there is none. The rest is unchanged; status is not modified.
 func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, waits string) workv1.ManifestWorkStatus {
-	message := "The agent has been bringing this work in line since " + since.UTC().Format(time.RFC3339) + ". Other works do not wait for it."
+	message := "The agent has been reconciling this work since " + since.UTC().Format(time.RFC3339) + ". Other works do not wait for it."
 	if waits != "" {
 		message += " It waits for the cluster to answer: " + waits
 	}
 	return reconcileSlow(status, generation, since, ReasonTakesLong, cut(message))
 }
 
-// RemovalWaits returns the status with the condition that objects that have to go do not since that
-// time; why says what keeps them. Nothing else differs, and status is not modified.
+// RemovalWaits returns the status with the condition that objects have to go since the given time and do not;
+// why is what keeps them. The rest is unchanged; status is not modified.
 func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
 	return reconcileSlow(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 )
 
-// ReasonRulesAggregated is that of a work's condition which sums up those that
-// rules yield for its manifests.
+// ReasonRulesAggregated is the reason of a work's condition that aggregates the conditions from rules of its
+// manifests.
 const ReasonRulesAggregated = "ConditionRulesAggregated"
 
-// rulePrefix begins the reasons of all conditions that come from rules.
+// rulePrefix is the prefix of the reasons of all conditions from rules.
 const rulePrefix = "ConditionRule"
 
 const (
@@ -28,8 +28,7 @@ const (
 
 func fromRule(c metav1.Condition) bool { return strings.HasPrefix(c.Reason, rulePrefix) }
 
-// setRules takes the outcomes of rules, and removes the conditions of rules that
-// there are no more.
+// setRules sets the conditions of the rule outcomes, and removes those of rules that no longer exist.
 func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1.Time) {
 	keep := m.RuleTypes
 	if m.Presence == Present {
@@ -38,7 +37,7 @@ func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1
 			keep = append(keep, o.Type)
 			c := metav1.Condition{Type: o.Type, Status: o.Status, Reason: o.Reason, Message: cut(o.Message), ObservedGeneration: generation, LastTransitionTime: now}
 			if o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue && !m.CompleteSince.IsZero() {
-				c.LastTransitionTime = stamp(m.CompleteSince) // unless there is a history, which wins
+				c.LastTransitionTime = stamp(m.CompleteSince) // unless there is a history, which has priority
 			}
 			apimeta.SetStatusCondition(list, c)
 		}
@@ -51,9 +50,8 @@ func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1
 	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return fromRule(c) && !slices.Contains(keep, c.Type) })
 }
 
-// sumUp says of the work what is said of its manifests: that they are
-// available, or not, and what their rules yield. It removes what rules say no more. New
-// conditions are in the order of their types.
+// sumUp aggregates the conditions of the manifests for the work: availability, and the outcomes of rules. It
+// removes conditions that rules no longer yield. New conditions are ordered by type.
 func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, available metav1.Condition, generation int64, now metav1.Time) {
 	contributions := map[string][]metav1.Condition{}
 	for _, e := range entries {
@@ -68,7 +66,7 @@ func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, availab
 	slices.Sort(types)
 	for _, typ := range types {
 		if typ == available.Type {
-			if available.Status != "" { // else the last one stays
+			if available.Status != "" { // otherwise the last one stays
 				apimeta.SetStatusCondition(list, available)
 			}
 			continue
@@ -89,15 +87,13 @@ func sumUp(list *[]metav1.Condition, entries []workv1.ManifestCondition, availab
 	*list = slices.DeleteFunc(*list, func(c metav1.Condition) bool { return fromRule(c) && contributions[c.Type] == nil })
 }
 
-// latest is when the last of several conditions became what it is: before that,
-// their summary was another.
+// latest returns the latest transition time of several conditions: before it, their summary was another one.
 func latest(from []metav1.Condition) metav1.Time {
 	return slices.MaxFunc(from, func(a, b metav1.Condition) int { return a.LastTransitionTime.Compare(b.LastTransitionTime.Time) }).LastTransitionTime
 }
 
-// summary is the status of a work's condition: whatever still progresses, the
-// work does; anything else holds for the work when it holds for all that have a
-// word in it.
+// summary returns the status of a work's condition. A work progresses while one of its manifests does. Other
+// conditions hold for the work if they hold for all manifests that have them.
 func summary(typ string, from []metav1.Condition) metav1.ConditionStatus {
 	has := func(s metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(from, func(c metav1.Condition) bool { return c.Status == s })
@@ -115,14 +111,14 @@ func summary(typ string, from []metav1.Condition) metav1.ConditionStatus {
 	return otherwise
 }
 
-// Completion says what a status calls complete.
+// Completion is the completion according to a status.
 type Completion struct {
-	// Work: the work as a whole.
+	// Work: the work as a whole is complete.
 	Work    bool
 	history history
 }
 
-// CompletionOf reads it from a status.
+// CompletionOf returns the completion according to a status.
 func CompletionOf(s workv1.ManifestWorkStatus) Completion {
 	return Completion{Work: complete(s.Conditions), history: indexHistory(s.ResourceStatus.Manifests)}
 }
@@ -132,7 +128,7 @@ func complete(list []metav1.Condition) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && fromRule(*c)
 }
 
-// Since returns since when a manifest is complete; the zero time if it is not.
+// Since returns when a manifest became complete; the zero time if it is not complete.
 func (c Completion) Since(m workv1.ManifestResourceMeta) time.Time {
 	if e := c.history.find(m); e != nil && complete(e.Conditions) {
 		return apimeta.FindStatusCondition(e.Conditions, workv1.WorkComplete).LastTransitionTime.Time
@@ -140,7 +136,7 @@ func (c Completion) Since(m workv1.ManifestResourceMeta) time.Time {
 	return time.Time{}
 }
 
-// Completes reports whether outcomes of rules call a manifest complete.
+// Completes reports whether rule outcomes mark a manifest as complete.
 func Completes(outcomes []conditionrules.Outcome) bool {
 	return slices.ContainsFunc(outcomes, func(o conditionrules.Outcome) bool {
 		return o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue

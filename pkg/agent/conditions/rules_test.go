@@ -120,7 +120,7 @@ func TestNext_RuleConditions(t *testing.T) {
 			got.ResourceStatus.Manifests[0].Conditions)
 		diff(t, []metav1.Condition{aggregated("Complete", "True", "done", 2, s1), aggregated("Sunny", "True", "yes", 2, s0)}, got.Conditions[2:])
 		if !conditions.CompletionOf(got).Work || !conditions.CompletionOf(got).Since(m.Meta).Equal(s1.Time) || conditions.CompletionOf(first).Work || !conditions.CompletionOf(first).Since(m.Meta).IsZero() {
-			t.Error("what is complete cannot be told")
+			t.Error("complete manifests are unknown")
 		}
 	})
 	t.Run("of deleted rules they go", func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestNext_CompleteWork(t *testing.T) {
 	diff(t, want, got)
 }
 
-// A manifest that is left alone for a while says what it said.
+// The conditions of a manifest that is left alone stay.
 func TestNext_HeldManifest(t *testing.T) {
 	failed := present(configMap(1, "b"))
 	failed.ApplyErr = errors.New("boom")
@@ -222,8 +222,7 @@ func TestNext_HeldManifest(t *testing.T) {
 	diff(t, []workv1.FeedbackValue{integer("x", 1)}, got.ResourceStatus.Manifests[1].StatusFeedbacks.Values)
 }
 
-// An agent that was restarted knows since when a manifest is complete, and no
-// more.
+// A restarted agent knows when a manifest became complete, and no more.
 func TestNext_CompleteSinceAnEarlierProcess(t *testing.T) {
 	t1, s1 := later(time.Hour)
 	m := ruled(present(configMap(0, "a")), outcome("Complete", "True", "done"))

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// A request that was not sent changes no condition, of the manifest and of the work; the results of other
-// manifests are told.
+// A request that was not sent changes no condition of the manifest and of the work. The results of other
+// manifests are reported.
 func TestNext_WhatWasNotSentChangesNothing(t *testing.T) {
 	a, b := configMap(0, "a"), configMap(1, "b")
 	before := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(a), present(b)}, t0)

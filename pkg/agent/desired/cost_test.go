@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// TestSet_CostOfASpec does not depend on how many works there are.
+// TestSet_CostOfASpec does not depend on the number of works.
 func TestSet_CostOfASpec(t *testing.T) {
 	complexity.Linear(t, func(n int) func() {
 		var specs []*manifestwork.Spec

@@ -1,15 +1,12 @@
-// Package desired holds what the sources want on one cluster: for every work
-// the latest spec that was accepted, or its deletion until that is confirmed.
+// Package desired holds the desired state of one cluster: for every work the latest accepted spec, or its
+// deletion until that is confirmed.
 //
-// It is pure and keeps no history; [Set.Accept] decides whether a received spec
-// replaces what is held. A Hawser broker numbers specs with revisions, and as
-// long as it is known that two revisions are of one history the higher one wins
-// (history.go). A stock broker has no revisions, and its specs are ordered by
-// version.
+// It is pure and stores no history. [Set.Accept] decides whether a received spec replaces the held one. A
+// Hawser broker numbers specs with revisions. While two revisions are known to be of one history, the higher
+// one wins (history.go). An OCM broker has no revisions; its specs are ordered by version.
 //
-// Works that an earlier process held are loaded as unconfirmed: nobody has said
-// since that they are still wanted. They stay so until they are received, or
-// [Set.Confirm] is called.
+// Works of an earlier process are loaded as unconfirmed: it is unknown whether they are still wanted. They stay
+// unconfirmed until they are received, or until [Set.Confirm] is called.
 package desired
 
 import (
@@ -23,8 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// Work is one work as its latest accepted spec has it. It is never modified:
-// another spec makes another Work.
+// Work is a work in the form of its latest accepted spec. It is immutable: another spec creates another Work.
 type Work struct {
 	manifestwork.Ref
 	// Source owns the work.
@@ -35,51 +31,49 @@ type Work struct {
 	Tag      codec.Tag
 	// Deleting: the source deleted the work.
 	Deleting bool
-	// Problem is why the latest spec cannot be used; "" if it can.
+	// Problem is why the latest spec is unusable; "" if it is usable.
 	Problem string
-	// InForce is the latest spec that can be used.
+	// InForce is the latest usable spec.
 	InForce
 }
 
-// InForce is a spec that can be used. The zero value is none; of a deletion, it
-// means that its delete options are not known.
+// InForce is a usable spec. The zero value means none. For a deletion it means that the delete options are
+// unknown.
 type InForce struct {
 	Labels map[string]string
 	Spec   *workv1.ManifestWorkSpec
-	// SpecGeneration and SpecTag are those of this spec; of a deletion, those of
-	// the last spec that was in force before it, where that is known.
+	// SpecGeneration and SpecTag are those of this spec. For a deletion they are those of the last spec in force
+	// before it, if known.
 	SpecGeneration int64
 	SpecTag        codec.Tag
 }
 
-// Outcome is what became of a received spec.
+// Outcome is the result of a received spec.
 type Outcome string
 
 // The outcomes.
 const (
-	// Accepted: it is what is wanted now.
+	// Accepted: it is the desired state now.
 	Accepted Outcome = "accepted"
-	// Duplicate: it is what was wanted already.
+	// Duplicate: it was the desired state already.
 	Duplicate Outcome = "duplicate"
-	// Stale: something newer is held.
+	// Stale: a newer spec is held.
 	Stale Outcome = "stale"
-	// Foreign: it comes from a source that does not own the work or its name.
+	// Foreign: its source does not own the work or its name.
 	Foreign Outcome = "foreign"
 )
 
-// View is everything that concerns one work name.
+// View is the state of one work name.
 type View struct {
-	// Live is the work that has the name; nil if there is none.
+	// Live is the work with the name; nil if there is none.
 	Live *Work
-	// Deleted are works of that name that their sources deleted, in the order of
-	// their ids.
+	// Deleted are the deleted works of that name, in the order of their ids.
 	Deleted []*Work
-	// Renamed is the id of a work that had the name and goes on under another;
-	// "" if there is none.
+	// Renamed is the id of a work that had the name and now has another; "" if there is none.
 	Renamed string
 }
 
-// Empty reports whether nothing is wanted under the name.
+// Empty reports whether nothing is desired under the name.
 func (v View) Empty() bool { return v.Live == nil && len(v.Deleted) == 0 && v.Renamed == "" }
 
 // Set is the set of works of one cluster. It is not safe for concurrent use.
@@ -87,31 +81,30 @@ type Set struct {
 	works  map[string]*entry
 	names  map[string]*name
 	digest codec.Digest // of the live works
-	// history numbers the histories of revisions, clock what was received.
+	// history numbers the histories of revisions. clock counts received specs.
 	history, clock uint64
 	hawser         bool
-	// lines are the histories of sources that number their events themselves, because no
-	// broker does; see Line.
+	// lines has the sessions of sources that number their events themselves, because the broker is stateless; see
+	// sourceSession.
 	lines map[string]sourceSession
 }
 
-// entry is a work and what is known about it.
+// entry is a work with its confirmation state.
 type entry struct {
 	*Work
-	// revision is one that its spec in the broker's history does not exceed, and
-	// that every later spec of the work exceeds.
+	// revision is a number in the broker's history: the held spec does not exceed it, and every later spec of the
+	// work does.
 	revision uint64
-	// history is the one that revision is of; another than the set's is one that
-	// nothing is known about.
+	// history is the history of revision. If it differs from the set's, the order of revisions is unknown.
 	history uint64
 	// received is the clock when the work was last received, 0 if it was loaded.
 	received    uint64
 	unconfirmed bool
-	// finished: it is deleted, and nothing is left of it.
+	// finished: the work is deleted, and nothing of it is left.
 	finished bool
 }
 
-// name is who lays claim to a work name.
+// name has the works that claim a work name.
 type name struct {
 	live    string // id
 	deleted map[string]bool
@@ -123,23 +116,21 @@ func New() *Set {
 	return &Set{works: map[string]*entry{}, names: map[string]*name{}, lines: map[string]sourceSession{}}
 }
 
-// AcceptResult is the answer of Accept.
+// AcceptResult is the result of Accept.
 type AcceptResult struct {
 	Outcome Outcome
-	// Names are the work names for which something is to be done; none unless
-	// the spec was accepted, or is a deletion that is known already.
+	// Names are the work names to reconcile; none unless the spec was accepted or is a known deletion.
 	Names []string
-	// Replaced is the id of another work that lost its name to this one and is
-	// no longer held; "" if there is none.
+	// Replaced is the id of another work that lost its name to this one and is no longer held; "" if there is none.
 	Replaced string
 }
 
-// Classify says what Accept would make of a spec, and which other work would be held
-// then: nil if none. Of a Duplicate it is what is held with another revision: its
-// source had something else in between, and wants to hear of it again.
+// Classify returns what Accept would do with a spec. If the result is Accepted, it also returns the work that
+// would be held. For a Duplicate it returns the held work with the new revision, or nil. A new revision means
+// that the source had another spec in between and needs the status again.
 func (s *Set) Classify(spec *manifestwork.Spec, problem string) (Outcome, *Work) {
 	held := s.works[spec.ResourceID]
-	// A work that an operator gave to another source comes again as it was.
+	// A work that an operator gave to another source arrives again unchanged.
 	adopted := held != nil && held.Source != spec.Source && (s.hawser || s.isUnconfirmed(held) && !spec.Deleting)
 	if held != nil && held.Tag == spec.Tag && held.Deleting == spec.Deleting && !adopted {
 		return Duplicate, s.renewed(held, spec)
@@ -150,8 +141,7 @@ func (s *Set) Classify(spec *manifestwork.Spec, problem string) (Outcome, *Work)
 	return Accepted, next(held.work(), spec, problem)
 }
 
-// Accept takes a received spec. problem is why the spec cannot be used, "" if
-// it can.
+// Accept processes a received spec. problem is why the spec is unusable, "" if it is usable.
 func (s *Set) Accept(spec *manifestwork.Spec, problem string) AcceptResult {
 	held := s.works[spec.ResourceID]
 	outcome, w := s.Classify(spec, problem)
@@ -161,7 +151,7 @@ func (s *Set) Accept(spec *manifestwork.Spec, problem string) AcceptResult {
 		if w != nil {
 			held.Work = w
 		}
-		// What a process held before it was started has to be looked at now.
+		// A work of an earlier process must be reconciled now.
 		if held.Deleting || held.unconfirmed {
 			d.Names = []string{held.Name}
 		}
@@ -191,7 +181,7 @@ func (e *entry) work() *Work {
 	return e.Work
 }
 
-// put holds a work, drop holds it no longer.
+// put adds a work to the set.
 func (s *Set) put(e *entry) {
 	s.take(e.ResourceID)
 	s.works[e.ResourceID] = e
@@ -235,7 +225,7 @@ func next(held *Work, spec *manifestwork.Spec, problem string) *Work {
 		return w
 	}
 	switch {
-	case !usable && (!held.Deleting || spec.Deleting): // what is made anew inherits nothing
+	case !usable && (!held.Deleting || spec.Deleting): // a work that was created again inherits nothing
 		w.InForce = held.InForce
 	case spec.Deleting && held.Spec != nil:
 		w.SpecGeneration, w.SpecTag = held.SpecGeneration, held.SpecTag
@@ -253,8 +243,8 @@ func (s *Set) name(n string) *name {
 	return s.names[n]
 }
 
-// claim enters a work under its name. A live work takes the name from another,
-// which is thereby forgotten: its source has only the new one.
+// claim registers a work under its name. A live work takes the name from another one. That work is thereby
+// dropped: its source has only the new one.
 func (s *Set) claim(w *Work) (replaced string) {
 	n := s.name(w.Name)
 	if w.Deleting {
@@ -269,7 +259,7 @@ func (s *Set) claim(w *Work) (replaced string) {
 	return replaced
 }
 
-// vacate takes a work from its name.
+// vacate removes a work from its name.
 func (s *Set) vacate(w *Work) {
 	n := s.names[w.Name]
 	if n == nil {
@@ -288,15 +278,14 @@ func (s *Set) sweep(name string) {
 	}
 }
 
-// Forget drops a deleted work whose deletion was confirmed, unless it was
-// replaced meanwhile.
+// Forget drops a deleted work whose deletion was confirmed, unless it was replaced in the meantime.
 func (s *Set) Forget(w *Work) {
 	if held := s.works[w.ResourceID]; held != nil && held.Tag == w.Tag && held.Deleting {
 		s.Drop(w.ResourceID)
 	}
 }
 
-// Drop forgets a work, whatever it is.
+// Drop drops a work in any state.
 func (s *Set) Drop(id string) {
 	if held := s.works[id]; held != nil {
 		s.vacate(held.Work)
@@ -304,7 +293,7 @@ func (s *Set) Drop(id string) {
 	}
 }
 
-// ForgetName drops the memory that a work had this name before.
+// ForgetName drops the entry that a work had this name before.
 func (s *Set) ForgetName(name string) {
 	if n := s.names[name]; n != nil {
 		n.renamed = ""
@@ -315,7 +304,7 @@ func (s *Set) ForgetName(name string) {
 // Get returns the work with this id; nil if none is held.
 func (s *Set) Get(id string) *Work { return s.works[id].work() }
 
-// ByName returns what is wanted under a name.
+// ByName returns the desired state of a name.
 func (s *Set) ByName(n string) View {
 	e := s.names[n]
 	if e == nil {
@@ -345,10 +334,9 @@ func (s *Set) Each(f func(w *Work, unconfirmed bool)) {
 	}
 }
 
-// Versions is the content of a spec resync request: everything that is held. A
-// stock broker answers no list as such, so that nobody would ever confirm what
-// it does not send: it is not told of unconfirmed works. Ours repeats a deletion that
-// was loaded, and is not told its version.
+// Versions returns the content of a spec resync request: all held works. An OCM broker does not confirm listed
+// works. Unconfirmed works are omitted for it, so that it sends them; otherwise they would stay unconfirmed. A
+// Hawser broker repeats a loaded deletion, which is listed without its version.
 func (s *Set) Versions() []codec.ResourceVersion {
 	list := make([]codec.ResourceVersion, 0, len(s.works))
 	for _, w := range s.All() {

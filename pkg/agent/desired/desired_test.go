@@ -91,25 +91,25 @@ func TestSet_OrderOfSpecs(t *testing.T) {
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, {spec{id: "1", source: "other", version: 5, revision: 11, content: "a"}, yes},
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, stale}, {spec{id: "1", source: "other", version: 5, revision: 11, content: "a"}, dup},
 		}, "a"},
-		"hawser: made anew after the deletion": {true, []step{
+		"hawser: created again after the deletion": {true, []step{
 			{spec{id: "1", version: 5, revision: 10, content: "a"}, yes}, {spec{id: "1", version: 5, revision: 11, deleting: true}, yes},
 			{spec{id: "1", version: 1, revision: 12, content: "b"}, yes}, {spec{id: "1", version: 5, revision: 11, deleting: true}, stale},
 		}, "b"},
-		"stock: by version, equal and unversioned included (C14)": {false, []step{
+		"ocm: by version, equal and unversioned included (C14)": {false, []step{
 			{spec{id: "1", version: 5, content: "a"}, yes}, {spec{id: "1", version: 4, content: "b"}, stale},
 			{spec{id: "1", version: 5, content: "c"}, yes}, {spec{id: "1", version: 0, content: "d"}, yes}, {spec{id: "1", version: 3, content: "e"}, yes},
 		}, "e"},
-		"stock: a deletion of any version": {false, []step{
+		"ocm: a deletion of any version": {false, []step{
 			{spec{id: "1", version: 5, content: "a"}, yes}, {spec{id: "1", version: 2, deleting: true, noData: true}, yes},
 		}, "a"},
-		"stock: what was sent before the deletion": {false, []step{
+		"ocm: sent before the deletion": {false, []step{
 			{spec{id: "1", version: 5, content: "a"}, yes}, {spec{id: "1", version: 5, deleting: true, noData: true}, yes},
 			{spec{id: "1", version: 5, content: "b"}, stale}, {spec{id: "1", version: 6, content: "c"}, yes},
 		}, "c"},
-		"stock: made anew under the same id": {false, []step{
+		"ocm: created again under the same id": {false, []step{
 			{spec{id: "1", version: 5, deleting: true, noData: true}, yes}, {spec{id: "1", version: 1, action: codec.CreateRequest, content: "b"}, yes},
 		}, "b"},
-		"stock: the owner only": {false, []step{
+		"ocm: the owner only": {false, []step{
 			{spec{id: "1", version: 5, content: "a"}, yes}, {spec{id: "1", source: "other", version: 6, content: "b"}, foreign},
 			{spec{id: "1", source: "other", version: 6, deleting: true, noData: true}, foreign},
 			{spec{id: "2", source: "other", version: 1, content: "c"}, foreign}, {spec{id: "2", source: "other", name: "free", version: 1, content: "c"}, yes},
@@ -173,7 +173,7 @@ func TestSet_NamesAndIDs(t *testing.T) {
 	view("a", "", "")
 	accept(spec{id: "2", name: "c", revision: 4}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"b", "c"}})
 	accept(spec{id: "3", name: "b", revision: 5}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"b"}})
-	view("b", "3", "") // somebody needs the name
+	view("b", "3", "") // another work needs the name
 
 	// A deletion without metadata is about the name that is known.
 	gone := spec{id: "2", name: "2", revision: 6, deleting: true, noData: true}
@@ -193,7 +193,7 @@ func TestSet_NamesAndIDs(t *testing.T) {
 	// Unknown id.
 	accept(spec{id: "9", name: "z", revision: 8, deleting: true}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
 	confirmed := s.Get("9")
-	accept(spec{id: "9", name: "z", revision: 9, content: "anew"}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
+	accept(spec{id: "9", name: "z", revision: 9, content: "again"}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
 	s.Forget(confirmed)
 	view("z", "9", "")
 
@@ -220,7 +220,7 @@ func TestSet_SpecThatCannotBeUsedLeavesTheLastOneInForce(t *testing.T) {
 	}
 	s.Accept(spec{id: "1", version: 4, revision: 4, content: "bad"}.received(), "too large")
 	if w = s.Get("1"); w.Deleting || w.Spec != nil || w.Problem == "" {
-		t.Fatalf("a work made anew inherits the deleted one: %+v", w)
+		t.Fatalf("a work created again inherits the deleted one: %+v", w)
 	}
 	s.Accept(spec{id: "2", name: "x", version: 1, revision: 5}.received(), "no manifests")
 	if w = s.Get("2"); w.Spec != nil || w.Problem == "" {
@@ -239,8 +239,8 @@ func TestSet_SpecThatCannotBeUsedLeavesTheLastOneInForce(t *testing.T) {
 	}
 }
 
-// Whatever is repeated, delayed or out of order: within a subscription of a
-// Hawser broker the highest revision wins, for every work.
+// For repeated, delayed and reordered specs: within a subscription of a Hawser broker the highest revision
+// wins, for every work.
 func TestSet_HighestRevisionWins(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := desired.New()

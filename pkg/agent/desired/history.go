@@ -8,17 +8,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// Subscribed begins a subscription whose history has nothing to do with what is
-// held, as far as is known. hawser says that the broker is a Hawser broker.
+// Subscribed begins a subscription whose history is not known to match that of the held works. hawser: the
+// broker is a Hawser broker.
 func (s *Set) Subscribed(hawser bool) {
 	s.history++
 	s.hawser = hawser
 }
 
-// Continued begins a subscription to a Hawser broker that continues from the
-// agent's cursor: everything new has a revision above it. What was received
-// with a higher revision may have been lost with the store that gave it. The cursor is
-// of the last subscription, and says nothing of revisions of another history.
+// Continued begins a subscription to a Hawser broker that resumes from the agent's cursor: every new spec has a
+// higher revision. Specs received with a higher revision than the cursor may be lost with the store that
+// assigned it. The cursor is of the last subscription and proves nothing about revisions of another history.
 func (s *Set) Continued(cursor uint64) {
 	last := s.history
 	s.Subscribed(true)
@@ -29,8 +28,8 @@ func (s *Set) Continued(cursor uint64) {
 	}
 }
 
-// Verified says that the digest of the live works was found equal to the
-// broker's at this revision: whatever comes later has a higher one.
+// Verified records that the digest of the live works equals the broker's at this revision: every later spec has
+// a higher one.
 func (s *Set) Verified(revision uint64) {
 	for _, e := range s.works {
 		if e.history != s.history && !e.Deleting {
@@ -39,22 +38,22 @@ func (s *Set) Verified(revision uint64) {
 	}
 }
 
-// sourceSession is the present session of a source that numbers its events itself.
+// sourceSession is the current session of a source that numbers its events itself.
 type sourceSession struct {
 	history uint64
-	// forgotten is the highest number of an event that made the work which was forgotten
-	// last. What the source sent before that, of works that are not held, came too late.
+	// forgotten is the highest number of an event of a dropped work. An event of the source up to this number about
+	// a work that is not held is late.
 	forgotten uint64
 }
 
-// Session begins another session of a source that numbers its events itself: behind a broker
-// that keeps nothing. The numbers are in Revision.
+// Session begins a new session of a source that numbers its events itself, behind a stateless broker. The
+// numbers are in Revision.
 func (s *Set) Session(source string) {
 	s.history++
 	s.lines[source] = sourceSession{history: s.history}
 }
 
-// forgotten takes note of a work that is about to be forgotten, at least as of a number.
+// forgotten records that a work is about to be dropped. number is a lower bound of its number.
 func (s *Set) forgotten(e *entry, number uint64) {
 	if l := s.lines[e.Source]; l.history != 0 && e.history == l.history {
 		l.forgotten = max(l.forgotten, e.revision, number)
@@ -62,10 +61,10 @@ func (s *Set) forgotten(e *entry, number uint64) {
 	}
 }
 
-// numbered reports whether a spec has a number of its source's own.
+// numbered reports whether a spec has a number of its source.
 func (s *Set) numbered(spec *manifestwork.Spec) bool { return !s.hawser && spec.Revision > 0 }
 
-// historyOf is the history that the revision of a spec is of.
+// historyOf returns the history of a spec's revision.
 func (s *Set) historyOf(spec *manifestwork.Spec) uint64 {
 	if s.numbered(spec) {
 		return s.lines[spec.Source].history
@@ -73,7 +72,7 @@ func (s *Set) historyOf(spec *manifestwork.Spec) uint64 {
 	return s.history
 }
 
-// received notes that a work was received as it is.
+// received records that the held spec of a work was received.
 func (s *Set) received(e *entry, spec *manifestwork.Spec) {
 	s.clock++
 	if history := s.historyOf(spec); e.history == history {
@@ -84,7 +83,8 @@ func (s *Set) received(e *entry, spec *manifestwork.Spec) {
 	e.received, e.unconfirmed = s.clock, false
 }
 
-// renewed returns what is held as a duplicate of it has it, nil if that came before.
+// renewed returns the held work with the revision of its duplicate. It returns nil if the revision is known
+// already or not newer.
 func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
 	known := held.history == s.historyOf(spec) && spec.Revision <= held.revision
 	if known || spec.Revision == 0 || spec.Revision == held.Revision {
@@ -95,7 +95,7 @@ func (s *Set) renewed(held *entry, spec *manifestwork.Spec) *Work {
 	return &w
 }
 
-// classify compares a spec with what is held of the same work, or of its name.
+// classify compares a spec with the held spec of the same work, or of its name.
 func (s *Set) classify(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
 	case s.numbered(spec):
@@ -105,38 +105,39 @@ func (s *Set) classify(held *entry, spec *manifestwork.Spec) Outcome {
 	case held == nil:
 		return Accepted
 	case held.history == s.history:
-		// What was loaded may be of another store than the cursor beside it.
+		// A loaded spec may be of another store than the loaded cursor.
 		if spec.Revision > held.revision || held.unconfirmed && spec.Version == 0 {
 			return Accepted
 		}
 	case spec.Version == 0 || spec.Version >= held.Version:
-		return Accepted // another store, with revisions of its own
+		return Accepted // another store, with its own revisions
 	case (held.finished || held.loadedDeletion()) && !spec.Deleting:
-		return Accepted // as if it had been forgotten already: the work was made anew
+		return Accepted // as if it had been dropped already: the work was created again
 	}
 	return Stale
 }
 
-// loadedDeletion reports whether a deletion was loaded, and no broker has repeated it since. It
-// may be older than the work:
+// loadedDeletion reports whether a deletion was loaded and no broker has repeated it since. It may be older
+// than the work:
 //
-//	t1 The agent confirms the deletion.
-//	t2 The work is made anew under its id. Versions begin anew.
-//	t3 A power loss takes the journal back behind t2.
+// Scenario:
 //
-// Therefore its version says nothing against a work, neither here nor to the broker.
+//	t1: the agent confirms the deletion.
+//	t2: the work is created again under its id; its versions start again.
+//	t3: a power loss takes the journal back to before t2.
+//
+// Result: the version of the deletion is not compared with a work, neither here nor by the broker.
 func (e *entry) loadedDeletion() bool { return e.Deleting && e.unconfirmed }
 
-// Finished says that nothing is left of a deleted work, unless it was replaced
-// meanwhile.
+// Finished records that nothing of a deleted work is left, unless it was replaced in the meantime.
 func (s *Set) Finished(w *Work) {
 	if held := s.works[w.ResourceID]; held != nil && held.Tag == w.Tag && held.Deleting {
 		held.finished = true
 	}
 }
 
-// classifyByNumber compares where the source numbers its events. Of what is held from another
-// session of it, or from an earlier process, only the version tells.
+// classifyByNumber compares specs whose source numbers its events. A spec held from another session of the
+// source, or from an earlier process, is compared by version only.
 func (s *Set) classifyByNumber(held *entry, spec *manifestwork.Spec) Outcome {
 	l := s.lines[spec.Source]
 	switch {
@@ -150,14 +151,14 @@ func (s *Set) classifyByNumber(held *entry, spec *manifestwork.Spec) Outcome {
 	return Accepted
 }
 
-// classifyByVersion compares where there are no revisions.
+// classifyByVersion compares specs without revisions.
 func (s *Set) classifyByVersion(held *entry, spec *manifestwork.Spec) Outcome {
 	switch {
 	case held == nil:
 		return s.classifyName(spec)
 	case s.isUnconfirmed(held) && !spec.Deleting:
-		// It may be of another life: the hub may have gone back, the work may have been
-		// made anew under this id. Who remembers nothing would take it too.
+		// The loaded work may predate a restore of the hub, or a creation under the same id. An agent without a journal
+		// would accept the spec too.
 		return Accepted
 	case held.Source != spec.Source:
 		return Foreign
@@ -171,7 +172,7 @@ func (s *Set) classifyByVersion(held *entry, spec *manifestwork.Spec) Outcome {
 	return Accepted
 }
 
-// classifyName compares a spec of an unknown id with who has its name.
+// classifyName compares a spec of an unknown id with the work that has its name.
 func (s *Set) classifyName(spec *manifestwork.Spec) Outcome {
 	if n := s.names[spec.Name]; n != nil && n.live != "" && !spec.Deleting && s.works[n.live].Source != spec.Source {
 		return Foreign
@@ -179,15 +180,15 @@ func (s *Set) classifyName(spec *manifestwork.Spec) Outcome {
 	return Accepted
 }
 
-// isUnconfirmed reports whether what is held of a work says nothing about what a stock
-// broker sends: it was loaded, and no revision says which of the two came later.
+// isUnconfirmed reports whether the held spec cannot be compared with one from an OCM broker: it was loaded,
+// and no revision orders the two.
 func (s *Set) isUnconfirmed(held *entry) bool { return !s.hawser && held.unconfirmed }
 
-// Clock returns a mark for Lacks.
+// Clock returns the present clock, as the mark for Missing.
 func (s *Set) Clock() uint64 { return s.clock }
 
-// Missing reports which of these works, in the same order, are held, live, and
-// were not received since the mark.
+// Missing returns those of the works, in the same order, that are held, live, and were not received since the
+// mark.
 func (s *Set) Missing(ids []string, mark uint64) []string {
 	var list []string
 	for _, id := range ids {
@@ -198,12 +199,16 @@ func (s *Set) Missing(ids []string, mark uint64) []string {
 	return list
 }
 
-// DigestOf is that of all live works of a source, but for the unconfirmed ones: those have to come
-// once more, as for a list.
+// DigestOf returns the digest of the live works of a source, without the unconfirmed ones. Those must be sent
+// again, as after a list.
 //
-//	t1  An agent is restarted, and lists nothing, so that all works come once more.
-//	t2  The broker between it and the source loses the list.
-//	t3  With a digest of all works nobody would notice: they would stay unconfirmed.
+// Scenario:
+//
+//	t1: an agent restarts, and lists nothing, so that all works are sent again.
+//	t2: the broker between it and the source loses the list.
+//	t3: the agent sends its digest.
+//
+// Without the exclusion the digest is equal, and the works stay unconfirmed.
 func (s *Set) DigestOf(source string) (d codec.Digest) {
 	for id, e := range s.works {
 		if !e.Deleting && !e.unconfirmed && e.Source == source {
@@ -213,7 +218,7 @@ func (s *Set) DigestOf(source string) (d codec.Digest) {
 	return d
 }
 
-// Digest is that of all live works but these, each of which is given once.
+// Digest returns the digest of all live works except those in but, which must not repeat an id.
 func (s *Set) Digest(but []string) codec.Digest {
 	d := s.digest
 	for _, id := range but {
@@ -224,10 +229,9 @@ func (s *Set) Digest(but []string) codec.Digest {
 	return d
 }
 
-// Load holds a work that an earlier process held, unconfirmed. Of two live
-// works of one name the one with the higher revision stays, the other is
-// returned: no process holds both, but one may end between them. Where one has no
-// revision, as behind a stock broker, the one that is loaded last stays.
+// Load adds a work of an earlier process as unconfirmed. Of two live works with one name, the one with the
+// higher revision stays; the other is returned. No process holds both, but it may end between their writes. If
+// one has no revision, as behind an OCM broker, the one loaded last stays.
 func (s *Set) Load(w *Work) (lost *Work) {
 	if n := s.names[w.Name]; n != nil && n.live != "" && n.live != w.ResourceID && !w.Deleting {
 		other := s.works[n.live].Work
@@ -247,10 +251,9 @@ func (s *Set) Load(w *Work) (lost *Work) {
 // Unconfirmed reports whether a work was loaded and not confirmed since.
 func (s *Set) Unconfirmed(id string) bool { return s.works[id] != nil && s.works[id].unconfirmed }
 
-// Confirm says that everything that is held live is wanted, but for these works. It
-// returns the names that this concerns, sorted. A deletion is confirmed only when it
-// comes again, as it does until it is reported: one that a broker does not repeat may
-// be of a life before the present one.
+// Confirm confirms all held live works except those in but. It returns the names of the newly confirmed works,
+// sorted. A deletion is confirmed only when it is received again, which happens until it is reported. A
+// deletion that a broker does not repeat may predate the present work.
 func (s *Set) Confirm(but []string) (names []string) {
 	except := make(map[string]bool, len(but))
 	for _, id := range but {
@@ -266,5 +269,5 @@ func (s *Set) Confirm(but []string) (names []string) {
 	return slices.Compact(names)
 }
 
-// Names returns every name about which something is known, sorted.
+// Names returns every known name, sorted.
 func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.names)) }

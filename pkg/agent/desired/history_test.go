@@ -43,8 +43,8 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 5, revision: 17, content: "c"}, accepted)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 9, revision: 16, content: "d"}, stale)
 
-	// Another store, whose revisions begin anew. It has the first work as it is
-	// here, which the digest shows.
+	// Another store, whose revisions start again. It has the first work in the held version, which the digest
+	// shows.
 	s.Subscribed(true)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 6, revision: 2, content: "e"}, accepted)
 	s.Verified(3)
@@ -63,7 +63,7 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	s.Verified(100)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 8, revision: 2, deleting: true}, accepted)
 
-	// Nothing is left of it, and its source made it anew while the agent was away.
+	// Nothing is left of it, and its source created it again while the agent was disconnected.
 	s.Continued(1)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 9, content: "i"}, stale)
 	s.Finished(s.Get("2"))
@@ -72,10 +72,15 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 0, revision: 8, content: "j"}, stale)
 }
 
-// t1 A work is received with revision 30. t2 The broker goes on with another store, in which
-// the work is older; it is not sent, for nobody knows yet which of the two is true. t3 The
-// agent has a cursor of that store, beyond 30. t4 It continues from there, and the source
-// says that the older one is true. Its revision is below 30, and of another history.
+// Scenario:
+//
+//	t1: a work is received with revision 30.
+//	t2: the broker continues with another store, in which the work is older; it is not sent, because it is
+//	unknown yet which of the two is right.
+//	t3: the agent has a cursor of that store, beyond 30.
+//	t4: it resumes from there, and the source confirms the older one.
+//
+// Result: its revision is below 30, and of another history.
 func TestSet_CursorOfAnotherHistory(t *testing.T) {
 	older := spec{id: "1", version: 0, revision: 4, content: "b"}
 	s := desired.New()
@@ -90,8 +95,8 @@ func TestSet_CursorOfAnotherHistory(t *testing.T) {
 	}
 }
 
-// TestSet_ADuplicateHasItsOwnRevision: the source had something else in between, or
-// the store is another. What comes once more has not.
+// TestSet_ADuplicateHasItsOwnRevision: the source had another spec in between, or the store is another one. A
+// repeated event has the same revision.
 func TestSet_ADuplicateHasItsOwnRevision(t *testing.T) {
 	const dup = desired.Duplicate
 	s := desired.New()
@@ -118,7 +123,7 @@ func TestSet_ADuplicateHasItsOwnRevision(t *testing.T) {
 	expectOutcome(t, s, w(3), dup)
 	is(3)
 	s.Subscribed(false)
-	expectOutcome(t, s, w(0), dup) // a stock broker has none
+	expectOutcome(t, s, w(0), dup) // an OCM broker has none
 	is(3)
 	if before.Revision != 10 {
 		t.Errorf("a work was modified: %+v", before)
@@ -146,7 +151,7 @@ func TestSet_LoadedWorks(t *testing.T) {
 	if s.Digest(nil).Count != 3 || s.Digest([]string{"1", "4", "9"}).Count != 2 || !s.Unconfirmed("4") {
 		t.Fatalf("holds %+v", s.Digest(nil))
 	}
-	// A stock broker is not told of what nobody confirmed: it would not send it.
+	// The list to an OCM broker omits unconfirmed works: otherwise it would not send them.
 	s.Subscribed(false)
 	if l := s.Versions(); len(l) != 0 {
 		t.Errorf("listed %v", l)
@@ -181,9 +186,8 @@ func TestSet_LoadedWorks(t *testing.T) {
 	}
 }
 
-// A deletion that was loaded may be older than the life of the work that the broker has,
-// whose versions began anew: it says nothing against that one. What came in this process,
-// and a work that was loaded, do.
+// A loaded deletion may be older than the present work of the broker, whose versions started again: it does not
+// reject that work. A deletion received in this process, and a loaded work, do.
 func TestSet_LoadedDeletionOfAnEarlierRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		loaded, deleting bool
@@ -209,15 +213,15 @@ func TestSet_LoadedDeletionOfAnEarlierRecord(t *testing.T) {
 				t.Errorf("listed %v", l)
 			}
 			if d := s.Accept(spec{id: "1", version: 1, revision: 4}.received(), ""); d.Outcome != c.want {
-				t.Errorf("the next life is %v, want %v", d.Outcome, c.want)
+				t.Errorf("the work created next is %v, want %v", d.Outcome, c.want)
 			}
 		})
 	}
 }
 
-// A stock broker sends what its hub has now. What an earlier process held says
-// nothing against that: the hub may have gone back in time, the work may have been
-// made anew under its id, or have another source there. Deletions obey their owner.
+// An OCM broker sends the present works of its hub. Works of an earlier process do not reject them. The hub may
+// have been rolled back, or the work may have been created again under its id, or have another source there.
+// Only its owner can delete a work.
 func TestSet_LoadedWorksOfAnOCMBroker(t *testing.T) {
 	const yes, dup, stale, foreign = desired.Accepted, desired.Duplicate, desired.Stale, desired.Foreign
 	live := spec{id: "1", version: 5, content: "a"}
@@ -230,7 +234,7 @@ func TestSet_LoadedWorksOfAnOCMBroker(t *testing.T) {
 		"as it was":                     {live, live, dup, spec{id: "1", version: 4, content: "late"}},
 		"newer":                         {live, spec{id: "1", version: 6, content: "b"}, yes, live},
 		"a hub that went back":          {live, spec{id: "1", version: 3, content: "b"}, yes, spec{id: "1", version: 2, content: "late"}},
-		"made anew":                     {spec{id: "1", version: 5, deleting: true}, spec{id: "1", version: 1, content: "b"}, yes, spec{}},
+		"created again":                 {spec{id: "1", version: 5, deleting: true}, spec{id: "1", version: 1, content: "b"}, yes, spec{}},
 		"another source, another spec":  {live, spec{id: "1", version: 5, content: "b", source: "kube"}, yes, spec{id: "1", version: 4, content: "late", source: "kube"}},
 		"another source, the same spec": {live, spec{id: "1", version: 5, content: "a", source: "kube"}, yes, spec{id: "1", version: 4, content: "late", source: "kube"}},
 		"deletion":                      {live, spec{id: "1", version: 5, deleting: true}, yes, spec{id: "1", version: 5, content: "late"}},
@@ -277,7 +281,7 @@ func TestSet_WorksMissingInAList(t *testing.T) {
 	s.Drop("1") // twice does no harm
 }
 
-// The digest is kept, never computed, and always that of the live works.
+// The digest is maintained incrementally, and always equals that of the live works.
 func TestSet_DigestIsOfTheLiveWorks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := desired.New()
@@ -329,8 +333,8 @@ func TestSet_DigestIsOfTheLiveWorks(t *testing.T) {
 	})
 }
 
-// TestSet_NumbersOfASource: behind a broker that keeps nothing a source numbers its events
-// itself, and begins anew with each of its sessions.
+// TestSet_NumbersOfASource: behind a stateless broker a source numbers its events itself, and starts again with
+// each of its sessions.
 func TestSet_NumbersOfASource(t *testing.T) {
 	const accepted, dup, stale, foreign = desired.Accepted, desired.Duplicate, desired.Stale, desired.Foreign
 	s := desired.New()
@@ -363,12 +367,12 @@ func TestSet_NumbersOfASource(t *testing.T) {
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 7, revision: 1, content: "h"}, dup)
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 6, revision: 2, content: "i"}, accepted)
 
-	// A stock source beside it has no numbers.
-	expectOutcome(t, s, spec{id: "9", name: "z", version: 2, content: "a", source: "stock"}, accepted)
-	expectOutcome(t, s, spec{id: "9", name: "z", version: 1, content: "b", source: "stock"}, stale)
+	// An OCM source beside it has no numbers.
+	expectOutcome(t, s, spec{id: "9", name: "z", version: 2, content: "a", source: "ocm"}, accepted)
+	expectOutcome(t, s, spec{id: "9", name: "z", version: 1, content: "b", source: "ocm"}, stale)
 }
 
-// TestSet_DigestOfASource: what a list leaves out, so that it comes once more, is not in it.
+// TestSet_DigestOfASource: works that a list omits, so that they are sent again, are not in it.
 func TestSet_DigestOfASource(t *testing.T) {
 	loaded := desired.New()
 	for _, w := range []*desired.Work{

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// api is the metadata of a whole cluster, with lists in pages of a snapshot, and
-// watches that go on from a version and lag behind. It is for synctest bubbles.
+// api is the metadata of a whole cluster, with lists in pages of a snapshot. Its watches continue from a
+// version and lag behind. It is for synctest bubbles.
 type api struct {
 	lag  func(Scope) time.Duration // of an answer and of an event
 	page int

@@ -8,29 +8,26 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// manySpaces is in how many namespaces a kind has watches of their own. One more,
-// and it is tried to watch all namespaces at once: that costs the events of
-// objects that nobody tracks, and one watch.
+// manySpaces is the number of namespaces up to which a kind has one watch per namespace. With one more, all
+// namespaces are watched together: that costs the events of untracked objects, but only one watch.
 const manySpaces = 8
 
-// feed is one watch, as the Watcher sees it. Guarded by Watcher.mu.
+// feed is the state of one watch in the Watcher. Guarded by Watcher.mu.
 type feed struct {
 	kind  *kind
 	space *space // nil if it is for all namespaces
 	stop  context.CancelFunc
-	// ended: nobody wants it any more, its reports do not count.
+	// ended: the watch is no longer needed, and its reports are ignored.
 	ended bool
-	// synced: a first list was complete, so that an object that was tracked then
-	// and was not seen does not exist.
+	// synced: a first list was complete. An object that was tracked then and was not in it does not exist.
 	synced bool
 	since  uint64 // the clock at the last list
 	// denied: the agent may not, or cannot, list and watch here.
 	denied bool
 
-	// For all namespaces only. leads: it covers every space. Before, and after it
-	// was denied, namespaces are covered by their own watches; that of a kind that
-	// stands leads from the beginning. failed: it does not lead, and its last
-	// attempt to do so failed.
+	// These are for watches of all namespaces only. leads: the watch covers every namespace. Before that, and after
+	// a denial, namespaces have their own watches. The watch of a permanent kind leads from the beginning. failed:
+	// it does not lead, and its last attempt to do so failed.
 	leads, failed bool
 }
 
@@ -45,7 +42,7 @@ func (f *feed) scope() Scope {
 // key names an object of one kind.
 type key struct{ namespace, name string }
 
-// key returns under which key a feed's object is tracked, if it is.
+// key returns the key of a feed's object.
 func (f *feed) key(m metav1.Object) key {
 	if f.space != nil {
 		return key{f.space.namespace, m.GetName()}
@@ -53,7 +50,7 @@ func (f *feed) key(m metav1.Object) key {
 	return key{m.GetNamespace(), m.GetName()}
 }
 
-// object returns what is tracked under a key; nil if nothing is.
+// object returns the tracked object of a key; nil if there is none.
 func (f *feed) object(k key) *object {
 	if s := f.kind.spaces[k.namespace]; s != nil {
 		return s.objects[k.name]
@@ -61,7 +58,7 @@ func (f *feed) object(k key) *object {
 	return nil
 }
 
-// ref names the object that is tracked under a key.
+// ref returns the reference of the object with a key.
 func (f *feed) ref(k key) kubeclient.Ref {
 	return kubeclient.Ref{GroupVersionResource: f.kind.GroupVersionResource, Namespace: k.namespace, Name: k.name}
 }
@@ -80,7 +77,7 @@ func (k *kind) feeds() []*feed {
 	return fs
 }
 
-// cover returns the watch whose word counts for a space; nil if there is none.
+// cover returns the watch that decides about a space; nil if there is none.
 func (s *space) cover() *feed {
 	if f := s.kind.wide; f != nil && (f.leads || s.namespace == "") {
 		return f
@@ -90,8 +87,8 @@ func (s *space) cover() *feed {
 
 func (w *Watcher) full() bool { return w.feeds >= w.config.MaxWatches }
 
-// place gives a space a watch of its own, if nothing else covers it or is about
-// to, and there is room. w.mu is held.
+// place starts a watch of a space, unless another one covers it or is about to, or the limit is reached. w.mu
+// is held.
 func (w *Watcher) place(s *space) {
 	k := s.kind
 	if s.cover() != nil {
@@ -101,7 +98,7 @@ func (w *Watcher) place(s *space) {
 		w.widen(k)
 	}
 	switch {
-	case k.wide != nil && !k.wide.failed: // it is about to cover this too
+	case k.wide != nil && !k.wide.failed: // it will cover this space too
 	case w.full():
 		w.wait(s)
 	default:
@@ -110,8 +107,8 @@ func (w *Watcher) place(s *space) {
 	}
 }
 
-// widen tries to watch all namespaces of a kind at once. Where there is no room,
-// one of its own watches makes some. w.mu is held.
+// widen tries to watch all namespaces of a kind together. If the limit is reached, it first ends a watch of
+// that kind. w.mu is held.
 func (w *Watcher) widen(k *kind) {
 	for _, s := range k.spaces {
 		if !w.full() {
@@ -128,27 +125,26 @@ func (w *Watcher) widen(k *kind) {
 	}
 }
 
-// wait notes that there is no room for a space. w.mu is held.
+// wait records that a space waits for a watch because of the limit. w.mu is held.
 func (w *Watcher) wait(s *space) {
 	if len(w.waiting) == 0 {
-		w.config.Log.Warn("too many watches on the cluster: some objects are looked at again at the status sync interval instead", "watches", w.feeds)
+		w.config.Log.Warn("too many watches on the cluster: some objects are read at the status sync interval instead", "watches", w.feeds)
 	}
 	w.waiting[s] = true
 }
 
-// unwait notes that a space does not wait any more. w.mu is held.
+// unwait records that a space no longer waits. w.mu is held.
 func (w *Watcher) unwait(s *space) {
 	if !w.waiting[s] {
 		return
 	}
 	delete(w.waiting, s)
 	if len(w.waiting) == 0 {
-		w.config.Log.Info("there is room for all watches on the cluster again")
+		w.config.Log.Info("the number of watches on the cluster is below the limit again")
 	}
 }
 
-// admit gives watches to spaces that wait, as long as there is room. w.mu is
-// held.
+// admit starts watches of waiting spaces, up to the limit. w.mu is held.
 func (w *Watcher) admit() {
 	for s := range w.waiting {
 		if w.full() {
@@ -158,7 +154,7 @@ func (w *Watcher) admit() {
 	}
 }
 
-// begin returns a new watch, for all namespaces if s is nil. w.mu is held.
+// begin creates a watch, for all namespaces if s is nil. w.mu is held.
 func (w *Watcher) begin(k *kind, s *space) *feed {
 	f := &feed{kind: k, space: s}
 	w.feeds++
@@ -166,7 +162,7 @@ func (w *Watcher) begin(k *kind, s *space) *feed {
 	return f
 }
 
-// start lets a watch follow its scope if Run runs. w.mu is held.
+// start starts the follower of a watch while Run runs. w.mu is held.
 func (w *Watcher) start(f *feed) {
 	if w.run == nil || w.run.Err() != nil || f.stop != nil {
 		return
@@ -194,14 +190,13 @@ func (w *Watcher) end(f **feed) {
 	w.feeds--
 }
 
-// sighting is a tracked object in a list, absent until it is found.
+// sighting is a tracked object in a list; it is absent until it is found.
 type sighting struct {
 	object *object
 	state  ObservedObject
 }
 
-// each calls f for every object that is tracked where a feed is. Watcher.mu is
-// held.
+// each calls visit for every tracked object in the scope of the feed. Watcher.mu is held.
 func (f *feed) each(visit func(key, *object)) {
 	for _, s := range f.kind.spaces {
 		if f.space != nil && f.space != s {
@@ -213,7 +208,7 @@ func (f *feed) each(visit func(key, *object)) {
 	}
 }
 
-// tracked returns what is tracked where a feed is.
+// tracked returns the tracked objects in the scope of a feed.
 func (w *Watcher) tracked(f *feed) map[key]sighting {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,7 +217,7 @@ func (w *Watcher) tracked(f *feed) map[key]sighting {
 	return seen
 }
 
-// spot adds those objects of a page of a list that are tracked.
+// spot adds the tracked objects of one page of a list.
 func (w *Watcher) spot(f *feed, page []metav1.PartialObjectMetadata, seen map[key]sighting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,16 +229,15 @@ func (w *Watcher) spot(f *feed, page []metav1.PartialObjectMetadata, seen map[ke
 	}
 }
 
-// tracks reports whether anybody tracks an object.
+// tracks reports whether an object is tracked.
 func (w *Watcher) tracks(f *feed, k key) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return f.object(k) != nil
 }
 
-// listed takes what a complete list showed, after which a watch goes on. Owners
-// of what came to be tracked during the list, and is not in it, may have read
-// that before the list was made: they are woken to look again.
+// listed processes a complete list, from which a watch continues. An object that was tracked during the list
+// and is not in it may have been read before the list. Its owners are woken to read it again.
 func (w *Watcher) listed(f *feed, seen map[key]sighting) {
 	owners := map[string]bool{}
 	w.mu.Lock()
@@ -266,8 +260,8 @@ func (w *Watcher) listed(f *feed, seen map[key]sighting) {
 	w.wake(owners)
 }
 
-// forget drops what was seen where a feed is, until it is listed again. A resource version of
-// the former history says nothing of a write in this one.
+// forget drops the states seen by a feed, until it is listed again. A resourceVersion of the former history
+// proves nothing about a write in this one.
 func (w *Watcher) forget(f *feed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -278,9 +272,8 @@ func (w *Watcher) forget(f *feed) {
 	f.each(func(_ key, o *object) { o.known = false })
 }
 
-// lead lets one watch take the place of those of all spaces. What the others
-// reported meanwhile may be before or after the list: what is in the list counts,
-// later changes come with the watch. w.mu is held.
+// lead lets one watch replace those of all spaces. Their latest reports may be older or newer than the list.
+// The list counts; later changes arrive with the watch. w.mu is held.
 func (w *Watcher) lead(f *feed) {
 	f.leads, f.failed = true, false
 	for _, s := range f.kind.spaces {
@@ -289,7 +282,7 @@ func (w *Watcher) lead(f *feed) {
 	}
 }
 
-// saw takes the state of one object.
+// saw records the state of one object.
 func (w *Watcher) saw(f *feed, k key, s ObservedObject) {
 	owners := map[string]bool{}
 	w.mu.Lock()
@@ -300,8 +293,8 @@ func (w *Watcher) saw(f *feed, k key, s ObservedObject) {
 	w.wake(owners)
 }
 
-// deny makes owners look for themselves, and wakes them, for it is their turn;
-// in place of a watch for all namespaces each gets its own.
+// deny records that a watch is denied, and wakes the owners, which must now read the objects themselves. If it
+// was for all namespaces, each namespace gets its own watch.
 func (w *Watcher) deny(f *feed) {
 	owners := map[string]bool{}
 	w.mu.Lock()
@@ -320,8 +313,8 @@ func (w *Watcher) deny(f *feed) {
 	w.wake(owners)
 }
 
-// falter is told that a list or a watch failed. A watch for all namespaces that
-// does not lead yet is not waited for.
+// falter records that a list or a watch failed. If a watch of all namespaces does not lead yet, its spaces stop
+// waiting for it.
 func (w *Watcher) falter(f *feed) {
 	owners := map[string]bool{}
 	w.mu.Lock()
@@ -332,8 +325,8 @@ func (w *Watcher) falter(f *feed) {
 	w.wake(owners)
 }
 
-// fallBack gives the spaces of a kind watches of their own, and adds the owners
-// of those for which there is no room. w.mu is held.
+// fallBack starts watches for the spaces of a kind. It adds the owners of spaces beyond the limit to owners.
+// w.mu is held.
 func (w *Watcher) fallBack(f *feed, owners map[string]bool) {
 	f.failed = true
 	for _, s := range f.kind.spaces {

@@ -170,8 +170,7 @@ func TestWatcher_ManyNamespacesAreWatchedAtOnce(t *testing.T) {
 	})
 }
 
-// What changes while the list of all namespaces is under way is seen by the
-// watches that it is about to replace.
+// A change during the list of all namespaces is seen by the watches that it is about to replace.
 func TestWatcher_NothingIsMissedWhileOneWatchReplacesOthers(t *testing.T) {
 	atWork(t, 0, everywhere(20), func(s *station) {
 		for i := range manySpaces {
@@ -243,7 +242,7 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 		s.cut(true)
 		s.put(at(7))
 		<-time.After(time.Minute)
-		s.expectWoken("what changed, and who has to look", "w05", "w07")
+		s.expectWoken("the changed object, and owners that must look", "w05", "w07")
 		if n := s.Counts(); n.DeniedObjects != 1 || s.Unwatched("w05") != 1 || s.Unwatched("w07") != 0 {
 			t.Fatalf("counted %+v", n)
 		}
@@ -251,8 +250,8 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 	})
 }
 
-// A definition can go before the objects of its kind are seen to be gone: nobody has to do
-// anything about it.
+// A definition can be removed before the watch shows the objects of its kind as gone: the owner needs to do
+// nothing.
 func TestWatcher_KindThatIsNotServedAnyMore(t *testing.T) {
 	atWork(t, 0, everywhere(1), func(s *station) {
 		s.trackOne(0)
@@ -260,15 +259,15 @@ func TestWatcher_KindThatIsNotServedAnyMore(t *testing.T) {
 		s.undefine(configMaps)
 		s.cut(true)
 		<-time.After(deniedRetry)
-		s.expectWoken("who has to look", "w00")
+		s.expectWoken("the owner that must look", "w00")
 		if log := s.logged(); !strings.Contains(log, "could not find the requested resource") || strings.Contains(log, "WARN") {
 			t.Errorf("log %s", log)
 		}
 	})
 }
 
-// Between the moment in which a list is asked for and that in which it is made
-// an owner can come to track an object, read it, and be too early.
+// Between the request of a list and its creation an owner can track an object and read a state that is older
+// than the list.
 func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
 	late := kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
 	atWork(t, 0, func(a *api) { everywhere(1)(a); a.put(late); a.lag = func(Scope) time.Duration { return time.Second } }, func(s *station) {
@@ -290,8 +289,8 @@ func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
 	})
 }
 
-// What a watch has seen of an object that the list of its successor lacks does
-// not count any more: that it is gone may have been on its way.
+// A state that only the replaced watch has seen, of an object that its successor's list does not contain, is
+// dropped. The deletion may have been in flight.
 func TestWatcher_SeenByTheReplacedWatchOnly(t *testing.T) {
 	late := kubeclient.Ref{GroupVersionResource: configMaps, Namespace: "n00", Name: "late"}
 	atWork(t, 0, everywhere(20), func(s *station) {
@@ -321,7 +320,7 @@ func TestWatcher_SeenByTheReplacedWatchOnly(t *testing.T) {
 	})
 }
 
-// A watch that was replaced may still have something to say.
+// A replaced watch may still deliver events.
 func TestWatcher_ReplacedWatchesDoNotCount(t *testing.T) {
 	atWork(t, 0, everywhere(20), func(s *station) {
 		s.trackOne(0)
@@ -348,7 +347,7 @@ func TestWatcher_ReplacedWatchesDoNotCount(t *testing.T) {
 	})
 }
 
-// A list of everything that does not come through is not waited for.
+// A list of all namespaces that fails is not waited for.
 func TestWatcher_ListOfAllNamespacesThatFails(t *testing.T) {
 	atWork(t, 0, everywhere(12), func(s *station) {
 		for i := range manySpaces {
@@ -386,10 +385,10 @@ func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
 			t.Fatalf("counted %+v, %d open", n, s.open())
 		}
 		if s.Unwatched("w2") != 0 || s.Unwatched("w3") != 2 || s.Unwatched("w4") != 2 {
-			t.Fatal("who has to look is not told")
+			t.Fatal("an owner that must look is not notified")
 		}
 		s.put(of(4))
-		s.expectWoken("nobody watches")
+		s.expectWoken("an unwatched object")
 		s.Track("w0", nil)
 		s.Track("w1", nil)
 		s.expectWoken("there is room", "w4")
@@ -402,7 +401,7 @@ func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
 	})
 }
 
-// Before something is left without a watch, kinds get one for all namespaces.
+// Before a namespace is left without a watch, kinds get one watch for all namespaces.
 func TestWatcher_FreesWatchesByWatchingAllNamespaces(t *testing.T) {
 	atWork(t, 3, everywhere(4), func(s *station) {
 		for i := range 3 {
@@ -419,7 +418,7 @@ func TestWatcher_FreesWatchesByWatchingAllNamespaces(t *testing.T) {
 	})
 }
 
-// Where neither is possible owners look for themselves, and are told so.
+// If neither is possible, owners must look themselves, and are notified.
 func TestWatcher_WatchLimitWithoutAllNamespaces(t *testing.T) {
 	all := Scope{GroupVersionResource: configMaps}
 	atWork(t, 3, func(a *api) { everywhere(5)(a); a.forbid(all, true) }, func(s *station) {
@@ -444,7 +443,7 @@ func TestWatcher_WatchLimitWithoutAllNamespaces(t *testing.T) {
 		s.reported.Unlock()
 		// The last one knew when it came; one lost its watch to make room.
 		if len(woken) != 2 || !slices.Contains(woken, "w03") || s.Unwatched(woken[0]) == 0 || s.Unwatched(woken[1]) == 0 {
-			t.Errorf("told: %q", woken)
+			t.Errorf("notified: %q", woken)
 		}
 		s.forbid(all, false)
 		<-time.After(wideDeniedRetry)

@@ -19,9 +19,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// crowd is a scope with many objects, each with a kilobyte of metadata, of which
-// the server keeps nothing: they are made as they are asked for. Its watch
-// delivers all of them once more, then a bookmark.
+// crowd is a scope with many objects, each with a kilobyte of metadata. The server stores none: they are
+// generated on request. Its watch delivers all of them again, then a bookmark.
 type crowd struct {
 	objects int
 	quiet   chan struct{} // closed when the watch has delivered everything
@@ -110,7 +109,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Memory grows with what is tracked, not with what there is.
+// Memory grows with the tracked objects, not with the existing ones.
 func TestWatcher_MemoryOfWhatIsTracked(t *testing.T) {
 	const (
 		many  = 100_000
@@ -132,8 +131,7 @@ func TestWatcher_MemoryOfWhatIsTracked(t *testing.T) {
 	}
 }
 
-// Tracking takes the same time for each object, however many there are, and in
-// however many namespaces.
+// Tracking takes the same time per object, for any number of objects and namespaces.
 func TestWatcher_CostOfTracking(t *testing.T) {
 	complexity.Linear(t, func(n int) func() {
 		w := New(Config{Source: func(Scope) Source { return nil }, Changed: func(string) {}, MaxWatches: 20, Log: slog.New(slog.DiscardHandler)})

@@ -16,32 +16,30 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// Source lists and watches the metadata of one scope; a metadata.ResourceInterface
-// of client-go is one.
+// Source lists and watches the metadata of one scope. A metadata.ResourceInterface of client-go is one.
 type Source interface {
 	List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
 const (
-	// pageSize bounds what a list holds in memory at a time.
+	// pageSize bounds the objects of a list that are in memory at a time.
 	pageSize = 500
-	// A watch is asked to end after a random time between one and two of these,
-	// so that a connection that died unnoticed is not waited for for ever.
+	// watchTime is the base of the requested duration of a watch: a random time between one and two of these. It
+	// bounds the wait on a connection that died unnoticed.
 	watchTime = 5 * time.Minute
 
-	// Waits between attempts: the first, and where they end up. A kube-apiserver that starts
-	// denies for some seconds, since it has not read its roles yet. A denial that lasts stays
-	// until somebody changes a role; for all namespaces together that is less urgent, as each has
-	// its own watch meanwhile.
+	// Retry waits: the first, and the limits. A starting kube-apiserver denies requests for some seconds, until it
+	// has read its roles. A lasting denial stays until an administrator changes a role. A denial for all namespaces
+	// is less urgent, because each namespace has its own watch in the meantime.
 	firstRetry      = time.Second
 	lastRetry       = 30 * time.Second
 	deniedRetry     = time.Minute
 	wideDeniedRetry = 10 * time.Minute
 )
 
-// follower keeps the picture of one scope fresh: a list in pages, then a watch
-// from there on. It is one goroutine.
+// follower keeps the state of one scope up to date: a list in pages, then a watch from there on. It is one
+// goroutine.
 type follower struct {
 	w        *Watcher
 	feed     *feed
@@ -49,12 +47,12 @@ type follower struct {
 	resource schema.GroupVersionResource
 	log      *slog.Logger
 
-	version string // where the watch goes on; "" before a list
-	history int    // in which the version counts
-	// broke is when a watch last ended before its time, or was not to be had; zero if nothing
-	// can have happened since that the server does not tell.
+	version string // where the watch continues; "" before a list
+	history int    // in which the version is valid
+	// broke is when a watch last ended early or could not be opened. Zero: the server has reported all changes
+	// since.
 	broke  time.Time
-	denied bool // as last told to w
+	denied bool // as last reported to w
 	// failures and denials since a watch was last open for a while.
 	failures, denials backoff
 }
@@ -67,7 +65,7 @@ func (f *follower) run(ctx context.Context) {
 		if err == nil {
 			f.failures, f.denials = 0, 0
 			if time.Since(begun) >= firstRetry {
-				continue // a watch that ended in its time
+				continue // a watch that ended on time
 			}
 		}
 		var wait time.Duration
@@ -84,14 +82,14 @@ func (f *follower) run(ctx context.Context) {
 // backoff is the last wait between attempts, 0 before the first.
 type backoff time.Duration
 
-// next returns how long to wait now: twice as long as before, and last at most.
+// next returns the next wait: twice the last one, at most last.
 func (b *backoff) next(last time.Duration) time.Duration {
 	*b = min(max(2*(*b), backoff(firstRetry)), backoff(last))
 	return time.Duration(*b)
 }
 
-// step is one list, if it is needed, and one watch. The list counts once the
-// watch that goes on from it is open.
+// step performs a list, if needed, and one watch. The list is used once the watch that continues from it is
+// open.
 func (f *follower) step(ctx context.Context) error {
 	if err := f.confirm(ctx); err != nil {
 		return err
@@ -135,12 +133,15 @@ func (f *follower) step(ctx context.Context) error {
 	return err
 }
 
-// confirm makes sure, after a watch broke, that its position is one of the server's history:
+// confirm checks, after a watch broke, that its position is still in the history of the server.
 //
-//	t1 A watch has seen position 500. The server stops, and comes back from a backup, at 300.
-//	t2 The watch goes on from 500. The server sends nothing, and no error, until it is there.
+// Scenario:
 //
-// It costs a list of one object, and a look at own writes that all watches share.
+//	t1: a watch has reached position 500.
+//	t2: the server stops and is restored from a backup, at position 300.
+//	t3: the watch continues from 500; the server sends neither events nor an error until it reaches 500.
+//
+// Result: confirm detects it with a list of one object, and a read of own writes that all watches share.
 func (f *follower) confirm(ctx context.Context) error {
 	if f.version == "" || f.broke.IsZero() {
 		return nil
@@ -160,15 +161,14 @@ func (f *follower) confirm(ctx context.Context) error {
 	return nil
 }
 
-// forget has the scope listed again: what was seen of it is of another history.
+// forget starts a new list of the scope: its state is of another history.
 func (f *follower) forget() {
 	f.version = ""
 	f.w.forget(f.feed)
 }
 
-// list reads the scope page by page and keeps nothing but the states of what is
-// tracked. Only what was so when it began can be found absent by it. Without a
-// version it is to be begun again.
+// list reads the scope page by page and stores only the states of tracked objects. Only objects that were
+// tracked when it began can be found absent. Without a version it must be repeated.
 func (f *follower) list(ctx context.Context) (version string, seen map[key]sighting, err error) {
 	seen = f.w.tracked(f.feed)
 	o := metav1.ListOptions{Limit: pageSize}
@@ -190,7 +190,7 @@ func (f *follower) list(ctx context.Context) (version string, seen map[key]sight
 	}
 }
 
-// watch takes events until the watch or the history ends, which is no error in itself.
+// watch processes events until the watch or the history ends, which is no error in itself.
 func (f *follower) watch(ctx context.Context, w watch.Interface, over <-chan struct{}) error {
 	defer w.Stop()
 	for {
@@ -217,7 +217,7 @@ func (f *follower) handle(e watch.Event) error {
 	m, ok := e.Object.(*metav1.PartialObjectMetadata)
 	if !ok {
 		f.version = ""
-		return errors.New("a watch of metadata delivered something else")
+		return errors.New("a watch of metadata delivered another type")
 	}
 	f.version = m.ResourceVersion
 	switch e.Type {
@@ -229,12 +229,12 @@ func (f *follower) handle(e watch.Event) error {
 		if gone := f.w.config.Permanent[f.resource].Gone; gone != nil {
 			gone(m.Name)
 		}
-	case watch.Bookmark, watch.Error: // only the version counts; errors were handled
+	case watch.Bookmark, watch.Error: // only the version is used; errors are handled before
 	}
 	return nil
 }
 
-// uninvited tells who is to hear of objects that nobody tracks.
+// uninvited passes an object to the Permanent of its resource if it is not tracked.
 func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
 	client := f.w.config.Permanent[f.resource].Seen
 	if client == nil || f.w.tracks(f.feed, f.feed.key(m)) {
@@ -245,7 +245,7 @@ func (f *follower) uninvited(m *metav1.PartialObjectMetadata) {
 	}
 }
 
-// deny tells the Watcher, once the log, and returns the longest wait until the next attempt.
+// deny notifies the Watcher, logs the first denial, and returns the longest wait until the next attempt.
 func (f *follower) deny(ctx context.Context, err error) (longest time.Duration) {
 	f.version = ""
 	f.w.deny(f.feed)
@@ -258,16 +258,21 @@ func (f *follower) deny(ctx context.Context, err error) (longest time.Duration) 
 		return wideDeniedRetry
 	}
 	if first {
-		f.log.Log(ctx, denialLevel(err), "objects cannot be watched: they are looked at from time to time", "error", err)
+		f.log.Log(ctx, denialLevel(err), "objects cannot be watched: they are read periodically", "error", err)
 		f.unsure()
 	}
 	return deniedRetry
 }
 
-// denialLevel is how loud a denial is. A permission that lacks is somebody's to give. A kind
-// that is not served is not: t1 a work is deleted, t2 the definition that it has goes, t3 a
-// watch of its objects ends and finds no such kind, t4 the agent sees the last object gone and
-// ends the watch.
+// denialLevel returns the log level of a denial. A missing permission needs an administrator. A kind that is
+// not served does not:
+//
+// Scenario:
+//
+//	t1: a work is deleted.
+//	t2: the definition in it is removed.
+//	t3: the watch of its objects ends and finds no such kind.
+//	t4: the agent sees the last object gone and ends the watch.
 func denialLevel(err error) slog.Level {
 	if apierrors.IsNotFound(err) {
 		return slog.LevelInfo
@@ -275,14 +280,14 @@ func denialLevel(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// unsure tells who watches a standing resource that it may have missed changes.
+// unsure reports to the Permanent of the resource that changes may have been missed.
 func (f *follower) unsure() {
 	if unsure := f.w.config.Permanent[f.resource].Unsure; unsure != nil {
 		unsure()
 	}
 }
 
-// denial reports whether err will not go away by itself.
+// denial reports whether err will last without a change of roles or kinds.
 func denial(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err)
 }

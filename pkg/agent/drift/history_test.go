@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// restore brings the server back to an object a as it once was, at that position, and nothing
-// else. Watches go on from where they were, and hear nothing.
+// restore resets the server to an earlier state of object a, at that position. Watches continue from their
+// position without an event.
 func (s *server) restore(version int) Signature {
 	s.mu.Lock()
 	for name := range s.objects {
@@ -57,8 +57,8 @@ func TestWatcher_ListsAgainInAnotherHistory(t *testing.T) {
 	}
 }
 
-// TestWatcher_ARestartedServerIsNotListedAgain: it costs each watch a list of one object, and all
-// together one look at own writes.
+// TestWatcher_ARestartedServerIsNotListedAgain: the restart costs one list of a single object per watch, and
+// one read of own writes for all together.
 func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
@@ -80,7 +80,7 @@ func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 	})
 }
 
-// TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt: it costs nothing.
+// TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt: such a watch costs nothing.
 func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 	s := newServer()
 	s.put("a")
@@ -95,7 +95,7 @@ func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 	})
 }
 
-// TestWatcher_OpenWatchesEndWithTheHistory: what others found out concerns them, too.
+// TestWatcher_OpenWatchesEndWithTheHistory: a history that another watch ended ends all of them.
 func TestWatcher_OpenWatchesEndWithTheHistory(t *testing.T) {
 	s := newServer()
 	a := s.put("a")

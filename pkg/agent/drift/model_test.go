@@ -17,9 +17,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// What owners do about a Watcher in this test is what a work's reconciliations do: track,
-// read, say what was read; do so again when woken, and from time to time if
-// unwatched.
+// players do in this test what a work's reconciliations do with a Watcher: track, read, report the read state.
+// They repeat that when woken, and periodically if unwatched.
 type players struct {
 	*api
 	*Watcher
@@ -184,8 +183,8 @@ func (p *players) runUntilIdle() {
 	}
 }
 
-// check is for when nothing has happened for long: every owner knows how its
-// objects are, or that nobody watches them.
+// check is called after a long time without changes: every owner knows the state of its objects, or that they
+// are unwatched.
 func (p *players) check() {
 	synctest.Wait()
 	objects := 0
@@ -214,8 +213,8 @@ func (p *players) check() {
 	}
 }
 
-// tracksUnknown reports whether an object came to be tracked after the list, and
-// nothing has happened to it since its owner read it in another state.
+// tracksUnknown reports whether an object was first tracked after the list, and has not changed since its owner
+// read it in another state.
 func (p *players) tracksUnknown(ref kubeclient.Ref) bool {
 	p.Watcher.mu.Lock()
 	defer p.Watcher.mu.Unlock()
@@ -236,8 +235,7 @@ func (p *players) wideDenied() (n int) {
 	return n
 }
 
-// Whatever happens on the cluster, and whichever watches there are for it,
-// nobody misses anything, and the bound holds.
+// For any changes on the cluster and any available watches, no owner misses a change, and the bound holds.
 func TestWatcher_Model(t *testing.T) {
 	for range 10 { // a run takes less than a millisecond
 		rapid.Check(t, func(rt *rapid.T) {

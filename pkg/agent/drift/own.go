@@ -2,33 +2,40 @@ package drift
 
 import "github.com/hawser-io/hawser/pkg/agent/kubeclient"
 
-// Own tells the writes of owners from news. An owner knows the state in which its write left
-// an object from the answer, by uid and resource version. The event of the write may be first:
+// Own distinguishes the writes of owners from changes by others. An owner knows the state after its write from
+// the answer, by uid and resourceVersion. The event of the write may arrive before the answer.
 //
-//	t1  The owner writes an object.
-//	t2  The watch shows the state after the write. The owner does not expect it yet.
-//	t3  The answer of the write has the same resource version: nothing happened.
+// Scenario:
 //
-// Therefore events between Begin and End are judged at End. The event may also be last:
+//	t1: the owner writes an object.
+//	t2: the watch shows the state after the write; the owner does not expect it yet.
+//	t3: the answer of the write has the same resourceVersion, so this is no change.
 //
-//	t1  The owner writes an object twice, and expects the second state.
-//	t2  The watch shows the first state: it is not as expected, and no news.
+// Result: events between Begin and End are evaluated at End.
 //
-// Therefore written states are kept until the watch has shown them, or a later state. The zero
-// value is ready. It has no lock.
+// The event may also arrive late.
+//
+// Scenario:
+//
+//	t1: the owner writes an object twice, and expects the second state.
+//	t2: the watch shows the first state: it is not expected, but no change by others.
+//
+// Result: written states are kept until the watch has shown them or a later state.
+//
+// The zero value is ready. It has no lock.
 type Own struct{ owners map[string]*writer }
 
-// writer is an owner that writes, or whose writes the watch has not shown.
+// writer is an owner that is writing, or whose writes the watch has not shown yet.
 type writer struct {
 	busy bool
-	// news are the objects that were seen in another state than expected while it was busy.
+	// news has the objects that were seen in an unexpected state while it was writing.
 	news map[kubeclient.Ref]bool
-	// written are the exact states that the watch has not shown, the oldest first.
+	// written has the exact states that the watch has not shown, the oldest first.
 	written map[kubeclient.Ref][]Signature
 }
 
-// mostWritten bounds the states that are kept of one object. Nothing is lost beyond it: the
-// owner looks at such an object once too often.
+// mostWritten bounds the states kept of one object. Beyond it the owner reads the object once more than needed;
+// nothing is lost.
 const mostWritten = 16
 
 func (n *Own) writer(owner string) *writer {
@@ -43,18 +50,17 @@ func (n *Own) writer(owner string) *writer {
 	return w
 }
 
-// Begin notes that an owner may write from now on.
+// Begin records that an owner may write from now on.
 func (n *Own) Begin(owner string) { n.writer(owner).busy = true }
 
-// Wrote notes the exact state in which a write of an owner left an object.
+// Wrote records the exact state after an owner's write of an object.
 func (n *Own) Wrote(owner string, ref kubeclient.Ref, s Signature) {
 	w := n.writer(owner)
 	kept := append(w.written[ref], s)
 	w.written[ref] = kept[max(0, len(kept)-mostWritten):]
 }
 
-// News reports whether an owner is to be told of an object that is seen in a state that the
-// owner does not expect.
+// News reports whether an owner must be notified of an object in a state that it does not expect.
 func (n *Own) News(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	switch {
@@ -69,8 +75,7 @@ func (n *Own) News(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	return !w.busy
 }
 
-// AsExpected notes that an object is seen as an owner expects it: the watch has shown the writes
-// before.
+// AsExpected records that an object was seen as its owner expects: the watch has shown its writes.
 func (n *Own) AsExpected(owner string, ref kubeclient.Ref) {
 	if w := n.owners[owner]; w != nil {
 		delete(w.news, ref)
@@ -78,7 +83,7 @@ func (n *Own) AsExpected(owner string, ref kubeclient.Ref) {
 	}
 }
 
-// showed reports whether a state is one that the owner wrote, and forgets those up to it.
+// showed reports whether the owner wrote this state. It drops the states up to it.
 func (n *Own) showed(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	for i, written := range w.written[ref] {
@@ -100,16 +105,16 @@ func (n *Own) forget(owner string, ref kubeclient.Ref) {
 	}
 }
 
-// Sight is what is known of an object that an owner tracks.
+// Sight is the state of an object that an owner may track.
 type Sight struct {
 	// Tracked: the owner tracks it. Known: the watch has shown it, in the state Seen.
 	Tracked, Known bool
 	Seen           ObservedObject
-	// Expected is what the owner expects.
+	// Expected is the signature that the owner expects.
 	Expected Signature
 }
 
-// End ends what Begin began, and reports whether the owner is to be told of something.
+// End ends the writes after Begin. It reports whether the owner must be notified of a change.
 func (n *Own) End(owner string, look func(kubeclient.Ref) Sight) (report bool) {
 	w := n.owners[owner]
 	if w == nil {

@@ -7,15 +7,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// TestOwn: what an owner wrote is no news, whichever of answer and event comes first, and what
-// happens besides is told.
+// TestOwn: the writes of an owner are no changes, whether the answer or the event is first. Other changes are
+// reported.
 func TestOwn(t *testing.T) {
 	const owner = "work"
 	ref := kubeclient.Ref{Name: "a"}
 	type step struct {
 		// do is "begin", "wrote", "expect", "see" or "end", of a state.
 		do, state string
-		// reported: the owner is told at this step.
+		// reported: the owner is notified at this step.
 		reported bool
 	}
 	for name, steps := range map[string][]step{
@@ -70,7 +70,7 @@ func TestOwn(t *testing.T) {
 				notified = own.End(owner, func(kubeclient.Ref) drift.Sight { return now })
 			}
 			if notified != s.reported {
-				t.Errorf("%s: step %d (%s %s): told %t", name, i+1, s.do, s.state, notified)
+				t.Errorf("%s: step %d (%s %s): notified %t", name, i+1, s.do, s.state, notified)
 			}
 		}
 	}

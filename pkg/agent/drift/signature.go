@@ -12,20 +12,18 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Signature identifies the state of an object as far as the agent has to do
-// with it: two states with one signature need no look at the object.
+// Signature identifies the state of an object as far as the agent depends on it: equal signatures need no read
+// of the object.
 type Signature string
 
 const (
 	// Absent is the signature of an object that does not exist.
 	Absent Signature = ""
-	// Unknown stands for a state that nobody expects: whatever the object turns
-	// out to be is news.
+	// Unknown is never expected: any state of the object is a change.
 	Unknown Signature = "?"
 )
 
-// ObservedObject is an object as it was seen: its signature by content, and the exact
-// one.
+// ObservedObject is the state of an object as seen: its signature by content, and the exact one.
 type ObservedObject struct{ Content, Exact Signature }
 
 // StateOf computes both signatures from an object's metadata.
@@ -33,21 +31,19 @@ func StateOf(gvr schema.GroupVersionResource, m metav1.Object) ObservedObject {
 	return ObservedObject{Content: SignatureOf(gvr, m), Exact: ExactOf(m)}
 }
 
-// Is reports whether an object in this state is as somebody expects who was
-// told either of its signatures.
+// Is reports whether the object is in the expected state. expected may be either of its signatures.
 func (s ObservedObject) Is(expected Signature) bool {
 	return expected == s.Content || expected == s.Exact
 }
 
-// ExactOf computes the signature that changes with everything, the status too.
-// It is for objects whose status somebody wants to know.
+// ExactOf computes the signature that changes with every change, including the status. It is for objects whose
+// status matters.
 func ExactOf(m metav1.Object) Signature {
 	return Signature(string(m.GetUID()) + " " + m.GetResourceVersion())
 }
 
-// SignatureOf computes the signature by content. Where the generation counts every change that is not metadata or status, it takes the
-// place of the resource version, so that a status that changes all the time
-// costs nothing.
+// SignatureOf computes the signature by content. If the generation counts every change other than of metadata
+// and status, it replaces the resourceVersion. A status that changes all the time then costs nothing.
 func SignatureOf(gvr schema.GroupVersionResource, m metav1.Object) Signature {
 	if !countsGenerations(gvr.Group) || m.GetGeneration() == 0 {
 		return ExactOf(m)
@@ -61,13 +57,13 @@ func SignatureOf(gvr schema.GroupVersionResource, m metav1.Object) Signature {
 }
 
 func writeJSON(w io.Writer, v any) {
-	// Maps and references of text always marshal; a hash never fails.
+	// Maps and references of texts always marshal; a hash never fails.
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// countsGenerations names the groups whose kinds raise metadata.generation with
-// every change of content: workloads, and custom resources, which have a group
-// of their own domain. AppliedManifestWorks keep what matters in their status.
+// countsGenerations reports whether the kinds of a group increase metadata.generation with every change of
+// content: workloads, and custom resources in groups with a domain. AppliedManifestWorks are excluded: their
+// relevant content is in the status.
 func countsGenerations(group string) bool {
 	switch group {
 	case "apps", "batch":

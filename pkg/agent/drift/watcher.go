@@ -16,49 +16,46 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Scope is what one watch covers: a kind in a namespace, or, with an empty
-// namespace, all objects of a kind.
+// Scope is the range of one watch: a kind in a namespace, or, with an empty namespace, all objects of a kind.
 type Scope struct {
 	schema.GroupVersionResource
 	Namespace string
 }
 
-// DefaultMaxWatches is the bound of Config.MaxWatches if it is 0: enough for the
-// kinds of a cluster, each with a watch of its own.
+// DefaultMaxWatches is used if Config.MaxWatches is 0. It is enough for the kinds of a cluster with one watch
+// each.
 const DefaultMaxWatches = 200
 
-// Config is a Watcher.
+// Config configures a Watcher.
 type Config struct {
-	// Source returns how to list and watch a scope.
+	// Source returns the Source of a scope.
 	Source func(Scope) Source
-	// Changed is told an owner when one of its objects is in another state than
-	// expected. It is called from many goroutines and must not block.
+	// Changed is called for an owner when one of its objects is in an unexpected state. It is called from many
+	// goroutines and must not block.
 	Changed func(owner string)
-	// Permanent are resources of the cluster that are watched all the time.
+	// Permanent are resources that are watched all the time.
 	Permanent map[schema.GroupVersionResource]Permanent
-	// History is that of the server; nil: what the watches of this Watcher show of it.
+	// History is the history of the server; nil: the Watcher keeps its own, from its watches.
 	History *history.History
-	// MaxWatches bounds the watches at one time; those of Standing count, and are
-	// there in any case. 0 means DefaultMaxWatches.
+	// MaxWatches bounds the concurrent watches. Those of Permanent count, but always run. 0 means
+	// DefaultMaxWatches.
 	MaxWatches int
 	Log        *slog.Logger
 }
 
-// Permanent hears of objects that nobody tracks. Its functions are called like
-// Changed.
+// Permanent has callbacks for untracked objects of a resource. They are called like Changed.
 type Permanent struct {
-	// Seen is told of an object that exists, when it is found and when it
-	// changes. It names the owner that is to be told; ok is false if nobody is.
+	// Seen is called for an untracked object that exists, when it is found and when it changes. It returns the
+	// owner to notify; ok is false if there is none.
 	Seen func(*metav1.PartialObjectMetadata) (owner string, ok bool)
-	// Gone is told of an object that was deleted, tracked or not, unless that
-	// happened while there was no watch. May be nil.
+	// Gone is called for a deleted object, tracked or not, unless there was no watch at that time. May be nil.
 	Gone func(name string)
-	// Unsure is told that changes may have been missed: after each complete list,
-	// and when it turns out that the resource cannot be watched. May be nil.
+	// Unsure is called when changes may have been missed: after each complete list, and when the resource cannot be
+	// watched. May be nil.
 	Unsure func()
 }
 
-// Metadata returns the Source of a Config on a real cluster.
+// Metadata returns a Config.Source for a real cluster.
 func Metadata(c metadata.Interface) func(Scope) Source {
 	return func(s Scope) Source {
 		if s.Namespace == "" {
@@ -68,8 +65,7 @@ func Metadata(c metadata.Interface) func(Scope) Source {
 	}
 }
 
-// Watcher keeps the watches. Its methods may be called concurrently, before,
-// while and after Run runs.
+// Watcher runs the watches. Its methods may be called concurrently, and before, during and after Run.
 type Watcher struct {
 	config Config
 
@@ -79,20 +75,19 @@ type Watcher struct {
 	kinds   map[schema.GroupVersionResource]*kind
 	owners  map[string]map[kubeclient.Ref]bool
 	own     Own
-	feeds   int // how many exist
-	// clock counts the calls of Track, so that it is known what was before what.
+	feeds   int // number of watches
+	// clock counts the calls of Track, to order them with lists and events.
 	clock uint64
-	// waiting are the spaces for which there is no room.
+	// waiting has the spaces that wait for a watch because of the limit.
 	waiting map[*space]bool
 }
 
-// kind is one resource of which something is tracked, or that stands.
+// kind is a resource with tracked objects, or a permanent one.
 type kind struct {
 	schema.GroupVersionResource
 	permanent bool
-	spaces    map[string]*space // by namespace; "" has the objects of the cluster
-	// wide covers all namespaces, or is about to; nil if there is none. A kind that
-	// stands always has one.
+	spaces    map[string]*space // by namespace; "" has the cluster-scoped objects
+	// wide covers all namespaces, or is about to; nil if there is none. A permanent kind always has one.
 	wide *feed
 }
 
@@ -107,18 +102,18 @@ type space struct {
 // object is one tracked object.
 type object struct {
 	seen     ObservedObject
-	known    bool                   // seen says how the object was last
+	known    bool                   // seen is the last state of the object
 	at       uint64                 // when it was seen: see Watcher.clock
 	expected map[string]expectation // by owner
 }
 
-// expectation is what an owner said last, and when: see Watcher.clock.
+// expectation is the last signature that an owner expects, and its time: see Watcher.clock.
 type expectation struct {
 	Signature
 	at uint64
 }
 
-// New returns a Watcher that watches nothing yet.
+// New returns a Watcher without running watches.
 func New(c Config) *Watcher {
 	if c.MaxWatches == 0 {
 		c.MaxWatches = DefaultMaxWatches
@@ -156,14 +151,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Track replaces what an owner tracks. An object that was tracked before keeps
-// what is known of it. To miss nothing, an owner tracks an object before it
-// reads it, and says what it expects, which is what it read, after.
+// Track replaces the objects that an owner tracks. An object that was tracked before keeps its known state. To
+// miss no change, an owner tracks an object before it reads it, and sets the expected state after the read.
 func (w *Watcher) Track(owner string, expected map[kubeclient.Ref]Signature) {
 	w.wake(w.track(owner, expected))
 }
 
-// track returns whom of the other owners that concerns.
+// track returns the other owners that must be notified.
 func (w *Watcher) track(owner string, expected map[kubeclient.Ref]Signature) (others map[string]bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,8 +182,7 @@ func (w *Watcher) track(owner string, expected map[kubeclient.Ref]Signature) (ot
 	return others
 }
 
-// expect notes what an owner expects of an object, and sees to it that it is
-// watched. w.mu is held.
+// expect records the expected state of an object and makes sure that it is watched. w.mu is held.
 func (w *Watcher) expect(owner string, ref kubeclient.Ref, signature Signature, others map[string]bool) {
 	k := w.kinds[ref.GroupVersionResource]
 	if k == nil {
@@ -209,16 +202,14 @@ func (w *Watcher) expect(owner string, ref kubeclient.Ref, signature Signature, 
 	}
 	before := o.expected[owner]
 	o.expected[owner] = expectation{signature, w.clock}
-	// Nothing was seen to happen to an object that the list did not tell of, and
-	// that the owner tracked after the list and has read or written since: so it is
-	// as the owner says. What is still on its way comes with the watch.
+	// The list did not contain the object, and the owner tracked it after the list and has read or written it
+	// since. No change was seen, so it is as the owner expects. Pending changes arrive with the watch.
 	if f := s.cover(); !o.known && signature != Unknown && signature != before.Signature && f != nil && f.synced && before.at > f.since {
 		w.observe(ref, o, ObservedObject{Content: signature, Exact: signature}, others)
 	}
 }
 
-// drop forgets that an owner tracks an object, and ends a watch that nobody
-// needs. w.mu is held.
+// drop untracks an object of an owner, and ends a watch that is no longer needed. w.mu is held.
 func (w *Watcher) drop(owner string, ref kubeclient.Ref) {
 	k := w.kinds[ref.GroupVersionResource]
 	s := k.spaces[ref.Namespace]
@@ -241,8 +232,7 @@ func (w *Watcher) drop(owner string, ref kubeclient.Ref) {
 	w.admit()
 }
 
-// find returns a tracked object and its space, nil if nobody tracks it. w.mu is
-// held.
+// find returns a tracked object and its space, nil if it is not tracked. w.mu is held.
 func (w *Watcher) find(ref kubeclient.Ref) (*space, *object) {
 	if k := w.kinds[ref.GroupVersionResource]; k != nil {
 		if s := k.spaces[ref.Namespace]; s != nil {
@@ -252,8 +242,8 @@ func (w *Watcher) find(ref kubeclient.Ref) (*space, *object) {
 	return nil, nil
 }
 
-// Seen returns the state in which a tracked object was last seen, the zero State
-// if it is absent; ok is false if there is no telling.
+// Seen returns the state in which a tracked object was last seen, the zero ObservedObject if it is absent. ok
+// is false if the state is unknown.
 func (w *Watcher) Seen(ref kubeclient.Ref) (s ObservedObject, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -267,9 +257,8 @@ func (w *Watcher) Seen(ref kubeclient.Ref) (s ObservedObject, ok bool) {
 	return o.seen, true
 }
 
-// Unwatched returns 0 if everything that the owner tracks is watched, or about to
-// be. Otherwise it is the number of objects, of all owners, that nobody watches:
-// how many others have to be looked at besides those of this owner.
+// Unwatched returns 0 if all objects of the owner are watched, or about to be. Otherwise it returns the number
+// of unwatched objects of all owners, for the budget of reads.
 func (w *Watcher) Unwatched(owner string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -282,24 +271,23 @@ func (w *Watcher) Unwatched(owner string) int {
 	return 0
 }
 
-// unwatched reports whether a space is not watched, and not about to be. w.mu is
-// held.
+// unwatched reports whether a space is not watched, and not about to be. w.mu is held.
 func (w *Watcher) unwatched(s *space) bool {
 	f := s.cover()
 	return f != nil && f.denied || w.waiting[s]
 }
 
-// Counts is how a Watcher is.
+// Counts has the counts of a Watcher.
 type Counts struct {
-	// Watches is how many there are, or are tried; Denied those of them that the
-	// cluster does not allow, and in whose place there are no others.
+	// Watches is the number of watches, including attempts. Denied is the number of those that the cluster denies
+	// and that no other watch replaces.
 	Watches, Denied int
-	// DeniedObjects are tracked where a watch is denied, WaitingObjects where none
-	// is tried, because there are too many.
+	// DeniedObjects is the number of tracked objects whose watch is denied. WaitingObjects is the number of those
+	// without a watch because of the limit.
 	DeniedObjects, WaitingObjects int
 }
 
-// Counts returns the numbers of this moment.
+// Counts returns the current counts.
 func (w *Watcher) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -326,7 +314,7 @@ func (w *Watcher) count() Counts {
 	return n
 }
 
-// Ready returns nil once the standing watches have seen everything.
+// Ready returns nil once the permanent watches have listed everything.
 func (w *Watcher) Ready() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -338,9 +326,9 @@ func (w *Watcher) Ready() error {
 	return nil
 }
 
-// observe records a state and adds who did not expect it to owners. If it is the
-// state that was seen before, those who knew are not told again; but there may be
-// some who have found another one since, and now it is as it was. w.mu is held.
+// observe records a state and adds the owners that do not expect it to owners. If the state is unchanged,
+// owners that knew it are not notified again. An owner that expects another state since then is notified. w.mu
+// is held.
 func (w *Watcher) observe(ref kubeclient.Ref, o *object, s ObservedObject, owners map[string]bool) {
 	same := o.known && o.seen == s
 	for owner, expected := range o.expected {
@@ -354,22 +342,22 @@ func (w *Watcher) observe(ref kubeclient.Ref, o *object, s ObservedObject, owner
 	o.seen, o.known, o.at = s, true, w.clock
 }
 
-// Begin begins the writes of an owner: until End it is told of nothing, and what it wrote itself,
-// which Wrote says by its exact signature, is no news.
+// Begin begins the writes of an owner. Until End it is not notified. States that it reports with Wrote, by
+// their exact signature, are no changes.
 func (w *Watcher) Begin(owner string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.own.Begin(owner)
 }
 
-// Wrote says in which state a write of the owner left an object; see Begin.
+// Wrote records the exact state after an owner's write of an object; see Begin.
 func (w *Watcher) Wrote(owner string, ref kubeclient.Ref, s Signature) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.own.Wrote(owner, ref, s)
 }
 
-// End ends what Begin began.
+// End ends the writes after Begin.
 func (w *Watcher) End(owner string) {
 	w.mu.Lock()
 	report := w.own.End(owner, func(ref kubeclient.Ref) (s Sight) {
@@ -392,14 +380,14 @@ func (w *Watcher) wake(owners map[string]bool) {
 	}
 }
 
-// owned adds everybody who tracks an object.
+// owned adds all owners that track an object.
 func (o *object) owned(owners map[string]bool) {
 	for owner := range o.expected {
 		owners[owner] = true
 	}
 }
 
-// owned adds everybody who tracks something in a space.
+// owned adds all owners that track an object in a space.
 func (s *space) owned(owners map[string]bool) {
 	for _, o := range s.objects {
 		o.owned(owners)

@@ -184,7 +184,7 @@ type rig struct {
 	server  *server
 	records *server // of the standing watch; nil: server
 	*Watcher
-	unsure atomic.Int64 // times that changes of the standing may have been missed
+	unsure atomic.Int64 // number of calls of Unsure
 	// dropped: an own write is not there; readBacks counts looks.
 	dropped   atomic.Bool
 	readBacks atomic.Int64
@@ -283,7 +283,7 @@ func TestWatcher_WakesOwnersOfWhatTheyDidNotExpect(t *testing.T) {
 		r.expectSeen("a", a, true)
 
 		r.Track("w2", track(map[string]Signature{"a": a, "b": Unknown}))
-		r.expectSeen("b", Absent, false) // tracked since the list: nobody knows
+		r.expectSeen("b", Absent, false) // tracked since the list: its state is unknown
 		changed := s.put("a")
 		r.expectWoken("w1", "w2")
 		r.Track("w1", track(map[string]Signature{"a": changed}))
@@ -327,7 +327,7 @@ func TestWatcher_EndsUnneededWatches(t *testing.T) {
 		r.Track("w2", nil)
 		synctest.Wait()
 		if s.open() != base {
-			t.Fatal("the watch goes on although nobody needs it")
+			t.Fatal("the watch continues although it is not needed")
 		}
 		r.expectSeen("a", Absent, false)
 	})
@@ -392,7 +392,7 @@ func TestWatcher_WatchGoesOnWhereItEnded(t *testing.T) {
 		s.mu.Lock()
 		lists, looks, last := s.lists, s.looks, s.watches[len(s.watches)-1]
 		s.mu.Unlock()
-		if last != "102" || lists != 2 || looks != 2 { // one each for this scope, one for the standing
+		if last != "102" || lists != 2 || looks != 2 { // one each for this scope, one for the permanent resource
 			t.Fatalf("watched again at version %s after %d lists and %d looks at the position, want 102 without another list", last, lists, looks)
 		}
 	})
@@ -418,8 +418,13 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 	})
 }
 
-// t1 a kube-apiserver starts and has not read its roles, t2 it denies a watch, t3 two seconds
-// later it has read them. A denial that stays is asked about hardly more often than once a minute.
+// Scenario:
+//
+//	t1: a kube-apiserver starts and has not read its roles.
+//	t2: it denies a watch.
+//	t3: two seconds later it has read them.
+//
+// Result: the watch is retried soon. A lasting denial is retried hardly more often than once a minute.
 func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 	forbidden := apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no rule"))
 	s := newServer()
@@ -448,7 +453,7 @@ func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 		s.mu.Lock()
 		n := s.lists
 		s.mu.Unlock()
-		if n > 2*130 { // of this scope and of the standing one: 120 if each wait is the shortest, and the short ones
+		if n > 2*130 { // of this scope and of the permanent resource: 120 if each wait is the shortest, and the short ones
 			t.Errorf("asked %d times in an hour", n)
 		}
 		t.Logf("asked %d times in an hour", n)
@@ -493,7 +498,7 @@ func TestWatcher_ListInPages(t *testing.T) {
 		r0, r.records = r, newServer()
 		r.Track("w1", track(map[string]Signature{"o4": last, "none": Unknown}))
 	}, func(r *rig) {
-		r.expectWoken("late", "w1") // one may have looked too early, the other hears of the absence
+		r.expectWoken("late", "w1") // one may have looked too early, the other is notified of the absence
 		r.expectSeen("o4", last, true)
 		r.expectSeen("none", Absent, true)
 		r.expectSeen("o0", Absent, false)
@@ -523,8 +528,8 @@ func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 	})
 }
 
-// Whoever wants to know the status is woken by every change, whoever wants the
-// content by those of it only.
+// An owner that expects the exact state is woken by every change, one that expects the content only by changes
+// of it.
 func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	web := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}

@@ -11,8 +11,7 @@ import (
 // Account is a service account of the managed cluster.
 type Account struct{ Namespace, Name string }
 
-// Of returns the account that spec.executor of a work names. Its errors last
-// until the work changes.
+// Of returns the account in spec.executor of a work. Its errors last until the work changes.
 func Of(e workv1.ManifestWorkExecutor) (Account, error) {
 	s := e.Subject
 	switch {
@@ -22,8 +21,8 @@ func Of(e workv1.ManifestWorkExecutor) (Account, error) {
 		return Account{}, errors.New("the executor service account is nil")
 	}
 	a := Account{Namespace: s.ServiceAccount.Namespace, Name: s.ServiceAccount.Name}
-	// The hub's definition of works demands the same. Works can come from
-	// elsewhere, and what is no name could be somebody else's user name.
+	// The hub's CRD of works requires the same. Works can have another origin, and an invalid name could be another
+	// user's name.
 	for _, part := range []struct{ field, value string }{{"namespace", a.Namespace}, {"name", a.Name}} {
 		if len(validation.IsDNS1123Subdomain(part.value)) > 0 {
 			return Account{}, fmt.Errorf("the executor service account has the %s %q: use lower-case letters, digits, '-' and '.'", part.field, part.value)
@@ -34,10 +33,10 @@ func Of(e workv1.ManifestWorkExecutor) (Account, error) {
 
 const prefix = "system:serviceaccount"
 
-// User is the name under which the account makes requests.
+// User returns the user name of the account's requests.
 func (a Account) User() string { return prefix + ":" + a.Namespace + ":" + a.Name }
 
-// groups are those that every service account of the namespace is in.
+// groups returns the groups of every service account of the namespace.
 func (a Account) groups() []string {
 	return []string{prefix + "s", "system:authenticated", prefix + "s:" + a.Namespace}
 }

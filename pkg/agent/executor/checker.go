@@ -16,34 +16,33 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// RetryAfter is when to ask again after a denial.
+// RetryAfter is the wait before the next check after a denial.
 const RetryAfter = time.Minute
 
-// Cluster is what a Checker asks; a kubeclient.Client is one.
+// Cluster is the interface that a Checker needs; a kubeclient.Client implements it.
 type Cluster interface {
-	// Create makes obj, here only reviews, which are answered and not kept.
+	// Create creates obj. Here these are only reviews, which are answered and not stored.
 	Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
 }
 
-// Object is one that is about to be applied.
+// Object is an object that is about to be applied.
 type Object struct {
 	Ref kubeclient.Ref
 	// Owned: the object is deleted when its work is.
 	Owned bool
-	// Applied: the server is sent an apply, which has the name of the object also
-	// where it makes it. Any other creation has no name when its rights are looked at.
+	// Applied: the object is written by a server-side apply, which has the object's name even if it creates it. Any
+	// other creation is authorized without a name.
 	Applied bool
 }
 
-// DeniedError says that the account may not apply an object.
+// DeniedError means that the account may not apply an object.
 type DeniedError struct {
 	Ref kubeclient.Ref
-	// Verbs are those that are denied. None: the write would give rights away
-	// that the account does not have.
+	// Verbs are the denied verbs. None: the write would grant rights that the account does not have.
 	Verbs []string
 }
 
-// Error has the text that users of OCM know.
+// Error returns the text of OCM's agent, which OCM users know.
 func (e *DeniedError) Error() string {
 	why := ""
 	if len(e.Verbs) == 0 {
@@ -53,11 +52,11 @@ func (e *DeniedError) Error() string {
 		e.Ref.Group, e.Ref.Resource, e.Ref.Namespace, e.Ref.Name, why, RetryAfter)
 }
 
-// Checker asks a cluster. It may be used concurrently.
+// Checker checks permissions on a cluster. It may be used concurrently.
 type Checker struct{ Cluster Cluster }
 
-// verbs are asked about whatever is going to happen to the object, so that what
-// a work may do does not depend on what is on the cluster already.
+// verbs returns the verbs to check. They do not depend on the next action, so that the rights of a work do not
+// depend on existing objects.
 func verbs(o Object) []string {
 	v := []string{"create", "update", "patch", "get"}
 	if o.Owned {
@@ -66,9 +65,8 @@ func verbs(o Object) []string {
 	return v
 }
 
-// MayApply asks whether the account may write an object. The error is a
-// *DeniedError, or about the asking. byRoles says that a permission comes from
-// roles, so that it cannot end without a change of one or of a binding.
+// MayApply checks whether the account may write an object. The error is a *DeniedError, or the error of the
+// check. byRoles: the permission comes from roles, so it lasts until a role or a binding changes.
 func (c Checker) MayApply(ctx context.Context, a Account, o Object) (byRoles bool, err error) {
 	request := verbs(o)
 	answers := make([]answer, len(request))
@@ -95,18 +93,18 @@ func (c Checker) MayApply(ctx context.Context, a Account, o Object) (byRoles boo
 	case len(denied.Verbs) > 0:
 		return false, denied
 	case len(errs) > 0:
-		return false, fmt.Errorf("ask what the executor may do: %w", errs[0]) // the others say the same
+		return false, fmt.Errorf("check the rights of the executor: %w", errs[0]) // the others have the same cause
 	}
 	return !slices.ContainsFunc(answers, func(got answer) bool { return !got.byRoles }), nil
 }
 
-// answer is that to one review.
+// answer is the answer to one review.
 type answer struct {
 	allowed, byRoles bool
 	err              error
 }
 
-// rolesReason begins the reasons of the authorizer that goes by roles.
+// rolesReason is the prefix of the reasons of the RBAC authorizer.
 const rolesReason = "RBAC: "
 
 var reviews = authorizationv1.SchemeGroupVersion.WithResource("subjectaccessreviews")

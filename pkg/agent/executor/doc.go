@@ -1,12 +1,9 @@
-// Package executor finds out whether the service account in whose name a work is
-// applied may do what the work asks for.
+// Package executor checks whether the executor of a work, a service account, may do what the work requests.
 //
-// The agent writes every object itself, with its own rights. spec.executor of a
-// work names a service account of the managed cluster that must have the rights
-// too: a [Checker] asks the cluster by SubjectAccessReviews. Since servers judge by
-// more than the verb, as for roles, a [Writer] has the cluster rehearse each write in
-// the name of the account. What is not allowed is a [*DeniedError].
+// The agent writes every object itself, with its own rights. spec.executor of a work names a service account of
+// the managed cluster that must also have the rights. A [Checker] checks them with SubjectAccessReviews. For
+// roles and similar kinds servers check more than the verb. Therefore a [Writer] also dry-runs each write as
+// the account. A denial is a [*DeniedError].
 //
-// The package remembers nothing. When an answer still counts is the agent's to
-// decide.
+// The package stores nothing. The agent decides how long an answer is valid.
 package executor

@@ -36,7 +36,7 @@ func TestOf(t *testing.T) {
 		"good":           {workv1.ManifestWorkExecutorSubject{Type: "ServiceAccount", ServiceAccount: account("a", "b.c")}, ""},
 		"other type":     {workv1.ManifestWorkExecutorSubject{Type: "User", ServiceAccount: account("a", "b")}, "only support ServiceAccount type for the executor"},
 		"nothing":        {workv1.ManifestWorkExecutorSubject{}, "only support ServiceAccount type for the executor"},
-		"nobody":         {workv1.ManifestWorkExecutorSubject{Type: "ServiceAccount"}, "the executor service account is nil"},
+		"unknown":        {workv1.ManifestWorkExecutorSubject{Type: "ServiceAccount"}, "the executor service account is nil"},
 		"no namespace":   {workv1.ManifestWorkExecutorSubject{Type: "ServiceAccount", ServiceAccount: account("", "b")}, `the executor service account has the namespace "": use lower-case letters, digits, '-' and '.'`},
 		"another's name": {workv1.ManifestWorkExecutorSubject{Type: "ServiceAccount", ServiceAccount: account("a", "a:b")}, badName},
 	} {
@@ -134,12 +134,12 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 		byRoles bool
 		want    string
 	}{
-		"all allowed":            {namespaced, nil, nil, true, ""},
-		"one by somebody else":   {namespaced, map[string]any{"get": yes("a webhook says so")}, nil, false, ""},
-		"denied":                 {namespaced, map[string]any{"delete": status{}, "create": status{Denied: true}}, []string{"create", "delete"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
-		"denied in the core":     {node, map[string]any{"get": status{EvaluationError: "a role is missing"}}, []string{"get"}, false, "not allowed to apply the resource  nodes,  n, will try again in 1m0s"},
-		"an error":               {namespaced, map[string]any{"get": away}, nil, false, "ask what the executor may do: away"},
-		"a denial beside errors": {namespaced, map[string]any{"get": away, "patch": status{}}, []string{"patch"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
+		"all allowed":               {namespaced, nil, nil, true, ""},
+		"one by another authorizer": {namespaced, map[string]any{"get": yes("a webhook says so")}, nil, false, ""},
+		"denied":                    {namespaced, map[string]any{"delete": status{}, "create": status{Denied: true}}, []string{"create", "delete"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
+		"denied in the core":        {node, map[string]any{"get": status{EvaluationError: "a role is missing"}}, []string{"get"}, false, "not allowed to apply the resource  nodes,  n, will try again in 1m0s"},
+		"an error":                  {namespaced, map[string]any{"get": away}, nil, false, "ask what the executor may do: away"},
+		"a denial beside errors":    {namespaced, map[string]any{"get": away, "patch": status{}}, []string{"patch"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
 	} {
 		a := &requested{answer: func(verb string) (status, error) {
 			switch v := c.answers[verb].(type) {
@@ -215,8 +215,7 @@ func TestWriter_WhatTheServerReportsCounts(t *testing.T) {
 	}
 }
 
-// Only where permissions are kept, and only what gives no rights away, is written
-// without a rehearsal.
+// A write is made without a dry run only if permissions are kept and the write grants no rights.
 func TestWriter_WhatIsGoneThrough(t *testing.T) {
 	gvr := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
@@ -246,8 +245,7 @@ func TestWriter_WhatIsGoneThrough(t *testing.T) {
 	}
 }
 
-// Between the rehearsal and the write of a label another client changes what the
-// label is about.
+// Between the dry run and the write of a label another client changes the labeled object.
 func TestWriter_ObjectChangesInBetween(t *testing.T) {
 	for name, there := range map[string]bool{"an object that is changed": true, "an object that appears": false} {
 		f := clustertest.New()

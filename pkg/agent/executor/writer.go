@@ -16,23 +16,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Writer writes what an account could write itself: the cluster goes through
-// each write in the name of the account first, and its refusal is the answer.
+// Writer makes writes that an account could make itself. The cluster first dry-runs each write as the account;
+// its refusal is the answer.
 //
-// What is gone through must be what is written. A scenario without a condition:
+// The dry run must be of the same write. Without a precondition:
 //
-//	t1 the account may label the ClusterRole as it is
-//	t2 another client adds rules that the account does not have
-//	t3 the label aggregates those into a role of the account
+// Scenario:
 //
-// So a write to an object that there is names its resourceVersion, or its uid,
-// and one that makes an object does not touch another.
+//	t1: the account may label the ClusterRole in its present form.
+//	t2: another client adds rules that the account does not have.
+//	t3: the label aggregates those rules into a role of the account.
+//
+// Result: a write of an existing object has its resourceVersion or uid, and a creation never changes an
+// existing object.
 type Writer struct {
-	// Objects does the writes.
+	// Objects makes the writes.
 	kubeclient.Objects
 	Cluster kubeclient.DryRunner
 	Account Account
-	// Kept: permissions are kept, so that only what gives rights away is gone through.
+	// Kept: permissions are kept, so only writes that grant rights are dry-run.
 	Kept bool
 }
 
@@ -80,11 +82,11 @@ func (w Writer) write(ctx context.Context, verb string, ref kubeclient.Ref, do f
 	if bearsWriter(ref.GroupResource()) {
 		return nil, &DeniedError{Ref: ref}
 	}
-	// A kept permission says nothing of a deletion that the work does not ask for,
-	// as when an object is replaced.
+	// A kept permission does not cover a deletion that the work did not request, as in the replacement of an
+	// object.
 	strict := givesRights(ref.GroupResource()) || verb == kubeclient.Delete
 	if strict || !w.Kept {
-		once := kubeclient.WithWarnings(ctx, new(kubeclient.Warnings)) // the write itself is warned of the same
+		once := kubeclient.WithWarnings(ctx, new(kubeclient.Warnings)) // the write itself has the same warnings
 		if _, err := do(once, w.Cluster.As(w.Account.User())); err != nil {
 			if err = judge(err, verb, ref, strict); err != nil {
 				return nil, err
@@ -94,16 +96,15 @@ func (w Writer) write(ctx context.Context, verb string, ref kubeclient.Ref, do f
 	return do(ctx, w.Objects)
 }
 
-// judge turns the answer to a rehearsal into that to the write; nil if it says
-// nothing about it.
+// judge converts the result of a dry run to the error of the write; nil if the write may be made.
 func judge(err error, verb string, ref kubeclient.Ref, strict bool) error {
 	rule, missing := kubeclient.MissingRule(err)
 	switch impersonates := func(v string) bool { return strings.HasPrefix(v, "impersonate") }; {
 	case missing && slices.ContainsFunc(rule.Verbs, impersonates), noDryRun(err):
 		if strict {
-			return fmt.Errorf("find out whether the executor has the rights that the object gives away: %w", err)
+			return fmt.Errorf("check whether the executor has the rights that the object grants: %w", err)
 		}
-		return nil // by the reviews it may
+		return nil // the reviews allow it
 	case missing && !slices.Contains(rule.Verbs, "escalate"):
 		return &DeniedError{Ref: ref, Verbs: []string{verb}}
 	case missing, strict && apierrors.IsForbidden(err):
@@ -112,15 +113,14 @@ func judge(err error, verb string, ref kubeclient.Ref, strict bool) error {
 	return err
 }
 
-// noDryRun reports whether a webhook hears only of writes that are made.
+// noDryRun reports whether a webhook supports no dry runs.
 func noDryRun(err error) bool {
 	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
 }
 
-// givesRights reports whether a server looks, beyond the verb, at what the
-// writer of an object has itself: roles and bindings, those of OpenShift too,
-// policies whose parameters the writer must be able to read, and bundles that a
-// signer has to attest.
+// givesRights reports whether a server checks more than the verb, namely the rights of the writer. These kinds
+// are roles and bindings, including those of OpenShift. Others are policies whose parameters the writer must be
+// able to read, and bundles that a signer must attest.
 func givesRights(gr schema.GroupResource) bool {
 	switch gr.Group {
 	case rbacv1.GroupName, "authorization.openshift.io":
@@ -133,8 +133,8 @@ func givesRights(gr schema.GroupResource) bool {
 	return false
 }
 
-// bearsWriter reports whether the server writes into an object who made it, and
-// others judge by that. It would be the agent, with all its rights.
+// bearsWriter reports whether the server stores the writer in the object and others rely on it. The stored
+// writer would be the agent with all its rights.
 func bearsWriter(gr schema.GroupResource) bool {
 	return gr == schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}
 }

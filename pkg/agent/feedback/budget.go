@@ -6,8 +6,8 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// A path may visit maxVisits values of the object, and the paths of an object
-// maxVisitsTogether, by an upper bound that does not look at what they find.
+// maxVisits bounds the values that a path may visit, maxVisitsTogether those of all paths of an object. The
+// visits are estimated by an upper bound that ignores the results.
 const (
 	maxVisits         = 5_000_000 // less than a second
 	maxVisitsTogether = 10_000_000
@@ -18,11 +18,11 @@ var (
 	errTooMuchTogether = fmt.Errorf("the paths for this object would visit too many of its values together, more than %d: use fewer paths, or name the fields more directly", maxVisitsTogether)
 )
 
-// visitBudget knows how large an object is, and what its paths may still visit.
+// visitBudget has the size of an object and the visits left for its paths.
 type visitBudget struct {
 	object        map[string]any
 	values, depth int // 0: not counted yet
-	// chars is the length of all texts: of a text, '*' and '..' find each byte.
+	// chars is the total length of all texts: '*' and '..' visit each byte of a text.
 	chars int
 	left  float64
 }
@@ -31,11 +31,10 @@ func newBudget(object map[string]any) *visitBudget {
 	return &visitBudget{object: object, left: maxVisitsTogether}
 }
 
-// allows returns nil if the path is cheap enough, and takes what it costs. A
-// descent ('..') finds every value again for each of its ancestors, and a list of
-// names or indexes finds as many as it has entries; what follows a range that is
-// not ended is evaluated in it and after it. One after the other they multiply.
-// Everything else finds each value at most once.
+// allows returns nil if the path is cheap enough, and takes its cost. A descent ('..') visits every value again
+// for each of its ancestors. A list of names or indexes multiplies by its entries. The steps after an
+// open-ended range are evaluated in it and after it. Several such steps multiply. All other steps visit each
+// value at most once.
 func (b *visitBudget) allows(p path) error {
 	var c cost
 	c.nodes(p.root)
@@ -53,7 +52,7 @@ func (b *visitBudget) allows(p path) error {
 	return nil
 }
 
-// all is how many values a step can find that each path is through once.
+// all returns the number of values that a step can visit in one pass of the path.
 func (b *visitBudget) all(c cost) float64 {
 	if b.values == 0 {
 		b.values, b.depth = b.measure(b.object)
@@ -68,7 +67,7 @@ func (b *visitBudget) all(c cost) float64 {
 	return all
 }
 
-// measure counts the values in v, and how deep they go.
+// measure returns the number of values in v and their depth.
 func (b *visitBudget) measure(v any) (values, depth int) {
 	values = 1
 	inner := func(v any) {
@@ -90,15 +89,15 @@ func (b *visitBudget) measure(v any) (values, depth int) {
 	return values, depth + 1
 }
 
-// cost is what multiplies in a path.
+// cost has the factors of a path's cost.
 type cost struct {
 	steps, descents int
 	lists           float64
-	// many says that a step can find several values, wild that these can be bytes.
+	// many: a step can find several values. wild: these can be bytes.
 	many, wild bool
 }
 
-// direct reports whether each step finds one value at most.
+// direct reports whether each step finds at most one value.
 func (c *cost) direct() bool { return !c.many && !c.wild && c.lists == 1 }
 
 func (c *cost) nodes(l *jsonpath.ListNode) {

@@ -1,9 +1,7 @@
-// Package feedback reads out of an object the values that a ManifestWork wants
-// to see on the hub.
+// Package feedback reads the values of an object that a ManifestWork requests for its status.
 //
-// It is pure. [Reader.Read] takes an object and the feedback rules of its
-// manifest, and returns the values and what is wrong with the rules. Rules are
-// written by whoever may write works: a path that would take for ever on the
-// object is refused, and no value is returned that the hub would refuse, because
-// the hub refuses the whole status with it.
+// It is pure. [Reader.Read] takes an object and the feedback rules of its manifest. It returns the values and
+// the errors of the rules. Authors of works write the rules, so a path that would take too long on the object
+// is rejected. A value that the hub would reject is not returned, because the hub would reject the whole status
+// with it.
 package feedback

@@ -7,25 +7,21 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// MaxRawLength is the longest raw JSON text that the API of the hub accepts, in
-// bytes.
+// MaxRawLength is the API limit of raw JSON, in bytes.
 const MaxRawLength = 1024
 
 // Reader reads values. Its methods may be called concurrently.
 type Reader struct {
-	// Raw: numbers that are not integers, maps, lists and several results of one
-	// path are values too, as raw JSON. Without it they are errors, and of several
-	// results the first counts.
+	// Raw returns non-integer numbers, maps, lists and several results of one path as raw JSON. Without it they are
+	// errors, and the first of several results is used.
 	Raw bool
-	// RawLength bounds raw JSON, in bytes; above MaxRawLength, or 0, it is
-	// MaxRawLength.
+	// RawLength bounds raw JSON, in bytes. 0 or more than MaxRawLength means MaxRawLength.
 	RawLength int
 }
 
-// Read evaluates the rules on an object, in order. Values are returned in the
-// order in which the rules name them, each name once; errs says why others are
-// missing. A field that the object does not have is no value and no error. obj
-// is not modified.
+// Read evaluates the rules on an object, in order. Values are in the order of the rules, each name once; errs
+// has the reasons for missing ones. A field that the object does not have gives neither a value nor an error.
+// obj is not modified.
 func (r Reader) Read(obj *unstructured.Unstructured, rules []workv1.FeedbackRule) (values []workv1.FeedbackValue, errs []error) {
 	limit := newBudget(obj.Object)
 	named := map[string]bool{}
@@ -61,7 +57,7 @@ func (r Reader) Read(obj *unstructured.Unstructured, rules []workv1.FeedbackRule
 	return values, errs
 }
 
-// value evaluates one path; nil is no value.
+// value evaluates one path; nil means no value.
 func (r Reader) value(obj *unstructured.Unstructured, p workv1.JsonPath, limit *visitBudget) (*workv1.FieldValue, error) {
 	if p.Version != "" && p.Version != obj.GroupVersionKind().Version {
 		return nil, fmt.Errorf("version set in the path %s is not matched for the related resource", p.Name)

@@ -212,8 +212,8 @@ func TestReader_HostilePathsAreRefused(t *testing.T) {
 	}
 }
 
-// Ranges that are not ended double what follows each time, a text has as many
-// values as bytes, and an error may hold the whole object.
+// Each open-ended range doubles the cost of the following steps. A text has as many values as bytes, and an
+// error may contain the whole object.
 func TestReader_HostilePathsAreBounded(t *testing.T) {
 	o := object(t, rope)
 	o.Object["text"] = strings.Repeat("x", 300_000)
@@ -232,8 +232,7 @@ func TestReader_HostilePathsAreBounded(t *testing.T) {
 	}
 }
 
-// What the paths of an object visit is bounded together, but direct ones cost
-// next to nothing.
+// The visits of all paths of an object are bounded together, but direct paths cost almost nothing.
 func TestReader_PathsAreBoundedTogether(t *testing.T) {
 	o := object(t, rope)
 	o.Object["text"] = strings.Repeat("x", 30_000)

@@ -9,8 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
 )
 
-// Whatever path and object: no panic, each name once, and nothing that the hub
-// would refuse.
+// For any path and object: no panic, each name once, and no value that the hub would reject.
 func FuzzRead(f *testing.F) {
 	f.Add(".status.i", []byte(rope))
 	f.Add(`.status.t[?(@.t=="B")].v}{range .status.l[*]}{.}{end`, []byte(rope))

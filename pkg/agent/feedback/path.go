@@ -11,21 +11,20 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// maxPath is the longest path, in bytes; the parser recurses over it.
+// maxPath bounds the length of a path, in bytes; the parser is recursive.
 const maxPath = 4 << 10
 
-// maxString is the longest text that is a value, in bytes. The API sets no limit,
-// but the work as a whole has to fit into the hub's store.
+// maxString bounds the length of a text value, in bytes. The API has no limit, but the whole work must fit into
+// the hub's store.
 const maxString = 64 << 10
 
-// path is a parsed path. It is used once: evaluating changes it.
+// path is a parsed path. It is used once: the evaluation modifies it.
 type path struct {
 	template *jsonpath.JSONPath
 	root     *jsonpath.ListNode
 }
 
-// parse reads a path. The library is not written for hostile input: should it
-// panic, the path is at fault.
+// parse parses a path. The library is not made for hostile input: a panic counts as an error of the path.
 func parse(p workv1.JsonPath) (parsed path, err error) {
 	if len(p.Path) > maxPath {
 		return path{}, fmt.Errorf("it has %d bytes, use at most %d", len(p.Path), maxPath)
@@ -52,8 +51,7 @@ func find(p path, object map[string]any) (results [][]reflect.Value, err error) 
 	return results, nil
 }
 
-// maxError is above what anybody reads of an error; the library writes all of a
-// value into some.
+// maxError exceeds the readable length of an error; the library prints whole values in some errors.
 const maxError = 1 << 10
 
 func shortened(err error) error {
@@ -63,14 +61,14 @@ func shortened(err error) error {
 	return err
 }
 
-// recovered turns a panic of the library into an error.
+// recovered converts a panic of the library to an error.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("the path cannot be evaluated: %v", p)
 	}
 }
 
-// values takes values out of their reflection; nil for what has none.
+// values returns the values behind reflection; nil for invalid ones.
 func values(values ...reflect.Value) []any {
 	list := make([]any, 0, len(values))
 	for _, v := range values {
@@ -83,14 +81,14 @@ func values(values ...reflect.Value) []any {
 	return list
 }
 
-// field gives a value its type.
+// field returns a value with its type.
 func (r Reader) field(name string, v any) (*workv1.FieldValue, error) {
 	switch v := v.(type) {
 	case nil:
 		return nil, nil
 	case int64:
 		return &workv1.FieldValue{Type: workv1.Integer, Integer: &v}, nil
-	case int: // of a literal in the path
+	case int: // from a literal in the path
 		i := int64(v)
 		return &workv1.FieldValue{Type: workv1.Integer, Integer: &i}, nil
 	case string:
@@ -107,7 +105,7 @@ func (r Reader) field(name string, v any) (*workv1.FieldValue, error) {
 	return r.raw(name, v)
 }
 
-// raw writes a value as JSON text.
+// raw returns a value as JSON text.
 func (r Reader) raw(name string, v any) (*workv1.FieldValue, error) {
 	limit := MaxRawLength
 	if r.RawLength > 0 {
@@ -128,8 +126,7 @@ func (r Reader) raw(name string, v any) (*workv1.FieldValue, error) {
 	return &workv1.FieldValue{Type: workv1.JsonRaw, JsonRaw: &text}, nil
 }
 
-// shortest is what a value has as JSON at least, in bytes; above limit it is not
-// exact.
+// shortest returns the minimum length of a value as JSON, in bytes. Above limit it is inexact.
 func shortest(v any, limit int) int {
 	n := 1
 	switch v := v.(type) {

@@ -5,8 +5,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// wellKnown are the values of WellKnownStatus, in the order in which they are
-// reported.
+// wellKnown has the values of WellKnownStatus, in the order in which they are reported.
 var wellKnown = map[schema.GroupVersionKind][]workv1.JsonPath{
 	{Group: "apps", Version: "v1", Kind: "Deployment"}: {
 		{Name: "ReadyReplicas", Path: ".status.readyReplicas"},

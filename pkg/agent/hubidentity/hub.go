@@ -1,14 +1,12 @@
-// Package hubidentity keeps on a managed cluster which hub is which.
+// Package hubidentity stores on a managed cluster which hub identity belongs to which broker.
 //
-// A hub has an identity, whose hash is in the names of the AppliedManifestWorks
-// of its works. Whoever acts under an identity can change and delete what these
-// own. So an identity is claimed once per cluster: a [Claim] says through which
-// broker, and [Claims] is where the claims of a cluster stand. An identity comes
-// from the flags of an agent and from the Book, never from a broker. What a
-// broker says can only show that it is not the one of the claim.
+// The hash of a hub's identity is in the names of the AppliedManifestWorks of its works. An agent with that
+// identity can change and delete their objects. So an identity is claimed once per cluster: a [Claim] names the
+// broker, and [Claims] has all claims of a cluster. An identity comes from the flags of an agent or from the
+// Claims, never from a broker. Data of a broker can only show that it is not the broker of the claim.
 //
-// [Claims.Decide] and [Claims.Identify] are pure; [Registry] reads and writes the
-// Book, and moves objects from one identity to another.
+// [Claims.Decide] and [Claims.Identify] are pure. [Registry] reads and writes the Claims, and moves objects
+// from one identity to another.
 package hubidentity
 
 import (
@@ -22,20 +20,18 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
-// BrokerRef is the way from an agent to a broker, as it is now.
+// BrokerRef describes the present connection of an agent to a broker.
 type BrokerRef struct {
-	// Cluster is the name of the cluster on the hub, Broker the host:port that was
-	// dialled.
+	// Cluster is the name of the cluster on the hub, Broker the dialed host:port.
 	Cluster string `json:"cluster"`
 	Broker  string `json:"broker"`
-	// Roots are the hashes of the certificates by which that of the broker was
-	// verified; nil without TLS.
+	// Roots are the hashes of the CA certificates that verified the broker; nil without TLS.
 	Roots []string `json:"roots,omitempty"`
 	// StoreID is the identity of the broker's store; "" if it says none.
 	StoreID string `json:"storeID,omitempty"`
 }
 
-// Claim says to which broker an identity belongs.
+// Claim binds an identity to a broker.
 type Claim struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
@@ -58,16 +54,15 @@ const maxRefused = 8
 // Claims has the claims of a cluster by the hash of their identity.
 type Claims map[string]Claim
 
-// RefusedError says that an agent may not act under its identity through the
-// broker that it has come to.
+// RefusedError means that an agent may not use its identity through its broker.
 type RefusedError struct {
-	// Claim is the one that stands against it.
+	// Claim is the claim that conflicts.
 	Claim Claim
-	// By is who was refused.
+	// By is the refused attempt.
 	By Rejected
 }
 
-// Error says who has what, and what to do.
+// Error names the owner of the identity and the next step.
 func (e *RefusedError) Error() string {
 	c, by := e.Claim, e.By
 	if c.Identity != by.Identity {
@@ -75,7 +70,7 @@ func (e *RefusedError) Error() string {
 			"start the agent with --hub-identity=%s, or hand the objects over with: hawser hub-identity transfer %s %s",
 			by.Identity, by.Broker, by.Cluster, c.Identity, c.Identity, quote(c.Identity), quote(by.Identity))
 	}
-	why := "it is neither at that address nor has it the same store"
+	why := "it has neither that address nor the same store"
 	if !covers(c.Roots, by.Roots) {
 		why = "its certificate was verified by another CA"
 	}
@@ -91,8 +86,8 @@ func quote(identity string) string {
 	return identity
 }
 
-// covers reports whether what verified a broker once verifies it now. Where
-// there was no TLS, nothing was certain anyway.
+// covers reports whether a CA that verified the broker of the claim still verifies it. A claim without TLS is
+// always covered.
 func covers(claimed, now []string) bool {
 	return len(claimed) == 0 || intersect(claimed, now)
 }
@@ -101,16 +96,13 @@ func intersect(a, b []string) bool {
 	return slices.ContainsFunc(a, func(x string) bool { return slices.Contains(b, x) })
 }
 
-// Decide says whether an identity may be used through t. If so, the error is nil
-// and next is the Book with that written down; otherwise the error is a
-// *RefusedError, and next has that it was refused. changed says whether next
-// differs. trusted are the hashes of all CAs that the owner of the cluster gave
-// for the broker, which may be more than the one that it is verified by: that is
-// how a CA is replaced.
+// Decide decides whether an identity may be used through t. If so, err is nil and next has the updated claim.
+// Otherwise err is a *RefusedError and next has the refusal. changed reports whether next differs. trusted are
+// the hashes of all CAs that the owner of the cluster configured for the broker. During a replacement of the CA
+// these are more than the one that verifies the broker.
 //
-// The rule: the address and the store of a broker may each become another one,
-// but not both at once, and never behind the back of the CA. What two claimants
-// have in common besides is no proof: everybody can have everything else.
+// The rule: either the address or the store of a broker may change, but not both at once. The CA must stay,
+// except in a replacement. Other common properties of two claimants prove nothing: any broker can have them.
 func (b Claims) Decide(identity string, t BrokerRef, trusted []string, now time.Time) (next Claims, changed bool, err error) {
 	hash := appliedwork.HubHash(identity)
 	old, claimed := b[hash]
@@ -130,8 +122,8 @@ func (b Claims) Decide(identity string, t BrokerRef, trusted []string, now time.
 	return next, changed, nil
 }
 
-// against returns the claim of another identity that the broker of t belongs to.
-// What it has for this cluster was applied under that identity.
+// against returns the claim of another identity that the broker of t belongs to. The objects of that broker for
+// this cluster were applied under that identity.
 func (b Claims) against(hash string, own Claim, t BrokerRef) (other string, counts bool) {
 	for _, h := range slices.Sorted(maps.Keys(b)) {
 		c := b[h]
@@ -146,7 +138,7 @@ func (b Claims) against(hash string, own Claim, t BrokerRef) (other string, coun
 	return "", false
 }
 
-// admits is the rule of Decide for an identity that is claimed.
+// admits applies the rule of Decide to a claimed identity.
 func (c Claim) admits(t BrokerRef, trusted []string) bool {
 	sameStore := t.StoreID != "" && c.StoreID == t.StoreID
 	if covers(c.Roots, t.Roots) {
@@ -156,8 +148,8 @@ func (c Claim) admits(t BrokerRef, trusted []string) bool {
 	return len(t.Roots) > 0 && c.Broker == t.Broker && sameStore && intersect(c.Roots, trusted)
 }
 
-// follow returns the claim as it is once t was admitted. What verified the
-// broker before counts on for as long as the owner trusts it.
+// follow returns the claim after t was admitted. Previous roots stay as long as the owner of the cluster trusts
+// them.
 func (c Claim) follow(t BrokerRef, trusted []string) Claim {
 	before := c.Roots
 	c.Cluster, c.Broker, c.Roots = t.Cluster, t.Broker, slices.Clone(t.Roots)
@@ -176,13 +168,13 @@ func (c Claim) equal(o Claim) bool {
 	return c.Identity == o.Identity && c.Cluster == o.Cluster && c.same(o.BrokerRef) && len(c.Rejected) == len(o.Rejected)
 }
 
-// same compares ways to a broker, the name of the cluster aside.
+// same compares two references, without the name of the cluster.
 func (t BrokerRef) same(o BrokerRef) bool {
 	a, b := slices.Sorted(slices.Values(t.Roots)), slices.Sorted(slices.Values(o.Roots))
 	return t.Broker == o.Broker && t.StoreID == o.StoreID && slices.Equal(a, b)
 }
 
-// refuse notes with a claim who was refused.
+// refuse records a refusal in a claim.
 func (b Claims) refuse(hash, identity string, t BrokerRef, now time.Time) (next Claims, changed bool, err error) {
 	c := b[hash]
 	by := Rejected{Identity: identity, Since: now, BrokerRef: t}
@@ -207,18 +199,17 @@ func (b Claims) with(hash string, c Claim) Claims {
 	return next
 }
 
-// AmbiguousError says that it cannot be known under which identity an agent
-// acts that was given none.
+// AmbiguousError means that the identity of an agent without --hub-identity is ambiguous.
 type AmbiguousError struct {
 	// Broker is the address of the broker, Cluster the name of the cluster.
 	Broker, Cluster string
-	// Claims are those of this cluster, Strays the hubs that are not written down
-	// and have AppliedManifestWorks, by hash, with how many.
+	// Claims are those of this cluster. Unclaimed has the number of AppliedManifestWorks of each unclaimed hub, by
+	// hash.
 	Claims    []Claim
 	Unclaimed map[string]int
 }
 
-// Error lists what there is, and says what to do.
+// Error lists the candidates and the next step.
 func (e *AmbiguousError) Error() string {
 	var list []string
 	for _, c := range e.Claims {
@@ -227,18 +218,19 @@ func (e *AmbiguousError) Error() string {
 	for _, h := range slices.Sorted(maps.Keys(e.Unclaimed)) {
 		list = append(list, fmt.Sprintf("a hub whose identity has the hash %s, with %d AppliedManifestWorks", h, e.Unclaimed[h]))
 	}
-	return fmt.Sprintf("no --hub-identity is given, and which hub broker %s is to be on cluster %s is not certain: the cluster has %s; nothing is applied or deleted. "+
-		"Start the agent with --hub-identity: the former address of the broker, where nothing else was set, to go on as that hub, or another name to be another one",
+	return fmt.Sprintf("no --hub-identity is given, and the hub of broker %s on cluster %s is ambiguous: the cluster has %s; nothing is applied or deleted. "+
+		"Start the agent with --hub-identity. To continue as the same hub, use its former --hub-identity, or the former broker address if none was set. For another hub use another name",
 		e.Broker, e.Cluster, strings.Join(list, ", "))
 }
 
-// Identify returns the identity of an agent that was given none, before it has
-// a connection: the one that was claimed through this address; else the only one
-// that was claimed for this cluster, for the address may have changed; else the
-// address itself, as it was when nothing was written down. Whether the broker
-// may use it is still to be decided. certain is false where only the store of the
-// broker can show that it is the right one. records says how many
-// AppliedManifestWorks of Hawser's agents each hash has. The error is an
+// Identify returns the identity of an agent without --hub-identity, before it connects. It returns the first of
+// these:
+//   - the identity claimed through this address;
+//   - the only identity claimed for this cluster, because the address may have changed;
+//   - the address itself, as in releases without claims.
+//
+// Decide must still admit the broker. certain is false if only the store of the broker can confirm the
+// identity. records has the number of AppliedManifestWorks of Hawser agents by hash. The error is an
 // *AmbiguousError.
 func (b Claims) Identify(cluster, broker string, records map[string]int) (identity string, certain bool, err error) {
 	var claims []Claim
@@ -269,7 +261,7 @@ func (b Claims) Identify(cluster, broker string, records map[string]int) (identi
 	return "", false, &AmbiguousError{Broker: broker, Cluster: cluster, Claims: claims}
 }
 
-// Unclaimed returns of records those whose hash nobody has claimed.
+// Unclaimed returns the records whose hash has no claim.
 func (b Claims) Unclaimed(records map[string]int) map[string]int {
 	unclaimed := maps.Clone(records)
 	maps.DeleteFunc(unclaimed, func(h string, _ int) bool { _, claimed := b[h]; return claimed })

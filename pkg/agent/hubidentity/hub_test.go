@@ -33,7 +33,7 @@ func TestClaims_Decide(t *testing.T) {
 		against  string
 	}{
 		"first claim":                               {Claims{}, "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
-		"first claim, stock broker":                 {Claims{}, "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "", "ca1")), ""},
+		"first claim, OCM broker":                   {Claims{}, "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "", "ca1")), ""},
 		"same name":                                 {claimsFixture(), "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
 		"new name, same store":                      {claimsFixture(), "hub1", through("b:8090", "e1", "ca1"), nil, ptr(through("b:8090", "e1", "ca1")), ""},
 		"same name, other store":                    {claimsFixture(), "hub1", through("a:8090", "e2", "ca1"), nil, ptr(through("a:8090", "e2", "ca1")), ""},
@@ -89,7 +89,7 @@ func TestClaims_Decide(t *testing.T) {
 
 func ptr(t BrokerRef) *BrokerRef { return &t }
 
-// A CA is replaced in three steps, and the claim goes with them.
+// A CA is replaced in three steps, and the claim follows them.
 func TestClaims_CAIsReplaced(t *testing.T) {
 	b := claimsFixture()
 	for _, step := range []struct {
@@ -159,7 +159,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Whatever stands in the ConfigMap is refused, or is written as it was read.
+// Any content of the ConfigMap is rejected, or written as it was read.
 func FuzzClaims(f *testing.F) {
 	data, err := claimsFixture().data()
 	if err != nil {

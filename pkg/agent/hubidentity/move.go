@@ -18,27 +18,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// ErrNothing says that there is nothing to hand over.
+// ErrNothing means that there is nothing to hand over.
 var ErrNothing = errors.New("there is nothing to move")
 
-// Migration hands the objects of one hub over to another, in the name of the owner
-// of the cluster. It deletes no object: what it writes to objects are owner
-// references, and the only things that go are AppliedManifestWorks whose place
-// others have taken. It may be interrupted, and then run again.
+// Migration hands the objects of one hub over to another, on behalf of the owner of the cluster. It deletes no
+// object. It writes only owner references to objects, and removes only AppliedManifestWorks that were replaced.
+// It may be interrupted and run again.
 type Migration struct {
 	Registry
-	// Abandon removes an AppliedManifestWork with this uid and nothing that it
-	// owns.
+	// Abandon removes an AppliedManifestWork with this uid, but none of the objects that it owns.
 	Abandon func(ctx context.Context, ref kubeclient.Ref, uid types.UID) error
-	// Printf hears of each step, for people.
+	// Printf prints each step for the operator.
 	Printf func(format string, args ...any) error
 }
 
-// Move hands over what the hub with the identity from has to the one with the
-// identity to. from may be the hash of an identity, where nobody knows that any
-// more. Where both are the same, the identity goes to a broker that was refused
-// it: the one with this address, or the only one. The error is ErrNothing if
-// there is nothing to move.
+// Move hands over the objects of the hub with identity from to the hub with identity to. from may also be the
+// hash of an unknown identity. If both are equal, the identity is given to a broker that was refused it: the
+// one at this address, or the only one. The error is ErrNothing if there is nothing to move.
 func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if from == to {
 		return m.admit(ctx, to, broker)
@@ -55,7 +51,7 @@ func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if _, claimed := book[fromHash]; !claimed && len(names) == 0 {
 		return fmt.Errorf("%w: hub %s has no AppliedManifestWork on this cluster, and its identity is not claimed", ErrNothing, from)
 	}
-	// First, so that no agent begins anew under the old identity meanwhile.
+	// First, so that no agent starts again under the old identity in the meantime.
 	if err := m.moveClaim(ctx, fromHash, to); err != nil {
 		return err
 	}
@@ -71,7 +67,7 @@ func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%d of %d AppliedManifestWorks were handed over; run this again for the rest: %w", moved, len(names), err)
 	}
-	return m.Printf("hub %s has what hub %s had: %d AppliedManifestWorks\n", to, from, moved)
+	return m.Printf("hub %s has taken over from hub %s: %d AppliedManifestWorks\n", to, from, moved)
 }
 
 func hashOf(identity string) string {
@@ -81,7 +77,7 @@ func hashOf(identity string) string {
 	return appliedwork.HubHash(identity)
 }
 
-// moveClaim makes the claim of one identity that of another, unless that has one.
+// moveClaim moves the claim of one identity to another, unless that has one.
 func (m Migration) moveClaim(ctx context.Context, fromHash, to string) error {
 	toHash := appliedwork.HubHash(to)
 	var reported []any
@@ -134,11 +130,11 @@ func (m Migration) admit(ctx context.Context, identity, broker string) error {
 	if err != nil {
 		return err
 	}
-	return m.Printf("identity %s, and what was applied under it, goes from broker %s to broker %s\n", identity, before.Broker, after.Broker)
+	return m.Printf("identity %s and the objects applied under it move from broker %s to broker %s\n", identity, before.Broker, after.Broker)
 }
 
-// recordsOf lists the AppliedManifestWorks of a hub, and returns the agent id
-// that those of another one have; "" if it has none, or several.
+// recordsOf lists the AppliedManifestWorks of a hub. It also returns the common agent id of those of the other
+// hub; "" if there is none or several.
 func (m Migration) recordsOf(ctx context.Context, hash, other string) (names []string, agentID string, err error) {
 	sample := ""
 	err = m.each(ctx, func(o *metav1.PartialObjectMetadata) {
@@ -164,16 +160,18 @@ func (m Migration) store(hash string) appliedwork.Store {
 	return appliedwork.Store{Objects: m.Objects, HubHash: hash}
 }
 
-// moveRecord hands over one AppliedManifestWork. In this order, so that an
-// interruption, and the agents that may be at work, do no harm at any point:
+// moveRecord hands over one AppliedManifestWork. The order makes an interruption, or running agents, harmless
+// at any step:
 //
-//	t1  its place is taken: there is an AppliedManifestWork of the other hub
-//	t2  the objects get the mark of that one too
-//	t3  they are put on its list; if it was deleted meanwhile, that fails
-//	t4  the objects lose the mark of the old one
-//	t5  the old one goes
+// Scenario:
 //
-// Until t3 the objects have the old mark, and after it the new owner knows them.
+//	t1: the AppliedManifestWork of the other hub is created.
+//	t2: its owner reference is added to the objects.
+//	t3: the objects are added to its list; this fails if it was deleted in the meantime.
+//	t4: the owner reference of the old one is removed from the objects.
+//	t5: the old one is removed.
+//
+// Result: until t3 the objects have the old owner reference; afterwards the new owner lists them.
 func (m Migration) moveRecord(ctx context.Context, name, toHash, agentID string) error {
 	_, work, _ := Split(name)
 	store := m.store(toHash)
@@ -209,10 +207,10 @@ func (m Migration) moveRecord(ctx context.Context, name, toHash, agentID string)
 	if len(left) == 0 {
 		return nil
 	}
-	return m.Printf("work %s: nobody has these objects any more, they stay as they are: %s\n", work, strings.Join(left, ", "))
+	return m.Printf("work %s: these objects have no owner any more and stay unchanged: %s\n", work, strings.Join(left, ", "))
 }
 
-// hand does t2 and t3 for what only the old AppliedManifestWork has.
+// hand performs t2 and t3 for the objects that only the old AppliedManifestWork has.
 func (m Migration) hand(ctx context.Context, from, to *appliedwork.Record) (*appliedwork.Record, error) {
 	remover := appliedwork.Remover{Client: m.Objects}
 	list := to.Entries()
@@ -235,7 +233,7 @@ func (m Migration) hand(ctx context.Context, from, to *appliedwork.Record) (*app
 	return appliedwork.Store{Objects: m.Objects}.SetEntries(ctx, to, list)
 }
 
-// disown does t4, and returns which objects belong to nobody then.
+// disown performs t4. It returns the objects without an owner after it.
 func (m Migration) disown(ctx context.Context, from, to *appliedwork.Record) (left []string, err error) {
 	remover := appliedwork.Remover{Client: m.Objects}
 	listed := to.Entries()
@@ -251,12 +249,11 @@ func (m Migration) disown(ctx context.Context, from, to *appliedwork.Record) (le
 	return left, nil
 }
 
-// copyRecord makes an AppliedManifestWork of the other hub that says the same of
-// its work, and has nothing yet.
+// copyRecord creates the AppliedManifestWork of the other hub for the same work, without objects.
 func (m Migration) copyRecord(ctx context.Context, from *appliedwork.Record, toHash, agentID string) (*appliedwork.Record, error) {
 	fromHash, work, _ := Split(from.Owner().Name)
 	if agentID == "" {
-		// An agent that was given an id keeps it; else the id is the hash.
+		// An agent with a configured id keeps it. The default id is the hash.
 		if agentID = from.AgentID(); agentID == fromHash || agentID == "" {
 			agentID = toHash
 		}
@@ -280,7 +277,7 @@ func (m Migration) copyRecord(ctx context.Context, from *appliedwork.Record, toH
 	return to, err
 }
 
-// removeRecord removes an AppliedManifestWork that has nothing any more.
+// removeRecord removes an AppliedManifestWork without objects.
 func (m Migration) removeRecord(ctx context.Context, rec *appliedwork.Record) error {
 	store := appliedwork.Store{Objects: m.Objects}
 	err := m.Abandon(ctx, appliedwork.Ref(rec.Owner().Name), rec.Owner().UID)
@@ -299,5 +296,5 @@ func (m Migration) removeRecord(ctx context.Context, rec *appliedwork.Record) er
 			return err
 		}
 	}
-	return errors.New("somebody else keeps writing to it")
+	return errors.New("another client keeps writing to it; try again")
 }

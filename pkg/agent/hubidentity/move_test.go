@@ -192,8 +192,8 @@ func TestMigration_RepairsDuplicateOwners(t *testing.T) {
 	w.wantMoved(uids)
 }
 
-// Whatever write fails, and whenever it is interrupted: running it again
-// completes it, and no object is lost meanwhile.
+// After any failed write and any interruption, another run completes the move, and no object is lost in the
+// meantime.
 func TestMigration_AnyInterruption(t *testing.T) {
 	for n := 1; ; n++ {
 		w := newWorld(t)
@@ -220,7 +220,7 @@ func TestMigration_AnyInterruption(t *testing.T) {
 			return
 		}
 		if err == nil {
-			t.Fatalf("write %d failed and nobody heard of it", n)
+			t.Fatalf("write %d failed without an error", n)
 		}
 		w.f.CollectGarbage()
 		if got := w.uids(); !maps.Equal(got, uids) {
@@ -229,7 +229,7 @@ func TestMigration_AnyInterruption(t *testing.T) {
 		if err := w.mover.Move(t.Context(), before, after, ""); err != nil && !errors.Is(err, hubidentity.ErrNothing) {
 			t.Fatalf("again after write %d: %v", n, err)
 		}
-		// What lost its last mark before the interruption is not told again.
+		// Objects that lost their last owner before the interruption are not listed again.
 		w.wantMoved(uids)
 	}
 }
@@ -275,10 +275,10 @@ func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 	if err != nil || len(book) != 1 || book[appliedwork.HubHash("hub2")].Broker != "b:8090" || len(book[appliedwork.HubHash("hub2")].Rejected) != 0 {
 		t.Errorf("got %+v, %v", book, err)
 	}
-	if err := w.mover.Move(ctx, "nobody", "hub2", ""); !errors.Is(err, hubidentity.ErrNothing) {
-		t.Errorf("from nobody: %v", err)
+	if err := w.mover.Move(ctx, "unknown", "hub2", ""); !errors.Is(err, hubidentity.ErrNothing) {
+		t.Errorf("from an unknown hub: %v", err)
 	}
-	// By the hash of an identity that nobody knows any more.
+	// By the hash of an unknown identity.
 	if err := w.mover.Move(ctx, appliedwork.HubHash("former"), "hub2", ""); err != nil {
 		t.Fatal(err)
 	}

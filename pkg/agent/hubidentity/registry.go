@@ -24,25 +24,24 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// ClaimsName is the name of the ConfigMap that the Book of a cluster is kept in.
+// ClaimsName is the name of the ConfigMap with the Claims of a cluster.
 const ClaimsName = workpolicy.ClaimsName
 
-// configMaps is where that lives.
+// configMaps is the resource of ConfigMaps.
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// Registry keeps the Book of a cluster in a ConfigMap. Its methods may be called
-// concurrently, also by several processes: what they write counts only if
-// nobody else has written since they read.
+// Registry stores the Claims of a cluster in a ConfigMap. Its methods may be called concurrently, also by
+// several processes: a write succeeds only if the ConfigMap has not changed since it was read.
 type Registry struct {
-	// Objects are those of the managed cluster, Records its AppliedManifestWorks.
+	// Objects accesses the managed cluster; Records lists its AppliedManifestWorks.
 	Objects kubeclient.Client
 	Records drift.Source
-	// Namespace is that of the agents.
+	// Namespace is the namespace of the agents.
 	Namespace string
 	Now       func() time.Time
 }
 
-// RecordsOf returns the AppliedManifestWorks of a cluster.
+// RecordsOf returns a source of the AppliedManifestWorks of a cluster.
 func RecordsOf(metadata func(drift.Scope) drift.Source) drift.Source {
 	return metadata(drift.Scope{GroupVersionResource: appliedwork.Resource})
 }
@@ -51,7 +50,7 @@ func (r Registry) ref() kubeclient.Ref {
 	return kubeclient.Ref{GroupVersionResource: configMaps, Namespace: r.Namespace, Name: ClaimsName}
 }
 
-// attempts bounds how often a write is tried that others got ahead of.
+// attempts bounds the attempts of a write with conflicts.
 const attempts = 10
 
 // Claims reads the Claims.
@@ -60,7 +59,7 @@ func (r Registry) Claims(ctx context.Context) (Claims, error) {
 	return b, err
 }
 
-// load reads the Book and the ConfigMap that it is in; nil if there is none.
+// load reads the Claims and their ConfigMap; nil if there is none.
 func (r Registry) load(ctx context.Context) (Claims, *unstructured.Unstructured, error) {
 	o, err := r.Objects.Get(ctx, r.ref())
 	if apierrors.IsNotFound(err) {
@@ -75,16 +74,16 @@ func (r Registry) load(ctx context.Context) (Claims, *unstructured.Unstructured,
 	}
 	b, err := parseClaims(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ConfigMap %s/%s: %w; mend it, or remove the key: then the next agent of that hub claims the identity", r.Namespace, ClaimsName, err)
+		return nil, nil, fmt.Errorf("ConfigMap %s/%s: %w; repair it, or remove the key: then the next agent of that hub claims the identity", r.Namespace, ClaimsName, err)
 	}
 	return b, o, nil
 }
 
 func (r Registry) explain(verb string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("the cluster does not let this service account %s the ConfigMap %s/%s, which says which hub is which (deploy/agent/rbac.yaml grants it): %w", verb, r.Namespace, ClaimsName, err)
+		return fmt.Errorf("the cluster does not let this service account %s the ConfigMap %s/%s with the hub identities (deploy/agent/rbac.yaml grants it): %w", verb, r.Namespace, ClaimsName, err)
 	}
-	return fmt.Errorf("%s the ConfigMap %s/%s, which says which hub is which: %w", verb, r.Namespace, ClaimsName, err)
+	return fmt.Errorf("%s the ConfigMap %s/%s with the hub identities: %w", verb, r.Namespace, ClaimsName, err)
 }
 
 // parseClaims reads the data of a ConfigMap.
@@ -106,7 +105,7 @@ func parseClaims(data map[string]string) (Claims, error) {
 	return b, nil
 }
 
-// data is the opposite of parseClaims.
+// data is the inverse of parseClaims.
 func (b Claims) data() (map[string]any, error) {
 	data := map[string]any{}
 	for key, c := range b {
@@ -119,7 +118,7 @@ func (b Claims) data() (map[string]any, error) {
 	return data, nil
 }
 
-// save writes the Book if its ConfigMap still is what was read.
+// save writes the Claims if their ConfigMap has not changed since it was read.
 func (r Registry) save(ctx context.Context, b Claims, read *unstructured.Unstructured) error {
 	data, err := b.data()
 	if err != nil {
@@ -140,9 +139,8 @@ func (r Registry) save(ctx context.Context, b Claims, read *unstructured.Unstruc
 	return err
 }
 
-// change writes what f makes of the Book, again if somebody else wrote
-// meanwhile. f says whether there is anything to write; its error is returned
-// once that is written.
+// change applies f to the Claims and writes the result. It retries after a conflict. changed of f reports
+// whether a write is needed. An error of f is returned after the write.
 func (r Registry) change(ctx context.Context, f func(Claims) (next Claims, changed bool, err error)) error {
 	for n := 1; ; n++ {
 		b, read, err := r.load(ctx)
@@ -164,10 +162,9 @@ func (r Registry) change(ctx context.Context, f func(Claims) (next Claims, chang
 	}
 }
 
-// Admit lets an agent act under an identity through a broker, or not: the error
-// is a *RefusedError then; see [Claims.Decide]. Any other error says that it could
-// not be found out. strays are the hubs with AppliedManifestWorks that nobody has
-// claimed, where the identity is used for the first time and has none itself.
+// Admit decides whether an agent may use an identity through a broker; see [Claims.Decide]. A refusal is a
+// *RefusedError; any other error means that the decision failed. unclaimed has the unclaimed hubs with
+// AppliedManifestWorks, if the identity is used for the first time and has none itself.
 func (r Registry) Admit(ctx context.Context, identity string, t BrokerRef, trusted []string) (unclaimed map[string]int, err error) {
 	first := false
 	err = r.change(ctx, func(b Claims) (Claims, bool, error) {
@@ -186,7 +183,7 @@ func (r Registry) Admit(ctx context.Context, identity string, t BrokerRef, trust
 	return b.Unclaimed(records), err
 }
 
-// Identify is [Claims.Identify] with what is on the cluster.
+// Identify calls [Claims.Identify] with the state of the cluster.
 func (r Registry) Identify(ctx context.Context, clusterName, broker string) (identity string, certain bool, err error) {
 	b, err := r.Claims(ctx)
 	if err != nil {
@@ -199,8 +196,7 @@ func (r Registry) Identify(ctx context.Context, clusterName, broker string) (ide
 	return b.Identify(clusterName, broker, records)
 }
 
-// Tally counts the AppliedManifestWorks that Hawser's agents made, by the hash in
-// their names.
+// Tally returns the number of AppliedManifestWorks of Hawser agents by the hash in their names.
 func (r Registry) Tally(ctx context.Context) (map[string]int, error) {
 	tally := map[string]int{}
 	err := r.each(ctx, func(m *metav1.PartialObjectMetadata) {
@@ -211,7 +207,7 @@ func (r Registry) Tally(ctx context.Context) (map[string]int, error) {
 	return tally, err
 }
 
-// pageSize is how many AppliedManifestWorks are listed at a time.
+// pageSize is the page size of lists of AppliedManifestWorks.
 const pageSize = 500
 
 func (r Registry) each(ctx context.Context, f func(*metav1.PartialObjectMetadata)) error {
@@ -230,8 +226,8 @@ func (r Registry) each(ctx context.Context, f func(*metav1.PartialObjectMetadata
 	}
 }
 
-// Split takes the name of an AppliedManifestWork apart: the hash of the hub's
-// identity and the name of the work. ok is false if it is no such name.
+// Split splits the name of an AppliedManifestWork into the hash of the hub's identity and the name of the work.
+// ok is false for other names.
 func Split(name string) (hash, work string, ok bool) {
 	const digits = 2 * sha256.Size
 	if len(name) < digits+2 || name[digits] != '-' || !IsHash(name[:digits]) {
@@ -245,9 +241,8 @@ func IsHash(s string) bool {
 	return len(s) == 2*sha256.Size && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// LeaseName is the name of the Lease of the agents that look after the same
-// AppliedManifestWorks: those of one hub, whose identity has that hash, with one
-// agent id; "" means the hash.
+// LeaseName returns the name of the Lease of the agents that manage the same AppliedManifestWorks. hash is that
+// of the hub identity. agentID "" means the hash.
 func LeaseName(hash, agentID string) string {
 	if agentID == "" {
 		agentID = hash
@@ -256,8 +251,8 @@ func LeaseName(hash, agentID string) string {
 	return workpolicy.LeaseName(hex.EncodeToString(sum[:8]))
 }
 
-// Fingerprints returns the hashes of the certificates in a PEM file, in the form
-// of BrokerRef.Roots. What is no certificate is left out.
+// Fingerprints returns the hashes of the certificates in a PEM file, in the form of BrokerRef.Roots. Other
+// content is skipped.
 func Fingerprints(pemFile []byte) []string {
 	var prints []string
 	for block, rest := pem.Decode(pemFile); block != nil; block, rest = pem.Decode(rest) {
@@ -269,8 +264,7 @@ func Fingerprints(pemFile []byte) []string {
 	return prints
 }
 
-// AgentIDs returns the ids of the agents that look after the AppliedManifestWorks
-// of a hub.
+// AgentIDs returns the ids of the agents that manage the AppliedManifestWorks of a hub.
 func (r Registry) AgentIDs(ctx context.Context, hash string) ([]string, error) {
 	ids := map[string]bool{}
 	err := r.records(ctx, func(h string, rec *appliedwork.Record) {
@@ -281,8 +275,8 @@ func (r Registry) AgentIDs(ctx context.Context, hash string) ([]string, error) {
 	return slices.Sorted(maps.Keys(ids)), err
 }
 
-// Shared says, by the hash of each hub, which objects of it another hub has too:
-// how many, and of which hub, by its hash.
+// Shared returns, by the hash of each hub, a text about the objects that it shares with other hubs: how many,
+// and with which hub.
 func (r Registry) Shared(ctx context.Context) (map[string]string, error) {
 	owners := map[string]map[string]bool{}
 	err := r.records(ctx, func(hash string, rec *appliedwork.Record) {
@@ -324,7 +318,7 @@ func (r Registry) Shared(ctx context.Context) (map[string]string, error) {
 	return shared, nil
 }
 
-// records reads all AppliedManifestWorks of hubs.
+// records calls f for all AppliedManifestWorks of hubs.
 func (r Registry) records(ctx context.Context, f func(hash string, rec *appliedwork.Record)) error {
 	var names []string
 	err := r.each(ctx, func(m *metav1.PartialObjectMetadata) { names = append(names, m.Name) })

@@ -28,8 +28,7 @@ func ignore(codec.Event) error { return nil }
 
 func ignoreID(string) {}
 
-// BenchmarkJournal_Put stores 10,000 works for the first time, without and with
-// the Checkpoint that makes them stable.
+// BenchmarkJournal_Put stores 10,000 works for the first time, without and with the Checkpoint that syncs them.
 func BenchmarkJournal_Put(b *testing.B) {
 	events := benchEvents(b)
 	for _, stable := range []bool{false, true} {
@@ -56,8 +55,8 @@ func BenchmarkJournal_Put(b *testing.B) {
 	}
 }
 
-// BenchmarkJournal_Load starts with 10,000 works: what it costs to read them, and
-// until a Checkpoint has made sure of all, as an agent does that starts.
+// BenchmarkJournal_Load starts with 10,000 works. It measures their read, and the time until a Checkpoint has
+// synced all, as at the start of an agent.
 func BenchmarkJournal_Load(b *testing.B) {
 	dir := b.TempDir()
 	j, err := Open(Config{Dir: dir})

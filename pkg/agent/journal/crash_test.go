@@ -108,9 +108,9 @@ func (s *script) check(at string, lost bool) {
 	must(s.t, j.Close())
 }
 
-// TestJournal_CrashAnywhere ends a process before, in and after each operation of the
-// file system, with each way in which a power loss can end, and has each operation fail;
-// in an empty directory, and in one of a former version.
+// TestJournal_CrashAnywhere ends a process before, in and after each operation of the file system, with each
+// result that a power loss can have. It also fails each operation. It runs in an empty directory, and in one of
+// a former version.
 func TestJournal_CrashAnywhere(t *testing.T) {
 	t.Parallel()
 	formerFiles := map[string][]byte{}

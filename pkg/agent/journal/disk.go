@@ -9,29 +9,26 @@ import (
 	"syscall"
 )
 
-// disk is what a Journal needs of a file system. Names are relative to the state
-// directory and have at most one "/"; "." is the directory itself. Errors name the
-// operation and the file; errors.Is tells them apart.
+// disk is the file system interface of a Journal. Names are relative to the state directory and have at most
+// one "/"; "." is the directory itself. Errors name the operation and the file; errors.Is distinguishes them.
 type disk interface {
-	// mkdir makes the directory and those above it, for the owner only. It is no
-	// error if the directory is there.
+	// mkdir creates the directory and its parents, for the owner only. An existing directory is no error.
 	mkdir() error
-	// lock makes a file if needed and locks it until unlock, or until the process
-	// ends. The error is syscall.EWOULDBLOCK if another process has it.
+	// lock creates a file if needed and locks it until unlock, or until the process ends. The error is
+	// syscall.EWOULDBLOCK if another process has the lock.
 	lock(name string) (unlock func() error, err error)
 	// list returns the names in a directory, sorted.
 	list(dir string) ([]string, error)
 	// open opens a regular file for reading.
 	open(name string) (io.ReadCloser, error)
-	// write makes a new file with this content, append adds to one that is there.
-	// When they fail, any part of the content may be there.
+	// write creates a new file with this content; append appends to an existing one. After an error any part of the
+	// content may be written.
 	write(name string, content []byte) error
 	append(name string, content []byte) error
-	// sync returns when the contents of a file, or the names in a directory, are
-	// on stable storage.
+	// sync returns when the contents of a file, or the names in a directory, are on stable storage.
 	sync(name string) error
-	// rename replaces the target at once. It is on stable storage when the
-	// directory is synced, and so is remove.
+	// rename replaces the target atomically. It is on stable storage after a sync of the directory, and so is
+	// remove.
 	rename(from, to string) error
 	remove(name string) error
 }
@@ -52,8 +49,7 @@ func (d osDisk) lock(name string) (func() error, error) {
 		return nil, errors.Join(&fs.PathError{Op: "lock", Path: f.Name(), Err: err}, f.Close())
 	}
 	return func() error {
-		// Closing is not enough: a process that is being started has a copy of the
-		// file until it runs.
+		// Closing is not enough: a child process that is being started has a copy of the descriptor until exec.
 		return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 	}, nil
 }
@@ -67,7 +63,7 @@ func (d osDisk) list(dir string) (names []string, err error) {
 }
 
 func (d osDisk) open(name string) (io.ReadCloser, error) {
-	// A pipe under that name must not make the agent wait for a writer.
+	// A named pipe must not make the agent wait for a writer.
 	f, err := os.OpenFile(d.path(name), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
@@ -105,7 +101,7 @@ func (d osDisk) rename(from, to string) error { return os.Rename(d.path(from), d
 
 func (d osDisk) remove(name string) error { return os.Remove(d.path(name)) }
 
-// absent makes it no error that a file is not there.
+// absent returns nil for the error of an absent file.
 func absent(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

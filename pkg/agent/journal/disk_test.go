@@ -111,8 +111,7 @@ func failing(kind effect, ops ...string) func(op, name string) effect {
 	}
 }
 
-// After a failure nothing is added before everything was written anew: nobody knows
-// what of it is there.
+// After a failure nothing is appended before everything was written again: the content on disk is unknown.
 func TestJournal_FullAndBroken(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -155,7 +154,7 @@ func TestJournal_FullAndBroken(t *testing.T) {
 	}
 }
 
-// Without room for a second log the first one serves as before.
+// Without space for a second log the first one continues to work.
 func TestCompact_NoSpace(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
@@ -184,7 +183,7 @@ func TestCompact_NoSpace(t *testing.T) {
 	}
 }
 
-// A work that has no bytes ends Renew, and costs no other.
+// A work that cannot be encoded ends Compact, and affects no other work.
 func TestCompact_WorkThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
@@ -210,7 +209,7 @@ func TestCompact_WorkThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A directory that is full from the first moment serves once there is room.
+// A directory that is full from the start is used once there is space.
 func TestJournal_FullAtTheStart(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
@@ -230,8 +229,8 @@ func TestJournal_FullAtTheStart(t *testing.T) {
 	must(t, j.Checkpoint(cursor(1)))
 }
 
-// A directory that cannot be used at the start serves once it can; what was in
-// it is not relied on any more, but that sequence ids were used.
+// A directory that is unusable at the start is used once it can be. Its content is no longer relied on, except
+// the limit of used sequence ids.
 func TestJournal_UnusableAtTheStart(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
@@ -272,8 +271,8 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 	}
 }
 
-// Nor does it use a directory of a newer version, or of another process, that it could
-// not look into at the start.
+// A directory that was unreadable at the start and then turns out to be of a newer version, or in use by
+// another process, is not used either.
 func TestJournal_UnusableAtTheStartAndNotOurs(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*memDisk){
@@ -302,7 +301,7 @@ func TestJournal_UnusableAtTheStartAndNotOurs(t *testing.T) {
 	}
 }
 
-// The cursor is not written before the works are stable.
+// The cursor is written only after the works are on stable storage.
 func TestCheckpoint_OrderOfOperations(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
@@ -327,7 +326,7 @@ func TestCheckpoint_OrderOfOperations(t *testing.T) {
 	}
 }
 
-// What is in a work appears neither in a log nor in an error.
+// The content of a work appears neither in a log nor in an error.
 func TestJournal_LogsNoSecret(t *testing.T) {
 	t.Parallel()
 	const secret = "c2VjcmV0LXZhbHVl"
@@ -403,8 +402,8 @@ func TestJournal_ConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestJournal_Killed kills a process in the middle of its work, again and again.
-// What it said that it stored is there. It is that process too.
+// TestJournal_Killed repeatedly kills a process in the middle of its work. Everything that it reported as
+// stored is on disk. The test binary itself is that process.
 func TestJournal_Killed(t *testing.T) {
 	t.Parallel()
 	const variable = "HAWSER_TEST_JOURNAL"

@@ -13,74 +13,66 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// lockFile is held while a process uses the directory.
+// lockFile is locked while a process uses the directory.
 const lockFile = "lock"
 
-// Config says where a Journal is.
+// Config configures a Journal.
 type Config struct {
-	// Dir is the state directory. It is made if it is not there.
+	// Dir is the state directory. It is created if it does not exist.
 	Dir string
 	// Log may be nil.
 	Log *slog.Logger
 
-	disk disk // of a test
+	disk disk // set by tests
 }
 
-// Binding is whose desired state a directory holds. Works of another binding
-// are not enforced: they are discarded.
+// Binding identifies the owner of the desired state in a directory. Works of another binding are discarded, not
+// enforced.
 type Binding struct {
-	// ClusterUID is the uid of the cluster's namespace kube-system, Cluster the
-	// name of the cluster on the hub.
+	// ClusterUID is the uid of the namespace kube-system. Cluster is the name of the cluster on the hub.
 	ClusterUID, Cluster string
 	// HubHash and AgentID are those of AppliedManifestWorks.
 	HubHash, AgentID string
 }
 
-// LoadResult is what a directory held, the works aside.
+// LoadResult is the content of a directory without the works.
 type LoadResult struct {
-	// Cursor is how far the broker's history is covered by the works; the zero
-	// cursor if nobody knows.
+	// Cursor is the position in the broker's history that the works cover; zero if it is unknown.
 	Cursor codec.Cursor
-	// Reported is what was saved last; see there when it may be relied on.
+	// Reported is the last saved value; its comment states when it is reliable.
 	Reported Reported
-	// Reserved is up to where sequence ids may have been used, under whatever
-	// binding; "" if none was.
+	// Reserved is the limit up to which sequence ids may have been used, under any binding; "" if there is none.
 	Reserved string
-	// Left is what was saved last of how objects were left; nil if nothing was, or
-	// it cannot be read.
+	// Left is the last saved state in which objects were left; nil if there is none, or it is unreadable.
 	Left map[string]map[string]string
-	// Damaged is the number of records that could not be used.
+	// Damaged is the number of unusable records.
 	Damaged int
 }
 
-// Reported is what the broker accepted of this agent's statuses.
+// Reported has the statuses of this agent that the broker accepted.
 //
-// It is saved now and then, so what was loaded may be out of date, and relying
-// on it could leave an older status on the hub. It is complete exactly if
-// Sequence is the highest sequence id that the broker accepted from this agent,
-// as its checkpoint says: wait for that before a status is left unsent on the
-// ground of Accepted, and forget Accepted where the two differ.
+// It is saved periodically, so a loaded value may be outdated. Relying on it could then leave an older status
+// on the hub. It is complete exactly if Sequence is the highest sequence id that the broker accepted from this
+// agent, according to its checkpoint. Wait for that checkpoint before a status in Accepted is left unsent. Drop
+// Accepted if the ids differ.
 type Reported struct {
-	// Sequence is the highest sequence id that was accepted; "" if none was.
-	// Sequence ids go on above it.
+	// Sequence is the highest accepted sequence id; "" if there is none. Later sequence ids are above it.
 	Sequence string
-	// Accepted is the fingerprint of the latest status that was accepted, for
-	// each resource id. A status whose outcome is not known is not in it.
+	// Accepted has the fingerprint of the latest accepted status by resource id. A status with an unknown result is
+	// not in it.
 	Accepted map[string]string
 }
 
-// Content is everything that is to be in a log besides what the Journal knows
-// itself.
+// Content is the content of a log except the head.
 type Content struct {
-	// Works are the events of the works that are held. An error ends them.
+	// Works yields the events of the held works. An error ends it.
 	Works    iter.Seq2[codec.Event, error]
 	Reported Reported
 	Left     map[string]map[string]string
 }
 
-// Journal is a state directory that this process has locked. Methods may be
-// called concurrently; they take effect one after the other. The order of what
-// concerns one work is up to the caller.
+// Journal is a state directory locked by this process. Methods may be called concurrently; they are serialized.
+// The caller orders the calls for one work.
 type Journal struct {
 	dir  string
 	disk disk
@@ -92,7 +84,7 @@ type Journal struct {
 	log    log
 }
 
-// head is what is known besides works. It is JSON on disk.
+// head is the state besides the works. It is JSON on disk.
 type head struct {
 	Instance string       `json:"instance,omitempty"`
 	Binding  Binding      `json:"binding"`
@@ -100,11 +92,9 @@ type head struct {
 	Reserved string       `json:"reserved,omitempty"`
 }
 
-// Open locks the directory, which it makes if needed, and finds out its
-// instance id. A directory that is there and cannot be used is no error: what the
-// methods return says so, until it can. The error is a *LockedError, a
-// *FormatError, or an *Error if there is no such directory and none can be made.
-// Load comes next.
+// Open locks the directory, which it creates if needed, and reads its instance id. An existing but unusable
+// directory is no error here: the methods return errors until it is usable. The error is a *LockedError, a
+// *FormatError, or an *Error if the directory does not exist and cannot be created. Load must be called next.
 func Open(c Config) (*Journal, error) {
 	j := &Journal{dir: c.Dir, disk: c.disk, slog: c.Log, head: head{Instance: rand.Text()}}
 	if j.disk == nil {
@@ -121,10 +111,10 @@ func Open(c Config) (*Journal, error) {
 	if locked := (*LockedError)(nil); errors.As(err, &locked) || isNewer(err) {
 		return nil, err
 	} else if err != nil {
-		j.slog.Error("state directory cannot be used: the agent works without what it knew", "error", err)
+		j.slog.Error("state directory cannot be used: the agent starts without its previous state", "error", err)
 		return j, nil
 	}
-	if h == j.head { // nobody knows whose it is; from now on it has a name
+	if h == j.head { // the directory has no instance id; from now on it has one
 		if err := j.log.replace(jsonRecord(recordHead, h), noWorks); err != nil {
 			j.slog.Warn("state directory: its instance id cannot be stored", "error", err)
 		}
@@ -134,8 +124,7 @@ func Open(c Config) (*Journal, error) {
 	return j, nil
 }
 
-// lock locks the directory and finds out whose it is, unless that is done. Of a
-// newer version it takes nothing.
+// lock locks the directory and reads its head, unless that is done. It reads nothing of a newer version.
 func (j *Journal) lock() (head, error) {
 	h := j.head
 	if j.unlock != nil {
@@ -158,19 +147,17 @@ func (j *Journal) lock() (head, error) {
 		}
 	}
 	if damaged != nil {
-		j.slog.Warn("state directory: it cannot be read whose works these are, they are discarded", "error", damaged)
+		j.slog.Warn("state directory: the owner of its works is unreadable, the works are discarded", "error", damaged)
 	}
 	j.unlock = unlock
 	return h, nil
 }
 
-// Load reads what an earlier process left under the same binding. In the order in
-// which that was done it calls put for each spec of a work and removed for each work
-// that was removed; they must not call the Journal. When put returns an error, the
-// record is of no use: it counts as damaged. That the directory cannot be read or
-// written is no error here, but leads to an empty State, and to errors of Put and
-// Checkpoint. The error of Load is a *FormatError; the journal is of no use then.
-// Load is called once, before the other methods, and Renew comes next.
+// Load reads the state of an earlier process with the same binding. It calls put for each spec of a work and
+// removed for each removed work, in the order of the log. They must not call the Journal. An error of put marks
+// the record as damaged. An unreadable or unwritable directory is no error here. It leads to an empty
+// LoadResult, and to errors of Put and Checkpoint. The error of Load is a *FormatError; the journal is then
+// unusable. Load is called once, before the other methods, and Compact must be called next.
 func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id string)) (LoadResult, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -198,7 +185,7 @@ func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id s
 	if s.Reserved = j.head.Reserved; ours && s.Damaged == 0 {
 		s.Cursor = j.head.Cursor
 	} else if ours {
-		j.slog.Warn("state directory: records that cannot be used are dropped, the broker sends the works again", "records", s.Damaged, "first", first)
+		j.slog.Warn("state directory: unusable records are dropped, the broker sends the works again", "records", s.Damaged, "first", first)
 	}
 	j.head.Binding, j.head.Cursor = b, s.Cursor
 	if !ours {
@@ -208,7 +195,7 @@ func (j *Journal) Load(b Binding, put func(codec.Event) error, removed func(id s
 	return s, nil
 }
 
-// recognize reports whether the directory is bound as it should be.
+// recognize reports whether the directory has the expected binding.
 func (j *Journal) recognize(b Binding) bool {
 	held := j.head.Binding
 	if held != b && held != (Binding{}) {
@@ -218,11 +205,11 @@ func (j *Journal) recognize(b Binding) bool {
 	return held == b
 }
 
-// take takes over what a record says besides the head.
+// take applies a record other than the head.
 func (s *LoadResult) take(r record, put func(codec.Event) error, removed func(id string)) error {
 	switch {
 	case r.kind == recordReported:
-		s.Reported = Reported{} // not to be mixed with an earlier one
+		s.Reported = Reported{} // must not be merged with an earlier one
 		return json.Unmarshal(r.value, &s.Reported)
 	case r.kind == recordLeft:
 		s.Left = nil
@@ -239,10 +226,9 @@ func (s *LoadResult) take(r record, put func(codec.Event) error, removed func(id
 	return nil
 }
 
-// Put stores the latest spec of a work, as it was received. When it returns nil,
-// the spec survives the end of this process; a power loss only after the next
-// Checkpoint. When it returns an error, what is on disk of the work is the former
-// spec or this one. The error is an *Error, or about an event that names no work.
+// Put stores the latest spec of a work, as received. After a nil result the spec survives the end of this
+// process; it survives a power loss only after the next Checkpoint. After an error the disk has the former spec
+// or this one. The error is an *Error, or about an event without a work id.
 func (j *Journal) Put(e codec.Event) error {
 	r, err := workRecord(e)
 	if err != nil {
@@ -251,20 +237,17 @@ func (j *Journal) Put(e codec.Event) error {
 	return j.add(false, r)
 }
 
-// Remove forgets a work. The broker must not count on this agent having it any
-// more: its deletion was confirmed, or the broker has no record of it, or
-// another work took its place. After an error the work may be loaded again. The
-// error is an *Error.
+// Remove removes a work. The broker must no longer rely on this agent having it. Either its deletion was
+// confirmed, or the broker has no record of it, or another work replaced it. After an error the work may be
+// loaded again. The error is an *Error.
 func (j *Journal) Remove(id string) error {
 	return j.add(false, record{kind: recordWork, key: id})
 }
 
-// Checkpoint stores the cursor, after everything that was put or removed before
-// is on stable storage; the zero cursor means that the next process lists what it
-// has. It takes as long as the disk takes for all that was added since the last
-// one; nothing else is done meanwhile. It is not called while a work that the cursor
-// covers could not be put or removed. The error is an *Error; the former cursor or
-// this one is in force then.
+// Checkpoint stores the cursor after everything that was put or removed before is on stable storage. After a
+// zero cursor the next process lists its works. It takes as long as the disk needs for everything added since
+// the last one, and blocks the other methods. It must not be called while a work that the cursor covers could
+// not be put or removed. The error is an *Error; the disk then has the former cursor or this one.
 func (j *Journal) Checkpoint(c codec.Cursor) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -276,9 +259,8 @@ func (j *Journal) Checkpoint(c codec.Cursor) error {
 	return typed(err)
 }
 
-// Reserve notes, before they are used, that sequence ids up to this one may be.
-// An earlier process may have sent a status that has not arrived yet: whatever
-// the clock says by then, ids go on above it. The error is an *Error.
+// Reserve stores the limit of sequence ids before they are used. An earlier process may have sent a status that
+// has not arrived yet; later ids must be above it, whatever the clock shows. The error is an *Error.
 func (j *Journal) Reserve(sequence string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -286,10 +268,9 @@ func (j *Journal) Reserve(sequence string) error {
 	return typed(j.log.add(true, jsonRecord(recordHead, j.head)))
 }
 
-// Note stores what the broker accepted, and how objects were left; nil if that is as it
-// was. The latter is in a form that the caller knows, by whatever names them: it can be
-// lost, so it may only spare work, and must be true of an object that has changed since.
-// The error is an *Error; what was noted before may be there then.
+// Note stores the accepted statuses and the state in which objects were left; left nil means unchanged. The
+// caller defines the form of left. It may be lost, so it may only save work, and must be valid for an object
+// that has changed since. The error is an *Error; the previous notes may be on disk then.
 func (j *Journal) Note(r Reported, left map[string]map[string]string) error {
 	notes := []record{jsonRecord(recordReported, r)}
 	if left != nil {
@@ -304,25 +285,25 @@ func (j *Journal) add(stable bool, all ...record) error {
 	return typed(j.log.add(stable, all...))
 }
 
-// Instance is a random name that stays with the directory: two processes have
-// the same one only if one follows the other.
+// Instance returns a random name of the directory: two processes have the same one only if they ran one after
+// the other.
 func (j *Journal) Instance() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.head.Instance
 }
 
-// NeedsCompaction reports whether Renew is to be called: at the start, after a failure, and when
-// half of the log may not count.
+// NeedsCompaction reports whether Compact must be called: at the start, after a failure, and when half of the
+// log may be outdated.
 func (j *Journal) NeedsCompaction() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.log.due()
 }
 
-// Compact replaces the log by a new one with this content: whatever was put and not
-// removed is in it. That is the end of what failed before, and of what removed works
-// said. The error is an *Error; the former log or this one is there then.
+// Compact replaces the log by a new one with this content: all works that were put and not removed. It ends
+// earlier failures and drops the content of removed works. The error is an *Error; the disk then has the former
+// log or this one.
 func (j *Journal) Compact(c Content) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -336,18 +317,17 @@ func noWorks(func(codec.Event, error) bool) {}
 
 func (j *Journal) renew(c Content) error {
 	h, err := j.lock()
-	// What is found so late is not loaded.
+	// Content that is found this late is not loaded.
 	if j.head.Reserved = cmp.Or(j.head.Reserved, h.Reserved); err != nil {
 		return err
 	}
-	first := j.head // it is there twice: damage costs one of them
+	first := j.head // the head is written twice: damage affects only one of them
 	first.Cursor = codec.Cursor{}
 	return j.log.replace(jsonRecord(recordHead, first), c.Works,
 		jsonRecord(recordReported, c.Reported), jsonRecord(recordLeft, c.Left), jsonRecord(recordHead, j.head))
 }
 
-// Close lets another process have the directory. What was put after the last
-// Checkpoint stays, but is not synced.
+// Close unlocks the directory. Specs put after the last Checkpoint stay, but are not synced.
 func (j *Journal) Close() (err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -75,7 +75,7 @@ func open(t testing.TB, c Config) (*Journal, LoadResult, holding) {
 	return j, s, h
 }
 
-// content is what a caller has who holds these works.
+// content is the Content of a caller that holds these works.
 func content(t testing.TB, h holding, s LoadResult) Content {
 	return Content{Works: func(yield func(codec.Event, error) bool) {
 		for _, id := range slices.Sorted(maps.Keys(h)) {
@@ -154,8 +154,8 @@ func works(t testing.TB, n, bytes int, secret string) []codec.Event {
 	return events
 }
 
-// The log is as long as twice what counts and a bit, however much is written; and
-// what a removed work said is nowhere any more once it was renewed.
+// The length of the log is bounded by twice its current content and a constant, however much is written. The
+// content of a removed work is gone after a compaction.
 func TestJournal_LogIsBoundedAndForgets(t *testing.T) {
 	t.Parallel()
 	const secret = "c2VjcmV0LXZhbHVl"

@@ -12,15 +12,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Former versions had no log, but a file for each thing, of format 1. A file begins
-// with the format and a byte 0 and ends with a CRC-32C over its name and all before.
-// A work's is works/NAME, where NAME is the SHA-256 of its resource id in hex. Such a
-// directory is read once; what it says of statuses and objects only spared work, and
-// is not read.
+// Former versions had one file per item instead of a log, in format 1. A file begins with the format and a 0
+// byte, and ends with a CRC-32C over its name and everything before. The file of a work is works/NAME, where
+// NAME is the SHA-256 of its resource id in hex. Such a directory is read once. Its files about statuses and
+// objects only saved work and are not read.
 const (
 	formerFormat = 1
 	formerWorks  = "works"
-	formerDraft  = ".new" // ends the name of a file that was being written
+	formerDraft  = ".new" // suffix of a file that was being written
 )
 
 // formerKeys has the keys of a cursor in the head that releases before storeID, incarnation and revision
@@ -30,7 +29,7 @@ var formerKeys = strings.NewReplacer(`"cursor":{"Epoch":`, `"cursor":{"storeID":
 
 var formerFiles = []string{"instance", "cursor", "sequence", "binding", "reported", "left"}
 
-// readFormer is read of such a directory. What cannot be read of the head does not cost the rest of it.
+// readFormer is read for such a directory. An unreadable part of the head does not affect the other parts.
 func (l *log) readFormer(yield func(record, error) bool) {
 	var errs []error
 	read := func(name string) []byte {
@@ -38,7 +37,7 @@ func (l *log) readFormer(yield func(record, error) bool) {
 		errs = append(errs, absent(err))
 		return body
 	}
-	cursor, _ := codec.ParseCursor(string(read("cursor"))) // the zero one if it is not there
+	cursor, _ := codec.ParseCursor(string(read("cursor"))) // the zero cursor if it does not exist
 	h := head{Instance: string(read("instance")), Reserved: string(read("sequence")), Binding: formerBinding(read("binding")), Cursor: cursor}
 	names, err := l.disk.list(formerWorks)
 	for _, err := range append(errs, absent(err)) {
@@ -75,7 +74,7 @@ func (l *log) readFormerWork(name string) (r record, err error) {
 	return r, l.locate(name, err)
 }
 
-// readFormerFile returns what is in a file.
+// readFormerFile returns the content of a file.
 func (l *log) readFormerFile(name string) ([]byte, error) {
 	file, err := l.disk.open(name)
 	if err != nil {
@@ -96,7 +95,7 @@ func isFormerWork(name string) bool {
 	return err == nil && len(b) == sha256.Size
 }
 
-// removeFormer removes what former versions left. What no agent made is left alone.
+// removeFormer removes the files of former versions. Files that no agent created stay.
 func (l *log) removeFormer() error {
 	names, err := l.disk.list(formerWorks)
 	if err = absent(err); err != nil {

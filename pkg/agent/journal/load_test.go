@@ -69,7 +69,7 @@ func lines(t *testing.T, log string) (all [][]byte) {
 	return all
 }
 
-// Any bit of a log that is flipped costs the record that it is in, and the cursor.
+// A flipped bit of a log costs only the record that contains it, and the cursor.
 func TestLoad_DamageCostsOneRecord(t *testing.T) {
 	t.Parallel()
 	dir := aged(t)
@@ -107,7 +107,7 @@ func TestLoad_DamageCostsOneRecord(t *testing.T) {
 	}
 }
 
-// What cannot be read is told once, and gone after Renew.
+// Unreadable content is reported once, and gone after Compact.
 func TestLoad_DamageIsReportedAndGoes(t *testing.T) {
 	t.Parallel()
 	dir := aged(t)
@@ -135,7 +135,7 @@ func TestLoad_DamageIsReportedAndGoes(t *testing.T) {
 	}
 }
 
-// The last write before a crash was promised to nobody: it costs nothing else.
+// The last write before a crash was never confirmed: its damage affects nothing else.
 func TestLoad_CutOff(t *testing.T) {
 	t.Parallel()
 	dir := aged(t)
@@ -246,7 +246,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 	}
 }
 
-// While a directory of another binding cannot be emptied nothing is added to it.
+// While a directory of another binding cannot be emptied, nothing is appended to it.
 func TestLoad_AnotherBindingOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()

@@ -17,35 +17,33 @@ const (
 	logFile   = "log"
 	draftFile = "log.new" // a log that is being written
 
-	// chunk is how much is written at once, in bytes.
+	// chunk is the number of bytes per write.
 	chunk = 256 << 10
-	// waste is how many bytes of a log may not count, however few do.
+	// waste is the number of outdated bytes that a log may have in any case.
 	waste = 64 << 10
-	// maxRecord is the longest record, in bytes.
+	// maxRecord is the length of the longest record, in bytes.
 	maxRecord = 1 << 30
 )
 
-// log is a file with records, to which records are added, and that is replaced by
-// another one.
+// log is a file to which records are appended, and that is replaced as a whole.
 type log struct {
 	disk disk
 	dir  string
-	// size is how long the log is, renewed how long it was when it was begun.
+	// size is the present length of the log, renewed its length after the last compaction.
 	size, renewed int
-	// outdated: the log may have what does not count any more, or cannot be read.
+	// outdated: the log may have outdated or unreadable records.
 	outdated bool
-	// err is why nothing can be added. What failed to be written may be there or not,
-	// and what a sync failed to make stable may read well and be lost with the page
-	// cache: another sync of the same file would succeed whether it is there or not.
+	// err is why nothing can be appended. After a failed write the data may be on disk or not. After a failed sync
+	// the data may be readable and still be lost with the page cache. Another sync of the same file would succeed
+	// either way.
 	err error
 }
 
-// fail notes why nothing can be added; nil if it can.
+// fail sets why nothing can be appended; nil if records can be appended.
 func (l *log) fail(err error) { l.err = err }
 
-// found says that the log is that of an earlier process, which may have ended before it
-// was sure to be the one that is there. damaged is what could not be read of it: nothing
-// is added to that.
+// found marks the log as that of an earlier process, which may have ended before the rename was on stable
+// storage. damaged is the error of unreadable records: nothing is appended to such a log.
 func (l *log) found(damaged error) {
 	l.outdated = true
 	l.fail(errors.Join(damaged, l.disk.sync(".")))
@@ -53,7 +51,7 @@ func (l *log) found(damaged error) {
 
 func (l *log) due() bool { return l.err != nil || l.outdated || l.size > 2*l.renewed+waste }
 
-// add adds records, and syncs the log if they are to survive a power loss too.
+// add appends records. stable: it syncs the log, so that they survive a power loss.
 func (l *log) add(stable bool, all ...record) error {
 	if l.err != nil {
 		return l.err
@@ -76,11 +74,11 @@ func (l *log) sync() error {
 	return l.err
 }
 
-// replace puts a log with these records in the place of the one before. As long as it
-// does not get that far, the one before is as good as it was.
+// replace replaces the log by one with these records. If it fails before the rename, the former log is
+// unchanged.
 func (l *log) replace(first record, works iter.Seq2[codec.Event, error], last ...record) error {
 	size, err := l.writeDraft(first, works, last)
-	if err != nil { // half a draft takes room that may be what is missing
+	if err != nil { // an incomplete draft uses space that may be needed
 		return errors.Join(err, absent(l.disk.remove(draftFile)))
 	}
 	if l.err = l.disk.rename(draftFile, logFile); l.err == nil {
@@ -119,7 +117,7 @@ func (l *log) writeDraft(first record, works iter.Seq2[codec.Event, error], last
 	return size, err
 }
 
-// appender is an io.Writer that adds to a file.
+// appender is an io.Writer that appends to a file.
 type appender struct {
 	disk disk
 	name string
@@ -127,8 +125,8 @@ type appender struct {
 
 func (a appender) Write(b []byte) (int, error) { return len(b), a.disk.append(a.name, b) }
 
-// read calls yield with the records of the log, or of a directory of the former form. An
-// error is about one record, or errTorn, or says that the rest cannot be read.
+// read calls yield with the records of the log, or of a directory of the former format. An error concerns one
+// record, is errTorn, or means that the rest is unreadable.
 func (l *log) read(yield func(record, error) bool) {
 	f, err := l.disk.open(logFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +146,7 @@ func (l *log) read(yield func(record, error) bool) {
 		}
 		r, err := decodeRecord(line[:len(line)-1])
 		if err != nil && !bytes.HasSuffix(line, newline) {
-			// One that lacks nothing but its newline counts: the next record brings that.
+			// A record that lacks only its newline is valid: the next record adds it.
 			if r, err = decodeRecord(line); err != nil {
 				err = errTorn
 			}
@@ -160,7 +158,7 @@ func (l *log) read(yield func(record, error) bool) {
 	}
 }
 
-// splitLine is a bufio.SplitFunc; the newline belongs to the line.
+// splitLine is a bufio.SplitFunc; the newline is part of the line.
 func splitLine(data []byte, atEOF bool) (int, []byte, error) {
 	n := bytes.IndexByte(data, newline[0]) + 1
 	if n == 0 && atEOF {
@@ -172,7 +170,7 @@ func splitLine(data []byte, atEOF bool) (int, []byte, error) {
 	return n, data[:n], nil
 }
 
-// locate puts the path into an error about the contents of a file.
+// locate adds the path to an error about the contents of a file.
 func (l *log) locate(name string, err error) error {
 	if err == nil {
 		return nil

@@ -12,18 +12,16 @@ import (
 
 // memDisk is a disk that fails, crashes and loses power on demand.
 //
-// Names and contents have a volatile state, which every process sees, and a
-// stable one. At a power loss each name may have any of the inodes that it had
-// since its directory was synced, and what was added without a sync may be there,
-// be cut off, be zero, have a hole, or not be there.
+// Names and contents have a volatile state, which every process sees, and a stable one. After a power loss each
+// name may have any of the inodes that it had since the last sync of its directory. Data appended without a
+// sync may be present, cut off, zero, have a hole, or be absent.
 type memDisk struct {
 	files map[string]*inode
 	// past is what each name had, the stable one first, since its directory was
 	// synced; names that did not change are not in it.
 	past   map[string][]*inode
 	locked bool
-	// forgotten: a process heard that a sync failed, and ended. The next one cannot
-	// know; it has but the checksums.
+	// forgotten: a process saw a failed sync, and ended. The next one cannot know that; it has only the checksums.
 	forgotten bool
 
 	// fault is consulted before every operation; nil means that all goes well.
@@ -35,8 +33,7 @@ type inode struct {
 	data []byte
 	// stable is what is on the medium for certain.
 	stable []byte
-	// unlinked: a sync failed. Later ones succeed and do nothing, until the file is
-	// written anew.
+	// unlinked: a sync failed. Later ones succeed and do nothing, until the file is written again.
 	unlinked bool
 }
 
@@ -63,8 +60,8 @@ func newMemDisk() *memDisk {
 	return &memDisk{files: map[string]*inode{}, past: map[string][]*inode{}}
 }
 
-// begin returns what is to happen: half says that the effect is to be torn, err
-// what to return after it; done that it is not to happen at all.
+// begin returns the fate of an operation. half: its effect is torn. err: the error to return after it. done: it
+// is not executed.
 func (d *memDisk) begin(op, name string) (half, done bool, err error) {
 	if d.fault == nil {
 		return false, false, nil

@@ -14,17 +14,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestJournal_AnyCrash plays agents that come and go on one directory, with
-// failures of the file system at any operation, crashes in the middle of any
-// operation, power losses and flipped bits. What is loaded then is compared with
-// what may be there:
+// TestJournal_AnyCrash runs agents one after the other on one directory. It injects failures of the file system
+// at any operation, crashes within any operation, power losses and flipped bits. The loaded content is compared
+// with the possible content:
 //
-//   - of each work a spec that was put, at least as new as the last one that is
-//     sure to have survived; none that was removed before; where a record was damaged
-//     an older one or none, but of no time before Renew, and then the cursor is gone
-//     too;
-//   - a cursor that was given to Checkpoint, and of each work what the agent had
-//     then, or what came after;
+//   - of each work a spec that was put, at least as new as the last one that certainly survived, and none that
+//     was removed before. For a damaged record it is an older spec or none, but none from before a compaction,
+//     and the cursor is gone too;
+//   - a cursor that was given to Checkpoint, and of each work the spec of that time or a later one;
 //   - nothing of another binding.
 func TestJournal_AnyCrash(t *testing.T) {
 	t.Parallel()
@@ -59,13 +56,12 @@ var owners = []Binding{testBinding, {ClusterUID: "uid-2", Cluster: "cluster1", H
 // number for a spec. Every attempt counts.
 type track struct {
 	states []int32
-	// visible is the index of the latest state that survives the end of the
-	// process, stable that of the latest that survives a power loss, first that of the
-	// oldest that may be on disk.
+	// visible is the index of the latest state that survives the end of the process. stable is that of the latest
+	// that survives a power loss. first is that of the oldest that may be on disk.
 	visible, stable, first int
 }
 
-// all is told that the latest state is on disk, and no other.
+// all records that only the latest state is on disk.
 func (w *track) all() {
 	w.first = len(w.states) - 1
 	w.visible, w.stable = w.first, w.first
@@ -108,8 +104,8 @@ type model struct {
 	wounded bool
 }
 
-// attempt is a call of Checkpoint: by whom, and how long each track was. Once it
-// is void its cursor may not be there any more.
+// attempt is a call of Checkpoint: its owner, and the length of each track. After discarded is set, its cursor
+// may be absent.
 type attempt struct {
 	owner     int
 	has       map[work]int
@@ -190,7 +186,7 @@ func (m *model) draw() (string, *track) {
 	return id, m.tracks[work{m.owner, id}]
 }
 
-// bound is told that the directory certainly is this owner's.
+// bound records that the directory certainly belongs to this owner.
 func (m *model) bound() {
 	for w, other := range m.tracks {
 		if w.owner != m.owner && other.latest() == 0 {
@@ -230,7 +226,7 @@ func (m *model) remove() {
 	}
 }
 
-// typed: every failure of the disk is an *Error, and then all is to be written anew.
+// typed: every failure of the disk is an *Error, and then everything must be written again.
 func (m *model) typed(err error) error {
 	var e *Error
 	if err != nil && !errors.As(err, &e) {
@@ -369,11 +365,11 @@ func (m *model) start(owner int) {
 	m.compare(s, found)
 	m.known = s.Reported
 	if m.failed = false; m.disk.forgotten {
-		// A sync of the process before failed, which this one cannot know. It helps that
-		// a keeper does this before anything else.
+		// A sync of the previous process failed, which this one cannot know. A persister compacts the log first, which
+		// repairs it.
 		m.disk.fault, m.disk.forgotten = nil, false
 		m.renew()
-	} else if rapid.Bool().Draw(m.t, "as a keeper does") {
+	} else if rapid.Bool().Draw(m.t, "as a persister does") {
 		m.renew()
 	}
 }

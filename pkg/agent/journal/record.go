@@ -12,9 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// format is what this version writes and the newest it reads. In all formats the
-// first byte is the format and the last four are the checksum, so that a newer
-// format is told from damage.
+// format is the format that this version writes, and the newest it reads. In all formats the first byte is the
+// format and the last four are the checksum, so that a newer format differs from damage.
 const format = 2
 
 // record is a line of the log:
@@ -27,22 +26,21 @@ const format = 2
 //	4 bytes  CRC-32C, little endian, over all before
 //	newline
 //
-// In between there is no other newline: it is written as escape and n, an escape as
-// escape and e. So wherever a line is damaged, the next one begins anew, and no
-// work can contain something that passes for a record. There is a newline at both
-// ends because one of them may be what is damaged.
+// The content has no other newline: a newline is written as escape and n, an escape as escape and e. So after a
+// damaged line the next one is readable, and no work can contain data that looks like a record. The newline at
+// both ends covers the case that one of them is damaged.
 type record struct {
 	kind  byte
 	key   string
 	value []byte
 }
 
-// Kinds of records. Of one kind and key the last counts.
+// Kinds of records. The last record of a kind and key is valid.
 const (
 	recordHead     = 'h' // JSON of a head
 	recordWork     = 'w' // an event, under the resource id; empty if the work was removed
 	recordReported = 'r' // JSON of a Reported
-	recordLeft     = 'l' // JSON of how objects were left
+	recordLeft     = 'l' // JSON of the state in which objects were left
 )
 
 var (
@@ -51,7 +49,7 @@ var (
 	escape, doubled  = []byte("\x1b"), []byte("\x1be")
 )
 
-// line returns the record with the newlines at its ends.
+// line returns the record with newlines at both ends.
 func (r record) line() []byte {
 	b := binary.AppendUvarint([]byte{format, r.kind}, uint64(len(r.key)))
 	b = slices.Concat(b, []byte(r.key), r.value, make([]byte, crc32.Size))
@@ -61,8 +59,7 @@ func (r record) line() []byte {
 	return slices.Concat(newline, b, newline)
 }
 
-// decodeRecord reads a line without its newlines. The error is a damage, or a
-// *FormatError without its path.
+// decodeRecord decodes a line without its newlines. The error is a damage, or a *FormatError without its path.
 func decodeRecord(b []byte) (r record, err error) {
 	b = bytes.ReplaceAll(bytes.ReplaceAll(b, escaped, newline), doubled, escape)
 	if b, err = unseal("", b, format); err != nil {
@@ -76,8 +73,8 @@ func decodeRecord(b []byte) (r record, err error) {
 	return record{b[0], string(rest[:size]), rest[size:]}, nil
 }
 
-// unseal returns what is between the format, which is to be this one, and the
-// checksum; that is at least one byte. A checksum can cover a name before all.
+// unseal returns the bytes between the format, which must be want, and the checksum; at least one byte. The
+// checksum also covers name, which may be empty.
 func unseal(name string, b []byte, want byte) ([]byte, error) {
 	n := len(b) - crc32.Size
 	if n < 2 || binary.LittleEndian.Uint32(b[n:]) != crc32.Update(crc32.Checksum([]byte(name), castagnoli), castagnoli, b[:n]) {
@@ -104,7 +101,7 @@ func workRecord(e codec.Event) (record, error) {
 	return record{recordWork, id, event}, nil
 }
 
-// jsonRecord is for what always has a JSON.
+// jsonRecord encodes a value that always marshals.
 func jsonRecord(kind byte, v any) record {
 	b, err := json.Marshal(v)
 	if err != nil {

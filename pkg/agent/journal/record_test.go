@@ -78,8 +78,8 @@ func TestRecord_OtherFormats(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRecord gives the reader of lines bytes as they are, and as the body of a
-// record with the right checksum. What it accepts it would write again.
+// FuzzDecodeRecord decodes bytes as they are, and as the body of a record with the right checksum. An accepted
+// record encodes to the same bytes.
 func FuzzDecodeRecord(f *testing.F) {
 	for _, r := range someRecords {
 		f.Add(without(r.line()))
@@ -99,8 +99,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// FuzzLog gives Open and Load a log of any bytes. They fail at nothing, and what they
-// say can be written and read again.
+// FuzzLog gives Open and Load a log of any bytes. They never fail, and their result can be written and read
+// again.
 func FuzzLog(f *testing.F) {
 	var log []byte
 	for _, r := range someRecords {
@@ -147,8 +147,7 @@ func written(t testing.TB) []byte {
 	return d.files[logFile].data
 }
 
-// FuzzUnseal gives the reader of former files bytes as they are, and with the right
-// checksum.
+// FuzzUnseal gives the reader of former files bytes as they are, and with the right checksum.
 func FuzzUnseal(f *testing.F) {
 	f.Add("cursor", []byte("\x01\x00e/t/7"))
 	f.Add("binding", []byte("\x01\x00\x01a\x01b\x01c\x01d"))
@@ -166,7 +165,7 @@ func FuzzUnseal(f *testing.F) {
 	})
 }
 
-// The corpus on disk has a log that this version wrote: a later one must read it.
+// The corpus on disk has a log that this version wrote: a later version must read it.
 func TestCorpus_IsRead(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("testdata", "fuzz", "FuzzLog", "written"))

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// answering knows whether the kube-apiserver answers, from the requests that are made anyway:
-// watches are asked for again within seconds when it goes.
+// answering tracks whether the kube-apiserver answers, from regular requests: an interrupted watch is requested
+// again within seconds.
 type answering struct {
 	next http.RoundTripper
 	now  func() time.Time
 
 	mu sync.Mutex
-	// since is when the first request failed after the last answer; zero while it answers.
+	// since is when the first request after the last answer failed; zero while the server answers.
 	since time.Time
 	last  error
 }
@@ -24,14 +24,14 @@ type answering struct {
 // RoundTrip implements http.RoundTripper.
 func (a *answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := a.next.RoundTrip(r)
-	if !errors.Is(err, context.Canceled) { // given up by its caller, which says nothing
+	if !errors.Is(err, context.Canceled) { // canceled by its caller, which proves nothing
 		a.note(unanswered(resp, err))
 	}
 	return resp, err
 }
 
-// unanswered returns why a request has no answer of a kube-apiserver. An error without the header
-// Audit-Id, which a kube-apiserver gives to each of its answers, is that of a load balancer.
+// unanswered returns why a request has no answer of a kube-apiserver. Every answer of a kube-apiserver has the
+// header Audit-Id; an error without it comes from a load balancer.
 func unanswered(resp *http.Response, err error) error {
 	if err == nil && resp.StatusCode >= http.StatusInternalServerError && resp.Header.Get("Audit-Id") == "" {
 		return errors.New("a proxy answers " + resp.Status)

@@ -14,48 +14,48 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// An API that does not answer, as an aggregated one whose server hangs, must not hold up
-// all other requests. So of requests with one verb for objects of one kind only a
-// few may be unanswered for long. Further ones are not sent: they wait in line, and their works are
-// called as answers come. Where only slow answers come, as through a webhook that takes its time
-// and allows everything, more and more are let go at a time. After a request that failed after a
-// long time, or was answered after longestAnswer, the kind is left alone for a while.
+// An API without answers, such as an aggregated one whose server hangs, must not block other requests.
+// Therefore only a few requests per verb and kind may be unanswered for long. Further ones are not sent: they
+// wait in a queue, and their works are woken as answers arrive. If all answers are slow, as with a slow webhook
+// that allows everything, more and more requests may run at a time. After a request that failed late, or took
+// longer than longestAnswer, no request of the kind is sent for a while.
 const (
-	// longRequest is since when a request counts as one that takes long. firstLong of those may be
-	// unanswered, and one more for each answer, up to mostLong.
+	// longRequest is the time after which an unanswered request counts as long. firstLong of those are allowed, and
+	// one more for each slow answer, up to mostLong.
 	longRequest = 2 * time.Second
 	firstLong   = 2
 	mostLong    = 10
-	// letGo is how many works are called when an answer comes.
+	// letGo is the number of works that one answer wakes.
 	letGo = 2
-	// After a request that failed and took timeoutTime a kind is left alone for restTime, and then
-	// firstLong requests try. So it is after one that took longer than longestAnswer, which is more than
-	// a server gives any webhook.
+	// After a request that failed and took timeoutTime, no request of the kind is sent for restTime; then firstLong
+	// requests try. The same applies after a request that took longer than longestAnswer, which exceeds the longest
+	// timeout of any webhook.
 	timeoutTime   = 10 * time.Second
 	longestAnswer = 35 * time.Second
 	restTime      = 15 * time.Second
-	// kindsPatience is how long somebody waits to hear which kinds there are in a group.
+	// kindsPatience bounds the wait for the list of kinds of a group.
 	kindsPatience = 5 * time.Second
 )
 
-// SlowError says that the cluster was not asked, because it takes long to answer such requests. It
-// says nothing about the object.
+// SlowError means that a request was not sent, because the cluster answers such requests slowly. It proves
+// nothing about the object.
 type SlowError struct {
-	// What is the resource that was asked for.
+	// What is the requested resource.
 	What string
-	// Fails: such requests failed, or have no answer. Otherwise they take turns.
+	// Fails: such requests failed or have no answer. If false, they are queued behind others.
 	Fails bool
 }
 
 func (e *SlowError) Error() string {
 	if e.Fails {
-		return fmt.Sprintf("the cluster takes long to answer for %s: it is asked again in a while", e.What)
+		return fmt.Sprintf("the cluster answers slowly for %s: the request is retried later", e.What)
 	}
-	return fmt.Sprintf("the cluster takes long to answer for %s: others are asked for first", e.What)
+	return fmt.Sprintf("the cluster answers slowly for %s: earlier requests come first", e.What)
 }
 
-// circuitBreaker holds back requests for kinds whose objects the cluster does not tell of. It knows
-// requests by their paths, because what waits for the limit of requests waits before it.
+// circuitBreaker holds back requests for kinds that the cluster does not answer. It is an http.RoundTripper and
+// identifies requests by their paths: a request that waits for the rate limit of client-go has not reached it
+// yet.
 type circuitBreaker struct {
 	next http.RoundTripper
 	now  func() time.Time
@@ -64,21 +64,21 @@ type circuitBreaker struct {
 	kinds map[question]*answers
 }
 
-// question is the kind and the verb of a request: those with the same are answered alike.
+// question is the kind and verb of a request. Requests with the same question are expected to be answered
+// alike.
 type question struct {
 	kind schema.GroupResource
 	verb string
 }
 
-// answers is how a question is answered.
+// answers is the state of one question.
 type answers struct {
-	// unanswered are the requests under way, and when they began; room is how many of them may
-	// take long.
+	// unanswered has the requests in flight and their start times. capacity is the number of them that may be long.
 	unanswered map[*http.Request]time.Time
 	capacity   int
-	// rests is until when no request is sent. It is zero once something was answered.
+	// rests is the time until which no request is sent. It is zero after a successful answer.
 	rests time.Time
-	// queue are those that wait, in order, and called those of them that may go.
+	// queue has the waiting requests, in order. called has those of them that were woken and may be sent.
 	queue  []*Progress
 	called map[string]bool
 }
@@ -96,7 +96,7 @@ func (b *circuitBreaker) RoundTrip(req *http.Request) (*http.Response, error) {
 	q := question{kind, req.Method}
 	if err := b.begin(q, req); err != nil {
 		if req.Body != nil {
-			_ = req.Body.Close() // as every RoundTripper must; nothing was read of it
+			_ = req.Body.Close() // as every RoundTripper must; nothing was read
 		}
 		return nil, err
 	}
@@ -124,8 +124,8 @@ func (b *circuitBreaker) begin(q question, req *http.Request) error {
 	return nil
 }
 
-// admit reports whether a request of p may be sent now; if not, it waits in line. fails says
-// that those before it fail. p may be nil.
+// admit reports whether a request of p may be sent now; if not, p is queued. fails: earlier requests fail. p
+// may be nil.
 func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
 	long, lost := a.weigh(now)
 	goes = long < a.capacity && !now.Before(a.rests)
@@ -134,13 +134,13 @@ func (a *answers) admit(p *Progress, now time.Time) (goes, fails bool) {
 	}
 	called := a.called[p.Key]
 	delete(a.called, p.Key)
-	behind := !lost && len(a.queue) > 0 && len(a.unanswered) > 0 && !called // else no answer may call anything
+	behind := !lost && len(a.queue) > 0 && len(a.unanswered) > 0 && !called // otherwise no answer may wake it
 	goes = goes && !behind
 	a.enqueue(p, goes, called)
 	return goes, lost
 }
 
-// weigh returns how many unanswered requests count as long, and whether their answers may never come.
+// weigh returns how many unanswered requests count as long, and whether their answers may never arrive.
 func (a *answers) weigh(now time.Time) (long int, lost bool) {
 	lost = !a.rests.IsZero()
 	for _, begun := range a.unanswered {
@@ -153,7 +153,7 @@ func (a *answers) weigh(now time.Time) (long int, lost bool) {
 	return long, lost
 }
 
-// enqueue gives p its place in line, the first if it was called before, or takes it out if it goes.
+// enqueue queues p, at the front if it was woken before. It removes p from the queue if its request is sent.
 func (a *answers) enqueue(p *Progress, goes, called bool) {
 	at := slices.IndexFunc(a.queue, func(w *Progress) bool { return w.Key == p.Key })
 	switch {
@@ -161,7 +161,7 @@ func (a *answers) enqueue(p *Progress, goes, called bool) {
 		a.queue = slices.Delete(a.queue, at, at+1)
 	case goes:
 	case at >= 0:
-		a.queue[at] = p // its place stays
+		a.queue[at] = p // it keeps its position
 	case called:
 		a.queue = slices.Insert(a.queue, 0, p)
 	default:
@@ -169,7 +169,7 @@ func (a *answers) enqueue(p *Progress, goes, called bool) {
 	}
 }
 
-// end notes an answer, and returns those whose turn it is.
+// end records an answer. It returns the queued requests to wake.
 func (b *circuitBreaker) end(q question, req *http.Request, failed bool) (next []*Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,7 +185,7 @@ func (b *circuitBreaker) end(q question, req *http.Request, failed bool) (next [
 	}
 	n := letGo
 	if len(a.unanswered) == 0 {
-		n = a.capacity // no other answer will call them
+		n = a.capacity // no other answer will wake them
 	}
 	if !failed {
 		a.rests = time.Time{}
@@ -203,8 +203,8 @@ func (b *circuitBreaker) end(q question, req *http.Request, failed bool) (next [
 	return next
 }
 
-// requested returns which object a request is about. Lists and watches do not count, they may
-// take long; nor do AppliedManifestWorks, without which nothing is done anyway.
+// requested returns the object of a request. counts is false for lists and watches, which may take long, and
+// for AppliedManifestWorks, without which nothing is done.
 func requested(req *http.Request) (kind schema.GroupResource, object string, counts bool) {
 	_, path, core := strings.Cut(req.URL.Path, "/api/v1/")
 	if !core {
@@ -222,16 +222,16 @@ func requested(req *http.Request) (kind schema.GroupResource, object string, cou
 	return kind, object, kind.Resource != "" && kind.Group != workv1.GroupName && (len(parts) > 1 || req.Method == http.MethodPost)
 }
 
-// Progress tells for what answer of the cluster somebody waits. The zero value is ready.
+// Progress shows which answer of the cluster a caller waits for. The zero value is ready.
 type Progress struct {
 	waits atomic.Pointer[string]
-	// Key is the same for all that ask for one thing. Turn is called when a request that was
-	// not sent because others came first can be sent. It must not block; nil: nothing is called.
+	// Key identifies the caller. Wait is called when a request that was queued behind others can be sent. It must
+	// not block; nil: nothing is called.
 	Key  string
 	Wait func()
 }
 
-// Waits returns the request that is under way, "" if there is none.
+// Waits returns the request in flight, "" if there is none.
 func (p *Progress) Waits() string {
 	if w := p.waits.Load(); w != nil {
 		return *w
@@ -241,7 +241,7 @@ func (p *Progress) Waits() string {
 
 type progressKey struct{}
 
-// WithProgress returns a context whose requests p tells of.
+// WithProgress returns a context whose requests are shown in p.
 func WithProgress(ctx context.Context, p *Progress) context.Context {
 	return context.WithValue(ctx, progressKey{}, p)
 }
@@ -251,8 +251,8 @@ func progressOf(ctx context.Context) *Progress {
 	return p
 }
 
-// note has the Progress of ctx tell of a request until it is over. Of several at a time it
-// tells of the last.
+// note shows a request in the Progress of ctx until over is called. Of several concurrent ones it shows the
+// last.
 func note(ctx context.Context, request string) (over func()) {
 	p := progressOf(ctx)
 	if p == nil {

@@ -141,8 +141,8 @@ func (slowly) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-// Where answers are slow but come, requests wait their turn, are called in order, and are soon
-// through. Other verbs do not wait for them.
+// If answers are slow but arrive, requests are queued, woken in order, and soon complete. Other verbs do not
+// wait for them.
 func TestCircuitBreaker_SlowAnswersAlternate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const works, workers = 150, 10
@@ -199,7 +199,7 @@ func TestCircuitBreaker_SlowAnswersAlternate(t *testing.T) {
 	})
 }
 
-// Only those that were called go before others that wait, and a place in line stays.
+// Only woken requests are sent before other queued ones, and a queued one keeps its position.
 func TestAnswers_Queue(t *testing.T) {
 	now := time.Now()
 	wait := func(key string) *Progress { return &Progress{Key: key, Wait: func() {}} }
@@ -233,8 +233,8 @@ func TestAnswers_Queue(t *testing.T) {
 
 var errWaits = errors.New("it waits")
 
-// A group whose kinds are not told holds up nobody for longer than kindsPatience, and those who
-// come later not at all.
+// A group whose kinds are not answered delays no caller longer than kindsPatience, and later callers not at
+// all.
 func TestDiscoveryCache_UnansweredGroupBlocksNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, d, _ := newTestKinds()
@@ -253,7 +253,7 @@ func TestDiscoveryCache_UnansweredGroupBlocksNoOther(t *testing.T) {
 		synctest.Wait()
 		var unknown *NoKindError
 		if _, err := k.resolve(context.Background(), gvk); !errors.As(err, &unknown) {
-			t.Errorf("when it is told: %v", err)
+			t.Errorf("when it is answered: %v", err)
 		}
 	})
 }

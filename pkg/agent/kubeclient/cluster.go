@@ -1,12 +1,10 @@
-// Package kubeclient is the managed cluster as the agent sees it: a handful of
-// calls on objects of any kind. [Kube] makes them on a kube-apiserver;
-// clustertest has an in-memory cluster that behaves like one, and the suite
-// that both must pass.
+// Package kubeclient is the agent's client of the managed cluster: a few calls for objects of any kind. [Kube]
+// sends them to a kube-apiserver. Package clustertest has an in-memory cluster that behaves like one, and the
+// test suite that both must pass.
 //
-// Errors are those of k8s.io/apimachinery/pkg/api/errors, with two additions:
-// a kind or resource that the server does not serve is a [*NoKindError] or a
-// [*NotServedError], and never looks like an object that was not found. The
-// difference decides whether something may be forgotten.
+// Errors are those of k8s.io/apimachinery/pkg/api/errors, with two additions. A kind or resource that the
+// server does not serve is a [*NoKindError] or a [*NotServedError], and never looks like an absent object. The
+// difference decides whether an entry may be forgotten.
 package kubeclient
 
 import (
@@ -19,25 +17,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// UserAgent is what every client of the agent calls itself; the server derives
-// the manager in managedFields from it.
+// UserAgent is the user agent of all clients of the agent. The server derives the manager in managedFields from
+// it.
 const UserAgent = "work-agent"
 
-// Resource says where the objects of a kind live.
+// Resource is the resource of a kind.
 type Resource struct {
 	schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
 }
 
-// Ref names one object in one API version. Namespace is empty for objects of
-// the cluster.
+// Ref names one object in one API version. Namespace is empty for cluster-scoped objects.
 type Ref struct {
 	schema.GroupVersionResource
 	Namespace, Name string
 }
 
-// String is for logs and errors.
+// String returns a text for logs and errors.
 func (r Ref) String() string {
 	s := r.Resource
 	if r.Group != "" {
@@ -49,9 +46,8 @@ func (r Ref) String() string {
 	return s + " " + r.Name
 }
 
-// Client is what the agent needs of a cluster. Its methods may be called
-// concurrently. Objects that are passed in are not modified, objects that are
-// returned belong to the caller.
+// Client has the calls to a cluster that the agent needs. Its methods may be called concurrently. Arguments are
+// not modified; returned objects belong to the caller.
 type Client interface {
 	Mapper
 	Objects
@@ -59,67 +55,59 @@ type Client interface {
 	OwnDryRunner
 }
 
-// Mapper knows what the cluster serves.
+// Mapper maps kinds to the resources that the cluster serves.
 type Mapper interface {
-	// Resolve returns where objects of a kind live. A kind the server does not
-	// have is a *NoKindError; the server is asked again, at a bounded rate, each
-	// time such a kind is asked for.
+	// Resolve returns the resource of a kind. An unknown kind is a *NoKindError. The server is asked again, at a
+	// bounded rate, for each request of an unknown kind.
 	Resolve(ctx context.Context, gvk schema.GroupVersionKind) (Resource, error)
-	// Locate returns a version in which the resource is served, the server's
-	// preferred one if possible. None is a *NotServedError.
+	// Locate returns a version in which the resource is served, the server's preferred one if possible. If there is
+	// none, the error is a *NotServedError.
 	Locate(ctx context.Context, gr schema.GroupResource) (Resource, error)
 }
 
 // Objects reads and writes objects.
 type Objects interface {
 	Get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error)
-	// Create makes obj in its own namespace.
+	// Create creates obj in the namespace of obj.
 	Create(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
-	// Update replaces the object; a resourceVersion or uid in obj is a
-	// condition (Conflict).
+	// Update replaces the object. A resourceVersion or uid in obj is a precondition (Conflict).
 	Update(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (*unstructured.Unstructured, error)
-	// Patch merges patch (RFC 7396) into the object, or into its status if
-	// subresource is "status". A resourceVersion in it is a condition (Conflict),
-	// and so is a uid (Invalid).
+	// Patch merges patch (RFC 7396) into the object, or into its status if subresource is "status". A
+	// resourceVersion in it is a precondition (Conflict), and so is a uid (Invalid).
 	Patch(ctx context.Context, ref Ref, patch []byte, subresource string) (*unstructured.Unstructured, error)
-	// ServerSideApply makes obj all that by wants of the object with its namespace
-	// and name, and makes the object if there is none: fields of by that obj leaves
-	// out are removed unless somebody else manages them too, and what others
-	// manage stays. A resourceVersion or uid in obj is a condition that the object
-	// exists so (Conflict). A field that somebody else manages with another value
-	// is a Conflict, too, unless by forces it; see IsFieldConflict. An apply that
-	// changes nothing is not written.
+	// ServerSideApply applies obj as the complete configuration of manager by, and creates the object if it is
+	// absent. Fields of by that obj omits are removed unless another manager owns them too. Fields of other
+	// managers stay. A resourceVersion or uid in obj requires that the object exists with it (Conflict). A field
+	// that another manager owns with another value is a Conflict too, unless by forces it; see IsFieldConflict. An
+	// apply without a change is not written.
 	ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by FieldManager) (*unstructured.Unstructured, error)
-	// Delete removes the object in the background if it still has this uid
-	// (Conflict otherwise). It returns when the deletion is accepted; finalizers
-	// may keep the object.
+	// Delete deletes the object in the background if it has this uid (Conflict otherwise). It returns when the
+	// deletion is accepted; finalizers may keep the object.
 	Delete(ctx context.Context, ref Ref, uid types.UID) error
 }
 
-// DryRunner asks what would become of a write if another user made it.
+// DryRunner dry-runs writes of other users.
 type DryRunner interface {
-	// As returns objects whose writes the server goes through as the user of that
-	// name, without doing them. The error is that of the write; Forbidden also if the
-	// agent itself may not impersonate the user. The name must be one that an HTTP
-	// header can carry.
+	// As returns objects whose writes the server dry-runs as the user of that name. The error is that of the write.
+	// It is Forbidden also if the agent may not impersonate the user. The name must be valid in an HTTP header.
 	As(user string) Objects
 }
 
-// NoVersion is the resourceVersion of no object: an apply that has it makes the
-// object, or is a Conflict with the one that there is.
+// NoVersion is a resourceVersion that no object has. An apply with it creates the object, or is a Conflict with
+// an existing one.
 const NoVersion = "1"
 
-// OwnDryRunner asks what would become of a write of the agent itself.
+// OwnDryRunner dry-runs writes of the agent itself.
 type OwnDryRunner interface {
-	// DryRunOwn has the server go through the write, without doing it. The error is that of
-	// the write. A webhook that does not support that is BadRequest.
+	// DryRunOwn dry-runs the write on the server. The error is that of the write. A webhook without dry-run support
+	// causes BadRequest.
 	DryRunOwn(ctx context.Context, w Write) error
 }
 
-// NoKindError says that the cluster does not know a kind.
+// NoKindError means that the cluster does not serve a kind.
 type NoKindError struct{ Kind schema.GroupVersionKind }
 
-// Error begins with the text that users of OCM know, and goes on with the next step.
+// Error starts with the text of OCM's agent, which OCM users know, followed by the next step.
 func (e *NoKindError) Error() string {
 	version, kind := e.Kind.ToAPIVersionAndKind()
 	text := fmt.Sprintf("the server doesn't have a resource type %q in %s; ", kind, version)
@@ -129,8 +117,7 @@ func (e *NoKindError) Error() string {
 	return text + "correct apiVersion and kind"
 }
 
-// NotServedError says that the cluster has no such resource, or not in that
-// version.
+// NotServedError means that the cluster does not serve a resource, or not in that version.
 type NotServedError struct{ Resource schema.GroupVersionResource }
 
 func (e *NotServedError) Error() string {

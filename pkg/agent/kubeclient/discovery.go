@@ -19,13 +19,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// retryAfter bounds how often one group and version is read again because a kind
-// is missing in it: short enough for a custom resource that waits for its
-// definition in the same work.
+// retryAfter bounds how often one group and version is read again because a kind is missing in it. It is short
+// enough for a custom resource that waits for its definition in the same work.
 const retryAfter = 250 * time.Millisecond
 
-// discoveryCache is discovery on demand: it reads the resources of one group and
-// version when a kind of it is asked for, not those of the whole cluster.
+// discoveryCache implements discovery on demand. It reads the resources of one group and version when one of
+// its kinds is needed, not those of the whole cluster.
 type discoveryCache struct {
 	fetch func(ctx context.Context, path string, into any) error
 	now   func() time.Time
@@ -33,7 +32,7 @@ type discoveryCache struct {
 	flight singleflight.Group
 	mu     sync.Mutex
 	known  map[schema.GroupVersion]versionKinds
-	// requestedAt says since when an answer is waited for.
+	// requestedAt has the start times of pending requests.
 	requestedAt map[schema.GroupVersion]time.Time
 }
 
@@ -81,8 +80,8 @@ func (k *discoveryCache) resolve(ctx context.Context, gvk schema.GroupVersionKin
 	return r, nil
 }
 
-// read asks the server, once for all who ask at the same time. Nobody waits longer than
-// kindsPatience from the first of them on.
+// read reads a group version from the server, once for concurrent callers. No caller waits longer than
+// kindsPatience after the first of them.
 func (k *discoveryCache) read(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
 	patience := kindsPatience
 	k.mu.Lock()
@@ -94,7 +93,7 @@ func (k *discoveryCache) read(ctx context.Context, gv schema.GroupVersion) (vers
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	ch := k.flight.DoChan(gv.String(), func() (any, error) {
-		// The answer serves others too, so it does not end with this caller.
+		// The answer also serves other callers, so it does not end with this one.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		k.mu.Lock()
@@ -123,14 +122,14 @@ func (k *discoveryCache) read(ctx context.Context, gv schema.GroupVersion) (vers
 	}
 }
 
-// forget has everything asked again.
+// forget drops all answers, so that they are read again.
 func (k *discoveryCache) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.known)
 }
 
-// list reads one group and version; one that does not exist has no kinds.
+// list reads one group and version; an absent one has no kinds.
 func (k *discoveryCache) list(ctx context.Context, gv schema.GroupVersion) (versionKinds, error) {
 	v := versionKinds{byKind: map[string]Resource{}, read: k.now()}
 	var l metav1.APIResourceList
@@ -149,8 +148,8 @@ func (k *discoveryCache) list(ctx context.Context, gv schema.GroupVersion) (vers
 	return v, nil
 }
 
-// remember keeps an empty answer only as long as it spares a question, so that
-// works full of invented groups do not fill the memory.
+// remember stores an answer. Empty answers are dropped after retryAfter, so that works with many invented
+// groups do not fill the memory.
 func (k *discoveryCache) remember(gv schema.GroupVersion, v versionKinds) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,8 +180,7 @@ func (k *discoveryCache) locate(ctx context.Context, gr schema.GroupResource) (R
 	return Resource{}, &NotServedError{Resource: gr.WithVersion("")}
 }
 
-// versions returns the versions of a group, the preferred one first; none if
-// the group does not exist.
+// versions returns the versions of a group, the preferred one first; none if the group does not exist.
 func (k *discoveryCache) versions(ctx context.Context, group string) ([]string, error) {
 	if group == "" {
 		return []string{"v1"}, nil

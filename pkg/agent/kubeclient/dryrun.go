@@ -16,12 +16,12 @@ const (
 	Delete = "delete"
 )
 
-// Write is a write that is only gone through.
+// Write is a write for a dry run.
 type Write struct {
 	Verb string
 	Ref  Ref
-	// Object is what to create; Body the patch, of Subresource if that is not empty. An update
-	// writes what there is.
+	// Object is the object to create. Body is the patch, of Subresource if that is not empty. An update writes the
+	// present object.
 	Object      *unstructured.Unstructured
 	Body        []byte
 	Subresource string

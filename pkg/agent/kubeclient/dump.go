@@ -9,21 +9,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// invalidValue is how a server begins to show the value that it refuses.
+// invalidValue precedes the value that a server rejects, in its error text.
 const invalidValue = "Invalid value: "
 
-// longestJSON bounds the bytes of a value in JSON that is shown.
+// longestJSON bounds the bytes of a shown JSON value.
 const longestJSON = 200
 
-// goValue matches the beginning of a value as Go writes it: a struct, a map, a list or a pointer.
+// goValue matches the beginning of a value in Go syntax: a struct, a map, a list or a pointer.
 var goValue = regexp.MustCompile(`^(&|\(\*|(\*|\[\d*\]|map\[[^][{}()"]*\])*[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?[{(]|(\*|\[\d*\]|map\[[^][{}()"]*\])+(interface \{\}|struct \{))`)
 
-// typeWord matches the end of what has a blank before its brace in Go.
+// typeWord matches the end of a Go type that has a blank before its brace.
 var typeWord = regexp.MustCompile(`(interface|struct)$`)
 
-// withoutDumps is a server's text without the values that are structs of Go, or endless in JSON, so
-// that the field is followed by what is wrong with it: "spec.template: field is immutable". A server
-// writes such a value before that. All else stays as it is.
+// withoutDumps removes values that are Go structs or very long JSON from a server's text. A server writes such
+// a value before the cause. The field is then followed by the cause: "spec.template: field is immutable". The
+// rest is unchanged.
 func withoutDumps(text string) string {
 	text = withoutDiff(text)
 	var short strings.Builder
@@ -43,10 +43,10 @@ func withoutDumps(text string) string {
 	}
 }
 
-// diffBegins is how a server begins to show how two values of Go differ, as it does for a PersistentVolumeClaim.
+// diffBegins starts the difference of two Go values in a server's text, as for a PersistentVolumeClaim.
 const diffBegins = "\n@@ -"
 
-// withoutDiff is a text without the lines of such a difference. Each begins with one of four signs.
+// withoutDiff removes the lines of such a difference from a text. Each begins with one of four signs.
 func withoutDiff(text string) string {
 	before, diff, found := strings.Cut(text, diffBegins)
 	if !found {
@@ -59,7 +59,7 @@ func withoutDiff(text string) string {
 	return strings.TrimRight(before+"\n"+strings.Join(lines, "\n"), "\n")
 }
 
-// dumpAt is how many bytes a value at the beginning of a text has, 0 if it is not to be left out.
+// dumpAt returns the length in bytes of the value at the beginning of a text, 0 if it must not be removed.
 func dumpAt(text string) int {
 	inGo, inJSON := goValue.MatchString(text), strings.HasPrefix(text, "{") || strings.HasPrefix(text, "[")
 	if !inGo && !inJSON {
@@ -71,8 +71,8 @@ func dumpAt(text string) int {
 	return 0
 }
 
-// endOfValue is where the last bracket of a value at the beginning of a text is closed, 0 if one stays open. What
-// stands in quotes does not count.
+// endOfValue returns the end of the last closing bracket of the value at the beginning of a text, 0 if a
+// bracket stays open. Brackets in quotes do not count.
 func endOfValue(text string) (closed int) {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -102,7 +102,7 @@ func endOfValue(text string) (closed int) {
 	return closed
 }
 
-// endOfQuoted is where the quote is that closes the one at i; -1 if there is none.
+// endOfQuoted returns the index of the closing quote of the one at i; -1 if there is none.
 func endOfQuoted(text string, i int) int {
 	for i++; i < len(text); i++ {
 		switch text[i] {
@@ -115,8 +115,7 @@ func endOfQuoted(text string, i int) int {
 	return -1
 }
 
-// readable turns an answer of the server into one that a person can read, see withoutDumps. What is known
-// of it besides its text stays.
+// readable makes an error of the server readable, see withoutDumps. Its other properties are unchanged.
 func readable(err error) error {
 	var status *apierrors.StatusError
 	if !errors.As(err, &status) {

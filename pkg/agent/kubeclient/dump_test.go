@@ -48,7 +48,7 @@ func TestWithoutDumps(t *testing.T) {
 	}
 }
 
-// FuzzWithoutDumps: no text is a trouble, one without a dump stays, and nothing comes into a text.
+// FuzzWithoutDumps: no text causes a panic, one without a dump is unchanged, and nothing is added to a text.
 func FuzzWithoutDumps(f *testing.F) {
 	for _, s := range []string{`a: Invalid value: core.X{A:"}", B:[]int{1}}: no`, `a: Invalid value: {"a":1}: no`, `a: Invalid value: "x": no`, `Invalid value: Invalid value: &{: `} {
 		f.Add(s)
@@ -72,7 +72,7 @@ func FuzzWithoutDumps(f *testing.F) {
 	})
 }
 
-// What is told of an answer besides its text stays, and an answer without a dump is the same one.
+// The properties of an error besides its text stay, and an error without a dump is returned unchanged.
 func TestReadable(t *testing.T) {
 	const dump = `spec: Invalid value: core.X{A:"b"}: field is immutable`
 	answer := &apierrors.StatusError{ErrStatus: metav1.Status{

@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// FuzzKinds: whatever a server answers to the question what it serves, a kind is
-// found under its own name and group or not at all.
+// FuzzKinds: for any discovery answer of a server, a kind is found under its own name and group or not at all.
 func FuzzKinds(f *testing.F) {
 	list, err := json.Marshal(ropeList)
 	if err != nil {

@@ -20,30 +20,29 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Kube is a Client on a kube-apiserver. It carries no typed clients and no
-// caches of objects, so that it costs little memory; what it learns about
-// kinds is kept per group and version that somebody asked for.
+// Kube is a Client of a kube-apiserver. It has no typed clients and no caches of objects, so that it needs
+// little memory. Kinds are cached per requested group and version.
 type Kube struct {
 	objects  dynamic.Interface
-	others   dynamic.Interface // in the name of somebody else, see impersonation
+	others   dynamic.Interface // as another user, see impersonation
 	metadata metadata.Interface
 	kinds    *discoveryCache
 	answers  *answering
-	// dryRun: writes are only gone through, by user; see As.
+	// dryRun: writes are dry-run as user; see As.
 	dryRun []string
 	user   string
 }
 
-// KubeConfig is what NewKube needs.
+// KubeConfig configures a Kube.
 type KubeConfig struct {
-	// REST says where the cluster is and who we are; it is copied.
+	// REST has the address and credentials of the cluster; it is copied.
 	REST *rest.Config
-	// QPS and Burst limit requests other than watches, over all calls together.
+	// QPS and Burst limit all requests together, except watches.
 	QPS   float32
 	Burst int
 }
 
-// NewKube returns a client; no request is made.
+// NewKube returns a client without sending a request.
 func NewKube(c KubeConfig) (*Kube, error) {
 	if c.QPS <= 0 || c.Burst <= 0 {
 		return nil, fmt.Errorf("kube api qps and burst must be positive, got %v and %d", c.QPS, c.Burst)
@@ -78,12 +77,12 @@ func NewKube(c KubeConfig) (*Kube, error) {
 	return &Kube{objects: objects, others: others, metadata: meta, kinds: kinds, answers: answers}, nil
 }
 
-// Answering returns nil while the kube-apiserver answers the requests that are made, else since
-// when it does not, and the last error.
+// Answering returns nil while the kube-apiserver answers requests. Otherwise the error has the start of the
+// outage and the last error.
 func (k *Kube) Answering() error { return k.answers.err() }
 
-// Metadata returns a client that lists and watches objects without their
-// content. It shares connections and limits with k.
+// Metadata returns a client that lists and watches the metadata of objects. It shares connections and limits
+// with k.
 func (k *Kube) Metadata() metadata.Interface { return k.metadata }
 
 // Resolve implements Mapper.
@@ -96,7 +95,7 @@ func (k *Kube) Locate(ctx context.Context, gr schema.GroupResource) (Resource, e
 	return k.kinds.locate(ctx, gr)
 }
 
-// ForgetKinds has the cluster asked again which kinds there are.
+// ForgetKinds drops the cached kinds, so that they are read again.
 func (k *Kube) ForgetKinds() { k.kinds.forget() }
 
 // Get implements Objects.
@@ -136,8 +135,8 @@ func (k *Kube) Delete(ctx context.Context, ref Ref, uid types.UID) error {
 	return k.served(ctx, ref.GroupVersionResource, err)
 }
 
-// Abandon removes the object, if it still has this uid, and leaves what it owns
-// where it is: the cluster takes the owner references off first.
+// Abandon deletes the object if it still has this uid, and orphans its dependents: the cluster first removes
+// their owner references.
 func (k *Kube) Abandon(ctx context.Context, ref Ref, uid types.UID) error {
 	orphan := metav1.DeletePropagationOrphan
 	err := k.at(ref.GroupVersionResource, ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
@@ -157,14 +156,14 @@ func within(c dynamic.Interface, gvr schema.GroupVersionResource, namespace stri
 	return c.Resource(gvr).Namespace(namespace)
 }
 
-// served is the error of a request, as people can read it. It tells "no such object"
-// from "no such resource". The server answers both with 404. It names the object that
-// it misses; where it does not, its list of resources decides.
+// served returns the error of a request in readable form. It distinguishes an absent object from an absent
+// resource; the server answers both with 404. If the answer does not name the absent object, the server's list
+// of resources decides.
 func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err error) error {
 	var slow *SlowError
 	switch {
 	case errors.As(err, &slow):
-		return slow // without the address of the cluster around it
+		return slow // without the address of the cluster
 	case err == nil || !apierrors.IsNotFound(err):
 		return readable(unreached(ctx, err))
 	}
@@ -174,7 +173,7 @@ func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err 
 	}
 	v, readErr := k.kinds.read(ctx, gvr.GroupVersion())
 	if readErr != nil {
-		return fmt.Errorf("%w; and whether the server serves %s could not be found out: %w", errUnclear, gvr.GroupResource(), readErr)
+		return fmt.Errorf("%w; it is unknown whether the server serves %s: %w", errUnclear, gvr.GroupResource(), readErr)
 	}
 	for _, r := range v.byKind {
 		if r.Resource == gvr.Resource {
@@ -184,7 +183,7 @@ func (k *Kube) served(ctx context.Context, gvr schema.GroupVersionResource, err 
 	return &NotServedError{Resource: gvr}
 }
 
-// unreached says of a request without an answer what a person can do. Its URL says nothing more.
+// unreached adds the next step to the error of a request without an answer, and removes the URL.
 func unreached(ctx context.Context, err error) error {
 	var unsent *url.Error
 	if !errors.As(err, &unsent) || ctx.Err() != nil {
@@ -193,12 +192,12 @@ func unreached(ctx context.Context, err error) error {
 	return fmt.Errorf("the kube-apiserver of the cluster cannot be reached: %w; check that it runs, and that its agent reaches it", unsent.Err)
 }
 
-var errUnclear = errors.New("the server does not say what it misses")
+var errUnclear = errors.New("the server does not name the missing object")
 
 func unnamed(d *metav1.StatusDetails) bool {
 	if d == nil || d.Name == "" {
 		return true
 	}
-	// client-go fills in the name of the request where the server said nothing.
+	// client-go sets the name of the request if the server sent none.
 	return slices.ContainsFunc(d.Causes, func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse })
 }

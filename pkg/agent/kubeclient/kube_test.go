@@ -66,7 +66,7 @@ func TestKube_TwoKindsOf404(t *testing.T) {
 	}
 }
 
-// TestKube_ServerThatCannotBeReached: a work says it with the next step, and without the URL of the request.
+// TestKube_ServerThatCannotBeReached: a work reports it with the next step, and without the URL of the request.
 func TestKube_ServerThatCannotBeReached(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	srv.Close()
@@ -89,7 +89,7 @@ func TestKube_ServerThatCannotBeReached(t *testing.T) {
 	}
 }
 
-// Some servers do not say what is missing; their list of resources tells.
+// Some servers do not name the missing object; their list of resources decides.
 func TestKube_NotFoundWithoutName(t *testing.T) {
 	unnamed := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"the server could not find the requested resource","details":{}}`
 	k, _ := server(t, map[string]string{
@@ -145,7 +145,7 @@ func TestKube_DryRunsAsAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := k.As("").Create(t.Context(), roles, role); err == nil {
-		t.Error("a rehearsal of nobody must not be made with the rights of the agent")
+		t.Error("a dry run without a user must not be made with the rights of the agent")
 	}
 	var got []string
 	for _, r := range *seen {

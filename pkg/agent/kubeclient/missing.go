@@ -11,19 +11,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// objectVerbs are what the agent does with the objects of works.
+// objectVerbs are the verbs that the agent uses on objects of works.
 var objectVerbs = []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 
-// The two texts in which a server refuses because of a missing right; all else
-// that is forbidden (quotas, policies) is not ended by a rule.
+// The two texts of a server's refusal for a missing right. Other refusals (quotas, policies) do not end with a
+// rule.
 var (
 	cannot     = regexp.MustCompile(`User ".*" cannot ([a-z:-]+) resource "([^"]+)" in API group "([^"]*)"`)
 	escalation = regexp.MustCompile(`user ".*" .*is attempting to grant RBAC permissions not currently held`)
 )
 
-// MissingRule returns the rule that the agent lacks according to a refusal of
-// the server; ok is false if err is not such a refusal. The rule has all that
-// the agent does with such objects, so that one is enough.
+// MissingRule returns the rule that the agent lacks according to a server's refusal; ok is false for other
+// errors. The rule has all verbs that the agent uses on such objects, so that one rule is enough.
 func MissingRule(err error) (rule rbacv1.PolicyRule, ok bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsForbidden(err) {
@@ -44,10 +43,10 @@ func MissingRule(err error) (rule rbacv1.PolicyRule, ok bool) {
 	return rule, false
 }
 
-// accessReviewGroup has questions instead of objects: they are only created.
+// accessReviewGroup has reviews instead of objects: they are only created.
 const accessReviewGroup = "authorization.k8s.io"
 
-// FormatRule writes a rule as one line of YAML that a ClusterRole can take.
+// FormatRule formats a rule as one line of YAML for a ClusterRole.
 func FormatRule(r rbacv1.PolicyRule) string {
 	list := func(l []string) string {
 		quoted := make([]string, len(l))

@@ -51,7 +51,7 @@ func TestMissingRule(t *testing.T) {
 	}
 }
 
-// FuzzMissingRule: whatever a server says, the rule is one that YAML has.
+// FuzzMissingRule: for any error text of a server, the rule is valid YAML.
 func FuzzMissingRule(f *testing.F) {
 	f.Add("rbac.authorization.k8s.io", `user "a" is attempting to grant RBAC permissions not currently held`)
 	f.Add("", `User "a" cannot get resource "pods" in API group ""`)

@@ -2,8 +2,8 @@ package kubeclient
 
 import "strings"
 
-// Matches reports whether a name or a namespace is like pattern as a whole, in which "*"
-// stands for any characters, also none.
+// Matches reports whether pattern matches a whole name or namespace. "*" matches any characters, including
+// none.
 func Matches(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

@@ -11,19 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// FieldManager is in whose name fields are applied.
+// FieldManager is the manager of applied fields.
 type FieldManager struct {
-	// Name is what metadata.managedFields shows; never empty.
+	// Name is the name in metadata.managedFields; never empty.
 	Name string
-	// Force takes over the fields that others manage with other values; without
-	// it they are a field conflict.
+	// Force takes over fields that other managers own with other values. Without it they are field conflicts.
 	Force bool
 }
 
-// IsFieldConflict reports whether a server-side apply was refused because
-// somebody else manages a field and wants another value there. Any other
-// conflict is about the resourceVersion or the uid that was asked for, and goes
-// away with the next reading; this one stays until one of the two lets go.
+// IsFieldConflict reports whether a server-side apply was refused because another manager owns a field and
+// wants another value there. Other conflicts are about the expected resourceVersion or uid, and end with the
+// next read. A field conflict lasts until one of the managers releases the field.
 func IsFieldConflict(err error) bool {
 	if !apierrors.IsConflict(err) || !errors.As(err, new(apierrors.APIStatus)) {
 		return false
@@ -38,8 +36,8 @@ func (k *Kube) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResou
 	return o, k.served(ctx, gvr, misfit(err))
 }
 
-// misfit turns an answer to an object that does not fit into the schema of its kind, as with a field
-// that the schema does not have, into what it is: the server answers it as if it had failed itself.
+// misfit converts an error about an object that does not match the schema of its kind, such as a field that the
+// schema lacks. The server reports it as an internal error.
 func misfit(err error) error {
 	var s apierrors.APIStatus
 	if apierrors.IsInternalError(err) && errors.As(err, &s) && strings.Contains(s.Status().Message, misfitText) {
@@ -50,8 +48,7 @@ func misfit(err error) error {
 
 const misfitText = "failed to create typed patch object"
 
-// IsMisfit reports whether the server refused an object because the schema of its kind has no place
-// for it.
+// IsMisfit reports whether the server rejected an object because it does not match the schema of its kind.
 func IsMisfit(err error) bool {
 	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), misfitText)
 }

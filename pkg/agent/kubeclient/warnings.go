@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// Warnings are what the server says about requests besides answering them. The zero value is ready. One
-// request at a time may have it.
+// Warnings collects the warnings of the server about requests. The zero value is ready. Only one request at a
+// time may use it.
 type Warnings struct{ unknown []string }
 
-// maxWarnings bounds how many fields are noted. A server of Kubernetes names 100 at most.
+// maxWarnings bounds the recorded fields. A Kubernetes server names at most 100.
 const maxWarnings = 100
 
-// UnknownFields returns the paths of the fields that the server does not know, as in
-// "spec.containers[0].imgae". It drops them.
+// UnknownFields returns the paths of fields that the server does not know and drops, such as
+// "spec.containers[0].imgae".
 func (w *Warnings) UnknownFields() []string { return w.unknown }
 
 type warningsKey struct{}
 
-// WithWarnings returns a context whose requests note in w what the server says about them.
+// WithWarnings returns a context whose requests record the server's warnings in w.
 func WithWarnings(ctx context.Context, w *Warnings) context.Context {
 	return context.WithValue(ctx, warningsKey{}, w)
 }
 
-// Warn notes a warning about a request with this context. Most warnings are the business of the author
-// of the manifest, and are not noted.
+// Warn records a warning about a request with this context. Most warnings concern the author of the manifest
+// and are not recorded.
 func Warn(ctx context.Context, text string) {
 	w, _ := ctx.Value(warningsKey{}).(*Warnings)
 	quoted, unknown := strings.CutPrefix(text, "unknown field ")
@@ -37,10 +37,10 @@ func Warn(ctx context.Context, text string) {
 	}
 }
 
-// warningHandler passes what the server says to the request that it is about.
+// warningHandler passes warnings of the server to their request.
 type warningHandler struct{}
 
-// warningMiscellaneous is the only code of HTTP that Kubernetes uses.
+// warningMiscellaneous is the only warn code that Kubernetes uses.
 const warningMiscellaneous = 299
 
 // HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.

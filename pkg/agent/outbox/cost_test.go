@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestOutbox_CostOfAStatus does not depend on how many works there are, and
-// answering whoever asks for all costs what is sent.
+// TestOutbox_CostOfAStatus does not depend on the number of works. The cost of a request for all statuses is
+// that of the sent ones.
 func TestOutbox_CostOfAStatus(t *testing.T) {
 	s := status("a")
 	complexity.Linear(t, func(n int) func() {

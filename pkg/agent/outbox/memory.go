@@ -13,15 +13,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// memory is what an earlier process knew of the broker: which status it accepted
-// last of each work. It is right only if nothing was accepted after that was
-// written down, which the broker's next word shows; until then (undecided) a
-// status that would be the same is not sent.
+// memory is the knowledge of an earlier process about the broker: the last accepted status of each work. It is
+// valid only if the broker accepted nothing after it was written. The next checkpoint shows that; until then
+// (undecided) an equal status is not sent.
 type memory struct {
 	contentHashes map[string]string // by resource id; nil if nothing is known
 	undecided     bool
-	// sequence is the highest that went with it, highest the highest that the
-	// broker accepted and kept, of this process and of the memory.
+	// sequence is the highest sequence id in the memory. highest is the highest one that the broker accepted and
+	// stored, of this process and of the memory.
 	sequence, highest string
 }
 
@@ -33,15 +32,15 @@ func (m *memory) accepted(sequence string) {
 	}
 }
 
-// makeEssence says whether two statuses are the same to a person: the times of
-// transitions, and the order of conditions, begin anew with each process.
+// makeEssence returns a hash for statuses with equal content. It ignores transition times and the order of
+// conditions, which each process sets again.
 func (i *item) makeEssence() string {
 	s := *i.status.DeepCopy()
 	timeless(s.Conditions)
 	for n := range s.ResourceStatus.Manifests {
 		timeless(s.ResourceStatus.Manifests[n].Conditions)
 	}
-	// Put has hashed the same status; without times it still has a hash.
+	// Put has hashed the same status; without times it also has a hash.
 	hash, err := manifestwork.StatusHash(s)
 	if err != nil {
 		return ""
@@ -57,9 +56,9 @@ func timeless(list []metav1.Condition) {
 	slices.SortFunc(list, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
 }
 
-// Restore takes what Reported returned in an earlier process. Sequence ids
-// continue above sequence, and above reserved, up to where that process may have
-// used them. The error is that of codec.Sequencer.Observe.
+// Restore sets the result of Reported of an earlier process. Sequence ids continue above sequence and above
+// reserved, the limit up to which that process may have used them. The error is that of
+// codec.Sequencer.Observe.
 func (o *Outbox) Restore(sequence, reserved string, accepted map[string]string) error {
 	o.memory = memory{contentHashes: maps.Clone(accepted), undecided: true, sequence: sequence, highest: sequence}
 	if err := o.sequence.Observe(sequence); err != nil {
@@ -68,9 +67,8 @@ func (o *Outbox) Restore(sequence, reserved string, accepted map[string]string) 
 	return o.sequence.Observe(reserved)
 }
 
-// ToReserve reports whether something is to be sent for a work with a sequence
-// id that lies above all that were reserved, and returns up to where to reserve
-// them before Take.
+// ToReserve reports whether a status of a work must be sent with a sequence id above all reserved ones. limit
+// is the id up to which to reserve before Next.
 func (o *Outbox) ToReserve(id string, now time.Time, ahead time.Duration) (limit string, needed bool) {
 	i := o.items[id]
 	if i == nil || i.underWay || !o.due(i) {
@@ -83,12 +81,11 @@ func (o *Outbox) ToReserve(id string, now time.Time, ahead time.Duration) (limit
 	return o.sequence.Ahead(o.millis(now), ahead.Milliseconds()), true
 }
 
-// Reserved says up to where sequence ids are reserved.
+// Reserved sets the limit of the reserved sequence ids.
 func (o *Outbox) Reserved(limit string) { o.reserved = limit }
 
-// Reported returns the highest sequence id that the broker accepted, and what
-// it accepted last, by resource id. As long as it is not known whether what was
-// restored is still right, it is that.
+// Reported returns the highest accepted sequence id, and the accepted statuses by resource id. While it is
+// unknown whether the restored memory is valid, it returns that memory.
 func (o *Outbox) Reported() (sequence string, accepted map[string]string) {
 	if o.memory.undecided {
 		return o.memory.sequence, maps.Clone(o.memory.contentHashes)
@@ -105,14 +102,13 @@ func (o *Outbox) Reported() (sequence string, accepted map[string]string) {
 	return o.memory.highest, accepted
 }
 
-// Forget gives up what was restored: the broker may not have it.
+// Forget drops the restored memory: the broker may not have these statuses.
 func (o *Outbox) Forget() {
 	o.memory.contentHashes, o.memory.undecided = nil, false
 }
 
-// decide compares what was restored with the highest sequence id that the
-// broker accepted. It returns true if it is given up: something was accepted
-// after it was written down, or the broker has lost something.
+// decide compares the restored memory with the highest sequence id that the broker accepted. It returns true if
+// the memory is dropped: the broker accepted a status after the memory was written, or it has lost one.
 func (o *Outbox) decide(highest string) (unknown bool) {
 	if !o.memory.undecided {
 		return false
@@ -128,9 +124,9 @@ func (o *Outbox) decide(highest string) (unknown bool) {
 	return false
 }
 
-// recognize compares a status with what was restored of its work, and takes it
-// for accepted if the broker has it from an earlier process. The last one is told in any
-// case: a work ends with the answer to it, and the earlier process did not get so far.
+// recognize compares a status with the restored memory. If the broker has it from an earlier process, it counts
+// as accepted. The last status of a work is sent in any case: the work ends with its answer, which the earlier
+// process did not receive.
 func (o *Outbox) recognize(i *item) {
 	m := &o.memory
 	known, has := m.contentHashes[i.work.ResourceID]

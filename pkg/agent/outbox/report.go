@@ -1,15 +1,11 @@
-// Package outbox is the outbox of an agent: for every work its latest status,
-// until the broker accepted it.
+// Package outbox is the outbox of an agent: the latest status of every work, until the broker has accepted it.
 //
-// A newer status replaces one that waits, so the outbox never holds more than
-// one status per work, however long the broker is away. Of each work at most
-// one status is under way, so that they arrive in order. The outbox is pure:
-// whoever owns it says what time it is, sends what Take returns, and tells with
-// Done what became of it.
+// A newer status replaces a waiting one, so the outbox has at most one status per work, however long the broker
+// is unreachable. At most one status of a work is in flight, so that they arrive in order. The outbox is pure:
+// the caller passes the time, sends what Next returns, and reports the result with Done.
 //
-// A broker that has seen a higher sequence id than ours (our clock went back)
-// drops a status as stale. Such a status waits until [Outbox.Observe] says how
-// high the ids have to be.
+// A broker that has seen a higher sequence id than ours (our clock went back) drops a status as stale. Such a
+// status waits until [Outbox.Observe] sets the ids that must be exceeded.
 package outbox
 
 import (
@@ -30,25 +26,24 @@ import (
 
 // Outbox holds the statuses of all works. It is not safe for concurrent use.
 type Outbox struct {
-	// AgentID is the source of the events; NewID makes their ids.
+	// AgentID is the source of the events; NewID creates their ids.
 	AgentID string
 	NewID   func() string
-	// Remember makes Reported complete, at the price of another hash per status.
+	// Remember makes Reported complete, at the cost of another hash per status.
 	Remember bool
 
 	items    map[string]*item
 	sequence codec.Sequencer
-	// connection counts connections. unverified: the broker has not said since
-	// the last one began which sequence id it accepted last.
+	// connection counts connections. unverified: the broker has not reported since the last connect which sequence
+	// id it accepted last.
 	connection uint64
 	unverified bool
-	// observed is the highest id that the broker has said; unfollowable: there is
-	// none above it.
+	// observed is the highest id that the broker reported. unfollowable: no higher id is possible.
 	observed     string
 	unfollowable bool
-	// lead is by how much the clock here is ahead of the broker's, where that matters.
+	// lead is the time by which the local clock is ahead of the broker's, if that is relevant.
 	lead time.Duration
-	// reserved is up to where ids may be used without asking first.
+	// reserved is the limit up to which ids are reserved.
 	reserved string
 	memory   memory
 }
@@ -60,14 +55,14 @@ type item struct {
 	hash    string
 	deleted bool
 
-	accepted  string       // the fingerprint the broker accepted last
-	refused   string       // one that it will never accept
-	requested codec.Action // somebody wants to hear it again, "" if not
+	accepted  string       // the fingerprint that the broker accepted last
+	refused   string       // a fingerprint that the broker never accepts
+	requested codec.Action // a requester needs it again, "" if there is none
 	underWay  bool
-	// overtaken: the sequence id was too low; wait for Observe.
+	// overtaken: the sequence id was too low; it waits for Observe.
 	overtaken bool
-	// sequence is the id under which accepted was accepted, on which connection;
-	// "" if the broker did not keep it. essence is what is remembered of it.
+	// sequence is the id of the accepted status and connection its connection; sequence is "" if the broker did not
+	// store it. essence is its remembered hash.
 	sequence   string
 	connection uint64
 	essence    string
@@ -75,27 +70,26 @@ type item struct {
 	possiblySent bool
 }
 
-// fingerprint says whether two statuses are the same to the receiver. Every
-// spec is answered, also one of the same version with the same outcome, and one
-// that a hub went back to: whoever sends it may have forgotten what was said of
-// the one before. A tag alone does not tell: it says what a spec is, the revision
-// says which time it was accepted.
+// fingerprint is equal for statuses that are equal to the receiver. Every spec is answered, including one with
+// the same version and result. A spec that a hub returned to is answered too: the sender may have lost the
+// earlier status. The tag alone does not distinguish them: it identifies a spec, and the revision identifies
+// its acceptance.
 func (i *item) fingerprint() string { return i.about(i.hash) }
 
 func (i *item) about(hash string) string {
 	return fmt.Sprintf("%s %d %s %d %s %t", i.work.Source, i.work.Generation, i.work.Tag, i.work.Revision, hash, i.deleted)
 }
 
-// due reports whether the status of a work is to be sent.
+// due reports whether the status of a work must be sent.
 func (o *Outbox) due(i *item) bool {
 	f := i.fingerprint()
 	return !i.overtaken && (i.requested != "" || f != i.accepted && f != i.refused && !(i.possiblySent && o.memory.undecided))
 }
 
-// OutgoingStatus is one status under way.
+// OutgoingStatus is a status in flight.
 type OutgoingStatus struct {
 	Event codec.Event
-	// Work is what the status is about; Deleted says that it is the last one.
+	// Work is the work of the status. Deleted: it is the last status of the work.
 	Work    *desired.Work
 	Deleted bool
 
@@ -106,8 +100,8 @@ type OutgoingStatus struct {
 	connection  uint64
 }
 
-// Put sets the status of a work, within [conditions.MaxStatus]. deleted says that nothing of the work is left,
-// and that this is its last status. due says that it is to be sent.
+// Put sets the status of a work, within [conditions.MaxStatus]. deleted: nothing of the work is left, and this
+// is its last status. due: it must be sent.
 func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) (due bool, err error) {
 	last, _ := o.Last(w.ResourceID)
 	status = conditions.Bound(last, status, w.Generation)
@@ -128,8 +122,7 @@ func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted 
 	return o.due(i), nil
 }
 
-// Last returns the status of a work that was put last, and whether it is the last one of
-// all; the zero value if there is none.
+// Last returns the last status of a work, and whether it is the final one; the zero value if there is none.
 func (o *Outbox) Last(id string) (status workv1.ManifestWorkStatus, deleted bool) {
 	if i := o.items[id]; i != nil {
 		return i.status, i.deleted
@@ -137,15 +130,14 @@ func (o *Outbox) Last(id string) (status workv1.ManifestWorkStatus, deleted bool
 	return status, false
 }
 
-// Answers reports whether the status of a work is about the spec with this tag:
-// what there is of an earlier one need not be said again.
+// Answers reports whether the status of a work is about the spec with this tag. A status of an earlier spec
+// need not be sent again.
 func (o *Outbox) Answers(id string, tag codec.Tag) bool {
 	i := o.items[id]
 	return i != nil && i.work.Tag == tag
 }
 
-// Renew takes it that a spec with the same tag was accepted once more: what was said
-// of it before is no answer to that.
+// Renew records that a spec with the same tag was accepted again: an earlier status is no answer to it.
 func (o *Outbox) Renew(w *desired.Work) {
 	if o.Answers(w.ResourceID, w.Tag) {
 		i := o.items[w.ResourceID]
@@ -154,8 +146,8 @@ func (o *Outbox) Renew(w *desired.Work) {
 	}
 }
 
-// Request makes the status of a work due although it may have been accepted
-// before. action is that of the event. It returns false if there is no status.
+// Request makes the status of a work due even if it was accepted before. action is the action of the event. It
+// returns false if there is no status.
 func (o *Outbox) Request(id string, action codec.Action) bool {
 	i := o.items[id]
 	if i == nil {
@@ -165,8 +157,7 @@ func (o *Outbox) Request(id string, action codec.Action) bool {
 	return true
 }
 
-// Next returns the status to send for a work; ok is false if none is due, or
-// one is under way.
+// Next returns the status to send for a work; ok is false if none is due, or one is in flight.
 func (o *Outbox) Next(id string, now time.Time) (l OutgoingStatus, ok bool, err error) {
 	i := o.items[id]
 	if i == nil || i.underWay || !o.due(i) {
@@ -191,15 +182,14 @@ func (o *Outbox) Next(id string, now time.Time) (l OutgoingStatus, ok bool, err 
 		i.refused, i.requested = l.fingerprint, ""
 		return OutgoingStatus{}, false, err
 	}
-	// Until the answer comes nobody knows what the broker has.
+	// Until the answer arrives, the broker's state is unknown.
 	i.underWay, i.requested, i.accepted, i.sequence, i.essence = true, "", "", "", ""
 	o.memory.forget(i.work.ResourceID)
 	return l, true, nil
 }
 
-// Done tells what became of a letter; r is the receipt if err is nil. again
-// says that the work has something to send: at once if err is nil, after a
-// back-off otherwise.
+// Done records the result of sending a status; r is the receipt if err is nil. again: the work has another
+// status to send, at once if err is nil, else after a back-off.
 func (o *Outbox) Done(l OutgoingStatus, r transport.Receipt, err error) (again bool) {
 	i := o.items[l.Work.ResourceID]
 	if i == nil {
@@ -208,21 +198,20 @@ func (o *Outbox) Done(l OutgoingStatus, r transport.Receipt, err error) (again b
 	i.underWay = false
 	switch {
 	case err == nil && r.Outcome == codec.OutcomeStale && o.unfollowable:
-		i.refused = l.fingerprint // whatever its id is, it is too low
+		i.refused = l.fingerprint // any id is too low
 	case err == nil && r.Outcome == codec.OutcomeStale:
 		i.undelivered(l)
-		// Ids follow above what was observed, so nothing is to be waited for unless
-		// the broker has one that it has not said yet.
+		// New ids exceed the observed one. So it waits only if the broker has a higher id that it has not reported yet.
 		i.overtaken = newer(o.observed, l.sequence)
 	case err == nil:
 		i.accepted = l.fingerprint
-		if r.Outcome != "" && r.Outcome != codec.OutcomeIgnored { // the broker keeps it
+		if r.Outcome != "" && r.Outcome != codec.OutcomeIgnored { // the broker stores it
 			i.sequence, i.connection, i.essence = l.sequence, l.connection, l.essence
 			o.memory.accepted(l.sequence)
 		}
 	case refusesSequence(err):
-		// A clock is wrong by days, or was when ids were reserved: they begin anew above
-		// those that the broker has. That none can follow them was told when they came.
+		// A clock is wrong by days, or was when ids were reserved. New ids start above those of the broker. If no
+		// higher id is possible, Observe has reported it.
 		o.sequence = codec.Sequencer{}
 		o.unfollowable = o.sequence.Observe(o.observed) != nil
 		i.undelivered(l)
@@ -234,19 +223,18 @@ func (o *Outbox) Done(l OutgoingStatus, r transport.Receipt, err error) (again b
 	return o.due(i)
 }
 
-// refusesSequence reports whether a broker refuses a sequence id and nothing else.
+// refusesSequence reports whether a broker rejects only the sequence id.
 func refusesSequence(err error) bool {
 	var e *transport.Error
 	return errors.As(err, &e) && e.Code == transport.CodeInvalid && e.Attribute == codec.ExtSequenceID
 }
 
-// leadMargin is how far below the broker's bound the clock here counts as it is. Where it
-// does not, an agent that comes after this one and knows nothing may make lower ids, if
-// the broker's clock is another by then.
+// leadMargin is the distance to the broker's bound up to which the local clock is used unchanged. Beyond it, a
+// later agent without this state might create lower ids if the broker's clock has changed by then.
 const leadMargin = 12 * time.Hour
 
-// Clock says what the time is at the broker when it is now here. Sequence ids follow the
-// earlier clock where they are so far apart that the broker would soon refuse them.
+// Clock sets the broker's time at the local time now. Sequence ids use the earlier clock if the clocks differ
+// so much that the broker would soon reject the ids.
 func (o *Outbox) Clock(broker, now time.Time) {
 	o.lead = 0
 	if lead := now.Sub(broker); !broker.IsZero() && lead > codec.SequenceTolerance-leadMargin {
@@ -254,27 +242,26 @@ func (o *Outbox) Clock(broker, now time.Time) {
 	}
 }
 
-// millis is the time of sequence ids.
+// millis returns the time for sequence ids.
 func (o *Outbox) millis(now time.Time) int64 { return now.Add(-o.lead).UnixMilli() }
 
-// undelivered: the broker does not have the letter.
+// undelivered records that the broker does not have the status.
 func (i *item) undelivered(l OutgoingStatus) {
 	if i.requested == "" {
 		i.requested = l.requested
 	}
 }
 
-// newer reports whether a sequence id is newer than another.
+// newer reports whether id is newer than than.
 func newer(than, id string) bool {
 	is, err := codec.CompareSequence(than, id)
 	return err == nil && is && id != ""
 }
 
-// Observe takes note of the highest sequence id that the broker accepted from
-// this agent, "" if it has none, and returns the works that have something to
-// send because of it, in the order of their ids: what was overtaken, and, the
-// first time on a connection, what was accepted on an earlier one and is not
-// there any more. The error is that of codec.Sequencer.Observe.
+// Observe records the highest sequence id that the broker accepted from this agent, "" if it has none. It
+// returns the works with a status to send because of it, in the order of their ids. These are statuses whose id
+// was too low. The first time on a connection they include statuses that were accepted on an earlier one and
+// lost since. The error is that of codec.Sequencer.Observe.
 func (o *Outbox) Observe(highest string) (due []string, err error) {
 	err = o.sequence.Observe(highest)
 	o.observed, o.unfollowable = highest, err != nil
@@ -297,9 +284,9 @@ func (o *Outbox) Observe(highest string) (due []string, err error) {
 	return due, err
 }
 
-// Reconnected begins a connection. It returns the works with something to send,
-// in the order of their ids. What was refused may be tried again: it may be
-// another broker. continued says that this broker knows the agent's cursor.
+// Reconnected begins a connection. It returns the works with a status to send, in the order of their ids.
+// Rejected statuses are retried, because it may be another broker. continued: this broker resumed from the
+// agent's cursor.
 func (o *Outbox) Reconnected(continued bool) []string {
 	o.connection++
 	if !continued {
@@ -317,8 +304,8 @@ func (o *Outbox) Reconnected(continued bool) []string {
 	return ids
 }
 
-// Each calls f with the status hash of every work that has a status, in the
-// order of their ids, and whether it is the last one.
+// Each calls f for every work with a status, in the order of their ids, with its status hash. deleted: it is
+// the final status.
 func (o *Outbox) Each(f func(id, hash string, deleted bool)) {
 	for _, id := range slices.Sorted(maps.Keys(o.items)) {
 		f(id, o.items[id].hash, o.items[id].deleted)

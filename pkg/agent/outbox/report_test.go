@@ -100,7 +100,7 @@ func TestOutbox_SendsAStatusOnce(t *testing.T) {
 	}
 }
 
-// The tag is the same when a source goes back to what it had; the revision is not.
+// The tag is the same when a source returns to an earlier spec; the revision is not.
 func TestOutbox_AnswersASpecEachTimeItIsAccepted(t *testing.T) {
 	b := newBench(t)
 	b.Remember = true
@@ -255,12 +255,14 @@ func sequence(t *testing.T, later time.Duration) string {
 	return s.Next(now.Add(later).UnixMilli())
 }
 
-// t1 A process sends a status with a high sequence id; its clock is ahead.
-// t2 The next process begins with a clock that went back.
-// t3 It sends a status, and the broker calls it stale.
-// Therefore the status waits for the broker to say how high ids are, where that is not
-// known yet; it is sent again at once where it is, also if the two ids are equal; and
-// never again where none can be higher.
+// Scenario:
+//
+//	t1: a process sends a status with a high sequence id; its clock is ahead.
+//	t2: the next process starts with a clock that went back.
+//	t3: it sends a status, and the broker reports it as stale.
+//
+// Result: the status waits until the broker reports its highest id. If that is known, it is sent again at once,
+// also if the two ids are equal. If no id can be higher, it is never sent again.
 func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(true)
@@ -289,8 +291,8 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b.answered(l, codec.OutcomeStale, true)
 	b.answered(b.take("2"), codec.OutcomeAccepted, false)
 
-	// The process before this one used the same id, and the broker has said so:
-	// the next id is newer, and there is nothing to wait for.
+	// The previous process used the same id, and the broker has reported it: the next id is newer, and nothing is
+	// waited for.
 	b.put(work("2", 1), "c", true)
 	l = b.take("2")
 	b.observe(decode(t, l.Event).SequenceID)
@@ -413,7 +415,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		highest = decode(t, l.Event).SequenceID
 	}
 	old.put(work("5", 1), "a", true)
-	old.done(old.take("5"), errors.New("lost"), true) // nobody knows
+	old.done(old.take("5"), errors.New("lost"), true) // unknown
 	old.put(work("6", 1), "a", true)
 	old.answered(old.take("6"), codec.OutcomeIgnored, false) // the broker does not keep it
 	old.Remove("4")
@@ -430,7 +432,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 			t.Fatalf("due %q", got)
 		}
 		if sequence, _ := b.Reported(); sequence != highest {
-			t.Fatalf("%s is noted before anybody knows what was accepted since %s", sequence, highest)
+			t.Fatalf("%s is stored before it is known which statuses were accepted since %s", sequence, highest)
 		}
 		b.observe(highest)
 		b.nothing("1")
@@ -478,7 +480,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		b.Request("1", codec.ResyncResponse)
 		b.take("1")
 		b.observe(highest)
-		b.put(work("1", 1), "a", true) // nobody knows what became of it
+		b.put(work("1", 1), "a", true) // the result is unknown
 	})
 	t.Run("another broker", func(t *testing.T) {
 		b := remembering(t, old)
@@ -489,8 +491,8 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// TestOutbox_SequenceIDsThatAreTooHigh: a broker refuses ids of a clock that is days ahead
-// of its own. They begin anew by its clock, above what it has.
+// TestOutbox_SequenceIDsThatAreTooHigh: a broker rejects ids of a clock that is days ahead of its own. New ids
+// follow the broker's clock and are above its highest id.
 func TestOutbox_SequenceIDsThatAreTooHigh(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(false)

@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestCore_BeginsAgainOnlyWithAnotherFile: a cluster that the hub deleted stays out until a
-// person lets it in; so does one that the broker refuses.
+// TestCore_BeginsAgainOnlyWithAnotherFile: a cluster that the hub deleted does not return until an operator
+// provides a new file. The same holds for one that the broker refuses.
 func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) {
 		r := joined(t)
@@ -119,7 +119,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 			t.Errorf("saw %v", r.seen)
 		}
 	})
-	t.Run("nobody knows what the hub has", func(t *testing.T) {
+	t.Run("the state of the hub is unknown", func(t *testing.T) {
 		r := joined(t)
 		r.file = "file2"
 		r.core.Bootstrap(r.file)
@@ -168,8 +168,8 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 	})
 }
 
-// TestCore_AnotherFileWhileItWaits: a new token of the same account goes on with the request that
-// waits for approval; another account, which is not shown it, asks once more.
+// TestCore_AnotherFileWhileItWaits: with a new token of the same account the agent keeps the request that waits
+// for approval. Another account, which cannot see it, creates a new one.
 func TestCore_AnotherFileWhileItWaits(t *testing.T) {
 	for _, shown := range []bool{true, false} {
 		r := newRig(t)

@@ -52,7 +52,7 @@ func newHubSource(t *testing.T, h *fakeHub, d transport.Dialer) *hubSource {
 	return s
 }
 
-// object is what the broker is told; a hub tells the name of what is gone.
+// object is the message to the broker; a hub sends the name of a deleted object.
 func (s *hubSource) object(k Kind, o runtime.Object, gone types.UID) *hawserv1.RegistrationObject {
 	m := &hawserv1.RegistrationObject{DataType: dataTypes[k].String(), Cluster: cluster1}
 	if o == nil {
@@ -79,7 +79,7 @@ func (s *hubSource) params() codec.SyncParams {
 	return codec.SyncParams{ID: "e", Time: time.Now(), Source: source, Owner: source}
 }
 
-// with has f use the hub, and tells the broker what has changed.
+// with applies f to the hub, and sends the changes to the broker.
 func (s *hubSource) with(f func(h *fakeHub)) {
 	s.mu.Lock()
 	f(s.hub)
@@ -162,7 +162,7 @@ func (s *hubSource) do(h *fakeHub, request *hawserv1.AgentRequest) []byte {
 		}
 		return statusOf(h.do(What(w), o))
 	}
-	s.t.Errorf("nobody takes %s", e.Type())
+	s.t.Errorf("no handler for %s", e.Type())
 	return nil
 }
 
@@ -185,8 +185,9 @@ func statusOf(err error) []byte {
 // Disconnected implements session.Handler.
 func (s *hubSource) Disconnected(error) {}
 
-// TestBroker_JoinAndStay: the same life through a broker of ours: join, acceptance, renewal, a cut
-// of the hub's source, withdrawal, a certificate that ended, and a cluster that was deleted.
+// TestBroker_JoinAndStay is the lifecycle of a cluster through a Hawser broker: join, acceptance and renewal.
+// Then the connection of the hub's source is cut, the acceptance is withdrawn, the certificate expires, and the
+// cluster is deleted.
 func TestBroker_JoinAndStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := testkit.StartBroker(t, testkit.Options{Broker: broker.Config{Registration: source}})
@@ -236,7 +237,7 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		s.with(func(h *fakeHub) { h.accept(false) })
 		sleep(5 * time.Second)
 		p.wantWaits("has not accepted the cluster")
-		sleep(3 * time.Hour) // the certificate ends meanwhile
+		sleep(3 * time.Hour) // the certificate expires meanwhile
 		s.with(func(h *fakeHub) { h.accept(true) })
 		sleep(time.Minute)
 		p.wantWaits("")
@@ -270,9 +271,9 @@ func TestBroker_JoinAndStay(t *testing.T) {
 	})
 }
 
-// TestBroker_AnotherSignerOfTheSameName: the hub was rebuilt, its new signer has the name of the old
-// one, so that the agent shows its certificate and is refused in the handshake, before there is a
-// connection. It asks with the bootstrap file that it was given then.
+// TestBroker_AnotherSignerOfTheSameName: the hub was rebuilt, and its new signer has the name of the old one.
+// So the agent shows its certificate and is refused in the handshake, before there is a connection. It then
+// requests a certificate with its present bootstrap file.
 func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Broker: broker.Config{Registration: source}})
 	client := Subject{cluster1, "a"}

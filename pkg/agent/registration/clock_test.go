@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestCore_ClockAheadForAMoment: a machine resumes with a clock that is a year ahead, and the bootstrap
-// token has ended long ago. Whatever the agent does at that moment, it has its certificate afterwards.
+// TestCore_ClockAheadForAMoment: a machine resumes with a clock that is one year ahead, and the bootstrap token
+// has expired long ago. Whatever the agent does at that moment, it has its certificate afterwards.
 func TestCore_ClockAheadForAMoment(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	for _, restart := range []bool{false, true} {
@@ -36,8 +36,8 @@ func TestCore_ClockAheadForAMoment(t *testing.T) {
 	}
 }
 
-// TestCore_RenewedWhileTheClockIsAhead: the certificate that the hub issues meanwhile has ended by the clock
-// of the cluster. It is taken, not asked for again at once, and renewed in time by the right clock.
+// TestCore_RenewedWhileTheClockIsAhead: the certificate that the hub issues meanwhile has expired by the clock
+// of the cluster. It is used, not requested again at once, and renewed in time by the corrected clock.
 func TestCore_RenewedWhileTheClockIsAhead(t *testing.T) {
 	r := joined(t)
 	r.hub.approving = true
@@ -64,8 +64,8 @@ func TestCore_RenewedWhileTheClockIsAhead(t *testing.T) {
 	}
 }
 
-// TestCore_CertificateThatHasEnded: a hub that issued it long ago, while the agent was away. The broker says so,
-// and the agent asks again.
+// TestCore_CertificateThatHasEnded: the hub issued it long ago, while the agent was disconnected. The broker
+// reports that, and the agent requests another one.
 func TestCore_CertificateThatHasEnded(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)
@@ -84,8 +84,12 @@ func TestCore_CertificateThatHasEnded(t *testing.T) {
 	}
 }
 
-// TestCore_CertificateThatEndsAgain: a registration that succeeded holds up no later one. t1 a certificate ends
-// while the agent is away, and a person approves another one, t2 that one ends soon after.
+// TestCore_CertificateThatEndsAgain: a successful registration does not delay a later one.
+//
+// Scenario:
+//
+//	t1: a certificate expires while the agent is disconnected, and an operator approves another one.
+//	t2: that one expires soon after.
 func TestCore_CertificateThatEndsAgain(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)

@@ -24,23 +24,23 @@ type Cluster struct {
 }
 
 const (
-	// nodesPerPage bounds what of a large cluster is in memory at a time.
+	// nodesPerPage is the page size of node lists. It bounds the memory for a large cluster.
 	nodesPerPage = 250
-	// maxClaims is how many claims with names of their own the hub is told.
+	// maxClaims bounds the claims with non-reserved names that are sent to the hub.
 	maxClaims = 20
-	// spokeOnly is on claims that the hub is not told.
+	// spokeOnly is the label of claims that are not sent to the hub.
 	spokeOnly = "open-cluster-management.io/spoke-only"
 
 	claimID      = "id.k8s.io"
 	claimVersion = "kubeversion.open-cluster-management.io"
 )
 
-// reservedClaims have a meaning that all clusters share; they come first.
+// reservedClaims have the same meaning in all clusters; they come first.
 var reservedClaims = []string{claimID, claimVersion, "platform.open-cluster-management.io", "product.open-cluster-management.io"}
 
 var claims = schema.GroupVersionResource{Group: "cluster.open-cluster-management.io", Version: "v1alpha1", Resource: "clusterclaims"}
 
-// Healthy implements [Reader]. A cluster that forbids the question answers.
+// Healthy implements [Reader]. A cluster that forbids the request counts as healthy.
 func (c *Cluster) Healthy(ctx context.Context) error {
 	err := c.Kube.Discovery().RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
 	if err == nil || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) {
@@ -64,12 +64,12 @@ func (c *Cluster) Facts(ctx context.Context) (Facts, error) {
 		errs = append(errs, err)
 	}
 	if f.Version == "" {
-		f.Claims = nil // one of them is the version
+		f.Claims = nil // one of them has the version
 	}
 	return f, errors.Join(errs...)
 }
 
-// nodes adds up what nodes have.
+// nodes sums up the capacity of the nodes.
 func (c *Cluster) nodes(ctx context.Context, f *Facts) error {
 	capacity, allocatable := clusterv1.ResourceList{}, clusterv1.ResourceList{}
 	page := metav1.ListOptions{Limit: nodesPerPage}
@@ -100,8 +100,8 @@ func add(to clusterv1.ResourceList, of corev1.ResourceList) {
 	}
 }
 
-// claims returns what the ClusterClaims say, and what is known without them; with an error none: the
-// hub would take those that are not there for gone, and move works.
+// claims returns the ClusterClaims and the claims that are known without them. After an error it returns none:
+// the hub would regard missing claims as deleted, and move works.
 func (c *Cluster) claims(ctx context.Context, version string) ([]clusterv1.ManagedClusterClaim, error) {
 	ns, err := c.Kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Cluster) claims(ctx context.Context, version string) ([]clusterv1.Manag
 	known := map[string]string{claimID: string(ns.UID), claimVersion: version}
 	l, err := c.Objects.Resource(claims).List(ctx, metav1.ListOptions{})
 	switch {
-	case apierrors.IsNotFound(err): // the kind is not there
+	case apierrors.IsNotFound(err): // the kind does not exist
 		l = &unstructured.UnstructuredList{}
 	case err != nil:
 		return nil, fmt.Errorf("list the ClusterClaims: %w", err)
@@ -127,7 +127,7 @@ func (c *Cluster) claims(ctx context.Context, version string) ([]clusterv1.Manag
 	return sortedClaims(known), nil
 }
 
-// sortedClaims returns the reserved ones, then as many of the others as the hub is told.
+// sortedClaims returns the reserved claims, then at most maxClaims of the others.
 func sortedClaims(known map[string]string) (all []clusterv1.ManagedClusterClaim) {
 	others := 0
 	for name, value := range known {

@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Kind is one of the streams.
+// Kind is the kind of a stream.
 type Kind int
 
-// The streams. While bootstrapping there is none of Leases.
+// The streams. Leases has none while bootstrapping.
 const (
 	Clusters Kind = iota
 	Requests
@@ -26,10 +26,10 @@ const (
 	kinds
 )
 
-// What is something that the agent asks the hub for.
+// What is the kind of a request to the hub.
 type What int
 
-// What there is to ask for. At most one of each is under way.
+// The requests. At most one of each is in flight.
 const (
 	CreateCluster What = iota
 	CreateRequest
@@ -38,7 +38,7 @@ const (
 	whats
 )
 
-// String is for logs and metrics.
+// String returns the name for logs and metrics.
 func (w What) String() string {
 	return [...]string{"create_cluster", "create_request", "report_status", "renew_lease"}[w]
 }
@@ -46,26 +46,26 @@ func (w What) String() string {
 // Effect is one of [Connect], [Save], [ActivateCertificate], [MigrateConnections], [Publish] and [NotifyAccepted].
 type Effect interface{ effect() }
 
-// Connect ends the sessions that there are, and begins others.
+// Connect ends the present sessions and begins others.
 type Connect struct{ As CredentialKind }
 
 // Save writes the Secret. The result goes to [Core.Saved].
 type Save struct{ Kept SavedState }
 
-// ActivateCertificate has new connections use a certificate; nil: there is none.
+// ActivateCertificate makes new connections use a certificate; nil: none.
 type ActivateCertificate struct{ Credential *Credential }
 
-// MigrateConnections has connections with the former certificate give way to ones with the present one.
+// MigrateConnections replaces connections with the former certificate by connections with the present one.
 type MigrateConnections struct{}
 
-// Publish asks the hub for something. The result goes to [Core.Published] with Life.
+// Publish sends a request to the hub. The result goes to [Core.Published] with the same Epoch.
 type Publish struct {
 	What   What
 	Object runtime.Object
 	Epoch  int
 }
 
-// NotifyAccepted says that the hub accepted the cluster: works may flow now.
+// NotifyAccepted reports that the hub has accepted the cluster: works may flow now.
 type NotifyAccepted struct{}
 
 func (Connect) effect()             {}
@@ -75,11 +75,11 @@ func (MigrateConnections) effect()  {}
 func (Publish) effect()             {}
 func (NotifyAccepted) effect()      {}
 
-// CoreConfig is what a Core needs; everything is required.
+// CoreConfig configures a Core; all fields are required.
 type CoreConfig struct {
-	// Cluster and Hub are of whom the certificate is to be, and for which hub.
+	// Cluster is the cluster name in the certificate, Hub the identity of its hub.
 	Cluster, Hub string
-	// Config is what to write down about how the broker is reached.
+	// Config is the broker connection in the form of config.yaml; it is stored in the Secret.
 	Config []byte
 	// Random returns numbers in [0, 1), Name five random letters or digits.
 	Random func() float64
@@ -88,98 +88,97 @@ type CoreConfig struct {
 	NewKey func(Subject) (key, request []byte, err error)
 }
 
-// Core decides what an agent does to be part of a fleet. Tell it what happened, then call
-// Step, perform the effects in their order, and call Step again when something else has
-// happened or [Core.Next] has come. It is not safe for concurrent use.
+// Core decides how an agent joins a fleet and stays in it. The caller reports events, calls Step, and performs
+// the effects in order. It calls Step again after each event and when [Core.Next] has come. A Core is not safe
+// for concurrent use.
 type Core struct {
 	c CoreConfig
 
 	kept, saved SavedState
-	// bootstrap says which bootstrap file there is now.
+	// bootstrap identifies the present bootstrap file.
 	bootstrap string
-	// as is how the sessions connect, "" before the first Step; life counts those changes.
+	// as is how the sessions connect, "" before the first Step. epoch counts changes of it.
 	as    CredentialKind
 	epoch int
-	// reregister: a registration begins although there is a certificate. trial.until is how long that may
-	// take before the certificate is tried again, and when the next may begin; certificateRefused: it began
-	// because the broker refused the certificate.
+	// reregister: the agent registers again although it has a certificate. certificateRefused: the reason is that
+	// the broker refused the certificate. certificateRetry.until ends this registration, so that the certificate is
+	// retried; it is also when the next one may begin.
 	reregister, certificateRefused bool
 	certificateRetry               retry
-	// used is the certificate that the last Use named; inUse: there was one.
+	// used is the certificate of the last ActivateCertificate; inUse: there was one.
 	used  *Credential
 	inUse bool
-	// obtained is when the certificate came, zero after a restart.
+	// obtained is when the certificate arrived, zero after a restart.
 	obtained time.Time
-	// spread is the random part of when to renew.
+	// spread is the random part of the renewal time.
 	spread float64
-	// fresh: a certificate came, and the hub has not heard of it by a renewal of the Lease.
+	// fresh: a certificate arrived, and the Lease was not renewed with it yet.
 	fresh bool
-	// move is when connections with the former certificate are to end, zero if there are none.
+	// move is when connections with the former certificate are closed, zero if there are none.
 	move time.Time
 
 	streams [kinds]stream
 	flight  [whats]bool
 	saving  bool
 
-	// What the hub shows.
+	// The state of the hub, as shown by the streams.
 	cluster  *clusterv1.ManagedCluster
-	gone     bool // it was there, and was deleted
+	gone     bool // it existed and was deleted
 	accepted bool
 	lease    *coordinationv1.Lease
 	requests map[types.UID]*certificatesv1.CertificateSigningRequest
 
 	facts         Facts
-	known         bool      // facts are
-	noAnswerSince time.Time // since when the managed cluster does not answer, zero if it does
+	known         bool      // facts were read
+	noAnswerSince time.Time // since when the managed cluster gives no answer, zero if it answers
 	reported      reported
 	leaseDue      time.Time
 
 	secret, create, publishRetry, renew retry
-	// sent is when the hub took the pending request, or said that it has it.
+	// sent is when the hub accepted the pending request, or answered that it has it.
 	sent time.Time
 
 	now  time.Time
 	next time.Time
 }
 
-// stream is what is known of one.
+// stream is the state of one stream.
 type stream struct {
-	since  time.Time // zero: it does not run
-	listed time.Time // when it had said what there is, zero before
-	err    error     // why it does not run
+	since  time.Time // zero: it is not connected
+	listed time.Time // when its list was complete, zero before
+	err    error     // why it is not connected
 }
 
-// Times.
+// Intervals and limits.
 const (
-	// showFirst is how long a stream shows what there is before a request is made.
+	// showFirst is the time for a stream to show the present objects before a request is created.
 	showFirst = time.Second
-	// unseen is how long something may be missing on a stream before it counts as not there.
+	// unseen is the time after which an object that a stream does not show counts as absent.
 	unseen = 30 * time.Second
-	// firstRetry and lastRetry bound the wait after a failure, firstRequest and lastRequest
-	// that after a request that was denied or removed.
+	// firstRetry and lastRetry bound the wait after a failure. firstRequest and lastRequest bound the wait after a
+	// denied or removed request.
 	firstRetry   = time.Second
 	lastRetry    = 30 * time.Second
 	firstRequest = 30 * time.Second
 	lastRequest  = time.Hour
-	// firstTrial and lastTrial bound the time that a registration takes by which one with a good
-	// certificate begins again.
+	// firstTrial and lastTrial bound the duration of a new registration of an agent that still has a valid
+	// certificate.
 	firstTrial = 5 * time.Minute
 	lastTrial  = time.Hour
-	// lastMove bounds how long connections keep a certificate that was replaced.
+	// lastMove bounds the time for which connections keep a replaced certificate.
 	lastMove = time.Hour
-	// recreate is when a ManagedCluster is created once more that does not show; up to twice
-	// that.
+	// recreate is the minimum wait before a ManagedCluster that does not show is created again. A random time up to
+	// recreate is added.
 	recreate = time.Hour
-	// MaxPending is how many requests of this cluster may wait on the hub for this agent to
-	// make one.
+	// MaxPending bounds the pending requests of this cluster on the hub. With that many the agent creates none.
 	MaxPending = 5
-	// noUID is in the list of ManagedClusters of an agent that has none: that the hub says it is
-	// gone is the only sign that it has compared the list. A broker that does not know yet what
-	// there is takes the list as well.
+	// noUID is in the list of ManagedClusters of an agent that knows none. When the hub reports it as deleted, it
+	// has compared the list; there is no other sign. A broker whose hub cache is not complete also accepts the
+	// list.
 	noUID types.UID = "nobody"
 )
 
-// NewCore returns a Core that begins with what the Secret keeps.
+// NewCore returns a Core with the state of the Secret.
 func NewCore(c CoreConfig, k SavedState, bootstrap string) *Core {
 	core := &Core{c: c, kept: k, saved: k, bootstrap: bootstrap, requests: map[types.UID]*certificatesv1.CertificateSigningRequest{}}
 	if k.Agent == "" {
@@ -193,17 +192,15 @@ func NewCore(c CoreConfig, k SavedState, bootstrap string) *Core {
 	return core
 }
 
-// Bootstrap says which bootstrap file there is now, "" for one that cannot be read: that is none.
-// Who gives the agent another one wants it to join, also where the hub has removed its
-// ManagedCluster.
+// Bootstrap sets the id of the present bootstrap file. An unreadable file has the id "" and changes nothing. A
+// new file starts a new attempt to join, even if the hub has removed the ManagedCluster.
 func (c *Core) Bootstrap(id string) {
 	if id != "" && id != c.bootstrap {
 		c.bootstrap, c.create, c.renew, c.certificateRetry, c.reregister = id, retry{}, retry{}, retry{}, false
 	}
 }
 
-// Learned takes what the managed cluster says of itself. Of what could not be read, what it said
-// before counts.
+// Learned updates the facts of the managed cluster. Facts that could not be read keep their previous values.
 func (c *Core) Learned(now time.Time, f Facts) {
 	switch {
 	case f.Healthy:
@@ -214,34 +211,34 @@ func (c *Core) Learned(now time.Time, f Facts) {
 	c.facts, c.known = f.over(c.facts), true
 }
 
-// Connected says that a stream runs. What it showed before still counts: the agent lists
-// that, and hears of what is gone.
+// Connected records that a stream is connected. Objects that it showed before stay: the agent lists them, and
+// the hub reports the deleted ones.
 func (c *Core) Connected(now time.Time, k Kind) {
 	c.streams[k] = stream{since: now}
 	if k == Leases && c.fresh && c.move.IsZero() {
-		c.fresh, c.leaseDue = false, now // what was asked for takes effect with it
+		c.fresh, c.leaseDue = false, now // values from the request take effect with the certificate
 	}
 }
 
-// Disconnected says that a stream does not run, and why. The broker may not have been reached.
+// Disconnected records that a stream is not connected, and why. The broker may not have been reached.
 func (c *Core) Disconnected(k Kind, err error) { c.streams[k] = stream{err: err} }
 
-// refused reports whether the broker does not take who comes. Where it is the agent that does not take
-// the broker's certificate, another one of its own would not help.
+// refused reports whether the broker rejects the agent's credentials. An agent that rejects the broker's
+// certificate does not count: new credentials of its own would not help.
 func (c *Core) refused() bool {
 	s := c.streams[Clusters]
 	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, new(*tls.CertificateVerificationError))
 }
 
-// outdated reports whether the broker takes no certificate as old as this one, and the hub has not let the cluster
-// go: one that was detached asks again when its bootstrap Secret is another one.
+// outdated reports whether the broker rejects the certificate because of its age, and the cluster is not
+// detached. A detached cluster registers again only with a new bootstrap Secret.
 func (c *Core) outdated() bool {
 	var e *transport.Error
 	detached := c.gone || c.cluster != nil && c.cluster.DeletionTimestamp != nil
 	return !detached && c.refused() && errors.As(c.streams[Clusters].err, &e) && e.Attribute == transport.AttributeCertificate
 }
 
-// rotates reports whether the hub wants a certificate from after a time, and this one is from before.
+// rotates reports whether the hub requires a certificate issued after a given time, and this one is older.
 func (c *Core) rotates() bool {
 	if c.cluster == nil || c.kept.Credential == nil {
 		return false
@@ -250,7 +247,7 @@ func (c *Core) rotates() bool {
 	return err == nil && c.kept.Credential.Issued.Before(e.At)
 }
 
-// Saw takes an object that the hub showed.
+// Saw stores an object that the hub showed.
 func (c *Core) Saw(o runtime.Object) {
 	switch o := o.(type) {
 	case *clusterv1.ManagedCluster:
@@ -275,7 +272,7 @@ func (c *Core) sawCluster(o *clusterv1.ManagedCluster) {
 	c.cluster, c.gone = o, false
 }
 
-// Gone says that the hub has an object no more.
+// Gone removes an object that the hub no longer has.
 func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
 	switch {
 	case k == Clusters && uid == noUID:
@@ -294,7 +291,7 @@ func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
 	}
 }
 
-// Held returns what a stream has shown, for the list that begins the next one.
+// Held returns the objects that a stream has shown, for the first list of the next one.
 func (c *Core) Held(k Kind) (all []types.UID) {
 	switch {
 	case k == Clusters && c.cluster == nil:
@@ -311,7 +308,7 @@ func (c *Core) Held(k Kind) (all []types.UID) {
 	return all
 }
 
-// Saved says what became of a Save.
+// Saved records the result of a Save.
 func (c *Core) Saved(now time.Time, k SavedState, err error) {
 	c.saving = false
 	if err != nil {
@@ -321,10 +318,10 @@ func (c *Core) Saved(now time.Time, k SavedState, err error) {
 	c.secret, c.saved = retry{}, k
 }
 
-// Published says what became of a Publish.
+// Published records the result of a Publish.
 func (c *Core) Published(now time.Time, p Publish, err error) {
 	if p.Epoch != c.epoch {
-		return // of sessions that are no more
+		return // of former sessions
 	}
 	c.flight[p.What] = false
 	switch p.What {
@@ -335,15 +332,15 @@ func (c *Core) Published(now time.Time, p Publish, err error) {
 	case ReportStatus:
 		c.reported.answered(now, c.c.Random(), err)
 	case RenewLease:
-		// Whatever the answer was, the next one is due a period later.
+		// The next renewal is due one period later, whatever the result.
 	default:
 	}
 }
 
-// Next is when to call Step again although nothing has happened; zero: never.
+// Next returns when to call Step again if no event comes before; zero: never.
 func (c *Core) Next() time.Time { return c.next }
 
-// due reports whether a time has come; if not, Step is called then.
+// due reports whether a time has come. If not, Next is at most t.
 func (c *Core) due(t time.Time) bool {
 	if !c.now.Before(t) {
 		return true
@@ -354,7 +351,7 @@ func (c *Core) due(t time.Time) bool {
 	return false
 }
 
-// Step returns what to do now.
+// Step returns the effects to perform now.
 func (c *Core) Step(now time.Time) (effects []Effect) {
 	c.now, c.next = now, time.Time{}
 	c.answers()
@@ -390,19 +387,28 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	return effects
 }
 
-// choose begins again where that is asked for, and where the broker does not take a certificate that has
-// ended, or that is from before the earliest issue time of the cluster. Such a certificate is kept until there is another one: the local clock alone says that it has ended.
+// choose starts a new registration in two cases: a new bootstrap file requires it, or the broker rejects an old
+// certificate. Old means expired, or older than the earliest issue time of the cluster. Such a certificate is
+// kept until there is another one, because only the local clock shows it as expired.
 //
-//	t1 the machine resumes, with a clock that is a year ahead, t2 the certificate has ended by it, t3 the
-//	clock is set right, therefore the certificate is as good as before, and the token ended long ago
+// Scenario:
+//
+//	t1: the machine resumes with a clock that is one year ahead.
+//	t2: the certificate has expired by this clock.
+//	t3: the clock is corrected.
+//
+// Result: the certificate is valid again. The bootstrap token has expired long ago and would not help.
 func (c *Core) choose() {
 	if c.kept.Credential == nil {
 		return
 	}
 	over, another := c.due(c.certificateRetry.until), c.bootstrap != c.kept.Bootstrap
 	if c.reregister {
-		// t1 the broker refuses the certificate for a moment, t2 it refuses the token too, which has
-		// ended long ago, t3 it takes the certificate again.
+		// Scenario:
+		//   t1: the broker refuses the certificate for a moment.
+		//   t2: it refuses the token too, which expired long ago.
+		//   t3: it accepts the certificate again.
+		// Result: the agent returns to the certificate.
 		if c.refused() {
 			c.reregister, c.certificateRetry.why = false, c.streams[Clusters].err
 		} else if over && (c.certificateRefused || !c.connected(Clusters)) {
@@ -419,14 +425,14 @@ func (c *Core) choose() {
 	}
 }
 
-// missing reports whether the hub has no ManagedCluster of this cluster. What it has may come a
-// moment after it was listed.
+// missing reports whether the hub has no ManagedCluster of this cluster. Objects of the hub may show a moment
+// after the list was complete.
 func (c *Core) missing() bool {
 	s := c.streams[Clusters]
 	return c.as == Registered && c.cluster == nil && (c.gone || !s.listed.IsZero() && c.due(s.listed.Add(unseen)))
 }
 
-// ended reports whether the certificate has ended by the local clock.
+// ended reports whether the certificate has expired by the local clock.
 func (c *Core) ended() bool { return c.kept.Credential != nil && c.due(c.kept.Credential.NotAfter) }
 
 func (c *Core) way() CredentialKind {
@@ -436,7 +442,7 @@ func (c *Core) way() CredentialKind {
 	return Registered
 }
 
-// connectAs forgets what the sessions of another identity have shown.
+// connectAs switches the credentials and drops everything that the former sessions have shown.
 func (c *Core) connectAs(as CredentialKind) {
 	c.as = as
 	c.epoch++
@@ -447,11 +453,11 @@ func (c *Core) connectAs(as CredentialKind) {
 	c.leaseDue = time.Time{}
 }
 
-// connected reports whether a stream runs.
+// connected reports whether a stream is connected.
 func (c *Core) connected(k Kind) bool { return !c.streams[k].since.IsZero() }
 
-// isAccepted reports whether the hub has accepted the cluster. Its spec says so, with OCM's
-// controllers too, which write the condition HubAcceptedManagedCluster after it.
+// isAccepted reports whether the hub has accepted the cluster. The spec decides: OCM's controllers write the
+// condition HubAcceptedManagedCluster after it.
 func (c *Core) isAccepted() bool {
 	return c.as == Registered && c.cluster != nil && c.cluster.Spec.HubAcceptsClient
 }

@@ -98,7 +98,7 @@ func (r *rig) connect() {
 	}
 }
 
-// keepOut has the broker refuse somebody, or not any longer.
+// keepOut makes the broker refuse credentials of this kind, or stop refusing them.
 func (r *rig) keepOut(as CredentialKind, yes bool) {
 	if r.out[as] = yes; yes && r.as == as {
 		r.core.streams = [kinds]stream{}
@@ -212,8 +212,7 @@ func (r *rig) wantWaits(text string) {
 	}
 }
 
-// TestJoin is the main path: each thing that it waits for is said, and the key is kept before
-// the hub hears of it.
+// TestCore_Join is the main path: each wait is reported, and the key is stored before the request is sent.
 func TestCore_Join(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)
@@ -229,13 +228,13 @@ func TestCore_Join(t *testing.T) {
 	}
 	r.wantWaits("the hub has not accepted the cluster: hawser accept cluster1 does")
 	if r.notified != 0 || r.hub.renewals != 0 {
-		t.Errorf("told %d times, %d renewals before the acceptance", r.notified, r.hub.renewals)
+		t.Errorf("notified %d times, %d renewals before the acceptance", r.notified, r.hub.renewals)
 	}
 	r.hub.accept(true)
 	r.pass(time.Second)
 	r.wantWaits("")
 	if r.notified != 1 || !r.hub.available() || r.hub.renewals != 1 || r.hub.cluster.Status.Version.Kubernetes != "v1.36.0" {
-		t.Errorf("told %d, %d renewals, status %+v", r.notified, r.hub.renewals, r.hub.cluster.Status)
+		t.Errorf("notified %d times, %d renewals, status %+v", r.notified, r.hub.renewals, r.hub.cluster.Status)
 	}
 	r.pass(10 * time.Minute)
 	if r.hub.reports != 1 || r.hub.renewals < 8 || r.hub.renewals > 11 {
@@ -243,7 +242,7 @@ func TestCore_Join(t *testing.T) {
 	}
 }
 
-// TestCore_RestartKeepsTheRequest: an agent that is killed while it waits asks for nothing new.
+// TestCore_RestartKeepsTheRequest: an agent that is killed while it waits makes no new request.
 func TestCore_RestartKeepsTheRequest(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)
@@ -274,7 +273,7 @@ func joined(t testing.TB) *rig {
 	return r
 }
 
-// TestCore_Renewal: at 75 to 80 % of its life, over the hub connection, again and again.
+// TestCore_Renewal: after 75 to 80 % of its validity, over the hub connection, repeatedly.
 func TestCore_Renewal(t *testing.T) {
 	r := joined(t)
 	r.hub.lifetime = time.Minute
@@ -299,7 +298,7 @@ func TestCore_Renewal(t *testing.T) {
 	}
 }
 
-// TestCore_RenewalOfALongLifetime: no life is too long to be reckoned with.
+// TestCore_RenewalOfALongLifetime: the renewal time of a very long validity does not overflow.
 func TestCore_RenewalOfALongLifetime(t *testing.T) {
 	for years := range 100 {
 		r := newRig(t)
@@ -312,7 +311,7 @@ func TestCore_RenewalOfALongLifetime(t *testing.T) {
 	}
 }
 
-// TestCore_Denied: another request comes after a while, ever more seldom.
+// TestCore_Denied: another request follows after increasing waits.
 func TestCore_Denied(t *testing.T) {
 	r := newRig(t)
 	for range 100 {
@@ -332,8 +331,8 @@ func TestCore_Denied(t *testing.T) {
 	}
 }
 
-// TestCore_WithdrawnAndGiven: nothing is asked of a hub that does not accept the cluster, and
-// all goes on when it does again.
+// TestCore_WithdrawnAndGiven: the agent makes no request to a hub that does not accept the cluster, and
+// continues when it accepts it again.
 func TestCore_WithdrawnAndGiven(t *testing.T) {
 	r := joined(t)
 	r.hub.accept(false)
@@ -346,12 +345,12 @@ func TestCore_WithdrawnAndGiven(t *testing.T) {
 	r.hub.accept(true)
 	r.pass(2 * time.Second)
 	if r.wantWaits(""); !slices.Contains(r.seen, "use") || r.notified != 2 {
-		t.Errorf("saw %v, told %d", r.seen, r.notified)
+		t.Errorf("saw %v, notified %d times", r.seen, r.notified)
 	}
 }
 
-// TestCore_ConditionIsNotAcceptance: the hub's condition is late, or somebody wrote it, and
-// says that the cluster is accepted: what the hub wants counts.
+// TestCore_ConditionIsNotAcceptance: the hub's condition is late, or was written by another client, and shows
+// the cluster as accepted. The spec decides.
 func TestCore_ConditionIsNotAcceptance(t *testing.T) {
 	r := joined(t)
 	r.hub.cluster.Status.Conditions = append(r.hub.cluster.Status.Conditions, metav1.Condition{
@@ -368,8 +367,8 @@ func TestCore_ConditionIsNotAcceptance(t *testing.T) {
 	}
 }
 
-// TestCore_ExpiredWhileAway: a certificate that ended is kept until the broker refuses it, and then replaced
-// from the bootstrap file.
+// TestCore_ExpiredWhileAway: an expired certificate is kept until the broker refuses it, and then replaced with
+// the bootstrap file.
 func TestCore_ExpiredWhileAway(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		r := joined(t)
@@ -401,8 +400,8 @@ func TestCore_ExpiredWhileAway(t *testing.T) {
 	}
 }
 
-// TestCore_PartOfTheFacts: what cannot be read of the cluster for a moment, also right after a
-// restart, takes nothing away that the hub knows.
+// TestCore_PartOfTheFacts: facts that cannot be read for a moment, also right after a restart, are not removed
+// from the hub.
 func TestCore_PartOfTheFacts(t *testing.T) {
 	r := joined(t)
 	cpu := clusterv1.ResourceList{clusterv1.ResourceCPU: resource.MustParse("4")}
@@ -425,11 +424,11 @@ func TestCore_PartOfTheFacts(t *testing.T) {
 	}
 	r.core.Learned(r.now, whole)
 	r.core.Learned(r.now, Facts{Healthy: true})
-	r.hub.cluster.Status = clusterv1.ManagedClusterStatus{} // it was made anew
+	r.hub.cluster.Status = clusterv1.ManagedClusterStatus{} // it was created again
 	r.hub.showCluster()
 	r.pass(2 * time.Minute)
 	if have := r.hub.cluster.Status; have.Version != want.Version || len(have.ClusterClaims) != 1 || len(have.Allocatable) != 1 {
-		t.Errorf("what was read before is not told: %+v", have)
+		t.Errorf("facts that were read before are not reported: %+v", have)
 	}
 	whole.Claims = []clusterv1.ManagedClusterClaim{}
 	r.core.Learned(r.now, whole)
@@ -439,7 +438,7 @@ func TestCore_PartOfTheFacts(t *testing.T) {
 	}
 }
 
-// TestCore_ReplacedCluster: another ManagedCluster of the same name is waited for, and reported to.
+// TestCore_ReplacedCluster: the agent waits for another ManagedCluster of the same name, and reports to it.
 func TestCore_ReplacedCluster(t *testing.T) {
 	r := joined(t)
 	r.hub.removeCluster()
@@ -455,7 +454,7 @@ func TestCore_ReplacedCluster(t *testing.T) {
 	}
 }
 
-// TestCore_SecretCannotBeWritten: nothing is asked for whose key could be lost.
+// TestCore_SecretCannotBeWritten: no request is made whose key could be lost.
 func TestCore_SecretCannotBeWritten(t *testing.T) {
 	r := newRig(t)
 	r.saveErr = errors.New("forbidden")
@@ -471,7 +470,7 @@ func TestCore_SecretCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestCore_ManyRequestsWait: a cluster of which many requests wait makes no more.
+// TestCore_ManyRequestsWait: a cluster with many pending requests creates no more.
 func TestCore_ManyRequestsWait(t *testing.T) {
 	r := newRig(t)
 	for i := range MaxPending {
@@ -492,7 +491,7 @@ func TestCore_ManyRequestsWait(t *testing.T) {
 	}
 }
 
-// TestCore_UnusableCertificates: none of them is used, and another is asked for.
+// TestCore_UnusableCertificates: none of them is used, and another one is requested.
 func TestCore_UnusableCertificates(t *testing.T) {
 	for name, sign := range map[string]func(r *rig, request []byte) []byte{
 		"of another key": func(r *rig, _ []byte) []byte {

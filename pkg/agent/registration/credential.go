@@ -17,38 +17,38 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Prefixes and names of subjects, as Open Cluster Management has them.
+// Prefixes and names of subjects, as in Open Cluster Management.
 const (
 	userPrefix = "system:open-cluster-management:"
 	allAgents  = userPrefix + "managed-clusters"
 )
 
-// Subject is who an agent of a cluster is on the hub.
+// Subject is the identity of an agent on the hub.
 type Subject struct{ Cluster, Agent string }
 
-// CommonName is the user.
+// CommonName returns the user.
 func (s Subject) CommonName() string { return userPrefix + s.Cluster + ":" + s.Agent }
 
-// Organizations are the groups.
+// Organizations returns the groups.
 func (s Subject) Organizations() []string { return []string{userPrefix + s.Cluster, allAgents} }
 
 // Credential is a client certificate with its key.
 type Credential struct {
 	// Cert and Key are PEM.
 	Cert, Key []byte
-	// NotBefore and NotAfter are its life.
+	// NotBefore and NotAfter are its validity.
 	NotBefore, NotAfter time.Time
-	// Issued is when it was issued, at the latest.
+	// Issued is an upper bound of the time of issue.
 	Issued time.Time
 }
 
-// String says until when it is good; the key is for no log.
+// String returns the expiry time. It omits the key, which must not be logged.
 func (c Credential) String() string {
 	return "a certificate until " + c.NotAfter.UTC().Format(time.RFC3339)
 }
 
-// ReadCredential reads PEM. The error says why s could not show it: it does not fit
-// together, or is somebody else's.
+// ReadCredential reads PEM. It returns an error if certificate and key do not match, or if the subject is not
+// s.
 func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
 	pair, err := identity.ReadPair(cert, key)
 	if err != nil {
@@ -62,7 +62,7 @@ func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
 	return &Credential{Cert: cert, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Issued: earliest.Guess(leaf)}, nil
 }
 
-// NewKey makes a key, and the certificate request that is signed with it; both are PEM.
+// NewKey creates a key, and a certificate request signed with it. Both are PEM.
 func NewKey(s Subject) (key, request []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -77,8 +77,8 @@ func NewKey(s Subject) (key, request []byte, err error) {
 	return key, request, err
 }
 
-// fingerprint is the SHA-256 of the public key in a request, by which a person on the hub tells it from
-// another's.
+// fingerprint returns the SHA-256 of the public key in a request. An operator on the hub compares it to
+// identify the request.
 func fingerprint(request []byte) string {
 	r, err := identity.ReadRequest(request)
 	if err != nil {
@@ -87,7 +87,7 @@ func fingerprint(request []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(r.RawSubjectPublicKeyInfo))
 }
 
-// signRequest returns the certificate request of s that is signed with key.
+// signRequest returns a certificate request for s, signed with key.
 func signRequest(key []byte, s Subject) ([]byte, error) {
 	block, _ := pem.Decode(key)
 	if block == nil {

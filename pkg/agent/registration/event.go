@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// dataTypes are those of the streams.
+// dataTypes are the data types of the streams.
 var dataTypes = [kinds]codec.DataType{Clusters: codec.ManagedClusters, Requests: codec.SigningRequests, Leases: codec.Leases}
 
-// subscriptions is how each thing is asked for.
+// subscriptions has the event type of each request.
 var subscriptions = [whats]struct {
 	kind Kind
 	sub  codec.Subresource
@@ -30,23 +30,23 @@ var subscriptions = [whats]struct {
 	RenewLease:    {Leases, codec.Spec, codec.UpdateRequest},
 }
 
-// envelope is what an event is made of besides what it says. Stock agents send such events
-// under the name of their cluster.
+// envelope has the context attributes of events. OCM agents send such events with the name of their cluster as
+// source.
 type envelope struct {
 	id      string
 	time    time.Time
 	cluster string
 }
 
-// event is what a Publish sends.
+// event returns the event of a Publish.
 func (n envelope) event(p Publish) (codec.Event, error) {
 	data, err := json.Marshal(p.Object)
 	if err != nil {
-		return codec.Event{}, fmt.Errorf("encode what to %s: %w", p.What, err)
+		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.What, err)
 	}
 	o, err := meta.Accessor(p.Object)
 	if err != nil {
-		return codec.Event{}, fmt.Errorf("encode what to %s: %w", p.What, err)
+		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.What, err)
 	}
 	ext := map[string]any{}
 	if o.GetUID() != "" {
@@ -63,8 +63,8 @@ func (n envelope) event(p Publish) (codec.Event, error) {
 	}.Event()
 }
 
-// list asks for everything that a stream shows. What was shown before is named with version 0,
-// so that it comes again too, and that the hub says which of it is gone.
+// list requests all objects of a stream. Objects that were shown before are listed with version 0, so that the
+// hub sends them again or reports them as deleted.
 func (n envelope) list(k Kind, held []types.UID) (codec.Event, error) {
 	versions := make([]codec.ResourceVersion, 0, len(held))
 	for _, uid := range held {
@@ -73,13 +73,13 @@ func (n envelope) list(k Kind, held []types.UID) (codec.Event, error) {
 	return codec.NewSpecResyncRequest(codec.ResyncParams{ID: n.id, Time: n.time, Source: n.cluster, Cluster: n.cluster, DataType: dataTypes[k]}, versions)
 }
 
-// shown is what an event of a stream says: an object, or that one is gone.
+// shown is the content of a stream event: an object, or the deletion of one.
 type shown struct {
-	object runtime.Object // nil: it is gone
+	object runtime.Object // nil: it was deleted
 	uid    types.UID
 }
 
-// read reads an event of a stream.
+// read parses an event of a stream.
 func read(k Kind, e codec.Event) (shown, error) {
 	t, err := codec.ParseEventType(e.Type())
 	if err != nil {
@@ -119,7 +119,7 @@ func readDeletion(e codec.Event) (shown, error) {
 		return shown{}, err
 	}
 	if !deleted || uid == "" {
-		return shown{}, fmt.Errorf("an event of type %s has neither an object nor says that one is gone", e.Type())
+		return shown{}, fmt.Errorf("an event of type %s has neither an object nor a deletion", e.Type())
 	}
 	return shown{uid: types.UID(uid)}, nil
 }

@@ -26,7 +26,7 @@ func (s *starting) Facts(context.Context) (Facts, error) {
 	return Facts{Version: "v1.36.3"}, nil
 }
 
-// TestRead_FactsThatAreDeniedForAMoment are asked for again soon, and less and less often.
+// TestRead_FactsThatAreDeniedForAMoment are read again soon, with increasing waits.
 func TestRead_FactsThatAreDeniedForAMoment(t *testing.T) {
 	for name, c := range map[string]struct {
 		denied   time.Duration

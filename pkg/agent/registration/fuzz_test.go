@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// FuzzShown: whatever a broker shows an agent of its registration, and refuses it with, the agent asks
-// only in the name of its cluster, and takes only a certificate of its own key and subject.
+// FuzzShown: for any objects and errors from a broker, the agent makes requests only for its own cluster. It
+// accepts only a certificate of its own key and subject.
 func FuzzShown(f *testing.F) {
 	for _, joined := range []bool{false, true} {
 		r := newRig(f)
@@ -111,8 +111,8 @@ func ownOnly(c *Core) string {
 	return ""
 }
 
-// FuzzReadKept: whatever a Secret has, what is read of it is of this cluster and hub, fits together, and
-// is written as it was read.
+// FuzzReadKept: for any Secret, the content that is read belongs to this cluster and hub, is consistent, and is
+// written as it was read.
 func FuzzReadKept(f *testing.F) {
 	r := newRig(f)
 	r.hub.approving, r.hub.accepting = true, true
@@ -137,7 +137,7 @@ func FuzzReadKept(f *testing.F) {
 		}
 		if k.Agent == "" {
 			if k.Pending != nil || k.Credential != nil || why == nil {
-				t.Fatalf("took %+v of nobody", k)
+				t.Fatalf("accepted %+v without an owner", k)
 			}
 			return
 		}

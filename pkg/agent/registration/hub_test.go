@@ -31,7 +31,7 @@ import (
 
 const cluster1 = "cluster1"
 
-// fakeHub is a hub with one cluster: its API, and what its controllers do when they are told to.
+// fakeHub is a hub with one cluster: its API, and the actions of its controllers on request.
 type fakeHub struct {
 	t        testing.TB
 	ca       *x509.Certificate
@@ -45,9 +45,9 @@ type fakeHub struct {
 	lease   *coordinationv1.Lease
 	csrs    map[string]*certificatesv1.CertificateSigningRequest
 
-	// refuse answers a Publish with an error in the place of doing it.
+	// refuse answers a Publish with an error instead of executing it.
 	refuse func(w What) error
-	// changed hears of each change; uid of what is gone, else the object.
+	// changed is called for each change, with the uid of a deleted object, else with the object.
 	changed func(k Kind, o runtime.Object, gone types.UID)
 	// approving and accepting: the controllers do it at once.
 	approving, accepting bool
@@ -217,7 +217,7 @@ func (h *fakeHub) removeCluster() {
 	}
 }
 
-// waiting returns the names of requests that nobody has decided about.
+// waiting returns the names of undecided requests.
 func (h *fakeHub) waiting() (names []string) {
 	for name, r := range h.csrs {
 		if len(r.Status.Conditions) == 0 {

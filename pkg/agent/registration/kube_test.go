@@ -20,7 +20,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// TestSecret_TwoWriters: what was read is written over, what another process wrote is not.
+// TestSecret_TwoWriters: content that was read is overwritten; content that another process wrote is not.
 func TestSecret_TwoWriters(t *testing.T) {
 	kube := fake.NewClientset()
 	open := func() *Secret { return &Secret{Client: kube.CoreV1().Secrets("hawser"), Name: "s"} }
@@ -62,7 +62,8 @@ func TestSecret_TwoWriters(t *testing.T) {
 	}
 }
 
-// TestSecret_LostAnswer: a write that was done although it failed is not somebody else's.
+// TestSecret_LostAnswer: a write that succeeded although it returned an error does not count as one of another
+// process.
 func TestSecret_LostAnswer(t *testing.T) {
 	kube := fake.NewClientset()
 	s := &Secret{Client: kube.CoreV1().Secrets("hawser"), Name: "s"}
@@ -100,7 +101,7 @@ func claim(name, value string, labels map[string]string) *unstructured.Unstructu
 	return o
 }
 
-// TestCluster_Facts: sums, of allocatable only where pods may start; claims in order, bounded.
+// TestCluster_Facts: sums over nodes, of allocatable only over schedulable ones; ordered and bounded claims.
 func TestCluster_Facts(t *testing.T) {
 	kube := fake.NewClientset(node("a", false), node("b", true), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "uid-of-cluster"}})
 	objects := []runtime.Object{claim("id.k8s.io", "given", nil), claim("secret", "x", map[string]string{spokeOnly: ""}), claim("platform.open-cluster-management.io", "metal", nil)}

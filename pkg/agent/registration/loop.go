@@ -12,15 +12,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// loop owns the core: it is the only goroutine that calls it.
+// loop owns the core: only its goroutine calls it.
 type loop struct {
 	*Registration
 	ctx      context.Context //nolint:containedctx // of the one run that the loop is for
 	core     *Core
 	sessions *sessions // nil before the first
-	// work is what is under way besides sessions.
+	// work has the operations in progress other than sessions.
 	work sync.WaitGroup
-	// taken is why the Secret is no longer this process's.
+	// taken is the error that shows that another process uses the Secret.
 	taken error
 }
 
@@ -52,7 +52,7 @@ func (l *loop) run(ctx context.Context) error {
 	return l.taken
 }
 
-// step performs what the core wants done now.
+// step performs the effects of one Step.
 func (l *loop) step() {
 	for _, e := range l.core.Step(l.c.Now()) {
 		switch e := e.(type) {
@@ -85,8 +85,8 @@ func (l *loop) use(c *Credential) {
 	l.c.Retry()
 }
 
-// move leaves things as they are where the broker does not take the new certificate, or cannot be
-// reached: it ends connections that get old.
+// move migrates connections to the new certificate. If the broker refuses it or is unreachable, the present
+// connections stay.
 func (l *loop) move() {
 	if l.c.Move == nil {
 		return
@@ -110,7 +110,7 @@ func (l *loop) save(k SavedState) {
 	})
 }
 
-// show makes visible how far the registration is, and says what is new.
+// show publishes the progress of the registration and logs its changes.
 func (l *loop) show() {
 	before, now := l.progress.Load(), &Progress{As: l.core.as, Waits: l.core.Waits(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
 	l.progress.Store(now)
@@ -132,7 +132,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// sessions is the sessions by one identity.
+// sessions has the sessions of one identity.
 type sessions struct {
 	loop     *loop
 	ctx      context.Context //nolint:containedctx // ends the sessions
@@ -160,14 +160,14 @@ func (l *loop) connect(as CredentialKind) {
 			Changed: n.hints[k], Backoff: sessionBackoff, Log: l.c.Log,
 		})
 		n.running.Go(func() {
-			if err := n.sessions[k].Run(n.ctx); err != nil { // of the configuration
+			if err := n.sessions[k].Run(n.ctx); err != nil { // an error of the configuration
 				l.dispatch(n.ctx, func(c *Core, _ time.Time) { c.Disconnected(k, err) })
 			}
 		})
 	}
 }
 
-// end stops the sessions and what they publish, and waits for it.
+// end stops the sessions and their publishes, and waits for them.
 func (n *sessions) end() {
 	if n != nil {
 		n.cancel()
@@ -175,17 +175,17 @@ func (n *sessions) end() {
 	}
 }
 
-// hurry has sessions that wait try at once.
+// hurry makes sessions that back off retry at once.
 func (n *sessions) hurry() {
 	if n == nil {
 		return
 	}
 	for _, hint := range n.hints {
-		hint.Ring() // none for a session that there is not
+		hint.Ring() // no effect for a missing session
 	}
 }
 
-// publish asks the hub, and tells the core what became of it.
+// publish sends a request to the hub and reports the result to the core.
 func (n *sessions) publish(p Publish) {
 	l := n.loop
 	n.running.Go(func() {
@@ -200,13 +200,13 @@ func (n *sessions) publish(p Publish) {
 		}
 		l.metrics.requested(p.What, err)
 		if err != nil {
-			l.c.Log.DebugContext(n.ctx, "the hub did not do what was asked", "what", p.What.String(), "error", err)
+			l.c.Log.DebugContext(n.ctx, "a request to the hub failed", "what", p.What.String(), "error", err)
 		}
 		l.dispatch(n.ctx, func(c *Core, now time.Time) { c.Published(now, p, err) })
 	})
 }
 
-// sessionHandler is one stream.
+// sessionHandler handles one stream.
 type sessionHandler struct {
 	sessions *sessions
 	kind     Kind
@@ -214,7 +214,7 @@ type sessionHandler struct {
 
 func (p *sessionHandler) dispatch(e event) { p.sessions.loop.dispatch(p.sessions.ctx, e) }
 
-// dialErrorReporter tells the core why no connection is made, of which a session tells its party nothing.
+// dialErrorReporter reports dial errors to the core. A session does not report them to its Handler.
 type dialErrorReporter struct {
 	transport.Dialer
 	handler *sessionHandler
@@ -229,7 +229,7 @@ func (d dialErrorReporter) Dial(ctx context.Context) (transport.Conn, error) {
 	return c, err
 }
 
-// Hello implements session.Handler. There is nothing to say that a stock agent does not.
+// Hello implements session.Handler. The agent sends no headers beyond those of an OCM agent.
 func (p *sessionHandler) Hello() transport.Hello { return transport.Hello{} }
 
 // Subscribed implements session.Handler.
@@ -250,11 +250,11 @@ func (p *sessionHandler) Subscribed(ctx context.Context, _ transport.Accepted) (
 	}
 }
 
-// Handle implements session.Handler. What cannot be read ends no connection: it would come again.
+// Handle implements session.Handler. An unreadable event does not end the connection: it would be sent again.
 func (p *sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	s, err := read(p.kind, e)
 	if err != nil {
-		p.sessions.loop.c.Log.WarnContext(ctx, "an event of the hub cannot be used", "error", err)
+		p.sessions.loop.c.Log.WarnContext(ctx, "unusable event of the hub", "error", err)
 		return nil
 	}
 	p.dispatch(func(c *Core, now time.Time) {

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics may hear everything before they are registered, and without a registry.
+// metrics may be used before they are registered, and without a registry.
 type metrics struct {
 	issued   prometheus.Counter
 	requests *prometheus.CounterVec
@@ -13,9 +13,9 @@ type metrics struct {
 func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics, error) {
 	m := &metrics{
 		issued: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_agent_registration_certificates_total", Help: "Client certificates that were taken into use, the one in the Secret at the start included."}),
+			Name: "hawser_agent_registration_certificates_total", Help: "Client certificates taken into use, including the one in the Secret at the start."}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_agent_registration_requests_total", Help: "What the agent asked its hub for, by what it was and whether the hub did it."}, []string{"resource", "result"}),
+			Name: "hawser_agent_registration_requests_total", Help: "Requests of the agent to its hub, by kind and result."}, []string{"resource", "result"}),
 	}
 	for w := range whats {
 		for _, result := range []string{"done", "failed"} {

@@ -11,9 +11,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestModel: whatever the order of restarts, lost connections, failures and decisions of the
-// hub, nothing is asked that must not be (the rig checks that), the hub is not flooded, and
-// once the faults stop the cluster is part of the fleet, or says what it waits for.
+// TestModel checks any order of restarts, lost connections, failures and decisions of the hub. No forbidden
+// request is made (the rig checks that), and the hub is not flooded. Once the faults stop, the cluster is part
+// of the fleet, or reports what it waits for.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)
@@ -44,7 +44,7 @@ func TestModel(t *testing.T) {
 				r.disconnect(k, errors.New("cut"))
 			},
 			"keep out": func(rt *rapid.T) {
-				r.keepOut(rapid.SampledFrom([]CredentialKind{Bootstrapping, Registered}).Draw(rt, "whom"), rapid.Bool().Draw(rt, "out"))
+				r.keepOut(rapid.SampledFrom([]CredentialKind{Bootstrapping, Registered}).Draw(rt, "credentials"), rapid.Bool().Draw(rt, "out"))
 			},
 			"hub away":     func(*rapid.T) { r.away = true },
 			"hub back":     func(*rapid.T) { r.back() },
@@ -85,7 +85,7 @@ func (r *rig) decide(rt *rapid.T) {
 	case 1:
 		r.hub.remove(name)
 	case 2:
-		r.hub.lifetime = time.Duration(rapid.IntRange(0, 3600).Draw(rt, "life")) * time.Second
+		r.hub.lifetime = time.Duration(rapid.IntRange(0, 3600).Draw(rt, "lifetime")) * time.Second
 		r.hub.approve(name)
 	default:
 		r.hub.lifetime = time.Hour

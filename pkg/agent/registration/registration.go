@@ -18,51 +18,50 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Store keeps what must outlive the process. Its methods are called one at a time.
+// Store stores the state that must survive restarts. Its methods are called one at a time.
 type Store interface {
-	// Load returns what is kept, nil if there is nothing.
+	// Load returns the stored data, nil if there is none.
 	Load(ctx context.Context) (map[string][]byte, error)
-	// Save replaces what is kept. It returns [ErrTaken] if somebody else has written it since.
+	// Save replaces the stored data. It returns [ErrTaken] if another process has written it since.
 	Save(ctx context.Context, data map[string][]byte) error
 }
 
-// ErrTaken is the error of a Save over what another process has written.
+// ErrTaken is returned by a Save that would overwrite data of another process.
 var ErrTaken = errors.New("another process has written it")
 
 // Reader reads the managed cluster.
 type Reader interface {
-	// Healthy returns why the cluster does not answer.
+	// Healthy returns why the cluster gives no answer; nil if it is healthy.
 	Healthy(ctx context.Context) error
-	// Facts returns what could be read, and why not all of it.
+	// Facts returns the facts that could be read, and an error if some could not.
 	Facts(ctx context.Context) (Facts, error)
 }
 
-// Config is a Registration. All but Changed, Move, Log, Registry and Now are required.
+// Config configures a Registration. All fields but Changed, Move, Log, Registry and Now are required.
 type Config struct {
 	// Cluster is the name of the cluster, Hub the identity of its hub.
 	Cluster, Hub string
-	// Broker is written into the Secret: how the broker is reached, in the form of Open
-	// Cluster Management's config.yaml.
+	// Broker is the broker connection, in the form of config.yaml of Open Cluster Management. It is written to the
+	// Secret.
 	Broker []byte
 
-	// Bootstrap reaches the broker with the credentials of the bootstrap file, Registered
-	// with what Use was called with last.
+	// Bootstrap dials the broker with the credentials of the bootstrap file, Registered with the certificate of the
+	// last call of Use.
 	Bootstrap, Registered transport.Dialer
-	// BootstrapID says which bootstrap file there is now: another file, another text.
+	// BootstrapID returns an id of the present bootstrap file; it changes with the file.
 	BootstrapID func() (string, error)
-	// Changed gets a value when the bootstrap file has changed.
+	// Changed receives a value when the bootstrap file has changed.
 	Changed <-chan struct{}
 
-	// Use is called with each new certificate, and with nil when there is none.
+	// Use is called with each new certificate, and with nil if there is none.
 	Use func(*Credential)
-	// Move, which may be nil, has those who reached the broker with a former certificate do so
-	// with what Use was called with last. It may take until ctx ends.
+	// Move replaces connections with a former certificate by connections with the certificate of the last call of
+	// Use. It may take until ctx ends. It may be nil.
 	Move func(ctx context.Context) error
-	// Retry is called when something has changed by which works may flow: a certificate,
-	// or that the hub accepted the cluster.
+	// Retry is called when works may flow because of a change: a new certificate, or the acceptance of the cluster.
 	Retry func()
 
-	// Secret is the name of the Store, for people.
+	// Secret is the name of the Store for messages.
 	Secret string
 	Store  Store
 	Reader Reader
@@ -73,7 +72,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Registration is a program: see the package. Its methods may be called concurrently.
+// Registration is the program; see the package comment. Its methods may be called concurrently.
 type Registration struct {
 	c        Config
 	metrics  *metrics
@@ -81,17 +80,17 @@ type Registration struct {
 	progress atomic.Pointer[Progress]
 }
 
-// event tells the core what happened.
+// event reports an event to the core.
 type event func(c *Core, now time.Time)
 
-// Progress is how far the registration is.
+// Progress is the progress of the registration.
 type Progress struct {
-	// As is how the agent reaches the broker.
+	// As is the credential with which the agent connects to the broker.
 	As CredentialKind
-	// Waits is what keeps the cluster from being part of the fleet, Trouble what does not
-	// yet; either may be nil.
+	// Waits is why the cluster is not part of the fleet yet. Trouble is a problem that does not prevent this yet.
+	// Both may be nil.
 	Waits, Trouble error
-	// Credential is the certificate in use, nil without one.
+	// Credential is the certificate in use, nil if there is none.
 	Credential *Credential
 }
 
@@ -105,7 +104,7 @@ const (
 
 var errStarting = errors.New("the registration has not begun")
 
-// New checks the configuration and returns a Registration that does nothing yet.
+// New checks the configuration and returns a Registration that is not running.
 func New(c Config) (*Registration, error) {
 	switch {
 	case c.Cluster == "" || c.Hub == "":
@@ -128,14 +127,14 @@ func New(c Config) (*Registration, error) {
 	return r, err
 }
 
-// Progress returns how far the registration is.
+// Progress returns the progress of the registration.
 func (r *Registration) Progress() Progress { return *r.progress.Load() }
 
-// Ready returns what the registration waits for, nil if the hub has accepted the cluster.
+// Ready returns what the registration waits for; nil if the hub has accepted the cluster.
 func (r *Registration) Ready() error { return r.Progress().Waits }
 
-// Run registers the cluster and keeps it registered until ctx ends, and then returns nil. An
-// error is that another process uses the Secret. It is called once.
+// Run registers the cluster and keeps it registered until ctx ends, and then returns nil. An error means that
+// another process uses the Secret. Run must be called once.
 func (r *Registration) Run(ctx context.Context) error {
 	kept := r.load(ctx)
 	if ctx.Err() != nil {
@@ -154,10 +153,15 @@ func (r *Registration) Run(ctx context.Context) error {
 	)
 }
 
-// load reads the Secret. It tries until it can be read: an agent that does not know its
-// certificate must not ask for another. Nor must it take the key of another agent away: t1 two
-// hosted agents in one namespace have the same name of the Secret, t2 the second one writes over
-// what the first one has, therefore both ask for certificates for ever.
+// load reads the Secret. It retries until it succeeds: an agent that does not know its certificate must not
+// request another one. It must not overwrite the key of another agent either.
+//
+// Scenario:
+//
+//	t1: two hosted agents in one namespace use the same Secret name.
+//	t2: the second one overwrites the state of the first one.
+//
+// Without this check both request certificates for ever.
 func (r *Registration) load(ctx context.Context) SavedState {
 	for {
 		readCtx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -167,7 +171,7 @@ func (r *Registration) load(ctx context.Context) SavedState {
 			kept, why := ReadKept(data, r.c.Cluster, r.c.Hub)
 			if !errors.Is(why, ErrForeign) {
 				if why != nil {
-					r.c.Log.WarnContext(ctx, "what the Secret keeps cannot be used, the registration begins again", "reason", why)
+					r.c.Log.WarnContext(ctx, "the Secret is unusable, the registration begins again", "reason", why)
 				}
 				return kept
 			}
@@ -184,7 +188,7 @@ func (r *Registration) load(ctx context.Context) SavedState {
 	}
 }
 
-// bootstrapID is "" for a file that cannot be read: the dialer says why.
+// bootstrapID returns "" for an unreadable file; the dialer returns the error.
 func (r *Registration) bootstrapID(ctx context.Context) string {
 	id, err := r.c.BootstrapID()
 	if err != nil {
@@ -194,7 +198,7 @@ func (r *Registration) bootstrapID(ctx context.Context) string {
 	return id
 }
 
-// dispatch hands an event to the loop, until ctx ends.
+// dispatch passes an event to the loop, until ctx ends.
 func (r *Registration) dispatch(ctx context.Context, e event) {
 	select {
 	case r.events <- e:
@@ -203,14 +207,13 @@ func (r *Registration) dispatch(ctx context.Context, e event) {
 }
 
 const (
-	// healthEvery is how often the cluster is asked whether it answers, factsEvery how often
-	// what it says of itself is read.
+	// healthEvery is the interval of health checks of the cluster, factsEvery that of reading its facts.
 	healthEvery   = 10 * time.Second
 	factsEvery    = time.Minute
 	healthTimeout = 8 * time.Second
 )
 
-// read tells the core about the managed cluster.
+// read reports the state of the managed cluster to the core.
 func (r *Registration) read(ctx context.Context) error {
 	var facts Facts
 	var due retry
@@ -225,13 +228,13 @@ func (r *Registration) read(ctx context.Context) error {
 			facts, err = r.c.Reader.Facts(requestCtx)
 			cancel()
 			facts.Healthy = true
-			// A kube-apiserver that starts answers, and denies what it has not read its roles for.
+			// A starting kube-apiserver denies requests until it has read its roles.
 			if due.failed(time.Now(), 1, healthEvery, factsEvery, err); err == nil {
 				due = retry{until: time.Now().Add(factsEvery)}
 			}
 		}
 		if text := fmt.Sprint(err); err != nil && text != reported && ctx.Err() == nil {
-			r.c.Log.WarnContext(ctx, "the cluster does not say all that its hub is told", "healthy", facts.Healthy, "error", err)
+			r.c.Log.WarnContext(ctx, "some facts of the cluster cannot be read and are not sent to the hub", "healthy", facts.Healthy, "error", err)
 			reported = text
 		} else if err == nil {
 			reported = ""
@@ -244,7 +247,7 @@ func (r *Registration) read(ctx context.Context) error {
 	}
 }
 
-// sessionBackoff: while rights are on their way to a hub, it refuses what it allows a moment later.
+// sessionBackoff allows for a hub that refuses rights for a moment because they have not reached it yet.
 var sessionBackoff = session.Backoff{Refused: 20 * time.Second}
 
 func newEnvelope(cluster string) envelope {

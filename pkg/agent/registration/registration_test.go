@@ -30,8 +30,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is the broker's end of a fakeHub, as Open Cluster Management's server does it: what
-// there is comes when it is asked for, changes come to all streams.
+// server is the broker's side of a fakeHub, like the server of Open Cluster Management. Present objects are
+// sent on request, changes are sent to all streams.
 type server struct {
 	mu      sync.Mutex
 	hub     *fakeHub
@@ -139,7 +139,7 @@ func (s *server) Publish(_ context.Context, p transport.Peer, event []byte, _ st
 			return transport.Receipt{}, s.hub.do(What(w), o)
 		}
 	}
-	return transport.Receipt{}, transport.Invalid("nobody takes "+e.Type(), nil)
+	return transport.Receipt{}, transport.Invalid("no handler for "+e.Type(), nil)
 }
 
 func (s *server) allowed(p transport.Peer) error {
@@ -263,7 +263,7 @@ type program struct {
 	secret  *secret
 	reader  *reader
 	dialers map[string]*mem.Dialer
-	// registered is in the place of the dialer of the agent where it is set.
+	// registered replaces the dialer of the agent if it is set.
 	registered transport.Dialer
 	changed    chan struct{}
 	file       string
@@ -341,8 +341,8 @@ func sleep(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestRun_JoinRenewRestart is the life of a cluster in the fleet: it joins, renews under way, is
-// restarted, is away until its certificate has ended, and joins again.
+// TestRun_JoinRenewRestart is the lifecycle of a cluster in the fleet. It joins, renews, restarts, is
+// disconnected until its certificate has expired, and joins again.
 func TestRun_JoinRenewRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgram(t)
@@ -394,8 +394,8 @@ func TestRun_JoinRenewRestart(t *testing.T) {
 	})
 }
 
-// TestRun_RightsComeLate: a hub that gives rights a while after the certificate is tried again
-// every few seconds.
+// TestRun_RightsComeLate: if a hub grants rights some time after the certificate, the agent retries every few
+// seconds.
 func TestRun_RightsComeLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgram(t)
@@ -415,7 +415,7 @@ func TestRun_RightsComeLate(t *testing.T) {
 	})
 }
 
-// TestRun_LostConnections: cuts lose nothing, and what was removed meanwhile is learned.
+// TestRun_LostConnections: cut connections lose no changes, and deletions in the meantime are noticed.
 func TestRun_LostConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgram(t)
@@ -445,7 +445,7 @@ func TestRun_LostConnections(t *testing.T) {
 	})
 }
 
-// TestRun_NoWayToTheBroker: an agent that has never reached the broker says why.
+// TestRun_NoWayToTheBroker: an agent that has never reached the broker reports why.
 func TestRun_NoWayToTheBroker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgram(t)
@@ -461,8 +461,8 @@ func TestRun_NoWayToTheBroker(t *testing.T) {
 	})
 }
 
-// TestRun_ClusterSilent: a managed cluster that does not answer is not available after 20 s, and
-// its Lease is renewed all the same.
+// TestRun_ClusterSilent: a managed cluster without answers is unavailable after 20 s, and its Lease is renewed
+// nevertheless.
 func TestRun_ClusterSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgram(t)
@@ -494,7 +494,7 @@ func TestRun_ClusterSilent(t *testing.T) {
 	})
 }
 
-// TestNew_ReportsWhatIsMissing names the field.
+// TestNew_ReportsWhatIsMissing: the error names the missing field.
 func TestNew_ReportsWhatIsMissing(t *testing.T) {
 	for _, c := range []Config{{}, {Cluster: cluster1, Hub: "hub1"}} {
 		if _, err := New(c); err == nil {
@@ -503,7 +503,7 @@ func TestNew_ReportsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestRead_Hostile: what is no object of the stream is refused, and ends nothing.
+// TestRead_Hostile: an event without an object of the stream is rejected, and ends nothing.
 func TestRead_Hostile(t *testing.T) {
 	build := func(change func(*codec.Builder)) codec.Event {
 		b := codec.Builder{ID: "e", Time: time.Now(), Source: "kube", Cluster: cluster1, Type: "cluster.open-cluster-management.io.v1.managedclusters.spec.update_request", ContentType: codec.ContentTypeJSON, Extensions: map[string]any{}}
@@ -534,14 +534,14 @@ func TestRead_Hostile(t *testing.T) {
 	for _, o := range []runtime.Object{
 		&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{},
 	} {
-		c.Saw(o) // of nobody
+		c.Saw(o) // without an owner
 	}
 	if held := slices.Concat(c.Held(Clusters), c.Held(Requests), c.Held(Leases)); !slices.Equal(held, []types.UID{noUID}) {
 		t.Errorf("holds %v", held)
 	}
 }
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented: docs/metrics.md and the registry have the same series.
 func TestMetrics_AreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {

@@ -12,20 +12,20 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// Facts is what a managed cluster says of itself.
+// Facts are the facts that a managed cluster reports.
 type Facts struct {
-	// Healthy: it answers.
+	// Healthy: the cluster answers.
 	Healthy bool
-	// Version is "" where it could not be read.
+	// Version is "" if it could not be read.
 	Version string
-	// Capacity is that of all nodes, Allocatable that of those on which pods may start; nil where
-	// the nodes could not be read.
+	// Capacity is the sum over all nodes, Allocatable the sum over schedulable nodes. Both are nil if the nodes
+	// could not be read.
 	Capacity, Allocatable clusterv1.ResourceList
-	// Claims are nil where not all of them could be read.
+	// Claims is nil if not all claims could be read.
 	Claims []clusterv1.ManagedClusterClaim
 }
 
-// over is f, and of what f does not say what was known.
+// over returns f, with missing facts taken from known.
 func (f Facts) over(known Facts) Facts {
 	f.Version = cmp.Or(f.Version, known.Version)
 	if f.Capacity == nil {
@@ -38,32 +38,32 @@ func (f Facts) over(known Facts) Facts {
 }
 
 const (
-	// LeaseName is the name of the Lease by which a cluster shows that it lives.
+	// LeaseName is the name of the Lease by which a cluster shows that it is alive.
 	LeaseName = "managed-cluster-lease"
-	// defaultPeriod is how often, where the hub does not say.
+	// defaultPeriod is the renewal period of the Lease if the hub sets none.
 	defaultPeriod = time.Minute
-	// reportEvery is how often a status is reported in which only quantities have changed,
-	// and after which one is reported again that the hub does not show.
+	// reportEvery is the minimum interval of status reports with changes of quantities only. A report that the hub
+	// does not show is repeated after it.
 	reportEvery = time.Minute
-	// disconnectedAfter is how long a cluster may be silent before it counts as not available.
+	// disconnectedAfter is the time without an answer after which a cluster counts as unavailable.
 	disconnectedAfter = 20 * time.Second
 )
 
-// The reasons of the conditions that the agent sets.
+// Reasons of the conditions that the agent sets.
 const (
 	reasonJoined      = "ManagedClusterJoined"
 	reasonAvailable   = "ManagedClusterAvailable"
 	reasonUnavailable = "ManagedClusterKubeAPIServerUnavailable"
 )
 
-// reported is what became of the last report.
+// reported is the state of the last report.
 type reported struct {
 	retry
 	status *clusterv1.ManagedClusterStatus // nil: the hub has shown another object since
 	at     time.Time
 }
 
-// noteAnswer says that the hub shows another ManagedCluster.
+// noteAnswer records that the hub shows a changed ManagedCluster.
 func (r *reported) noteAnswer() { r.status = nil }
 
 func (r *reported) answered(now time.Time, random float64, err error) {
@@ -75,13 +75,13 @@ func (r *reported) answered(now time.Time, random float64, err error) {
 	r.retry = retry{}
 }
 
-// report tells the hub how the cluster is, if it does not know.
+// report returns a status report if the status on the hub is outdated; nil otherwise.
 func (c *Core) report() *Publish {
 	if !c.isAccepted() || !c.known || !c.connected(Clusters) || c.flight[ReportStatus] || c.cluster.DeletionTimestamp != nil {
 		return nil
 	}
 	if apimeta.IsStatusConditionFalse(c.cluster.Status.Conditions, clusterv1.ManagedClusterConditionClockSynced) {
-		return nil // the hub does not trust the times in it, and sets Available itself
+		return nil // the hub ignores its times and sets Available itself
 	}
 	if !c.due(c.reported.until) {
 		return nil
@@ -95,7 +95,7 @@ func (c *Core) report() *Publish {
 	}
 	again := c.reported.at.Add(reportEvery)
 	if s := c.reported.status; s != nil && equality.Semantic.DeepEqual(*s, o.Status) && !c.due(again) {
-		return nil // the hub took it, and will show it
+		return nil // the hub accepted it and will show it
 	}
 	urgent := !equality.Semantic.DeepEqual(o.Status.Conditions, c.cluster.Status.Conditions) || o.Status.Version != c.cluster.Status.Version
 	if !urgent && !c.due(again) {
@@ -105,7 +105,7 @@ func (c *Core) report() *Publish {
 	return &Publish{What: ReportStatus, Object: o}
 }
 
-// describe writes what the cluster says over what the hub has.
+// describe writes the facts of the cluster into the status of the hub.
 func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
 	at := metav1.NewTime(c.now.Truncate(time.Second))
 	apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{
@@ -127,9 +127,9 @@ func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
 	default:
 		return
 	}
-	// Of what was never read the hub keeps what it has.
+	// Facts that were never read keep the values on the hub.
 	s.Version.Kubernetes = cmp.Or(c.facts.Version, s.Version.Kubernetes)
-	capacity := maps.Clone(s.Capacity) // others may have added to it
+	capacity := maps.Clone(s.Capacity) // other programs may have added to it
 	if capacity == nil {
 		capacity = clusterv1.ResourceList{}
 	}
@@ -145,7 +145,7 @@ func (c *Core) describe(s *clusterv1.ManagedClusterStatus) {
 	}
 }
 
-// renewal shows that the cluster lives.
+// renewal returns the renewal of the Lease, if it is due.
 func (c *Core) renewal() *Publish {
 	if !c.isAccepted() || c.lease == nil || !c.connected(Leases) || c.cluster.DeletionTimestamp != nil {
 		return nil

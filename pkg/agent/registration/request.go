@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// Signer is who signs the certificates of agents that reach the hub by a broker.
+	// Signer is the signer of certificates of agents that reach the hub through a broker.
 	Signer = "open-cluster-management.io/grpc"
-	// addonLabel is on the requests of add-ons, which are none of ours.
+	// addonLabel is the label of requests of add-ons, which are not handled here.
 	addonLabel = "open-cluster-management.io/addon-name"
 )
 
-// creation asks for the ManagedCluster, while bootstrapping.
+// creation returns the request to create the ManagedCluster, while bootstrapping.
 func (c *Core) creation() *Publish {
 	if c.as != Bootstrapping || !c.connected(Clusters) || c.cluster != nil || c.flight[CreateCluster] || !c.due(c.create.until) {
 		return nil
@@ -35,11 +35,11 @@ func (c *Core) clusterCreated(now time.Time, err error) {
 		c.create.failed(now, c.c.Random(), firstRetry, lastRetry, err)
 		return
 	}
-	// A hub that removes it again does so for a reason.
+	// A hub that removes it again has a reason, so the next attempt waits.
 	c.create = retry{until: now.Add(recreate + time.Duration(c.c.Random()*float64(recreate)))}
 }
 
-// answers looks at what the hub did with the pending request.
+// answers processes the hub's answer to the pending request.
 func (c *Core) answers() {
 	p := c.kept.Pending
 	if p == nil {
@@ -62,7 +62,7 @@ func (c *Core) answers() {
 	}
 }
 
-// issued takes a certificate, if it can be used.
+// issued adopts a certificate, if it is usable.
 func (c *Core) issued(p *Pending, cert []byte) {
 	own, err := ReadCredential(cert, p.Key, c.subject())
 	if err != nil {
@@ -76,28 +76,28 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		}
 	}
 	if rotates {
-		c.move = c.now // the one before is to end
+		c.move = c.now // connections with the old certificate must end
 	}
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
 	c.reregister, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
 	c.renew, c.publishRetry, c.sent = retry{}, retry{}, time.Time{}
-	if c.rotates() { // the clocks of the hub differ: the next one is another time
+	if c.rotates() { // the clocks of the hub differ; the next attempt waits
 		c.renew = requested
-		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub wants one from a later time than it signs: do its clocks agree?"))
+		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub requires a later issue time than its signer uses: check the clocks of the hub"))
 	}
-	if !c.ended() { // the trial, if this was one, has succeeded; the next end of a certificate begins another
+	if !c.ended() { // a certificateRetry, if there was one, has succeeded; the next expiry begins another
 		c.certificateRetry = retry{}
 	}
 }
 
-// moveWithin is how long a certificate that was replaced may be on connections: who looks at the broker
-// when it ends takes it in the last tenth of its life for one that nobody renews. A fleet that has
-// renewed at one moment does not come back at one moment.
+// moveWithin returns the time for which connections may keep a replaced certificate. It ends well before the
+// last tenth of the validity, in which the broker shows a certificate as not renewed. The time is randomized,
+// so that a fleet that renewed at one moment does not reconnect at one moment.
 func moveWithin(old *Credential, now time.Time) time.Duration {
 	return min(lastMove, old.NotAfter.Sub(old.NotBefore)/20, old.NotAfter.Sub(now)/2)
 }
 
-// foundation is the bootstrap file that the registration rests on: a renewal changes nothing.
+// foundation returns the bootstrap file that the registration is based on. A renewal does not change it.
 func (c *Core) foundation(p *Pending) string {
 	if p.As == Bootstrapping {
 		return c.bootstrap
@@ -105,7 +105,7 @@ func (c *Core) foundation(p *Pending) string {
 	return c.kept.Bootstrap
 }
 
-// discard gives the pending request up, for a while.
+// discard drops the pending request and delays the next one.
 func (c *Core) discard(why string) {
 	c.kept.Pending, c.sent = nil, time.Time{}
 	c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New(why))
@@ -113,9 +113,9 @@ func (c *Core) discard(why string) {
 
 func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.kept.Agent} }
 
-// prepare makes a request where one is needed. It is published once it is in the Secret.
+// prepare creates a request if one is needed. It is published after it is in the Secret.
 func (c *Core) prepare() {
-	// Who looks whether the broker takes the certificate again goes on with its request if not.
+	// An agent that only retries its certificate keeps its pending request for the case that the broker refuses.
 	if p := c.kept.Pending; p != nil && (p.As != c.as && c.connected(Requests) || c.hidden(p)) {
 		c.kept.Pending, c.sent = nil, time.Time{}
 	}
@@ -137,16 +137,21 @@ func (c *Core) prepare() {
 	c.kept.Pending = &Pending{Name: c.c.Cluster + "-" + c.c.Name(), Key: key, Request: request, As: c.as, Bootstrap: c.bootstrap}
 }
 
-// hidden reports whether the hub has a request, and does not show it to who comes with the
-// present bootstrap file: t1 the request is made, t2 there is another file, of another account,
-// therefore nobody here would hear of the answer.
+// hidden reports whether the hub has the request but does not show it with the present bootstrap file.
+//
+// Scenario:
+//
+//	t1: the request is created.
+//	t2: another bootstrap file arrives, of another account.
+//
+// Result: this account does not see the answer, so the request is dropped.
 func (c *Core) hidden(p *Pending) bool {
 	return p.As == Bootstrapping && p.Bootstrap != c.bootstrap && c.connected(Requests) && c.pendingState() == nil &&
 		!c.sent.IsZero() && c.due(c.sent.Add(unseen))
 }
 
-// wanted reports whether a certificate is needed. One that the hub does not accept at
-// present would be denied.
+// wanted reports whether a certificate is needed. The hub would deny a request of a cluster that is not
+// accepted.
 func (c *Core) wanted() bool {
 	if c.as == Bootstrapping {
 		return true
@@ -154,17 +159,17 @@ func (c *Core) wanted() bool {
 	return (c.cluster == nil && !c.missing() || c.isAccepted()) && (c.rotates() || c.due(c.RenewAt()))
 }
 
-// RenewAt is when the certificate is to be renewed: after 75 to 80 % of its life, which a
-// signer may have let begin in the past.
+// RenewAt returns when to renew the certificate: after 75 to 80 % of its validity. The validity counts from the
+// arrival, because a signer may set NotBefore in the past. Zero: there is no certificate.
 func (c *Core) RenewAt() time.Time {
 	own := c.kept.Credential
 	if own == nil {
 		return time.Time{}
 	}
 	from := own.NotBefore
-	switch at := c.obtained.Round(0); { // by the clock, not by the time that has passed
-	case at.After(c.now.Round(0)): // it was wrong then
-	case !at.Before(own.NotAfter): // it is wrong now
+	switch at := c.obtained.Round(0); { // by the wall clock, not by the monotonic time
+	case at.After(c.now.Round(0)): // the clock was wrong then
+	case !at.Before(own.NotAfter): // the clock is wrong now
 		return c.obtained.Add(min(lastRequest, own.NotAfter.Sub(from)/2))
 	case at.After(from):
 		from = at
@@ -173,7 +178,7 @@ func (c *Core) RenewAt() time.Time {
 	return from.Add(time.Duration((0.75 + c.spread/20) * float64(lifetime)))
 }
 
-// undecided counts the requests of agents of this cluster that nobody has decided about.
+// undecided returns the number of undecided requests of agents of this cluster.
 func (c *Core) undecided() (n int) {
 	for _, r := range c.requests {
 		if _, addon := r.Labels[addonLabel]; !addon && len(r.Status.Certificate) == 0 && len(r.Status.Conditions) == 0 {
@@ -183,7 +188,7 @@ func (c *Core) undecided() (n int) {
 	return n
 }
 
-// request publishes the pending request, and again if it does not show.
+// request publishes the pending request, and repeats it if the hub does not show it.
 func (c *Core) request() *Publish {
 	p := c.kept.Pending
 	if p == nil || !c.connected(Requests) || c.flight[CreateRequest] || !c.kept.equal(c.saved) || c.pendingState() != nil {
@@ -205,7 +210,7 @@ func (c *Core) request() *Publish {
 func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
 	p := c.kept.Pending
 	if r, ok := o.(*certificatesv1.CertificateSigningRequest); !ok || p == nil || r.Name != p.Name {
-		return // of a request that was given up meanwhile
+		return // of a request that was dropped in the meantime
 	}
 	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
 		c.publishRetry.failed(now, c.c.Random(), firstRetry, lastRetry, err)
@@ -214,7 +219,7 @@ func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
 	c.publishRetry, c.sent = retry{}, now
 }
 
-// pendingState is what the hub shows of the pending request, nil if it does not.
+// pendingState returns the pending request as the hub shows it, nil if it does not.
 func (c *Core) pendingState() *certificatesv1.CertificateSigningRequest {
 	for _, r := range c.requests {
 		if c.kept.Pending != nil && r.Name == c.kept.Pending.Name {

@@ -10,21 +10,21 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// retry is when something that failed is tried again, and why it failed.
+// retry has the time of the next attempt and the last error.
 type retry struct {
 	failures int
 	until    time.Time
 	why      error
 }
 
-// failed waits twice as long as the last time, from first to last; half of it is random.
+// failed doubles the last wait, between first and last. Half of the wait is random.
 func (r *retry) failed(now time.Time, random float64, first, last time.Duration, why error) {
-	d := min(last, first<<min(r.failures, 20)) // from a second, that is above any last
+	d := min(last, first<<min(r.failures, 20)) // shifted by more it would exceed any last
 	r.failures++
 	r.until, r.why = now.Add(d/2+time.Duration(random*float64(d/2))), why
 }
 
-// reasonOf is the reason that the hub's API gave, also where the broker answered in its form.
+// reasonOf returns the reason of the hub's API, also if the broker sent it in its own form.
 func reasonOf(err error) metav1.StatusReason {
 	var e *transport.Error
 	if !errors.As(err, &e) {
@@ -43,7 +43,7 @@ func reasonOf(err error) metav1.StatusReason {
 	}
 }
 
-// plainly is an error as people read it: of the hub's API only what it says.
+// plainly returns an error text for operators; of the hub's API errors only the message.
 func plainly(err error) string {
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		if refusal, ok := codec.ParseAPIError(e.Message); ok && refusal.Message != "" {

@@ -15,8 +15,8 @@ func (h *fakeHub) rotate(at time.Time) {
 	h.showCluster()
 }
 
-// TestCore_Rotation: an agent renews at once where the hub wants a certificate from after a time, moves
-// its connections at once, and renews its Lease on the first new one. It does so once.
+// TestCore_Rotation: if the hub requires a certificate issued after a given time, an agent renews at once. It
+// moves its connections at once, and renews its Lease on the first new one. It does so once.
 func TestCore_Rotation(t *testing.T) {
 	r := joined(t)
 	r.pass(10 * time.Minute)
@@ -40,8 +40,13 @@ func TestCore_Rotation(t *testing.T) {
 	}
 }
 
-// TestCore_RotationByDifferentClocks: t1 the hub wants a certificate from a time, t2 its signer's clock is
-// behind that, t3 the certificate is from before. The agent says so, and does not flood the hub.
+// TestCore_RotationByDifferentClocks: the agent reports the difference, and does not flood the hub.
+//
+// Scenario:
+//
+//	t1: the hub requires a certificate issued after a given time.
+//	t2: its signer's clock is behind that time.
+//	t3: the new certificate is older than required.
 func TestCore_RotationByDifferentClocks(t *testing.T) {
 	r := joined(t)
 	r.hub.behind = 10 * time.Second
@@ -60,8 +65,8 @@ func TestCore_RotationByDifferentClocks(t *testing.T) {
 	}
 }
 
-// TestCore_Outdated: an agent whose certificate does not count any more, although it has not ended, joins
-// again with its bootstrap file; where that does not help, it says what does.
+// TestCore_Outdated: an agent whose certificate is rejected as too old, although it has not expired, joins
+// again with its bootstrap file. If that fails too, it reports the next step.
 func TestCore_Outdated(t *testing.T) {
 	outdated := &transport.Error{
 		Code: transport.CodeUnauthenticated, Attribute: transport.AttributeCertificate, Message: "issued too early", Hint: "have the cluster join again",

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// CredentialKind is with what the agent reaches the broker.
+// CredentialKind is the kind of credentials with which the agent connects to the broker.
 type CredentialKind string
 
-// Both ways.
+// The kinds.
 const (
 	// Bootstrapping: with the credentials of the bootstrap file.
 	Bootstrapping CredentialKind = "bootstrap"
@@ -17,33 +17,33 @@ const (
 	Registered CredentialKind = "registered"
 )
 
-// SavedState is what the Secret keeps over restarts.
+// SavedState is the state that the Secret keeps across restarts.
 type SavedState struct {
-	// Cluster and Agent are who asked; Hub is the identity of the hub.
+	// Cluster and Agent are the subject of the request. Hub is the identity of the hub.
 	Cluster, Agent, Hub string
-	// Bootstrap says which bootstrap file the registration began with.
+	// Bootstrap is the id of the bootstrap file that the registration began with.
 	Bootstrap string
-	// Config is how the broker is reached, for people and other programs.
+	// Config is the broker connection, for operators and other programs.
 	Config []byte
 	// Credential is nil until the hub has issued one.
 	Credential *Credential
-	// Pending is the request that the hub has to answer, nil without one.
+	// Pending is the unanswered request, nil if there is none.
 	Pending *Pending
 }
 
 // Pending is a request for a certificate.
 type Pending struct {
-	// Name is that of the CertificateSigningRequest.
+	// Name is the name of the CertificateSigningRequest.
 	Name string
-	// Key is the private key, PEM; Request is signed with it, and made anew after a restart.
+	// Key is the private key, PEM. Request is signed with it, and created again after a restart.
 	Key, Request []byte
-	// As is with what it was asked, Bootstrap with which file: another identity might not
-	// be shown the answer.
+	// As is the credential kind of the request, Bootstrap its bootstrap file. The hub may not show the answer to
+	// another identity.
 	As        CredentialKind
 	Bootstrap string
 }
 
-// String is the name of the request; the key is for no log.
+// String returns the name of the request. It omits the key, which must not be logged.
 func (p Pending) String() string { return p.Name }
 
 // Keys of the Secret. The first five are those of Open Cluster Management.
@@ -78,24 +78,23 @@ func (k SavedState) Data() map[string][]byte {
 	return d
 }
 
-// HubOf is the hub of which a Secret is, "" if it does not say.
+// HubOf returns the hub of a Secret, "" if it has none.
 func HubOf(d map[string][]byte) string { return string(d[keyHub]) }
 
-// ErrForeign is that a Secret has the key of somebody else, who cannot do without it.
-var ErrForeign = errors.New("name another one with --hub-kubeconfig-secret, or delete it if nobody needs it any more")
+// ErrForeign means that a Secret has the key of another agent, which still needs it.
+var ErrForeign = errors.New("name another one with --hub-kubeconfig-secret, or delete it if it is no longer needed")
 
-// foreign says whose the key in a Secret is.
+// foreign returns an error that names the owner of the key in a Secret.
 func foreign(d map[string][]byte) error {
 	if HubOf(d) == "" {
-		return fmt.Errorf("it has a key that is no agent's of ours: %w", ErrForeign)
+		return fmt.Errorf("it has a key of another program: %w", ErrForeign)
 	}
 	return fmt.Errorf("it is that of cluster %.80q at hub %.80q: %w", d[keyCluster], HubOf(d), ErrForeign)
 }
 
-// ReadKept reads the content of a Secret for a cluster and hub, also a certificate that has ended
-// by the local clock. What is of another one, or
-// cannot be read, is left out, and why says so: then the registration begins again, unless
-// it is [ErrForeign]. why is also nil where there is nothing.
+// ReadKept reads a Secret for a cluster and hub, including a certificate that has expired by the local clock.
+// Content of another cluster or hub, or unreadable content, is dropped; why is the reason. Then the
+// registration begins again, unless why is [ErrForeign]. why is also nil for an empty Secret.
 func ReadKept(d map[string][]byte, cluster, hub string) (k SavedState, why error) {
 	if len(d) == 0 {
 		return SavedState{}, nil
@@ -120,7 +119,7 @@ func ReadKept(d map[string][]byte, cluster, hub string) (k SavedState, why error
 	return k, why
 }
 
-// readPending returns nil for what cannot be used: another request is made then.
+// readPending returns nil for unusable data: then a new request is created.
 func readPending(d map[string][]byte, s Subject) *Pending {
 	p := &Pending{Name: string(d[keyPendingName]), Key: d[keyPendingKey], As: CredentialKind(d[keyPendingAs]), Bootstrap: string(d[keyPendingBootstrap])}
 	if p.Name == "" || p.As != Bootstrapping && p.As != Registered {
@@ -133,7 +132,7 @@ func readPending(d map[string][]byte, s Subject) *Pending {
 	return p
 }
 
-// validAgent: what stands between colons in a user name.
+// validAgent reports whether name is a valid part of a user name, between colons.
 func validAgent(name string) bool {
 	if name == "" || len(name) > 63 {
 		return false
@@ -146,7 +145,7 @@ func validAgent(name string) bool {
 	return true
 }
 
-// equal reports whether both would be the same Secret.
+// equal reports whether both have the same content as a Secret.
 func (k SavedState) equal(o SavedState) bool {
 	a, b := k.Data(), o.Data()
 	if len(a) != len(b) {

@@ -12,15 +12,15 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// secretLabel is on what belongs to an agent: no work may have such an object.
+// secretLabel marks objects of an agent: no work may have such an object.
 const secretLabel = "hawser.dev/agent"
 
-// Secret is a [Store] that is a Secret.
+// Secret is a [Store] in a Kubernetes Secret.
 type Secret struct {
 	Client corev1client.SecretInterface
 	Name   string
 
-	// last is what was read or written last, nil before and where there was none.
+	// last is the data last read or written, nil before that and if there was none.
 	last map[string][]byte
 }
 
@@ -38,7 +38,7 @@ func (s *Secret) Load(ctx context.Context) (map[string][]byte, error) {
 	return o.Data, nil
 }
 
-// Save implements [Store]. A Secret that was deleted is made again.
+// Save implements [Store]. It creates the Secret again if it was deleted.
 func (s *Secret) Save(ctx context.Context, data map[string][]byte) error {
 	o, err := s.Client.Get(ctx, s.Name, metav1.GetOptions{})
 	switch {
@@ -48,10 +48,10 @@ func (s *Secret) Save(ctx context.Context, data map[string][]byte) error {
 			Type:       corev1.SecretTypeOpaque, Data: data,
 		}, metav1.CreateOptions{})
 	case err != nil:
-	case !sameData(o.Data, s.last) && !sameData(o.Data, data): // the latter: an answer that was lost
+	case !sameData(o.Data, s.last) && !sameData(o.Data, data): // the latter after a lost answer
 		return fmt.Errorf("the Secret %s: %w: is there another agent that uses it?", s.Name, ErrTaken)
 	default:
-		metav1.SetMetaDataLabel(&o.ObjectMeta, secretLabel, "true") // somebody may have made it
+		metav1.SetMetaDataLabel(&o.ObjectMeta, secretLabel, "true") // another process may have created it
 		o.Data = data
 		o, err = s.Client.Update(ctx, o, metav1.UpdateOptions{})
 	}

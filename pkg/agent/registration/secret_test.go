@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestRun_SecretTaken: two processes never write the same Secret in turns.
+// TestRun_SecretTaken: two processes never overwrite each other's Secret alternately.
 func TestRun_SecretTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgram(t)
@@ -22,8 +22,8 @@ func TestRun_SecretTaken(t *testing.T) {
 	})
 }
 
-// TestRun_SecretOfAnother: the key of another cluster, of another hub or of another program is left
-// where it is until a person has decided; a request that nobody has answered is none.
+// TestRun_SecretOfAnother: the key of another cluster, of another hub or of another program stays until an
+// operator has decided. An unanswered request is not such a key.
 func TestRun_SecretOfAnother(t *testing.T) {
 	for want, data := range map[string]map[string][]byte{
 		`the Secret s for key and certificate cannot be used: it is that of cluster "cluster2" at hub "hub1": name another`: {keyCluster: []byte("cluster2"), keyHub: []byte("hub1"), keyKey: []byte("k")},
@@ -39,7 +39,7 @@ func TestRun_SecretOfAnother(t *testing.T) {
 			p.wantWaits(want)
 			if len(data[keyKey]) > 0 {
 				if have, _ := p.secret.Load(t.Context()); !sameData(have, data) {
-					t.Errorf("%v in the place of %v", have, data)
+					t.Errorf("%v instead of %v", have, data)
 				}
 				if n := strings.Count(p.log.String(), "the registration has not begun"); n != 1 {
 					t.Errorf("said %d times", n)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Waits says what keeps the cluster from being part of the fleet, nil if nothing does.
+// Waits returns why the cluster is not part of the fleet; nil if it is.
 func (c *Core) Waits() error {
 	if c.as == Registered {
 		return c.waitsRegistered()
@@ -26,7 +26,7 @@ func (c *Core) waitsBootstrapping() error {
 	case c.create.why != nil:
 		return fmt.Errorf("not registered: the hub does not create the ManagedCluster: %s", plainly(c.create.why))
 	case c.publishRetry.why != nil:
-		return fmt.Errorf("not registered: the hub does not take the request for a certificate: %s", plainly(c.publishRetry.why))
+		return fmt.Errorf("not registered: the hub rejects the request for a certificate: %s", plainly(c.publishRetry.why))
 	case p == nil && c.renew.why != nil:
 		return fmt.Errorf("not registered: %w; the next request is made at %s", c.renew.why, c.renew.until.UTC().Format(time.RFC3339))
 	case p == nil:
@@ -49,17 +49,17 @@ func (c *Core) waitsRegistered() error {
 	case c.cluster == nil:
 		return fmt.Errorf("the hub has not shown the ManagedCluster %s yet", c.c.Cluster)
 	case !c.isAccepted():
-		return fmt.Errorf("the hub has not accepted the cluster: hawser accept %s does", c.c.Cluster)
+		return fmt.Errorf("the hub has not accepted the cluster: run hawser accept %s", c.c.Cluster)
 	}
 	return nil
 }
 
-// Trouble says what does not keep the cluster from working yet, nil if nothing does.
+// Trouble returns a problem that does not yet keep the cluster from working; nil if there is none.
 func (c *Core) Trouble() error {
 	switch {
 	case c.as != Registered:
 	case c.ended() && c.connected(Clusters):
-		return fmt.Errorf("by the clock of this cluster its certificate has ended at %s, and the broker takes it: is the clock right?", c.kept.Credential.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("by the clock of this cluster its certificate expired at %s, but the broker accepts it: check the clock", c.kept.Credential.NotAfter.UTC().Format(time.RFC3339))
 	case c.secret.why != nil:
 		return fmt.Errorf("the Secret for key and certificate cannot be written: %w", c.secret.why)
 	case c.kept.Pending == nil && c.renew.why != nil:
@@ -67,7 +67,7 @@ func (c *Core) Trouble() error {
 	case c.publishRetry.why != nil:
 		return fmt.Errorf("the certificate is not renewed: %s", plainly(c.publishRetry.why))
 	case c.reported.why != nil:
-		return fmt.Errorf("the hub does not take the status of the cluster: %s", plainly(c.reported.why))
+		return fmt.Errorf("the hub rejects the status of the cluster: %s", plainly(c.reported.why))
 	}
 	return nil
 }

@@ -1,11 +1,10 @@
-// Package workpolicy says which objects of a cluster no work may have: those that agents live
-// by, and those that the owner of the cluster denies to the works of a hub.
+// Package workpolicy decides which objects of a cluster no work may have. These are objects that an agent
+// needs, and objects that the owner of the cluster denies to the works of a hub.
 //
-// What a work may not have is neither written nor read for it, nor deleted with it: a value of
-// an agent's Secret in a status would be as bad as a deletion. The mark of a work that has it
-// already is taken off.
+// Such an object is neither written nor read for a work, nor deleted with it. A value of an agent's Secret in a
+// status would be as bad as a deletion. The owner reference of a work that already has it is removed.
 //
-// An agent knows its own namespace and service account. Agents of other hubs on the cluster are
-// known by their names, by a label, and by the ConfigMap that each keeps in its namespace; see
-// [Own]. What the owner of the cluster says is a [Policy]. A [Guard] asks both.
+// An agent knows its own namespace and service account. It knows agents of other hubs by their names, by a
+// label, and by the ConfigMap that each has in its namespace; see [Own]. A [Policy] has the rules of the
+// cluster's owner. A [Guard] checks both.
 package workpolicy

@@ -14,13 +14,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Guard refuses works of one hub what they may not have. Its methods may be called
-// concurrently; nil refuses nothing.
+// Guard rejects forbidden objects of works of one hub. Its methods may be called concurrently; nil rejects
+// nothing.
 type Guard struct {
-	// Own is what the agent knows of itself, Hub the identity of its hub.
+	// Own identifies the agent's own objects; Hub is the identity of its hub.
 	Own Own
 	Hub string
-	// Objects are those of the cluster.
+	// Objects reads the objects of the cluster.
 	Objects interface {
 		Get(ctx context.Context, ref kubeclient.Ref) (*unstructured.Unstructured, error)
 	}
@@ -28,11 +28,11 @@ type Guard struct {
 	rules atomic.Pointer[Rules]
 }
 
-// Follow has the guard follow what the owner of the cluster says of the hub, from now on.
+// Follow makes the guard use the rules of the cluster's owner for the hub, from now on.
 func (g *Guard) Follow(r Rules) { g.rules.Store(&r) }
 
-// Manifest returns why no work may have an object, judging by its name and by the manifest that
-// is to be applied, which may be nil: a *RefusedError, or nil.
+// Manifest returns why no work may have an object, according to its name and to the manifest to apply, which
+// may be nil. The result is a *RefusedError, or nil.
 func (g *Guard) Manifest(id workv1.ResourceIdentifier, manifest *unstructured.Unstructured) error {
 	switch {
 	case g == nil:
@@ -46,8 +46,8 @@ func (g *Guard) Manifest(id workv1.ResourceIdentifier, manifest *unstructured.Un
 	return nil
 }
 
-// Object returns why no work may have an object, judging also by what there is on the cluster: a
-// *RefusedError, or another error if that cannot be found out.
+// Object returns why no work may have an object, according to the objects on the cluster too. The result is a
+// *RefusedError, or another error if the check failed.
 func (g *Guard) Object(ctx context.Context, id workv1.ResourceIdentifier, live *unstructured.Unstructured) error {
 	if g == nil {
 		return nil
@@ -60,10 +60,10 @@ func (g *Guard) Object(ctx context.Context, id workv1.ResourceIdentifier, live *
 	switch {
 	case err == nil:
 		return &RefusedError{Object: id}
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // who may not look there finds no agent there
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // without the right to read there, the agent finds no agent there
 		return nil
 	}
-	return fmt.Errorf("find out whether an agent lives in the namespace: %w", err)
+	return fmt.Errorf("check whether an agent runs in the namespace: %w", err)
 }
 
 // Refused returns the refusal in an error, nil if there is none.

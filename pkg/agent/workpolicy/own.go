@@ -10,33 +10,30 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Label marks an object, whatever its name, as one that an agent lives by. The manifests in
-// deploy/agent have it.
+// Label marks an object, whatever its name, as one that an agent needs. The manifests in deploy/agent have it.
 const Label = "hawser.dev/agent"
 
-// agentName begins the names of the objects of agents: alone, or with "-" and more.
+// agentName is the prefix of the names of agents' objects: alone, or followed by "-" and more.
 const agentName = "hawser-agent"
 
-// ClaimsName is the name of the ConfigMap that agents keep in their namespace; see package hub.
+// ClaimsName is the name of the ConfigMap that agents have in their namespace; see package hubidentity.
 const ClaimsName = agentName + "-identities"
 
-// LeaseName is the name of a Lease of agents that ends in suffix.
+// LeaseName returns the name of the agents' Lease with this suffix.
 func LeaseName(suffix string) string { return agentName + "-" + suffix }
 
-// Own is what an agent knows of itself. By its names it knows other agents, too.
+// Own identifies the agent's own objects. By their names it also recognizes other agents.
 type Own struct {
-	// Namespace is that of the agent; "" if it has none.
+	// Namespace is the namespace of the agent; "" if it has none.
 	Namespace string
-	// Account is the service account in whose name the agent acts on the cluster; zero
-	// if there is none, or it is not known.
+	// Account is the service account that the agent uses on the cluster; zero if there is none, or it is unknown.
 	Account types.NamespacedName
 }
 
-// appliedWorks are the records of agents, and the CustomResourceDefinition without which there
-// are none.
+// appliedWorks is the resource of the agents' records; its CustomResourceDefinition is protected too.
 const appliedWorks = "appliedmanifestworks"
 
-// named reports whether an agent lives by the object of that name.
+// named reports whether an agent needs the object with that name.
 func (o Own) named(id workv1.ResourceIdentifier) bool {
 	switch {
 	case servesAgents(id):
@@ -49,9 +46,9 @@ func (o Own) named(id workv1.ResourceIdentifier) bool {
 	return id.Name == agentName || strings.HasPrefix(id.Name, agentName+"-")
 }
 
-// servesAgents reports whether an object is a record of agents, or says how the API server serves what
-// agents read or write themselves. An APIService of such a group would have another server answer:
-// all of it would be away.
+// servesAgents reports whether an object is a record of agents, or configures how the API server serves
+// resources that agents use. With an APIService of such a group another server would answer, and all these
+// objects would disappear.
 func servesAgents(id workv1.ResourceIdentifier) bool {
 	switch {
 	case id.Group == workv1.GroupName && id.Resource == appliedWorks:
@@ -69,7 +66,7 @@ func servesAgents(id workv1.ResourceIdentifier) bool {
 	return false
 }
 
-// marked reports whether an object, or a manifest, has the label of agents.
+// marked reports whether an object or a manifest has the label of agents.
 func marked(o *unstructured.Unstructured) bool {
 	labels := o.GetLabels()
 	_, has := labels[Label]
@@ -77,29 +74,28 @@ func marked(o *unstructured.Unstructured) bool {
 	return has || former
 }
 
-// isNamespace reports whether an object is a namespace. To delete OpenShift's view of one
-// deletes it.
+// isNamespace reports whether an object is a namespace, or OpenShift's view of one: deleting that view deletes
+// the namespace.
 func isNamespace(id workv1.ResourceIdentifier) bool {
 	return id.Group == "" && id.Resource == "namespaces" || id.Group == "project.openshift.io" && id.Resource == "projects"
 }
 
-// RefusedError says that a work may not have an object.
+// RefusedError means that a work may not have an object.
 type RefusedError struct {
 	Object workv1.ResourceIdentifier
-	// Hub is the hub to which the owner of the cluster denies it; "" if an agent lives by it.
+	// Hub is the hub to which the owner of the cluster denies it; "" if an agent needs it.
 	Hub string
 }
 
-// Own reports whether an agent lives by the object. It is so whatever the owner of the
-// cluster allows.
+// Own reports whether an agent needs the object. Rules of the cluster's owner cannot allow it.
 func (e *RefusedError) Own() bool { return e.Hub == "" }
 
 func (e *RefusedError) Error() string {
 	if e.Own() {
-		return fmt.Sprintf("%s is one of the objects that agents on this cluster live by, which no work may have: take the manifest out of the work, or give the object a name that does not begin with %s and no label %s",
+		return fmt.Sprintf("%s is an object that agents on this cluster need, so no work may have it. Remove the manifest from the work, or choose a name that does not begin with %s and no label %s",
 			describe(e.Object), agentName, Label)
 	}
-	return fmt.Sprintf("the owner of this cluster does not let works of hub %q have %s: take the manifest out of the work, or have the owner change the file of --policy-file", e.Hub, describe(e.Object))
+	return fmt.Sprintf("the owner of this cluster does not let works of hub %q have %s. Remove the manifest from the work, or have the owner change the file of --policy-file", e.Hub, describe(e.Object))
 }
 
 func describe(id workv1.ResourceIdentifier) string {

@@ -17,38 +17,36 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Policy is what the owner of a cluster says works of hubs may have there.
+// Policy has the rules of a cluster's owner for the works of hubs.
 type Policy struct {
-	// Hubs are the rules for each hub, by its identity. Those of "*" are for hubs that
-	// are not named.
+	// Hubs has the rules of each hub, by its identity. Those of "*" apply to all other hubs.
 	Hubs map[string]Rules `json:"hubs"`
 }
 
-// AnyHub stands for hubs that are not named in a Policy.
+// AnyHub is the key for hubs that a Policy does not name.
 const AnyHub = "*"
 
-// Rules say what works of a hub may have. The zero value allows everything but what agents
-// live by, which no rule allows.
+// Rules define which objects works of a hub may have. The zero value allows everything except objects that
+// agents need, which no rule allows.
 type Rules struct {
-	// Allow is everything that is allowed; if it is not there, everything is.
+	// Allow lists the allowed objects; if it is absent, all are allowed.
 	Allow []Rule `json:"allow,omitempty"`
-	// Deny is what is not allowed, whatever allow says.
+	// Deny lists the forbidden objects. It has priority over Allow.
 	Deny []Rule `json:"deny,omitempty"`
 }
 
-// Rule is about the objects that all of its lists are about. A list that is not there is about
-// all.
+// Rule matches the objects that all of its lists match. An absent list matches all.
 type Rule struct {
-	// APIGroups are names of groups, "" for the core; "*" is any.
+	// APIGroups are names of groups, "" for the core group; "*" matches any.
 	APIGroups []string `json:"apiGroups,omitempty"`
-	// Resources are the plurals of kinds, as in roles; "*" is any.
+	// Resources are plural names of kinds, as in roles; "*" matches any.
 	Resources []string `json:"resources,omitempty"`
-	// Namespaces are names in which "*" stands for any characters. A Namespace counts as
-	// being in itself, other objects of the cluster are in "".
+	// Namespaces are names in which "*" matches any characters. A Namespace counts as being in itself; other
+	// cluster-scoped objects are in "".
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
-// ParsePolicy reads a policy in YAML. The error says what is wrong in it.
+// ParsePolicy parses a policy in YAML. The error names the wrong part.
 func ParsePolicy(text []byte) (Policy, error) {
 	var p Policy
 	if err := cmdline.Decode(text, &p); err != nil {
@@ -61,8 +59,8 @@ func ParsePolicy(text []byte) (Policy, error) {
 	return p, errors.Join(empty("", whole), p.validate())
 }
 
-// empty finds what has no value, or is an empty list: whoever takes the last entry out of a
-// list means hardly that everything is allowed.
+// empty finds a key without a value or with an empty list. An owner who removes the last entry of a list hardly
+// intends to allow everything.
 func empty(path string, v any) error {
 	var errs []error
 	switch v := v.(type) {
@@ -128,15 +126,15 @@ func (r Rule) validate() error {
 	return errors.Join(errs...)
 }
 
-// For returns the rules for a hub. The error says that there are none: a name that is
-// written wrong must not allow everything.
+// For returns the rules for a hub. It returns an error if there are none: a misspelled name must not allow
+// everything.
 func (p Policy) For(hub string) (Rules, error) {
 	for _, name := range []string{hub, AnyHub} {
 		if r, has := p.Hubs[name]; has {
 			return r, nil
 		}
 	}
-	return Rules{}, fmt.Errorf("it says nothing about hub %q: name it under hubs, or %q for every hub that is not named; {} allows everything", hub, AnyHub)
+	return Rules{}, fmt.Errorf("it has no rules for hub %q: name it under hubs, or %q for every hub that is not named; {} allows everything", hub, AnyHub)
 }
 
 func (r Rules) allow(id workv1.ResourceIdentifier) bool {

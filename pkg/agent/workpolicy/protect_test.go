@@ -92,14 +92,14 @@ func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
 		refused bool
 		want    string
 	}{
-		"plain":                       {"apps/deployments/a/b", simple, nil, false, ""},
-		"labelled":                    {"apps/deployments/a/b", labelled, nil, true, "agents on this cluster live by"},
-		"labelled by a former agent":  {"apps/deployments/a/b", former, nil, true, "agents on this cluster live by"},
-		"a namespace with an agent":   {"/namespaces//a", simple, nil, true, "agents on this cluster live by"},
-		"OpenShift's name for it":     {"project.openshift.io/projects//a", simple, nil, true, "agents on this cluster live by"},
-		"one without":                 {"/namespaces//a", simple, apierrors.NewNotFound(maps, "x"), false, ""},
-		"one that nobody may look at": {"/namespaces//a", simple, apierrors.NewForbidden(maps, "x", errors.New("no")), false, ""},
-		"nobody answers":              {"/namespaces//a", simple, apierrors.NewServiceUnavailable("away"), false, "find out whether an agent lives in the namespace: away"},
+		"simple":                     {"apps/deployments/a/b", simple, nil, false, ""},
+		"labelled":                   {"apps/deployments/a/b", labelled, nil, true, "agents on this cluster live by"},
+		"labelled by a former agent": {"apps/deployments/a/b", former, nil, true, "agents on this cluster live by"},
+		"a namespace with an agent":  {"/namespaces//a", simple, nil, true, "agents on this cluster live by"},
+		"OpenShift's name for it":    {"project.openshift.io/projects//a", simple, nil, true, "agents on this cluster live by"},
+		"one without":                {"/namespaces//a", simple, apierrors.NewNotFound(maps, "x"), false, ""},
+		"one that may not be read":   {"/namespaces//a", simple, apierrors.NewForbidden(maps, "x", errors.New("no")), false, ""},
+		"no answer":                  {"/namespaces//a", simple, apierrors.NewServiceUnavailable("away"), false, "find out whether an agent lives in the namespace: away"},
 	} {
 		there := &objects{err: c.err}
 		err := (&workpolicy.Guard{Objects: there}).Object(t.Context(), id(c.object), c.live)
@@ -184,8 +184,7 @@ func TestParsePolicy_ReportsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Whatever the file says, it is read or refused, and what is read means the same when it is
-// written again.
+// Any file is parsed or rejected, and a parsed policy has the same meaning after it is encoded again.
 func FuzzParsePolicy(f *testing.F) {
 	f.Add([]byte(policy), "", "secrets", "shop-a", "b")
 	f.Add([]byte("hubs: {hub1: {allow: [{namespaces: ['a*b*c']}]}}"), "apps", "deployments", "axbxc", "n")

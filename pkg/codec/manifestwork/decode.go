@@ -17,18 +17,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Ref identifies a work to its source: what a status event needs of it.
+// Ref identifies a work to its source, as needed for a status event.
 type Ref struct {
 	ResourceID string
-	// Name of the work; the resource id when its source gave none.
+	// Name is the name of the work, or the resource id if its source gave none.
 	Name    string
 	Cluster string
-	// Generation is the work's own version: resourceversion, or the generation
-	// in metadata when that is 0.
+	// Generation is the version of the work: resourceversion or, if that is 0, the generation in metadata.
 	Generation int64
-	// Metadata and LogTracing are the extensions as received; status events
-	// send them back. Metadata that cannot be read is "": sources could not read
-	// it either, and with it not why the work is not applied.
+	// Metadata and LogTracing are the extensions as received; status events return them. Metadata that cannot be
+	// read is "", because sources could not read it either. They would then not see why the work is not applied.
 	Metadata   string
 	LogTracing string
 }
@@ -36,33 +34,31 @@ type Ref struct {
 // Spec is a decoded spec event.
 type Spec struct {
 	Ref
-	Source string // the source that sent it
+	Source string // the sending source
 	Action codec.Action
 	// Version is resourceversion as sent; 0 is unversioned and never stale.
 	Version   int64
 	Deleting  bool
 	DeletedAt time.Time // zero unless Deleting
-	// HasData: Work.Spec is what the event says. A deletion may come without;
-	// Work.Spec is empty then and says nothing about delete options.
+	// HasData: Work.Spec contains the data of the event. A deletion may have no data; Work.Spec is then empty and
+	// its delete options are unknown.
 	HasData bool
-	// Revision is the broker's, 0 when the broker is a stock one.
+	// Revision is assigned by the broker; 0 behind a stateless broker.
 	Revision uint64
-	// Tag is the broker's, or computed from the event when it sent none.
+	// Tag is assigned by the broker, or computed from the event if the broker sent none.
 	Tag codec.Tag
-	// Work as the agent holds it: uid, namespace and generation are those of
-	// the attributes, the rest of its metadata is its source's. A deleting work
-	// has a deletion timestamp and exactly the finalizer of ManifestWorks.
+	// Work is the agent's copy: uid, namespace and generation come from the attributes, the other metadata from the
+	// source. A work being deleted has a deletion timestamp and exactly the finalizer of ManifestWorks.
 	Work *workv1.ManifestWork
 }
 
-// InvalidError says why a work cannot be applied as a whole although it is
-// known which work it is: its agent takes the version as received and reports
-// the problem. A manifest that is bad by itself is no such error; the others
-// of its work can be applied.
+// InvalidError reports why a known work cannot be applied as a whole. The agent accepts the version as received
+// and reports the problem. A single bad manifest causes no InvalidError; the other manifests of its work can be
+// applied.
 type InvalidError struct {
 	ResourceID, Name, Cluster string
 	Version                   int64
-	// Problem is one sentence for the work's condition, without a final stop.
+	// Problem is one sentence for the condition of the work, without a final stop.
 	Problem string
 }
 
@@ -71,13 +67,11 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("work %s/%s (id %s, version %d) is invalid: %s", e.Cluster, e.Name, e.ResourceID, e.Version, e.Problem)
 }
 
-// DecodeSpec reads a spec event as an agent receives it. On success, and with
-// an *InvalidError, the Spec is not nil. With any other error, an
-// *codec.AttributeError, it is not known which version of which work the event
-// is about, and the Spec is nil.
+// DecodeSpec reads a spec event as an agent receives it. On success, and with an *InvalidError, the Spec is not
+// nil. With any other error the Spec is nil; work or version is unknown. That error is a *codec.AttributeError.
 //
-// A deletion with unusable data comes with an *InvalidError, with Deleting set
-// and HasData not set: it is to be obeyed with the delete options last known.
+// A deletion with unusable data returns an *InvalidError, with Deleting set and HasData not set. The agent
+// applies it with the last known delete options.
 func DecodeSpec(e codec.Event) (*Spec, error) {
 	s, err := identify(e)
 	if err != nil {
@@ -93,7 +87,7 @@ func DecodeSpec(e codec.Event) (*Spec, error) {
 		return nil, err
 	}
 	if problem != "" {
-		s.Metadata = "" // after the tag, which is made of what was published
+		s.Metadata = "" // after the tag, which covers the data as published
 	}
 	if !s.Deleting || len(e.Data()) > 0 {
 		if p := s.readData(e); problem == "" {
@@ -106,7 +100,7 @@ func DecodeSpec(e codec.Event) (*Spec, error) {
 	return s, &InvalidError{ResourceID: s.ResourceID, Name: s.Name, Cluster: s.Cluster, Version: s.Version, Problem: problem}
 }
 
-// identify reads the attributes without which an event means nothing.
+// identify reads the attributes that each spec event needs.
 func identify(e codec.Event) (*Spec, error) {
 	t, err := eventType(e, codec.Spec)
 	if err != nil {
@@ -193,7 +187,7 @@ func (s *Spec) adopt(meta metav1.ObjectMeta) {
 	}
 }
 
-// readData fills Work.Spec and returns what is wrong with it, "" when nothing.
+// readData fills Work.Spec and returns its problem, or "".
 func (s *Spec) readData(e codec.Event) (problem string) {
 	if len(e.Data()) == 0 {
 		return "the event has no data; only a deletion may have none"
@@ -217,12 +211,12 @@ func (s *Spec) readData(e codec.Event) (problem string) {
 		Executor:        p.Executor,
 	}
 	if s.Deleting {
-		return "" // what is to go need not be valid
+		return "" // a work being deleted need not be valid
 	}
 	return checkManifests(p.Manifests)
 }
 
-// checkManifests applies the rules that hold for a work as a whole.
+// checkManifests applies the rules for a work as a whole and returns a problem, or "".
 func checkManifests(manifests []workv1.Manifest) (problem string) {
 	if len(manifests) == 0 {
 		return "a work needs at least one manifest"
@@ -244,18 +238,18 @@ func checkManifests(manifests []workv1.Manifest) (problem string) {
 
 func hasGenerateName(raw []byte) bool {
 	if !bytes.Contains(raw, []byte("generateName")) {
-		return false // spares most manifests the parsing
+		return false // avoids parsing of most manifests
 	}
 	var object struct {
 		Metadata struct {
 			GenerateName string `json:"generateName"`
 		} `json:"metadata"`
 	}
-	// One that does not parse has no such name; it gets its own condition later.
+	// A manifest that does not parse has no generateName; it gets its own condition later.
 	return json.Unmarshal(raw, &object) == nil && object.Metadata.GenerateName != ""
 }
 
-// isJSON: no content type means JSON, too.
+// isJSON reports whether the content type is JSON. An empty one means JSON too.
 func isJSON(contentType string) bool {
 	if contentType == "" {
 		return true

@@ -16,12 +16,12 @@ import (
 func ExampleEncodeSpec() {
 	work := &workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "greeting", Namespace: "cluster1", Generation: 7,
+			Name: "hello", Namespace: "cluster1", Generation: 7,
 			UID: "0d4ac0a4-5c1c-4f2b-9d8e-0f1e2d3c4b5a",
 		},
 		Spec: workv1.ManifestWorkSpec{Workload: workv1.ManifestsTemplate{Manifests: []workv1.Manifest{{
 			RawExtension: runtime.RawExtension{Raw: []byte(
-				`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "greeting", "namespace": "default"}}`)},
+				`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hello", "namespace": "default"}}`)},
 		}}}},
 	}
 	event, err := manifestwork.EncodeSpec(work, manifestwork.SpecParams{
@@ -40,13 +40,13 @@ func ExampleEncodeSpec() {
 	fmt.Println(spec.Name, "of", spec.Source, "for", spec.Cluster, "in version", spec.Version)
 	// Output:
 	// io.open-cluster-management.works.v1alpha1.manifestbundles.spec.update_request
-	// greeting of shop for cluster1 in version 7
+	// hello of shop for cluster1 in version 7
 }
 
 // An agent makes the event with which it reports on a work, a source reads it.
 func ExampleEncodeStatus() {
 	ref := manifestwork.Ref{
-		ResourceID: "0d4ac0a4-5c1c-4f2b-9d8e-0f1e2d3c4b5a", Name: "greeting", Cluster: "cluster1", Generation: 7,
+		ResourceID: "0d4ac0a4-5c1c-4f2b-9d8e-0f1e2d3c4b5a", Name: "hello", Cluster: "cluster1", Generation: 7,
 	}
 	event, err := manifestwork.EncodeStatus(ref, workv1.ManifestWorkStatus{
 		Conditions: []metav1.Condition{{Type: workv1.WorkApplied, Status: metav1.ConditionTrue}},

@@ -10,9 +10,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// StatusHash is the statushash of a status: SHA-256, in lower-case hex, of its
-// canonical JSON, which is that of a ManifestWork's status field with the
-// members of every object in the order of their names.
+// StatusHash returns the statushash of a status: SHA-256, in lower-case hex, of its canonical JSON. That is the
+// JSON of a ManifestWork's status field with the members of each object sorted by name.
 func StatusHash(status workv1.ManifestWorkStatus) (string, error) {
 	text, err := canonicalStatus(status)
 	if err != nil {

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// annotationLastApplied repeats the whole object; it stays on the hub.
+	// annotationLastApplied repeats the whole object, so it is not sent.
 	annotationLastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-	// prefixLogTracing marks the annotations that the logtracing extension carries.
+	// prefixLogTracing is the prefix of the annotations that the logtracing extension carries.
 	prefixLogTracing = "logging.open-cluster-management.io/"
 	// noLogTracing is the logtracing extension of a work without such annotations.
 	noLogTracing = "{}"
 )
 
-// metadataJSON is the metadata extension of a work: its ObjectMeta without
-// what is of no use outside of the hub and would only make events large or
-// different from one another.
+// metadataJSON returns the metadata extension of a work: its ObjectMeta without fields that are useless outside
+// of the hub. They would only make events larger, or different from each other.
 func metadataJSON(m metav1.ObjectMeta) (string, error) {
 	m.ManagedFields = nil
 	m.ResourceVersion = ""
@@ -34,7 +33,7 @@ func metadataJSON(m metav1.ObjectMeta) (string, error) {
 	return string(b), err
 }
 
-// parseMetadata reads a metadata extension; an empty text is taken like {}.
+// parseMetadata reads a metadata extension; an empty text counts as {}.
 func parseMetadata(text string) (m metav1.ObjectMeta, err error) {
 	if text == "" {
 		return m, nil
@@ -45,17 +44,16 @@ func parseMetadata(text string) (m metav1.ObjectMeta, err error) {
 	return m, nil
 }
 
-// wireVersion is the resourceversion of a generation: itself, or 0
-// (unversioned) when a CloudEvents integer cannot hold it. The true one is in
-// the metadata extension then.
+// wireVersion returns the resourceversion of a generation: the generation itself, or 0 (unversioned) if it
+// exceeds a CloudEvents integer. The metadata extension then has the full generation.
 func wireVersion(generation int64) int32 {
 	if generation > math.MaxInt32 {
 		return 0
 	}
-	return int32(generation) // not above MaxInt32, and callers refuse negative ones
+	return int32(generation) // at most MaxInt32, and callers reject negative ones
 }
 
-// trueVersion undoes wireVersion.
+// trueVersion is the inverse of wireVersion.
 func trueVersion(version, metadataGeneration int64) int64 {
 	if version == 0 && metadataGeneration > 0 {
 		return metadataGeneration
@@ -63,7 +61,7 @@ func trueVersion(version, metadataGeneration int64) int64 {
 	return version
 }
 
-// logTracing is the logtracing extension for a work's annotations.
+// logTracing returns the logtracing extension for the annotations of a work.
 func logTracing(annotations map[string]string) (string, error) {
 	traced := map[string]string{}
 	for k, v := range annotations {
@@ -75,9 +73,8 @@ func logTracing(annotations map[string]string) (string, error) {
 	return string(b), err
 }
 
-// adoptLogTracing copies the annotations of a logtracing extension into m. A
-// text that is no JSON carries none: how a work is traced through logs is
-// never a reason not to deliver it.
+// adoptLogTracing copies the annotations of a logtracing extension into m. Invalid JSON is ignored: a tracing
+// problem must not block delivery.
 func adoptLogTracing(m *metav1.ObjectMeta, text string) {
 	traced := map[string]string{}
 	if json.Unmarshal([]byte(text), &traced) != nil {

@@ -8,13 +8,11 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// MaxManifestsSize is the default limit of ManifestsSize, the same as that of
-// OCM's webhook.
+// MaxManifestsSize is the default limit of ManifestsSize (500 KiB), the same as in OCM's webhook.
 const MaxManifestsSize = 500 * 1024
 
-// ManifestsSize counts the manifests of a work as OCM's webhook does: for each
-// its raw JSON, with the tag and the length that protobuf would put before it.
-// A manifest given as an object that is not serialised yet counts nothing.
+// ManifestsSize returns the size of the manifests, in bytes, as OCM's webhook counts it. It adds, for each
+// manifest, the raw JSON with its protobuf tag and length. A manifest given as an unserialized object counts 0.
 func ManifestsSize(work *workv1.ManifestWork) int {
 	total := 0
 	for i := range work.Spec.Workload.Manifests {
@@ -25,8 +23,8 @@ func ManifestsSize(work *workv1.ManifestWork) int {
 	return total
 }
 
-// OneTooLarge says which manifest is larger than the limit all alone, and what to do about it; "" where none is.
-// To split the work does not help then.
+// OneTooLarge returns a text that names the manifest which alone exceeds the limit, and the remedy. It returns
+// "" if there is none. Splitting the work does not help in this case.
 func OneTooLarge(manifests []workv1.Manifest, limit int) string {
 	for i := range manifests {
 		raw := manifests[i].Raw
@@ -37,7 +35,7 @@ func OneTooLarge(manifests []workv1.Manifest, limit int) string {
 			Kind     string
 			Metadata struct{ Name string }
 		}
-		_ = json.Unmarshal(raw, &o) // what cannot be read has no name
+		_ = json.Unmarshal(raw, &o) // a manifest that does not parse has no name
 		way := "leave out what it can do without"
 		switch o.Kind {
 		case "CustomResourceDefinition":

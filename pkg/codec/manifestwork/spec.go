@@ -11,8 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// specPayload is the data of a spec event. The names of its members are those
-// of the protocol, "executer" included.
+// specPayload is the data of a spec event. The member names are those of the protocol, "executer" included.
 type specPayload struct {
 	Manifests       []workv1.Manifest             `json:"manifests"`
 	DeleteOption    *workv1.DeleteOption          `json:"deleteOption,omitempty"`
@@ -20,29 +19,26 @@ type specPayload struct {
 	Executor        *workv1.ManifestWorkExecutor  `json:"executer,omitempty"`
 }
 
-// SpecParams is what a source adds to a work.
+// SpecParams holds what a source adds to a work.
 type SpecParams struct {
 	ID     string    // of the event
 	Now    time.Time // of the event
 	Source string    // source id
-	// Action is CreateRequest, UpdateRequest, DeleteRequest or ResyncResponse.
-	// Receivers do not act on it: a work with a deletion timestamp is a
-	// deletion whatever the action says.
+	// Action is CreateRequest, UpdateRequest, DeleteRequest or ResyncResponse. Receivers ignore it: a work with a
+	// deletion timestamp is a deletion with any action.
 	Action codec.Action
-	// DeletionWithData makes a deletion carry the spec too, so that delete
-	// options which no agent has seen yet are not lost. Hawser sources set it;
-	// stock sources send no data.
+	// DeletionWithData makes a deletion carry the spec too, so that delete options which the agent has not seen yet
+	// are kept. Hawser sources set it; OCM sources send no data.
 	DeletionWithData bool
-	// Reported makes a deletion say that the cluster has reported on the work, so
-	// that it has to confirm the deletion, whatever else is known of it.
+	// Reported marks that the cluster has reported on the deleted work. The cluster must then confirm the deletion
+	// in any case.
 	Reported bool
 }
 
-// EncodeSpec returns the event with which a source publishes a work, or its
-// deletion if the work has a deletion timestamp or the action is
-// DeleteRequest. The work needs a UID, which becomes the resource id, and a
-// namespace, which names the cluster. Manifests beyond MaxManifestsSize are
-// not refused here: a source checks ManifestsSize and tells its user.
+// EncodeSpec returns the event with which a source publishes a work. It is a deletion if the work has a
+// deletion timestamp or the action is DeleteRequest. The work needs a UID, which becomes the resource id, and a
+// namespace, which names the cluster. EncodeSpec does not check MaxManifestsSize: a source checks ManifestsSize
+// and reports to its user.
 func EncodeSpec(work *workv1.ManifestWork, p SpecParams) (codec.Event, error) {
 	switch p.Action {
 	case codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncResponse:

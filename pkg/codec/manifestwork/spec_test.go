@@ -130,7 +130,7 @@ func TestC1_AWorkWithNothingOptional(t *testing.T) {
 func TestC2_SpecDelete(t *testing.T) {
 	e := encodeSpecT(t, deletingWork(), params(codec.DeleteRequest))
 	if len(e.Data()) != 0 || e.DataContentType() != "" {
-		t.Errorf("a stock deletion has no data and no content type: %v", e)
+		t.Errorf("a deletion of an OCM source has no data and no content type: %v", e)
 	}
 	at, ok, err := codec.TimeExtension(e, codec.ExtDeletionTimestamp)
 	if err != nil || !ok || !at.Equal(testTime.Add(time.Hour)) {

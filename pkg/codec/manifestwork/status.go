@@ -14,39 +14,37 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// statusPayload is the data of a status event: conditions are always there,
-// null when there are none, and resourceStatus is flat, other than in a
-// ManifestWork.
+// statusPayload is the data of a status event. Conditions are always present, null if there are none. Unlike in
+// a ManifestWork, resourceStatus is flat.
 type statusPayload struct {
 	Conditions     []metav1.Condition         `json:"conditions"`
 	ResourceStatus []workv1.ManifestCondition `json:"resourceStatus,omitempty"`
 }
 
 const (
-	// ConditionDeleted is the type of the condition in the last report of a
-	// work: nothing of it is left on the cluster.
+	// ConditionDeleted is the type of the condition in the last report of a work: none of its objects is left on
+	// the cluster.
 	ConditionDeleted = codec.ConditionDeleted
 	// ReasonDeleted is its reason.
 	ReasonDeleted = "ManifestsDeleted"
 )
 
-// StatusParams is what an agent adds to a status.
+// StatusParams holds what an agent adds to a status.
 type StatusParams struct {
 	ID     string    // of the event
 	Now    time.Time // of the event, and of the condition Deleted
 	Source string    // agent id
-	// OriginalSource is the source that the work came from.
+	// OriginalSource is the source of the work.
 	OriginalSource string
 	// Action is UpdateRequest or ResyncResponse.
 	Action codec.Action
-	// SequenceID must be newer than that of every earlier status of this agent.
+	// SequenceID must be newer than that of each earlier status of this agent.
 	SequenceID string
-	// Deleted adds the condition Deleted: the last report of the work.
+	// Deleted adds the condition Deleted. This is the last report of the work.
 	Deleted bool
 }
 
-// EncodeStatus returns the event with which an agent reports the status of a
-// work. status is not changed.
+// EncodeStatus returns the event with which an agent reports the status of a work. It does not modify status.
 func EncodeStatus(ref Ref, status workv1.ManifestWorkStatus, p StatusParams) (codec.Event, error) {
 	e, err := encodeStatus(ref, status, p)
 	if err != nil {
@@ -116,8 +114,7 @@ func deletedCondition(cluster string, now time.Time) metav1.Condition {
 	}
 }
 
-// metadata returns the extension as it was received, or what is known when the
-// source sent none.
+// metadata returns the extension as received or, if the source sent none, one built from the known fields.
 func (r *Ref) metadata() (string, error) {
 	if r.Metadata != "" {
 		return r.Metadata, nil
@@ -133,26 +130,25 @@ func (r *Ref) metadata() (string, error) {
 // StatusReport is a decoded status event.
 type StatusReport struct {
 	ResourceID string
-	// Name of the work in the agent's metadata; the resource id when there is
-	// none.
+	// Name is the name of the work in the agent's metadata, or the resource id if there is none.
 	Name    string
 	Cluster string
-	// Version is the generation of the work that the status is about.
+	// Version is the generation of the work that the agent reports on.
 	Version    int64
 	SequenceID string // decimal; "" when the event has none
 	Hash       string // statushash; "" when the event has none
 	Status     workv1.ManifestWorkStatus
-	// Deleted: the condition Deleted is True, nothing is left on the cluster.
+	// Deleted: the condition Deleted is True; no object of the work is left on the cluster.
 	Deleted        bool
 	AgentID        string // source of the event
-	OriginalSource string // the source that the agent says the work came from
+	OriginalSource string // the source of the work, as reported by the agent
 	Action         codec.Action
-	// Revision is the broker's, 0 when the broker is a stock one.
+	// Revision is assigned by the broker; 0 behind a stateless broker.
 	Revision uint64
 }
 
-// DecodeStatus reads a status event as a source receives it. The error is an
-// *codec.AttributeError; "data" is the status itself.
+// DecodeStatus reads a status event as a source receives it. The error is a *codec.AttributeError; "data" is
+// the status itself.
 func DecodeStatus(e codec.Event) (StatusReport, error) {
 	t, err := eventType(e, codec.Status)
 	if err != nil {
@@ -206,7 +202,7 @@ func (r *StatusReport) readData(e codec.Event) error {
 	if !isJSON(e.DataContentType()) {
 		return &codec.AttributeError{Attribute: "datacontenttype", Value: e.DataContentType(), Problem: "must be " + codec.ContentTypeJSON}
 	}
-	if _, err := codec.ReportsDeleted(e.Data()); err != nil { // before it takes memory
+	if _, err := codec.ReportsDeleted(e.Data()); err != nil { // check the size before decoding
 		return err
 	}
 	var p statusPayload

@@ -206,8 +206,7 @@ func TestDecodeStatus_ReadsWhatWasEncoded(t *testing.T) {
 	}
 }
 
-// What a stock broker adds for sources without a cache is no obstacle, and
-// what may be missing is.
+// The decoder accepts the additions of an OCM broker for sources without a cache, and missing optional fields.
 func TestDecodeStatus_Tolerates(t *testing.T) {
 	e := encodeStatusT(t, testRef(), fullStatus(), statusParams())
 	for _, name := range []string{codec.ExtMetadata, codec.ExtSequenceID, codec.ExtStatusHash, codec.ExtOriginalSource, codec.ExtLogTracing} {

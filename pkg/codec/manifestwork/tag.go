@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// SpecTag returns the tag that a broker gives the work when it is published
-// with [EncodeSpec], so that a source can compare without publishing. The work
-// must have no deletion timestamp: deletions are not compared by tag.
+// SpecTag returns the tag that a broker computes for the work when it is published with [EncodeSpec]. With it a
+// source compares without publishing. The work must have no deletion timestamp: deletions are not compared by
+// tag.
 func SpecTag(work *workv1.ManifestWork) (codec.Tag, error) {
 	metadata, err := metadataJSON(work.ObjectMeta)
 	if err != nil {

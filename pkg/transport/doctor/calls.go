@@ -9,18 +9,17 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Subscriber is a party that receives events.
+// Subscriber configures a check that subscribes as a client does.
 type Subscriber struct {
 	transport.Filter
-	// Hello is asked for what the party says about itself.
+	// Hello returns the client's part of a subscribe.
 	Hello func(context.Context) transport.Hello
-	// Denied says what to do when the broker lets it not.
+	// Denied is the advice if the broker denies the subscription.
 	Denied string
 }
 
-// Calls are the party's: authorization, which is a subscription that ends as soon as the
-// broker has accepted it, and the same again for the round trip. Nothing that the broker
-// sends meanwhile is taken.
+// Calls returns the checks of the client. The first is authorization: a subscription that ends as soon as the
+// broker accepts it. The second repeats it for the round trip. Received events are ignored.
 func (s Subscriber) Calls() []Call {
 	client := "cluster " + s.Cluster
 	if s.Source != "" {
@@ -53,12 +52,12 @@ func (s Subscriber) Calls() []Call {
 	}}
 }
 
-// Step is a call that needs no connection.
+// Step returns a check that needs no connection.
 func Step(name string, look func(context.Context) (found string, err error)) Call {
 	return Call{Name: name, Make: func(ctx context.Context, _ transport.Conn) (string, error) { return look(ctx) }}
 }
 
-// Took says how long the broker took to answer.
+// Took returns a text with the time that the broker needed to answer.
 func Took(began time.Time) string {
 	return fmt.Sprintf("the broker answered in %s", time.Since(began).Round(100*time.Microsecond))
 }

@@ -1,8 +1,7 @@
-// Package doctor walks the way from a party to its broker, step by step: files,
-// name, proxy, TCP, TLS, clock, identity, and what the party asks of the broker and
-// of others. At the first step that fails it says which certificate, name or file it
-// is about and what to do, in words that an operator can forward to whoever runs the
-// network. What is spoken with the broker is a [Transport]; the steps are the same.
+// Package doctor checks the path from a client to its broker, step by step. The steps are files, name, proxy,
+// TCP, TLS, clock, identity, and the client's calls to the broker and other servers. At the first failed step
+// it names the certificate, name or file, and the remedy. An operator can forward the text to the network team.
+// The protocol of the broker is a [Transport]; the steps are the same for all.
 package doctor
 
 import (
@@ -17,28 +16,27 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Path is the way that is walked.
+// Path configures the checks.
 type Path struct {
-	// Transport is what is spoken with the broker.
+	// Transport is the protocol of the broker.
 	Transport Transport
-	// Identity is what the party shows and trusts, which is not used if Insecure, and
-	// through which proxy it goes.
+	// Identity is the client's certificate, its trusted CAs, and the proxy. Certificate and CAs are not used if
+	// Insecure.
 	Identity identity.Driver
 	Insecure bool
 	// Timeout bounds each step.
 	Timeout time.Duration
 	// Now is the clock of this machine; nil means time.Now.
 	Now func() time.Time
-	// Calls are what the party asks of the broker and of others, in order, each a step
-	// of its own.
+	// Calls are the client's calls to the broker and other servers, in order. Each is a step.
 	Calls []Call
 
 	lookup func(ctx context.Context, host string) ([]string, error)                     // nil: the system's
 	bound  func(ctx context.Context, step string) (context.Context, context.CancelFunc) // nil: by Timeout
 }
 
-// Call is a step behind the connection. It returns what it found out. A Hint of its
-// error is what a person can do.
+// Call is a step that follows the connection steps. It returns its finding. The Hint of its error is the
+// remedy.
 type Call struct {
 	Name string
 	Make func(context.Context, transport.Conn) (found string, err error)
@@ -46,30 +44,30 @@ type Call struct {
 
 // StepError is the error of a step.
 type StepError struct {
-	// Step is its name.
+	// Step is the name of the failed step.
 	Step string
-	// What is wrong, and what a person can do about it.
+	// What is the problem, Advice the remedy.
 	What, Advice string
 	// Err is the cause; may be nil.
 	Err error
 }
 
-// Error returns the step and what is wrong.
+// Error returns the step and the problem.
 func (p *StepError) Error() string { return p.Step + ": " + p.What }
 
 // Unwrap returns the cause.
 func (p *StepError) Unwrap() error { return p.Err }
 
-// Hint is what a person can do.
+// Hint returns the remedy.
 func (p *StepError) Hint() string { return p.Advice }
 
-// problem is the error of a step; Walk fills in which.
+// problem returns the error of a step; Walk sets the step.
 func problem(err error, advice, format string, args ...any) error {
 	return &StepError{What: fmt.Sprintf(format, args...), Advice: advice, Err: err}
 }
 
-// Walk takes the steps until one fails, and tells what each found out. The error is
-// that of ctx if it ended, else a *StepError.
+// Walk runs the steps until one fails, and reports the finding of each. It returns the error of ctx if ctx
+// ended, else a *StepError.
 func (w Path) Walk(ctx context.Context, report func(step, found string)) (err error) {
 	if w.Now == nil {
 		w.Now = time.Now
@@ -94,8 +92,7 @@ func (w Path) Walk(ctx context.Context, report func(step, found string)) (err er
 	return nil
 }
 
-// Report takes the steps, and writes a line for each that passed. The error is that of
-// Walk, or of writing.
+// Report runs the steps and writes one line for each passed step. The error is that of Walk or of out.
 func (w Path) Report(ctx context.Context, out io.Writer) error {
 	var failed error
 	err := w.Walk(ctx, func(step, found string) {
@@ -114,7 +111,7 @@ type step struct {
 	look func(context.Context) (found string, err error)
 }
 
-// run is what the steps hand on to each other.
+// run is the state that the steps share.
 type run struct {
 	Path
 	Broker     string // host:port
@@ -155,7 +152,7 @@ func (k *run) take(ctx context.Context, s step) (string, error) {
 	return "", explained(s.name, err)
 }
 
-// explained is the error of a step that says nothing about itself.
+// explained turns an error without a step into a StepError.
 func explained(step string, err error) *StepError {
 	p := &StepError{Step: step, What: err.Error(), Err: err}
 	var hinted interface{ Hint() string }
@@ -175,8 +172,8 @@ func explained(step string, err error) *StepError {
 func (k *run) close() error {
 	var errs []error
 	if k.raw != nil {
-		// The other side may have closed it before, for instance because it
-		// refused our certificate; the step that found that has told.
+		// The broker may have closed it already, for instance because it rejected the client's certificate. The failed
+		// step has reported that.
 		_ = k.raw.Close()
 	}
 	if k.conn != nil {

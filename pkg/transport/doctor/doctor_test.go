@@ -24,7 +24,7 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// site is a network of one test: an authority, the files of a party, and a server.
+// site is the network of one test: a CA, the files of a client, and a server.
 type site struct {
 	t     *testing.T
 	ca    *pki.Authority
@@ -118,7 +118,7 @@ func (p *site) listen() net.Listener {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() { _ = l.Close() }) // whoever serves may have closed it
+	p.t.Cleanup(func() { _ = l.Close() }) // the server may have closed it
 	return l
 }
 
@@ -168,8 +168,7 @@ func unknown(_ context.Context, host string) ([]string, error) {
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// TestWalk plays what stands between a party and its broker, and what an operator
-// reads then.
+// TestWalk places faults between a client and its broker, and checks the text for the operator.
 func TestWalk(t *testing.T) {
 	for name, c := range map[string]struct {
 		way                func(p *site) Path
@@ -204,7 +203,7 @@ func TestWalk(t *testing.T) {
 			p.proxied("403 Forbidden", "127.0.0.1:1")
 			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "refuses a connection to broker.example:8090: 403 Forbidden", "allow CONNECT to broker.example:8090"},
-		"nobody listens": {func(*site) Path { return Path{Transport: GRPC("127.0.0.1:1", "")} }, "tcp", "nobody listens at 127.0.0.1:1", "check the port"},
+		"no listener": {func(*site) Path { return Path{Transport: GRPC("127.0.0.1:1", "")} }, "tcp", "no program listens at 127.0.0.1:1", "check the port"},
 		"plaintext server": {func(p *site) Path {
 			return Path{Transport: GRPC(p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") }), "")}
 		}, "tls", "does not speak TLS", "--insecure"},
@@ -235,7 +234,7 @@ func TestWalk(t *testing.T) {
 		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not ask for a client certificate", "exempt"},
 		"another protocol": {func(p *site) Path {
 			c := p.config(server{ca: p.ca, auth: tls.RequestClientCert})
-			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // told by the other end
+			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // reported by the server
 		}, "tls", "does not speak HTTP/2", "pass TLS through"},
 		"expired": {func(p *site) Path {
 			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
@@ -276,7 +275,7 @@ func TestWalk(t *testing.T) {
 				t.Errorf("%v\nhint: %s\nwant %s: … %s …, hint … %s …", err, found.Hint(), c.step, c.what, c.advice)
 			}
 			if strings.Contains(err.Error()+found.Hint(), "secret") {
-				t.Errorf("the password of the proxy is told: %v, %s", err, found.Hint())
+				t.Errorf("the password of the proxy is shown: %v, %s", err, found.Hint())
 			}
 		})
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 )
 
-// files reads what the party shows and trusts.
+// files reads the client's certificate and CAs.
 func (k *run) files(context.Context) (string, error) {
 	if k.Insecure {
 		return "none: plaintext", nil
@@ -32,7 +32,7 @@ func (k *run) files(context.Context) (string, error) {
 	return fmt.Sprintf("%s; trusted are the CAs of %s", own, k.trusted()), nil
 }
 
-// name looks the host up.
+// name resolves the host name.
 func (k *run) name(ctx context.Context) (string, error) {
 	var err error
 	if k.host, k.port, err = net.SplitHostPort(k.Transport.addr); err != nil || k.host == "" || k.port == "" {
@@ -50,25 +50,25 @@ func (k *run) name(ctx context.Context) (string, error) {
 	switch {
 	case err == nil:
 		return k.host + " is " + strings.Join(k.addrs, ", "), nil
-	case k.through.url != nil: // which knows more names than this machine
+	case k.through.url != nil: // the proxy resolves names that this machine cannot
 		return k.host + " is not known to this machine; the proxy has to know it", nil
 	}
 	if unknown, ok := errors.AsType[*net.DNSError](err); ok && unknown.IsNotFound {
 		return "", problem(err, fmt.Sprintf("check the name of the broker; if it is right, ask the network team for a DNS record of %s that this machine can see", k.host),
 			"no DNS server that this machine asks knows %s", k.host)
 	}
-	return "", problem(err, "ask the network team why DNS does not answer here; an address in the place of the name needs no DNS, and then --server-name with the name",
+	return "", problem(err, "ask the network team why DNS does not answer here; an IP address needs no DNS: use it as the broker, and give the name with --server-name",
 		"the DNS servers of this machine gave no answer about %s: %v", k.host, err)
 }
 
-// proxy is what stands between, by the settings of this process.
+// proxy is the HTTP proxy by the settings of this process; url is nil if there is none.
 type proxy struct{ url *url.URL }
 
 func (k *run) settings() transport.Proxy {
 	return transport.Proxy{URL: k.Identity.ProxyURL, CAFile: k.Identity.ProxyCAFile}
 }
 
-// proxy asks the proxy, if there is one, for a way to the broker.
+// proxy opens a connection to the broker through the proxy, if there is one.
 func (k *run) proxy(ctx context.Context) (string, error) {
 	if k.through.url == nil {
 		return "none for this address", nil
@@ -95,7 +95,7 @@ func (k *run) proxy(ctx context.Context) (string, error) {
 	return "", problem(err, failed.Hint(), "the proxy %s refuses a connection to %s: %s", name, k.Broker, refused.Status)
 }
 
-// tcp connects.
+// tcp opens the TCP connection.
 func (k *run) tcp(ctx context.Context) (string, error) {
 	if k.raw != nil {
 		return "by the proxy", nil
@@ -109,7 +109,7 @@ func (k *run) tcp(ctx context.Context) (string, error) {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "", problem(err, "check the port, and that the broker runs and listens there; a firewall that rejects looks the same",
-			"nobody listens at %s (%s)", k.Broker, strings.Join(k.addrs, ", "))
+			"no program listens at %s (%s)", k.Broker, strings.Join(k.addrs, ", "))
 	case errors.Is(err, context.DeadlineExceeded):
 		return "", problem(err, fmt.Sprintf("ask the network team to allow TCP from this machine to %s; something on the way drops it", k.where()),
 			"%s did not answer within %s", k.where(), k.Timeout)

@@ -16,23 +16,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// seen is what the handshake showed.
+// seen holds the findings of the TLS handshake.
 type seen struct {
 	files     material
-	shown     []*x509.Certificate // by the other side, its own first
-	requested bool                // for our certificate
+	shown     []*x509.Certificate // by the server, its leaf first
+	requested bool                // the server requested the client's certificate
 }
 
-// material is what the files hold.
+// material is the content of the files.
 type material struct {
 	config *tls.Config
-	own    *x509.Certificate // nil without
+	own    *x509.Certificate // nil if there is none
 }
 
-// readFiles reads them, and what is data, as a connection does.
+// readFiles reads the files, and inline data, as a connection does.
 func readFiles(d identity.Driver, needed bool) (m material, err error) {
 	if needed && !d.HasCert() && !d.HasToken() {
-		return m, errors.New("no certificate is named: the broker knows a party by its certificate")
+		return m, errors.New("no certificate is named: the broker identifies a client by its certificate")
 	}
 	if _, err := d.Bearer(); err != nil {
 		return m, err
@@ -52,7 +52,7 @@ func readFiles(d identity.Driver, needed bool) (m material, err error) {
 	return m, nil
 }
 
-// ownName says where our certificate is.
+// ownName returns the location of the client's certificate.
 func (k *run) ownName() string {
 	if k.Identity.ClientCertData != nil {
 		return "clientCertData"
@@ -60,12 +60,12 @@ func (k *run) ownName() string {
 	return k.Identity.ClientCertFile
 }
 
-// tls shakes hands, whatever is shown, and looks at it afterwards: who is at the other
-// end is told best by its certificate.
+// tls does the handshake with any certificate and verifies it afterwards. The certificate shows best which
+// server answered.
 func (k *run) tls(ctx context.Context) (string, error) {
 	c := k.seen.files.config.Clone()
 	c.ServerName, c.NextProtos = k.expected(), k.Transport.protocols
-	c.InsecureSkipVerify = true // it is verified below, and nothing is sent over this connection
+	c.InsecureSkipVerify = true // verified below; no data is sent over this connection
 	own := &tls.Certificate{}   // none
 	if len(c.Certificates) > 0 {
 		own = &c.Certificates[0]
@@ -93,7 +93,7 @@ func (k *run) tls(ctx context.Context) (string, error) {
 	return fmt.Sprintf("the broker is %s, signed by %q", describe(leaf), leaf.Issuer.String()), nil
 }
 
-// expected is the name that the certificate has to have.
+// expected returns the name that the certificate must have.
 func (k *run) expected() string {
 	if k.Transport.serverName != "" {
 		return k.Transport.serverName
@@ -101,7 +101,7 @@ func (k *run) expected() string {
 	return k.host
 }
 
-// trusted names the CAs that count.
+// trusted names the accepted CAs.
 func (k *run) trusted() string {
 	switch {
 	case k.Identity.CAData != nil:
@@ -128,10 +128,10 @@ func (k *run) noHandshake(err error) error {
 	return problem(err, "check the port, and that the broker runs", "TLS with %s failed: %v", k.Broker, err)
 }
 
-// verify checks name and signature. Dates are the next step's: they tell of clocks.
+// verify checks name and signature. The clock step checks the dates.
 func (k *run) verify(leaf *x509.Certificate) error {
 	if err := identity.CheckShown(k.seen.shown); err != nil {
-		return problem(err, "have whoever runs the broker look at its certificate (tls-cert-file)", "what %s shows is not looked at: %v", k.Broker, err)
+		return problem(err, "ask the operators of the broker to check its certificate (tls-cert-file)", "the certificate of %s is not checked: %v", k.Broker, err)
 	}
 	between := x509.NewCertPool()
 	for _, c := range k.seen.shown[1:] {
@@ -139,7 +139,7 @@ func (k *run) verify(leaf *x509.Certificate) error {
 	}
 	at := k.Now()
 	if at.Before(leaf.NotBefore) || at.After(leaf.NotAfter) {
-		at = leaf.NotBefore // its CA was valid then
+		at = leaf.NotBefore // its CA was valid at that time
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{Roots: k.seen.files.config.RootCAs, Intermediates: between, CurrentTime: at})
 	named := leaf.VerifyHostname(k.expected()) == nil
@@ -147,10 +147,10 @@ func (k *run) verify(leaf *x509.Certificate) error {
 	case err != nil && !k.seen.requested && named && k.Transport.mutual:
 		return k.inspected(leaf)
 	case errors.As(err, new(x509.CertificateInvalidError)):
-		return problem(err, "have whoever runs the broker look at its CA and certificate (tls-cert-file)",
+		return problem(err, "ask the operators of the broker to check its CA and certificate (tls-cert-file)",
 			"the certificate of %s, %s, signed by %q, is not valid: %v", k.Broker, describe(leaf), leaf.Issuer.String(), err)
 	case err != nil:
-		advice := fmt.Sprintf("give the CA that signed the broker's certificate, %q; whoever runs the broker has it", leaf.Issuer.String())
+		advice := fmt.Sprintf("give the CA that signed the broker's certificate, %q; the operators of the broker have it", leaf.Issuer.String())
 		if !k.seen.requested && named {
 			advice += fmt.Sprintf(". If that is not the broker's CA, something on the way inspects TLS: ask the network team to exempt %s from it", k.Broker)
 		}
@@ -163,18 +163,18 @@ func (k *run) verify(leaf *x509.Certificate) error {
 	return nil
 }
 
-// inspected is about somebody between who ends TLS: the certificate has the right name,
-// and nobody asks for ours, as every broker does.
+// inspected returns the error for TLS inspection on the path: the certificate has the right name, but the
+// server does not request a client certificate, as each broker does.
 func (k *run) inspected(leaf *x509.Certificate) error {
 	return problem(nil, fmt.Sprintf("ask the network team to exempt %s from TLS inspection: client and broker know each other by their certificates, which do not get through it", k.Broker),
-		"something on the way to %s inspects TLS: it shows %s, signed by %q, and does not ask for a client certificate, as a broker does", k.Broker, describe(leaf), leaf.Issuer.String())
+		"something on the way to %s inspects TLS. It shows %s, signed by %q, and does not request a client certificate; a broker does", k.Broker, describe(leaf), leaf.Issuer.String())
 }
 
-// clock compares the dates of the certificates with this machine's.
+// clock compares the dates of the certificates with the clock of this machine.
 func (k *run) clock(context.Context) (string, error) {
 	now := k.Now()
 	for _, c := range k.seen.shown {
-		if err := inTime(c, now, "the broker shows", "have whoever runs the broker renew its certificate (tls-cert-file)"); err != nil {
+		if err := inTime(c, now, "the broker shows", "ask the operators of the broker to renew its certificate (tls-cert-file)"); err != nil {
 			return "", err
 		}
 	}
@@ -193,7 +193,7 @@ func inTime(c *x509.Certificate, now time.Time, owner, renew string) error {
 	here := now.UTC().Format(time.RFC3339)
 	switch {
 	case now.Before(c.NotBefore):
-		return problem(nil, "set the clock of this machine, with NTP; if it is right, the clock of who issued the certificate is not",
+		return problem(nil, "set the clock of this machine, with NTP; if it is right, the clock of the certificate's issuer is wrong",
 			"%s %s, which is valid only from %s on, and the clock of this machine says %s", owner, describe(c), c.NotBefore.UTC().Format(time.RFC3339), here)
 	case now.After(c.NotAfter):
 		return problem(nil, renew+"; if it should still be valid, set the clock of this machine, with NTP",
@@ -202,7 +202,7 @@ func inTime(c *x509.Certificate, now time.Time, owner, renew string) error {
 	return nil
 }
 
-// identity connects as the party does.
+// identity connects as the client does.
 func (k *run) identity(ctx context.Context) (string, error) {
 	var err error
 	if k.conn, err = k.Transport.dial(ctx, k); err != nil {
@@ -222,13 +222,13 @@ func (k *run) identity(ctx context.Context) (string, error) {
 	return k.Transport.accepted(), nil
 }
 
-// isAlert tells whether the other side refused our part of the handshake.
+// isAlert reports whether the server rejected the client's part of the handshake.
 func isAlert(err error) bool {
 	var o *net.OpError
 	return errors.As(err, &o) && o.Op == "remote error"
 }
 
-// refused is about our certificate, and why the broker does not take it.
+// refused returns the error that the broker rejected the client's certificate, with the reason.
 func (k *run) refused(err error) error {
 	var o *net.OpError
 	errors.As(err, &o)
@@ -240,7 +240,7 @@ func (k *run) refused(err error) error {
 	return problem(err, advice, "the broker refused your certificate %s, %s, signed by %q: %s", k.ownName(), describe(own), own.Issuer.String(), reason)
 }
 
-// describe says whose certificate it is.
+// describe returns the subject of a certificate as text.
 func describe(c *x509.Certificate) string {
 	s := fmt.Sprintf("%q", c.Subject.CommonName)
 	names := append([]string(nil), c.DNSNames...)

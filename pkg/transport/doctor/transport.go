@@ -13,23 +13,22 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// Transport is what is spoken with a broker. Make one with [GRPC] or [MQTT].
+// Transport is the protocol of a broker. Create one with [GRPC] or [MQTT].
 type Transport struct {
-	// broker is as it is configured, addr its host:port, "" if it cannot be read; form
-	// says how it is written.
+	// broker is the configured value, addr its host:port, "" if it cannot be parsed. form describes the valid form.
 	broker, addr, form string
 	serverName         string
-	// protocols are offered in the TLS handshake; mutual: the first of them is needed,
-	// and every such broker asks for a certificate.
+	// protocols are offered in the TLS handshake. mutual: the first of them is required, and each such broker
+	// requests a certificate.
 	protocols []string
 	mutual    bool
-	// accepted says, of a party without a certificate, as whom it was accepted.
+	// accepted returns, for a client without a certificate, the accepted identity.
 	accepted func() string
 	dial     func(context.Context, *run) (transport.Conn, error)
 }
 
-// GRPC is the transport to a broker at host:port. serverName is the name that its
-// certificate has to have; empty means the host.
+// GRPC is the transport to a broker at host:port. serverName is the name that its certificate must have; empty
+// means the host.
 func GRPC(broker, serverName string) Transport {
 	return Transport{
 		broker: broker, addr: broker, form: "write the broker as host:port, as broker.example:8090", serverName: serverName,
@@ -52,8 +51,8 @@ func GRPC(broker, serverName string) Transport {
 	}
 }
 
-// MQTT is the transport to the broker of o, whose TLS, Proxy and Insecure are not used:
-// those of the [Path] are. The broker keeps nothing of the party.
+// MQTT is the transport to the broker of o. It uses TLS, Proxy and Insecure of the [Path], not those of o. The
+// broker stores nothing for the client.
 func MQTT(o transportmqtt.Options) Transport {
 	t := Transport{
 		broker: o.Broker, form: "write the broker as host:port, as broker.example:8883, or as a URL that begins with mqtts:// or wss://",
@@ -89,9 +88,9 @@ func MQTT(o transportmqtt.Options) Transport {
 	return t
 }
 
-// MQTTFile is the transport to the broker that a file names, for a party, and what the
-// party shows and trusts there. insecure allows plaintext to a broker on this machine.
-// The client id is not that of the party, whose connection the broker would end.
+// MQTTFile returns the transport to the broker in a client's configuration file, and the client's certificate
+// and CAs from that file. insecure allows plaintext to a broker on this machine. The client id differs from the
+// client's own, because the broker would otherwise end the client's connection.
 func MQTTFile(path string, filter transport.Filter, insecure bool) (Transport, identity.Driver, error) {
 	o, f, err := transportmqtt.Load(path, filter, insecure, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// Conn is one connection to a broker. No lock is held across a call, and
-// publishing and receiving do not wait for each other.
+// Conn is one connection to a broker. No lock is held across a call. Publishing and receiving do not wait for
+// each other.
 type Conn struct {
 	opts    Options
 	cc      *ggrpc.ClientConn
 	close   func() error // once
 	attempt *attempt
-	// brokerLimit is the largest event the broker said it takes, bytes; 0 until
-	// it did.
+	// brokerLimit is the size of the largest event that the broker accepts, in bytes; 0 until the broker has
+	// reported it.
 	brokerLimit atomic.Int64
 }
 
@@ -34,15 +34,16 @@ func (c *Conn) Close() error {
 	return c.close()
 }
 
-// WarningHeader has, beside a list of the inspection service, a value for each line that a person should
-// read: that answers may be out of date, or that the broker does not take what is sent to it.
+// WarningHeader has one value per warning beside a list of the admin service. Warnings are for display: an
+// answer may be out of date, or the broker rejects writes.
 const WarningHeader = "hawser-warning"
 
-// Calls is for services beside the one of events. [FromStatus] reads the errors of its calls.
+// Calls returns the connection for services other than the event service. [FromStatus] reads the errors of its
+// calls.
 func (c *Conn) Calls() ggrpc.ClientConnInterface { return c.cc }
 
-// Publish implements [transport.Publisher]. An event that cannot be encoded is
-// CodeInvalid, one above the limit CodeTooLarge; neither leaves the process.
+// Publish implements [transport.Publisher]. An event that cannot be encoded is CodeInvalid, one above the limit
+// CodeTooLarge; neither is sent.
 func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
 	event, err := codec.Marshal(e)
 	if err != nil {
@@ -72,7 +73,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	return transport.Receipt{Outcome: single(trailer, codec.HeaderOutcome), Revision: revision(trailer)}, nil
 }
 
-// revision is that of a receipt, 0 if the broker told none that can be read.
+// revision returns the revision of a receipt, 0 if it is missing or invalid.
 func revision(trailer metadata.MD) uint64 {
 	n, err := strconv.ParseUint(single(trailer, codec.HeaderRevision), 10, 64)
 	if err != nil {
@@ -88,17 +89,17 @@ func (c *Conn) sendLimit() int {
 	return c.opts.MaxEventBytes
 }
 
-// callError is FromStatus for a call whose own context still lives.
+// callError is FromStatus for a call whose own context is still active.
 func (c *Conn) callError(err error) *transport.Error {
 	e := FromStatus(err)
 	if e.Code == transport.CodeUnavailable && c.attempt.isGone() {
-		// The text of the status tells of a handshake that we refused ourselves.
+		// The text of the status would be that of a handshake which this side refused.
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is gone", Err: c.attempt.failure()}
 	}
 	return e
 }
 
-// single returns the value of a header that must occur once, else "".
+// single returns the value of a header that occurs exactly once, else "".
 func single(md metadata.MD, key string) string {
 	if v := md.Get(key); len(v) == 1 {
 		return v[0]

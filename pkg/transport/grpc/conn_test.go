@@ -94,8 +94,7 @@ func TestPublish_TimesOut(t *testing.T) {
 	wantCode(t, err, transport.CodeDeadline, "")
 }
 
-// TestPublish_SizeLimit: an event that can never fit is told so, whoever finds
-// out.
+// TestPublish_SizeLimit: an event that can never fit gets that error, from either side.
 func TestPublish_SizeLimit(t *testing.T) {
 	big := newEvent()
 	big.DataEncoded = make([]byte, 5000)
@@ -152,7 +151,7 @@ func TestSubscribe_ReceiveLimit(t *testing.T) {
 			return errors.Join(out.Send(wireEvent(t, make([]byte, size))), status.Error(codes.NotFound, "done"))
 		})
 	}
-	// Above the 4 MiB of the library's default, which breaks stock clients.
+	// Above the 4 MiB of the library's default, which breaks OCM clients.
 	_, err := subscribe(t.Context(), dial(t, send(6<<20), grpc.Options{}), func(context.Context, codec.Event) error { return nil })
 	wantCode(t, err, transport.CodeNotFound, "done")
 
@@ -204,8 +203,8 @@ func TestSubscribe_Header(t *testing.T) {
 			return status.Error(codes.PermissionDenied, "not yours")
 		}}, transport.CodeDenied, "not yours"},
 		"refused after a header": {
-			refuse(metadata.Pairs("x", "y"), status.Error(codes.Unauthenticated, "who are you")),
-			transport.CodeUnauthenticated, "who are you",
+			refuse(metadata.Pairs("x", "y"), status.Error(codes.Unauthenticated, "unknown identity")),
+			transport.CodeUnauthenticated, "unknown identity",
 		},
 		"ended after a header": {refuse(metadata.Pairs("x", "y"), nil), transport.CodeInvalid, "check the address"},
 		"two ids":              {refuse(metadata.Pairs(id, "a", id, "b"), nil), transport.CodeInvalid, "no single"},
@@ -229,7 +228,7 @@ func TestSubscribe_Header(t *testing.T) {
 
 func TestSubscribe_OCMAnswer(t *testing.T) {
 	for name, header := range map[string]metadata.MD{
-		"stock":           nil,
+		"ocm":             nil,
 		"earlier version": metadata.Pairs(codec.HeaderProtocol, "1"),
 		"later version":   metadata.Pairs(codec.HeaderProtocol, "3", codec.HeaderMaxEventBytes, "many"),
 		"odd limit":       metadata.Pairs(codec.HeaderMaxEventBytes, "-5"),
@@ -245,8 +244,7 @@ func TestSubscribe_OCMAnswer(t *testing.T) {
 	}
 }
 
-// TestSubscribe_OCMClientSendsNoProtocol: what a stock client would not send stays
-// away from a stock broker.
+// TestSubscribe_OCMClientSendsNoProtocol: an OCM broker receives no header that an OCM client would not send.
 func TestSubscribe_OCMClientSendsNoProtocol(t *testing.T) {
 	seen := make(chan metadata.MD, 1)
 	c := dial(t, &service{subscribe: func(_ *cloudeventsv1.SubscriptionRequest, out stream) error {
@@ -258,7 +256,7 @@ func TestSubscribe_OCMClientSendsNoProtocol(t *testing.T) {
 	wantCode(t, err, transport.CodeNotFound, "done")
 	for key := range <-seen {
 		if strings.HasPrefix(key, "hawser") {
-			t.Errorf("a stock party sent %q", key)
+			t.Errorf("an OCM client sent %q", key)
 		}
 	}
 }
@@ -276,9 +274,8 @@ func TestSubscribe_UnresponsiveBroker(t *testing.T) {
 	wantCode(t, err, transport.CodeUnavailable, "heartbeat")
 }
 
-// TestSubscribe_Health: heartbeats keep a subscription alive, silence is
-// allowed where the check is off, and a handler that takes its time is not
-// mistaken for a silent broker.
+// TestSubscribe_Health: heartbeats keep a subscription alive, and silence is allowed if the check is off. A
+// slow handler does not make the broker appear silent.
 func TestSubscribe_Health(t *testing.T) {
 	t.Parallel()
 	// Long enough for a busy machine; each case outlives it.

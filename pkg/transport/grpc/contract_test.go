@@ -20,9 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestContract runs against generated server code, which is what stock brokers
-// are made of, and against the broker's own front, without a network in between.
-// The front's tests run it over TCP.
+// TestContract runs against generated server code, as in OCM brokers, and against the broker's own listener,
+// without a network in between. The tests of the listener run it over TCP.
 func TestContract(t *testing.T) {
 	agent := transport.Peer{Role: "agent", Name: "cluster1"}
 	t.Run("generated server, TLS over TCP", func(t *testing.T) {

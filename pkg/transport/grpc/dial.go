@@ -19,35 +19,30 @@ import (
 )
 
 const (
-	// keepaliveTime and keepaliveTimeout find a dead path below a stream that
-	// is not read at the moment; stock brokers allow pings every 5 s, and only
-	// while a stream runs.
+	// keepaliveTime and keepaliveTimeout detect a dead path below a stream that is not being read. OCM brokers
+	// allow pings every 5 s, and only while a stream runs.
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
 
-	// window is how much the broker may send ahead, and so bounds what waits here
-	// when events are handled slowly. It does not change: to find out whether a
-	// larger one would help, the library answers what it receives with a ping, for
-	// which broker and agent spend a tenth of what they spend on a delivery. From
-	// a broker 100 ms away a stream gets 10 MiB/s.
+	// window is the number of bytes that the broker may send ahead. It bounds the queue here while events are
+	// handled slowly. It is fixed: to test a larger window, the library answers received data with pings. These
+	// cost broker and agent 10 % of the cost of a delivery. From a broker 100 ms away, a stream gets 10 MiB/s.
 	window = 1 << 20
 
-	// envelopeBytes is what PublishRequest, and the attributes that a broker
-	// adds on the way, put on top of the bytes of an event.
+	// envelopeBytes bounds the bytes that PublishRequest and the broker's attributes add to an event.
 	envelopeBytes = 1 << 10
 
-	// never is longer than any connection: the library's own reconnecting is
-	// switched off by waiting that long before the second attempt.
+	// never is longer than any connection. Waiting that long before the second attempt disables the reconnecting of
+	// the library.
 	never = 24 * 365 * time.Hour
 )
 
-// Dialer opens connections to the broker that its options name.
+// Dialer opens connections to the broker in its options.
 type Dialer struct{ opts Options }
 
 var _ transport.Dialer = (*Dialer)(nil)
 
-// NewDialer checks the options. It opens nothing; the error names the option
-// that is wrong.
+// NewDialer checks the options. It opens nothing; the error names the invalid option.
 func NewDialer(o Options) (*Dialer, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -56,23 +51,26 @@ func NewDialer(o Options) (*Dialer, error) {
 	return &Dialer{opts: o}, nil
 }
 
-// Dial connects and returns once TLS and HTTP/2 are up. The code of its
-// *transport.Error is CodeUnavailable when the broker cannot be reached,
-// CodeUnauthenticated when one side does not accept the other's certificate,
-// CodeDeadline when the dial timeout or ctx ran out.
+// Dial connects and returns when TLS and HTTP/2 are up. The codes of its *transport.Error are:
+//
+//   - CodeUnavailable: the broker cannot be reached;
+//   - CodeUnauthenticated: one side rejects the other's certificate;
+//   - CodeDeadline: the dial timeout or ctx expired.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	c, err := d.Connect(ctx)
-	if err != nil { // a nil *Conn in the interface would be one that is there
+	if err != nil { // a nil *Conn in the interface would compare unequal to nil
 		return nil, err
 	}
 	return c, nil
 }
 
-// Connect is Dial for who calls other services of the broker too; see [Conn.Calls].
+// Connect is Dial for callers that use other services of the broker too; see [Conn.Calls].
 func (d *Dialer) Connect(ctx context.Context) (*Conn, error) {
-	// The library connects in the background, whoever waits: t1 the caller has
-	// given up, t2 the connection is up before the loop below looks for the
-	// first time, therefore the caller is asked before anything is begun.
+	// The library connects in the background.
+	// Scenario:
+	//   t1: the caller has given up.
+	//   t2: the connection is up before the loop below checks ctx for the first time.
+	// Result: ctx is checked before anything starts.
 	if ctx.Err() != nil {
 		return nil, dialing.TimedOut(ctx, d.opts.Target, d.opts.DialTimeout)
 	}
@@ -115,14 +113,14 @@ func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
 		}),
 		ggrpc.WithStaticStreamWindowSize(window),
 		ggrpc.WithStaticConnWindowSize(window),
-		// A connection without calls is not a connection to close.
+		// Keep a connection without calls open.
 		ggrpc.WithIdleTimeout(0),
 		ggrpc.WithDisableServiceConfig(),
 	}
 	opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := d.opts.DialContext(ctx, "tcp", addr)
 		if err != nil {
-			a.failed(err) // the library would make a text of it
+			a.failed(err) // the library would convert it to text
 		}
 		return conn, err
 	}))
@@ -139,13 +137,13 @@ func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
 	return opts, nil
 }
 
-// bearer shows a token with each call.
+// bearer adds a token to each call.
 type bearer struct {
 	token     string
 	plaintext bool // to this machine
 }
 
-// bearer returns the token as it is now.
+// bearer returns the current token.
 func (d *Dialer) bearer() (bearer, error) {
 	b := bearer{plaintext: d.opts.Insecure}
 	if d.opts.Token == nil {
@@ -169,7 +167,7 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (b bearer) RequireTransportSecurity() bool { return !b.plaintext }
 
-// abandon closes what did not become a connection and returns why.
+// abandon closes an incomplete connection and returns e.
 func abandon(cc *ggrpc.ClientConn, e *transport.Error) error {
 	if err := cc.Close(); err != nil {
 		e.Err = errors.Join(e.Err, err)
@@ -177,13 +175,12 @@ func abandon(cc *ggrpc.ClientConn, e *transport.Error) error {
 	return e
 }
 
-// explain turns the failure of the only connection attempt into an error that
-// says which side is to do what.
+// explain turns the failure of the only connection attempt into an error that names the side which must act.
 func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) *transport.Error {
 	cause := a.failure()
 	if cause == nil {
-		// The library knows why, and tells it only to a call. This one never
-		// leaves the process: no connection will be there for it.
+		// The library reports the reason only to a call. This call is never sent, because there will be no connection
+		// for it.
 		cause = errors.New(FromStatus(cc.Invoke(ctx, grpc_health_v1.Health_Check_FullMethodName,
 			&grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})).Message)
 	}
@@ -194,7 +191,7 @@ func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) 
 	return e
 }
 
-// attempt is what became of the one connection of a Conn.
+// attempt is the result of the one connection attempt of a Conn.
 type attempt struct {
 	broken chan struct{} // closed once reason is set
 
@@ -220,7 +217,7 @@ func (a *attempt) begin() bool {
 	return true
 }
 
-// failed keeps the first reason.
+// failed stores the first reason.
 func (a *attempt) failed(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -245,7 +242,7 @@ func (a *attempt) handshaken(info credentials.AuthInfo) {
 	}
 }
 
-// verifiedBy returns what the broker's certificate was verified by.
+// verifiedBy returns the hashes of the CAs that verified the broker's certificate.
 func (a *attempt) verifiedBy() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -267,10 +264,9 @@ func (a *attempt) isGone() bool {
 
 var errGone = errors.New("the connection is gone")
 
-// once lets credentials make one handshake and keeps its error with its type,
-// which the library turns into text. A second one would be the library
-// reconnecting behind the back of the session, which would then hold a
-// subscription id, a limit and a resume decision of another connection.
+// once wraps credentials to allow one handshake, and keeps its error with its type, which the library turns
+// into text. A second handshake would be a reconnect by the library, unnoticed by the session. The session
+// would then hold the subscription id, limit and resume decision of another connection.
 type once struct {
 	credentials.TransportCredentials
 	attempt *attempt
@@ -293,8 +289,8 @@ func (o *once) Clone() credentials.TransportCredentials {
 	return &once{TransportCredentials: o.TransportCredentials.Clone(), attempt: o.attempt}
 }
 
-// watched keeps the error that ended reading: with TLS 1.3 a server refuses a
-// client certificate only after the client's side of the handshake succeeded.
+// watched keeps the error that ended reading. With TLS 1.3 a server rejects a client certificate only after the
+// client's side of the handshake succeeded.
 type watched struct {
 	net.Conn
 	attempt *attempt
@@ -308,9 +304,9 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// lastWords is how long a failed write waits for the reader, which may still
-// find the server's reason in what arrived before the connection broke. The
-// library closes the connection as soon as it learns of the failure.
+// lastWords is how long a failed write waits for the reader. The reader may still find the server's reason in
+// data that arrived before the connection broke. The library closes the connection as soon as it sees the
+// failure.
 const lastWords = time.Second
 
 func (w *watched) Write(b []byte) (int, error) {

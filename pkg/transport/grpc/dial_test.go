@@ -86,7 +86,7 @@ func TestDial_ReportsWhyItFailed(t *testing.T) {
 		return l.Addr().String()
 	}
 
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no listener", func(t *testing.T) {
 		l := freePort(t)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -295,8 +295,8 @@ func newEvent() codec.Event {
 	return e
 }
 
-// A party is told which store is behind the broker, and by what the broker's
-// certificate was verified: that is how it knows a broker again at another address.
+// A client learns the store ID of the broker and the CAs that verified its certificate. With these it
+// recognises a broker at another address.
 func TestSubscribe_ReportsBrokerIdentity(t *testing.T) {
 	ca := newAuthority(t)
 	l := freePort(t)

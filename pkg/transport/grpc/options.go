@@ -17,38 +17,36 @@ import (
 
 // Defaults of [Options].
 const (
-	// DefaultMaxEventBytes is four times what stock brokers take, so that no
-	// broker's event breaks a stream at the client.
+	// DefaultMaxEventBytes is four times the limit of OCM brokers, so that no event of a broker breaks a stream at
+	// the client.
 	DefaultMaxEventBytes    = 16 << 20
 	DefaultDialTimeout      = 20 * time.Second
 	DefaultPublishTimeout   = 30 * time.Second
 	DefaultSubscribeTimeout = 30 * time.Second
-	// DefaultHealthTimeout is three of the 10 s at which brokers send heartbeats.
+	// DefaultHealthTimeout is three heartbeat intervals of a broker (10 s each).
 	DefaultHealthTimeout = 30 * time.Second
 )
 
-// Options says how to reach a broker.
+// Options configures the connection to a broker.
 type Options struct {
-	// Target is "host:port". The host is what the broker's certificate must be
-	// for, unless Credentials say otherwise. It is resolved at every Dial.
+	// Target is "host:port". The host must be in the broker's certificate, unless Credentials use another name. It
+	// is resolved at each Dial.
 	Target string
-	// Proxy says through which proxy Target is reached, if through one.
+	// Proxy configures the proxy to Target, if any.
 	Proxy transport.Proxy
-	// DialContext opens the byte stream. nil means TCP, by Proxy.
+	// DialContext opens the byte stream. nil means TCP, with Proxy.
 	DialContext transport.DialContext
-	// Credentials secure the connection; see identity.Files.Client. They are
-	// asked at every Dial, so that renewed certificates are used.
+	// Credentials secure the connection; see identity.Files.Client. They are read at each Dial, so that renewed
+	// certificates are used.
 	Credentials credentials.TransportCredentials
-	// Token returns the bearer token that goes with each call, "" for none; nil: none. It is
-	// asked at every Dial.
+	// Token returns the bearer token for each call, "" for none; nil means none. It is called at each Dial.
 	Token func() (string, error)
 	// Insecure allows plaintext: Credentials must then be nil, and Target a
 	// loopback address.
 	Insecure bool
 
-	// MaxEventBytes is the largest event sent or received, in bytes of its
-	// protobuf form. 0 means DefaultMaxEventBytes. What the broker says it takes
-	// limits sending further.
+	// MaxEventBytes is the largest event sent or received, in bytes of its protobuf form. 0 means
+	// DefaultMaxEventBytes. A smaller limit of the broker also applies to sending.
 	MaxEventBytes int
 
 	// DialTimeout bounds a Dial, from name resolution to the end of the TLS
@@ -60,21 +58,18 @@ type Options struct {
 	// SubscribeTimeout bounds the wait for the broker's answer to a Subscribe.
 	// 0 means DefaultSubscribeTimeout.
 	SubscribeTimeout time.Duration
-	// HealthTimeout ends a subscription with CodeUnavailable when nothing,
-	// neither event nor heartbeat, arrived within it although the party was
-	// ready to receive. 0 means DefaultHealthTimeout; a negative value switches
-	// it off, for stock brokers that send no heartbeats.
+	// HealthTimeout ends a subscription with CodeUnavailable if neither event nor heartbeat arrives within it while
+	// the client is ready to receive. 0 means DefaultHealthTimeout. A negative value disables it, for OCM brokers
+	// without heartbeats.
 	HealthTimeout time.Duration
 
 	// StatsHandler observes the RPCs, for traces; may be nil.
 	StatsHandler stats.Handler
-	// Log hears of events that cannot be decoded, which are dropped. nil means
-	// slog.Default().
+	// Log receives events that cannot be decoded, which are dropped. nil means slog.Default().
 	Log *slog.Logger
 }
 
-// withDefaults returns o with its zero values filled in, or says which field is
-// wrong.
+// withDefaults returns o with its zero values filled in, or an error that names the invalid field.
 func (o Options) withDefaults() (Options, error) {
 	host, port, err := net.SplitHostPort(o.Target)
 	if err != nil || host == "" || port == "" {
@@ -93,8 +88,8 @@ func (o Options) withDefaults() (Options, error) {
 	if _, err := o.Proxy.Server(); err != nil {
 		return o, fmt.Errorf("grpc: %w", err)
 	}
-	// The library's own dialer reads the proxies of the environment only once per
-	// process, and knows none that is reached by https.
+	// The library's own dialer reads the proxies of the environment only once per process, and supports no https
+	// proxy.
 	if o.DialContext == nil {
 		o.DialContext = dialing.Dial(o.Proxy)
 	}
@@ -112,7 +107,7 @@ func (o Options) withDefaults() (Options, error) {
 	)
 }
 
-// positiveOr sets *v to def if it is 0, and refuses a negative one.
+// positiveOr sets *v to def if it is 0, and rejects a negative value.
 func positiveOr[T int | time.Duration](v *T, def T, name string) error {
 	if *v < 0 {
 		return fmt.Errorf("grpc: %s is %v: it must be positive, or 0 for %v", name, *v, def)

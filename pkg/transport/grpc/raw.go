@@ -10,12 +10,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// raw is the codec of our calls. It leaves events as bytes, which package codec
-// reads and writes itself: building the generated messages in between would
-// cost an allocation per attribute and a copy of the data on every event.
+// raw is the codec of the calls. It passes events as bytes, which package codec decodes and encodes. Generated
+// messages in between would cost an allocation per attribute and a copy of the data for each event.
 type raw struct{}
 
-// Name is that of the protobuf codec, for it is the same on the wire.
+// Name returns the name of the protobuf codec, because the wire form is the same.
 func (raw) Name() string { return "proto" }
 
 func (raw) Marshal(v any) (mem.BufferSlice, error) {
@@ -50,11 +49,10 @@ func (p publishRequest) head() []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, fieldEvent, protowire.BytesType), uint64(len(p)))
 }
 
-// received is one message of a stream, in the library's memory until taken.
+// received is one message of a stream, in the library's memory until next decodes it.
 type received struct{ buffer mem.Buffer }
 
-// next decodes the message and gives its memory back. heartbeat says that there
-// is no event.
+// next decodes the message and frees its memory. heartbeat: there is no event.
 func (r *received) next() (e codec.Event, heartbeat bool, err error) {
 	defer func() {
 		r.buffer.Free()

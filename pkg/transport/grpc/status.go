@@ -17,13 +17,12 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// maxText bounds message and hint of a status, bytes: both travel in HTTP/2
-// headers, which peers limit to as little as 8 KiB, details base64 encoded.
+// maxText bounds message and hint of a status, in bytes. Both are sent in HTTP/2 headers, which peers limit to
+// as little as 8 KiB, with the details base64 encoded.
 const maxText = 1024
 
-// toGRPC says how each code of ours looks on the wire. It is one to one, so
-// that a stock client, which reads no details, still sees the difference
-// between "too large" (OutOfRange) and "come back later" (ResourceExhausted).
+// toGRPC maps each code to its gRPC code, one to one. An OCM client, which reads no details, then still
+// distinguishes "too large" (OutOfRange) from "retry later" (ResourceExhausted).
 var toGRPC = map[transport.Code]codes.Code{
 	transport.CodeInternal:        codes.Internal,
 	transport.CodeInvalid:         codes.InvalidArgument,
@@ -38,8 +37,7 @@ var toGRPC = map[transport.Code]codes.Code{
 	transport.CodeDeadline:        codes.DeadlineExceeded,
 }
 
-// fromGRPC is the inverse of toGRPC, and says what the codes mean that only
-// others send: stock brokers, proxies, the gRPC library.
+// fromGRPC is the inverse of toGRPC. It also maps the codes of OCM brokers, proxies and the gRPC library.
 var fromGRPC = map[codes.Code]transport.Code{
 	codes.Internal:          transport.CodeInternal,
 	codes.InvalidArgument:   transport.CodeInvalid,
@@ -53,11 +51,11 @@ var fromGRPC = map[codes.Code]transport.Code{
 	codes.Unavailable:       transport.CodeUnavailable,
 	codes.DeadlineExceeded:  transport.CodeDeadline,
 
-	// The caller's own cancellation is recognised by its context before this
-	// table is asked; what is left was cancelled by a proxy or by Close.
+	// The caller's own cancellation is recognised by its context before this table is used. Other cancellations
+	// come from a proxy or from Close.
 	codes.Canceled: transport.CodeUnavailable,
-	// Stock brokers answer Unknown wherever a handler returned a plain error,
-	// and FailedPrecondition for every failure of their backend.
+	// OCM brokers answer Unknown if a handler returned an error without a code, and FailedPrecondition for all
+	// failures of their backend.
 	codes.Unknown:            transport.CodeInternal,
 	codes.FailedPrecondition: transport.CodeInternal,
 	codes.DataLoss:           transport.CodeInternal,
@@ -80,12 +78,12 @@ var fromNextStep = map[hawserv1.NextStep]transport.NextStep{
 	hawserv1.NextStep_NEXT_STEP_STOP:                transport.NextStop,
 }
 
-// Status returns what to answer when a call failed with err, OK for nil. Only
-// code, message, attribute, hint, next step, delay and scope of the first
-// *transport.Error in err's chain are told, never its cause. An error that is
-// already a status stays as it is, a context error becomes Canceled or
-// DeadlineExceeded, and any other is answered as Internal without its text,
-// which may name files or other parties: log it where it happens.
+// Status returns the gRPC status for err, OK for nil. It contains code, message, attribute, hint, next step,
+// delay and scope of the first *transport.Error in err's chain. It never contains the cause.
+//
+// An error that is already a status is returned unchanged. A context error becomes Canceled or
+// DeadlineExceeded. Any other error becomes Internal without its text, which may name files or other clients.
+// Log it where it occurs.
 func Status(err error) *status.Status {
 	if err == nil {
 		return status.New(codes.OK, "")
@@ -123,15 +121,14 @@ func fromError(e *transport.Error) *status.Status {
 	}
 	withDetail, err := st.WithDetails(protoadapt.MessageV1Of(detail))
 	if err != nil {
-		// Only a message that cannot be encoded ends here. The code alone is
-		// still the truth.
+		// Reached only if the message cannot be encoded. The code alone is still correct.
 		return st
 	}
 	return withDetail
 }
 
-// clip returns s as valid UTF-8 of at most maxText bytes: anything else could
-// not be encoded, or would be refused by the peer's header limit.
+// clip returns s as valid UTF-8 of at most maxText bytes. Other text cannot be encoded, or exceeds the peer's
+// header limit.
 func clip(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]
@@ -139,10 +136,9 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// FromStatus returns the *transport.Error of an RPC that failed with err, nil
-// for nil or an OK status. Codes of stock brokers, proxies and the gRPC library
-// are translated too; see the package's table. A caller whose own context ended
-// must look at that first: Canceled here means that somebody else cancelled.
+// FromStatus returns the *transport.Error of an RPC that failed with err, or nil for nil or an OK status. It
+// also maps codes of OCM brokers, proxies and the gRPC library; see fromGRPC. A caller must check its own
+// context first. Canceled here means that the other side cancelled.
 func FromStatus(err error) *transport.Error {
 	if err == nil {
 		return nil
@@ -182,8 +178,7 @@ func errorDetail(st *status.Status) *hawserv1.ErrorDetail {
 	return nil
 }
 
-// delayOf reads a delay that a peer sent; what is missing, broken or negative
-// is no delay.
+// delayOf returns the delay that a peer sent, 0 if it is missing, invalid or negative.
 func delayOf(d *durationpb.Duration) time.Duration {
 	if d == nil || d.CheckValid() != nil {
 		return 0
@@ -191,13 +186,12 @@ func delayOf(d *durationpb.Duration) time.Duration {
 	return max(0, d.AsDuration())
 }
 
-// explainForeign improves on errors that no Hawser broker sent.
+// explainForeign improves errors that no Hawser broker sent.
 func explainForeign(e *transport.Error, st *status.Status) {
 	switch st.Code() {
 	case codes.ResourceExhausted:
-		// The gRPC library refuses a message above its limit, on either side,
-		// with the code of an overload and no detail. Its text is all there is
-		// to tell "never" from "later".
+		// The gRPC library rejects a message above its limit, on either side, with the code of an overload and no
+		// detail. Only its text distinguishes "never" from "later".
 		if strings.Contains(st.Message(), "larger than max") {
 			e.Code = transport.CodeTooLarge
 			e.Hint = "raise the largest event size on both sides, or make the event smaller"
@@ -213,9 +207,8 @@ func explainForeign(e *transport.Error, st *status.Status) {
 	}
 }
 
-// explainOCM reads the errors of a stock broker's backend: the Go value of
-// the error as JSON, which is {"ErrStatus": <Kubernetes status>} for an API
-// error and {} for every other.
+// explainOCM reads the errors of an OCM broker's backend: the Go value of the error as JSON. An API error is
+// {"ErrStatus": <Kubernetes status>}, any other error is {}.
 func explainOCM(e *transport.Error, message string) {
 	if !strings.HasPrefix(message, "{") {
 		return
@@ -227,7 +220,7 @@ func explainOCM(e *transport.Error, message string) {
 		} `json:"ErrStatus"`
 	}
 	if err := json.Unmarshal([]byte(message), &body); err != nil {
-		return // some other text that begins with a brace; it stays as it is
+		return // another text that begins with a brace; it is kept
 	}
 	switch body.ErrStatus.Code {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
@@ -237,8 +230,7 @@ func explainOCM(e *transport.Error, message string) {
 	case http.StatusNotFound:
 		e.Code = transport.CodeNotFound
 	case http.StatusConflict:
-		// The backend lost a race against another writer of the same object,
-		// which says nothing against the event.
+		// The backend lost a race against another writer of the same object; the event itself is valid.
 		e.Code, e.Next = transport.CodeConflict, transport.NextBackOff
 	}
 	e.Message = body.ErrStatus.Message

@@ -91,7 +91,7 @@ func TestStatus_KeepsDetailOfOddText(t *testing.T) {
 	}
 }
 
-// TestFromStatus_Foreign: what stock brokers, proxies and the gRPC library say.
+// TestFromStatus_Foreign: errors of OCM brokers, proxies and the gRPC library.
 func TestFromStatus_Foreign(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err       error

@@ -15,22 +15,20 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// refusalTimeout bounds the wait for the reason of a Subscribe whose header was
-// not that of an accepted one.
+// refusalTimeout bounds the wait for the reason if the header of a Subscribe is not that of an accepted one.
 const refusalTimeout = 5 * time.Second
 
 var subscribeDesc = ggrpc.StreamDesc{StreamName: "Subscribe", ServerStreams: true}
 
-// Subscribe implements [transport.Subscriber]. h runs on the calling goroutine,
-// with ctx. An event that cannot be decoded is logged and dropped: no broker
-// could do anything else about it than send it again.
+// Subscribe implements [transport.Subscriber]. h runs on the calling goroutine, with ctx. An event that cannot
+// be decoded is logged and dropped. A broker could only send it again.
 func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
 	if (s.Source == "") == (s.Cluster == "") {
 		return transport.Invalid("a subscription names either a source or a cluster", nil)
 	}
 	streamCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// ended says why the subscription is over, given what the stream said.
+	// ended returns why the subscription ended, given the stream's error.
 	ended := func(err error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -53,8 +51,8 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 
 	events, done := make(chan codec.Event), make(chan struct{})
 	var readErr error
-	// The reader ends with the stream, which every return below has cancelled
-	// or seen end; each waits for done.
+	// The reader ends with the stream. Each return below has cancelled the stream or seen its end, and waits for
+	// done.
 	go func() {
 		defer close(done)
 		readErr = c.read(streamCtx, cancel, stream, events)
@@ -90,7 +88,7 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	err = stream.SendMsg(&cloudeventsv1.SubscriptionRequest{
 		Source: s.Source, ClusterName: s.Cluster, DataType: s.DataType.String(),
 	})
-	// io.EOF says that the stream is over; Header and RecvMsg say why.
+	// io.EOF only means that the stream ended; Header and RecvMsg return the reason.
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, transport.Accepted{}, err
 	}
@@ -115,8 +113,7 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	if accepted.SubscriptionID != "" {
 		return stream, accepted, nil
 	}
-	// A refused call has no such header either; its reason comes with the end
-	// of the stream.
+	// A refused call has no such header either; its reason follows at the end of the stream.
 	foreign := &transport.Error{
 		Code:    transport.CodeInvalid,
 		Message: `the answer to the subscription carries no single "` + codec.HeaderSubscriptionID + `" header`,
@@ -134,8 +131,7 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	return nil, transport.Accepted{}, foreign
 }
 
-// helloContext adds what a Hawser party says about itself; a stock one says
-// nothing.
+// helloContext adds the headers of a Hawser client; an OCM client has none.
 func helloContext(ctx context.Context, hello transport.Hello) context.Context {
 	if hello.Protocol == 0 {
 		return ctx
@@ -153,9 +149,8 @@ func helloContext(ctx context.Context, hello transport.Hello) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, kv...)
 }
 
-// read forwards events until the stream ends, and watches its health: silence
-// counts only while the reader is ready to receive, so that a slow handler is
-// not mistaken for a dead broker.
+// read forwards events until the stream ends, and watches its health. The health timeout runs only while the
+// reader is ready to receive. So a slow handler does not make the broker appear dead.
 func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream ggrpc.ClientStream, events chan<- codec.Event) error {
 	silence := time.AfterFunc(never, func() {
 		cancel(&transport.Error{
@@ -190,7 +185,7 @@ func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream 
 	}
 }
 
-// positive reads a decimal number; what is missing or wrong is 0, unknown.
+// positive parses a decimal number; it returns 0, unknown, if the text is missing or invalid.
 func positive(s string) int {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 0 {

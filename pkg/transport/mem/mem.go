@@ -1,7 +1,6 @@
-// Package mem is the transport without a network: a [Dialer] calls a
-// [transport.Server] in the same process. Events cross it as protobuf bytes, so
-// that what works here works on a wire. Demonstrations and tests use it; Cut
-// and Restore play the network failing.
+// Package mem is the transport without a network: a [Dialer] calls a [transport.Server] in the same process.
+// Events cross it as protobuf bytes, as on a real wire. Demonstrations and tests use it. Cut and Restore
+// simulate a network failure.
 package mem
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// connIDs numbers connections. The upper half of the numbers is this
-// package's, the lower one is left to the listeners of the process.
+// connIDs numbers connections. The upper half of the numbers belongs to this package, the lower half to the
+// listeners of the process.
 var connIDs atomic.Uint64
 
 const firstConnID = 1 << 63
@@ -33,8 +32,7 @@ type Dialer struct {
 
 var _ transport.Dialer = (*Dialer)(nil)
 
-// New returns a dialer whose connections the server sees as peer; Addr "mem"
-// and Conn are filled in.
+// New returns a dialer whose connections the server sees as peer; New sets Addr to "mem", and Conn.
 func New(server transport.Server, peer transport.Peer) *Dialer {
 	peer.Addr = "mem"
 	return &Dialer{server: server, peer: peer, conns: make(map[*Conn]struct{})}
@@ -58,8 +56,8 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	return c, nil
 }
 
-// Cut fails all open connections, and every Dial until Restore. It does not
-// wait for the server's side of their calls to return; Close of each does.
+// Cut fails all open connections, and each Dial until Restore. It does not wait for the server's side of their
+// calls to return; Close does.
 func (d *Dialer) Cut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,13 +74,13 @@ func (d *Dialer) Restore() {
 	d.down = false
 }
 
-// Conn is one connection.
+// Conn is one in-process connection.
 type Conn struct {
 	dialer *Dialer
 	peer   transport.Peer
 	// gone is closed when the connection is closed or cut.
 	gone chan struct{}
-	// servers are the server's sides of calls; Close waits for them.
+	// servers are the server's sides of the calls; Close waits for them.
 	servers sync.WaitGroup
 
 	mu sync.Mutex
@@ -107,7 +105,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// fail ends all calls with CodeUnavailable; only the first reason counts.
+// fail ends all calls with CodeUnavailable; only the first reason is kept.
 func (c *Conn) fail(message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,9 +119,8 @@ func (c *Conn) fail(message string) {
 	}
 }
 
-// serve runs the server's side of one call, whose context ends with the call's
-// own and with the connection. The caller calls the returned function when its
-// side is over. An error means that the call was not begun.
+// serve runs the server's side of one call. Its context ends with the call's own and with the connection. The
+// caller calls the returned function when its side has ended. An error means that the call was not started.
 func (c *Conn) serve(ctx context.Context, side func(ctx context.Context)) (over func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,8 +145,7 @@ func (c *Conn) serve(ctx context.Context, side func(ctx context.Context)) (over 
 	}, nil
 }
 
-// ended is the error of a call whose context or connection has ended, nil if
-// neither has.
+// ended returns the error of a call whose context or connection has ended, else nil.
 func (c *Conn) ended(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return transport.GaveUp(ctx, "the call was given up")
@@ -196,8 +192,8 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	return transport.Receipt{}, c.ended(ctx)
 }
 
-// asSent is a server's error as the peer sees it: without the cause, and
-// without the text of what is no *transport.Error.
+// asSent returns a server's error as the peer sees it. It has no cause; an error other than a *transport.Error
+// has no text.
 func asSent(err error) *transport.Error {
 	var e *transport.Error
 	if !errors.As(err, &e) {

@@ -9,13 +9,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// window is how many events may wait between server and handler. It stands for
-// the flow control window of a network: small, so that a stuck handler is felt
-// by the server soon.
+// window is the number of events that may wait between server and handler. It simulates the flow control window
+// of a network. It is small, so that a stuck handler blocks the server soon.
 const window = 4
 
-// Subscribe implements [transport.Subscriber]. An event that cannot be decoded
-// ends it with CodeInternal: the server of this process made it.
+// Subscribe implements [transport.Subscriber]. An event that cannot be decoded ends it with CodeInternal,
+// because the server in this process made it.
 func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
 	if (s.Source == "") == (s.Cluster == "") {
 		return transport.Invalid("a subscription names either a source or a cluster", nil)
@@ -61,7 +60,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	}
 }
 
-// over is the error of a subscription that has ended, for the server with err.
+// over returns the error of an ended subscription; err is the server's result.
 func (c *Conn) over(ctx context.Context, err error) error {
 	if ended := c.ended(ctx); ended != nil {
 		return bare(ctx, ended)
@@ -72,7 +71,7 @@ func (c *Conn) over(ctx context.Context, err error) error {
 	return asSent(err)
 }
 
-// deliver gives one event to h; heartbeats are for the transport.
+// deliver passes one event to h; it consumes heartbeats.
 func deliver(ctx context.Context, b []byte, h transport.Handler) error {
 	if codec.IsHeartbeat(b) {
 		return nil
@@ -84,7 +83,7 @@ func deliver(ctx context.Context, b []byte, h transport.Handler) error {
 	return h(ctx, e)
 }
 
-// bare returns ctx's own error where it is the reason, as Subscribe promises.
+// bare returns ctx's own error if ctx is the reason, as Subscribe promises.
 func bare(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -19,21 +19,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// File is the file of Open Cluster Management's mqtt driver: how to reach the broker, and the
-// topics. Its keys are those of the tags.
+// File is the configuration file of the mqtt driver of Open Cluster Management: broker and topics. The tags are
+// its keys.
 type File struct {
-	// BrokerHost is host:port, or a URL that begins with mqtts:// or wss://; mqtt:// and ws://
-	// are for --insecure. Required.
+	// BrokerHost is the address of the broker: host:port, or a URL that begins with mqtts:// or wss://. mqtt:// and
+	// ws:// need --insecure. Required.
 	BrokerHost string `json:"brokerHost"`
-	// Username is for brokers that ask for one beside, or in the place of, a certificate.
+	// Username is the user name for brokers that require one, with or without a certificate.
 	Username string `json:"username"`
-	// Password is that of the user.
+	// Password is the password of the user.
 	Password string `json:"password"`
 
-	// KeepAlive is after how many seconds without a packet the party asks whether the broker
-	// is there.
+	// KeepAlive is the number of seconds without a packet after which the client pings the broker.
 	KeepAlive *uint16 `json:"keepAlive"`
-	// DialTimeout is how long connecting may take. More than 0.
+	// DialTimeout is the timeout of connecting. More than 0.
 	DialTimeout *cmdline.Duration `json:"dialTimeout"`
 	// PubQoS is read, 0 to 2, and what is used is 1.
 	PubQoS *int `json:"pubQoS"`
@@ -44,8 +43,8 @@ type File struct {
 
 	identity.Driver
 
-	// Unknown are the keys that mean nothing here, for the log. Open Cluster Management ignores
-	// what it does not know, so that one file can serve both.
+	// Unknown are the ignored keys, for the log. Open Cluster Management ignores unknown keys, so one file can
+	// serve both.
 	Unknown []string `json:"-"`
 }
 
@@ -65,7 +64,7 @@ func ReadFile(path string, insecure bool) (*File, error) {
 	return f, nil
 }
 
-// ParseFile reads what is in a file, YAML or JSON, and does not check it.
+// ParseFile parses the content of a file, YAML or JSON, without validation.
 func ParseFile(b []byte) (*File, error) {
 	f := &File{}
 	if err := cmdline.DecodeLenient(b, f); err != nil {
@@ -76,7 +75,7 @@ func ParseFile(b []byte) (*File, error) {
 	return f, err
 }
 
-// validate returns everything that is wrong, and what to do about it.
+// validate returns all problems of the file, each with its remedy.
 func (f *File) validate(insecure bool) error {
 	errs := []error{f.validateBroker(insecure), f.validateTLS(insecure), f.Topics.Validate()}
 	if _, err := (transport.Proxy{URL: f.ProxyURL}).Server(); err != nil {
@@ -122,10 +121,9 @@ func (f *File) validateTLS(insecure bool) error {
 	return nil
 }
 
-// Load reads a file and returns the options of a party, for NewDialer: the topics are checked to
-// be those of the party. Password, certificates and CA are read again for each connection, from
-// this file and from those that it names; the rest is by [Reread]. A connection is encrypted unless
-// insecure is set: with a CA alone as well.
+// Load reads a file and returns the options of a client for NewDialer. The topics must be those of the client.
+// For each connection, password, certificates and CA are read again from this file and the files that it names.
+// For all other keys use [Reread]. A connection is encrypted unless insecure is set, also with a CA alone.
 func Load(path string, filter transport.Filter, insecure bool, log *slog.Logger) (Options, *File, error) {
 	f, err := ReadFile(path, insecure)
 	if err != nil {
@@ -158,8 +156,8 @@ func Load(path string, filter transport.Filter, insecure bool, log *slog.Logger)
 	return o, f, nil
 }
 
-// Reread is a Dialer for a party whose file is read again for each connection. complete gets the
-// options of each Dialer that is made, and may refuse the file.
+// Reread returns a Dialer that reads the client's file again for each connection. complete gets the options of
+// each new Dialer, and may reject the file.
 func Reread(path string, filter transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.ReloadingDialer[*File], error) {
 	return transport.NewReread(
 		func() (*File, error) { return ReadFile(path, insecure) },
@@ -174,11 +172,11 @@ func Reread(path string, filter transport.Filter, insecure bool, log *slog.Logge
 			return NewDialer(o)
 		},
 		func(err error) {
-			log.Error("the configuration of the broker cannot be used, the previous one stays in use", "error", err)
+			log.Error("the configuration of the broker connection is invalid; the previous one stays in use", "error", err)
 		})
 }
 
-// Watch looks at a file and at those that it names.
+// Watch watches a file and the files that it names.
 func Watch(path string, insecure bool, r prometheus.Registerer, log *slog.Logger) (*identity.Watch, error) {
 	return identity.NewWatch(identity.WatchConfig{
 		Read: func() (identity.Driver, error) {
@@ -192,8 +190,8 @@ func Watch(path string, insecure bool, r prometheus.Registerer, log *slog.Logger
 	})
 }
 
-// secrets are what of a file is read again for each connection. What cannot be used is told to
-// the log, and what was before stays in use.
+// secrets are the values of a file that are read again for each connection. An unusable value is logged, and
+// the previous one stays in use.
 type secrets struct {
 	path     string
 	insecure bool
@@ -201,7 +199,7 @@ type secrets struct {
 
 	mu    sync.Mutex // also held while tls runs
 	file  *File
-	files identity.Files // what tls reads, if that are files
+	files identity.Files // files read by tls, if there are any
 	tls   func() *tls.Config
 }
 
@@ -230,18 +228,18 @@ func (s *secrets) refresh() {
 		err = s.use(f)
 	}
 	if err != nil {
-		s.log.Error("the configuration of the broker cannot be used, the previous one stays in use", "error", err)
+		s.log.Error("the configuration of the broker connection is invalid; the previous one stays in use", "error", err)
 	}
 }
 
-// use takes over what f says.
+// use applies the secrets of f.
 func (s *secrets) use(f *File) error {
 	files, inFiles := f.Files()
 	switch {
 	case s.insecure:
 	case inFiles:
 		if s.tls != nil && files == s.files {
-			break // it reads them again itself
+			break // tls reads them again itself
 		}
 		config, err := files.TLS(func(err error) { s.log.Error("tls files", "error", err) })
 		if err != nil {

@@ -131,9 +131,8 @@ func TestLoad_Errors(t *testing.T) {
 	}
 }
 
-// TestLoad_ReadsSecretsAgain: the password and the certificates of the next connection are those
-// of now, whether they are in the file or in files that it names. What cannot be used does not
-// count.
+// TestLoad_ReadsSecretsAgain: the next connection uses the current password and certificates, from the file or
+// from files that it names. Unusable ones are ignored.
 func TestLoad_ReadsSecretsAgain(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

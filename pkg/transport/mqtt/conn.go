@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// Conn is one connection to a broker. No lock is held across a call, and publishing and receiving
-// do not wait for each other, unless the broker sends more than it may (see maxQueued).
+// Conn is one connection to a broker. No lock is held across a call. Publishing and receiving do not wait for
+// each other, unless the broker exceeds its send limit (see maxQueued).
 type Conn struct {
 	dialer    *Dialer
 	client    *paho.Client
@@ -27,27 +27,27 @@ type Conn struct {
 	roots     []string
 	will      bool // the CONNECT had one
 
-	// hawser: the broker announced itself as one of ours. brokerPacket is the largest packet it
-	// takes, 0 if it does not say.
+	// hawser: the broker announced itself as a Hawser broker. brokerPacket is the largest packet that it accepts, 0
+	// if unknown.
 	hawser       bool
 	brokerPacket int
 	since        time.Time // the CONNACK
 
-	// lock is taken for a SUBSCRIBE or an UNSUBSCRIBE, so that they stay in order.
+	// lock serializes SUBSCRIBE and UNSUBSCRIBE packets.
 	lock   chan struct{}
 	closed atomic.Bool
-	tasks  sync.WaitGroup // UNSUBSCRIBEs that wait for their answer
+	tasks  sync.WaitGroup // pending UNSUBSCRIBEs
 
 	endOnce sync.Once
 	end     *transport.Error
 
 	mu       sync.Mutex      // tasks are added under it
-	reported map[string]bool // reasons of drops that the log has heard of
+	reported map[string]bool // reasons of drops that were logged
 }
 
 var _ transport.Conn = (*Conn)(nil)
 
-// connected takes over what the CONNACK says.
+// connected applies the CONNACK.
 func (c *Conn) connected(ca *paho.Connack) error {
 	c.since = time.Now()
 	_, c.hawser = property.Announced(userPropertiesOf(ca.Properties.User))
@@ -68,8 +68,8 @@ func (c *Conn) connected(ca *paho.Connack) error {
 	return nil
 }
 
-// Close implements [transport.Conn]. It says goodbye, and has a stock broker keep the will: it is
-// published if this party does not connect again within 30 seconds.
+// Close implements [transport.Conn]. It disconnects, and lets an OCM broker keep the will. The broker publishes
+// the will if this client does not reconnect within 30 s.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	again := c.closed.Swap(true)
@@ -88,10 +88,9 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Publish implements [transport.Publisher]. An event that cannot be encoded, or for which the
-// configuration has no topic, is CodeInvalid, one that MQTT or the broker cannot carry
-// CodeTooLarge; neither leaves the process. The broker acknowledges in the order in which it
-// likes, so publishes run side by side, as many as it allows.
+// Publish implements [transport.Publisher]. An event that cannot be encoded, or has no configured topic, is
+// CodeInvalid. One that exceeds a limit of MQTT or the broker is CodeTooLarge. Neither is sent. The broker may
+// acknowledge in any order, so publishes run concurrently, as many as it allows.
 func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string) (transport.Receipt, error) {
 	p, err := c.dialer.topics.publish(e, subscriptionID, c.hawser)
 	if err != nil {
@@ -112,26 +111,25 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 		return transport.Receipt{}, transport.GaveUp(ctx, "the event was not published")
 	case callCtx.Err() != nil:
 		if c.state.window.stuck(size, o.PublishTimeout) {
-			// MQTT repeats nothing on a connection: what is lost would take its room for ever.
+			// MQTT does not retransmit on a connection: a lost packet would use its window slot for ever.
 			c.state.stream.fail(fmt.Errorf("it acknowledges nothing, for %v", o.PublishTimeout))
 		}
 		return transport.Receipt{}, &transport.Error{
 			Code: transport.CodeDeadline, Message: "the broker did not acknowledge the event within " + o.PublishTimeout.String(),
 		}
 	case errors.Is(err, paho.ErrInvalidArguments):
-		return transport.Receipt{}, transport.Invalid("the broker cannot take the event", err)
+		return transport.Receipt{}, transport.Invalid("the broker cannot accept the event", err)
 	}
 	return transport.Receipt{}, c.gone()
 }
 
-// fits returns the size of a packet, or an error if it must not be sent: paho sends whatever it
-// is given.
+// fits returns the size of a packet, or an error if it must not be sent. paho does not check sizes.
 func (c *Conn) fits(p *packets.Publish) (size int, err error) {
 	size = publishSize(p)
 	if limit := c.sendLimit(); size > limit {
 		return size, &transport.Error{
 			Code: transport.CodeTooLarge, Next: transport.NextStop,
-			Message: fmt.Sprintf("the event takes an MQTT packet of %d bytes, at most %d are taken", size, limit),
+			Message: fmt.Sprintf("the event needs an MQTT packet of %d bytes, at most %d are accepted", size, limit),
 			Hint:    "make the work smaller or split it",
 		}
 	}
@@ -150,15 +148,15 @@ func (c *Conn) answered(topic string, answer *paho.PublishResponse) (transport.R
 		return transport.Receipt{Revision: receipt.Revision}, e
 	}
 	if reason == property.NoMatchingSubscribers {
-		// A hint only: brokers say it falsely, and leave it out where it is true.
+		// Only a hint: brokers report it wrongly, and omit it where it is true.
 		receipt.NoSubscribers = true
 		c.dialer.opts.Metrics.noSubscriber()
-		c.dialer.opts.Log.Debug("the broker says that nobody has subscribed to what was published", "broker", c.dialer.opts.Broker, "topic", topic)
+		c.dialer.opts.Log.Debug("the broker reports that no client has subscribed to the topic of a published event", "broker", c.dialer.opts.Broker, "topic", topic)
 	}
 	return receipt, nil
 }
 
-// sendLimit returns the size of the largest packet that may be sent.
+// sendLimit returns the size of the largest packet that may be sent, in bytes.
 func (c *Conn) sendLimit() int {
 	if c.brokerPacket > 0 {
 		return min(c.brokerPacket, c.maxPacket)
@@ -166,12 +164,12 @@ func (c *Conn) sendLimit() int {
 	return c.maxPacket
 }
 
-// gone is the error of a call whose connection ended.
+// gone returns the error of a call whose connection ended.
 func (c *Conn) gone() *transport.Error {
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.dialer.opts.Broker + " is gone", Err: c.ended()}
 }
 
-// ended returns why the connection is over. It must be.
+// ended returns why the connection ended. Call it only after the end.
 func (c *Conn) ended() *transport.Error {
 	c.endOnce.Do(func() { c.end = c.whyEnded() })
 	return c.end
@@ -184,7 +182,7 @@ func (c *Conn) whyEnded() *transport.Error {
 	case c.closed.Load():
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " was closed"}
 	case disconnect == nil && !c.hawser && isBareEnd(cause) && lived < soon:
-		return c.takenOver(fmt.Sprintf("the connection to %s ended %v after it began, and the broker did not say why: another client may have come", broker, lived.Round(time.Millisecond)), cause)
+		return c.takenOver(fmt.Sprintf("the connection to %s ended %v after it began, without a reason from the broker: another client may have taken it over", broker, lived.Round(time.Millisecond)), cause)
 	case disconnect == nil && cause == nil:
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + broker + " is broken", Err: errProtocol}
 	case disconnect == nil:
@@ -194,12 +192,12 @@ func (c *Conn) whyEnded() *transport.Error {
 	r := refusalOf(disconnect)
 	switch {
 	case r.Reason == property.TakenOver:
-		return c.takenOver("another client has come to "+broker, nil)
+		return c.takenOver("another client has taken over the connection to "+broker, nil)
 	case r.Reason == property.PacketTooLarge && !c.hawser:
 		e := r.Error()
-		e.Code, e.Next = transport.CodeUnavailable, transport.NextBackOff // the event was told its own error
+		e.Code, e.Next = transport.CodeUnavailable, transport.NextBackOff // the event has its own error
 		return e
-	case r.Reason == property.Success: // a normal goodbye, of which MQTT 5 knows none from a broker
+	case r.Reason == property.Success: // a normal disconnect, which MQTT 5 does not define for a broker
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the broker " + broker + " ended the connection"}
 	}
 	c.dialer.takeover.quiet(lived)

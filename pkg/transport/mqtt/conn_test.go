@@ -117,7 +117,7 @@ func (p *peer) stay() {
 	}
 }
 
-// TestConnect: what is said to a broker that nobody knows yet.
+// TestConnect: the CONNECT to a broker of unknown kind.
 func TestConnect(t *testing.T) {
 	got := make(chan *packets.Connect, 1)
 	f := newFake(t, func(p *peer) { p.welcome(false); got <- p.connect; p.stay() })
@@ -164,7 +164,7 @@ func TestConnect(t *testing.T) {
 		}
 	}
 
-	// One that has no topic keeps nobody from connecting.
+	// A will without a topic does not prevent connecting.
 	o = options(f)
 	o.Topics.AgentEvents = "sources/+/clusters/+/agentevents"
 	o.Will = func() (codec.Event, bool) {
@@ -178,7 +178,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestClose_DecidesAboutTheWill: a stock broker keeps it, a Hawser broker has none.
+// TestClose_DecidesAboutTheWill: an OCM broker keeps it, a Hawser broker has none.
 func TestClose_DecidesAboutTheWill(t *testing.T) {
 	reasons := make(chan byte, 1)
 	hawser := make(chan bool, 1)
@@ -223,7 +223,7 @@ func TestDial_Refused(t *testing.T) {
 		texts  []string
 	}{
 		{"password", func(c *packets.Connack) { c.ReasonCode = 0x86 }, transport.CodeUnauthenticated, []string{"client-1", "read again"}},
-		{"not authorized", func(c *packets.Connack) { c.ReasonCode = 0x87; c.Properties.ReasonString = "who?" }, transport.CodeDenied, []string{"who?"}},
+		{"not authorized", func(c *packets.Connack) { c.ReasonCode = 0x87; c.Properties.ReasonString = "unknown" }, transport.CodeDenied, []string{"unknown"}},
 		{"old", func(c *packets.Connack) { c.ReasonCode = 1 }, transport.CodeInvalid, []string{"MQTT 5"}},
 		{"busy", func(c *packets.Connack) { c.ReasonCode = 0x89 }, transport.CodeOverloaded, nil},
 		{"of ours", func(c *packets.Connack) {
@@ -290,8 +290,8 @@ func TestUpgrade_Refused(t *testing.T) {
 	wantCode(t, d.explain(t.Context(), t.Context(), err), transport.CodeUnauthenticated, "check the client certificate")
 }
 
-// TestAccepted: what a party learns of a stock broker and of ours, and that user properties are
-// put on a SUBSCRIBE for ours alone.
+// TestAccepted: the data that a client gets from an OCM broker and from a Hawser broker. Only the latter gets
+// user properties on a SUBSCRIBE.
 func TestAccepted(t *testing.T) {
 	for _, hawser := range []bool{false, true} {
 		got := make(chan *packets.Subscribe, 1)
@@ -397,8 +397,8 @@ func TestPublish_SizeLimits(t *testing.T) {
 	wantCode(t, err, transport.CodeInvalid, "must name a cluster")
 }
 
-// TestPublish_TooLargeForABrokerWithoutAnnouncedLimit: the one event at fault is told, so that it is not
-// published again on each later connection; the connection itself may come again.
+// TestPublish_TooLargeForABrokerWithoutAnnouncedLimit: the event at fault gets the error, so that it is not
+// published again on each later connection. The connection itself may be opened again.
 func TestPublish_TooLargeForABrokerWithoutAnnouncedLimit(t *testing.T) {
 	f := newFake(t, func(p *peer) {
 		p.welcome(false)
@@ -434,7 +434,7 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TestPublish_Answers: what PUBACKs of stock brokers mean.
+// TestPublish_Answers: the meaning of PUBACKs of OCM brokers.
 func TestPublish_Answers(t *testing.T) {
 	answers := make(chan property.Reason, 1)
 	f := newFake(t, func(p *peer) {
@@ -461,8 +461,8 @@ func TestPublish_Answers(t *testing.T) {
 	}
 }
 
-// TestPublish_InFlight: as many as the broker allows and no more, to stock brokers also in bytes,
-// and one that waits gives up with its context.
+// TestPublish_InFlight: as many publishes as the broker allows and no more, to OCM brokers also in bytes. A
+// waiting publish gives up with its context.
 func TestPublish_InFlight(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -470,9 +470,9 @@ func TestPublish_InFlight(t *testing.T) {
 		allowed      uint16 // 0: not said
 		size, number int
 	}{
-		{"stock broker that says nothing", false, 0, 10, 20},
-		{"stock broker with less", false, 3, 10, 3},
-		{"stock broker, in bytes", false, 0, 30_000, 2},
+		{"OCM broker without a limit", false, 0, 10, 20},
+		{"OCM broker with a lower limit", false, 3, 10, 3},
+		{"OCM broker, in bytes", false, 0, 30_000, 2},
 		{"one larger than all", false, 0, 100_000, 1},
 		{"Hawser broker", true, 100, 30_000, 100},
 	} {
@@ -562,8 +562,7 @@ func TestPublish_NothingIsAcknowledged(t *testing.T) {
 	wantCode(t, err, transport.CodeUnavailable, "acknowledges nothing")
 }
 
-// TestPublish_UnansweredRequests: a broker that acknowledges what nobody published, or with the wrong
-// packet.
+// TestPublish_UnansweredRequests: a broker acknowledges a publish that was not sent, or with the wrong packet.
 func TestPublish_UnansweredRequests(t *testing.T) {
 	f := newFake(t, func(p *peer) {
 		p.welcome(false)

@@ -22,38 +22,37 @@ import (
 )
 
 const (
-	// qos is that of all publishes and subscriptions: at least once.
+	// qos is the QoS of all publishes and subscriptions: at least once.
 	qos = 1
-	// noRetained: Retain Handling of subscriptions.
+	// noRetained is the Retain Handling of subscriptions: send no retained messages.
 	noRetained = 2
-	// sessionExpiry is how long a stock broker keeps what arrives for a party that is away. It is
-	// what AWS IoT Core and Azure Event Grid give by default.
+	// sessionExpiry is how long an OCM broker stores messages for a disconnected client. It is the default of AWS
+	// IoT Core and Azure Event Grid.
 	sessionExpiry = time.Hour
-	// willDelay is that of a Dialer. A party that comes back within it was not gone.
+	// willDelay is the will delay of a Dialer. A client that reconnects within it does not count as gone.
 	willDelay = 30 * time.Second
-	// probeAfter is how long the broker may be silent until it is asked whether it is there, whatever
-	// it asks of us.
+	// probeAfter is the silence of the broker after which the client pings it, independent of the keep-alive.
 	probeAfter = 10 * time.Second
-	// envelopeBytes is what the topic, and the names of attributes, put on top of an event.
+	// envelopeBytes bounds the bytes that the topic and attribute names add to an event.
 	envelopeBytes = 64 << 10
-	// never is longer than any call: paho's own timeouts are not used.
+	// never is longer than any call, because paho's own timeouts are not used.
 	never = 24 * 365 * time.Hour
 )
 
-// Dialer opens connections to the broker that its options name. It remembers whether they were
-// taken over, so that of two parties with one client id each waits longer and longer.
+// Dialer opens connections to the broker in its options. It counts session takeovers: of two clients with one
+// client id, each waits longer after each takeover.
 type Dialer struct {
 	opts     Options
 	endpoint endpoint
 	topics   routes
 	takeover takeovers
-	// willDelay is how long this party must be gone for its will to be published.
+	// willDelay is how long this client must be gone before the broker publishes its will.
 	willDelay time.Duration
 }
 
 var _ transport.Dialer = (*Dialer)(nil)
 
-// NewDialer checks the options. It opens nothing; the error names the option that is wrong.
+// NewDialer checks the options. It opens nothing; the error names the invalid option.
 func NewDialer(o Options) (*Dialer, error) {
 	o, e, err := o.withDefaults()
 	if err != nil {
@@ -62,10 +61,12 @@ func NewDialer(o Options) (*Dialer, error) {
 	return &Dialer{opts: o, endpoint: e, topics: routes{set: o.Topics}, willDelay: willDelay}, nil
 }
 
-// Dial connects and returns once the broker has accepted the CONNECT. The code of its
-// *transport.Error is CodeUnavailable when the broker cannot be reached, CodeUnauthenticated when
-// one side does not accept the other's certificate or the broker the password, CodeDeadline when
-// the dial timeout or ctx ran out, and else what the broker's reason means.
+// Dial connects and returns when the broker has accepted the CONNECT. The codes of its *transport.Error are:
+//
+//   - CodeUnavailable: the broker cannot be reached;
+//   - CodeUnauthenticated: one side rejects the other's certificate, or the broker the password;
+//   - CodeDeadline: the dial timeout or ctx expired;
+//   - else the code of the broker's reason.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, dialing.TimedOut(ctx, d.opts.Broker, d.opts.DialTimeout)
@@ -85,7 +86,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	ca, err := c.client.Connect(dialCtx, connect)
 	switch {
 	case ca != nil && property.Reason(ca.ReasonCode) != property.Success:
-		if err == nil { // a code below those of failures, which paho takes for success
+		if err == nil { // a reason code below the failures, which paho treats as success
 			_ = c.Close() // is always nil
 		}
 		return nil, d.refused(ca, connect.PasswordFlag)
@@ -102,7 +103,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	return c, nil
 }
 
-// open opens the byte stream: TCP, or what takes its place, TLS, and WebSocket.
+// open opens the byte stream: TCP or its replacement, then TLS and WebSocket.
 func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err error) {
 	conn, err = d.opts.DialContext(ctx, "tcp", d.endpoint.addr())
 	if err != nil {
@@ -110,7 +111,7 @@ func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err e
 	}
 	defer func() {
 		if err != nil {
-			_ = conn.Close() // it is of no use any more
+			_ = conn.Close() // it is useless now
 		}
 	}()
 	if d.opts.TLS != nil {
@@ -138,7 +139,7 @@ func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err e
 	return upgraded, roots, nil
 }
 
-// upgrade makes a WebSocket of a connection.
+// upgrade performs the WebSocket handshake on a connection.
 func (d *Dialer) upgrade(conn net.Conn) (net.Conn, error) {
 	location := url.URL{Scheme: "ws", Host: d.endpoint.addr()}
 	if d.opts.TLS != nil {
@@ -157,14 +158,16 @@ func (d *Dialer) upgrade(conn net.Conn) (net.Conn, error) {
 	return ws, nil
 }
 
-// lastWord returns why the server closed conn, if it said so before a request failed with err.
+// lastWord returns the server's reason to close conn, if it sent one before a request failed with err.
 //
-//	t1 We finish the TLS handshake and take the connection for open.
-//	t2 The server finds our certificate wrong, says so in an alert, and closes.
-//	t3 We send the request, and learn only that the connection is gone.
+// Scenario:
 //
-// Therefore the alert is looked for in what arrived before. Nothing is waited for: what is
-// gone sends nothing more.
+//	t1: the client finishes the TLS handshake and considers the connection open.
+//	t2: the server rejects the client certificate, sends an alert and closes.
+//	t3: the client sends the request, and sees only that the connection is gone.
+//
+// Result: lastWord looks for the alert in data that arrived before. It does not wait: a closed connection
+// delivers no more data.
 func lastWord(conn net.Conn, err error) error {
 	if !isBareEnd(err) {
 		return err
@@ -175,7 +178,7 @@ func lastWord(conn net.Conn, err error) error {
 	return err
 }
 
-// newConn puts together what a connection is made of.
+// newConn assembles the parts of a connection.
 func (d *Dialer) newConn(raw net.Conn) *Conn {
 	o := &d.opts
 	c := &Conn{dialer: d, maxPacket: d.maxPacket(), lock: make(chan struct{}, 1), reported: map[string]bool{}}
@@ -185,7 +188,7 @@ func (d *Dialer) newConn(raw net.Conn) *Conn {
 	in := &inbox{
 		acknowledge: func(ids []uint16) { acknowledge(s, ids) },
 		dropped: func(p *packets.Publish) {
-			c.drop(dropTopic, p.Topic, errors.New("nobody here has subscribed to it"))
+			c.drop(dropTopic, p.Topic, errors.New("no subscription of this client matches it"))
 		},
 	}
 	c.state = newSessionState(s, in)
@@ -193,18 +196,18 @@ func (d *Dialer) newConn(raw net.Conn) *Conn {
 	s.onReceive = c.pinger.PacketReceived
 	c.client = paho.NewClient(paho.ClientConfig{
 		ClientID: o.ClientID, Conn: s, Session: c.state, PingHandler: c.pinger, AuthHandler: noAuth{}, PacketTimeout: never,
-		// What has QoS 0 comes this way; what has more goes to the link.
+		// Packets with QoS 0 arrive here; others go to sessionState.
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
 			in.push(p.Packet.Packet())
 			return true, nil
 		}},
-		OnServerDisconnect: func(*paho.Disconnect) {}, // the link has heard
-		OnClientError:      func(error) {},            // the stream has seen
+		OnServerDisconnect: func(*paho.Disconnect) {}, // sessionState gets it
+		OnClientError:      func(error) {},            // stream detects it
 	})
 	return c
 }
 
-// maxPacket is the largest packet that we take.
+// maxPacket returns the size of the largest accepted packet, in bytes.
 func (d *Dialer) maxPacket() int { return d.opts.MaxEventBytes + envelopeBytes }
 
 // connect returns the CONNECT.
@@ -219,7 +222,7 @@ func (d *Dialer) connect() (*paho.Connect, error) {
 		},
 	}
 	if d.topics.shared() || o.Fleeting {
-		// A broker goes on giving the share of a member that is away to its session.
+		// A broker sends the share of a disconnected member to its stored session.
 		connect.CleanStart = true
 	} else {
 		connect.Properties.SessionExpiryInterval = pointer(uint32(sessionExpiry / time.Second))
@@ -235,9 +238,8 @@ func (d *Dialer) connect() (*paho.Connect, error) {
 	return connect, d.addWill(connect)
 }
 
-// addWill adds the event that the broker publishes when this party is gone. Without a session that
-// outlives the connection the broker would not wait until it is certain that the party does not
-// come back, so there is none then.
+// addWill adds the event that the broker publishes when this client is gone. Without a session that outlives
+// the connection, the broker would publish at once, even if the client reconnects. Then there is no will.
 func (d *Dialer) addWill(connect *paho.Connect) error {
 	if d.opts.Will == nil || connect.Properties.SessionExpiryInterval == nil {
 		return nil
@@ -247,11 +249,11 @@ func (d *Dialer) addWill(connect *paho.Connect) error {
 		return nil
 	}
 	p, err := d.topics.publish(e, "", false)
-	if err != nil { // as where it is for no single source, and the topics have no place for that
-		d.opts.Log.Warn("no will goes with the connection: nobody hears at once when this party is gone", "broker", d.opts.Broker, "error", err)
+	if err != nil { // for instance because the event has no single source and the topics have no broadcast
+		d.opts.Log.Warn("the connection has no last will: sources see late that this client is gone", "broker", d.opts.Broker, "error", err)
 		return nil
 	}
-	if len(p.Payload) > codec.MaxTextBytes { // paho would cut it
+	if len(p.Payload) > codec.MaxTextBytes { // paho would truncate it
 		return transport.Invalid(fmt.Sprintf("the will has a payload of %d bytes, at most %d are possible", len(p.Payload), codec.MaxTextBytes), nil)
 	}
 	connect.WillMessage = &paho.WillMessage{QoS: qos, Topic: p.Topic, Payload: p.Payload}
@@ -263,8 +265,8 @@ func (d *Dialer) addWill(connect *paho.Connect) error {
 
 func pointer[T any](v T) *T { return &v }
 
-// noAuth refuses enhanced authentication, of which we have none: without it paho panics on a
-// broker that speaks of it.
+// noAuth rejects enhanced authentication, which Hawser does not support. Without it paho panics on a broker
+// that requests it.
 type noAuth struct{}
 
 func (noAuth) Authenticate(*paho.Auth) *paho.Auth {
@@ -272,17 +274,17 @@ func (noAuth) Authenticate(*paho.Auth) *paho.Auth {
 }
 func (noAuth) Authenticated() {}
 
-// refused is the error of a CONNACK that is none of success.
+// refused returns the error of a CONNACK without success.
 func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 	r := property.Refusal{Reason: property.Reason(ca.ReasonCode)}
-	if !r.Reason.Failed() { // of an older version, which has other codes
+	if !r.Reason.Failed() { // of an older MQTT version, with other codes
 		r.Reason = property.UnsupportedVersion
 	}
 	if ca.Properties != nil {
 		r.Text, r.Properties = ca.Properties.ReasonString, userPropertiesOf(ca.Properties.User)
 	}
 	if r.Reason == property.NotAuthorized && password && len(r.Properties) == 0 {
-		r.Reason = property.BadUserNameOrPassword // so say some brokers that
+		r.Reason = property.BadUserNameOrPassword // some brokers use these codes for it
 	}
 	e := r.Error()
 	e.Message = "the broker " + d.opts.Broker + " refuses the client " + d.opts.ClientID + ": " + e.Message
@@ -298,7 +300,7 @@ func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 	return e
 }
 
-// explain turns the failure of a Dial into an error that says which side is to do what.
+// explain turns the failure of a Dial into an error that names the side which must act.
 func (d *Dialer) explain(ctx, dialCtx context.Context, cause error) error {
 	if dialCtx.Err() != nil {
 		return dialing.TimedOut(ctx, d.opts.Broker, d.opts.DialTimeout)
@@ -325,7 +327,7 @@ func acknowledge(s *stream, ids []uint16) {
 	_, _ = s.Write(b) // a failure ends the connection
 }
 
-// userProperties and userPropertiesOf return the user properties of a packet.
+// userProperties and userPropertiesOf convert the user properties of a packet.
 func userProperties(in []packets.User) []codec.Property {
 	out := make([]codec.Property, len(in))
 	for i := range in {

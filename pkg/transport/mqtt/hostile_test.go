@@ -54,7 +54,7 @@ func intrude(t *testing.T, s *mosquittoProgram, id string, config *tls.Config, f
 	return p
 }
 
-// counted are the options of a party whose metrics are looked at.
+// counted returns the options of a client whose metrics are checked.
 func counted(t *testing.T, o Options) (*Dialer, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -82,12 +82,12 @@ func kept(name string, m codec.Message) *packets.ControlPacket {
 	return cp
 }
 
-// giant has more properties than a party reads of one packet.
+// giant has more properties than a client reads of one packet.
 var giant = codec.Message{Properties: slices.Repeat([]codec.Property{{Key: "x", Value: strings.Repeat("x", codec.MaxTextBytes)}}, 20)}
 
-// TestMosquitto_NoRules: at a stock broker without rules everybody may be anybody. A party cannot
-// tell a good forgery, but drops and counts what contradicts itself, holds no more than it has
-// room for, is thrown out at a growing distance, and goes on when it is over.
+// TestMosquitto_NoRules: at an OCM broker without rules each client may use any identity. A client cannot
+// detect a consistent forgery. It drops and counts contradictory messages, and bounds its memory. It reconnects
+// with growing delays, and continues when the attack ends.
 func TestMosquitto_NoRules(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\nmax_queued_messages 2000\n")
 	evil := intrude(t, s, "evil", nil, kept(specTopic, messageOf(t, newEvent(99)))) // before the agent is there
@@ -125,7 +125,7 @@ func TestMosquitto_NoRules(t *testing.T) {
 	}
 	wantDrops(t, reg, map[string]float64{dropTopic: 2, dropDataType: 1, dropUndecodable: 1, dropTooLarge: 1})
 
-	// A flood, while the party is busy.
+	// A flood, while the client is busy.
 	const flood = 60
 	large := newEvent(50)
 	large.DataEncoded = make([]byte, 1<<20)
@@ -170,8 +170,8 @@ func TestMosquitto_NoRules(t *testing.T) {
 	}
 }
 
-// TestMosquitto_HostileCluster: with the rules that hawser mqtt acl writes, who has the certificate
-// of one cluster reaches nobody but the source, and that as its own cluster alone.
+// TestMosquitto_HostileCluster: with the rules of hawser mqtt acl, an attacker with the certificate of one
+// cluster reaches only the source, and only as its own cluster.
 func TestMosquitto_HostileCluster(t *testing.T) {
 	ca := newAuthority(t)
 	text, dir := secured(t, ca, true)

@@ -11,47 +11,47 @@ import (
 )
 
 const (
-	// receiveMaximum is how many messages the broker may have sent that are not accepted yet.
+	// receiveMaximum is the number of unaccepted messages that the broker may have sent.
 	receiveMaximum = 64
-	// maxQueued bounds their bytes, also when a broker sends more messages than it may: then
-	// nothing more is read until some were accepted.
+	// maxQueued bounds their bytes, also for a broker that exceeds receiveMaximum. Above it, reading stops until
+	// some messages were accepted.
 	maxQueued = 16 << 20
-	// messageWeight is what a message takes beside its text, propertyWeight a property.
+	// messageWeight is the memory of a message without its text, propertyWeight that of a property, in bytes.
 	messageWeight, propertyWeight = 512, 64
-	// acksAtOnce is how many accepted messages may wait for their acknowledgement while the
-	// next one is handled. It is far below receiveMaximum.
+	// acksAtOnce is the number of accepted messages whose acknowledgement may wait while the next one is handled.
+	// It is much lower than receiveMaximum.
 	acksAtOnce = 8
 )
 
-// message is a PUBLISH that arrived.
+// message is a received PUBLISH.
 type message struct {
-	packet *packets.Publish // nil once it is done
+	packet *packets.Publish // nil when it is done
 	id     uint16           // its packet id, 0 for QoS 0
 	size   int
-	left   int // subscriptions that have to accept it
+	left   int // subscriptions that must still accept it
 }
 
-// inbox is what arrived and is not acknowledged. Messages are acknowledged in the order in which
-// they came, as MQTT wants it, each when every subscription that it is for has accepted it.
+// inbox holds the received messages that are not acknowledged. It acknowledges them in order of arrival, as
+// MQTT requires. A message is acknowledged when all its subscriptions have accepted it.
 type inbox struct {
 	// acknowledge sends PUBACKs in this order.
 	acknowledge func(ids []uint16)
-	// dropped hears of messages that nobody here subscribed to.
+	// dropped is called with each message that matches no subscription.
 	dropped func(p *packets.Publish)
 
 	acking sync.Mutex // held while acknowledgements are sent, so that they stay in order
 
 	mu sync.Mutex
-	// keeps: the broker keeps what is not acknowledged for the next connection.
+	// keeps: the broker stores unacknowledged messages for the next connection.
 	keeps  bool
 	order  []*message
 	subs   []*subscription
 	bytes  int
-	space  chan struct{} // closed when bytes shrink; nil when nobody waits
+	space  chan struct{} // closed when bytes shrink; nil without a waiter
 	closed bool
 }
 
-// subscription is one Subscribe that runs. Its fields are the inbox's.
+// subscription is one running Subscribe. The inbox's lock protects its fields.
 type subscription struct {
 	filters []string
 	queue   []*message
@@ -59,7 +59,7 @@ type subscription struct {
 	ready   bool           // the broker has accepted it
 }
 
-// keepUnaccepted says that the broker keeps what is not acknowledged for the next connection.
+// keepUnaccepted records that the broker stores unacknowledged messages for the next connection.
 func (b *inbox) keepUnaccepted() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,9 +79,10 @@ func (b *inbox) push(p *packets.Publish) {
 	b.mu.Lock()
 	for b.bytes > maxQueued && !b.closed {
 		if !b.anyReady() {
-			// t1 a session that the broker kept brings more than fits, t2 its acknowledgement of
-			// our SUBSCRIBE comes behind that, and would never be read. A party that subscribes
-			// asks for what it lacks, so nothing is lost that is let go here.
+			// Scenario:
+			//   t1: a stored session delivers more than fits.
+			//   t2: the SUBACK follows these messages, and would never be read.
+			// Result: drop the messages. A client that subscribes requests a resync, so nothing is lost.
 			b.letGo()
 			flush = true
 			continue
@@ -106,7 +107,7 @@ func (b *inbox) push(p *packets.Publish) {
 	}
 }
 
-// hand gives m to the subscriptions that it is for, and reports whether there are any.
+// hand adds m to the matching subscriptions, and reports whether there are any.
 func (b *inbox) hand(m *message) bool {
 	for _, s := range b.subs {
 		if slices.ContainsFunc(s.filters, func(f string) bool { return matches(f, m.packet.Topic) }) {
@@ -122,7 +123,7 @@ func (b *inbox) anyReady() bool {
 	return slices.ContainsFunc(b.subs, func(s *subscription) bool { return s.ready })
 }
 
-// letGo gives up all messages.
+// letGo drops all messages.
 func (b *inbox) letGo() {
 	for _, s := range b.subs {
 		s.queue = nil
@@ -146,7 +147,7 @@ func (b *inbox) freedSpace() {
 	}
 }
 
-// full reports whether nothing is read because the party is slow.
+// full reports whether reading is paused because the client is slow.
 func (b *inbox) full() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +164,7 @@ func (b *inbox) done(m *message) {
 	b.freedSpace()
 }
 
-// flush acknowledges what is done, as far as nothing before it is not.
+// flush acknowledges the accepted messages up to the first unaccepted one.
 func (b *inbox) flush() {
 	b.acking.Lock()
 	defer b.acking.Unlock()
@@ -182,7 +183,7 @@ func (b *inbox) flush() {
 	}
 }
 
-// add begins a subscription. It gets what waits for one.
+// add starts a subscription. It gets the waiting messages that match.
 func (b *inbox) add(filters []string) *subscription {
 	s := &subscription{filters: filters, wake: taskgroup.NewBell()}
 	var foreign []*packets.Publish
@@ -202,15 +203,14 @@ func (b *inbox) add(filters []string) *subscription {
 	return s
 }
 
-// accepted says that the broker has accepted the subscription.
+// accepted records that the broker has accepted the subscription.
 func (b *inbox) accepted(s *subscription) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.ready = true
 }
 
-// remove ends a subscription. What it has not accepted waits for the next one, if the broker
-// keeps it too.
+// remove ends a subscription. Its unaccepted messages wait for the next one, if the broker stores them too.
 func (b *inbox) remove(s *subscription) {
 	b.mu.Lock()
 	b.subs = slices.DeleteFunc(b.subs, func(o *subscription) bool { return o == s })
@@ -224,7 +224,7 @@ func (b *inbox) remove(s *subscription) {
 	b.flush()
 }
 
-// orphaned returns those of the filters of s, which is removed, that no subscription has.
+// orphaned returns the filters of the removed s that no other subscription has.
 func (b *inbox) orphaned(s *subscription) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -233,7 +233,7 @@ func (b *inbox) orphaned(s *subscription) []string {
 	})
 }
 
-// next takes the next message of s; false when there is none at the moment.
+// next takes the next message of s; ok is false if there is none now.
 func (b *inbox) next(s *subscription) (*message, *packets.Publish, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -245,7 +245,7 @@ func (b *inbox) next(s *subscription) (*message, *packets.Publish, bool) {
 	return m, m.packet, true
 }
 
-// handled says that s has accepted m.
+// handled records that s has accepted m.
 func (b *inbox) handled(s *subscription, m *message) {
 	b.mu.Lock()
 	if m.left--; m.left <= 0 {
@@ -262,14 +262,14 @@ func (b *inbox) handled(s *subscription, m *message) {
 	}
 }
 
-// refused says that s has not accepted m, and ends.
+// refused records that s has not accepted m, and ends.
 func (b *inbox) refused(s *subscription, m *message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.queue = append([]*message{m}, s.queue...)
 }
 
-// close ends all waiting.
+// close wakes all waiters.
 func (b *inbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,7 +280,7 @@ func (b *inbox) close() {
 	}
 }
 
-// matches reports whether a topic matches a filter of ours, whose "+" stand for one level.
+// matches reports whether a topic matches a filter of this client, in which "+" matches one level.
 func matches(filter, topic string) bool {
 	if shared, ok := strings.CutPrefix(filter, "$share/"); ok {
 		_, filter, _ = strings.Cut(shared, "/")

@@ -37,8 +37,8 @@ type cloud struct {
 
 	payload, properties, topic, levels, clientID, filters    int
 	inFlight, inFlightBytes, perSecond, bytesPerSecond, wait int
-	// strict: user properties are taken on PUBLISH alone, no QoS 2, nothing retained and no
-	// subscription id, and whoever answers a message with a failure is thrown out.
+	// strict: user properties are accepted on PUBLISH only, no QoS 2, nothing retained and no subscription id. A
+	// client that answers a message with a failure is disconnected.
 	strict bool
 }
 
@@ -55,7 +55,7 @@ var clouds = []cloud{
 	},
 }
 
-// warden looks at what a party sends to a cloud.
+// warden checks the packets that a client sends to a cloud.
 type warden struct {
 	cloud
 	mu     sync.Mutex
@@ -153,8 +153,8 @@ func (w *warden) answered(id uint16) {
 	delete(w.flying, id)
 }
 
-// guard stands between a party and our listener: the listener has the limits of the cloud and
-// says so as that does. What is beyond one fails the test and ends the connection.
+// guard sits between a client and the listener. The listener has the limits of the cloud and announces them in
+// the same way. A violation fails the test and ends the connection.
 func (w *warden) guard(t *testing.T, client, broker net.Conn) {
 	defer client.Close()
 	defer broker.Close()
@@ -226,8 +226,7 @@ func (l *pipes) Close() error { l.once.Do(func() { close(l.closed) }); return ni
 
 func (l *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
 
-// unhurried is a broker's server that takes 40 ms for a publish, and sends what it has to
-// who subscribes.
+// unhurried is a broker's server that needs 40 ms for a publish, and sends its events to each subscriber.
 type unhurried struct{ sends [][]byte }
 
 func (s unhurried) Publish(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
@@ -272,8 +271,8 @@ func must[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
-// traffic is what a hub-source, or the agent of a cluster, has to say at once after a resync: of
-// hundreds of works, some of them large, and the list of a thousand.
+// traffic is the burst of a hub-source, or of the agent of a cluster, after a resync. It has hundreds of works,
+// some of them large, and a list of a thousand.
 func traffic(t *testing.T, ofSource bool) (events []codec.Event) {
 	t.Helper()
 	now := time.Unix(1_800_000_000, 0).UTC()
@@ -322,8 +321,8 @@ func traffic(t *testing.T, ofSource bool) (events []codec.Event) {
 	return append(events, must[codec.Event](t)(codec.NewStatusResyncRequest(request, nil)))
 }
 
-// TestLimits: whatever the brokers of the table bound, our parties keep to, and those that bound
-// no rate are published to as fast as before.
+// TestLimits: Hawser clients stay within the limits of all brokers in the table. Publishing to brokers without
+// a rate limit is as fast as before.
 func TestLimits(t *testing.T) {
 	specs, statuses := traffic(t, true), traffic(t, false)
 	for _, c := range clouds {
@@ -336,7 +335,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// withinLimits lets a party say all that it has to say, and be told some.
+// withinLimits lets a client publish all its events and receive some.
 func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, hears []codec.Event) {
 	f.DataType = codec.ManifestBundles
 	var s unhurried
@@ -389,7 +388,7 @@ func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, hears []c
 		<-got
 	}
 
-	// What cannot fit is told, and the connection goes on.
+	// An event that does not fit gets an error, and the connection stays open.
 	e := reported[0].Clone()
 	e.SetExtension(codec.ExtMetadata, fmt.Sprintf(`{"name":"w","annotations":{"note":%q}}`, strings.Repeat("n", 10<<10)))
 	_, err = conn.Publish(t.Context(), e, "")

@@ -92,7 +92,7 @@ func serve(t testing.TB, l net.Listener, s transport.Server, ca *testkit.CA) {
 	})
 }
 
-// credentials are those of a party, as identity.Files reads them.
+// credentials are those of a client, as identity.Files reads them.
 func credentials(t testing.TB, ca *testkit.CA, id identity.Identity) func() *tls.Config {
 	t.Helper()
 	authority, cert, key := ca.Write(t.TempDir(), id)

@@ -13,11 +13,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// A managed broker is a stock broker that bounds more than its CONNACK can say: what is above its
-// rates it drops without an answer. AWS IoT Core and Azure Event Grid are such brokers. They have
-// no QoS 2, and MQTT makes them say so, which brokers that one runs oneself do only if they
-// are configured for it. What follows is the lower of the bounds of both, with room for packets
-// that arrive together; docs/mqtt.md has the table.
+// A managed broker is a stateless broker with limits that its CONNACK cannot express: it silently drops
+// publishes above its rates. AWS IoT Core and Azure Event Grid are such brokers. They have no QoS 2, and MQTT
+// makes them announce it; self-hosted brokers do so only if configured. The values below are the lower limits
+// of both, with a reserve for packets that arrive together; docs/mqtt.md has the table.
 const managedProperties = 8 << 10 // bytes of user properties in a PUBLISH
 
 var (
@@ -27,15 +26,15 @@ var (
 
 func isManaged(p *packets.Properties) bool { return p.MaximumQOS != nil && *p.MaximumQOS < 2 }
 
-// publishLimiter says when publishes to a managed broker may go.
+// publishLimiter delays publishes to a managed broker.
 type publishLimiter struct {
 	mu        sync.Mutex
 	publishes fair.Bucket
 	bytes     fair.Bucket
 }
 
-// wait returns when a publish of so many bytes may go, or else the error of ctx, or errLost once
-// the connection is over.
+// wait returns when a publish of size bytes may be sent. It returns the error of ctx, or errLost when the
+// connection has ended.
 func (p *publishLimiter) wait(ctx context.Context, size int, over <-chan struct{}) error {
 	now := time.Now()
 	p.mu.Lock()
@@ -56,8 +55,8 @@ func (p *publishLimiter) wait(ctx context.Context, size int, over <-chan struct{
 	}
 }
 
-// checkManaged returns an error where the user properties of a publish are more than managed
-// brokers take. It names the largest.
+// checkManaged returns an error if the user properties of a publish exceed the limit of managed brokers. It
+// names the largest property.
 func checkManaged(p *packets.Publish) error {
 	total, largest := 0, packets.User{}
 	for _, u := range p.Properties.User {

@@ -6,34 +6,34 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Why a message is dropped.
+// Reasons of dropped messages.
 const (
-	dropUndecodable = "undecodable" // it is no event
-	dropTooLarge    = "too_large"   // above what we take
-	dropRetained    = "retained"    // nobody knows of when it is
+	dropUndecodable = "undecodable" // not an event
+	dropTooLarge    = "too_large"   // above the size limit
+	dropRetained    = "retained"    // of unknown age
 	dropDataType    = "data_type"   // of another data type than the subscription
-	dropTopic       = "topic"       // it contradicts its topic, or nobody has subscribed to that
+	dropTopic       = "topic"       // contradicts its topic, or matches no subscription
 )
 
-// Metrics counts what the MQTT connections of a process see. docs/metrics.md lists the series.
-// A nil *Metrics counts nothing.
+// Metrics counts the activity of the MQTT connections of a process. docs/metrics.md lists the series. A nil
+// *Metrics counts nothing.
 type Metrics struct {
 	dropped       *prometheus.CounterVec
 	noSubscribers prometheus.Counter
 	takeovers     prometheus.Counter
 }
 
-// NewMetrics registers the metrics with reg. The error says which name is taken.
+// NewMetrics registers the metrics with reg. The error names a duplicate metric.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hawser_mqtt_dropped_total", Help: "Messages of the MQTT broker that were acknowledged and not used, by reason.",
+			Name: "hawser_mqtt_dropped_total", Help: "Messages of the MQTT broker that were acknowledged and dropped, by reason.",
 		}, []string{"reason"}),
 		noSubscribers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_mqtt_no_subscriber_total", Help: "Published messages of which the MQTT broker said that nobody has subscribed to them.",
+			Name: "hawser_mqtt_no_subscriber_total", Help: "Published messages for which the MQTT broker reported no subscriber.",
 		}),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "hawser_mqtt_takeovers_total", Help: "Connections that another client with the same client id has ended, or may have.",
+			Name: "hawser_mqtt_takeovers_total", Help: "Connections that another client with the same client id has, or may have, taken over.",
 		}),
 	}
 	for _, c := range []prometheus.Collector{m.dropped, m.noSubscribers, m.takeovers} {
@@ -62,8 +62,8 @@ func (m *Metrics) takenOver() {
 	}
 }
 
-// drop counts a message that is dropped. The log hears of the first of each reason on a
-// connection: anybody who may publish on a stock broker could fill it.
+// drop counts a dropped message. It logs only the first of each reason per connection, because any client of a
+// stateless broker could fill the log.
 func (c *Conn) drop(reason, topic string, err error) {
 	c.dialer.opts.Metrics.drop(reason)
 	c.mu.Lock()
@@ -71,7 +71,7 @@ func (c *Conn) drop(reason, topic string, err error) {
 	c.reported[reason] = true
 	c.mu.Unlock()
 	if !again {
-		c.dialer.opts.Log.Warn("a message is dropped; of others of this connection with this reason only the metric tells",
+		c.dialer.opts.Log.Warn("a message is dropped; further ones of this connection with this reason are only counted in the metric",
 			"broker", c.dialer.opts.Broker, "reason", reason, "topic", fmt.Sprintf("%.300q", topic), "error", err)
 	}
 }

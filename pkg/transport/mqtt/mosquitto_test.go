@@ -68,15 +68,15 @@ func collect(n int) (chan string, transport.Handler) {
 	return ids, func(_ context.Context, e codec.Event) error { ids <- e.ID(); return nil }
 }
 
-// TestMosquitto_BothWays: a source and an agent meet, an agent that was away gets what it missed,
-// and the broker's hint tells of nobody.
+// TestMosquitto_BothWays: a source and an agent exchange events, an agent that was disconnected receives the
+// missed ones, and the broker reports missing subscribers.
 func TestMosquitto_BothWays(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\n")
 	source, agent := dial(t, newDialer(t, s.options("source"))), dial(t, newDialer(t, s.options("agent")))
 
 	r, err := source.Publish(t.Context(), newEvent(0), "")
 	if err != nil || r != (transport.Receipt{NoSubscribers: true}) {
-		t.Errorf("to nobody: %+v, %v", r, err)
+		t.Errorf("without a subscriber: %+v, %v", r, err)
 	}
 	specs, takeSpec := collect(100)
 	sub := subscribe(t, agent, agentSubscription(), takeSpec)
@@ -108,7 +108,10 @@ func TestMosquitto_BothWays(t *testing.T) {
 	}
 	specs, takeSpec = collect(100)
 	await(t, subscribe(t, dial(t, newDialer(t, s.options("agent"))), agentSubscription(), takeSpec).ready, "agent again")
-	// t1 the agent takes event 1, t2 it closes before the acknowledgement is sent, t3 the broker sends event 1 again.
+	// Scenario:
+	//   t1: the agent accepts event 1.
+	//   t2: it closes before the acknowledgement is sent.
+	//   t3: the broker sends event 1 again.
 	id := await(t, specs, "what it missed")
 	if id == "event-1" {
 		id = await(t, specs, "what it missed")
@@ -160,9 +163,8 @@ func TestMosquitto_Takeover(t *testing.T) {
 	}
 }
 
-// TestMosquitto_Will: the broker tells the source of an agent that is gone, whether it said goodbye
-// or not, and not of one that came back in time. Of what another connection replaced it tells
-// nothing, so a will is a hint.
+// TestMosquitto_Will: the source receives the will of an agent that is gone, with or without a goodbye, but not
+// if the agent reconnects in time. After a session takeover it receives nothing, so a will is a hint.
 func TestMosquitto_Will(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\n")
 	ids, take := collect(10)

@@ -19,7 +19,7 @@ import (
 
 // Defaults of [Options].
 const (
-	// DefaultMaxEventBytes is that of the gRPC transport.
+	// DefaultMaxEventBytes equals that of the gRPC transport.
 	DefaultMaxEventBytes    = 16 << 20
 	DefaultDialTimeout      = 20 * time.Second
 	DefaultPublishTimeout   = 30 * time.Second
@@ -30,45 +30,41 @@ const (
 // Login is a user name and a password; both may be empty.
 type Login struct{ User, Password string }
 
-// Options says how to reach a broker, and as whom.
+// Options configures the connection to a broker and the client's identity.
 type Options struct {
-	// Broker is "host:port", or a URL with one of the schemes mqtt, mqtts, ws and wss and, for
-	// the last two, a path. The host is what the broker's certificate must be for, unless TLS
-	// says otherwise. It is resolved at every Dial.
+	// Broker is "host:port", or a URL with the scheme mqtt, mqtts, ws or wss; the last two allow a path. The host
+	// must be in the broker's certificate, unless TLS uses another name. It is resolved at each Dial.
 	Broker string
-	// ClientID is the same whenever this party connects, and no one else's: a broker ends the
-	// connection of a client when another one with its id comes. See [ClientID].
+	// ClientID must be the same for all connections of this client, and unique. A broker ends the connection of a
+	// client when another one with its id connects. See [ClientID].
 	ClientID string
 	// Topics are the patterns of the configuration file.
 	Topics topic.Set
 
-	// Proxy says through which proxy the broker is reached, if through one.
+	// Proxy configures the proxy to the broker, if any.
 	Proxy transport.Proxy
-	// DialContext opens the byte stream. nil means TCP, by Proxy.
+	// DialContext opens the byte stream. nil means TCP, with Proxy.
 	DialContext transport.DialContext
-	// TLS is asked at every Dial, so that renewed certificates are used; see identity.Files.TLS.
+	// TLS is called at each Dial, so that renewed certificates are used; see identity.Files.TLS.
 	TLS func() *tls.Config
-	// Insecure allows plaintext: TLS must then be nil, and the broker on this machine.
+	// Insecure allows plaintext: TLS must then be nil, and the broker must run on this machine.
 	Insecure bool
-	// Login is asked at every Dial; nil means that there is none.
+	// Login is called at each Dial; nil means no login.
 	Login func() Login
 
-	// MaxEventBytes bounds the packets that are sent or taken. 0 means DefaultMaxEventBytes. What
-	// the broker says it takes limits sending further.
+	// MaxEventBytes bounds the sent and received packets, in bytes. 0 means DefaultMaxEventBytes. A smaller limit
+	// of the broker also applies to sending.
 	MaxEventBytes int
-	// KeepAlive is how long the broker lets this party be silent, in whole seconds; it ends the
-	// connection after one and a half times that. Brokers count whole packets, so it must be longer
-	// than the largest takes. 0 means DefaultKeepAlive. The broker itself is asked whether it is
-	// there after 10 s.
+	// KeepAlive is the maximum silence of this client, in whole seconds; the broker ends the connection after 1.5
+	// times that. Brokers count whole packets, so it must be longer than the largest packet takes. 0 means
+	// DefaultKeepAlive. The client pings a broker that is silent for 10 s.
 	KeepAlive time.Duration
-	// Will is asked at every Dial for the event that a stock broker publishes when this party has
-	// been gone for 30 seconds, in whatever way; ok is false if there is none. It is a hint at best:
-	// brokers lose it when a connection takes the place of another. A Hawser broker ignores it. nil
-	// means none.
+	// Will returns, at each Dial, the event that an OCM broker publishes when this client has been gone for 30 s;
+	// ok is false if there is none. It is only a hint: brokers drop it on a session takeover. A Hawser broker
+	// ignores it. nil means none.
 	Will func() (e codec.Event, ok bool)
 
-	// Fleeting: the broker keeps nothing of this party once the connection has ended, neither what
-	// arrives for it nor a will.
+	// Fleeting: after the connection has ended, the broker stores neither messages nor a will for this client.
 	Fleeting bool
 
 	// DialTimeout bounds a Dial, to the broker's answer. 0 means DefaultDialTimeout.
@@ -79,14 +75,14 @@ type Options struct {
 	// DefaultSubscribeTimeout.
 	SubscribeTimeout time.Duration
 
-	// Log hears of messages that are dropped. nil means slog.Default().
+	// Log receives dropped messages. nil means slog.Default().
 	Log *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
 }
 
-// ClientID returns the client id of a party: it says who it is, so that rules of a broker can
-// be about it.
+// ClientID returns the client id of a client. It contains the identity, so that rules of a broker can refer to
+// it.
 func ClientID(filter transport.Filter) string {
 	if filter.Source != "" {
 		return "hawser-source-" + filter.Source
@@ -94,10 +90,10 @@ func ClientID(filter transport.Filter) string {
 	return "hawser-agent-" + filter.Cluster
 }
 
-// maxClientID is what AWS IoT Core takes.
+// maxClientID is the limit of AWS IoT Core, in bytes.
 const maxClientID = 128
 
-// endpoint is where a broker is, and what is spoken below MQTT.
+// endpoint is the address of a broker and the protocols below MQTT.
 type endpoint struct {
 	host, port string
 	websocket  bool
@@ -106,8 +102,8 @@ type endpoint struct {
 
 func (e endpoint) addr() string { return net.JoinHostPort(e.host, e.port) }
 
-// withDefaults returns o with its zero values filled in, and where the broker is, or says which
-// field is wrong.
+// withDefaults returns o with its zero values filled in and the endpoint of the broker, or an error that names
+// the invalid field.
 func (o Options) withDefaults() (Options, endpoint, error) {
 	e, secure, err := parseBroker(o.Broker)
 	if err != nil {
@@ -141,7 +137,8 @@ func (o Options) withDefaults() (Options, endpoint, error) {
 	)
 }
 
-// checkSecurity: TLS, or plaintext on this machine. secure is what the scheme of a URL says.
+// checkSecurity requires TLS, or plaintext on this machine. secure is the value from the scheme of a URL, nil
+// without one.
 func (o Options) checkSecurity(e endpoint, secure *bool) error {
 	switch {
 	case o.TLS == nil && !o.Insecure:
@@ -156,7 +153,7 @@ func (o Options) checkSecurity(e endpoint, secure *bool) error {
 	return nil
 }
 
-// schemes says what is spoken for each scheme of a URL.
+// schemes maps the scheme of a URL to its protocols.
 var schemes = map[string]struct {
 	secure, websocket bool
 	port              string
@@ -165,8 +162,7 @@ var schemes = map[string]struct {
 	"ws": {false, true, "80"}, "wss": {true, true, "443"},
 }
 
-// Address returns host:port of what Options.Broker names, and whether MQTT is spoken over WebSocket
-// there.
+// Address returns host:port of Options.Broker, and whether MQTT runs over WebSocket there.
 func Address(broker string) (addr string, websocket bool, err error) {
 	e, _, err := parseBroker(broker)
 	if err != nil {
@@ -175,7 +171,7 @@ func Address(broker string) (addr string, websocket bool, err error) {
 	return e.addr(), e.websocket, nil
 }
 
-// parseBroker reads host:port or a URL; secure is nil when the text does not say it.
+// parseBroker parses host:port or a URL; secure is nil if the text has no scheme.
 func parseBroker(s string) (e endpoint, secure *bool, err error) {
 	wrong := fmt.Errorf("mqtt: broker %.200q: use host:port, such as broker.example.com:8883, or a URL that begins with mqtt://, mqtts://, ws:// or wss://", s)
 	if !strings.Contains(s, "://") {
@@ -201,7 +197,7 @@ func parseBroker(s string) (e endpoint, secure *bool, err error) {
 	return e, &scheme.secure, nil
 }
 
-// positiveOr sets *v to def if it is 0, and refuses a negative one.
+// positiveOr sets *v to def if it is 0, and rejects a negative value.
 func positiveOr[T int | time.Duration](v *T, def T, name string) error {
 	if *v < 0 {
 		return fmt.Errorf("mqtt: %s is %v: it must be positive, or 0 for %v", name, *v, def)

@@ -13,23 +13,23 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// pinger asks a silent broker whether it is there. It differs from paho's in what silence
-// means: only while we are ready to read, so that a slow party is not taken for a dead broker.
+// pinger pings a silent broker. Unlike paho's pinger, it counts silence only while the client is ready to read.
+// So a slow client does not make the broker appear dead.
 type pinger struct {
 	stream *stream
-	// interval is how long silence is taken for nothing.
+	// interval is the accepted silence.
 	interval time.Duration
-	// stalled reports whether nothing is read because the party is slow.
+	// stalled reports whether reading is paused because the client is slow.
 	stalled func() bool
 
 	mu             sync.Mutex
 	sent, received time.Time       // the last packets
-	sentAt         time.Time       // since when an answer is waited for; zero when none is
-	waiting        []chan struct{} // who asked by Ping, to be closed at the next answer
+	sentAt         time.Time       // when the unanswered PINGREQ was sent; zero if there is none
+	waiting        []chan struct{} // callers of Ping, closed at the next answer
 }
 
-// Run implements [paho.Pinger]: the broker wants a packet of ours within keepAlive seconds, or
-// never if that is 0, and we want one of the broker's within ours.
+// Run implements [paho.Pinger]. The broker expects a packet within keepAlive seconds, or never if that is 0.
+// The client expects a packet of the broker within p.interval.
 func (p *pinger) Run(ctx context.Context, _ net.Conn, keepAlive uint16) error {
 	interval := p.interval
 	if wanted := time.Duration(keepAlive) * time.Second; wanted > 0 {
@@ -60,7 +60,7 @@ func (p *pinger) Run(ctx context.Context, _ net.Conn, keepAlive uint16) error {
 	}
 }
 
-// look says whether it is time to ask, or why the broker counts as gone.
+// look reports whether a ping is due, or returns why the broker counts as gone.
 func (p *pinger) look(now time.Time, interval time.Duration) (due bool, err error) {
 	stalled := p.stalled()
 	p.mu.Lock()
@@ -105,7 +105,7 @@ func (p *pinger) PingResp() {
 	p.waiting = nil
 }
 
-// Ping asks the broker whether it is there, and waits for its answer.
+// Ping pings the broker and waits for its answer.
 func (c *Conn) Ping(ctx context.Context) error {
 	answered := make(chan struct{})
 	c.pinger.mu.Lock()
@@ -113,7 +113,7 @@ func (c *Conn) Ping(ctx context.Context) error {
 	c.pinger.mu.Unlock()
 	if _, err := packets.NewControlPacket(packets.PINGREQ).WriteTo(c.state.stream); err == nil {
 		c.pinger.PacketSent()
-	} // else the connection ends, with the reason
+	} // otherwise the connection ends, with the reason
 	select {
 	case <-answered:
 		return nil

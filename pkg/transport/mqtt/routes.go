@@ -9,10 +9,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// routes says where events go and come from.
+// routes maps events to topics.
 type routes struct{ set topic.Set }
 
-// shared reports whether a subscription is shared with others.
+// shared reports whether the client uses a shared subscription.
 func (r routes) shared() bool {
 	for _, pattern := range []string{r.set.SourceEvents, r.set.AgentEvents} {
 		if t, err := topic.Parse(pattern); err == nil && t.Group != "" {
@@ -22,7 +22,7 @@ func (r routes) shared() bool {
 	return false
 }
 
-// filters returns what a party subscribes to.
+// filters returns the topic filters of a client.
 func (r routes) filters(f transport.Filter, hawser bool) ([]string, error) {
 	if f.Source != "" {
 		source, err := topic.NewSource(r.set, f.Source)
@@ -38,8 +38,8 @@ func (r routes) filters(f transport.Filter, hawser bool) ([]string, error) {
 	return agent.Filters(hawser), nil
 }
 
-// publish makes the message of an event. The errors are CodeInvalid, or CodeTooLarge where a text
-// is longer than MQTT can carry.
+// publish builds the message of an event. The errors are CodeInvalid, or CodeTooLarge if a text is longer than
+// MQTT can carry.
 func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*paho.Publish, error) {
 	m, err := codec.ToMessage(e)
 	if err != nil {
@@ -48,7 +48,7 @@ func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*pah
 	if err := m.Fits(); err != nil {
 		large := transport.Invalid("the event does not fit into an MQTT packet", err)
 		large.Code = transport.CodeTooLarge
-		large.Message += ": " + err.Error() // it is shown with the work, and a cause is not
+		large.Message += ": " + err.Error() // the message is shown with the work; a cause is not
 		large.Err = nil
 		return nil, large
 	}
@@ -67,9 +67,9 @@ func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*pah
 	return p, nil
 }
 
-// topic returns where an event is published, which its type tells: a spec of a source, or a
-// status of an agent. An event of Hawser's own is an agent's if it names a cluster, unless it is
-// a release, by which a source gives one up.
+// topic returns the topic of an event by its type: a spec of a source, or a status of an agent. An event of
+// Hawser's own is an agent's if it names a cluster. The exception is a release, with which a source gives up a
+// cluster.
 func (r routes) topic(e codec.Event, hawser bool) (string, error) {
 	cluster, _, err := codec.StringExtension(e, codec.ExtClusterName)
 	if err != nil {
@@ -97,7 +97,7 @@ func (r routes) topic(e codec.Event, hawser bool) (string, error) {
 	return agent.Topic(t, original, hawser)
 }
 
-// fromSource reports whether an event is one of a source.
+// fromSource reports whether an event comes from a source.
 func fromSource(t codec.EventType, cluster string) bool {
 	row, known := codec.Lookup(t.DataType)
 	from := row.SpecFrom
@@ -107,7 +107,7 @@ func fromSource(t codec.EventType, cluster string) bool {
 	switch {
 	case !known:
 		return cluster == ""
-	case t.Action == codec.ResyncRequest: // the receiver of that subresource asks
+	case t.Action == codec.ResyncRequest: // the receiver of that subresource sends the request
 		return !from.Has(codec.FromSource)
 	}
 	return from.Has(codec.FromSource)

@@ -35,7 +35,7 @@ func TestRoutes_EveryEventOfHawsersOwn(t *testing.T) {
 	}{
 		"ack of an agent":      {event(codec.NewAck(agent, codec.Ack{})), agentBroadcast},
 		"ack of a source":      {event(codec.NewAck(source, codec.Ack{})), broadcast},
-		"unexplained":          {event(codec.NewOrphanReport(agent, codec.OrphanReport{})), agentBroadcast},
+		"orphans":              {event(codec.NewOrphanReport(agent, codec.OrphanReport{})), agentBroadcast},
 		"inventory request":    {event(codec.NewInventoryRequest(source, codec.InventoryRequest{})), broadcast},
 		"compared":             {event(codec.NewSyncReport(source, codec.SyncReport{})), broadcast},
 		"release":              {event(codec.NewRelease("e", now, "source1", "cluster1")), specTopic},

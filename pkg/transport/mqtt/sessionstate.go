@@ -14,25 +14,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// errLost is what a call learns whose connection ended; why is asked of the Conn.
+// errLost is the error of a call whose connection ended; the Conn has the reason.
 var errLost = session.ErrNoConnection
 
-// errProtocol is the error about a broker that does not keep to MQTT 5.
+// errProtocol is the error about a broker that violates MQTT 5.
 var errProtocol = errors.New("it does not keep to MQTT 5")
 
-// sessionState is the state of one MQTT connection: what we asked and the broker has not answered, and
-// what arrived and is not accepted yet. It takes the place of paho's session state, which lives
-// longer than a connection, sends again what may never fit, counts wrongly then, and leaves
-// calls waiting whose answer cannot come.
+// sessionState is the state of one MQTT connection: unanswered requests, and received messages that are not
+// accepted. It replaces paho's session state, which has three faults. That state outlives a connection and
+// retransmits packets that may never fit; its counts are then wrong. It also leaves calls waiting whose answer
+// cannot arrive.
 type sessionState struct {
 	stream *stream
 	inbox  *inbox
 	window window
-	// managed: the broker is a managed one, to which publishes go at a pace.
+	// managed: the broker is a managed broker, and publishes are rate limited.
 	managed bool
 	limiter publishLimiter
-	// answersAll: the broker is one of ours, which answers a PUBLISH that is too large instead of
-	// ending the connection.
+	// answersAll: the broker is a Hawser broker, which answers a PUBLISH that is too large and does not end the
+	// connection.
 	answersAll bool
 
 	mu         sync.Mutex
@@ -45,7 +45,7 @@ type sessionState struct {
 
 var _ session.SessionManager = (*sessionState)(nil)
 
-// request is what the broker has not answered yet.
+// request is an unanswered request to the broker.
 type request struct {
 	kind   byte // of the answer
 	answer chan<- packets.ControlPacket
@@ -56,8 +56,8 @@ func newSessionState(s *stream, in *inbox) *sessionState {
 	return &sessionState{stream: s, inbox: in, requests: map[uint16]request{}, over: make(chan struct{})}
 }
 
-// What may be on its way to a stock broker, whatever larger numbers it allows: every stock broker
-// that we know takes this much. To a Hawser broker it is what that says, and this at most.
+// In-flight limits. Towards an OCM broker these values apply even if it allows more: all known OCM brokers
+// accept this much. A Hawser broker announces its limit; hawserInFlight is the maximum.
 const (
 	defaultInFlight, defaultInFlightBytes = 20, 64 << 10
 	hawserInFlight                        = 1024
@@ -83,9 +83,8 @@ func (l *sessionState) ConAckReceived(_ io.Writer, _ *packets.Connect, ca *packe
 	return nil
 }
 
-// AddToSession implements [session.SessionManager]: it waits for room if packet is a PUBLISH,
-// and gives it a packet id. answer is sent the answer, or an empty packet when there will be
-// none.
+// AddToSession implements [session.SessionManager]. It assigns a packet id; a PUBLISH first waits for space in
+// the window. answer receives the answer, or an empty packet if there will be none.
 func (l *sessionState) AddToSession(ctx context.Context, packet session.Packet, answer chan<- packets.ControlPacket) error {
 	r := request{answer: answer}
 	switch p := packet.(type) {
@@ -165,11 +164,11 @@ func (l *sessionState) answered(recv *packets.ControlPacket) error {
 	switch {
 	case !good:
 		return l.violated()
-	case known: // else it answers what nobody asked, which harms nobody
+	case known: // otherwise it answers no request; ignore it
 		if r.size > 0 {
 			l.window.release(r.size)
 		}
-		r.answer <- *recv // has room for one
+		r.answer <- *recv // has capacity for one
 	}
 	return nil
 }
@@ -179,8 +178,8 @@ func (l *sessionState) violated() error {
 	return errProtocol
 }
 
-// ConnectionLost implements [session.SessionManager]: it ends all calls. paho calls it at once
-// with the broker's DISCONNECT if there is one, and when the connection is closed.
+// ConnectionLost implements [session.SessionManager]: it ends all calls. paho calls it at once for the broker's
+// DISCONNECT, and when the connection is closed.
 func (l *sessionState) ConnectionLost(disconnect *packets.Disconnect) error {
 	l.mu.Lock()
 	if l.ended {
@@ -198,8 +197,8 @@ func (l *sessionState) ConnectionLost(disconnect *packets.Disconnect) error {
 	largest := largestOf(requests)
 	for id, r := range requests {
 		if !l.answersAll && disconnect != nil && id == largest && property.Reason(disconnect.ReasonCode) == property.PacketTooLarge {
-			// Of all that was on its way only one can have been too large. Without this its
-			// sender would publish it again on each later connection.
+			// At most one of the packets in flight was too large. Without this its sender would publish it again on each
+			// later connection.
 			r.answer <- packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.PUBACK}, Content: &packets.Puback{
 				PacketID: id, ReasonCode: disconnect.ReasonCode, Properties: &packets.Properties{},
 			}}

@@ -2,8 +2,8 @@ package mqtt
 
 import "github.com/eclipse/paho.golang/packets"
 
-// publishSize returns how many bytes a PUBLISH of ours takes on the wire. paho does not look at
-// the broker's Maximum Packet Size.
+// publishSize returns the size of an outgoing PUBLISH on the wire, in bytes. paho does not check the broker's
+// Maximum Packet Size.
 func publishSize(p *packets.Publish) int {
 	properties := 0
 	if p.Properties != nil {
@@ -21,7 +21,7 @@ func publishSize(p *packets.Publish) int {
 	return 1 + lengthSize(body) + body
 }
 
-// lengthSize returns how many bytes a length takes.
+// lengthSize returns the size of an encoded length, in bytes.
 func lengthSize(n int) (size int) {
 	for size = 1; n >= 0x80; size++ {
 		n >>= 7

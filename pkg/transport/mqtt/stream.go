@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// writeTimeout is how long a broker may take nothing before the connection counts as dead. It is
-	// about pieces of writePiece bytes, so that a large packet may take its time on a slow line.
+	// writeTimeout is the maximum time without progress of a write before the connection counts as dead. It applies
+	// to pieces of writePiece bytes, so that a large packet may be slow.
 	writeTimeout = 20 * time.Second
 	writePiece   = 32 << 10
-	// lastWords is how long a failed write waits for the reader, which may still find the
-	// broker's reason in what arrived before the connection broke.
+	// lastWords is how long a failed write waits for the reader. The reader may still find the broker's reason in
+	// data that arrived before the connection broke.
 	lastWords = time.Second
-	// maxOther is the largest packet that is no PUBLISH, and maxProperties how much of a PUBLISH
-	// its properties may be, bytes: what they take once they are read is a multiple.
+	// maxOther is the size of the largest packet other than PUBLISH, maxProperties that of the properties of a
+	// PUBLISH, in bytes. Decoded, they need a multiple of that memory.
 	maxOther      = 1 << 20
 	maxProperties = 1 << 20
 )
 
-// Types of MQTT packets that are looked at here.
+// Types of MQTT packets that this file handles.
 const (
 	typeConnack  = 2
 	typePublish  = 3
@@ -38,43 +38,40 @@ const (
 	typeDisconn  = 14
 )
 
-// emptied is the payload of a PUBLISH from which properties and payload were taken because
-// they are too large.
+// emptied replaces properties and payload of a PUBLISH that is too large.
 const emptied = "\x00too large"
 
-// errForeign is the error about bytes that no broker sends.
+// errForeign is the error about bytes that are not from an MQTT broker.
 var errForeign = errors.New("it sent what is no packet of an MQTT broker")
 
 // stream is the connection below paho.
 //
-// Reading looks at the beginning of each packet, because paho allocates whatever length is
-// announced: packets above the limit that we told the broker do not get through. A PUBLISH is
-// not refused for its size but emptied: on a broker that does not keep to the limit anybody
-// could end the connection otherwise, again and again.
+// Reading checks the beginning of each packet, because paho allocates any announced length. Packets above the
+// announced limit do not reach paho. A PUBLISH that is too large is emptied, not rejected. Otherwise, on a
+// broker that ignores the limit, any client could end the connection repeatedly.
 //
-// Writing collects what paho writes in pieces into packets, and the packets of writers that
-// wait for each other into one write, with deadlines. paho calls Lock and Unlock around
-// a packet.
+// Writing joins the pieces that paho writes into packets, and the packets of concurrent writers into one write,
+// with deadlines. paho calls Lock and Unlock around a packet.
 type stream struct {
 	net.Conn
 	maxPacket int
-	// onReceive is called when something came, be it a piece of a large packet.
+	// onReceive is called when data arrived, even a piece of a large packet.
 	onReceive func()
 
 	r        *bufio.Reader
 	welcomed bool   // the CONNACK, which comes first, has begun
-	head     []byte // of the packet that is being read: what was looked at
+	head     []byte // of the packet that is being read: the bytes already checked
 	rest     int    // of it behind head
 	tooBig   func(topic string, size int)
-	stopped  atomic.Bool // we closed it ourselves
-	leaving  atomic.Bool // we are about to
+	stopped  atomic.Bool // closed by this side
+	leaving  atomic.Bool // this side is about to close it
 
 	writers atomic.Int32 // that wait for the lock
 	writing sync.Mutex
 	w       *bufio.Writer
 
 	mu    sync.Mutex
-	cause error // why it failed, the first
+	cause error // the first reason of failure
 }
 
 func newStream(c net.Conn, maxPacket int, tooBig func(topic string, size int)) *stream {
@@ -83,7 +80,7 @@ func newStream(c net.Conn, maxPacket int, tooBig func(topic string, size int)) *
 	return s
 }
 
-// noted notes that something came.
+// noted calls onReceive when data arrives.
 type noted struct{ s *stream }
 
 func (r noted) Read(p []byte) (int, error) {
@@ -94,7 +91,7 @@ func (r noted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pieces writes in pieces, each with a deadline.
+// pieces writes in pieces, each with its own deadline.
 type pieces struct{ s *stream }
 
 func (w pieces) Write(p []byte) (n int, err error) {
@@ -103,7 +100,7 @@ func (w pieces) Write(p []byte) (n int, err error) {
 		if w.s.leaving.Load() {
 			patience = lastWords
 		}
-		_ = w.s.Conn.SetWriteDeadline(time.Now().Add(patience)) // fails on a closed connection, as writing will
+		_ = w.s.Conn.SetWriteDeadline(time.Now().Add(patience)) // fails on a closed connection, as the write does
 		var written int
 		written, err = w.s.Conn.Write(p[n:min(len(p), n+writePiece)])
 		n += written
@@ -132,7 +129,7 @@ func (s *stream) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// begin reads the beginning of the next packet and judges it.
+// begin reads and checks the beginning of the next packet.
 func (s *stream) begin() error {
 	first, err := s.r.ReadByte()
 	if err != nil {
@@ -146,7 +143,7 @@ func (s *stream) begin() error {
 	if err != nil {
 		return unexpected(err)
 	}
-	s.head = binary.AppendUvarint(append(s.head[:0], first), uint64(length)) // the same form as MQTT has
+	s.head = binary.AppendUvarint(append(s.head[:0], first), uint64(length)) // the encoding equals that of MQTT
 	s.rest = length
 	switch first >> 4 {
 	case typePublish:
@@ -163,7 +160,7 @@ func (s *stream) begin() error {
 	return nil
 }
 
-// unexpected is the error of an end within a packet.
+// unexpected returns the error for an end inside a packet.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -171,7 +168,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// length reads the length of a packet, of at most four bytes.
+// length reads the length of a packet, at most four bytes.
 func (s *stream) length() (n int, err error) {
 	for shift := 0; shift < 28; shift += 7 {
 		b, err := s.r.ReadByte()
@@ -186,8 +183,8 @@ func (s *stream) length() (n int, err error) {
 	return 0, errForeign
 }
 
-// publish looks at the topic of a PUBLISH and the length of its properties, and empties it if
-// it is too large.
+// publish checks the topic of a PUBLISH and the length of its properties, and empties the packet if it is too
+// large.
 func (s *stream) publish(first byte, length int) error {
 	var size [2]byte
 	if _, err := io.ReadFull(s.r, size[:]); err != nil {
@@ -244,7 +241,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unlock ends a packet. It is sent, unless another writer waits, who will send it too.
+// Unlock ends a packet. It sends the packet, unless another writer waits; that writer sends it too.
 func (s *stream) Unlock() {
 	if s.writers.Load() == 0 {
 		if err := s.w.Flush(); err != nil {
@@ -254,25 +251,24 @@ func (s *stream) Unlock() {
 	s.writing.Unlock()
 }
 
-// leave lets nobody wait long any more for a broker that reads nothing.
+// leave shortens the deadline of writers that wait for a broker which reads nothing.
 func (s *stream) leave() {
 	s.leaving.Store(true)
 	_ = s.Conn.SetWriteDeadline(time.Now().Add(lastWords)) // fails if it is closed already
 }
 
-// broke ends a connection that cannot be written to. A packet that is half sent cannot be
-// taken back.
+// broke ends a connection after a failed write, because a partly sent packet cannot be recalled.
 func (s *stream) broke(err error) {
 	time.AfterFunc(lastWords, func() { s.fail(err) })
 }
 
-// fail keeps the reason and closes the connection, which makes paho end.
+// fail stores the reason and closes the connection, which makes paho end.
 func (s *stream) fail(err error) {
 	s.failed(err)
-	_ = s.Conn.Close() // what went wrong is known already
+	_ = s.Conn.Close() // the reason is already known
 }
 
-// failed keeps the first reason. What reading says after we closed is none.
+// failed stores the first reason. A read error after this side closed is no reason.
 func (s *stream) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,8 +30,8 @@ func (l *slowConn) Write(p []byte) (int, error) {
 
 func (l *slowConn) Read(p []byte) (int, error) { return l.in.Read(p[:1]) }
 
-// TestStream_SlowConnection: the deadline is about progress, and pieces of a large packet are a sign of
-// life; else a large work would never arrive on a slow line, and be begun again for ever.
+// TestStream_SlowConnection: the deadline is about progress, and each piece of a large packet counts as
+// progress. Otherwise a large work would never arrive over a slow connection, and would be sent again for ever.
 func TestStream_SlowConnection(t *testing.T) {
 	line := &slowConn{}
 	s := newStream(line, 1<<20, nil)

@@ -14,12 +14,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// Subscribe implements [transport.Subscriber]. h runs on the calling goroutine, with ctx. A
-// message that cannot be decoded, or that contradicts the topic on which it came, is dropped and
-// counted: no broker could do anything else about it than send it again.
+// Subscribe implements [transport.Subscriber]. h runs on the calling goroutine, with ctx. A message that cannot
+// be decoded, or that contradicts its topic, is dropped and counted. A broker could only send it again.
 //
-// Subscriptions of one connection with the same filters share what comes, as in MQTT a filter is
-// subscribed to once; the last of them says to the broker what it wants.
+// Subscriptions of one connection with the same filters share the messages, because MQTT subscribes to a filter
+// once. The last of them determines the properties that the broker gets.
 func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready func(transport.Accepted), h transport.Handler) error {
 	if (s.Source == "") == (s.Cluster == "") {
 		return transport.Invalid("a subscription names either a source or a cluster", nil)
@@ -31,7 +30,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	if err := c.acquire(ctx); err != nil {
 		return err
 	}
-	// Messages may come on the heels of the answer.
+	// Messages may follow the answer immediately.
 	sub := c.state.inbox.add(filters)
 	accepted, err := c.request(ctx, s, filters)
 	<-c.lock
@@ -74,7 +73,7 @@ func (c *Conn) request(ctx context.Context, s transport.Subscription, filters []
 	}
 	answer, err := c.client.Subscribe(callCtx, packet)
 	if answer == nil && callCtx.Err() == nil && !errors.Is(err, paho.ErrInvalidArguments) {
-		// t1 writing fails, t2 the reader finds out why, therefore the reason is asked for then.
+		// If the write failed, wait until the reader has found the reason.
 		select {
 		case <-c.state.over:
 		case <-callCtx.Done():
@@ -89,7 +88,7 @@ func (c *Conn) request(ctx context.Context, s transport.Subscription, filters []
 			Code: transport.CodeDeadline, Message: "the broker did not answer the subscription within " + o.SubscribeTimeout.String(),
 		}
 	case errors.Is(err, paho.ErrInvalidArguments):
-		return transport.Accepted{}, transport.Invalid("the broker cannot take the subscription", err)
+		return transport.Accepted{}, transport.Invalid("the broker cannot accept the subscription", err)
 	default:
 		return transport.Accepted{}, c.ended()
 	}
@@ -126,14 +125,14 @@ func (c *Conn) judge(answer *paho.Suback, filters []string) (transport.Accepted,
 	return accepted, nil
 }
 
-// deliver hands messages over until ctx or the connection ends, or h fails.
+// deliver passes messages to h until ctx or the connection ends, or h fails.
 func (c *Conn) deliver(ctx context.Context, sub *subscription, s transport.Subscription, h transport.Handler) error {
 	for {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if c.isOver() && c.state.end() == nil {
-			return c.ended() // the network broke: what is left comes again
+			return c.ended() // the network broke: the rest is delivered again
 		}
 		m, p, ok := c.state.inbox.next(sub)
 		if ok {
@@ -147,7 +146,7 @@ func (c *Conn) deliver(ctx context.Context, sub *subscription, s transport.Subsc
 			continue
 		}
 		if c.isOver() {
-			return c.ended() // the broker said goodbye, and what it sent before has been handled
+			return c.ended() // the broker disconnected, and all earlier messages have been handled
 		}
 		select {
 		case <-sub.wake:
@@ -166,8 +165,8 @@ func (c *Conn) isOver() bool {
 	}
 }
 
-// leave ends a subscription. A Hawser broker is told, so that it ends its side too while the
-// connection goes on. A stock broker is not: it would forget what it keeps for the next
+// leave ends a subscription. A Hawser broker gets an UNSUBSCRIBE, so that it ends its side while the connection
+// stays open. An OCM broker gets none, because it would drop the messages that it stores for the next
 // connection.
 func (c *Conn) leave(sub *subscription) {
 	c.state.inbox.remove(sub)
@@ -184,22 +183,22 @@ func (c *Conn) leave(sub *subscription) {
 		case <-c.state.over:
 			return
 		}
-		// Another subscription may have come meanwhile that has the same filters.
+		// Another subscription with the same filters may have started in between.
 		if orphaned := c.state.inbox.orphaned(sub); len(orphaned) > 0 {
-			_, _ = c.client.Unsubscribe(context.Background(), &paho.Unsubscribe{Topics: orphaned}) // of no consequence if it fails
+			_, _ = c.client.Unsubscribe(context.Background(), &paho.Unsubscribe{Topics: orphaned}) // a failure has no effect
 		}
 		<-c.lock
 	}()
 }
 
-// event returns the event of a message, unless it is to be dropped.
+// event returns the event of a message; ok is false if the message must be dropped.
 func (c *Conn) event(p *packets.Publish, f transport.Filter) (e codec.Event, ok bool) {
 	if p.Retain {
 		c.drop(dropRetained, p.Topic, errors.New("it was retained by the broker, from whenever"))
 		return e, false
 	}
 	if string(p.Payload) == emptied {
-		return e, false // was counted
+		return e, false // already counted
 	}
 	e, err := codec.FromMessage(codec.Message{ContentType: p.Properties.ContentType, Properties: userProperties(p.Properties.User), Payload: p.Payload})
 	if err != nil {
@@ -222,9 +221,8 @@ func (c *Conn) event(p *packets.Publish, f transport.Filter) (e codec.Event, ok 
 	return e, true
 }
 
-// agree says what of an event contradicts its topic. A stock broker looks at topics when it
-// decides who may publish, and nobody else does: so what a topic names must be what the event
-// names.
+// agree returns an error if an event contradicts its topic. An OCM broker authorizes publishers by topic and
+// does not read events. Therefore the event must contain the names that the topic has.
 func agree(name string, e codec.Event) error {
 	t, err := topic.Parse(name)
 	if err != nil {

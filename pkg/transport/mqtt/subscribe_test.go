@@ -76,13 +76,13 @@ func TestSubscribe_AcknowledgesWhatIsAccepted(t *testing.T) {
 	}
 	select {
 	case id := <-ids:
-		t.Errorf("%d was acknowledged, and nobody has accepted it", id)
+		t.Errorf("%d was acknowledged without being accepted", id)
 	default:
 	}
 }
 
-// TestSubscribe_KeptSession: what a broker kept for us comes before it has heard our SUBSCRIBE,
-// and waits for the subscription.
+// TestSubscribe_KeptSession: messages that a broker stored for the client arrive before the SUBSCRIBE, and wait
+// for the subscription.
 func TestSubscribe_KeptSession(t *testing.T) {
 	acks := make(chan uint16, 3)
 	f := newFake(t, func(p *peer) {
@@ -366,8 +366,8 @@ func TestSubscribe_SourceDropsWhatContradictsItsTopic(t *testing.T) {
 // TestTakeover: the error names client id and broker, and each time in a row one waits longer.
 func TestTakeover(t *testing.T) {
 	for name, end := range map[string]func(*peer){
-		"told":   func(p *peer) { p.goodbye(property.TakenOver, "", nil); p.stay() },
-		"closed": func(*peer) {},
+		"reported": func(p *peer) { p.goodbye(property.TakenOver, "", nil); p.stay() },
+		"closed":   func(*peer) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, func(p *peer) {
@@ -450,7 +450,7 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// TestPinger: a silent broker counts as gone, and a slow party does not make it so.
+// TestPinger: a silent broker counts as gone, but not because the client is slow.
 func TestPinger(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// soon: a connection that the broker ends without a word so soon after it began was perhaps
-	// taken over. Brokers up to Mosquitto 2.0.14 do not say it.
+	// soon: if the broker ends a connection without a reason this soon after it began, another client perhaps took
+	// over the session. Brokers up to Mosquitto 2.0.14 do not report it.
 	soon = 30 * time.Second
-	// stable: a connection that lived so long ends a row of takeovers.
+	// stable: a connection with this lifetime resets the count of takeovers.
 	stable = time.Minute
-	// firstDelay and lastDelay are what a party waits after the first and after many takeovers,
-	// beside what every reconnect waits.
+	// firstDelay and lastDelay are the extra waits of a client after the first and after many takeovers, in
+	// addition to the reconnect back-off.
 	firstDelay, lastDelay = time.Second, 30 * time.Second
 )
 
-// takeovers counts the connections in a row that another client may have taken over. Of two
-// clients with one id each ends the other's connection whenever it connects: without a delay
-// that grows they would make thousands of connections a second, and hand events to and fro.
+// takeovers counts consecutive connections that another client may have taken over. Two clients with one id end
+// each other's connection at each connect. Without a growing delay they would make thousands of connections per
+// second and receive events alternately.
 type takeovers struct {
 	mu  sync.Mutex
 	row int
 }
 
-// another counts one more and returns how long to wait.
+// another counts one takeover and returns the wait.
 func (t *takeovers) another(lived time.Duration) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +44,7 @@ func (t *takeovers) another(lived time.Duration) time.Duration {
 	return delay
 }
 
-// quiet says that a connection ended for another reason.
+// quiet records that a connection ended for another reason.
 func (t *takeovers) quiet(lived time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *takeovers) quiet(lived time.Duration) {
 	}
 }
 
-// takenOver is the error of a connection that another client has taken over, or may have.
+// takenOver returns the error of a connection that another client has, or may have, taken over.
 func (c *Conn) takenOver(what string, cause error) *transport.Error {
 	o := &c.dialer.opts
 	o.Metrics.takenOver()
@@ -65,7 +65,7 @@ func (c *Conn) takenOver(what string, cause error) *transport.Error {
 	}
 }
 
-// isBareEnd reports whether a connection was ended by the other side, without a word.
+// isBareEnd reports whether the other side ended a connection without a reason.
 func isBareEnd(cause error) bool {
 	return errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) || errors.Is(cause, syscall.ECONNRESET) || errors.Is(cause, syscall.EPIPE)
 }

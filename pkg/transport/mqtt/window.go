@@ -7,16 +7,15 @@ import (
 	"time"
 )
 
-// window bounds what is published and not acknowledged: the broker's Receive Maximum, and for
-// a broker that bounds bytes too those. A message that is larger than all of them is sent when
-// it is alone.
+// window bounds the published messages that are not acknowledged: the broker's Receive Maximum and, if the
+// broker limits bytes, their bytes. A message larger than the byte limit is sent alone.
 type window struct {
 	mu        sync.Mutex
 	maxCount  int
-	maxBytes  int // 0: any number
+	maxBytes  int // 0: unlimited
 	count     int
 	bytes     int
-	waiting   []*waiter // in the order of their coming
+	waiting   []*waiter // in order of arrival
 	closed    bool
 	lastFreed time.Time
 }
@@ -26,7 +25,7 @@ type waiter struct {
 	ready chan struct{}
 }
 
-// open sets the bounds.
+// open sets the limits.
 func (w *window) open(maxCount, maxBytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,8 +33,7 @@ func (w *window) open(maxCount, maxBytes int) {
 	w.lastFreed = time.Now()
 }
 
-// acquire waits for room for a message. It returns the error of ctx, or errLost when the
-// connection is over.
+// acquire waits for space for a message. It returns the error of ctx, or errLost when the connection has ended.
 func (w *window) acquire(ctx context.Context, size int) error {
 	w.mu.Lock()
 	if w.closed {
@@ -61,10 +59,10 @@ func (w *window) acquire(ctx context.Context, size int) error {
 		return errLost
 	case i >= 0:
 		w.waiting = slices.Delete(w.waiting, i, i+1)
-		w.admit() // a smaller one behind may fit
+		w.admit() // a smaller one behind it may fit
 		return ctx.Err()
 	}
-	return nil // whether or not ctx has ended meanwhile: there is room
+	return nil // even if ctx has ended in between: there is space
 }
 
 func (w *window) fits(size int) bool {
@@ -76,7 +74,7 @@ func (w *window) take(size int) {
 	w.bytes += size
 }
 
-// admit lets those in that wait, in their order, so that a large one is not overtaken for ever.
+// admit admits waiters in order of arrival, so that smaller messages do not delay a large one for ever.
 func (w *window) admit() {
 	for !w.closed && len(w.waiting) > 0 && w.fits(w.waiting[0].size) {
 		w.take(w.waiting[0].size)
@@ -85,7 +83,7 @@ func (w *window) admit() {
 	}
 }
 
-// release gives the room of a message back.
+// release frees the space of a message.
 func (w *window) release(size int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,14 +93,14 @@ func (w *window) release(size int) {
 	w.admit()
 }
 
-// stuck reports whether there is no room for a message, and none was given back for so long.
+// stuck reports whether a message does not fit and no space was freed for d.
 func (w *window) stuck(size int, d time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.fits(size) && time.Since(w.lastFreed) >= d
 }
 
-// close ends all waiting.
+// close wakes all waiters.
 func (w *window) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

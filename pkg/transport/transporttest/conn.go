@@ -27,14 +27,14 @@ func (b *bench) running(c transport.Conn) (published <-chan error, s *subscripti
 	return done, s
 }
 
-// wantFailed checks that nothing works on c any more.
+// wantFailed checks that all calls on c fail.
 func (b *bench) wantFailed(c transport.Conn) {
 	b.Helper()
 	b.server.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 		b.Error("an event of a failed connection reached the server")
 		return transport.Receipt{}, nil
 	}
-	for range 3 { // and it does not heal
+	for range 3 { // and it stays failed
 		_, err := c.Publish(b.Context(), newReport(1, nil), "")
 		b.wantCode(err, transport.CodeUnavailable)
 		err = c.Subscribe(b.Context(), agentSubscription(), func(transport.Accepted) { b.Error("ready was called") }, acceptAll)

@@ -118,7 +118,7 @@ func publishReceipt(b *bench) {
 	}
 }
 
-// serverErrors are what a server may return, and what the peer must see.
+// serverErrors are possible errors of a server, with the errors that the peer must see.
 func serverErrors() map[string][2]error {
 	full := transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 1500 * time.Millisecond,

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// accept makes the server accept every subscription and run then.
+// accept makes the server accept each subscription and then run then.
 func (b *bench) accept(then func(ctx context.Context, out transport.Stream) error) {
 	b.server.subscribe = func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
 		if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
@@ -59,7 +59,7 @@ func subscribeRequest(b *bench) {
 		if seen.peer.Role != b.fixture.Peer.Role || seen.peer.Name != b.fixture.Peer.Name {
 			b.Errorf("server sees %s/%s", seen.peer.Role, seen.peer.Name)
 		}
-		got.Roots, got.Transport = nil, "" // the way itself says these
+		got.Roots, got.Transport = nil, "" // the transport itself sets these
 		if diff := cmp.Diff(answer, got); diff != "" {
 			b.Errorf("answer changed on the way (-sent +received):\n%s", diff)
 		}
@@ -69,7 +69,7 @@ func subscribeRequest(b *bench) {
 func subscribeReady(b *bench) {
 	b.accept(func(_ context.Context, out transport.Stream) error {
 		first, second := b.wire(newEvent(1, nil)), b.wire(newEvent(2, nil))
-		// The second is sent in parts, which are one event together.
+		// The second event is sent in parts, which form one event.
 		return errors.Join(out.Send(first), out.Send(second[:3], nil, second[3:]),
 			&transport.Error{Code: transport.CodeNotFound, Message: "done"})
 	})
@@ -119,7 +119,7 @@ func subscribeSerial(b *bench) {
 			next++
 			return nil
 		})
-	// What was sent before the end is delivered before the end.
+	// Events that were sent before the end are delivered before the end.
 	b.wantCode(err, transport.CodeNotFound)
 	if next != count {
 		b.Errorf("%d of %d events were delivered", next, count)
@@ -164,8 +164,10 @@ func subscribeHandlerFails(b *bench) {
 func subscribeCancelled(b *bench) {
 	gone := make(chan struct{})
 	b.server.subscribe = func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
-		// t1 the client has the answer and gives up, t2 the server sees both at once: Accept may say
-		// that the peer is gone. This is an end of the subscription too.
+		// Scenario:
+		//   t1: the client has the answer and gives up.
+		//   t2: the server sees both at once.
+		// Result: Accept may return that the peer is gone. This is an end of the subscription too.
 		defer close(gone)
 		if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
 			return err
@@ -182,7 +184,7 @@ func subscribeCancelled(b *bench) {
 	}
 	await(b, gone, "end of the subscription at the server")
 
-	// A context that has ended already is no different, but for the server.
+	// A context that has already ended makes a difference only for the server.
 	b.server.subscribe = func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error {
 		b.Error("the request reached the server")
 		return nil
@@ -225,8 +227,8 @@ func subscribeFilter(b *bench) {
 	}
 }
 
-// subscribeBackPressure: the server's Send blocks while the handler does, so
-// that nothing in between collects events without bound.
+// subscribeBackPressure: the server's Send blocks while the handler does, so that the number of events in
+// between is bounded.
 func subscribeBackPressure(b *bench) {
 	const count, size = 800, 64 << 10 // half is above the largest window of gRPC
 	var sent atomic.Int32
@@ -250,7 +252,7 @@ func subscribeBackPressure(b *bench) {
 		return nil
 	})
 	await(b, stuck, "first event")
-	// The server has come to a halt when its count has stood still for a while.
+	// The server has stopped when its count stays the same for some time.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for last := int32(-1); last != sent.Load(); <-tick.C {
@@ -282,7 +284,7 @@ func publishWhileHandling(b *bench) {
 		if handled++; handled > 1 {
 			return errors.New("enough")
 		}
-		// From within the handler ...
+		// Inside the handler ...
 		if _, err := c.Publish(ctx, newReport(2, nil), "s"); err != nil {
 			b.Errorf("publish from the handler: %v", err)
 		}
@@ -291,18 +293,18 @@ func publishWhileHandling(b *bench) {
 		return nil
 	})
 	await(b, stuck, "first event")
-	// ... and beside one that is stuck, with more than a window's worth of data.
+	// ... and in parallel to a stuck one, with more data than one window.
 	for n := range 20 {
 		if _, err := c.Publish(b.Context(), newReport(n, make([]byte, 64<<10)), "s"); err != nil {
 			b.Fatalf("publish beside the handler: %v", err)
 		}
 	}
 	close(release)
-	_ = s.awaitEnd() // that it ends is all that matters
+	_ = s.awaitEnd() // only its end matters
 }
 
-// publishAnsweredOnStream: a server that answers a resync request on the stream
-// before it answers the Publish hangs a party that does not receive meanwhile.
+// publishAnsweredOnStream: a server may answer a resync request on the stream before it answers the Publish.
+// That blocks a client that does not receive at the same time.
 func publishAnsweredOnStream(b *bench) {
 	const answers = 500
 	requested, answered, published := make(chan struct{}), make(chan struct{}), make(chan struct{})

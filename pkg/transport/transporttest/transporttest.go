@@ -1,7 +1,6 @@
-// Package transporttest holds the contract of package transport as tests: each
-// sentence that its comments promise, run against an implementation by [Run].
-// The broker's end is a fake whose answers each test scripts, so that a failure
-// is the implementation's.
+// Package transporttest holds the contract of package transport as tests. [Run] checks each promise of its
+// comments against an implementation. The broker's end is a fake whose answers each test scripts, so that a
+// failure is the implementation's.
 package transporttest
 
 import (
@@ -17,22 +16,21 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Fixture is one implementation, connected to the server it was made for.
+// Fixture is one implementation, connected to its server.
 type Fixture struct {
 	Dialer transport.Dialer
-	// Peer is who the server must see at the other end; only Role and Name are
-	// looked at.
+	// Peer is the peer that the server must see; only Role and Name are checked.
 	Peer transport.Peer
-	// GivesUpAlone: the server does not learn that the caller of a Publish gave up, as there is
-	// no such message, but for the end of the connection.
+	// GivesUpAlone: the server does not learn that the caller of a Publish gave up, except by the end of the
+	// connection. The protocol has no message for it.
 	GivesUpAlone bool
-	// Cut fails the open connections as a broken network does. Dialing again
-	// succeeds, if need be after Cut has returned.
+	// Cut fails the open connections as a broken network does. Dialing again succeeds, at the latest after Cut has
+	// returned.
 	Cut func()
 }
 
-// Run tests the implementation that newFixture puts in front of a server. Each
-// test gets a fixture of its own and closes what it dialled.
+// Run tests the implementation that newFixture puts in front of a server. Each test gets its own fixture and
+// closes its connections.
 func Run(t *testing.T, newFixture func(t *testing.T, s transport.Server) Fixture) {
 	t.Helper()
 	for _, tc := range []struct {
@@ -57,7 +55,7 @@ func Run(t *testing.T, newFixture func(t *testing.T, s transport.Server) Fixture
 		{"Subscribe/caller's context ends it", subscribeCancelled},
 		{"Subscribe/server's error arrives typed", subscribeError},
 		{"Subscribe/server's end without error", subscribeEnds},
-		{"Subscribe/filter names one party", subscribeFilter},
+		{"Subscribe/filter names one client", subscribeFilter},
 		{"Subscribe/slow handler holds back the server", subscribeBackPressure},
 		{"Subscribe/slow handler does not hold back publishing", publishWhileHandling},
 		{"Subscribe/publishing while the answer is delivered", publishAnsweredOnStream},
@@ -84,17 +82,17 @@ func Run(t *testing.T, newFixture func(t *testing.T, s transport.Server) Fixture
 	}
 }
 
-// patience bounds every wait of the suite; nothing here takes a second.
+// patience bounds each wait of the suite; no check needs a second.
 const patience = 20 * time.Second
 
-// bench is what a test works at.
+// bench is the environment of a test.
 type bench struct {
 	*testing.T
 	server  *scripted
 	fixture Fixture
 }
 
-// scripted is a server that does what the test says.
+// scripted is a server whose answers the test scripts.
 type scripted struct {
 	publish   func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error)
 	subscribe func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error
@@ -192,18 +190,18 @@ func (b *bench) wantCode(err error, code transport.Code) {
 	}
 }
 
-// newReport returns what an agent publishes: a status whose id is "event-<n>".
+// newReport returns an event of an agent: a status whose id is "event-<n>".
 func newReport(n int, data []byte) codec.Event {
 	e := newEvent(n, data)
 	e.SetSource("agent1")
 	e.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String())
 	e.SetExtension(codec.ExtOriginalSource, "source1")
-	// Each of another work: an implementation may hand those of one on one by one.
+	// Each of another work, because an implementation may serialize the events of one work.
 	e.SetExtension(codec.ExtResourceID, fmt.Sprintf("6e0c5be5-7a4b-4c1c-8f0e-%012d", n))
 	return e
 }
 
-// newEvent returns what an agent receives: a spec whose id is "event-<n>".
+// newEvent returns an event for an agent: a spec whose id is "event-<n>".
 func newEvent(n int, data []byte) codec.Event {
 	e := event.New()
 	e.SetID(fmt.Sprintf("event-%d", n))

@@ -1,4 +1,4 @@
-// Command counts prints how a tree is worded, so that two states of it can be compared.
+// Command counts prints counts about the wording of a tree, so that two states of it can be compared.
 package main
 
 import (

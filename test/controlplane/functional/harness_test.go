@@ -1,9 +1,8 @@
-// Package functional runs the built control plane and checks that it behaves
-// as the tests of Hawser need it to. It talks to it like any other client and
-// links nothing of it.
+// Package functional runs the built control plane and checks that it behaves as the tests of Hawser need. It is
+// a normal client of the control plane and links none of its code.
 //
-// HAWSER_CONTROLPLANE_DIR is the directory that build.sh prints. See README.md
-// of the module for the whole command.
+// HAWSER_CONTROLPLANE_DIR is the directory that build.sh prints. See README.md of the module for the whole
+// command.
 package functional
 
 import (
@@ -140,8 +139,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// end waits for a process that was told to stop, and fails if that is slow or
-// leads to an error.
+// end waits for a process that was stopped, and fails if that is slow or leads to an error.
 func (p *process) end(t *testing.T) {
 	t.Helper()
 	select {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// What a client holds from before a restart, after a crash and after a stop,
-// must still be good for the same cluster.
+// TestControlPlane_RestartKeepsObjectsPortAndCredentials: the objects, port and credentials of a client stay
+// valid for the same cluster, after a crash and after a stop.
 func TestControlPlane_RestartKeepsObjectsPortAndCredentials(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long-", 20), "hub") // longer than a socket may be

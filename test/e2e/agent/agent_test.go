@@ -21,8 +21,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// TestAgent_OnAKubeAPIServer is one test, for the cluster takes a while to
-// start; each part uses works of its own.
+// TestAgent_OnAKubeAPIServer is one test, because the cluster takes a while to start. Each part uses its own
+// works.
 func TestAgent_OnAKubeAPIServer(t *testing.T) {
 	s := newSpoke(t)
 	t.Run("ClientKeepsItsContract", func(t *testing.T) {
@@ -242,7 +242,7 @@ func leavesWhatIsShared(s *spoke) {
 	}
 	s.deleted(two)
 	if s.configMap("shared") != nil {
-		s.Fatal("nobody wants it any more")
+		s.Fatal("the object is still there without an owner")
 	}
 }
 

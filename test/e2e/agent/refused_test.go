@@ -146,7 +146,7 @@ func missingNamespacesRest(s *spoke) {
 	if _, err := s.Kube.CoreV1().ConfigMaps(ending).Patch(s.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		s.Fatal(err)
 	}
-	s.Eventually(func() error { // it goes, is missing then, and is made anew
+	s.Eventually(func() error { // it is deleted, is missing for a moment, and is created again
 		_, err := s.Kube.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ending}}, metav1.CreateOptions{})
 		return err
 	})

@@ -1,6 +1,6 @@
-// Package agent runs the agent on a real kube-apiserver, with the permissions of
-// deploy/, between a broker in this process and a source that publishes
-// whatever a test wants: what the API server makes of every write.
+// Package agent runs the agent on a real kube-apiserver, with the permissions of deploy/. The broker runs in
+// this process, and a source publishes what each test needs. The tests show how the API server treats each
+// write.
 package agent
 
 import (
@@ -117,7 +117,7 @@ func (r *requests) take() []string {
 	return l
 }
 
-// source publishes works and keeps the statuses it hears of.
+// source publishes works and keeps the statuses that it receives.
 type source struct {
 	spoke   *spoke
 	session *session.Session

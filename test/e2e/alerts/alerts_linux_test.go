@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-io/hawser/test/alerts"
 )
 
-// TestAlerts_FireAndClear breaks the fleet in one way after the other. Each time the alerts of
-// that are quiet before, fire, and clear when it is mended.
+// TestAlerts_FireAndClear breaks the fleet in several ways, one after the other. Each time the matching alerts
+// are silent before, fire, and clear after the repair.
 func TestAlerts_FireAndClear(t *testing.T) {
 	disk := startSmall(t)
 	broker, hubSource, agent := shared.Program(fleet.Broker), shared.Program(fleet.HubSource), shared.Program(fleet.AgentOf(cluster))
@@ -47,7 +47,7 @@ func TestAlerts_FireAndClear(t *testing.T) {
 			func(t *testing.T) { must(t, agent.Start(t.Context())) },
 		},
 		{
-			"certificate near its end", []string{"HawserCertificateExpiresSoon", "HawserCertificateExpired", "HawserClientCertificateExpiresSoon"},
+			"certificate expires soon", []string{"HawserCertificateExpiresSoon", "HawserCertificateExpired", "HawserClientCertificateExpiresSoon"},
 			func(t *testing.T) { certify(t, time.Hour) },
 			func(t *testing.T) { certify(t, 20*24*time.Hour) },
 		},
@@ -136,7 +136,7 @@ func (s *small) empty(t *testing.T) {
 	}
 }
 
-// TestMonitoring_Renders: kustomize makes of each folder what it has to.
+// TestMonitoring_Renders: kustomize renders each folder as expected.
 func TestMonitoring_Renders(t *testing.T) {
 	for _, program := range alerts.Programs {
 		out, err := exec.CommandContext(t.Context(), shared.Kubectl(), "kustomize", filepath.Join(shared.Root, "deploy", "monitoring", program)).CombinedOutput()

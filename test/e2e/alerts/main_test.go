@@ -1,5 +1,5 @@
-// Package alerts runs a real Prometheus with the rules of deploy/monitoring beside a fleet,
-// breaks the fleet, and waits for the alerts to fire and to clear.
+// Package alerts runs a real Prometheus with the rules of deploy/monitoring beside a fleet. It breaks the
+// fleet, and waits for the alerts to fire and to clear.
 package alerts
 
 import (

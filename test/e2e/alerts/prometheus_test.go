@@ -26,8 +26,8 @@ import (
 // all that is changed of them.
 const faster = 60
 
-// within is how long an alert may take on a busy machine: the parties back off for up to half a
-// minute, and Prometheus has to see it.
+// within is the longest time until an alert fires on a busy machine. Clients back off for up to half a minute,
+// and Prometheus has to scrape the change.
 const within = 3 * time.Minute
 
 // addr is an address on the network of the fleet, which no other one uses.

@@ -1,5 +1,4 @@
-// Package demo runs `hawser demo` as a person would: twice, killed in the middle,
-// and where something else has its port.
+// Package demo runs `hawser demo` as a user would: twice, killed in the middle, and with its port in use.
 package demo
 
 import (
@@ -90,7 +89,7 @@ func TestDemo_SecondRunAndKill(t *testing.T) {
 		t.Fatalf("a second demo beside the first: %v\n%s", err, out)
 	}
 
-	// Killed, it leaves no process behind, and the next one starts anew.
+	// Killed, it leaves no process behind, and the next one starts from nothing.
 	first.Kill()
 	brokerGone(t)
 	out, err = d.run(t, "--once")
@@ -195,8 +194,8 @@ func brokerGone(t *testing.T) {
 	}
 }
 
-// The lines of docs/mqtt.md that start the demo over other transports work as they
-// are; only --once is added, and where this demo is.
+// TestDemo_LinesOfTheDocumentation: the commands of docs/mqtt.md that start the demo over other transports work
+// unchanged. Only --once and the location of this demo are added.
 func TestDemo_LinesOfTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/mqtt.md")
 	if err != nil {

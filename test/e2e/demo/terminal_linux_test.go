@@ -23,7 +23,7 @@ func terminal(t *testing.T) (person, program *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = person.Close() }) // whoever reads it ends with it
+	t.Cleanup(func() { _ = person.Close() }) // the goroutine that reads it ends with it
 	fd := int(person.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
@@ -38,8 +38,8 @@ func terminal(t *testing.T) (person, program *os.File) {
 	return person, program
 }
 
-// TestDemo_CtrlCInATerminal: the documented end of the demo is a success, also for make,
-// and no control plane takes the signal for itself.
+// TestDemo_CtrlCInATerminal: the documented end of the demo is a success, also for make. No control plane
+// handles the signal itself.
 func TestDemo_CtrlCInATerminal(t *testing.T) {
 	d := newDemo(t)
 	for name, command := range map[string][]string{
@@ -84,7 +84,7 @@ func typeAt(person *os.File, text, keys string) <-chan string {
 				typed = true
 				_, err = io.WriteString(person, keys)
 			}
-			if err != nil { // EIO, when nobody has the terminal open any more
+			if err != nil { // EIO, when no process has the terminal open any more
 				output <- all.String()
 				return
 			}

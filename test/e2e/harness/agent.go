@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// JoinAs makes what one more agent needs to be the agent of name: a namespace on
-// the hub and a certificate. To the hub it is one more cluster.
+// JoinAs creates what an additional agent with that name needs: a namespace on the hub and a certificate. For
+// the hub it is an additional cluster.
 func (f *Fleet) JoinAs(t *testing.T, name string) {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -29,9 +29,9 @@ func (f *Fleet) JoinAs(t *testing.T, name string) {
 	}
 }
 
-// AgentSpec returns how to start one more agent on a managed cluster, beside that of
-// the fleet and with the same rights. It is the agent of name, see JoinAs, has the
-// state directory of its own name and, besides the arguments of the fleet's, more.
+// AgentSpec returns the specification of an additional agent on a managed cluster, beside the agent of the
+// fleet and with the same rights. It is the agent of name, see JoinAs. It has a state directory of its own
+// name. more follows the arguments of the fleet's agent.
 func (f *Fleet) AgentSpec(t *testing.T, cluster, name string, more ...string) childproc.Spec {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(f.LogDir()), fleet.AgentOf(name))
@@ -50,7 +50,7 @@ func (f *Fleet) AgentSpec(t *testing.T, cluster, name string, more ...string) ch
 	}
 }
 
-// RunAgent runs the agent of AgentSpec. It ends with stop, or with the test.
+// RunAgent runs the agent of AgentSpec until stop, or the end of the test.
 func (f *Fleet) RunAgent(t *testing.T, cluster, name string, more ...string) (stop func()) {
 	t.Helper()
 	return f.Run(t, f.AgentSpec(t, cluster, name, more...))

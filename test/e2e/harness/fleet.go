@@ -1,5 +1,5 @@
-// Package harness is what the end-to-end tests have in common: a running fleet,
-// clients to look at both of its ends, and the steps that scenarios are made of.
+// Package harness is the common part of the end-to-end tests: a running fleet, clients for both of its ends,
+// and the steps of scenarios.
 package harness
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/hawser-io/hawser/tools/testlog"
 )
 
-// Fleet is what a scenario runs on. Its steps end the test when they fail, and
-// clean up what they made when it ends.
+// Fleet is the fleet of a scenario. A failed step ends the test. Created objects are removed at the end of the
+// test.
 type Fleet struct {
 	*fleet.Fleet
 	// Root is the directory of the repository.
@@ -32,22 +32,20 @@ type Fleet struct {
 	// HubAPI and API are clients of the hub and, by name, of the clusters.
 	HubAPI Clients
 	API    map[string]Clients
-	// Forgiven is how often each program has ended by itself because a scenario
-	// wanted it to.
+	// Forgiven is the number of expected crashes by program.
 	Forgiven map[string]int
 }
 
-// Clients are those of a control plane's administrator.
+// Clients are the clients of a control plane's administrator.
 type Clients struct {
 	Kube    kubernetes.Interface
 	Dynamic dynamic.Interface
 	Work    workclient.Interface
 }
 
-// Main runs the tests of a package on one fleet, which started gets before the
-// first of them, and returns the exit code. ended is called after the last one,
-// while the fleet still runs; it may be nil. cfg says what differs from the
-// usual: its Root is relative to the package; Dir, Bin, ControlPlane and Say are
+// Main runs the tests of a package on one fleet, and returns the exit code. started gets the fleet before the
+// first test. ended is called after the last one, while the fleet still runs; it may be nil. cfg contains the
+// differences from the usual fleet: its Root is relative to the package; Dir, Bin, ControlPlane and Say are
 // filled in. Logs are kept if anything fails.
 func Main(m *testing.M, cfg fleet.Config, started func(*Fleet), ended func()) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -76,8 +74,8 @@ func Main(m *testing.M, cfg fleet.Config, started func(*Fleet), ended func()) in
 	return 0
 }
 
-// LeaseLost is why hub-source may end at any time: when the machine is so busy
-// that the hub does not answer for ten seconds.
+// LeaseLost is the reason for which hub-source may end at any time: on a busy machine the hub may not answer
+// for ten seconds.
 const LeaseLost = "the leader lease was lost"
 
 // crashes returns how programs ended that should not have.

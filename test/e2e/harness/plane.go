@@ -17,16 +17,16 @@ import (
 	"github.com/hawser-io/hawser/internal/local/controlplane"
 )
 
-// Plane is a kube-apiserver with what deploy/ puts there for one program, for
-// tests that run the program in their own process. Its steps end the test when
-// they fail. A copy with another T is the same kube-apiserver for another test.
+// Plane is a kube-apiserver with the objects of deploy/ for one program, for tests that run the program in
+// their own process. A failed step ends the test. A copy with another T is the same kube-apiserver for another
+// test.
 type Plane struct {
 	*testing.T
-	// Admin, Kube and Works are an administrator's.
+	// Admin, Kube and Works have the rights of an administrator.
 	Admin *rest.Config
 	Kube  kubernetes.Interface
 	Works workclient.Interface
-	// Limited has the rights of the program's ServiceAccount and no others.
+	// Limited has only the rights of the program's ServiceAccount.
 	Limited *rest.Config
 
 	config  controlplane.Config
@@ -34,9 +34,8 @@ type Plane struct {
 	kubectl string
 }
 
-// NewPlane starts a kube-apiserver with so many nodes, with a definition of
-// deploy/crds and the permissions of deploy/<base>. root is the root of the
-// repository.
+// NewPlane starts a kube-apiserver with that number of nodes, with a definition of deploy/crds and the
+// permissions of deploy/<base>. root is the root of the repository.
 func NewPlane(t *testing.T, root, base, definition string, nodes int) *Plane {
 	t.Helper()
 	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
@@ -60,8 +59,7 @@ func NewPlane(t *testing.T, root, base, definition string, nodes int) *Plane {
 	return p
 }
 
-// Start starts the kube-apiserver, after Kill with what it had, until the test
-// ends.
+// Start starts the kube-apiserver until the test ends. After Kill it starts with the same data.
 func (p *Plane) Start() {
 	p.Helper()
 	c, err := controlplane.Start(context.WithoutCancel(p.Context()), p.config)
@@ -94,8 +92,8 @@ func (p *Plane) Kubectl(args ...string) string {
 	return string(out)
 }
 
-// Client runs a party until stop, which returns how it ended, or the end of the
-// test. That it was stopped is no failure.
+// Client runs a task until stop or the end of the test. stop returns the error of the task. An end by stop is
+// no failure.
 func (p *Plane) Client(task func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

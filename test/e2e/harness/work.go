@@ -49,8 +49,7 @@ func EventuallyWithin(t *testing.T, within time.Duration, check func(ctx context
 	}
 }
 
-// Stays checks that a condition holds for a while, long enough for a wrong step
-// to show.
+// Stays checks that a condition holds for a while, long enough for an error to show.
 func Stays(t *testing.T, check func(ctx context.Context) error) {
 	t.Helper()
 	const while = 2 * time.Second
@@ -65,7 +64,7 @@ func Stays(t *testing.T, check func(ctx context.Context) error) {
 	}
 }
 
-// Absent takes the error of a GET and wants "not found".
+// Absent returns nil if err, the error of a GET, is "not found".
 func Absent(err error, what string) error {
 	switch {
 	case err == nil:
@@ -76,7 +75,7 @@ func Absent(err error, what string) error {
 	return err
 }
 
-// NewWork makes a work of YAML manifests.
+// NewWork returns a work with YAML manifests.
 func NewWork(t *testing.T, cluster, name string, manifests ...string) *workv1.ManifestWork {
 	t.Helper()
 	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Namespace: cluster, Name: name}}
@@ -86,7 +85,7 @@ func NewWork(t *testing.T, cluster, name string, manifests ...string) *workv1.Ma
 	return w
 }
 
-// Manifest makes a manifest of YAML.
+// Manifest returns a manifest from YAML.
 func Manifest(t *testing.T, text string) workv1.Manifest {
 	t.Helper()
 	b, err := yaml.YAMLToJSON([]byte(text))
@@ -112,14 +111,13 @@ func (f *Fleet) Create(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWor
 	return got
 }
 
-// Deliver creates the work and waits until it is Ready, see there. The work goes
-// when the test ends.
+// Deliver creates the work and waits until it is Ready, see there. The work is removed when the test ends.
 func (f *Fleet) Deliver(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWork {
 	t.Helper()
 	return f.Ready(t, f.Create(t, w))
 }
 
-// Update changes the work, again when somebody else did in between.
+// Update changes the work, and tries again after a conflict.
 func (f *Fleet) Update(t *testing.T, cluster, name string, change func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	t.Helper()
 	var got *workv1.ManifestWork
@@ -135,7 +133,7 @@ func (f *Fleet) Update(t *testing.T, cluster, name string, change func(*workv1.M
 	return got
 }
 
-// Get returns the work as the hub has it.
+// Get returns the work from the hub.
 func (f *Fleet) Get(ctx context.Context, cluster, name string) (*workv1.ManifestWork, error) {
 	return f.HubAPI.Work.WorkV1().ManifestWorks(cluster).Get(ctx, name, metav1.GetOptions{})
 }
@@ -187,8 +185,8 @@ func (f *Fleet) Remove(t *testing.T, cluster, name string) {
 	f.Gone(t, cluster, name)
 }
 
-// AppliedName is the name the protocol prescribes: the hash of the hub's
-// identity, which is the broker's URL where nothing else is configured.
+// AppliedName is the name that the protocol prescribes: the hash of the hub identity. The default hub identity
+// is the broker's URL.
 func (f *Fleet) AppliedName(work string) string {
 	sum := sha256.Sum256([]byte(f.BrokerAddr()))
 	return hex.EncodeToString(sum[:]) + "-" + work
@@ -256,7 +254,7 @@ func (f *Fleet) ManifestCondition(t *testing.T, w *workv1.ManifestWork, ordinal 
 	return got
 }
 
-// NamespaceOn makes a namespace on a managed cluster for one test.
+// NamespaceOn creates a namespace on a managed cluster for one test.
 func (f *Fleet) NamespaceOn(t *testing.T, cluster string) string {
 	t.Helper()
 	name := strings.Trim(strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), "-")
@@ -310,7 +308,7 @@ func (f *Fleet) NoConfigMap(t *testing.T, cluster, namespace, name string) {
 	})
 }
 
-// MergePatch returns the last arguments but one of a Patch call.
+// MergePatch returns the patch type and the body of a Patch call.
 func MergePatch(v any) (types.PatchType, []byte) {
 	b, err := json.Marshal(v)
 	if err != nil {

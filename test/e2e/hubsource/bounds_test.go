@@ -94,8 +94,9 @@ func bytesOf[T any](t *testing.T, items []T) (n int) {
 	return n
 }
 
-// TestBounds: one bootstrap token and one accepted agent do what they can to fill a hub, on a kube-apiserver
-// with hub-source's rights, and with hub-source approving renewals. The sum of what is there is judged.
+// TestBounds: the holder of one bootstrap token and one accepted agent try to fill a hub. It runs on a
+// kube-apiserver with hub-source's rights, and hub-source approves renewals. The test judges the total number
+// of objects.
 func TestBounds(t *testing.T) {
 	const waiting = 100
 	h := newMembersHub(t)

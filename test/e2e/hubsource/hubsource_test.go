@@ -1,6 +1,6 @@
-// Package hubsource runs a hub source on a real kube-apiserver, with the
-// permissions of deploy/, between a broker in this process and an agent that
-// says whatever a test wants: what the API server makes of every write.
+// Package hubsource runs a hub-source on a real kube-apiserver, with the permissions of deploy/. The broker
+// runs in this process, and an agent reports what each test needs. The tests show how the API server treats
+// each write.
 package hubsource
 
 import (
@@ -247,8 +247,8 @@ func (a *agent) spec(name string) *manifestwork.Spec {
 	return a.held[name]
 }
 
-// TestHubSource_OnAKubeAPIServer is one test, for the hub takes a while to
-// start; each part uses works of its own.
+// TestHubSource_OnAKubeAPIServer is one test, because the hub takes a while to start. Each part uses its own
+// works.
 func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	h := newHub(t)
 	stop := h.source()
@@ -258,7 +258,7 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	}{
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"TakesEveryStatusTheSchemaTakes", takesEveryStatus},
-		{"TellsKubectl", reportsToKubectl},
+		{"ReportsToKubectl", reportsToKubectl},
 		{"SaysThatTheClusterHasAnswered", reportsClusterAnswered},
 		{"ShowsAStatusTheSchemaRejects", showsARejectedStatus},
 		{"KeepsForeignFinalizers", keepsForeignFinalizers},
@@ -304,7 +304,7 @@ func carriesAWorkToTheEnd(h *hub) {
 	h.delete("w")
 	h.gone("w")
 	if h.agent.spec("w") != nil {
-		h.Error("the agent was not told")
+		h.Error("the agent was not sent the deletion")
 	}
 }
 
@@ -336,23 +336,23 @@ func takesEveryStatus(h *hub) {
 // reportsToKubectl: the columns of deploy/crds, as a kube-apiserver fills them in, and Events,
 // with the rights of deploy/hub-source.
 func reportsToKubectl(h *hub) {
-	h.create("told", "1")
-	h.shows("told", "Applied", "as sent")
+	h.create("columns", "1")
+	h.shows("columns", "Applied", "as sent")
 	lines := func(args ...string) []string {
-		return strings.Split(strings.TrimSpace(h.Kubectl(append([]string{"-n", cluster, "get", "manifestworks", "told"}, args...)...)), "\n")
+		return strings.Split(strings.TrimSpace(h.Kubectl(append([]string{"-n", cluster, "get", "manifestworks", "columns"}, args...)...)), "\n")
 	}
 	got := lines()
 	if d := cmp.Diff("NAME APPLIED AVAILABLE DELIVERED GENERATION OBSERVED STATUS UPDATED AGE", strings.Join(strings.Fields(got[0]), " ")); d != "" {
 		h.Error(d)
 	}
-	if row := strings.Fields(got[1]); len(row) != 7 || !cmp.Equal(row[:5], []string{"told", "True", "True", "1", "1"}) || !strings.HasSuffix(row[5], "s") {
+	if row := strings.Fields(got[1]); len(row) != 7 || !cmp.Equal(row[:5], []string{"columns", "True", "True", "1", "1"}) || !strings.HasSuffix(row[5], "s") {
 		h.Errorf("the row is %q", row)
 	}
 	if wide := lines("-o", "wide"); !strings.Contains(wide[0], "DELIVERY") || !strings.Contains(wide[1], "ClusterAnswered") || !strings.HasSuffix(strings.TrimSpace(wide[1]), "as sent") {
 		h.Errorf("-o wide shows %q", wide)
 	}
 	h.Eventually(func() error {
-		out := h.Kubectl("-n", cluster, "describe", "manifestwork", "told")
+		out := h.Kubectl("-n", cluster, "describe", "manifestwork", "columns")
 		for _, want := range []string{"Published", "the cluster has applied generation 1"} {
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("kubectl describe does not show %q:\n%s", want, out)
@@ -360,8 +360,8 @@ func reportsToKubectl(h *hub) {
 		}
 		return nil
 	})
-	h.delete("told")
-	h.gone("told")
+	h.delete("columns")
+	h.gone("columns")
 }
 
 // reportsClusterAnswered: Delivered is True of the version that the cluster answered for, with no write more than there

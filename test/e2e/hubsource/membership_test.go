@@ -46,7 +46,7 @@ type membersHub struct {
 	*harness.Plane
 	clusters clusterversioned.Interface
 	addons   addonversioned.Interface
-	// asGRPCServer makes CSRs as hub-source does, for who asks for them.
+	// asGRPCServer creates CSRs for requesters, with the account of hub-source.
 	asGRPCServer kubernetes.Interface
 	roots        *x509.CertPool
 	registry     *prometheus.Registry
@@ -221,8 +221,8 @@ func (h *membersHub) agent(name string) (stop func() error) {
 	return stop
 }
 
-// TestMembership: on a kube-apiserver and with the rights of deploy/, a cluster joins, falls
-// silent, is back, is refused and taken again, and goes. None of that is forbidden.
+// TestMembership: on a kube-apiserver and with the rights of deploy/, a cluster joins, disconnects, reconnects,
+// is denied, is accepted again, and leaves. The API server forbids none of that.
 func TestMembership(t *testing.T) {
 	h := newMembersHub(t)
 	h.serve(bootstrapUser)
@@ -246,7 +246,7 @@ func TestMembership(t *testing.T) {
 	h.csrHas("west-1", certificatesv1.CertificateApproved)
 	h.shows("west", is{accepted: metav1.ConditionTrue}, "unreachable")
 
-	// What no agent asks for is not signed, whoever approves it.
+	// A certificate that is not for an agent is not signed, even if it is approved.
 	h.request("east-eve", "east", "system:bootstrap:abcdef", pkix.Name{CommonName: "hawser:operator:eve"})
 	h.Kubectl("certificate", "approve", "east-eve")
 	h.csrHas("east-eve", certificatesv1.CertificateFailed)
@@ -314,9 +314,10 @@ func (h *membersHub) restore(name string) {
 	})
 }
 
-// TestClusterController_UnknownRequesters: a hub whose rule lets clusters of a user in is restored without status. A stranger
-// with a token of that user gets the name neither of a cluster that has an agent, nor of one that kubectl denied.
-// A request that was approved before a denial is not signed after it.
+// TestClusterController_UnknownRequesters: a hub accepts the clusters of a user by rule, and is restored
+// without status. An unidentified requester with a token of that user does not get the name of a cluster that
+// has an agent. It does not get the name of a cluster that kubectl denied either. A request that was approved
+// before a denial is not signed after it.
 func TestClusterController_UnknownRequesters(t *testing.T) {
 	h := newMembersHub(t)
 	const accepted = clusterv1.ManagedClusterConditionHubAccepted
@@ -357,14 +358,14 @@ func TestClusterController_UnknownRequesters(t *testing.T) {
 		h.restore(name)
 		h.request(name+"-2", name, bootstrapUser, subjectOf(name))
 	}
-	// What comes later and is let in says that the strangers were looked at.
+	// When a later cluster is accepted, the earlier requests have been processed.
 	h.create("fresh")
 	h.request("fresh-1", "fresh", bootstrapUser, subjectOf("fresh"))
 	h.csrHas("fresh-1", certificatesv1.CertificateApproved)
 	for _, name := range stolen {
 		csr, err := h.Kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name+"-2", metav1.GetOptions{})
 		if err != nil || len(csr.Status.Conditions) > 0 || len(csr.Status.Certificate) > 0 {
-			t.Errorf("a stranger's request for the name %s: %v, %+v", name, err, csr.Status.Conditions)
+			t.Errorf("an unidentified requester's request for the name %s: %v, %+v", name, err, csr.Status.Conditions)
 		}
 		if c, err := h.clusters.ClusterV1().ManagedClusters().Get(t.Context(), name, metav1.GetOptions{}); err != nil || c.Spec.HubAcceptsClient != (name == "east") {
 			t.Errorf("cluster %s is accepted: %v, %v", name, c.Spec.HubAcceptsClient, err)

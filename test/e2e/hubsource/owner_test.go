@@ -37,9 +37,9 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// endsDeletionsWithoutAnAgent: hub-source knows its own finalizer, whichever of the answer to its
-// patch and the event of it is first, and asks no agent to confirm what none has. Each source meets a
-// broker that does not know it yet.
+// endsDeletionsWithoutAnAgent: hub-source recognizes its own finalizer, whether the answer to its patch or the
+// event comes first. It asks no agent to confirm a deletion that no agent received. Each source meets a broker
+// that does not know it yet.
 func endsDeletionsWithoutAnAgent(h *hub) {
 	const works = 30
 	client := h.Works.WorkV1().ManifestWorks("cluster2")

@@ -77,7 +77,7 @@ func statusThatDoesNotFit(h *hub) {
 	h.shows("beside", "Applied", "as sent")
 	h.Eventually(func() error {
 		if n := count("hawser_hubsource_pending_statuses"); n != 0 || count("hawser_hubsource_cluster_requests_total", "ack") == acks {
-			return fmt.Errorf("%d statuses wait, the broker was told %d times up to where they are on the hub, as before", n, acks)
+			return fmt.Errorf("%d statuses wait, the broker received %d acks of the statuses that are on the hub, as before", n, acks)
 		}
 		return nil
 	})

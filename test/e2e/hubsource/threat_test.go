@@ -66,7 +66,7 @@ func newThreatened(t *testing.T) *threatened {
 		_, err := h.Kube.CoordinationV1().Leases("member").Get(t.Context(), clustercontroller.LeaseName, metav1.GetOptions{})
 		return err
 	})
-	h.Kubectl("create", "serviceaccount", "plain", "-n", "member")
+	h.Kubectl("create", "serviceaccount", "ordinary", "-n", "member")
 	h.Kubectl("create", "serviceaccount", "addon", "-n", "member")
 	h.Kubectl("label", "serviceaccount", "addon", "-n", "member", "addon.open-cluster-management.io/token-infrastructure=true")
 	h.Kubectl("create", "serviceaccount", "root", "-n", "kube-system")
@@ -271,10 +271,10 @@ func request(t *testing.T, name string, subject pkix.Name, signer string, labels
 	}}
 }
 
-// TestThreat_CompromisedBroker: a broker that lies about who asks has, of an accepted cluster, what its agent
-// may have. It accepts no cluster, approves no first certificate, gets no token that is not an add-on's, and
-// makes nothing on the hub but ManagedClusters and certificate requests that wait for a person, and the binding
-// by which hub-source asks for tokens in the namespace of an accepted cluster.
+// TestThreat_CompromisedBroker: a compromised broker gives false identities for requesters. It has only the
+// rights that the agent of an accepted cluster has. It accepts no cluster, approves no first certificate, and
+// gets only tokens of add-ons. On the hub it creates only ManagedClusters, undecided certificate requests, and
+// one binding. By that binding hub-source requests tokens in the namespace of an accepted cluster.
 func TestThreat_CompromisedBroker(t *testing.T) {
 	h := newThreatened(t)
 	l := h.lies()
@@ -302,9 +302,9 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 		"a cluster that is there":              {what: create(codec.ManagedClusters), cluster: "member", user: agentOf("member"), object: accepts, reason: "AlreadyExists"},
 		"a spec":                               {what: update(codec.ManagedClusters, codec.Spec), cluster: "member", user: agentOf("member"), object: accepts, reason: "Forbidden"},
 		"the end of a cluster":                 {what: codec.EventType{DataType: codec.ManagedClusters, Subresource: codec.Spec, Action: codec.DeleteRequest}, cluster: "member", user: agentOf("member"), object: accepts, reason: "Forbidden"},
-		"a status of who waits":                {what: update(codec.ManagedClusters, codec.Status), cluster: "waits", user: agentOf("waits"), object: object{"metadata": object{"name": "waits"}, "status": object{}}, reason: "Forbidden"},
+		"a status of an undecided cluster":     {what: update(codec.ManagedClusters, codec.Status), cluster: "waits", user: agentOf("waits"), object: object{"metadata": object{"name": "waits"}, "status": object{}}, reason: "Forbidden"},
 		"an event of another cluster":          {what: create(codec.KubeEvents), cluster: "member", named: "waits", user: agentOf("member"), object: object{}, reason: "BadRequest"},
-		"a renewal of who waits":               {what: create(codec.SigningRequests), cluster: "waits", user: agentOf("waits"), object: csr("waits-1", "waits"), reason: "Forbidden"},
+		"a renewal of an undecided cluster":    {what: create(codec.SigningRequests), cluster: "waits", user: agentOf("waits"), object: csr("waits-1", "waits"), reason: "Forbidden"},
 		"an agent with a token":                {what: create(codec.SigningRequests), cluster: "waits", user: agentOf("waits"), bootstrap: true, object: csr("waits-2", "waits"), reason: "Forbidden"},
 		"a second agent of a member":           {what: create(codec.SigningRequests), cluster: "member", user: "system:admin", groups: []string{masters}, bootstrap: true, object: csr("member-2", "member"), keepsTheRequest: "member-2"},
 		"an operator":                          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x1", pkix.Name{CommonName: "hawser:operator:eve"}, clustercontroller.SignerName, labelOf("member")), reason: "Forbidden"},
@@ -312,14 +312,14 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 		"a request labelled as another's":      {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: csr("x3", "waits"), reason: "Forbidden"},
 		"an administrator of the hub":          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x4", pkix.Name{CommonName: "eve", Organization: []string{masters}}, certificatesv1.KubeAPIServerClientSignerName, addOn), reason: "Forbidden"},
 		"a kubelet":                            {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x5", pkix.Name{CommonName: "system:node:a", Organization: []string{"system:nodes"}}, certificatesv1.KubeAPIServerClientKubeletSignerName, labelOf("member")), reason: "Forbidden"},
-		"a token of no add-on":                 {what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "plain", "namespace": "member"}}, reason: "Forbidden"},
+		"a token of no add-on":                 {what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "ordinary", "namespace": "member"}}, reason: "Forbidden"},
 		"a token of another namespace":         {what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "root", "namespace": "kube-system"}}, reason: "Forbidden"},
 		"a token where no cluster is accepted": {what: create(codec.TokenRequests), cluster: "kube-system", user: agentOf("kube-system"), object: object{"metadata": object{"name": "root", "namespace": "kube-system"}}, reason: "Forbidden"},
 		"an Event elsewhere":                   {what: create(codec.KubeEvents), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "e", "namespace": "kube-system"}}, reason: "Forbidden"},
 		"the status of an add-on elsewhere":    {what: update(codec.AddOnsV1Alpha1, codec.Status), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "a", "namespace": "kube-system"}, "status": object{}}, reason: "Forbidden"},
 		"a Lease":                              {what: update(codec.Leases, codec.Spec), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": clustercontroller.LeaseName, "namespace": "member"}}, reason: "Forbidden"},
 		"a work":                               {what: create(codec.ManifestBundles), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "x", "namespace": "member"}}, reason: "Forbidden"},
-		"who asks is not said":                 {what: create(codec.SigningRequests), cluster: "member", object: csr("x6", "member"), reason: "Forbidden"},
+		"no requester":                         {what: create(codec.SigningRequests), cluster: "member", object: csr("x6", "member"), reason: "Forbidden"},
 	} {
 		l.send(name, x)
 		if x.keepsTheRequest != "" {
@@ -362,7 +362,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 
 	// A token for the broker is of no use at the hub.
 	seen := rest.AnonymousClientConfig(h.Admin)
-	seen.BearerToken = strings.TrimSpace(h.Kubectl("create", "token", "plain", "-n", "member", "--audience=hawser"))
+	seen.BearerToken = strings.TrimSpace(h.Kubectl("create", "token", "ordinary", "-n", "member", "--audience=hawser"))
 	if _, err := kubernetes.NewForConfigOrDie(seen).CoreV1().Namespaces().Get(t.Context(), "member", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("the hub takes a token for the audience hawser: %v", err)
 	}
@@ -404,8 +404,8 @@ func (l *liar) unsigned(name string) {
 	}
 }
 
-// TestThreat_CompromisedHubSource: with the token of hub-source's account, all rights of deploy/ included,
-// nothing of these is done on the hub; and two things are, which docs/threat-model.md names.
+// TestThreat_CompromisedHubSource: an attacker has the token of hub-source's account, with all rights of
+// deploy/. The hub rejects each of these attempts, except the two that docs/threat-model.md names.
 func TestThreat_CompromisedHubSource(t *testing.T) {
 	h := newThreatened(t)
 	evil := kubernetes.NewForConfigOrDie(h.Limited)
@@ -527,7 +527,7 @@ func TestThreat_CompromisedHubSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Eventually(func() error {
-		_, err := evil.CoreV1().ServiceAccounts("member").CreateToken(ctx, "plain", &authenticationv1.TokenRequest{}, all)
+		_, err := evil.CoreV1().ServiceAccounts("member").CreateToken(ctx, "ordinary", &authenticationv1.TokenRequest{}, all)
 		return err
 	})
 }

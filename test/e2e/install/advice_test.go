@@ -71,9 +71,9 @@ func (m terminal) does(commands ...string) {
 	}
 }
 
-// TestAdvice_OfKubectl: the commands of kubectl that messages, alerts, notes of charts and pages advise do what they are
-// for, on a hub and a cluster with what hawser installs, and on those that are set up by hand. TestAdvice_OfKubectlIsExecuted in internal/cli
-// finds the commands, and looks them up here.
+// TestAdvice_OfKubectl: messages, alerts, notes of charts and pages advise commands of kubectl. Each command
+// must have its effect, on a hub and a cluster of hawser install, and on those that are set up by hand.
+// TestAdvice_OfKubectlIsExecuted in internal/cli finds the commands, and looks them up here.
 func TestAdvice_OfKubectl(t *testing.T) {
 	w := newWhere(t, 1, "hub", "cluster1", "byhand")
 	all := w.terminals()
@@ -86,7 +86,7 @@ func TestAdvice_OfKubectl(t *testing.T) {
 	t.Run("joining", func(t *testing.T) { hub.T = t; joining(hub) })
 }
 
-// setUpByHand follows deploy/README.md.
+// setUpByHand follows deploy/by-hand.md.
 func setUpByHand(m terminal) {
 	m.does(
 		"hawser pki init --dir $pki",

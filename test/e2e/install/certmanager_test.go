@@ -33,9 +33,9 @@ func definitions(t *testing.T) string {
 	return filepath.Join(module.Dir, "deploy", "crds", "cert-manager.io_certificates.yaml")
 }
 
-// The API server takes the Certificates by cert-manager's own definition, the command
-// waits until their Secrets are filled, here by the test, and hub and agent trust each
-// other. A second run, which is told nothing of it, leaves all of it.
+// TestInstall_CertManager: the API server accepts the Certificates by cert-manager's own definition. The
+// command waits until their Secrets are filled, here by the test. Hub and agent trust each other. A second run
+// without these flags keeps all of it.
 func TestInstall_CertManager(t *testing.T) {
 	w := newWhere(t, 1, "hub")
 	w.run(w.kubectl, "--context", "hub", "apply", "--server-side", "-f", definitions(t))

@@ -24,8 +24,8 @@ const subnet = "10.77.0."
 // apart names the variable by which the test knows that it runs in that network.
 const apart = "HAWSER_TEST_APART"
 
-// Three commands lead to a first work that is applied, on bare control planes, with
-// no file edited: the programs run out of their images, as their pods say.
+// TestInstall_ThreeCommandsToAFirstWork: on bare control planes, three commands lead to a first applied work,
+// without editing a file. The programs run from their images, as their pods specify.
 func TestInstall_ThreeCommandsToAFirstWork(t *testing.T) {
 	if os.Getenv(apart) == "" {
 		inANetworkOfItsOwn(t)

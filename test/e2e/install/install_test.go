@@ -1,6 +1,6 @@
-// Package install runs `hawser install` as an operator does, on bare control
-// planes whose nodes start pods without containers: what the API servers make of
-// the objects, and that they are those which kustomize makes of deploy/.
+// Package install runs `hawser install` as an operator does, on bare control planes whose nodes start pods
+// without containers. The tests show how the API servers treat the objects. They also check that the objects
+// equal those that kustomize builds from deploy/.
 package install
 
 import (
@@ -75,8 +75,8 @@ func (w where) run(program string, args ...string) []string {
 
 var hubArgs = []string{"install", "hub", "--context", "hub", "--address", "broker.example.com:8090", "--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
 
-// Two commands install a hub and a cluster, with what kustomize makes of deploy/;
-// each again changes nothing; and uninstalling leaves what was asked for.
+// TestInstall_TwoCommands: two commands install a hub and a cluster with the objects that kustomize builds from
+// deploy/. A second run changes nothing. Uninstalling keeps the requested objects.
 func TestInstall_TwoCommands(t *testing.T) {
 	w := newWhere(t, 1, "hub", "cluster1")
 	cluster := []string{"install", "cluster", "cluster1", "--hub-context", "hub", "--context", "cluster1"}
@@ -108,7 +108,7 @@ func TestInstall_TwoCommands(t *testing.T) {
 		t.Errorf("%v stay on the cluster, want namespace and definition", got)
 	}
 	w.run(w.hawser, "uninstall", "hub", "--context", "hub", "--delete-workloads", "--yes")
-	// It is gone once its volume is, which nobody lets go here.
+	// It is gone once its volume is, and no controller releases the volume here.
 	if got := w.run(w.kubectl, "--context", "hub", "get", "namespace", "hawser", "--ignore-not-found", "-o", "jsonpath={.status.phase}"); got[0] != "" && got[0] != "Terminating" {
 		t.Errorf("the namespace on the hub is %v", got)
 	}
@@ -190,7 +190,8 @@ func (w where) compare(installed map[string]manifest, bases ...string) {
 	}
 }
 
-// Where the programs do not start, the command says what it waits for, and fails.
+// TestInstall_ReportsWhatItWaitsFor: if the programs do not start, the command reports what it waits for, and
+// fails.
 func TestInstall_ReportsWhatItWaitsFor(t *testing.T) {
 	w := newWhere(t, 0, "hub") // pods stay Pending
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

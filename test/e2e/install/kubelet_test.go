@@ -31,10 +31,9 @@ import (
 
 const namespace, node = "hawser", "here"
 
-// kubelet runs the pods of a control plane out of their images: with the arguments,
-// environment, users, volumes and tokens of their specs, a root that can only be
-// read if the spec says so, and with what the probes say as their status. What it
-// does not know is an error, so that nothing of a spec is passed over.
+// kubelet runs the pods of a control plane from their images, with the arguments, environment, users, volumes
+// and tokens of their specs. The root is read-only if the spec requires it. The results of the probes are the
+// status. A field that it does not know is an error, so that it skips no part of a spec.
 type kubelet struct {
 	t      *testing.T
 	kube   kubernetes.Interface
@@ -44,7 +43,7 @@ type kubelet struct {
 	hosts string
 	ip    func(pod *corev1.Pod) string
 
-	mu   sync.Mutex // of pods, for who asks the node
+	mu   sync.Mutex // of pods, for callers that ask the node
 	pods map[types.UID]*container
 	// claims are the directories of volumes that pods share, by claim.
 	claims map[string]string

@@ -32,10 +32,10 @@ import (
 // it the right in the namespace of one cluster.
 const tokensRole = "hawser-hub-source-tokens"
 
-// The add-on's account is for its agent on the cluster, the plain one is for nobody there.
+// addOn is the account of an add-on for its agent on the cluster. simpleAddon has no such use.
 const (
 	addOn       = "addon"
-	simpleAddon = "plain"
+	simpleAddon = "ordinary"
 )
 
 // addOns: what add-ons of a member ask the hub for, with the agent's certificate: tokens of their
@@ -52,7 +52,7 @@ func (w *world) addOns(broker string) {
 	}
 	m := w.member(broker)
 	if w.mayRequestTokens("cluster1") {
-		w.Error("hub-source may ask for tokens in cluster1 before anybody asked")
+		w.Error("hub-source may request tokens in cluster1 before the first request")
 	}
 	// The first one that asks does not wait for a right that comes while its account lacks the label.
 	began := time.Now()
@@ -107,7 +107,7 @@ func (w *world) mayRequestTokens(namespace string) bool {
 
 const hubSource = "system:serviceaccount:hawser:hawser-hub-source"
 
-// bindsNoOtherRole: whoever has the rights of hub-source gives itself no other role.
+// bindsNoOtherRole checks that hub-source's account can bind no other role to itself.
 func (w *world) bindsNoOtherRole() {
 	w.Helper()
 	cfg, err := w.planes["hub"].RESTConfig()

@@ -12,9 +12,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TestJoin_ClusterAway: what a person sees of a cluster that is away, and of its works. Nothing of that
-// is written into the works on the hub. When the agent is back, the cluster is in sync within seconds,
-// although it had something to delete. Then its API server goes, and the row says so.
+// TestJoin_ClusterAway: what an operator sees of a disconnected cluster and its works. Nothing of that is
+// written into the works on the hub. When the agent is back, the cluster is in sync within seconds, although it
+// had something to delete. Then its API server goes down, and the row reports it.
 func TestJoin_ClusterAway(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")

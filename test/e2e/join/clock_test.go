@@ -20,10 +20,10 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// TestStay_ClockAhead: a machine resumes, and for a moment its clock is a year ahead. The bootstrap token has
-// ended long ago. The agent keeps key and certificate, in memory and in its Secret, and stays in the fleet.
+// TestStay_ClockAhead: a machine resumes, and for a moment its clock is a year ahead. The bootstrap token
+// expired long ago. The agent keeps key and certificate, in memory and in its Secret, and stays in the fleet.
 //
-// The program's registration runs in this process, since no program has another clock than its machine.
+// The program's registration runs in this process, because a program always has the clock of its machine.
 func TestStay_ClockAhead(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
@@ -80,7 +80,7 @@ func TestStay_ClockAhead(t *testing.T) {
 	s.arrives("after")
 }
 
-// shown is the dialer of who shows the certificate that it was told to use.
+// shown is a dialer that presents the certificate given to use.
 type shown struct {
 	*stay
 	dir string
@@ -114,7 +114,7 @@ func (d *shown) Dial(ctx context.Context) (transport.Conn, error) {
 	return dialer.Dial(ctx)
 }
 
-// over is the dialer of who comes with a token that has ended.
+// over is the dialer of a client whose bootstrap token has expired.
 type over struct{}
 
 // Dial implements transport.Dialer.

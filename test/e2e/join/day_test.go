@@ -60,8 +60,8 @@ func (w *world) access(at string, args ...string) []string {
 	return append(args, "--broker", at, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key"))
 }
 
-// TestJoin_PrintedLines: hawser install hub and hawser token create end with the commands by which a
-// cluster joins. They run as they stand.
+// TestJoin_PrintedLines: hawser install hub and hawser token create print the commands by which a cluster
+// joins. These commands run unchanged.
 func TestJoin_PrintedLines(t *testing.T) {
 	w := newWorld(t, "hub", "cluster1")
 	at, output := w.runningHub()
@@ -93,9 +93,9 @@ func TestJoin_PrintedLines(t *testing.T) {
 	w.runs(lines[0])
 }
 
-// TestJoin_InstallClusterReportsHow: on a hub that clusters join an installed agent would be refused.
-// hawser install cluster changes nothing and says with which commands the cluster joins. They run as
-// they stand.
+// TestJoin_InstallClusterReportsHow: a hub that clusters join would reject an installed agent. So hawser
+// install cluster changes nothing and prints the commands by which the cluster joins. These commands run
+// unchanged.
 func TestJoin_InstallClusterReportsHow(t *testing.T) {
 	w := newWorld(t, "hub", "cluster1")
 	at, _ := w.runningHub()
@@ -120,9 +120,9 @@ func TestJoin_InstallClusterReportsHow(t *testing.T) {
 	}
 }
 
-// TestJoin_ClusterNotOnHub: on a hub that clusters join, hawser get clusters tells a misspelt
-// namespace and a cluster that was detached from one that waits to be accepted. What it advises works.
-// When nothing of the detached cluster is left, its row is gone.
+// TestJoin_ClusterNotOnHub: on a hub that clusters join, hawser get clusters distinguishes three cases: a
+// misspelt namespace, a detached cluster, and a cluster that waits for acceptance. Its advice works. When
+// nothing of the detached cluster is left, its row is gone.
 func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s := requester(t)
 	get := s.access(s.at, "get", "clusters")
@@ -130,7 +130,8 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "clsuter1")
 	s.applyIn(s.hub, "clsuter1", "lost")
-	// t1 the policy denies hub-source the finalizer, so that the broker has no such work. The log says why.
+	// Step 1: the policy denies hub-source the finalizer, so that the broker has no such work. The log gives the
+	// reason.
 	s.eventuallyTrue("the log of hub-source says that the namespace is of no cluster", func() (bool, string) {
 		log, err := os.ReadFile(filepath.Join(s.dir, "hub-hawser-hub-source", "log"))
 		return strings.Contains(string(log), `manifestworks.work.open-cluster-management.io \"lost\" is forbidden`) && strings.Contains(string(log), "Is the namespace misspelt"), fmt.Sprint(err)

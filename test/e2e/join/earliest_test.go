@@ -19,7 +19,7 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// soon is how long a certificate may count that does not count any more.
+// soon is how long a revoked certificate may still be accepted.
 const soon = time.Second
 
 // thief has the certificate that an agent had at one moment.
@@ -90,7 +90,7 @@ func (h *thief) stays(d codec.DataType) (ended <-chan error) {
 	return over
 }
 
-// ends: the connection of a certificate that does not count any more ends.
+// ends checks that the connection with a revoked certificate is closed.
 func (h *thief) ends(open <-chan error) {
 	h.Helper()
 	began := time.Now()
@@ -126,14 +126,14 @@ func (h *thief) out() {
 	}
 }
 
-// acceptRequest approves the request by which the agent joins again: somebody has to name it.
+// acceptRequest approves the request by which the agent joins again. The operator must name the request.
 func (s *stay) acceptRequest() {
 	s.Helper()
 	s.wantWaits(approval)
 	s.hawser("accept", "cluster1", "--context", "hub", "--csr", s.request("hub"))
 }
 
-// request is the one of a hub that nobody has decided about, "" where there is none.
+// request returns the name of the undecided request on a hub, "" if there is none.
 func (w *world) request(hub string) (name string) {
 	w.Helper()
 	out := w.run(w.kubectl, "--context", hub, "get", "csr", "-l", "open-cluster-management.io/cluster-name=cluster1",
@@ -147,7 +147,7 @@ func (w *world) request(hub string) (name string) {
 }
 
 // TestEarliest_Detach: a cluster leaves, and another one joins under its name. The former certificate is
-// refused, sees nothing of the new one, and is not renewed.
+// rejected, receives nothing of the new cluster, and is not renewed.
 func TestEarliest_Detach(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
@@ -168,9 +168,16 @@ func TestEarliest_Detach(t *testing.T) {
 	former.out()
 }
 
-// TestEarliest: t1 a certificate is stolen, t2 the cluster rotates, twice in a row, or is denied and let in again, t3 who stole
-// it comes. Works flow on meanwhile, and neither a broker without its store, nor a hub that has lost what it
-// kept, lets the former certificate in.
+// TestEarliest rejects a stolen certificate after a rotation.
+//
+// Scenario:
+//
+//	t1: a certificate is stolen.
+//	t2: the cluster rotates its certificate, twice in a row, or is denied and accepted again.
+//	t3: the thief connects.
+//
+// Result: the former certificate is rejected, also by a broker without its store and with a hub that lost its
+// data. Works arrive all the time.
 func TestEarliest(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// TestJoin_TwoHubs: a cluster joins two hubs, each with an agent of its own. An object that works of
-// both want stays with the first when the second lets the cluster go, and the first notices nothing.
+// TestJoin_TwoHubs: a cluster joins two hubs, each with an agent of its own. An object in works of both hubs
+// stays with the first when the second releases the cluster. The first hub is not affected.
 func TestJoin_TwoHubs(t *testing.T) {
 	w := newWorld(t, "hub", "hub2", "cluster1")
 	s := w.newRequester()
@@ -55,10 +55,9 @@ func TestJoin_TwoHubs(t *testing.T) {
 	}
 }
 
-// TestJoin_HubReplaced: a hub is lost with its keys, and another one, which knows nothing of the
-// cluster, takes its address. The agent says what is wrong, and joins with a new token and the new
-// authority. The owner of the cluster hands over what is there; what the works of the former hub have
-// is not touched.
+// TestJoin_HubReplaced: a hub is lost with its keys. Another hub, which does not know the cluster, gets its
+// address. The agent reports the error, and joins with a new token and the new authority. The owner of the
+// cluster transfers the hub identity. Objects of the former hub's works are not touched.
 func TestJoin_HubReplaced(t *testing.T) {
 	w := newWorld(t, "hub", "hub2", "cluster1")
 	s := w.newRequester()

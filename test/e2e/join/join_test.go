@@ -1,6 +1,6 @@
-// Package join has a cluster join a hub as docs/join.md says it: with the commands of that page,
-// what `hawser install` and `hawser join` put on real control planes, and the programs with the
-// rights of their service accounts.
+// Package join tests how a cluster joins a hub with the commands of docs/join.md. The real control planes hold
+// the objects of `hawser install` and `hawser join`. The programs run with the rights of their service
+// accounts.
 package join
 
 import (
@@ -31,8 +31,8 @@ func page(t *testing.T) []shellblocks.Block {
 	return blocks
 }
 
-// TestJoin_CommandsOfTheDocumentation: a token, a cluster that asks, its acceptance, its first work,
-// denied and let in again, and gone.
+// TestJoin_CommandsOfTheDocumentation: a token, the request of a cluster, its acceptance, its first work, a
+// denial, a second acceptance, and its removal.
 func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	blocks := page(t)
 	w := newWorld(t, "hub", "cluster1")
@@ -77,7 +77,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	w.eventually("NotAccepted", append([]string{"get", "clusters", "cluster1"}, access...)...)
 
 	if out := next(); !strings.Contains(out, "let it in with hawser accept cluster1") || !strings.Contains(out, "cluster cluster1 is accepted") {
-		t.Errorf("who waits, and that it was let in, is not said")
+		t.Errorf("the output does not name the waiting cluster, or does not report that it was accepted")
 	}
 	next() // the first work
 	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)

@@ -119,9 +119,9 @@ func (w *world) address(program string) string {
 	return ""
 }
 
-// start runs the program of a Deployment as its pod would: with the arguments, the files of its
-// volumes, and the rights of its service account. replace are pairs of texts in its files. It ends
-// with stop, or with the test.
+// start runs the program of a Deployment as its pod would: with the arguments, the files of its volumes, and
+// the rights of its service account. replace are pairs of texts in its files. The program ends with stop, or
+// with the test.
 func (w *world) start(where, name string, replace ...string) (stop func()) {
 	w.Helper()
 	p := w.planes[where]
@@ -156,7 +156,7 @@ func (w *world) start(where, name string, replace ...string) (stop func()) {
 	return stop
 }
 
-// pod is what one process has in the place of a pod.
+// pod is the environment of one process that runs instead of a pod.
 type pod struct {
 	*world
 	plane

@@ -118,7 +118,7 @@ func (a *audited) requests(t *testing.T) map[question]bool {
 		}
 		if q.verb == "watch" && strings.Contains(e.RequestURI, "sendInitialEvents=true") {
 			listed := q
-			listed.verb = "list" // what API servers before Kubernetes 1.32 are asked in its place
+			listed.verb = "list" // the request that API servers before Kubernetes 1.32 receive instead
 			all[listed] = true
 		}
 		for _, more := range q.implied() {
@@ -149,8 +149,8 @@ func (q question) implied() (all []question) {
 	return all
 }
 
-// given are the roles of a cluster, by kind, name and namespace, and who has them. A ClusterRoleBinding is one
-// without a namespace.
+// given are the roles of a cluster by kind, name and namespace, with their subjects. A ClusterRoleBinding has
+// no namespace.
 type given struct {
 	rules    map[string][]rbacv1.PolicyRule
 	bindings []rbacv1.RoleBinding
@@ -351,8 +351,8 @@ func readRecorded(t *testing.T, name string) map[question]bool {
 	return all
 }
 
-// TestRights_AreNeeded: of the rights that hawser install gives, each is deleted in turn. Then something that
-// was asked when TestRights_AreLeast ran is denied. With all of them nothing is.
+// TestRights_AreNeeded: each right that hawser install gives is deleted in turn. Then a request of
+// TestRights_AreLeast is denied. With all rights no request is denied.
 func TestRights_AreNeeded(t *testing.T) {
 	for name, rights := range rightsInstalled(t) {
 		requested := readRecorded(t, name)
@@ -372,9 +372,9 @@ func TestRights_AreNeeded(t *testing.T) {
 	}
 }
 
-// TestRights_AreLeast: the API servers of a hub and a cluster log what the programs ask for, while a cluster joins,
-// works, is silent, is denied and leaves. Of the rights that deploy/ gives, each is deleted in
-// turn: then something that was asked is denied.
+// TestRights_AreLeast: the API servers of a hub and a cluster log the requests of the programs. Meanwhile a
+// cluster joins, works, disconnects, is denied and leaves. Each right that deploy/ gives is deleted in turn.
+// Then a request that was made must be denied.
 func TestRights_AreLeast(t *testing.T) {
 	logs := map[string]*audited{"hub": {}, "cluster1": {}}
 	w := newWorldWith(t, func(name string) []string { return logs[name].flags(t) }, "hub", "cluster1")

@@ -25,8 +25,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// requestsAsOCM has the API server ask what the webhook of Open Cluster Management asks when a cluster is made, and tell
-// the log that it did.
+// requestsAsOCM lets the API server check what the webhook of Open Cluster Management checks when a cluster is
+// created, and write that to the log.
 const requestsAsOCM = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -123,7 +123,7 @@ func (s *stay) reviewed() {
 		Resource: metav1.GroupVersionResource{Group: workGroup, Version: "v1", Resource: "manifestworks"},
 	}}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	review.Request.UserInfo.Username, review.Request.Object.Raw = "somebody", []byte(object)
+	review.Request.UserInfo.Username, review.Request.Object.Raw = "other-user", []byte(object)
 	body, err := json.Marshal(review)
 	if err != nil {
 		s.Fatal(err)
@@ -265,7 +265,7 @@ spec: {policyName: refuses, validationActions: [Deny]}
 	s.arrives("refused")
 }
 
-// disconnect: the add-on of a cluster whose agent is not heard of is Unknown.
+// disconnect: the add-on of a cluster becomes Unknown when its agent is disconnected.
 func (s *stay) disconnect() {
 	s.Helper()
 	s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"spec":{"leaseDurationSeconds":1}}`)
@@ -366,8 +366,8 @@ func ofKinds(value, strategy string) string {
 	return string(b)
 }
 
-// kinds: a work with an object of each kind is applied, changed in both strategies, and deleted; and one with an
-// executor that gives rights away.
+// kinds: a work with an object of each kind is applied, changed with both strategies, and deleted. A second
+// work has an executor that grants rights.
 func (s *stay) kinds() {
 	s.Helper()
 	for i, strategy := range []string{"Update", "Update", "ServerSideApply"} {

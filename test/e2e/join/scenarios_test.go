@@ -26,8 +26,8 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 )
 
-// TestJoin_Scenarios: what befalls a hub and a cluster between the first request and the last. Each
-// scenario begins where the one before it ended.
+// TestJoin_Scenarios: events in the life cycle of a hub and a cluster, from the first request to the last. Each
+// scenario begins in the state that the previous one left.
 func TestJoin_Scenarios(t *testing.T) {
 	s := requester(t)
 	for _, c := range []struct {
@@ -61,15 +61,15 @@ func (s *stay) within(t *testing.T, run func(*stay)) {
 // deniedFirst: an agent says that it was denied and by whom, and one command lets it in after all.
 func (s *stay) deniedFirst() {
 	s.Helper()
-	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "nobody knows it")
+	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "unknown cluster")
 	s.wantWaits("is Denied: hawser rejected this cluster: nobody knows it")
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("let-in")
 	s.arrives("let-in")
 }
 
-// replaceStore: a broker without its store asks the hub for everything. Nothing is deleted, and nobody
-// notices on the hub.
+// replaceStore: a broker without its store requests everything from the hub. Nothing is deleted, and nothing
+// changes on the hub.
 func (s *stay) replaceStore() {
 	s.Helper()
 	s.available()
@@ -87,8 +87,8 @@ func (s *stay) replaceStore() {
 	}
 }
 
-// brokerAway: the hub says that it cannot be told whether the cluster is available, and has no
-// Placement move anything: the agent was not asked. When the broker is back, so is the cluster.
+// brokerAway: the hub shows that the availability of the cluster is unknown, and lets no Placement move
+// workloads, because the agent could not be asked. When the broker is back, the cluster is available again.
 func (s *stay) brokerAway() {
 	s.Helper()
 	periods := func(seconds string) {
@@ -154,8 +154,8 @@ func (s *stay) hubAnother() {
 	}
 }
 
-// delete has the hub lose the cluster and its requests while no program looks; then it has what is
-// given in their place.
+// delete deletes the cluster and its requests on the hub while no program watches. If recreated is not empty,
+// it creates that object instead.
 func (s *stay) delete(recreated string) {
 	s.Helper()
 	hub := []string{"--context", "hub"}
@@ -164,7 +164,7 @@ func (s *stay) delete(recreated string) {
 	s.run(s.kubectl, append(hub, "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)...)
 	s.run(s.kubectl, append(hub, "delete", "managedcluster", "cluster1")...)
 	if recreated != "" {
-		file := filepath.Join(s.dir, "anew.json")
+		file := filepath.Join(s.dir, "recreated.json")
 		if err := os.WriteFile(file, []byte(recreated), 0o600); err != nil {
 			s.Fatal(err)
 		}
@@ -213,13 +213,14 @@ func (s *stay) same(name string, was types.UID) {
 	s.Helper()
 	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
 	if err != nil || o.UID != was || o.DeletionTimestamp != nil {
-		s.Errorf("%s was made anew, or goes: %v, %v", name, o.ObjectMeta, err)
+		s.Errorf("%s was created again, or is being deleted: %v, %v", name, o.ObjectMeta, err)
 	}
 }
 
-// TestJoin_QuarantinesSecondClusterOfAName: a cluster that joined long ago is denied. A stranger with a bootstrap token asks
-// for its name, and so does the agent, whose certificate ended. hawser accept approves nothing; it prints both requests
-// with their keys, and the lines that approve them. Each request is approved by its name only.
+// TestJoin_QuarantinesSecondClusterOfAName: a cluster that joined long ago is denied. A second cluster with a
+// bootstrap token requests its name. The agent, whose certificate expired, requests it too. hawser accept
+// approves nothing. It prints both requests with their keys, and the commands that approve them. Each request
+// is approved only by its name.
 func TestJoin_QuarantinesSecondClusterOfAName(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
@@ -227,9 +228,9 @@ func TestJoin_QuarantinesSecondClusterOfAName(t *testing.T) {
 	s.arrives("before")
 	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "under repair")
 	s.wantWaits(approval)
-	key := s.quarantined("cluster1-stranger")
+	key := s.quarantined("cluster1-second")
 	out := s.hawser("accept", "cluster1", "--context", "hub")
-	if !strings.Contains(out, "key sha256:"+key+" (not known to the hub)\n") || !strings.Contains(out, "\n    hawser accept cluster1 --csr cluster1-stranger --context hub\n") {
+	if !strings.Contains(out, "key sha256:"+key+" (not known to the hub)\n") || !strings.Contains(out, "\n    hawser accept cluster1 --csr cluster1-second --context hub\n") {
 		t.Errorf("what asks is not shown so that a person could choose:\n%s", out)
 	}
 	s.wantWaits(approval)
@@ -237,17 +238,18 @@ func TestJoin_QuarantinesSecondClusterOfAName(t *testing.T) {
 	if len(lines) != 2 {
 		t.Fatalf("of two requests hawser accept prints the lines %q", lines)
 	}
-	s.runs(lines[slices.IndexFunc(lines, func(l string) bool { return !strings.Contains(l, "cluster1-stranger") })])
+	s.runs(lines[slices.IndexFunc(lines, func(l string) bool { return !strings.Contains(l, "cluster1-second") })])
 	s.apply("after")
 	s.arrives("after")
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
-	csr, err := s.planes["hub"].kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "cluster1-stranger", metav1.GetOptions{})
+	csr, err := s.planes["hub"].kube.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "cluster1-second", metav1.GetOptions{})
 	if err != nil || len(csr.Status.Conditions) > 0 || len(csr.Status.Certificate) > 0 {
-		t.Errorf("a stranger's request: %v, %+v, certificate of %d bytes", err, csr.Status.Conditions, len(csr.Status.Certificate))
+		t.Errorf("the request of the second cluster: %v, %+v, certificate of %d bytes", err, csr.Status.Conditions, len(csr.Status.Certificate))
 	}
 }
 
-// quarantined has hub-source's account make the request that it makes for anybody with a bootstrap token.
+// quarantined creates a request with hub-source's account, as hub-source does for each holder of a bootstrap
+// token.
 func (s *stay) quarantined(name string) (key string) {
 	s.Helper()
 	group := "system:open-cluster-management:cluster1"
@@ -255,7 +257,7 @@ func (s *stay) quarantined(name string) (key string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: group + ":stranger", Organization: []string{group}}}, k)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: group + ":second", Organization: []string{group}}}, k)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -27,8 +27,8 @@ import (
 // lifetime is how long the certificates of this test are good.
 const lifetime = time.Minute
 
-// TestJoinedCluster_SurvivesOutages: with certificates of a minute a cluster stays in the fleet under a load of works, comes
-// back after its certificate has ended, and is kept out and let in again.
+// TestJoinedCluster_SurvivesOutages: with certificates of a minute, a cluster stays in the fleet under a load
+// of works. It comes back after its certificate has expired. It is denied and accepted again.
 func TestJoinedCluster_SurvivesOutages(t *testing.T) {
 	s := requester(t, "  signer:\n", "  signer:\n    duration: "+lifetime.String()+"\n")
 	s.hawser("accept", "cluster1", "--context", "hub")
@@ -110,9 +110,8 @@ func (w *world) workClient(where string) workclient.Interface {
 	return workclient.NewForConfigOrDie(cfg)
 }
 
-// renewedUnderLoad: each of many works arrives at once, while certificates come and go, and the hub
-// hears of each. An event that is lost at a renewal would be made up for at the next one, so no work
-// may take as long as that.
+// renewedUnderLoad: each of many works arrives at once while certificates are renewed, and the hub gets a
+// status of each. The next renewal would repair a lost event, so no work may take that long.
 func (s *stay) renewedUnderLoad() {
 	s.Helper()
 	since := s.available()
@@ -150,7 +149,7 @@ func (s *stay) renewedUnderLoad() {
 	s.Logf("%d works arrived under %d certificates, each within %v", n, len(serials), longest)
 }
 
-// expiredWhileAway: an agent whose certificate ended asks again, and a person approves again.
+// expiredWhileAway: an agent whose certificate expired requests a new one, and an operator approves it.
 func (s *stay) expiredWhileAway() {
 	s.Helper()
 	s.agent()
@@ -163,8 +162,8 @@ func (s *stay) expiredWhileAway() {
 	s.arrives("while-away")
 }
 
-// acceptNamed approves the request of the agent by its name, with the line that hawser accept prints, once the key
-// that it says is that of the agent.
+// acceptNamed approves the request of the agent by its name, with the command that hawser accept prints. It
+// first compares the key in that output with the key that the agent reports.
 func (s *stay) acceptNamed() {
 	s.Helper()
 	out := s.hawser("accept", "cluster1", "--context", "hub")

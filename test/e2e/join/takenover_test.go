@@ -33,12 +33,14 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// TestJoin_HubSourceTakenOver: the key of hawser-signer and the token of hub-source are in the hands of
-// an attacker.
+// TestJoin_HubSourceTakenOver checks the limits of an attacker with the key of hawser-signer and the token of
+// hub-source.
 //
-//	t1  The broker of before this one trusts hawser-signer for every role: with its key one is an operator.
-//	t2  The next hawser install hub narrows it to agents. Agents, sources and operators stay.
-//	t3  With the token one writes where no cluster is: the policy of --confine denies it.
+// Scenario:
+//
+//	t1: the former broker trusts hawser-signer for every role. With its key the attacker is an operator.
+//	t2: the next hawser install hub restricts hawser-signer to agents. Agents, sources and operators stay.
+//	t3: with the token the attacker writes in a namespace without a cluster. The policy of --confine denies it.
 func TestJoin_HubSourceTakenOver(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
@@ -64,7 +66,7 @@ func TestJoin_HubSourceTakenOver(t *testing.T) {
 	s.eventually("InSync", there...)
 
 	for role, name := range map[pki.Role]string{pki.Operator: "operator", pki.Source: "hub", pki.Viewer: "viewer"} {
-		if err := s.comesAs(stolen, role, name); transport.CodeOf(err) != transport.CodeUnauthenticated || !strings.Contains(err.Error(), "vouches for agents alone") {
+		if err := s.comesAs(stolen, role, name); transport.CodeOf(err) != transport.CodeUnauthenticated || !strings.Contains(err.Error(), "signs for agents only") {
 			t.Errorf("with the key of hawser-signer one comes as %s %s: %v", role, name, err)
 		}
 	}
@@ -93,8 +95,8 @@ func (w *world) signer() *pki.Authority {
 	return a
 }
 
-// comesAs connects with a certificate that an authority signed, and asks for what an agent may have. A
-// party that is known and may not have it is told so by another code than Unauthenticated.
+// comesAs connects with a certificate that an authority signed, and requests what an agent may have. A known
+// client without that right gets another code than Unauthenticated.
 func (s *stay) comesAs(a *pki.Authority, role pki.Role, name string) error {
 	s.Helper()
 	pair, err := a.Issue(pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now(), time.Hour)})

@@ -168,7 +168,7 @@ func TestAdmission_KubectlShowsTheText(t *testing.T) {
 		t.Errorf("kubectl says %q, want %q", got, want)
 	}
 
-	// What is admitted, and means nothing to a cluster, is told.
+	// The response warns about fields that are admitted and have no effect on a cluster.
 	manifests := `
     - {apiVersion: example.com/v1, kind: Widget, metadata: {name: a, namespace: default}}
     - {apiVersion: example.com/v2, kind: Widget, metadata: {name: a, namespace: default}}
@@ -180,7 +180,8 @@ func TestAdmission_KubectlShowsTheText(t *testing.T) {
 	}
 }
 
-// Names that no cluster takes do not come as far as the webhook.
+// TestAdmission_SchemaRefusesImpossibleNames: the schema rejects names that no cluster accepts, before the
+// webhook is called.
 func TestAdmission_SchemaRefusesImpossibleNames(t *testing.T) {
 	t.Parallel()
 	for field, metadata := range map[string]string{"name": "{name: a/b, namespace: default}", "namespace": "{name: a, namespace: De_fault}"} {
@@ -192,7 +193,7 @@ func TestAdmission_SchemaRefusesImpossibleNames(t *testing.T) {
 	}
 }
 
-// author is somebody who may write works of the cluster and has no other right.
+// author returns a client of a user whose only right is to write works of the cluster.
 func author(t *testing.T, name string) workv1client.ManifestWorkInterface {
 	t.Helper()
 	allow(t, name, rbacv1.PolicyRule{APIGroups: []string{workv1.GroupName}, Resources: []string{"manifestworks"}, Verbs: []string{"create", "get", "update"}})
@@ -300,7 +301,7 @@ func TestAdmission_ChecksRightToUseAnExecutor(t *testing.T) {
 	another := change(func(w *workv1.ManifestWork) { w.Spec.Executor = executor("apps", "second") })
 	harness.Eventually(t, func(ctx context.Context) error { return isDenied(another(ctx), text("second")) })
 
-	// Somebody who may not use the executor may still change what it does not concern.
+	// A user without the right to use the executor may still change the other fields.
 	const other = "admission-joe"
 	works = author(t, other)
 	harness.Eventually(t, change(func(w *workv1.ManifestWork) { w.Annotations = map[string]string{"a": "b"} }))
@@ -358,8 +359,8 @@ func trusting(t *testing.T) *tls.Config {
 	return &tls.Config{RootCAs: pool, ServerName: hubSourceIP(t), MinVersion: tls.VersionTLS12}
 }
 
-// The webhook shows a renewed certificate without a restart, and goes on
-// answering with the old one while the files do not belong together.
+// TestAdmission_CertificateIsRenewedWhileServing: the webhook presents a renewed certificate without a restart.
+// It keeps the old one while the files do not match.
 func TestAdmission_CertificateIsRenewedWhileServing(t *testing.T) {
 	t.Parallel()
 	hubSource := shared.Program(fleet.HubSource)
@@ -415,7 +416,7 @@ func TestAdmission_CertificateIsRenewedWhileServing(t *testing.T) {
 	}
 }
 
-// A replica that waits for the Lease answers as the leader does.
+// TestAdmission_ReplicaThatStandsByAnswers: a replica that waits for the Lease answers like the leader.
 func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 	t.Parallel()
 	parts := strings.Split(hubSourceIP(t), ".")
@@ -481,11 +482,11 @@ func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 		t.Errorf("a work without manifests: %+v", r)
 	}
 	// It asks the hub, too.
-	review.Request.UserInfo.Username = "admission-nobody"
+	review.Request.UserInfo.Username = "admission-norights"
 	w := harness.NewWork(t, cluster, "standby", harness.ConfigMapYAML("default", "standby", "x"))
-	want := "user admission-nobody cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace " + cluster
+	want := "user admission-norights cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace " + cluster
 	if r := request(w); r.Allowed || r.Result.Message != want {
-		t.Errorf("a work of nobody: %+v, want %q", r, want)
+		t.Errorf("a work of a user without rights: %+v, want %q", r, want)
 	}
 	review.Request.UserInfo.Groups = []string{"system:masters"}
 	if r := request(w); !r.Allowed {
@@ -512,8 +513,8 @@ func fetch(ctx context.Context, client *http.Client, method, url string, body []
 	return string(text), err
 }
 
-// deploy/ has no CA for the webhook: it is patched in once, and stays when the
-// manifests are applied again.
+// TestAdmission_ApplyingAgainKeepsTheCA: deploy/ has no CA for the webhook. The CA is patched in once, and
+// stays when the manifests are applied again.
 func TestAdmission_ApplyingAgainKeepsTheCA(t *testing.T) {
 	t.Parallel()
 	manifests, err := os.ReadFile(filepath.Join(shared.Root, "deploy", "hub-source", "webhook.yaml"))
@@ -521,7 +522,7 @@ func TestAdmission_ApplyingAgainKeepsTheCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, config, _ := strings.Cut(string(manifests), "\n---\n")
-	const name = "admission-again" // a second one, about an API that nobody has
+	const name = "admission-again" // a second one, about an API that does not exist
 	config = strings.Replace(config, "  name: hawser-hub-source\n", "  name: "+name+"\n", 1)
 	config = strings.Replace(config, "apiGroups: [work.open-cluster-management.io]", "apiGroups: [example.com]", 1)
 	file := filepath.Join(t.TempDir(), "webhook.yaml")
@@ -544,7 +545,8 @@ func TestAdmission_ApplyingAgainKeepsTheCA(t *testing.T) {
 	}
 }
 
-// Whoever reaches the webhook's port can send bodies that never end. The hub takes works all the same.
+// TestAdmission_SlowBodiesStallNoWrite: a client that reaches the webhook's port may send endless bodies. The
+// hub still accepts works.
 func TestAdmission_SlowBodiesStallNoWrite(t *testing.T) {
 	addr := net.JoinHostPort(hubSourceIP(t), "9443")
 	d := tls.Dialer{Config: trusting(t), NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.9")}}}

@@ -165,8 +165,8 @@ func TestConditionRules_FirstConfigCounts(t *testing.T) {
 		[]reported{applied, available, noFeedback, ruled("First", "True", "Manifest is First")}, []reported{applied, available, noFeedback, ruled("Second", "True", "Manifest is Second")})
 }
 
-// Rules for the agent's own conditions, or for what cannot be one, are told of
-// and change nothing else.
+// TestConditionRules_NamesThatCannotBe: rules for the agent's own conditions, or with an invalid condition
+// name, are reported and have no other effect.
 func TestConditionRules_NamesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -180,8 +180,8 @@ func TestConditionRules_NamesThatCannotBe(t *testing.T) {
 		[]reported{applied, available, noFeedback, ruled("Good", "True", "Manifest is Good"), {"ConditionRulesValid", "False", "ConditionRuleInvalid", text, 1}})
 }
 
-// Expressions that would run for ever, in rules and in messages, end; the work
-// beside them is served all the same.
+// TestConditionRules_CostIsBounded: endless expressions in rules and messages are stopped. Other works are
+// served meanwhile.
 func TestConditionRules_CostIsBounded(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -202,8 +202,8 @@ func TestConditionRules_CostIsBounded(t *testing.T) {
 	shared.ManifestCondition(t, w, 0, "Message", cut)
 }
 
-// A work that is complete is left alone, and applied again when it is so no
-// more.
+// TestCompletion_EndsAndResumesApplying: a complete work is left unchanged. It is applied again when it is no
+// longer complete.
 func TestCompletion_EndsAndResumesApplying(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -249,8 +249,8 @@ func TestCompletion_EndsAndResumesApplying(t *testing.T) {
 	})
 }
 
-// A manifest that is complete is left alone while the rest of its work goes on;
-// an agent that is started anew knows it.
+// TestCompletion_OfOneManifest: a complete manifest is left unchanged while the rest of its work continues. A
+// restarted agent still knows that it is complete.
 func TestCompletion_OfOneManifest(t *testing.T) {
 	t.Parallel()
 	const name = "completion-agent"

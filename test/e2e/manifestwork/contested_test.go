@@ -37,8 +37,8 @@ func isContested(t *testing.T, w *workv1.ManifestWork, begin, also string) {
 	})
 }
 
-// An object that another manager changes after each repair: the work, the manifest and an Event name the
-// object, the field and the manager; Applied stays as it is.
+// TestContested_ByAnotherManager: another manager changes an object after each repair. The work, the manifest
+// and an Event name the object, the field and the manager. Applied stays as it is.
 func TestContested_ByAnotherManager(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -59,7 +59,7 @@ func TestContested_ByAnotherManager(t *testing.T) {
 	}
 }
 
-// setAgain changes a ConfigMap whenever it is not as told, until ctx ends.
+// setAgain sets a ConfigMap to a value whenever it differs, until ctx ends.
 func setAgain(ctx context.Context, ns, name, value string) error {
 	configMaps := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns)
 	typ, patch := harness.MergePatch(map[string]any{"data": map[string]any{"key": value}})
@@ -80,7 +80,7 @@ func setAgain(ctx context.Context, ns, name, value string) error {
 	return nil
 }
 
-// Two works that want one object otherwise name each other.
+// TestContested_ByAnotherWork: two works with different contents for one object name each other.
 func TestContested_ByAnotherWork(t *testing.T) {
 	t.Parallel()
 	f := shared

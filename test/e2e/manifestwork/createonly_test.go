@@ -37,5 +37,5 @@ func TestCreateOnly_ChangedManifestDoesNotReachTheObject(t *testing.T) {
 	if err := f.API[cluster].Kube.CoreV1().ConfigMaps(ns).Delete(t.Context(), "one", deleteNow); err != nil {
 		t.Fatal(err)
 	}
-	f.HasValue(t, cluster, ns, "one", "second") // made anew, as the manifest is by now
+	f.HasValue(t, cluster, ns, "one", "second") // created again from the present manifest
 }

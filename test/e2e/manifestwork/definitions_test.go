@@ -64,8 +64,8 @@ func TestUpdate_DefinitionAndItsResourceInOneWork(t *testing.T) {
 	})
 }
 
-// A definition takes its objects with it while the work removes them one by one:
-// that is no failure, nothing waits for a back-off, and the log has no warning.
+// TestDeletion_DefinitionAndItsObjectsGoTogether: the cluster deletes the objects of a definition while the
+// work removes them one by one. That is no failure, causes no back-off, and logs no warning.
 func TestDeletion_DefinitionAndItsObjectsGoTogether(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -101,8 +101,8 @@ func agentLog(t *testing.T) []byte {
 	return log
 }
 
-// A kind that nobody knows is applied once somebody defines it, and an object
-// that its definition does not allow once the definition does.
+// TestUpdate_FollowsTheDefinitionOfAKind: an object of an unknown kind is applied once the kind is defined. An
+// object that its definition rejects is applied once the definition allows it.
 func TestUpdate_FollowsTheDefinitionOfAKind(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -158,8 +158,8 @@ func TestUpdate_FollowsTheDefinitionOfAKind(t *testing.T) {
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// Annotations and finalizers that others put on a custom resource outlive
-// changes of the manifest.
+// TestUpdate_KeepsWhatOthersPutOnAnObject: annotations and finalizers of others on a custom resource stay when
+// the manifest changes.
 func TestUpdate_KeepsWhatOthersPutOnAnObject(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// hold is a finalizer that nobody takes off but the test.
+// hold is a finalizer that only the test removes.
 const hold = "example.com/hold"
 
 func TestDeletion_SharedObjectOutlivesOneWork(t *testing.T) {
@@ -117,8 +117,8 @@ func TestDeletion_OrphanTakenBackDeletesAgain(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "one")
 }
 
-// A dropped object that nobody holds is gone and off the list at once; one with
-// a finalizer is listed until it is gone.
+// TestDeletion_DroppedObjectIsListedUntilItIsGone: a dropped object without a finalizer is deleted and off the
+// list at once. An object with a finalizer is listed until it is deleted.
 func TestDeletion_DroppedObjectIsListedUntilItIsGone(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -135,8 +135,8 @@ func TestDeletion_DroppedObjectIsListedUntilItIsGone(t *testing.T) {
 	lists(t, w.Name, "rest")
 }
 
-// A work whose object is held says that it is being deleted, and stays until the
-// object is gone.
+// TestDeletion_WaitsForFinalizers: a deleted work whose object has a finalizer reports its deletion, and stays
+// until the object is gone.
 func TestDeletion_WaitsForFinalizers(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -164,8 +164,8 @@ func TestDeletion_WaitsForFinalizers(t *testing.T) {
 	f.Gone(t, cluster, w.Name)
 }
 
-// While a deletion waits, the hub sees which objects are still there, and the
-// values of those that are, as they change.
+// TestDeletion_StatusFollowsWhatIsLeft: while a deletion waits, the hub shows the remaining objects and their
+// present values.
 func TestDeletion_StatusFollowsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -209,7 +209,7 @@ func TestDeletion_StatusFollowsWhatIsLeft(t *testing.T) {
 	f.Gone(t, cluster, w.Name)
 }
 
-// References of other kinds do not keep an object.
+// TestDeletion_ForeignOwnersDoNotProtect: owner references of other kinds do not keep an object.
 func TestDeletion_ForeignOwnersDoNotProtect(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -229,8 +229,8 @@ func TestDeletion_ForeignOwnersDoNotProtect(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "child")
 }
 
-// An object whose deletion is refused stays on the list, and its work on the
-// hub, however often that fails; it goes when it may.
+// TestDeletion_RefusedIsNotForgotten: an object whose deletion is refused stays on the list, and its work on
+// the hub, however often it fails. It is deleted once that is allowed.
 func TestDeletion_RefusedIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -257,7 +257,7 @@ func TestDeletion_RefusedIsNotForgotten(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "kept-too")
 }
 
-// An option that changes shortly before the deletion counts.
+// TestDeletion_LastOptionCounts: a delete option that changes shortly before the deletion is used.
 func TestDeletion_LastOptionCounts(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -270,7 +270,7 @@ func TestDeletion_LastOptionCounts(t *testing.T) {
 	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
 }
 
-// A deleted AppliedManifestWork, and with it the objects, is back at once.
+// TestDeletion_OfTheRecordIsRepaired: a deleted AppliedManifestWork is created again at once, with its objects.
 func TestDeletion_OfTheRecordIsRepaired(t *testing.T) {
 	t.Parallel()
 	f := shared

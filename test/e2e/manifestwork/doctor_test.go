@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
-// TestDoctor: beside the programs that run, with their flags and the rights that deploy/
-// grants, the doctors walk to the end, and end no subscription.
+// TestDoctor: the doctors of the running programs, with their flags and the rights of deploy/, run to the end.
+// They end no subscription.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	f := shared

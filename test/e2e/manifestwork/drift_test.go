@@ -21,8 +21,7 @@ func setValue(t *testing.T, ns, name, value string) {
 	}
 }
 
-// What somebody edits, or deletes, is as the work has it at once, and no
-// condition changes its time.
+// TestDrift_IsRepaired: an edited or deleted object is restored at once, and no condition changes its time.
 func TestDrift_IsRepaired(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -65,9 +64,8 @@ func times(w *workv1.ManifestWork) string {
 	return text
 }
 
-// A kind in more namespaces than the agent watches one by one is watched as a
-// whole: edits and deletions are repaired in each, and nothing that others have
-// there matters.
+// TestDrift_InManyNamespaces: a kind in more namespaces than the agent watches one by one is watched as a
+// whole. Edits and deletions are repaired in each namespace. Objects of others there have no effect.
 func TestDrift_InManyNamespaces(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -53,8 +53,8 @@ func hasField(t *testing.T, r schema.GroupVersionResource, ns, name string, path
 
 func isTrue(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue }
 
-// A custom resource has a field before its definition has: that field is not applied, and the
-// condition names it. Once the definition has the field, the cluster gets it.
+// TestDropped_FieldBeforeItsSchema: a custom resource has a field that its definition lacks. The field is not
+// applied, and the condition names it. Once the definition has the field, the cluster gets it.
 func TestDropped_FieldBeforeItsSchema(t *testing.T) {
 	t.Parallel()
 	for kind, strategy := range map[string]workv1.UpdateStrategyType{
@@ -88,8 +88,9 @@ func TestDropped_FieldBeforeItsSchema(t *testing.T) {
 	}
 }
 
-// A field leaves the definition of a work, and its resource still has it: the server does not show
-// it any more, although the resource was not written. The condition names it until it is back.
+// TestDropped_FieldLeavesItsSchema: a definition loses a field that its resource still has. The server then no
+// longer shows the field, although the resource was not written. The condition names the field until it is
+// back.
 func TestDropped_FieldLeavesItsSchema(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -110,8 +111,9 @@ func TestDropped_FieldLeavesItsSchema(t *testing.T) {
 	f.Remove(t, cluster, w.Name)
 }
 
-// Definition and resource get a field in the same work, twelve times: the API server needs a moment
-// until the new schema counts, and no condition says that the field was lost meanwhile.
+// TestDropped_FieldAndItsSchemaInOneWork: definition and resource get a field in the same work, twelve times.
+// The API server needs a moment until the new schema applies. During that time no condition reports the field
+// as lost.
 func TestDropped_FieldAndItsSchemaInOneWork(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -132,7 +134,8 @@ func TestDropped_FieldAndItsSchemaInOneWork(t *testing.T) {
 	f.Remove(t, cluster, w.Name)
 }
 
-// The server fills fields in, writes values in another way and keeps some fields elsewhere: it dropped none of these.
+// TestDropped_HealthyWorks: the server fills in fields, normalizes values and moves some fields. None of these
+// counts as dropped.
 func TestDropped_HealthyWorks(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -211,7 +214,8 @@ status: {replicas: 7}
 	}
 }
 
-// Fields that the server does not know, and fields that something on the cluster removes.
+// TestDropped_KindsOfFields: fields that the server does not know, and fields that a component of the cluster
+// removes.
 func TestDropped_KindsOfFields(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// Every file in docs/examples is applied as it is, and does what it is there
-// for: all its works become Applied and Available, or complete.
+// TestExamples: every file in docs/examples is applied unchanged and has its effect. All its works become
+// Applied and Available, or complete.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(shared.Root, "docs", "examples", "*.yaml"))

@@ -205,7 +205,8 @@ func TestExecutor_WithAllRightsAllIsApplied(t *testing.T) {
 	appliedReports(t, w, appliedMessage, appliedMessage)
 }
 
-// What goes with its work needs the right to delete it; what stays does not.
+// TestExecutor_ChecksDeletionOfOwned: an object that is deleted with its work needs the right to delete it. An
+// object that stays does not.
 func TestExecutor_ChecksDeletionOfOwned(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -237,14 +238,13 @@ func TestExecutor_ChecksDeletionOfOwned(t *testing.T) {
 	}
 }
 
-// rbacYAML is a work's worth of roles and bindings that let somebody read
-// Secrets.
+// rbacYAML returns one work of roles and bindings that let an account read Secrets.
 func rbacYAML(ns, name string) []string {
 	const rules = "rules:\n- {apiGroups: [\"\"], resources: [secrets], verbs: [get]}\n"
 	head := func(kind, namespace string) string {
 		return fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: %s\nmetadata: {name: %s%s}\n", kind, name, namespace)
 	}
-	bind := fmt.Sprintf("roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %s-secrets}\nsubjects:\n- {kind: ServiceAccount, namespace: %s, name: somebody}\n", name, ns)
+	bind := fmt.Sprintf("roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %s-secrets}\nsubjects:\n- {kind: ServiceAccount, namespace: %s, name: reader}\n", name, ns)
 	inside := ", namespace: " + ns
 	return []string{head("Role", inside) + rules, head("RoleBinding", inside) + bind, head("ClusterRole", "") + rules, head("ClusterRoleBinding", "") + bind}
 }
@@ -255,8 +255,8 @@ func secretsRole(t *testing.T, name string) {
 	clusterRole(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name + "-secrets"}, Rules: []rbacv1.PolicyRule{coreRule([]string{"get"}, "secrets")}})
 }
 
-// An executor that may write roles and bindings still may not give away what it
-// does not have, whether the objects are there already or not.
+// TestExecutor_GivesAwayOnlyWhatItHas: an executor that may write roles and bindings cannot grant rights that
+// it lacks. It makes no difference whether the objects exist already.
 func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -292,8 +292,8 @@ func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
 	})
 }
 
-// One that has the rights, or may escalate and bind, gives them; also over objects
-// that are there.
+// TestExecutor_GivesAwayWhatItHas: an executor that has the rights, or may escalate and bind, can grant them,
+// also in existing objects.
 func TestExecutor_GivesAwayWhatItHas(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -324,8 +324,8 @@ func TestExecutor_GivesAwayWhatItHas(t *testing.T) {
 	}
 }
 
-// A right that is taken away is noticed by a work that does not change: what was
-// applied stays, what is new or changes is refused.
+// TestExecutor_RightTakenAway: an unchanged work notices that a right is revoked. Applied objects stay; new and
+// changed ones are rejected.
 func TestExecutor_RightTakenAway(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -354,10 +354,10 @@ func TestExecutor_RightTakenAway(t *testing.T) {
 	f.HasValue(t, cluster, ns, "two", "2")
 }
 
-// Rights that are given and taken away one after the other, as when somebody tries
-// out what is needed: a revocation shows within three seconds; on a busy machine
-// two of five may take longer. It runs beside no other test: those change roles
-// all the time, and the agent looks at roles less often then.
+// TestExecutor_RevokedRightShowsSoon: rights are granted and revoked one after the other, as when an operator
+// tries out the needed rights. A revocation shows within three seconds. On a busy machine two of five may take
+// longer. The test runs alone: other tests change roles all the time, and the agent then looks at roles less
+// often.
 func TestExecutor_RevokedRightShowsSoon(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -379,8 +379,8 @@ func TestExecutor_RevokedRightShowsSoon(t *testing.T) {
 	}
 }
 
-// With the gate ExecutorValidatingCaches a permission is not asked for again
-// until roles change; then it is, whatever changed about them.
+// TestExecutor_KeptPermissionsFollowTheRoles: with the gate ExecutorValidatingCaches a permission is not
+// checked again until roles change. After any change of roles it is checked again.
 func TestExecutor_KeptPermissionsFollowTheRoles(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -81,7 +81,7 @@ func notSynced(text string) reported {
 	return reported{"StatusFeedbackSynced", "False", "StatusFeedbackSyncFailed", "Sync status feedback failed with error " + text, 0}
 }
 
-// A Deployment comes up and is scaled; what becomes of it is on the hub.
+// TestFeedback_OfADeployment: a Deployment starts and is scaled, and the hub shows its values.
 func TestFeedback_OfADeployment(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -126,7 +126,7 @@ spec:
 	hasValues(t, w, 0, fmt.Sprintf("NumberReady Integer=%d", n), fmt.Sprintf("DesiredNumberScheduled Integer=%d", n), fmt.Sprintf("NumberAvailable Integer=%d", n))
 }
 
-// Jobs and Pods have well-known values too, and nothing else has.
+// TestFeedback_WellKnownValuesByKind: Jobs and Pods have well-known values too; other kinds have none.
 func TestFeedback_WellKnownValuesByKind(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -161,7 +161,7 @@ func TestFeedback_ByPaths(t *testing.T) {
 		"[failed to find value for wrong with error: array index out of bounds: index 7, length 1, the type map[string]interface {} of the value for structure is not found]")})
 }
 
-// With its gate on an agent reports structures as JSON.
+// TestFeedback_RawJSON: with its gate enabled, an agent reports structures as JSON.
 func TestFeedback_RawJSON(t *testing.T) {
 	t.Parallel()
 	const name = "raw-feedback"
@@ -187,7 +187,7 @@ func TestFeedback_PatternForAllDeployments(t *testing.T) {
 	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, synced}, []reported{applied, available, synced}, []reported{applied, available, noFeedback})
 }
 
-// Of several configs that match, the first with feedback rules counts.
+// TestFeedback_FirstConfigCounts: if several configs match, the first with feedback rules is used.
 func TestFeedback_FirstConfigCounts(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -202,7 +202,8 @@ func TestFeedback_FirstConfigCounts(t *testing.T) {
 	hasValues(t, w, 1, "replicas Integer=1")
 }
 
-// One name for two values is told, and hides nothing: the hub takes the status.
+// TestFeedback_NameThatIsGivenTwice: one name for two values is reported and hides nothing. The hub accepts the
+// status.
 func TestFeedback_NameThatIsGivenTwice(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -214,7 +215,8 @@ func TestFeedback_NameThatIsGivenTwice(t *testing.T) {
 		notSynced("the name ReadyReplicas is given to more than one value: only the first is reported, use another name for .spec.replicas")})
 }
 
-// The values of an object that is gone stay, and Available says that it is gone.
+// TestFeedback_OfAnObjectThatIsGone: the values of a deleted object stay, and Available reports that it is
+// gone.
 func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -230,9 +232,8 @@ func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
 	reports(t, w, 0, "theirs")
 }
 
-// arrivesInTime changes a value some times and wants it on the hub within a
-// second of each change, for the most part: the machine may be busy. change
-// returns when it was made.
+// arrivesInTime changes a value several times. Most changes must reach the hub within a second; the machine may
+// be busy. change returns when the change was made.
 func arrivesInTime(t *testing.T, w *workv1.ManifestWork, change func(value string)) {
 	t.Helper()
 	const rounds, within = 7, time.Second
@@ -288,7 +289,7 @@ func TestFeedback_ArrivesWithinASecond(t *testing.T) {
 	})
 }
 
-// The same for an object that is in no namespace.
+// TestFeedback_OfAnObjectOfTheCluster: the same for a cluster-scoped object.
 func TestFeedback_OfAnObjectOfTheCluster(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -307,7 +308,7 @@ func TestFeedback_OfAnObjectOfTheCluster(t *testing.T) {
 	})
 }
 
-// The time of StatusFeedbackSynced is that of the last change of a value.
+// TestFeedback_TimeOfTheLastChange: the time of StatusFeedbackSynced is the time of the last change of a value.
 func TestFeedback_TimeOfTheLastChange(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)

@@ -134,9 +134,9 @@ func fillings(t *testing.T, ns string) (manifests func(version int) []string, al
 	}
 }
 
-// What the cluster puts into objects of a work stays, and is no drift: nothing is
-// written, and Applied stays True since then. It also stays when the manifest
-// changes, and the change gets through.
+// TestFilled_StaysAndIsNoDrift: fields that the cluster fills into objects of a work stay and are no drift.
+// Nothing is written, and Applied stays True. They also stay when the manifest changes, and the change is
+// applied.
 func TestFilled_StaysAndIsNoDrift(t *testing.T) {
 	t.Parallel()
 	f := shared

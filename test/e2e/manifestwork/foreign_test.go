@@ -18,9 +18,9 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// A field that no table lists is removed, as with OCM. After three times it stays,
-// the work says which field it is and whose, and Applied is True: the object has
-// all that the manifest says.
+// TestForeign_IsRemovedThenLeftAlone: a field that no table lists is removed, as with OCM. After three times it
+// stays. The work names the field and its manager. Applied is True, because the object contains all fields of
+// the manifest.
 func TestForeign_IsRemovedThenLeftAlone(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -65,7 +65,8 @@ func TestForeign_IsRemovedThenLeftAlone(t *testing.T) {
 	f.Ready(t, w)
 }
 
-// A claim that the work cannot change says so, and what it says costs no data.
+// TestForeign_HintKeepsTheData: a work cannot change its PersistentVolumeClaim. The condition reports that, and
+// its hint loses no data.
 func TestForeign_HintKeepsTheData(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -97,8 +98,8 @@ func unprotect(t *testing.T, resource schema.GroupVersionResource, ns, name stri
 	})
 }
 
-// decided are the kinds of the API server in whose objects nothing is filled in after they
-// were made, or what is filled in is none of Update's business.
+// decided are the kinds of the API server that need no rule. Either nothing is filled into their objects after
+// creation, or Update ignores the filled-in fields.
 var decided = map[string]string{
 	"ConfigMap": "bundles of OpenShift are in the rule of the kind", "Event": "", "LimitRange": "", "Namespace": "only metadata is written", "Pod": "only metadata is written",
 	"PodTemplate": "", "ReplicationController": "replicas are shared by ServerSideApply", "ResourceQuota": "status only", "Secret": "keys of tokens are in the rule of the kind",
@@ -162,8 +163,8 @@ func (d openAPI) follow(s apiSchema) apiSchema {
 	return d.Components.Schemas[ref[strings.LastIndex(ref, "/")+1:]]
 }
 
-// Each kind of a real API server was judged, and each field of the table is one
-// that its kind has.
+// TestForeign_TableIsOfTheServersKinds: the table covers each kind of a real API server, and each field in it
+// exists in its kind.
 func TestForeign_TableIsOfTheServersKinds(t *testing.T) {
 	t.Parallel()
 	documents, err := shared.API[cluster].Kube.Discovery().OpenAPIV3().Paths()
@@ -224,8 +225,8 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io") && group != "snapshot.storage.k8s.io" && group != "migration.k8s.io"
 }
 
-// The server refuses to replace a Job without a selector: a field
-// that another manager added stays, and the work is as true as before.
+// TestForeign_ThatCannotBeRemoved: the server refuses to replace a Job without a selector. A field that another
+// manager added stays, and the work keeps its conditions.
 func TestForeign_ThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	f := shared

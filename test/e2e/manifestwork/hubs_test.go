@@ -71,8 +71,8 @@ func recordGone(t *testing.T, name string) {
 	})
 }
 
-// Two hubs want one object on one cluster: it has two owners, and goes with the
-// last.
+// TestHubs_TwoShareAnObject: works of two hubs contain one object on one cluster. It has two owners, and is
+// deleted with the last one.
 func TestHubs_TwoShareAnObject(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -104,9 +104,8 @@ func TestHubs_TwoShareAnObject(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "common")
 }
 
-// moves has an agent apply a work, stop, and another one take its place that has
-// the same works from another hub, to which the cluster has another name. It
-// returns the AppliedManifestWorks of both.
+// moves runs an agent that applies a work, and stops it. Then another agent runs that has the same works from
+// another hub, on which the cluster has another name. It returns the AppliedManifestWorks of both.
 func moves(t *testing.T, ns, name, firstID, secondID string) (first, second string) {
 	t.Helper()
 	f := shared
@@ -132,8 +131,8 @@ func moves(t *testing.T, ns, name, firstID, secondID string) (first, second stri
 	return first, second
 }
 
-// An agent that moved to another hub gives up what it had from the first; the
-// objects that both hubs want stay as they are.
+// TestHubs_MoveWithTheSameAgentID: an agent that moved to another hub removes the works of the first hub.
+// Objects in works of both hubs stay unchanged.
 func TestHubs_MoveWithTheSameAgentID(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -144,12 +143,11 @@ func TestHubs_MoveWithTheSameAgentID(t *testing.T) {
 	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", uid) })
 }
 
-// What another agent applied is left alone.
+// TestHubs_MoveWithAnotherAgentID: objects that another agent applied are left unchanged.
 func TestHubs_MoveWithAnotherAgentID(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	// One of its own that nobody wants goes, so that it is known to have had its
-	// chance.
+	// An orphan of the second agent is evicted first. That proves that the agent had its chance.
 	own := abandoned(t, ns, "hubs-other-gone", "hubs-other-2")
 	first, second := moves(t, ns, "hubs-other", "hubs-other-1", "hubs-other-2")
 	recordGone(t, own)
@@ -165,8 +163,8 @@ func TestHubs_MoveWithAnotherAgentID(t *testing.T) {
 	})
 }
 
-// abandoned has an agent apply a work, and ends it; where its place is taken by
-// another cluster name nobody has the work. It returns the AppliedManifestWork.
+// abandoned runs an agent that applies a work, and ends the agent. If an agent with another cluster name
+// follows, no source has the work. It returns the AppliedManifestWork.
 func abandoned(t *testing.T, ns, name, agentID string) string {
 	t.Helper()
 	f := shared
@@ -184,9 +182,8 @@ func successor(t *testing.T, name string, grace string) (stop func()) {
 	return shared.RunAgent(t, cluster, name+"-next", "--hub-identity="+name, "--agent-id="+name, "--state-dir=", "--appliedmanifestwork-eviction-grace-period="+grace)
 }
 
-// startEviction makes an AppliedManifestWork that nobody has the work of and
-// waits until its grace period runs, which is an hour long. Its one ConfigMap
-// has the given name, in the returned namespace; stop ends the agent that evicts.
+// startEviction creates an orphan AppliedManifestWork and waits until its grace period of an hour has begun.
+// Its one ConfigMap has the given name, in the returned namespace. stop ends the agent that evicts.
 func startEviction(t *testing.T, name string) (ns, rec string, stop func()) {
 	t.Helper()
 	ns = shared.NamespaceOn(t, cluster)

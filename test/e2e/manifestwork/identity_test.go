@@ -101,8 +101,8 @@ func move(t *testing.T, args ...string) (string, error) {
 	return hawser(t, append([]string{"hub-identity", "transfer", "--kubeconfig", shared.Clusters[cluster].KubeconfigPath, "--namespace", "hawser"}, args...)...)
 }
 
-// An agent that was given no identity keeps the one it has when the same broker
-// gets another address: nothing is touched, and a work that is deleted goes.
+// TestIdentity_StaysWhenTheBrokerHasAnotherAddress: an agent without a configured identity keeps its identity
+// when the same broker gets another address. No object changes, and a deleted work is removed.
 func TestIdentity_StaysWhenTheBrokerHasAnotherAddress(t *testing.T) {
 	t.Parallel()
 	const name = "identity-moved"
@@ -131,8 +131,8 @@ func TestIdentity_StaysWhenTheBrokerHasAnotherAddress(t *testing.T) {
 	recordGone(t, rec)
 }
 
-// Another broker is refused an identity that is not its own, and shown, until the
-// owner of the cluster hands it over.
+// TestIdentity_IsNotForAnotherBroker: another broker may not use an existing hub identity, and is shown, until
+// the owner of the cluster transfers the identity.
 func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 	t.Parallel()
 	const name = "identity-refused"
@@ -184,8 +184,8 @@ func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 	}
 }
 
-// What the trap left behind is mended: the objects of a former identity go to the
-// present one, and with their work.
+// TestIdentity_MoveRepairsAFormerOne: objects of a former hub identity are repaired. They go to the present
+// identity, and are deleted with their work.
 func TestIdentity_MoveRepairsAFormerOne(t *testing.T) {
 	t.Parallel()
 	const name = "identity-former"

@@ -16,9 +16,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// manyKinds has one manifest of every kind with a rule of its own, each as short
-// as it can be, so that the server has much to fill in. Kinds of others need
-// foreignKinds.
+// manyKinds has one manifest of every kind with a rule of its own. Each is as short as possible, so that the
+// server has many fields to fill in. Kinds of others need foreignKinds.
 func manyKinds(ns string) []string {
 	namespaced := func(apiVersion, kind, rest string) string {
 		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: many, namespace: %s}\n%s", apiVersion, kind, ns, rest)
@@ -71,9 +70,8 @@ func foreignKinds() []string {
 	}
 }
 
-// Every kind that is compared in its own way is applied, is found to be as its
-// manifest wants it although the server filled in a lot, and is not written
-// again.
+// TestUpdate_EveryKindRests: every kind with a comparison of its own is applied. It equals its manifest
+// although the server filled in many fields, and is not written again.
 func TestUpdate_EveryKindRests(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -136,8 +134,8 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 	}
 }
 
-// A certificate bundle that the cluster injects into a webhook stays, also when
-// the manifest changes something else.
+// TestUpdate_WebhookKeepsItsBundle: a certificate bundle that the cluster injects into a webhook stays, also
+// when the manifest changes another field.
 func TestUpdate_WebhookKeepsItsBundle(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -86,17 +86,17 @@ func failed(text string) reported {
 func TestConditions_OfWhatWorks(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, harness.NewWork(t, cluster, "told-good", harness.ConfigMapYAML(ns, "one", "x")))
+	w := shared.Create(t, harness.NewWork(t, cluster, "literal-good", harness.ConfigMapYAML(ns, "one", "x")))
 	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, noFeedback})
 }
 
 func TestConditions_OfWhatDoesNot(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, harness.NewWork(t, cluster, "told-bad",
+	w := shared.Create(t, harness.NewWork(t, cluster, "literal-bad",
 		harness.ConfigMapYAML(ns, "one", "x"),
 		harness.ConfigMapYAML("no-such-namespace", "lost", "x"),
-		`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`,
+		`{apiVersion: example.org/v1, kind: Undefined, metadata: {name: x, namespace: `+ns+`}}`,
 		`{apiVersion: v1, kind: Node, metadata: {name: forbidden-node}}`,
 	))
 	wantReports(t, w,
@@ -106,7 +106,7 @@ func TestConditions_OfWhatDoesNot(t *testing.T) {
 		},
 		[]reported{applied, available, noFeedback},
 		[]reported{failed(`namespaces "no-such-namespace" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then`), absent},
-		[]reported{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
+		[]reported{failed(`the server doesn't have a resource type "Undefined" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
 		[]reported{
 			failed(`nodes "forbidden-node" is forbidden: …`),
 			{"Available", "Unknown", "FetchingResourceFailed", `Failed to fetch resource: nodes "forbidden-node" is forbidden: …`, 0},
@@ -117,14 +117,14 @@ func TestConditions_OfWhatDoesNot(t *testing.T) {
 func TestConditions_OfWhatIsNotKnown(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
-	w := shared.Create(t, harness.NewWork(t, cluster, "told-unknown",
-		harness.ConfigMapYAML(ns, "one", "x"), `{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: `+ns+`}}`))
+	w := shared.Create(t, harness.NewWork(t, cluster, "literal-unknown",
+		harness.ConfigMapYAML(ns, "one", "x"), `{apiVersion: example.org/v1, kind: Undefined, metadata: {name: x, namespace: `+ns+`}}`))
 	wantReports(t, w,
 		[]reported{
-			workFailed(`unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 manifests failed`),
-			{"Available", "Unknown", "ResourcesStatusUnknown", `unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 resources have unknown status`, 1},
+			workFailed(`unknown kind: Undefined ` + ns + `/x: the server doesn't have a resource type "Undefined" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 manifests failed`),
+			{"Available", "Unknown", "ResourcesStatusUnknown", `unknown kind: Undefined ` + ns + `/x: the server doesn't have a resource type "Undefined" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 resources have unknown status`, 1},
 		},
 		[]reported{applied, available, noFeedback},
-		[]reported{failed(`the server doesn't have a resource type "Unheard" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
+		[]reported{failed(`the server doesn't have a resource type "Undefined" in example.org/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`), incomplete},
 	)
 }

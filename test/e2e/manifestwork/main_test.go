@@ -1,7 +1,6 @@
-// Package manifestwork shows, from kubectl on a real hub to a real cluster and
-// back, what a ManifestWork does: strategies, feedback, conditions, deletion,
-// executors and admission. The tests run side by side on one fleet and keep
-// apart by the names of their works and namespaces.
+// Package manifestwork shows the effects of a ManifestWork, from kubectl on a real hub to a real cluster and
+// back: strategies, feedback, conditions, deletion, executors and admission. The tests run in parallel on one
+// fleet, with different names of works and namespaces.
 package manifestwork
 
 import (

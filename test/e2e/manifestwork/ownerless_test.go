@@ -21,8 +21,8 @@ func operate(t *testing.T, args ...string) (string, error) {
 	return hawser(t, append(args, "--broker", f.BrokerAddr(), "--ca", keys.CACert(), "--cert", keys.Cert(pki.Operator, "operator"), "--key", keys.Key(pki.Operator, "operator"))...)
 }
 
-// What OCM's agent left on the cluster and no work has come for is listed, stays,
-// and goes with its objects when an operator approves that.
+// TestOrphans_WhatOCMsAgentLeft: an AppliedManifestWork that OCM's agent left, and that has no work, is listed
+// and stays. It is removed with its objects when an operator approves that.
 func TestOrphans_WhatOCMsAgentLeft(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -22,14 +22,14 @@ func runtimeClassYAML(name string) string {
 	return fmt.Sprintf("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: %s}\nhandler: none\n", name)
 }
 
-// A forbidden object says in its conditions which rule is missing. That very rule
-// is enough, without a change of the work. Meanwhile nothing else waits.
+// TestPermissions_ForbiddenObjectNamesTheRule: the conditions of a forbidden object name the missing rule. That
+// rule is enough, without a change of the work. Other objects do not wait.
 func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	class := ns + "-class"
-	unknown := fmt.Sprintf("apiVersion: example.net/v1\nkind: Unheard\nmetadata: {name: x, namespace: %s}\n", ns)
+	unknown := fmt.Sprintf("apiVersion: example.net/v1\nkind: Undefined\nmetadata: {name: x, namespace: %s}\n", ns)
 	w := f.Create(t, harness.NewWork(t, cluster, "forbidden", runtimeClassYAML(class), harness.ConfigMapYAML(ns, "one", "x"), harness.ConfigMapYAML(ns, "two", "x"), unknown))
 
 	server := fmt.Sprintf(`runtimeclasses.node.k8s.io %q is forbidden: User "system:serviceaccount:hawser:hawser-agent" cannot get resource "runtimeclasses" in API group "node.k8s.io" at the cluster scope`, class)
@@ -44,8 +44,8 @@ func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 		t.Errorf("got %+v", available)
 	}
 
-	// Neither this object nor one whose kind nobody knows keeps others from being
-	// removed and from leaving the list.
+	// A forbidden object and an object of an unknown kind do not block the others: those are removed and leave the
+	// list.
 	lists(t, w.Name, "one", "two")
 	f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests[:2:2], w.Spec.Workload.Manifests[3])
@@ -71,8 +71,8 @@ func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 	f.Remove(t, cluster, w.Name)
 }
 
-// A work can bring the definition of a resource, the rule that lets the agent have
-// such objects, and an object.
+// TestPermissions_WorkBringsItsOwnRule: one work can contain the definition of a resource, the rule that allows
+// the agent such objects, and an object.
 func TestPermissions_WorkBringsItsOwnRule(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -40,7 +40,7 @@ func livedBy(t *testing.T, other string) []agentObject {
 		objects = append(objects, agentObject{gv.WithResource(resource), namespace, name, manifest})
 	}
 	for _, l := range leases.Items {
-		add(schema.GroupVersion{Group: "coordination.k8s.io", Version: "v1"}, "leases", "Lease", "hawser", l.Name, "spec: {holderIdentity: nobody, leaseDurationSeconds: 86400, renewTime: '2100-01-01T00:00:00.000000Z'}")
+		add(schema.GroupVersion{Group: "coordination.k8s.io", Version: "v1"}, "leases", "Lease", "hawser", l.Name, "spec: {holderIdentity: other, leaseDurationSeconds: 86400, renewTime: '2100-01-01T00:00:00.000000Z'}")
 	}
 	add(core, "namespaces", "Namespace", "", "hawser", "")
 	add(core, "namespaces", "Namespace", "", other, "")
@@ -59,9 +59,9 @@ func (o agentObject) read(ctx context.Context) (*unstructured.Unstructured, erro
 	return api.Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
 }
 
-// A work that contains the agent's own Lease, namespace, rights and claims, and another hub's
-// namespace, takes none of them away, neither when it is applied nor when it is deleted: the
-// rest of it is applied, and the agent goes on.
+// TestProtect_NoWorkTakesAnAgentAway: a work contains the agent's own Lease, namespace, rights and claims, and
+// another hub's namespace. It removes none of them, neither when it is applied nor when it is deleted. The rest
+// of it is applied, and the agent continues.
 func TestProtect_NoWorkTakesAnAgentAway(t *testing.T) {
 	t.Parallel()
 	f := shared

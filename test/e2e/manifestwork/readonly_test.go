@@ -20,8 +20,8 @@ func TestReadOnly_InEveryState(t *testing.T) {
 	inEveryState(t, workv1.UpdateStrategyTypeReadOnly, outcome{value: "theirs"})
 }
 
-// Values of objects that somebody else looks after reach the hub; nothing of
-// them is written or deleted, even where the manifest says something else.
+// TestReadOnly_ReportsAndLeavesAlone: values of objects with another owner reach the hub. The objects are
+// neither written nor deleted, even if the manifest differs.
 func TestReadOnly_ReportsAndLeavesAlone(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -43,7 +43,7 @@ func TestReadOnly_ReportsAndLeavesAlone(t *testing.T) {
 	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", before.UID) })
 }
 
-// One config with a pattern makes every ConfigMap of a work read-only.
+// TestReadOnly_PatternForAllConfigMaps: one config with a pattern makes every ConfigMap of a work read-only.
 func TestReadOnly_PatternForAllConfigMaps(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -78,7 +78,8 @@ func TestReadOnly_PatternForAllConfigMaps(t *testing.T) {
 	}
 }
 
-// A work that only reads what it made before still owns it.
+// TestReadOnly_DoesNotLetGoOfWhatWasApplied: a work that becomes read-only still owns the objects that it
+// created.
 func TestReadOnly_DoesNotLetGoOfWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -97,7 +98,7 @@ func TestReadOnly_DoesNotLetGoOfWhatWasApplied(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "one")
 }
 
-// The first config that matches and has a strategy decides.
+// TestConfigs_FirstMatchCounts: the first matching config with a strategy is used.
 func TestConfigs_FirstMatchCounts(t *testing.T) {
 	t.Parallel()
 	f := shared

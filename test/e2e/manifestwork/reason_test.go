@@ -77,8 +77,8 @@ func TestReason_ComesFirst(t *testing.T) {
 				`deliver the namespace with a work, or make it on the cluster: it is tried again then; 1 of 2 manifests failed`,
 		},
 		"reason-kind": {
-			`{apiVersion: example.org/v1, kind: Unheard, metadata: {name: x, namespace: ` + ns + `}}`,
-			`unknown kind: Unheard ` + ns + `/x: the server doesn't have a resource type "Unheard" in example.org/v1; ` +
+			`{apiVersion: example.org/v1, kind: Undefined, metadata: {name: x, namespace: ` + ns + `}}`,
+			`unknown kind: Undefined ` + ns + `/x: the server doesn't have a resource type "Undefined" in example.org/v1; ` +
 				`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 2 manifests failed`,
 		},
 	} {
@@ -90,8 +90,8 @@ func TestReason_ComesFirst(t *testing.T) {
 	}
 }
 
-// A field that cannot change: the server shows the value as structs of Go, which is a page; what is told has
-// the field, and what to do.
+// TestReason_ImmutableFieldWithoutStructsOfGo: a field cannot change. The server prints the value as structs of
+// Go, about a page. The report contains only the field and the next step.
 func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -106,7 +106,7 @@ func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
 		w.Spec.Workload.Manifests[1] = harness.Manifest(t, strings.ReplaceAll(harness.DeploymentYAML(ns, "web", 0), "app: web", "app: other"))
 	})
 	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
-		`immutable: Job `+ns+`/job: spec.template.spec: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew); `+
+		`immutable: Job `+ns+`/job: spec.template.spec: field is immutable (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is created again); `+
 			`2 of 2 manifests failed`)
 	for i, field := range []string{"spec.template.spec: ", "spec.selector: "} {
 		f.ManifestCondition(t, w, i, workv1.ManifestApplied, func(c metav1.Condition) bool {
@@ -116,9 +116,9 @@ func TestReason_ImmutableFieldWithoutStructsOfGo(t *testing.T) {
 	}
 }
 
-// The definition of a kind goes while objects of it are in works: with it the cluster deletes the objects. As long
-// as an object of another owner holds it the work says so; then it says which kind is not there any more, and what brings
-// it back.
+// TestReason_DefinitionGoesWhileObjectsLive: the definition of a kind is deleted while works have objects of
+// it. The cluster deletes the objects with it. While an object of another owner blocks that, the work reports
+// it. Then it names the missing kind and the next step.
 func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -146,7 +146,7 @@ func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
-		`definition ends: Shackle `+ns+`/s: create not allowed while custom resource definition is terminating; it is applied when the definition of its kind has gone and is there anew: `+
+		`definition ends: Shackle `+ns+`/s: create not allowed while custom resource definition is terminating; it is applied when the definition of its kind is gone and created again: `+
 			`the conditions of the CustomResourceDefinition say what keeps it; 1 of 1 manifests failed`)
 	if _, err := shackles.Patch(t.Context(), "other", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -156,8 +156,8 @@ func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 			`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 1 manifests failed`)
 }
 
-// A finalizer that does not go keeps a deleted work: the work, an Event and hawser get works name the object and the
-// finalizer, and say what to do.
+// TestReason_OfADeletionThatWaits: a finalizer that is not removed keeps a deleted work. The work, an Event and
+// hawser get works name the object, the finalizer and the next step.
 func TestReason_OfADeletionThatWaits(t *testing.T) {
 	t.Parallel()
 	f := shared

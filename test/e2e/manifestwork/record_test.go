@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// The labels of a work are on its AppliedManifestWork, also those it gets later.
+// TestRecord_HasTheLabelsOfTheWork: the AppliedManifestWork has the labels of the work, also labels that are
+// added later.
 func TestRecord_HasTheLabelsOfTheWork(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -42,8 +43,8 @@ func TestRecord_HasTheLabelsOfTheWork(t *testing.T) {
 	hasLabels(map[string]string{"app": "shop", "tier": "front"})
 }
 
-// The agent manages the cluster of its kubeconfig, wherever it runs: those of
-// this fleet are processes beside their clusters.
+// TestHosted_AgentManagesTheClusterOfItsKubeconfig: the agent manages the cluster of its kubeconfig, wherever
+// the agent runs. The agents of this fleet are processes outside their clusters.
 func TestHosted_AgentManagesTheClusterOfItsKubeconfig(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -71,8 +72,8 @@ func TestHosted_AgentManagesTheClusterOfItsKubeconfig(t *testing.T) {
 	}
 }
 
-// An AppliedManifestWork whose work is gone, and whose finalizer somebody took
-// off, is evicted like any other, with its objects.
+// TestRecord_WithoutWorkAndFinalizerIsRemoved: an orphan AppliedManifestWork whose finalizer was removed is
+// evicted like any other, with its objects.
 func TestRecord_WithoutWorkAndFinalizerIsRemoved(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -46,8 +46,8 @@ func secretHas(t *testing.T, ns, name string, want map[string]string) {
 	})
 }
 
-// The stringData of a Secret is applied as data, so that it belongs to the work: it is repaired, and goes
-// when the manifest drops it.
+// TestServerSideApply_StringDataBelongsToTheWork: the stringData of a Secret is applied as data, so that it
+// belongs to the work. It is repaired, and removed when the manifest drops it.
 func TestServerSideApply_StringDataBelongsToTheWork(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -67,8 +67,8 @@ func TestServerSideApply_StringDataBelongsToTheWork(t *testing.T) {
 	secretHas(t, ns, "s", map[string]string{"user": "v", "more": "theirs"})
 }
 
-// A list item that is there twice cannot be applied on the server: the condition says so, and that the object is not
-// there.
+// TestServerSideApply_VariableTwice: a duplicate list item cannot be applied on the server. The conditions
+// report that, and that the object does not exist.
 func TestServerSideApply_VariableTwice(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -88,8 +88,8 @@ func TestServerSideApply_VariableTwice(t *testing.T) {
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionTrue})
 }
 
-// A failed write does not tell whether there is an object: one that is not there is not available, and one that is
-// there is.
+// TestAvailable_AfterAWriteThatFails: a failed write does not show whether the object exists. Available is
+// False for a missing object, and True for an existing one.
 func TestAvailable_AfterAWriteThatFails(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -133,7 +133,8 @@ func TestAvailable_AfterAWriteThatFails(t *testing.T) {
 	f.Ready(t, w)
 }
 
-// An Event has two groups, and is one object: when the manifest moves from one to the other, it stays.
+// TestPrune_ObjectThatMovesToItsOtherGroup: an Event has two API groups and is one object. It stays when the
+// manifest moves to the other group.
 func TestPrune_ObjectThatMovesToItsOtherGroup(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -162,7 +163,7 @@ func TestPrune_ObjectThatMovesToItsOtherGroup(t *testing.T) {
 		f.Ready(t, w)
 		lists(t, w.Name, "e")
 		if e := event(); e.UID != uid || e.DeletionTimestamp != nil {
-			t.Errorf("it was made anew: uid %s became %s", uid, e.UID)
+			t.Errorf("it was created again: uid %s became %s", uid, e.UID)
 		}
 	}
 	f.Remove(t, cluster, w.Name)
@@ -172,7 +173,8 @@ func TestPrune_ObjectThatMovesToItsOtherGroup(t *testing.T) {
 	})
 }
 
-// A Service cannot become headless: only another object helps, and no other strategy does.
+// TestUpdate_ServiceThatBecomesHeadless: a Service cannot become headless. Only another object helps, not
+// another strategy.
 func TestUpdate_ServiceThatBecomesHeadless(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -184,7 +186,7 @@ func TestUpdate_ServiceThatBecomesHeadless(t *testing.T) {
 	w = setManifest(t, w, service(", clusterIP: None"))
 	f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool {
 		return c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "may not change once set") &&
-			strings.HasSuffix(c.Message, " (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)")
+			strings.HasSuffix(c.Message, " (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is created again)")
 	})
 	if err := f.API[cluster].Kube.CoreV1().Services(ns).Delete(t.Context(), "s", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -192,7 +194,8 @@ func TestUpdate_ServiceThatBecomesHeadless(t *testing.T) {
 	f.Ready(t, w)
 }
 
-// An object that is made immutable later becomes so. One that is not immutable any more in the manifest cannot, and says it.
+// TestUpdate_ImmutableIsAddedLater: an object becomes immutable when its manifest does. The reverse is
+// impossible, and the condition reports it.
 func TestUpdate_ImmutableIsAddedLater(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -45,7 +45,7 @@ func setManifest(t *testing.T, w *workv1.ManifestWork, text string) *workv1.Mani
 	return shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests[0] = harness.Manifest(t, text) })
 }
 
-// applyAs applies a ConfigMap with one value, "key", as somebody else would.
+// applyAs applies a ConfigMap with one value, "key", as another field manager.
 func applyAs(t *testing.T, manager, ns, name, data string) {
 	t.Helper()
 	_, err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Patch(t.Context(), name, types.ApplyPatchType, []byte(dataYAML(ns, name, data)), metav1.PatchOptions{FieldManager: manager})
@@ -54,11 +54,11 @@ func applyAs(t *testing.T, manager, ns, name, data string) {
 	}
 }
 
-// edit changes a ConfigMap as somebody else would.
+// edit changes a ConfigMap as another field manager.
 func edit(t *testing.T, ns, name string, data map[string]any) {
 	t.Helper()
 	typ, patch := harness.MergePatch(map[string]any{"data": data})
-	_, err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Patch(t.Context(), name, typ, patch, metav1.PatchOptions{FieldManager: "somebody"})
+	_, err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Patch(t.Context(), name, typ, patch, metav1.PatchOptions{FieldManager: "other-manager"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestServerSideApply_AppliesAndUpdates(t *testing.T) {
 		}
 		return err
 	})
-	edit(t, ns, "a", map[string]any{"k": nil}) // nobody manages it: no conflict
+	edit(t, ns, "a", map[string]any{"k": nil}) // no field manager owns it: no conflict
 	becomes(t, ns, "a", map[string]string{"k": "2", "theirs": "1"})
 }
 
@@ -293,14 +293,14 @@ func TestServerSideApply_WhateverIsThere(t *testing.T) {
 		if _, err := api.Patch(t.Context(), "a", typ, patch, metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		becomes(t, ns, "a", map[string]string{"key": "ours"}) // made anew
+		becomes(t, ns, "a", map[string]string{"key": "ours"}) // created again
 		if configMap(t, ns, "a").UID == held.UID {
 			t.Error("it is the same object")
 		}
 	})
 }
 
-// put makes the ConfigMap "a" as somebody else would.
+// put creates the ConfigMap "a" as another client.
 func put(t *testing.T, ns, value string) {
 	t.Helper()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"key": value}}
@@ -309,8 +309,8 @@ func put(t *testing.T, ns, value string) {
 	}
 }
 
-// What Update wrote is neither a conflict with the agent itself, nor does it stay
-// when the manifest drops it.
+// TestServerSideApply_AfterUpdate: fields that Update wrote do not conflict with the agent itself. They are
+// removed when the manifest drops them.
 func TestServerSideApply_AfterUpdate(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -334,7 +334,7 @@ func TestServerSideApply_AfterUpdate(t *testing.T) {
 	}
 }
 
-// A Job without a selector cannot be updated, but applied.
+// TestServerSideApply_JobWithoutSelector: a Job without a selector cannot be updated, but it can be applied.
 func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -450,7 +450,7 @@ func deploymentText(d *appsv1.Deployment) string {
 	return text
 }
 
-// editDeployment changes the Deployment "d" as somebody else would.
+// editDeployment changes the Deployment "d" as another field manager.
 func editDeployment(t *testing.T, ns string, change func(*appsv1.Deployment)) {
 	t.Helper()
 	api := shared.API[cluster].Kube.AppsV1().Deployments(ns)
@@ -460,7 +460,7 @@ func editDeployment(t *testing.T, ns string, change func(*appsv1.Deployment)) {
 			return err
 		}
 		change(d)
-		_, err = api.Update(ctx, d, metav1.UpdateOptions{FieldManager: "somebody"})
+		_, err = api.Update(ctx, d, metav1.UpdateOptions{FieldManager: "other-manager"})
 		return err
 	})
 }
@@ -490,7 +490,7 @@ func TestIgnoreFields_ByJQ(t *testing.T) {
 	is("1 nginx:3 FIRST=1 MODE=theirs LAST=1")
 }
 
-// Whoever scales has the replicas; the rest is the work's.
+// TestIgnoreFields_ReplicasAreScaled: the client that scales owns the replicas; the work owns the rest.
 func TestIgnoreFields_ReplicasAreScaled(t *testing.T) {
 	t.Parallel()
 	f := shared

@@ -141,7 +141,7 @@ func (s *scene) terminating(t *testing.T) {
 	s.ends(t, w)
 }
 
-// theirs makes the object as somebody else would.
+// theirs creates the object as another client.
 func (s *scene) theirs(t *testing.T, value string, finalizers ...string) *corev1.ConfigMap {
 	t.Helper()
 	cm := &corev1.ConfigMap{
@@ -155,8 +155,7 @@ func (s *scene) theirs(t *testing.T, value string, finalizers ...string) *corev1
 	return cm
 }
 
-// settled checks what became of an object of somebody else, and that it stays
-// so.
+// settled checks the final state of an object of another owner, and that it stays so.
 func (s *scene) settled(t *testing.T, w *workv1.ManifestWork, before *corev1.ConfigMap, value string) {
 	t.Helper()
 	f := shared

@@ -36,11 +36,11 @@ func exist(ctx context.Context, ns string, names ...string) error {
 	return nil
 }
 
-// sameObject checks that a ConfigMap was not made anew.
+// sameObject checks that a ConfigMap was not created again.
 func sameObject(ctx context.Context, ns, name string, uid types.UID) error {
 	cm, err := shared.ConfigMap(ctx, cluster, ns, name)
 	if err == nil && cm.UID != uid {
-		err = fmt.Errorf("%s was made anew", name)
+		err = fmt.Errorf("%s was created again", name)
 	}
 	return err
 }

@@ -159,7 +159,7 @@ func TestTTL_LeavesWorksOfReplicaSetsAlone(t *testing.T) {
 	staysThere(t, w.Name)
 }
 
-// A Job runs to its end on the cluster; the work goes with it when its time is over.
+// TestTTL_OfAJob: a Job completes on the cluster. The work and the Job are deleted when the TTL is over.
 func TestTTL_OfAJob(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)

@@ -20,8 +20,8 @@ func TestUpdate_InEveryState(t *testing.T) {
 	inEveryState(t, workv1.UpdateStrategyTypeUpdate, outcome{made: true, owned: true, value: "ours"})
 }
 
-// What the server completed is no difference: the generation of an object grows
-// with the manifest, and at no other time.
+// TestUpdate_RestsWhenNothingChanges: fields that the server fills in are no difference. The generation of an
+// object grows only when the manifest changes.
 func TestUpdate_RestsWhenNothingChanges(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -46,9 +46,9 @@ func TestUpdate_RestsWhenNothingChanges(t *testing.T) {
 	rests(2)
 }
 
-// A Job gets its selector from the server, so a manifest without one cannot
-// replace it: the condition says why, and what to do. Once somebody deletes the
-// Job it is made as the manifest is by then.
+// TestUpdate_JobWithoutSelectorReportsWhy: a Job gets its selector from the server, so a manifest without one
+// cannot replace it. The condition gives the reason and the next step. Once the Job is deleted, it is created
+// from the present manifest.
 func TestUpdate_JobWithoutSelectorReportsWhy(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -64,7 +64,7 @@ func TestUpdate_JobWithoutSelectorReportsWhy(t *testing.T) {
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionTrue})
 	c := f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool { return c.Status == metav1.ConditionFalse })
 	if c.Reason != "AppliedManifestFailed" || !strings.HasPrefix(c.Message, `Failed to apply manifest: Job.batch "job" is invalid: `) || !strings.Contains(c.Message, "field is immutable") ||
-		!strings.HasSuffix(c.Message, "(this does not pass by itself: correct the manifest, or delete the object so that it is made anew, or use update strategy CreateOnly or ServerSideApply)") {
+		!strings.HasSuffix(c.Message, "(this does not pass by itself: correct the manifest, or delete the object so that it is created again, or use update strategy CreateOnly or ServerSideApply)") {
 		t.Errorf("got %s: %s", c.Reason, c.Message)
 	}
 	f.HasValue(t, cluster, ns, "one", "y") // the others are not concerned
@@ -97,7 +97,7 @@ func TestUpdate_RoleRefCannotChange(t *testing.T) {
 	}
 	f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool {
 		return c.Status == metav1.ConditionFalse && c.ObservedGeneration == w.Generation && strings.Contains(c.Message, "cannot change roleRef") &&
-			strings.HasSuffix(c.Message, " (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is made anew)")
+			strings.HasSuffix(c.Message, " (this does not pass by itself: correct the manifest or give it another name, or delete the object so that it is created again)")
 	})
 	f.ManifestCondition(t, w, 0, workv1.ManifestAvailable, func(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue })
 }
@@ -116,7 +116,7 @@ func TestUpdate_ClusterRoleWithANamespace(t *testing.T) {
 	}
 }
 
-// Conditions and their times belong to an object, wherever it stands in the
+// TestUpdate_MixedKindsAndTheirOrder: conditions and their times follow an object, whatever its position in the
 // list.
 func TestUpdate_MixedKindsAndTheirOrder(t *testing.T) {
 	t.Parallel()
@@ -197,7 +197,7 @@ func TestUpdate_GenerationsAndTimesOfConditions(t *testing.T) {
 		t.Errorf("the manifest is about generation %d, not %d", c.ObservedGeneration, w.Generation)
 	}
 
-	// Somebody edits the object: it is repaired, and no condition says a word.
+	// An edit of the object is repaired, and no condition changes.
 	waitASecond(t)
 	cm := configMap(t, ns, "one")
 	cm.Data["key"] = "drift"

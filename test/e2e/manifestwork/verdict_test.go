@@ -39,8 +39,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// A label gives rights away where a role aggregates by it. An executor that may
-// write ClusterRoles applies nothing but the label, to one that has more than it has.
+// TestExecutor_LabelGivesNothingAway: a label grants rights if a role aggregates by it. An executor that may
+// write ClusterRoles cannot apply only the label to a role with more rights than its own.
 func TestExecutor_LabelGivesNothingAway(t *testing.T) {
 	t.Parallel()
 	f := shared
@@ -73,8 +73,9 @@ func TestExecutor_LabelGivesNothingAway(t *testing.T) {
 	}
 }
 
-// A request to be signed bears the name of who made it, and is approved by that. With an executor that
-// would be the agent, here one that may do all.
+// TestExecutor_MakesNoRequestInTheNameOfTheAgent: a certificate request contains the name of its creator, and
+// that name decides about the approval. With an executor the creator would be the agent, in this test one that
+// may do everything.
 func TestExecutor_MakesNoRequestInTheNameOfTheAgent(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
@@ -100,9 +101,9 @@ func TestExecutor_MakesNoRequestInTheNameOfTheAgent(t *testing.T) {
 // envResults is how many accounts TestExecutor_ResultIsTheServers plays.
 const envResults = "VERDICTS"
 
-// Accounts with rights by chance, objects and manifests by chance: what becomes of a manifest of a work
-// is what the kube-apiserver answers to the same write, when the account itself makes it. The account
-// makes it to a twin of the object. VERDICTS=n plays n accounts; a seed is the number of one.
+// TestExecutor_ResultIsTheServers plays accounts with random rights, objects and manifests. The result for a
+// manifest must equal the kube-apiserver's answer to the same write by the account itself. The account writes a
+// twin of the object. VERDICTS=n plays n accounts; a seed is the number of one account.
 func TestExecutor_ResultIsTheServers(t *testing.T) {
 	t.Parallel()
 	accounts := 5
@@ -239,7 +240,7 @@ func (v *results) content(kind string, bare bool) map[string]any {
 	default:
 		c["roleRef"] = map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": v.ns + oneOf(v, "-weak", "-strong")}
 		if !bare {
-			c["subjects"] = []any{map[string]any{"kind": "ServiceAccount", "namespace": v.ns, "name": oneOf(v, "somebody", "other")}}
+			c["subjects"] = []any{map[string]any{"kind": "ServiceAccount", "namespace": v.ns, "name": oneOf(v, "first", "other")}}
 		}
 	}
 	return c
@@ -343,8 +344,8 @@ func (v *results) bareOf(kind string, live map[string]any) map[string]any {
 	return c
 }
 
-// expect is what the server answers to the account that writes the object itself, and may do all that
-// an executor has to be able to.
+// expect returns the server's answer when an account writes the object itself. The account has all rights that
+// an executor needs.
 func (v *results) expect(a apply.Applier, m apply.Manifest) string {
 	v.Helper()
 	for _, verb := range orphaned {

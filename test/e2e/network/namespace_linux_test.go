@@ -22,10 +22,10 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// A program in a network of its own: a namespace with nothing but a loopback interface, and on it the
-// addresses that the test lets it reach. This binary is the first process of the namespace. It listens
-// at these addresses and hands each connection to the test, outside, through a Unix socket, which is a
-// file and so is the same on both sides. Then it starts the program.
+// A program in a network of its own: a namespace with only a loopback interface. On it are the addresses that
+// the test lets the program reach. This binary is the first process of the namespace. It listens at these
+// addresses and hands each connection to the test, outside, through a Unix socket. The socket is a file, so
+// both sides see it. Then it starts the program.
 //
 //	program ─► 127.0.0.1:3128 ─► this binary ─► Unix socket ─► the test ─► the proxy, outside
 //	└──────── namespace ──────────────────────┘
@@ -116,7 +116,7 @@ func relay(l net.Listener, dial func() (net.Conn, error)) {
 		all.Go(func() {
 			to, err := dial()
 			if err != nil {
-				_ = from.Close() // as nobody is there
+				_ = from.Close() // as an address without a listener
 				return
 			}
 			var both sync.WaitGroup
@@ -127,7 +127,7 @@ func relay(l net.Listener, dial func() (net.Conn, error)) {
 	}
 }
 
-// hand copies until one side ends, and ends both: who is between never keeps half a connection.
+// hand copies until one side ends, and then closes both, so that no half connection is left.
 func hand(to, from net.Conn) {
 	_, _ = io.Copy(to, from) // however it ends
 	_ = to.Close()           // the other copy may have closed it

@@ -1,5 +1,5 @@
-// Package network lets an agent run in a network from which nothing but a proxy is reached: Debian's
-// Squid, with a user name and a password.
+// Package network runs an agent in a network that reaches only a proxy: Debian's Squid, with a user name and a
+// password.
 package network
 
 import (
@@ -25,7 +25,7 @@ import (
 
 const cluster = "cluster1"
 
-// within is how long a party may take that waits between its attempts to connect.
+// within is the longest time of a client that waits between its attempts to connect.
 const within = 3 * harness.Within
 
 var f *harness.Fleet
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, fleet.Config{Root: "../../..", Clusters: []string{cluster}}, func(started *harness.Fleet) { f = started }, nil))
 }
 
-// inner is where the proxy is for who is in the namespace.
+// inner is the address of the proxy inside the namespace.
 const inner = "127.0.0.1:3128"
 
 // remotePeer is an agent in a network from which only the proxy and its kube-apiserver are reached.
@@ -136,14 +136,14 @@ func (a *remotePeer) updated(t *testing.T, version int) {
 // ways are the transports.
 var ways = map[string]bool{"grpc": false, "mqtt": true}
 
-// TestProxy_IsTheOnlyWay: from where the agent is nobody answers at the broker's address. Through the
-// proxy works arrive and their statuses come back, over either transport. What is wrong with the proxy
-// is said by the doctor, where the agent is.
+// TestProxy_IsTheOnlyWay: in the agent's network, nothing listens at the broker's address. Through the proxy
+// works arrive and their statuses come back, over both transports. The doctor, run beside the agent, reports
+// faults of the proxy.
 func TestProxy_IsTheOnlyWay(t *testing.T) {
 	proxy := squid(t, "3128", 60)
 	for transport, overMQTT := range ways {
 		t.Run(transport, func(t *testing.T) {
-			a := newRemotePeer(t, "far-"+transport, proxy, overMQTT)
+			a := newRemotePeer(t, "remote-"+transport, proxy, overMQTT)
 			for line, want := range map[string]string{
 				"proxy: none":            "tcp: nobody listens at " + f.BrokerAddr(),
 				"proxy: http://" + inner: "proxy: the proxy http://" + inner + " wants another user name and password",
@@ -163,7 +163,7 @@ func TestProxy_IsTheOnlyWay(t *testing.T) {
 	}
 }
 
-// TestProxy_Refuses: the proxy knows the user and does not let anybody connect to that address.
+// TestProxy_Refuses: the proxy knows the user and allows no connection to that address.
 func TestProxy_Refuses(t *testing.T) {
 	a := newRemotePeer(t, "refused", squid(t, "3129", 60), false)
 	a.file = strings.Replace(a.file, "url: "+f.BrokerAddr(), "url: 127.0.0.1:8090", 1)
@@ -173,8 +173,8 @@ func TestProxy_Refuses(t *testing.T) {
 	}
 }
 
-// TestProxy_EndsIdleConnections: a quiet connection stays, since there is a sign of life on it every 10 s,
-// and the proxy waits for longer than that. Where it does not, each connection is lost, and no update.
+// TestProxy_EndsIdleConnections: a quiet connection stays, because it carries a heartbeat every 10 s and the
+// proxy waits longer than that. With a shorter proxy timeout each connection is lost, and no update.
 func TestProxy_EndsIdleConnections(t *testing.T) {
 	patient, hasty := squid(t, "3128", 25), squid(t, "3129", 3)
 	for transport, overMQTT := range ways {
@@ -204,7 +204,7 @@ func TestProxy_EndsIdleConnections(t *testing.T) {
 				return nil
 			})
 			if now := stays.network.connections[inner].Load(); now != connections {
-				t.Errorf("the quiet connection was made %d times anew", now-connections)
+				t.Errorf("the quiet connection was opened %d times again", now-connections)
 			}
 			stays.updated(t, 2)
 		})

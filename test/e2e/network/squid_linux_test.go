@@ -22,8 +22,8 @@ const (
 	crypted  = "$1$hawser$GwP2LPYTvIrJwtUBbAsFJ1"
 )
 
-// squidConf is a proxy that lets a known user connect to one address, and ends connections over
-// which nothing came from the broker for a while.
+// squidConf configures a proxy that lets a known user connect to one address. It ends connections on which the
+// broker sends nothing for a while.
 const squidConf = `
 http_port ADDR
 auth_param basic program ROOT/usr/lib/squid/basic_ncsa_auth DIR/users
@@ -52,7 +52,7 @@ icon_directory ROOT/usr/share/squid/icons
 mime_table ROOT/usr/share/squid/mime.conf
 `
 
-// squid starts one at an address of the fleet's subnet, which nobody else uses. idle is in seconds.
+// squid starts one at an address of the fleet's subnet that is used for nothing else. idle is in seconds.
 func squid(t *testing.T, port string, idle int) (addr string) {
 	t.Helper()
 	program, err := thirdparty.FetchPackage(t.Context(), "../../..", "squid", os.Stderr)
@@ -72,7 +72,7 @@ func squid(t *testing.T, port string, idle int) (addr string) {
 			t.Fatal(err)
 		}
 	}
-	// Squid refuses to be root. In a user namespace it is somebody else, who owns the same files.
+	// Squid refuses to run as root. In a user namespace it has another user id, which owns the same files.
 	f.Run(t, childproc.Spec{
 		Name: "squid", Path: "unshare", LogFile: filepath.Join(f.LogDir(), "squid-"+port+".log"),
 		Args: []string{"--user", "--map-user=1", "--map-group=1", filepath.Join(program, "squid"), "-N", "-f", filepath.Join(dir, "squid.conf")},

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// addOn is an add-on that OCM's add-on manager looks after: one with a certificate of a signer of
-// its own, and with one for the hub's kube-apiserver.
+// addOn is an add-on that OCM's add-on manager handles. It has a certificate of a signer of its own, and one
+// for the hub's kube-apiserver.
 const addOn = `
 apiVersion: v1
 kind: Secret

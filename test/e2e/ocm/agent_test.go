@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// TestOurAgent: our agent at OCM's own gRPC server and controllers: it joins by a token as a
+// TestOurAgent: the Hawser agent with OCM's own gRPC server and controllers. It joins by a token as a
 // klusterlet does, and gets works.
 func TestOurAgent(t *testing.T) {
 	r := newRig(t)

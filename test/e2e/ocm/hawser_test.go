@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// hawser is our broker and hub-source, in the place of OCM's gRPC server.
+// hawser is Hawser's broker and hub-source, which replace OCM's gRPC server.
 type hawser struct {
 	addr, admin       string
 	broker, hubSource *supervised
@@ -66,10 +66,10 @@ tokens:
 	return h
 }
 
-// renewals lets OCM's controllers approve the renewals of clusters that come over gRPC. Up to
-// v1.2.1 they ask whether the request's creator, which is the account of the gRPC server, may
-// renew for the user that the request names: the groups are the creator's, not the cluster's.
-// Nothing that OCM installs says yes, so its own gRPC server needs this too.
+// renewals lets OCM's controllers approve the renewals of clusters that come over gRPC. Up to v1.2.1 they check
+// whether the request's creator may renew for the user that the request names. The creator is the account of
+// the gRPC server, and the groups are the creator's, not the cluster's. No role that OCM installs allows that,
+// so OCM's own gRPC server needs this too.
 func (r *rig) renewals() {
 	r.Helper()
 	rbac := r.hub.kube.RbacV1()
@@ -152,8 +152,8 @@ func TestKlusterlet(t *testing.T) {
 	step("broker restarted")
 }
 
-// TestHubWithoutOCM: a klusterlet of OCM at a hub that has nothing of OCM, where hub-source does what
-// a fleet needs, with the definitions of deploy/.
+// TestHubWithoutOCM: a klusterlet of OCM with a hub without OCM. hub-source runs the registration controllers,
+// with the definitions of deploy/.
 func TestHubWithoutOCM(t *testing.T) {
 	r := newPlanes(t)
 	for _, name := range []string{"managedclusters", "managedclusteraddons", "manifestworks"} {

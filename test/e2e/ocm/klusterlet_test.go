@@ -26,8 +26,8 @@ const (
 	clusterLabel = "open-cluster-management.io/cluster-name"
 	grpcSigner   = "open-cluster-management.io/grpc"
 	grpcAccount  = "system:serviceaccount:" + hubNamespace + ":grpc-server-sa"
-	// evictAfter is the grace period of works of a hub that a work agent does not know any more: 60
-	// minutes, unless a test cannot wait so long. What moves has to be there before it ends.
+	// evictAfter is the grace period for works of a hub that a work agent no longer knows. The default is 60
+	// minutes; a test sets less if it cannot wait. A moved work must arrive before the period ends.
 	evictAfter = 45 * time.Second
 )
 
@@ -310,7 +310,7 @@ func (k *klusterlet) renews() {
 	})
 }
 
-// TestOCMAlone: OCM's own gRPC server. What fails here is wrong in the rig, not in Hawser.
+// TestOCMAlone: OCM's own gRPC server. A failure here is an error of the rig, not of Hawser.
 func TestOCMAlone(t *testing.T) {
 	r := newRig(t)
 	r.renewals()

@@ -1,7 +1,7 @@
-// Package ocm runs the programs of Open Cluster Management itself: its controllers on a real
-// hub, the two agents of its klusterlet on a real managed cluster, and between them first
-// its own gRPC server, so that the rig is known to be right, then Hawser. They are processes
-// of the module test/ocm, built by `make klusterlet`; nothing of them is linked here.
+// Package ocm runs the programs of Open Cluster Management itself: its controllers on a real hub, and the two
+// agents of its klusterlet on a real managed cluster. Between them runs first OCM's own gRPC server, to prove
+// that the rig is right, and then Hawser. The programs are processes of the module test/ocm, built by `make
+// klusterlet`. This package links none of their code.
 package ocm
 
 import (

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestMove: a klusterlet goes from OCM's gRPC server to Hawser and back, by one update of its
-// bootstrap Secret each time and an approval. What its works have on the cluster stays.
+// TestMove: a klusterlet moves from OCM's gRPC server to Hawser and back. Each move is one update of its
+// bootstrap Secret and an approval. The objects of its works stay on the cluster.
 func TestMove(t *testing.T) {
 	r := newRig(t)
 	h, ocmAddr := r.hawser(), r.grpcServer()
@@ -29,11 +29,11 @@ func TestMove(t *testing.T) {
 	k.moves("ocm", ocmAddr, r.token())
 	k.delivers("first", "back at OCM")
 	if after := k.object("first"); after.UID != before.UID {
-		t.Errorf("the work's object was made anew: uid %s, was %s", after.UID, before.UID)
+		t.Errorf("the work's object was created again: uid %s, was %s", after.UID, before.UID)
 	}
 	k.records(recordOf(ocmAddr))
 	if after := k.object("first"); after.UID != before.UID {
-		t.Errorf("after the grace period the object was made anew: uid %s, was %s", after.UID, before.UID)
+		t.Errorf("after the grace period the object was created again: uid %s, was %s", after.UID, before.UID)
 	}
 	works := r.hub.works.WorkV1().ManifestWorks(k.name)
 	if err := works.Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
@@ -51,8 +51,9 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestMoveFromKube: a klusterlet that reaches the hub's kube-apiserver goes to Hawser and back: the same,
-// and the Klusterlet's authType, by which OCM's operator gives the agents other arguments.
+// TestMoveFromKube: a klusterlet that reaches the hub's kube-apiserver moves to Hawser and back. The steps are
+// the same. In addition the Klusterlet's authType changes, by which OCM's operator gives the agents other
+// arguments.
 func TestMoveFromKube(t *testing.T) {
 	r := newRig(t)
 	h := r.hawser()
@@ -85,7 +86,7 @@ func TestMoveFromKube(t *testing.T) {
 	k.delivers("first", "over Hawser")
 	k.records(recordOf(h.addr))
 	if after := k.object("first"); after.UID != before.UID {
-		t.Errorf("the work's object was made anew: uid %s, was %s", after.UID, before.UID)
+		t.Errorf("the work's object was created again: uid %s, was %s", after.UID, before.UID)
 	}
 
 	// The name of the hub in this kubeconfig is another one than that of Hawser.
@@ -105,7 +106,7 @@ func TestMoveFromKube(t *testing.T) {
 	k.delivers("first", "back at the kube-apiserver")
 	k.records(direct...)
 	if after := k.object("first"); after.UID != before.UID {
-		t.Errorf("on the way back the work's object was made anew: uid %s, was %s", after.UID, before.UID)
+		t.Errorf("on the way back the work's object was created again: uid %s, was %s", after.UID, before.UID)
 	}
 }
 

@@ -54,7 +54,7 @@ type rig struct {
 	*testing.T
 	dir        string
 	hub, spoke *plane
-	// pki is of programs and people; signer is that of OCM's controllers, who sign for clusters.
+	// pki is for programs and people; signer is the CA of OCM's controllers, which sign for clusters.
 	pki, signer pki.Dir
 	// module is the directory of OCM's sources, api that of its API.
 	module, api string
@@ -124,7 +124,7 @@ func newPlanes(t *testing.T) *rig {
 	return r
 }
 
-// sources returns the directory of a module that the stock programs are built of.
+// sources returns the directory of a module from which the OCM programs are built.
 func (r *rig) sources(module string) string {
 	r.Helper()
 	out, err := childproc.Run(r.Context(), "go", "-C", filepath.Join(root, "test", "ocm"), "list", "-mod=mod", "-m", "-f", "{{.Dir}}", module)
@@ -349,7 +349,7 @@ func (p *supervised) end() {
 	}
 }
 
-// freeAddr returns an address on which nobody listens.
+// freeAddr returns an address without a listener.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

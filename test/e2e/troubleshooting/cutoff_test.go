@@ -88,8 +88,8 @@ func goneFromHub(t *testing.T, namespace, work string) {
 	})
 }
 
-// TestCutOff: a work brings what refuses all that the agent writes. It is named, and it is
-// corrected and deleted through the hub, also by an agent that was killed meanwhile.
+// TestCutOff: a work contains a webhook that rejects all writes of the agent. The report names it. It is
+// corrected and deleted through the hub, also by an agent that was restarted meanwhile.
 func TestCutOff(t *testing.T) {
 	o := sit(t)
 	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
@@ -124,8 +124,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestCutOff_Lease: an agent whose Lease cannot be written keeps it beyond its time, and goes on.
-// One that is replaced meanwhile cannot have it, and takes back what it owes that to.
+// TestCutOff_Lease: an agent that cannot write its Lease keeps it beyond its time, and continues. A restarted
+// agent cannot get the Lease, and removes the cause by a deletion through the hub.
 func TestCutOff_Lease(t *testing.T) {
 	o := sit(t)
 	const name = "cutoff"
@@ -185,9 +185,8 @@ spec: {policyName: stripping}
 `}
 }
 
-// TestCutOff_Finalizers: a work brings a policy that changes the agent's records. Nothing is made
-// without a record that outlives its objects, and no deletion is confirmed, until the work is
-// deleted.
+// TestCutOff_Finalizers: a work contains a policy that changes the agent's records. Until the work is deleted,
+// no object is created without a record that outlives it, and no deletion is confirmed.
 func TestCutOff_Finalizers(t *testing.T) {
 	o := sit(t)
 	for _, kind := range []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"} {

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// TestDay is a day of an operator: sixteen faults, of which each shows its cause and the next step on
-// the screen of one kubectl and of one hawser command, as docs/troubleshooting.md prints them.
+// TestDay is a day of an operator with sixteen faults. For each fault, one kubectl command and one hawser
+// command show the cause and the next step. docs/troubleshooting.md prints these screens.
 func TestDay(t *testing.T) {
 	quiet := disconnect(t)
 	for _, f := range []struct {
@@ -39,7 +39,7 @@ func TestDay(t *testing.T) {
 	for _, q := range quiet {
 		t.Run(q.fault, func(t *testing.T) { q.look(sit(t), strings.Fields(q.looks[0].command)[3]) })
 	}
-	// A broker that starts anew counts the minutes without an agent anew.
+	// A restarted broker counts the minutes without an agent from 0.
 	t.Run("disk nearly full", diskNearlyFull)
 	t.Run("broker down", brokerDown)
 	t.Run("hub-source down", hubSourceDown)
@@ -155,7 +155,7 @@ func aWar(t *testing.T) {
 	stop()
 }
 
-// rival writes its own value into a ConfigMap whenever somebody else has changed it, until stop.
+// rival writes its own value into a ConfigMap whenever another client has changed it, until stop.
 func (o *operator) rival(ns, name string) (stop func()) {
 	o.t.Helper()
 	ctx, cancel := context.WithCancel(o.t.Context())

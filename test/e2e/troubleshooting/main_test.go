@@ -1,7 +1,6 @@
-// Package troubleshooting stages what goes wrong at an operator's, on real control planes with the
-// real programs, and looks at the screen as the operator would: with kubectl, hawser get
-// and hawser doctor alone. What they print is in docs/troubleshooting.md, and each test
-// compares.
+// Package troubleshooting stages faults of an operator's installation, on real control planes with the real
+// programs. It looks at the screen as the operator does: only with kubectl, hawser get and hawser doctor. Each
+// test compares the output with docs/troubleshooting.md.
 package troubleshooting
 
 import (

@@ -68,7 +68,7 @@ func hubSourceDown(t *testing.T) {
 	o.Remove(t, cluster, "web")
 }
 
-// TestDeletionOnADeadCluster: a cluster is gone for good, with works that were deleted.
+// TestDeletionOnADeadCluster: a cluster with deleted works is gone permanently.
 func TestDeletionOnADeadCluster(t *testing.T) {
 	o := sit(t)
 	const dead = "paris"
@@ -114,8 +114,8 @@ func diskNearlyFull(t *testing.T) {
 	o.isWell(looks...)
 }
 
-// onSmallDisk moves the broker's data to a file system of 256 MiB, in a namespace of its own,
-// until the test ends, and returns where this process sees it.
+// onSmallDisk moves the broker's data to a file system of 256 MiB in a namespace of its own, until the test
+// ends. It returns the path at which this process sees it.
 func (o *operator) onSmallDisk() string {
 	t, broker := o.t, o.Program(fleet.Broker)
 	t.Helper()

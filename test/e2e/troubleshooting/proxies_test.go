@@ -22,7 +22,7 @@ type proxy struct {
 
 	mu     sync.Mutex
 	answer string
-	// shows ends TLS in the place of the broker.
+	// shows terminates TLS instead of the broker.
 	shows *tls.Config
 	ends  []net.Conn
 }

@@ -24,20 +24,19 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// A managed cluster comes back from a backup of its etcd, and its agent has run all the time.
-// Its watches would go on from a position that the server does not have, or has for something
-// else: nothing would arrive, and no error would say so.
+// A managed cluster comes back from a backup of its etcd while its agent runs. The positions of its watches are
+// then missing on the server, or belong to another history. Such a watch would deliver nothing, without an
+// error.
 
-// TestClusterRestored: the server is behind the positions of the agent's watches.
+// TestClusterRestored: the position of the server is before the positions of the agent's watches.
 func TestClusterRestored(t *testing.T) {
 	r := prepareRestore(t, "lima")
 	r.restore(func() {})
 	r.heals(t)
 }
 
-// TestClusterRestored_AndWentOn: the server was written to after it came back, until its
-// position was later than those of the agent's watches. Only what the agent wrote itself, and
-// the server lacks, tells that it has another history.
+// TestClusterRestored_AndWentOn: after the restore the server is written to, until its position is later than
+// those of the agent's watches. Only the missing writes of the agent itself reveal the other history.
 func TestClusterRestored_AndWentOn(t *testing.T) {
 	for name, args := range map[string][]string{"quito": nil, "bogota": {"--disable-leader-election"}} {
 		t.Run(name, func(t *testing.T) {
@@ -48,9 +47,8 @@ func TestClusterRestored_AndWentOn(t *testing.T) {
 	}
 }
 
-// prepareRestore runs one more agent, the agent of name, and gives it a work with the ConfigMap a
-// before a backup, and with b and another a after it. The agent reaches the server only while that
-// is ready, as through a load balancer.
+// prepareRestore runs one more agent, the agent of name. Its work has the ConfigMap a before a backup, and b
+// and another a after it. The agent reaches the server only while that is ready, as through a load balancer.
 func prepareRestore(t *testing.T, name string, args ...string) *backup {
 	t.Helper()
 	f := &scene{shared}
@@ -102,9 +100,8 @@ func (f *scene) isTrue(t *testing.T, w *workv1.ManifestWork, ns, value string) {
 	}
 }
 
-// TestHubRestored_AndWentOn: a hub comes back from a backup while hub-source runs, and is written
-// to until its position is later than those of hub-source's informers. What it has in an older
-// version the cluster has, too.
+// TestHubRestored_AndWentOn: a hub comes back from a backup while hub-source runs. It is written to until its
+// position is later than those of hub-source's informers. The cluster gets the older versions of the hub too.
 func TestHubRestored_AndWentOn(t *testing.T) {
 	f := &scene{shared}
 	b := f.backup(t, "hub", f.HubAPI, "system:serviceaccount:hawser:hawser-hub-source",

@@ -27,13 +27,13 @@ type look struct {
 	command string
 	// output is a regular expression for the line that tells the cause.
 	output string
-	// next is one for the line that tells the operator how to go on.
+	// next is a regular expression for the line with the operator's next step.
 	next string
 	// past: the line is about what happened, and stays when all is well again.
 	past bool
 }
 
-// operator is who sits at the hub with kubectl and hawser.
+// operator is an operator at the hub with kubectl and hawser.
 type operator struct {
 	*harness.Fleet
 	t    *testing.T

@@ -26,8 +26,9 @@ type quiet struct {
 	mend  func()
 }
 
-// reportedAfter is until hub-source says on the hub that a cluster has no agent: the five minutes that an
-// agent may be away, the minute in which the broker tells it, and what a busy machine needs.
+// reportedAfter is the time until hub-source reports on the hub that a cluster has no agent. It is the five
+// minutes that an agent may be disconnected, the minute until the broker's next report, and a reserve for a
+// busy machine.
 const reportedAfter = 6*time.Minute + harness.Within
 
 // disconnect stages all of them. Only after minutes the hub says that a cluster has no agent, so they

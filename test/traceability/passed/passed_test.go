@@ -1,7 +1,6 @@
-// Package passed holds the test that looks up whether the tests which
-// docs/guarantees.md and pages like it name ran and passed. It reads the events of `go test
-// -json` that the stages of `make test` leave in .cache/tests, so it is the
-// last of them.
+// Package passed holds the test that checks whether the tests named in docs/guarantees.md and similar pages ran
+// and passed. It reads the events of `go test -json` that the stages of `make test` leave in .cache/tests. So
+// it is the last stage.
 package passed
 
 import (
@@ -75,8 +74,8 @@ func results(t *testing.T) map[string]outcomes {
 	return all
 }
 
-// notPassed says which tests of the rows are not known to pass: each has to have
-// passed in one stage, and neither failed nor been skipped in any.
+// notPassed returns the tests of the rows that are not known to pass. Each has to have passed in one stage, and
+// must not have failed or been skipped in any.
 func notPassed(rows []traceability.Row, results map[string]outcomes) []string {
 	var bad []string
 	for _, r := range rows {

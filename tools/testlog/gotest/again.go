@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/tools/testlog"
 )
 
-// again runs the tests that failed once more, one package after the other, until one fails again.
-// It runs nothing where something failed that a second run cannot mend.
+// again runs the failed tests again, one package after the other, until one fails again. It runs nothing if a
+// failure cannot be fixed by a second run.
 func (s *stage) again(ctx context.Context, events io.Writer) (passed bool, err error) {
 	failures, err := s.failures()
 	if err != nil {
@@ -34,7 +34,7 @@ func (s *stage) again(ctx context.Context, events io.Writer) (passed bool, err e
 	return true, nil
 }
 
-// failures are the packages that failed in the first run.
+// failures returns the failed packages of the first run.
 func (s *stage) failures() ([]testlog.Failure, error) {
 	first, err := os.Open(s.file)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *stage) failures() ([]testlog.Failure, error) {
 	return all, errors.Join(err, first.Close())
 }
 
-// final says why the failures are not run again, if they are not.
+// final returns why the failures are not run again, or "".
 func (s *stage) final(all []testlog.Failure) string {
 	if len(all) == 0 {
 		return "go test failed outside the tests"
@@ -62,8 +62,8 @@ func (s *stage) final(all []testlog.Failure) string {
 	return ""
 }
 
-// pass runs the tests of one package again, and tells whether all passed. Behind a crash it also
-// runs those that did not end because of it.
+// pass runs the tests of one package again, and reports whether all passed. After a crash it also runs the
+// tests that the crash prevented.
 func (s *stage) pass(ctx context.Context, f testlog.Failure, events io.Writer) (bool, error) {
 	first, err := os.ReadFile(s.file)
 	if err == nil {
@@ -89,7 +89,7 @@ func (s *stage) pass(ctx context.Context, f testlog.Failure, events io.Writer) (
 	return passed && err == nil, err
 }
 
-// begin makes the outcomes of the tests that run again void.
+// begin invalidates the outcomes of the tests that run again.
 func begin(events io.Writer, f testlog.Failure) error {
 	for _, t := range slices.Concat(f.Tests, f.Open) {
 		e, err := testlog.Rerun(testlog.Name{Package: f.Package, Test: t})
@@ -103,7 +103,7 @@ func begin(events io.Writer, f testlog.Failure) error {
 	return nil
 }
 
-// each tells whether each test of a failure passed: one that is skipped, or gone, did not.
+// each reports whether all tests of a failure passed. A skipped or missing test did not pass.
 func (s *stage) each(f testlog.Failure, events []byte) (bool, error) {
 	results, err := testlog.Results(bytes.NewReader(events))
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *stage) each(f testlog.Failure, events []byte) (bool, error) {
 	return true, nil
 }
 
-// alone is the call that runs the tests of a failure and nothing beside them.
+// alone returns the command that runs only the tests of a failure.
 func (c command) alone(f testlog.Failure) command {
 	flags := slices.DeleteFunc(slices.Clone(c.flags), func(f string) bool {
 		return slices.Contains([]string{"-run", "-count", "-p", "-parallel"}, nameOf(f))
@@ -126,7 +126,7 @@ func (c command) alone(f testlog.Failure) command {
 	return command{append(flags, "-count=1", "-p=1", "-parallel=1", "-failfast=true", "-run="+pattern(f.Tests)), []string{f.Package}}
 }
 
-// rest is the call that runs the tests that a crash kept from their end, without those that ran alone.
+// rest returns the command that runs the tests that a crash prevented, without those that ran alone.
 func (c command) rest(f testlog.Failure) command {
 	flags, skip := slices.Clone(c.flags), pattern(slices.Concat(f.Ended, f.Tests))
 	if i := slices.IndexFunc(flags, func(f string) bool { return nameOf(f) == "-skip" }); i >= 0 {
@@ -141,7 +141,7 @@ func nameOf(flag string) string {
 	return name
 }
 
-// pattern matches these tests.
+// pattern returns a regular expression that matches these tests.
 func pattern(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
 
 // record is the file with the flaky tests of the stage, which .ci/stages prints.
@@ -150,7 +150,7 @@ func (s *stage) record() string {
 	return filepath.Join(filepath.Dir(s.file), "flaky", name+".txt")
 }
 
-// print records the tests of a failure as flaky, with their output of both runs.
+// print records the tests of a failure as flaky, with the output of both runs.
 func (s *stage) print(f testlog.Failure, first, second []byte) error {
 	var b strings.Builder
 	for _, t := range f.Tests {
@@ -184,7 +184,7 @@ func indent(text string) string {
 	return b.String()
 }
 
-// listed is a line of test/flaky.txt.
+// listed matches a line of test/flaky.txt.
 var listed = regexp.MustCompile(`^(\S+) ((?:Test|Fuzz)\w*) — (\S.*)$`)
 
 // parseList returns the causes of test/flaky.txt by test.

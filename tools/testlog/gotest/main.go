@@ -1,14 +1,12 @@
-// Command gotest runs `go test -json`: it keeps the events in a file and prints
-// what `go test` prints without -json.
+// Command gotest runs `go test -json`. It stores the events in a file and prints the output of `go test`
+// without -json.
 //
 //	go run ./tools/testlog/gotest FILE [FLAG...] [PACKAGE...]
 //
-// A flag with a value is one word, as -run=TestX. The exit status is 0 if the
-// tests passed.
+// A flag with a value is one word, as -run=TestX. The exit status is 0 if the tests passed.
 //
-// With AGAIN=1 in the environment the tests that failed are run once more, alone
-// (see again.go). A test that passes then is flaky: it fails nothing, and both of
-// its outputs are in the folder flaky beside the file.
+// With AGAIN=1 in the environment, failed tests run again, alone (see again.go). A test that then passes is
+// flaky. It does not fail the run, and both of its outputs are in the folder flaky beside the file.
 package main
 
 import (

@@ -35,8 +35,8 @@ func start(ctx context.Context, args []string, again bool, listFile string) (pas
 // command is a call of go test.
 type command struct{ flags, packages []string }
 
-// parse splits arguments of go test. A flag and its value have to be one word, so that flags can be
-// told from packages.
+// parse splits arguments of go test. A flag and its value must be one word, because flags cannot be
+// distinguished from packages otherwise.
 func parse(args []string) (c command, err error) {
 	for i, a := range args {
 		name, _, hasValue := strings.Cut(a, "=")
@@ -61,12 +61,12 @@ func (c command) args() []string {
 type stage struct {
 	command command
 	file    string
-	dir     string // in which go runs, this one if empty
+	dir     string // working directory of go, the current one if empty
 	flaky   map[testlog.Name]string
 	out     io.Writer
 }
 
-// run runs the tests, and those that failed again if they are to be.
+// run runs the tests, and with again also the failed ones a second time.
 func (s *stage) run(ctx context.Context, again bool) (passed bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(s.file), 0o750); err != nil {
 		return false, err
@@ -86,11 +86,11 @@ func (s *stage) run(ctx context.Context, again bool) (passed bool, err error) {
 	return s.again(ctx, events)
 }
 
-// test runs go test, and keeps its events. Standard error goes to that of gotest.
+// test runs go test and stores its events. Standard error is that of gotest.
 func (s *stage) test(ctx context.Context, c command, events io.Writer) (passed bool, err error) {
 	cmd := exec.CommandContext(ctx, "go", c.args()...)
 	cmd.Dir, cmd.Stderr = s.dir, os.Stderr
-	// At Ctrl-C go test has the signal too, and ends when the test binaries did.
+	// At Ctrl-C go test receives the signal too, and ends after the test binaries.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {
@@ -100,7 +100,7 @@ func (s *stage) test(ctx context.Context, c command, events io.Writer) (passed b
 		return false, err
 	}
 	printed := testlog.Print(s.out, events, stdout)
-	_ = stdout.Close() // where Print failed go test is not to wait for a reader
+	_ = stdout.Close() // if Print failed, go test must not wait for a reader
 	ended := cmd.Wait()
 	var status *exec.ExitError
 	if errors.As(ended, &status) || ctx.Err() != nil {

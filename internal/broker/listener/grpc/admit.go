@@ -13,8 +13,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// costOfRefusal is in refused calls: what the library made for one it keeps until
-// the deadline that its caller chose.
+// costOfRefusal is in rejected calls. The library keeps the state of a rejected call until the deadline of its
+// caller.
 func costOfRefusal(deadline time.Duration) float64 {
 	if deadline > time.Minute {
 		return 20
@@ -22,8 +22,8 @@ func costOfRefusal(deadline time.Duration) float64 {
 	return 1
 }
 
-// tap judges a call by its headers, before anything of its body is read. It runs
-// in the goroutine that reads the connection, and holds all of its calls up.
+// tap decides about a call by its headers, before its body is read. It runs in the goroutine that reads the
+// connection, and delays all its calls.
 func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c, err := connectionOf(ctx)
 	if err != nil {
@@ -37,15 +37,15 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 	return ctx, err
 }
 
-// refuse returns the answer to a call that is not let in, and why nothing more is read of its peer.
+// refuse reports and charges a rejected call. It returns the answer, and the error that ends the connection if
+// it had too many, else nil.
 func refuse(ctx context.Context, c *connection, method string, err error) (flood, answer error) {
 	c.Refused(method, listener.ReasonOf(err), err)
 	deadline, _ := ctx.Deadline()
 	return c.ChargeRefusedCall(costOfRefusal(time.Until(deadline))), transportgrpc.Status(err).Err()
 }
 
-// admit counts a call, if c may make it: what it uses is given back when the
-// context ends that is returned.
+// admit counts a call if c may make it. Its resources are released when the returned context ends.
 func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (context.Context, error) {
 	pending, err := c.TakeToken(tokenOf(info.Header))
 	switch {
@@ -70,8 +70,8 @@ func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (conte
 	return admitted, nil
 }
 
-// tokenOf is the bearer token among the headers of a call, "" without one. What is none is
-// returned as it came: it will not count.
+// tokenOf returns the bearer token from the headers of a call, "" without one. A malformed header is returned
+// unchanged; its review will fail.
 func tokenOf(headers metadata.MD) string {
 	all := headers.Get("authorization")
 	if len(all) == 0 {
@@ -85,12 +85,11 @@ func tokenOf(headers metadata.MD) string {
 	return text
 }
 
-// pendingKey is the key of the method in the context of a call that began before it was known
-// who calls.
+// pendingKey is the context key of the method name of a call that began before its client was identified.
 type pendingKey struct{}
 
-// waitForIdentity waits until it is known who calls, and judges the call then. Nothing is done for a call
-// before.
+// waitForIdentity waits until the client is identified, and then decides about the call. Nothing is done for a
+// call before.
 func (f *Front) waitForIdentity(ctx context.Context) error {
 	method, pending := ctx.Value(pendingKey{}).(string)
 	if !pending {
@@ -109,7 +108,7 @@ func (f *Front) waitForIdentity(ctx context.Context) error {
 	return err
 }
 
-// identifiedUnary is waitForIdentity for calls that are one request and one answer.
+// identifiedUnary is waitForIdentity for unary calls.
 func (f *Front) identifiedUnary(ctx context.Context, req any, _ *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
 	if err := f.waitForIdentity(ctx); err != nil {
 		return nil, err
@@ -125,8 +124,7 @@ func (f *Front) identifiedStream(srv any, ss ggrpc.ServerStream, _ *ggrpc.Stream
 	return next(srv, ss)
 }
 
-// bounded bounds how long the message of a call may take, and the call where that
-// is all there is to it.
+// bounded limits the time for the request of a call and, for unary and reflection calls, for the whole call.
 func (f *Front) bounded(ctx context.Context, k listener.Kind, b *listener.Body) (context.Context, func()) {
 	switch k {
 	case listener.Unary:
@@ -135,13 +133,13 @@ func (f *Front) bounded(ctx context.Context, k listener.Kind, b *listener.Body) 
 		ctx, cancel := context.WithTimeout(context.WithValue(ctx, bodyKey{}, b), f.cfg.PublishTimeout)
 		b.Superseded(cancel)
 		return ctx, cancel
-	default: // what opens a stream is one small message, which comes at once
+	default: // the request of a stream is one small message, sent at once
 		late := time.AfterFunc(f.cfg.PublishTimeout, func() { b.EndUnlessEnded() })
 		return ctx, func() { late.Stop() }
 	}
 }
 
-// bodyKey is the key of a reflection stream's body in its context.
+// bodyKey is the context key of the body of a reflection stream.
 type bodyKey struct{}
 
 // reflect serves a reflection stream.
@@ -153,8 +151,7 @@ func (f *Front) reflect(srv any, ss ggrpc.ServerStream, next ggrpc.StreamHandler
 	return next(srv, requestedCall{ServerStream: ss, body: b})
 }
 
-// requestedCall counts what comes on a reflection stream, which is cheap to send and dear
-// to answer.
+// requestedCall counts the messages on a reflection stream, which are cheap to send and expensive to answer.
 type requestedCall struct {
 	ggrpc.ServerStream
 	body *listener.Body

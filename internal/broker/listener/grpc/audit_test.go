@@ -25,8 +25,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestSeen: each refusal is told of with its cause and who it was, in the audit
-// stream and in the metrics.
+// TestSeen checks that each rejection is reported with its reason and the client, in the audit stream and in
+// the metrics.
 func TestSeen(t *testing.T) {
 	var out, log syncbuffer.Buffer
 	registry := prometheus.NewRegistry()
@@ -95,7 +95,7 @@ func TestSeen(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		`msg="a party has connected" addr=127.0.0.1:`, " peer=agent/cluster1 conn=", " certificate_not_after=", `msg="a party has left" addr=127.0.0.1:`,
+		`msg="a client has connected" addr=127.0.0.1:`, " peer=agent/cluster1 conn=", " certificate_not_after=", `msg="a client has disconnected" addr=127.0.0.1:`,
 		" reason=expired error=", " reason=untrusted error=", " reason=no_certificate method=", " reason=scope method=",
 	} {
 		if !strings.Contains(log.String(), want) {

@@ -27,19 +27,19 @@ func (s *site) setAuthorities(all ...*pki.Authority) {
 	}
 }
 
-// comes waits until a party with a certificate of b is let in.
+// comes waits until a client with a certificate of b is accepted.
 func (s *site) comes(a, b *pki.Authority, r pki.Request) *subscription {
 	s.t.Helper()
 	sub := &subscription{t: s.t, s: s, cc: dial(s.t, s.front.addr, showing(s.t, a, issue(s.t, b, r, long)))}
 	s.until("it comes", func() bool {
-		s.passed.Add(int64(61 * time.Second)) // then nobody's connection ends, and it comes anew
+		s.passed.Add(int64(61 * time.Second)) // then its unidentified connection ends, and it connects again
 		return sub.again() == nil
 	})
 	return sub
 }
 
-// TestAuthorities_OfTheHubAreTrustedForAgents: an agent with a certificate of an authority of which the hub
-// told is let in, and is until that is taken back. Nobody else is let in by such a one, and is told why.
+// TestAuthorities_OfTheHubAreTrustedForAgents checks the CAs that the hub reports. An agent with a certificate
+// of such a CA is accepted until the hub removes the CA. Other roles are rejected with the reason.
 func TestAuthorities_OfTheHubAreTrustedForAgents(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a)
@@ -51,7 +51,7 @@ func TestAuthorities_OfTheHubAreTrustedForAgents(t *testing.T) {
 		sub := &subscription{t: t, s: s, cc: dial(t, s.front.addr, showing(t, a, issue(t, b, r, long)))}
 		err := sub.again()
 		if e := transportgrpc.FromStatus(err); status.Code(err) != codes.Unauthenticated || e.Next != transport.NextRefreshCredentials ||
-			!strings.Contains(e.Message, id.String()) || !strings.Contains(e.Message, "vouches for agents alone") || !strings.Contains(e.Hint, "tls.clientCAFile") {
+			!strings.Contains(e.Message, id.String()) || !strings.Contains(e.Message, "signs for agents only") || !strings.Contains(e.Hint, "tls.clientCAFile") {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
@@ -69,8 +69,8 @@ func TestAuthorities_OfTheHubAreTrustedForAgents(t *testing.T) {
 	s.logs(`reason=untrusted peer=agent/cluster1`)
 }
 
-// TestAuthorities_OfTheHubAdmitNoOtherRole: the broker's own file had the authority of a source, and has
-// it no more. That the hub tells of it keeps the connections of agents alone.
+// TestAuthorities_OfTheHubAdmitNoOtherRole checks a CA of a source that is removed from the broker's own file.
+// If the hub still reports it, only connections of agents stay.
 func TestAuthorities_OfTheHubAdmitNoOtherRole(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a, b)

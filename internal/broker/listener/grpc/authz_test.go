@@ -36,7 +36,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// caller is somebody with a way to the port.
+// caller is a client that can reach the port.
 type caller struct {
 	name  string // role, or a key of refusals
 	scope string // the cluster of the agent, the id of the source
@@ -46,7 +46,7 @@ type caller struct {
 	addr string
 }
 
-// connect opens a connection, which done closes: who is refused too often loses it.
+// connect opens a connection, which done closes: after too many rejections a caller loses its connection.
 func (c caller) connect(t *testing.T) (cc *ggrpc.ClientConn, done func()) {
 	t.Helper()
 	options := []ggrpc.DialOption{ggrpc.WithTransportCredentials(c.creds)}
@@ -64,7 +64,7 @@ func (c caller) connect(t *testing.T) (cc *ggrpc.ClientConn, done func()) {
 	}
 }
 
-// role is who the caller is, where it may call anything.
+// role returns the role of the caller, if it may call anything.
 func (c caller) role() string { return strings.TrimSuffix(c.name, " by token") }
 
 // mayCall reports whether there is anything that the caller may do.
@@ -77,8 +77,8 @@ func (c caller) mayCall() bool {
 	return false
 }
 
-// probes call each RPC as a party that claims the scope, and return what came
-// of it. An RPC that is served and has no probe fails the test.
+// probes call each RPC as a client that claims the scope, and return the results. An RPC without a probe fails
+// the test.
 var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope string) []attempt{
 	"/io.cloudevents.v1.CloudEventService/Publish":                   publishEverything,
 	"/io.cloudevents.v1.CloudEventService/Subscribe":                 subscribeBothWays,
@@ -107,11 +107,11 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 		return c.ListDenials(ctx, &hawserv1.ListDenialsRequest{})
 	}),
 	authz.Deny: requestedCall("deny", func(ctx context.Context, c adminClient) error {
-		_, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: "agent/nobody"})
+		_, err := c.Deny(ctx, &hawserv1.DenyRequest{Subject: "agent/unknown"})
 		return err
 	}),
 	authz.Allow: requestedCall("allow", func(ctx context.Context, c adminClient) error {
-		_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/nobody"})
+		_, err := c.Allow(ctx, &hawserv1.AllowRequest{Subject: "agent/unknown"})
 		return err
 	}),
 	authz.ForceDeleteWork: requestedCall("force-delete work", func(ctx context.Context, c adminClient) error {
@@ -170,8 +170,8 @@ type attempt struct {
 	err  error
 }
 
-// decisions says who may make a call in its own scope; everybody else, and these
-// in a foreign scope, are refused.
+// decisions lists the roles that may make a call in their own scope. All other calls are rejected, also those
+// in a foreign scope.
 var decisions = map[string][]string{
 	"publish spec create_request":    {"source"},
 	"publish spec update_request":    {"source"},
@@ -215,8 +215,8 @@ var decisions = map[string][]string{
 	"resolve orphan":                 {"operator"},
 }
 
-// addRegistration adds those of the data types of registration. Who joins asks for a cluster that is
-// not there yet: its name is for whoever accepts it to judge.
+// addRegistration adds the calls of the registration data types. A cluster that joins requests a name that is
+// free; the operator that accepts it checks the name.
 func addRegistration() {
 	for _, d := range codec.RegistrationTypes() {
 		row, _ := codec.Registration(d)
@@ -245,15 +245,15 @@ func eventTypes(d codec.DataType) (all []codec.EventType) {
 	return all
 }
 
-// scoped reports whether a call concerns one party's works, or its cluster.
+// scoped reports whether a call is about the works of one client, or its cluster.
 func scoped(client, what string) bool {
 	return (what[:3] == "pub" || what[:3] == "sub") && client != "bootstrap"
 }
 
-// refusals are the answers to who may call nothing at all; a party whose role
-// lacks the right gets PermissionDenied.
+// refusals are the codes for callers that may call nothing. A client whose role lacks the right gets
+// PermissionDenied.
 var refusals = map[string]codes.Code{
-	"nobody": codes.Unauthenticated, "stranger": codes.Unauthenticated, "denied": codes.Unauthenticated, "denied certificate": codes.Unauthenticated,
+	"anonymous": codes.Unauthenticated, "unmapped": codes.Unauthenticated, "denied": codes.Unauthenticated, "denied certificate": codes.Unauthenticated,
 	"several names": codes.Unauthenticated, "names in one": codes.Unauthenticated,
 	"unmapped token": codes.Unauthenticated, "expired token": codes.Unauthenticated, "endless token": codes.Unauthenticated, "early token": codes.Unauthenticated,
 	"wrong audience": codes.Unauthenticated, "no audience": codes.Unauthenticated, "other issuer": codes.Unauthenticated, "other key": codes.Unauthenticated,
@@ -262,8 +262,8 @@ var refusals = map[string]codes.Code{
 	"expired":        codes.Unavailable, "not yet valid": codes.Unavailable, "other CA": codes.Unavailable,
 }
 
-// refused are those who hold a certificate that would make them an operator, or
-// somebody else, but for one thing.
+// refused returns callers with a certificate that would be valid for an operator or another role, except for
+// one defect.
 func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	t.Helper()
 	named := func(names ...string) (s pkix.Name) {
@@ -303,8 +303,8 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	return all
 }
 
-// bearing are those who come with a token: of each role that one can make, and those that would
-// be an operator's but for one thing.
+// bearing returns callers with a token: one of each role that a token can give, and tokens of an operator with
+// one defect.
 func bearingCallers(t *testing.T, h *bearers, ca *testkit.CA) (all []caller) {
 	t.Helper()
 	add := func(name, text string) {
@@ -324,7 +324,7 @@ func bearingCallers(t *testing.T, h *bearers, ca *testkit.CA) (all []caller) {
 		})
 	}
 	good := strings.Split(h.token("operator"), ".")
-	add("unmapped token", h.token("somebody"))
+	add("unmapped token", h.token("unmapped"))
 	add("expired token", with("exp", time.Now().Add(-time.Minute).Unix()))
 	add("endless token", with("exp", nil))
 	add("early token", with("nbf", time.Now().Add(time.Hour).Unix()))
@@ -340,9 +340,8 @@ func bearingCallers(t *testing.T, h *bearers, ca *testkit.CA) (all []caller) {
 	return all
 }
 
-// TestAuthorization_EveryRPCByEveryRole walks every RPC the port serves, as it
-// lists them itself, by every role, in its own and in a foreign scope, and by who
-// has a certificate or a token that does not count.
+// TestAuthorization_EveryRPCByEveryRole calls every RPC that the port lists, with every role, in its own and in
+// a foreign scope. It also calls them with certificates and tokens that are invalid.
 func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	addRegistration()
 	h := newBearers(t, tokens.Rule{User: accountOf + "banned", Role: identity.Operator, Name: "banned"})
@@ -363,8 +362,8 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	callers := []caller{
 		{name: "agent", scope: "me", creds: by(identity.Agent)}, {name: "source", scope: "me", creds: by(identity.Source)},
 		{name: "operator", scope: "me", creds: by(identity.Operator)}, {name: "viewer", scope: "me", creds: by(identity.Viewer)},
-		{name: "nobody", scope: "me", creds: b.CA.Anonymous()},
-		{name: "stranger", scope: "unmapped", creds: b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"})},
+		{name: "anonymous", scope: "me", creds: b.CA.Anonymous()},
+		{name: "unmapped", scope: "unmapped", creds: b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"})},
 	}
 	callers = slices.Concat(callers, refused(t, b), bearingCallers(t, h, b.CA))
 	seen := map[string]bool{}
@@ -408,7 +407,7 @@ func walk(t *testing.T, c caller, method, scope string, seen map[string]bool) {
 	t.Helper()
 	probe := probes[method]
 	if probe == nil {
-		t.Errorf("%s is served and nobody says who may call it", method)
+		t.Errorf("%s is served, and no rule names its callers", method)
 		return
 	}
 	cc, done := c.connect(t)
@@ -466,8 +465,8 @@ func served(t *testing.T, cc *ggrpc.ClientConn) (methods []string) {
 	return methods
 }
 
-// TestAuthorization_UnknownCertificateIsNamed, so that an operator knows which
-// rule is missing.
+// TestAuthorization_UnknownCertificateIsNamed checks that the error names the subject, so that an operator can
+// add the missing rule.
 func TestAuthorization_UnknownCertificateIsNamed(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true})
 	cc := dial(t, b.Addr, b.CA.Client(identity.Identity{Role: identity.Source, Name: "unmapped"}))
@@ -484,8 +483,8 @@ func TestAuthorization_UnknownCertificateIsNamed(t *testing.T) {
 	}
 }
 
-// TestViewer_IsShownNoPayload: nothing that a viewer may call returns bytes, which
-// is what works and statuses are to a broker.
+// TestViewer_IsShownNoPayload checks that no method that a viewer may call returns bytes: works and statuses
+// are bytes for a broker.
 func TestViewer_IsShownNoPayload(t *testing.T) {
 	seen := map[protoreflect.FullName]bool{}
 	var bytesIn func(m protoreflect.MessageDescriptor) []protoreflect.FullName

@@ -44,8 +44,8 @@ func benchEvent(b *testing.B, source, cluster, id string, version int32) *cloude
 
 const publishers = 64
 
-// BenchmarkPublish: durable in memory only, so that the disk does not hide what
-// the broker itself costs; to be compared with BenchmarkEcho.
+// BenchmarkPublish uses a store in memory, so that the disk does not hide the cost of the broker. Compare it
+// with BenchmarkEcho.
 func BenchmarkPublish(b *testing.B) {
 	src := identity.Identity{Role: identity.Source, Name: "src"}
 	k := testkit.StartBroker(b, testkit.Options{Port: true, Known: []identity.Identity{src}, Broker: broker.Config{}})
@@ -57,8 +57,7 @@ func BenchmarkPublish(b *testing.B) {
 	})
 }
 
-// BenchmarkEcho is the limit: the same request and TLS, and a handler that does
-// nothing, on a gRPC server as it is out of the box.
+// BenchmarkEcho is the lower bound: the same request and TLS with an empty handler, on a default gRPC server.
 func BenchmarkEcho(b *testing.B) {
 	src := identity.Identity{Role: identity.Source, Name: "src"}
 	ca := testkit.NewCA(b)

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// protobuf is the codec of all messages that are not ours.
+// protobuf is the codec of all other messages.
 var protobuf = encoding.GetCodecV2("proto")
 
 // rawCodec is the server's codec: events stay bytes, everything else is protobuf.
@@ -17,7 +17,7 @@ type rawCodec struct{}
 
 var _ encoding.CodecV2 = rawCodec{}
 
-// Name is that of the protobuf codec, for it is the same on the wire.
+// Name is the name of the protobuf codec, because the bytes on the wire are the same.
 func (rawCodec) Name() string { return "proto" }
 
 // Marshal implements encoding.CodecV2.
@@ -39,27 +39,27 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return protobuf.Unmarshal(data, v)
 	}
-	// The library takes its memory back, which may be several times as large.
+	// A copy, because the library reuses its buffers, which may be several times as large.
 	r.message = messages.Get(data.Len())
 	data.CopyTo(*r.message)
 	return r.unmarshal(*r.message)
 }
 
-// messages is the memory of publish requests while they are served. Works are a
-// few KiB, and their requests would be a seventh of all garbage.
+// messages is the pool for publish requests while they are served. Works are a few KiB, and without a pool
+// their requests were a seventh of all garbage.
 var messages = mem.NewTieredBufferPool(1<<10, 2<<10, 4<<10, 8<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20)
 
 // event is one message of a Subscribe stream: the concatenation of the parts.
 type event [][]byte
 
-// publishRequest is a PublishRequest whose event stays as it came; nil when the
-// message has none. The event is valid until free.
+// publishRequest is a PublishRequest whose event stays encoded; nil if the message has none. The event is valid
+// until free.
 type publishRequest struct {
 	event   []byte
-	message *[]byte // nil before it came
+	message *[]byte // nil until the message is read
 }
 
-// free ends the use of the request.
+// free returns the memory of the request to the pool.
 func (r *publishRequest) free() {
 	if r.message != nil {
 		messages.Put(r.message)
@@ -69,8 +69,7 @@ func (r *publishRequest) free() {
 // fieldEvent is the number of PublishRequest's only field.
 const fieldEvent = 1
 
-// unmarshal reads b as a protobuf library would: unknown fields are skipped, an
-// event in several pieces is put together.
+// unmarshal reads b as a protobuf library does: it skips unknown fields, and joins an event in several pieces.
 func (r *publishRequest) unmarshal(b []byte) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)

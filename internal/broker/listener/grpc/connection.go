@@ -17,26 +17,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// connection is what is known of a peer since its handshake. gRPC carries it to
-// every call as the peer's AuthInfo.
+// connection is a connection after its handshake. gRPC passes it to every call as the peer's AuthInfo.
 type connection struct {
 	*listener.Connection
 
-	// What follows is used by the goroutine that reads the connection alone, which
-	// is also the one that admits its calls.
+	// Only the goroutine that reads the connection uses the fields below. It also admits the calls.
 	frames frames
-	opened *listener.Body // of the headers that were read last, until the tap has judged them
+	opened *listener.Body // of the last headers, until tap has decided
 	flood  error          // why nothing more is read
 }
 
-// Peer is how the broker sees the other end.
+// Peer returns the peer as the broker sees it.
 func (c *connection) Peer() transport.Peer {
 	p := c.Connection.Peer()
 	p.Transport = transport.GRPC
 	return p
 }
 
-// handshake is that of the port, as credentials: it adds who is at the other end.
+// handshake is the handshake of the port in the form of gRPC credentials. It adds the connection with its
+// identity.
 type handshake struct {
 	credentials.TransportCredentials
 	port     *listener.Port
@@ -72,8 +71,8 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	return &counted{Conn: conn, connection: c}, c, nil
 }
 
-// spoken returns what is spoken on a connection, "" where only its peer can tell, and what to
-// read instead of it.
+// spoken returns the protocol of a connection, and the connection to read from now on. The protocol is "" if
+// only its first byte shows it.
 func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.Conn, listener.Protocol, error) {
 	switch {
 	case h.insecure && h.other == nil:
@@ -83,14 +82,14 @@ func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.
 		spoken, err := p.Guess()
 		return p, spoken, err
 	}
-	p := connection.Agreed() // HTTP/2 has to be
+	p := connection.Agreed() // HTTP/2 must be negotiated
 	if p != listener.HTTP2 && h.other == nil {
 		return nil, p, errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
 	}
 	return conn, p, nil
 }
 
-// arrivals are the connections of a port, as the library sees them.
+// arrivals are the connections of a port in the form that the library needs.
 type arrivals struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -102,16 +101,16 @@ func (a arrivals) Accept() (net.Conn, error) {
 	return &arrived{Conn: c}, nil
 }
 
-// arrived is a connection that may turn out to be another front's: the library
-// still removes the deadline of its handshake then.
+// arrived is a connection that may be handed to another protocol. The library still removes its handshake
+// deadline after that, which SetDeadline then ignores.
 type arrived struct {
 	net.Conn
 	gone atomic.Bool
 }
 
-// leave makes the connection another front's, without a deadline.
+// leave removes the deadline and hands the connection to another protocol.
 func (a *arrived) leave() {
-	_ = a.Conn.SetDeadline(time.Time{}) // fails where it is closed
+	_ = a.Conn.SetDeadline(time.Time{}) // fails if it is closed
 	a.gone.Store(true)
 }
 
@@ -130,7 +129,7 @@ func (h *handshake) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-// connectionOf returns the connection a call came on.
+// connectionOf returns the connection of a call.
 func connectionOf(ctx context.Context) (*connection, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -143,10 +142,10 @@ func connectionOf(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// readBuffer is that of a connection without TLS.
+// readBuffer is the buffer size of a connection without TLS.
 const readBuffer = 8 << 10
 
-// buffered reads ahead, below what is counted.
+// buffered reads ahead, below the counting.
 type buffered struct {
 	net.Conn
 	r *bufio.Reader
@@ -155,9 +154,8 @@ type buffered struct {
 // Read implements net.Conn.
 func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
-// counted is a connection that is decrypted: the library reads from it one frame
-// after the other, and never ahead, so that what was read last is what it is
-// about to handle.
+// counted is a decrypted connection. The library reads one frame after the other and never ahead. So it handles
+// next what it read last.
 type counted struct {
 	net.Conn
 	connection *connection
@@ -190,10 +188,10 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// frame counts one frame of the peer, before what it carries is read.
+// frame counts one frame of the peer, before its payload is read.
 func (c *counted) frame(h frameHeader) error {
 	conn := c.connection
-	if h.kind != http2.FrameContinuation && conn.opened != nil { // the library has answered it without asking
+	if h.kind != http2.FrameContinuation && conn.opened != nil { // the library answered the headers without calling tap
 		conn.opened, conn.flood = nil, conn.Garbled()
 	}
 	if conn.flood != nil {

@@ -12,9 +12,9 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// TestEnds_IssuedTooEarly: when the earliest issue time of a cluster is set, connections with certificates from
-// before end before that is answered, and they are told what to do when they come again. A fresh one is
-// let in, although it begins five minutes before its issue, and so are other clusters.
+// TestEnds_IssuedTooEarly checks the earliest issue time of a cluster. When the call that sets it returns,
+// older connections have ended; on reconnect they get the next step. A fresh certificate is accepted, although
+// its notBefore is five minutes before its issue. Other clusters are not affected.
 func TestEnds_IssuedTooEarly(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
@@ -39,9 +39,9 @@ func TestEnds_IssuedTooEarly(t *testing.T) {
 		return s.subscribe(showing(t, ours, pair))
 	}
 	ends := map[string]*subscription{
-		"issued two seconds before":                at(ours, "cluster1", -5*time.Minute, -2*time.Second),
-		"began before, and nobody said more":       at(ours, "cluster1", -4*time.Minute, 0),
-		"of the hub's signer, issued a second ago": at(hubs, "cluster1", -5*time.Minute-time.Second, 0),
+		"issued two seconds before":                 at(ours, "cluster1", -5*time.Minute, -2*time.Second),
+		"notBefore is earlier, no other issue time": at(ours, "cluster1", -4*time.Minute, 0),
+		"of the hub's signer, issued a second ago":  at(hubs, "cluster1", -5*time.Minute-time.Second, 0),
 	}
 	stays := map[string]*subscription{
 		"issued a second after":                at(ours, "cluster1", -5*time.Minute, time.Second),
@@ -55,12 +55,12 @@ func TestEnds_IssuedTooEarly(t *testing.T) {
 		sub.events <- struct{}{}
 		sub.ended(name)
 		var refused *transport.Error
-		s.until(name+": it is told", func() bool {
+		s.until(name+": it gets the reason", func() bool {
 			refused = transportgrpc.FromStatus(sub.again())
 			return refused != nil && refused.Code == transport.CodeUnauthenticated
 		})
 		if refused.Attribute != transport.AttributeCertificate || refused.Hint != "have the cluster join again with a new token: hawser token create prints how" {
-			t.Errorf("%s: told %+v", name, refused)
+			t.Errorf("%s: got %+v", name, refused)
 		}
 	}
 	for name, sub := range stays {

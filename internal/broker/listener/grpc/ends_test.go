@@ -43,8 +43,8 @@ type site struct {
 	log    *syncbuffer.Buffer
 }
 
-// streams is a server whose subscriptions send an event when the test says so, and
-// whose publishes last until nobody waits for them.
+// streams is a server for tests. Its subscriptions send an event on request, and its publishes last until their
+// caller gives up.
 type streams struct {
 	mu   sync.Mutex
 	last chan struct{} // of the subscription that was opened last
@@ -142,8 +142,7 @@ func (s *site) serve(p pki.Pair) {
 	s.write("crt", p.CertPEM)
 }
 
-// showing returns the credentials of who has a certificate, and trusts an
-// authority.
+// showing returns the credentials of a client with a certificate that trusts a CA.
 func showing(t *testing.T, a *pki.Authority, p pki.Pair) credentials.TransportCredentials {
 	t.Helper()
 	c, err := p.TLS()
@@ -153,7 +152,7 @@ func showing(t *testing.T, a *pki.Authority, p pki.Pair) credentials.TransportCr
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.Pool(), Certificates: []tls.Certificate{c}})
 }
 
-// subscription is one of a stock agent.
+// subscription is the subscription of an OCM agent.
 type subscription struct {
 	t      *testing.T
 	s      *site
@@ -172,7 +171,7 @@ func (s *site) subscribe(creds credentials.TransportCredentials) *subscription {
 	return sub
 }
 
-// again subscribes once more, as stock parties do: on the same ClientConn.
+// again subscribes again as OCM clients do: on the same ClientConn.
 func (sub *subscription) again() error {
 	sub.t.Helper()
 	ctx, cancel := context.WithTimeout(sub.t.Context(), 30*time.Second)
@@ -200,8 +199,8 @@ func (sub *subscription) alive() error {
 	return err
 }
 
-// ended waits for the end, which must be one after which stock parties come
-// again; nothing may come before it.
+// ended waits for the end of the subscription. After this end OCM clients must reconnect, and nothing may be
+// received before it.
 func (sub *subscription) ended(why string) {
 	sub.t.Helper()
 	if e, err := sub.recv.Recv(); status.Code(err) != codes.Unavailable {
@@ -211,8 +210,8 @@ func (sub *subscription) ended(why string) {
 
 func agentOf(cluster string) pki.Request { return pki.Request{Role: pki.Agent, Name: cluster} }
 
-// TestEnds_WithTheCertificate: streams and calls end with the certificate of
-// their connection; what is sent a moment later is not delivered.
+// TestEnds_WithTheCertificate checks that streams and calls end when the certificate of their connection
+// expires. Events after that are not delivered.
 func TestEnds_WithTheCertificate(t *testing.T) {
 	a := authority(t, "a")
 	s := open(t, nil, a)
@@ -264,8 +263,8 @@ func until(t *testing.T, what string, log fmt.Stringer, is func() bool) {
 	}
 }
 
-// TestEnds_WithItsAuthority: who a change of the CAs no longer covers is cut off,
-// and does not come back; whom it covers stays.
+// TestEnds_WithItsAuthority checks that a change of the CAs ends the connections that they no longer cover, for
+// good. Covered ones stay.
 func TestEnds_WithItsAuthority(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a, b)
@@ -276,19 +275,19 @@ func TestEnds_WithItsAuthority(t *testing.T) {
 	if err := stays.alive(); err != nil {
 		t.Errorf("one of the other CA: %v", err)
 	}
-	// Its library shows no certificate to whom it is no use, and comes as nobody.
+	// Its library sends no certificate that the server cannot verify, so it connects anonymously.
 	if err := goes.again(); status.Code(err) != codes.Unavailable && status.Code(err) != codes.Unauthenticated {
 		t.Errorf("another attempt: %v", err)
 	}
 	s.trust(a, b)
 	s.until("it comes back with its CA", func() bool {
-		s.passed.Add(int64(61 * time.Second)) // then nobody's connection ends, and it comes anew
+		s.passed.Add(int64(61 * time.Second)) // then its unidentified connection ends, and it connects again
 		return goes.again() == nil
 	})
 	s.logs(`reason=untrusted peer=agent/cluster1`)
 }
 
-// TestEnds_WithAge: no connection lives for ever, and each has an age of its own.
+// TestEnds_WithAge checks that each connection has a maximum age of its own.
 func TestEnds_WithAge(t *testing.T) {
 	a := authority(t, "a")
 	s := open(t, nil, a)
@@ -303,9 +302,8 @@ func TestEnds_WithAge(t *testing.T) {
 	s.until("it comes back", func() bool { return sub.again() == nil })
 }
 
-// TestEnds_Denied: whom an operator denies has no connection any more when that
-// is answered, and is told why when it comes again; it comes back once it is
-// allowed, also on a connection that stock parties keep.
+// TestEnds_Denied checks that a denied client has no connection when the call that denies it returns, and gets
+// the reason when it reconnects. Once allowed it is back, also on a connection that OCM clients keep.
 func TestEnds_Denied(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
@@ -342,24 +340,24 @@ func TestEnds_Denied(t *testing.T) {
 			other.ended(name + ", another connection")
 		}
 		var refused *transport.Error
-		s.until(name+": it is told", func() bool {
+		s.until(name+": it gets the reason", func() bool {
 			refused = transportgrpc.FromStatus(first.again())
 			return refused != nil && refused.Code == transport.CodeUnauthenticated
 		})
 		if !strings.Contains(refused.Message, c.sent) || !strings.Contains(refused.Hint, c.hint) || !transport.Retryable(refused) {
-			t.Errorf("%s: told %+v", name, refused)
+			t.Errorf("%s: got %+v", name, refused)
 		}
 		if known, err := d.Allow(t.Context(), subject); !known || err != nil {
 			t.Fatal(err)
 		}
 		s.passed.Add(int64(61 * time.Second))
 		s.until(name+": it comes back", func() bool { return first.again() == nil })
-		s.until("no stranger is left", func() bool { return s.front.Unidentified() == 0 })
+		s.until("no unidentified connection is left", func() bool { return s.front.Unidentified() == 0 })
 	}
 }
 
-// TestEnds_RenewedCertificate: a party whose certificate was renewed on its disk
-// comes back with the new one by itself, as soon as the old one has ended.
+// TestEnds_RenewedCertificate checks that a client whose certificate was renewed on its disk reconnects with
+// the new one, as soon as the old one has expired.
 func TestEnds_RenewedCertificate(t *testing.T) {
 	a := authority(t, "a")
 	s := open(t, nil, a)
@@ -389,7 +387,7 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 	}
 }
 
-// clientFunc is told when it is subscribed.
+// clientFunc is called when it is subscribed.
 type clientFunc func()
 
 func (clientFunc) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
@@ -400,8 +398,7 @@ func (p clientFunc) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 func (clientFunc) Handle(context.Context, codec.Event) error { return nil }
 func (clientFunc) Disconnected(error)                        {}
 
-// TestEnds_OwnCertificate: that the port shows an expired certificate is logged,
-// once.
+// TestEnds_OwnCertificate checks that an expired certificate of the port is logged once.
 func TestEnds_OwnCertificate(t *testing.T) {
 	a := authority(t, "a")
 	s := open(t, nil, a)

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// frameHeader is what every HTTP/2 frame begins with.
+// frameHeader is the header of an HTTP/2 frame.
 type frameHeader struct {
 	length int
 	kind   http2.FrameType
@@ -16,19 +16,18 @@ type frameHeader struct {
 
 const frameHeaderBytes = 9
 
-// frames finds the headers of frames in what a peer sends, in whatever pieces it
-// is read.
+// frames finds the frame headers in a byte stream that arrives in pieces.
 type frames struct {
 	preface int // bytes of the client's preface that were read
 	head    [frameHeaderBytes]byte
-	have    int // bytes of head
-	rest    int // bytes of the present frame that are still to come
+	have    int // bytes of head that were read
+	rest    int // bytes of the current frame that are missing
 }
 
-// parse calls found for each header that is complete with b.
+// parse calls found for each header that is complete after b.
 func (f *frames) parse(b []byte, found func(frameHeader) error) error {
 	if n := min(len(http2.ClientPreface)-f.preface, len(b)); n > 0 {
-		f.preface += n // what it says is looked at by the library
+		f.preface += n // the library checks the preface
 		b = b[n:]
 	}
 	for len(b) > 0 {
@@ -58,16 +57,16 @@ func (f *frames) parse(b []byte, found func(frameHeader) error) error {
 }
 
 const (
-	// smallFrame is the largest that gets memory of its own size, poolSizes are what
-	// larger ones get, frameOverhead is what the library keeps beside the bytes.
+	// smallFrame is the largest frame that gets a buffer of its own size. poolSizes are the buffers of larger ones.
+	// frameOverhead is what the library keeps in addition. All are in bytes.
 	smallFrame    = 1 << 10
 	frameOverhead = 256
 )
 
 var poolSizes = [...]int64{4 << 10, 16 << 10}
 
-// cost is how much memory a frame of a body takes until its call is over. Bytes
-// that come one by one cost much more than those that come together.
+// cost returns the memory that a frame of a body takes until its call is over. Bytes that arrive one by one
+// cost much more than those that arrive together.
 func cost(length int) int64 {
 	n := int64(length)
 	if n > smallFrame {

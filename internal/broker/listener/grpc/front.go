@@ -35,49 +35,46 @@ const (
 )
 
 const (
-	// pingEvery and pingTimeout find dead peers below an idle stream.
+	// pingEvery and pingTimeout detect dead peers below an idle stream.
 	pingEvery   = 30 * time.Second
 	pingTimeout = 10 * time.Second
-	// mayPingEvery is how often a client may ping while it has a stream.
+	// mayPingEvery is the minimum interval of a client's pings.
 	mayPingEvery = 5 * time.Second
-	// streamsPerConnection bounds the calls of one connection at a time.
+	// streamsPerConnection is the maximum number of concurrent calls of one connection.
 	streamsPerConnection = 1024
-	// streamWorkers are goroutines that serve one call after the other, so that
-	// their stacks need not grow anew for each publish, which took a tenth of the
-	// broker's processor time. Calls for which none is free, as all beside many
-	// subscriptions, get a goroutine of their own.
+	// streamWorkers is the number of goroutines that serve one call after the other. Their stacks do not grow again
+	// for each publish; that took a tenth of the broker's CPU time. Calls without a free worker get a goroutine of
+	// their own, as happens with many subscriptions.
 	streamWorkers = 128
-	// streamWindow and connectionWindow are how much a peer may send ahead. They
-	// do not change: to find out whether larger ones would help, the library sends
-	// a ping for what it receives, which costs both sides as much as a small call.
-	// What a message needs beyond the window of its call, it is given when its
-	// length is known; a connection takes 20 MiB/s from a peer 50 ms away.
+	// streamWindow and connectionWindow are the bytes that a peer may send ahead. They are fixed: to adapt them the
+	// library would send a ping for received data, which costs both sides as much as a small call. A message larger
+	// than the window of its call gets the rest when its length is known. A connection takes 20 MiB/s from a peer
+	// with a round trip of 50 ms.
 	streamWindow     = 64 << 10
 	connectionWindow = 1 << 20
-	// headerBytes bounds the headers of a call.
+	// headerBytes is the maximum size of the headers of a call.
 	headerBytes = 64 << 10
 )
 
-// Config is what a [Front] is made of. Server is required.
+// Config is the configuration of a [Front]. Server is required.
 type Config struct {
-	// Config is that of the port.
+	// Config is the configuration of the port.
 	listener.Config
 
 	Server transport.Server
 	// AdminHandler answers the admin service; nil: it is not served.
 	AdminHandler AdminHandler
 
-	// PublishTimeout is how long a call may take that is one request and one
-	// answer, from its headers on; a caller may give it less.
+	// PublishTimeout is the maximum duration of a unary call, from its headers on. The caller may set less.
 	PublishTimeout time.Duration
-	// DrainTimeout bounds Run after its context ended: what still runs is cut.
+	// DrainTimeout is the maximum duration of Run after its context ended. Calls that still run then are cut.
 	DrainTimeout time.Duration
 
-	// Other takes over connections on which something else than HTTP/2 is spoken, "" what
-	// their first byte says, and does not wait for it; nil: they are closed.
+	// Other takes over connections with another protocol than HTTP/2. The protocol is "" if only the first byte
+	// shows it. Other must not block. nil: such connections are closed.
 	Other func(net.Conn, *listener.Connection, listener.Protocol)
 
-	// OnPanic hears of every call that panicked; may be nil.
+	// OnPanic is called for every call that panicked; may be nil.
 	OnPanic func()
 	// StatsHandler observes the calls, for traces; may be nil.
 	StatsHandler stats.Handler
@@ -92,8 +89,7 @@ type Front struct {
 	open   atomic.Bool
 }
 
-// New returns a front. It opens nothing; the error says which field of cfg is
-// wrong.
+// New returns a front. It opens nothing. An error names the wrong field of cfg.
 func New(cfg Config) (*Front, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -108,7 +104,7 @@ func New(cfg Config) (*Front, error) {
 	return f, nil
 }
 
-// server returns what serves the calls, with its workers waiting for them.
+// server returns the gRPC server with its services. Its workers already run.
 func (f *Front) server() *ggrpc.Server {
 	s := ggrpc.NewServer(f.options()...)
 	s.RegisterService(&serviceDesc, f)
@@ -149,10 +145,9 @@ func (f *Front) options() []ggrpc.ServerOption {
 		ggrpc.ConnectionTimeout(listener.HandshakeTimeout),
 		ggrpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: mayPingEvery, PermitWithoutStream: true}),
 		ggrpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout, MaxConnectionIdle: f.idle}),
-		// Thousands of connections are idle most of the time: what they need to
-		// read and write is taken when they do.
+		// Thousands of connections are idle most of the time, so buffers are shared.
 		ggrpc.SharedWriteBuffer(true),
-		// What is counted must not be ahead of what is handled.
+		// Without read-ahead, a frame is counted just before it is handled.
 		ggrpc.ReadBufferSize(0),
 		ggrpc.WaitForHandlers(true),
 		ggrpc.NumStreamWorkers(streamWorkers),
@@ -165,9 +160,8 @@ func (f *Front) options() []ggrpc.ServerOption {
 	return opts
 }
 
-// Run listens and serves until ctx ends. Then no connection and no call is
-// taken any more, running calls may end, and what still runs after the drain
-// timeout is cut. It returns when all calls have returned.
+// Run listens and serves until ctx ends. Then it accepts no connection and no call; running calls may end, and
+// are cut after DrainTimeout. It returns when all calls have returned.
 func (f *Front) Run(ctx context.Context) error {
 	l, err := f.port.Listen(ctx)
 	if err != nil {
@@ -181,7 +175,7 @@ func (f *Front) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	server := f.server()
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
-	defer unwatch() // connections end that may not go on also while the others drain
+	defer unwatch() // connections that may not continue are ended also during the drain
 	wg.Go(func() { f.port.Watch(watching) })
 	wg.Go(func() { failed <- server.Serve(arrivals{l}) })
 	select {
@@ -198,12 +192,12 @@ func (f *Front) Run(ctx context.Context) error {
 	})
 	server.GracefulStop()
 	if !cut.Stop() {
-		server.Stop() // returns when the one above has
+		server.Stop() // returns after the first Stop
 	}
 	return nil
 }
 
-// Ready returns nil while the port is open and takes calls.
+// Ready returns nil while the port is open and accepts calls.
 func (f *Front) Ready() error {
 	if !f.open.Load() {
 		return errors.New("the port is not open")
@@ -234,8 +228,8 @@ func (f *Front) answerStream(srv any, ss ggrpc.ServerStream, info *ggrpc.StreamS
 	return nil
 }
 
-// audit tells of a call that has ended. Events are the server's to tell of, which
-// knows what they say.
+// audit reports an ended call to the audit stream. Accepted events are reported by the server, which knows
+// their content.
 func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 	if err == nil && method == authz.Publish {
 		return // most calls are this one
@@ -244,7 +238,7 @@ func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 	if e != nil {
 		return
 	}
-	sent := transportgrpc.FromStatus(err) // some are answers already
+	sent := transportgrpc.FromStatus(err) // some errors already have a status
 	switch {
 	case sent != nil && (sent.Code == transport.CodeDenied || sent.Code == transport.CodeUnauthenticated):
 		c.Refused(method, "scope", sent)
@@ -260,7 +254,7 @@ func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 // that are not lists change something.
 var inspectionMethods = "/" + hawserv1.AdminService_ServiceDesc.ServiceName + "/"
 
-// panicked is the answer to a call that panicked.
+// panicked returns the error of a call that panicked.
 func (f *Front) panicked(_ context.Context, p any) error {
 	f.cfg.OnPanic()
 	f.cfg.Log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
@@ -270,8 +264,7 @@ func (f *Front) panicked(_ context.Context, p any) error {
 	}).Err()
 }
 
-// answer is the status of a call that failed with err, which is logged when it
-// is the broker's own fault.
+// answer returns the status of a call that failed with err. An internal error is logged.
 func (f *Front) answer(ctx context.Context, err error) error {
 	if _, reported := status.FromError(err); reported {
 		return err

@@ -40,8 +40,8 @@ var (
 	viewer   = identity.Identity{Role: identity.Viewer, Name: "vera"}
 )
 
-// TestContract: what package transport promises holds with this front and the
-// client that parties use.
+// TestContract checks that the promises of package transport hold for this server and the client that agents
+// and sources use.
 func TestContract(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) {
 		ca := testkit.NewCA(t)
@@ -156,7 +156,7 @@ func (l *trackedListener) cut() {
 	l.conns = nil
 }
 
-// dial opens a plain gRPC connection, as stock parties have it.
+// dial opens a gRPC connection as OCM clients do.
 func dial(t testing.TB, addr string, creds credentials.TransportCredentials) *ggrpc.ClientConn {
 	t.Helper()
 	cc, err := ggrpc.NewClient(addr, ggrpc.WithTransportCredentials(creds))
@@ -199,12 +199,12 @@ func ocmClient(cc *ggrpc.ClientConn) *client {
 	return &client{cloudeventsv1.NewCloudEventServiceClient(cc)}
 }
 
-// TestFront_OCMClientSeesNothingOfHawser: a stock Subscribe gets one header of
-// ours, and no event but what the server sends.
+// TestFront_OCMClientSeesNothingOfHawser checks that the Subscribe of an OCM client gets one Hawser header, and
+// only events that the server sends.
 func TestFront_OCMClientSeesNothingOfHawser(t *testing.T) {
 	f := start(t, server{subscribe: func(_ context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 		if r.Hello != (transport.Hello{}) {
-			t.Errorf("hello of a stock party: %+v", r.Hello)
+			t.Errorf("hello of an OCM client: %+v", r.Hello)
 		}
 		if err := out.Accept(transport.Accepted{SubscriptionID: "s1"}); err != nil {
 			return err
@@ -259,8 +259,8 @@ func TestFront_OtherVersionIsAnOCMClient(t *testing.T) {
 	}
 }
 
-// TestFront_PublishRequests: malformed and unusual requests; the event is what
-// a protobuf library would have read.
+// TestFront_PublishRequests checks malformed and unusual requests. The event is the one that a protobuf library
+// would decode.
 func TestFront_PublishRequests(t *testing.T) {
 	var got []byte
 	f := start(t, server{publish: func(_ context.Context, _ transport.Peer, e []byte, _ string) (transport.Receipt, error) {
@@ -314,7 +314,7 @@ func TestFront_TooLargeMessage(t *testing.T) {
 	}
 }
 
-// TestFront_DeadlineOfPublish: a caller without a deadline gets one.
+// TestFront_DeadlineOfPublish checks that a call without a deadline gets one.
 func TestFront_DeadlineOfPublish(t *testing.T) {
 	deadlines := make(chan time.Duration, 1)
 	f := start(t, server{publish: func(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
@@ -334,8 +334,7 @@ func TestFront_DeadlineOfPublish(t *testing.T) {
 	}
 }
 
-// TestFront_PanicIsAnAnswer: a call that panics is answered, and the next one
-// works.
+// TestFront_PanicIsAnAnswer checks that a call that panics gets an error, and that the next call works.
 func TestFront_PanicIsAnAnswer(t *testing.T) {
 	f := start(t, server{
 		publish: func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) { panic("publish") },
@@ -362,8 +361,8 @@ func TestFront_PanicIsAnAnswer(t *testing.T) {
 	}
 }
 
-// TestFront_Drain: health turns, running calls end, new ones are refused, what
-// does not end is cut.
+// TestFront_Drain checks a drain: health changes, running calls may end, new ones are rejected, and the rest is
+// cut.
 func TestFront_Drain(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	f := start(t, server{
@@ -464,7 +463,7 @@ func TestFront_AddressInUse(t *testing.T) {
 	}
 }
 
-// TestFront_StatsHandler: what observes calls copes with messages that are bytes.
+// TestFront_StatsHandler checks that a stats handler can handle messages that are bytes.
 func TestFront_StatsHandler(t *testing.T) {
 	f := start(t, server{
 		publish: func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {

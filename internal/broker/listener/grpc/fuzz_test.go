@@ -12,8 +12,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// FuzzPublishRequest: the event is found where the protobuf library finds it,
-// whatever surrounds it.
+// FuzzPublishRequest checks that the event is the one that the protobuf library finds, in any context.
 func FuzzPublishRequest(f *testing.F) {
 	event := &cloudeventsv1.CloudEvent{Id: "e1", Source: "src1", SpecVersion: "1.0", Type: "t"}
 	whole, err := proto.Marshal(&cloudeventsv1.PublishRequest{Event: event})
@@ -50,8 +49,7 @@ func FuzzPublishRequest(f *testing.F) {
 	})
 }
 
-// FuzzFrames: the headers of frames are found where the library finds them, in
-// whatever pieces they come.
+// FuzzFrames checks that frame headers are found where the library finds them, for any split of the stream.
 func FuzzFrames(f *testing.F) {
 	var some bytes.Buffer
 	w := http2.NewFramer(&some, nil)

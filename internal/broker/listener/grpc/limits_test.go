@@ -45,7 +45,7 @@ type wire struct {
 	answers map[uint32]map[string]string // trailers by stream
 }
 
-// openWire connects with the credentials of a party.
+// openWire connects with the credentials of a client.
 func openWire(t *testing.T, addr string, creds credentials.TransportCredentials) *wire {
 	t.Helper()
 	raw, err := net.Dial("tcp", addr)
@@ -85,7 +85,7 @@ func (w *wire) call(method string, more ...string) uint32 {
 	}
 	id := w.next
 	w.next += 2
-	// Where the front has ended the connection, whoever waits for it is told.
+	// If the server has ended the connection, the reader reports it.
 	_ = w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: w.block.Bytes(), EndHeaders: true})
 	return id
 }
@@ -177,8 +177,8 @@ func limited(t *testing.T, s server, edit func(*grpc.Config)) (*front, *testkit.
 	return start(t, s, func(c *grpc.Config) { c.Credentials = ca.Server(); edit(c) }), ca
 }
 
-// TestLimits_UnidentifiedClientIsNotRead: the answer comes after the headers, and
-// tells what to do.
+// TestLimits_UnidentifiedClientIsNotRead checks that the error is sent after the headers, and contains the next
+// step.
 func TestLimits_UnidentifiedClientIsNotRead(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Anonymous())
@@ -192,9 +192,8 @@ func TestLimits_UnidentifiedClientIsNotRead(t *testing.T) {
 	f.wantReserved(t, "after all", nothing)
 }
 
-// TestLimits_CountsWhatTheLibraryHandles: many calls at a time, whole ones,
-// refused ones, those that are reset, and those that the library refuses itself;
-// what they held is given back to the last byte.
+// TestLimits_CountsWhatTheLibraryHandles makes many concurrent calls: complete ones, rejected ones, reset ones,
+// and some that the library rejects itself. All their bytes must be released.
 func TestLimits_CountsWhatTheLibraryHandles(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Client(agent1))
@@ -223,8 +222,8 @@ func TestLimits_CountsWhatTheLibraryHandles(t *testing.T) {
 	f.wantReserved(t, "in the end", nothing)
 }
 
-// TestLimits_UnreadStream: what a peer sends on a stream that nobody reads is
-// bounded by the window, which does not grow; beyond it the stream ends.
+// TestLimits_UnreadStream checks that the window bounds the data on a stream that is not read. The window does
+// not grow; beyond it the stream ends.
 func TestLimits_UnreadStream(t *testing.T) {
 	f, ca := limited(t, server{publish: func(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
 		<-ctx.Done()
@@ -243,8 +242,8 @@ func TestLimits_UnreadStream(t *testing.T) {
 	f.wantReserved(t, "beyond it", nothing)
 }
 
-// TestLimits_UnfinishedBodies: of what one identity sends, and of all, no more is
-// held than the budget; the largest loses its connection, the others go on.
+// TestLimits_UnfinishedBodies checks that the bytes of one identity, and of all, stay within the budget. The
+// largest connection is ended, and the others continue.
 func TestLimits_UnfinishedBodies(t *testing.T) {
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.BodyBytes, c.BodyBytesEach = 150<<10, 140<<10 })
 	large, small, other := openWire(t, f.addr, ca.Client(agent1)), openWire(t, f.addr, ca.Client(agent1)), openWire(t, f.addr, ca.Client(source1))
@@ -273,7 +272,7 @@ func TestLimits_UnfinishedBodies(t *testing.T) {
 	f.wantReserved(t, "in the end", nothing)
 }
 
-// TestLimits_MessageThatDoesNotCome ends its call; where that is a stream, its
+// TestLimits_MessageThatDoesNotCome checks that a missing message ends its call or, for a stream, its
 // connection.
 func TestLimits_MessageThatDoesNotCome(t *testing.T) {
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.PublishTimeout = 50 * time.Millisecond })
@@ -288,7 +287,7 @@ func TestLimits_MessageThatDoesNotCome(t *testing.T) {
 	f.wantReserved(t, "in the end", nothing)
 }
 
-// TestLimits_ConnectionWithoutACall ends.
+// TestLimits_ConnectionWithoutACall checks that a connection without calls is ended.
 func TestLimits_ConnectionWithoutACall(t *testing.T) {
 	ca := testkit.NewCA(t)
 	f := prepare(t, accepts, func(c *grpc.Config) { c.Credentials = ca.Server() })
@@ -297,7 +296,7 @@ func TestLimits_ConnectionWithoutACall(t *testing.T) {
 	openWire(t, f.addr, ca.Client(agent1)).ended()
 }
 
-// TestLimits_ConnectionsOfOneIdentity: one too many is told so at its calls.
+// TestLimits_ConnectionsOfOneIdentity checks that a connection over the limit gets the reason at its calls.
 func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	for n := range 17 {
@@ -311,12 +310,12 @@ func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 		}
 	}
 	if err := ocmClient(dial(t, f.addr, ca.Client(source1))).publish(t, &cloudeventsv1.CloudEvent{Id: "1"}); err != nil {
-		t.Errorf("somebody else: %v", err)
+		t.Errorf("another identity: %v", err)
 	}
 }
 
-// TestLimits_Reflection: one identity has one stream, the last; and does not ask
-// without end.
+// TestLimits_Reflection checks that an identity has one reflection stream, the last one, and a limited rate of
+// messages.
 func TestLimits_Reflection(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	req := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
@@ -350,9 +349,8 @@ func TestLimits_Reflection(t *testing.T) {
 	}
 }
 
-// TestLimits_RefusalWithADistantDeadline: a refusal is heard, whatever deadline the
-// call has; after several of that kind the connection ends, for each is kept
-// until then.
+// TestLimits_RefusalWithADistantDeadline checks that a rejection arrives for any deadline of the call. Several
+// calls with a distant deadline end the connection, because their state is kept until then.
 func TestLimits_RefusalWithADistantDeadline(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Client(viewer))
@@ -366,8 +364,8 @@ func TestLimits_RefusalWithADistantDeadline(t *testing.T) {
 	w.ended()
 }
 
-// TestLimits_Refusals: who goes on after many refusals loses its connection, and
-// so does who sends bytes that belong to no call.
+// TestLimits_Refusals checks that a client that continues after many rejections loses its connection, and so
+// does one that sends bytes outside of calls.
 func TestLimits_Refusals(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Client(agent1))
@@ -384,8 +382,8 @@ func TestLimits_Refusals(t *testing.T) {
 	w.ended()
 }
 
-// TestLimits_ProxyProtocol: who connects is what a trusted proxy says; one that
-// says nothing is refused, and nobody else is believed.
+// TestLimits_ProxyProtocol checks that the client address is the one that a trusted proxy sends. A proxy that
+// sends none is rejected; other peers are not trusted.
 func TestLimits_ProxyProtocol(t *testing.T) {
 	peers := make(chan string, 1)
 	s := server{publish: func(_ context.Context, p transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
@@ -463,8 +461,8 @@ func openTCP(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// TestLimits_GarbledHeaders: headers that the library answers without a question are charged as
-// calls that are refused, once each, however many frames they have; calls beside them go on.
+// TestLimits_GarbledHeaders checks headers that the library rejects without calling tap. Each is charged once
+// as a rejected call, however many frames it has. Other calls continue.
 func TestLimits_GarbledHeaders(t *testing.T) {
 	var out syncbuffer.Buffer
 	stream := audit.New(audit.Refusals, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))

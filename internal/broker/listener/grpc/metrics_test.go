@@ -21,7 +21,7 @@ import (
 
 var row = regexp.MustCompile("(?m)^\\| `(hawser_listener_[a-z_]+)` \\| (counter|gauge) \\| (.*?) \\| .+ \\|$")
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented checks that docs/metrics.md and the registry agree.
 func TestMetrics_AreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/metrics.md")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	if _, err := io.Copy(io.Discard, raw); err != nil {
 		t.Errorf("after a bad handshake: %v", err)
 	}
-	// t1 the server closes the connection, t2 the client reads its end, t3 the server counts it.
+	// The server closes the connection before it counts it, so the client may see the end first.
 	until(t, "a handshake is counted as refused", &log, func() bool {
 		families, err := registry.Gather()
 		return err == nil && slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "hawser_listener_rejected_handshakes_total" })

@@ -42,7 +42,7 @@ func publishEverything(ctx context.Context, cc *ggrpc.ClientConn, scope string) 
 	return append(all, publishSync(publish, scope)...)
 }
 
-// eventOf is one that is all right but for who publishes it.
+// eventOf returns an event that is valid except for its publisher.
 func eventOf(t codec.EventType, scope string) (codec.Event, error) {
 	x := map[string]any{
 		codec.ExtResourceID: "w", codec.ExtResourceVersion: 1, codec.ExtSequenceID: "1",
@@ -57,7 +57,7 @@ func eventOf(t codec.EventType, scope string) (codec.Event, error) {
 	}.Event()
 }
 
-// answered is nil where the broker has answered in the place of a hub that is not there.
+// answered returns nil if the broker has answered because no hub is connected.
 func answered(err error) error {
 	switch code, text := status.Code(err), status.Convert(err).Message(); {
 	case code == codes.InvalidArgument, code == codes.NotFound, strings.Contains(text, "ServiceUnavailable"), strings.Contains(text, "no running subscription"):

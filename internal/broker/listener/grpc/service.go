@@ -14,8 +14,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// serviceDesc is the generated description with handlers that leave events as
-// bytes.
+// serviceDesc is the generated description, with handlers that keep events as bytes.
 var serviceDesc = ggrpc.ServiceDesc{
 	ServiceName: cloudeventsv1.CloudEventService_ServiceDesc.ServiceName,
 	HandlerType: (*any)(nil),
@@ -24,7 +23,7 @@ var serviceDesc = ggrpc.ServiceDesc{
 	Metadata:    cloudeventsv1.CloudEventService_ServiceDesc.Metadata,
 }
 
-// empty is the answer to every Publish; it is never modified.
+// empty is the answer to every Publish. It is immutable.
 var empty = &emptypb.Empty{}
 
 func handlePublish(srv any, ctx context.Context, decode func(any) error, interceptor ggrpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the signature is the library's
@@ -53,7 +52,7 @@ func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (
 		}).Err()
 	}
 	receipt, err := f.cfg.Server.Publish(ctx, c.Peer(), r.event, header(ctx, codec.HeaderSubscriptionID))
-	if e := ggrpc.SetTrailer(ctx, trailerOf(receipt)); err == nil { // beside an error too
+	if e := ggrpc.SetTrailer(ctx, trailerOf(receipt)); err == nil { // the receipt is sent with an error too
 		err = e
 	}
 	if err != nil {
@@ -62,7 +61,7 @@ func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (
 	return empty, nil
 }
 
-// trailerOf is how a receipt travels.
+// trailerOf returns a receipt as trailers.
 func trailerOf(r transport.Receipt) metadata.MD {
 	md := metadata.MD{}
 	if r.Outcome != "" {
@@ -105,7 +104,7 @@ func helloOf(ctx context.Context) transport.Hello {
 	}
 }
 
-// header returns the value of a header that is given once, else "".
+// header returns the value of a header, "" if it is missing or repeated.
 func header(ctx context.Context, key string) string {
 	if v := metadata.ValueFromIncomingContext(ctx, key); len(v) == 1 {
 		return v[0]
@@ -113,7 +112,7 @@ func header(ctx context.Context, key string) string {
 	return ""
 }
 
-// stream is one subscription's sending side.
+// stream is the sending side of one subscription.
 type stream struct{ ggrpc.ServerStream }
 
 var _ transport.Stream = stream{}

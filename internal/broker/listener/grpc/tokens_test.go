@@ -153,7 +153,7 @@ type port struct {
 	*bearers
 	ca    *testkit.CA
 	audit *syncbuffer.Buffer
-	peers chan transport.Peer // who publishes
+	peers chan transport.Peer // the publishers
 
 	registry *prometheus.Registry
 }
@@ -234,7 +234,8 @@ func subscribed(t *testing.T, cc *ggrpc.ClientConn) (ended chan error) {
 	return ended
 }
 
-// TestTokens_NameTheAccount calls: at the server, in the audit stream, and in what is counted.
+// TestTokens_NameTheAccount checks that the account is known at the server, in the audit stream and in the
+// metrics.
 func TestTokens_NameTheAccount(t *testing.T) {
 	p := openBearing(t, nil)
 	text := p.token("source")
@@ -252,7 +253,7 @@ func TestTokens_NameTheAccount(t *testing.T) {
 		t.Errorf("the hub is asked %d times", p.times())
 	}
 	if n := p.Connections(identity.Source); n != 1 || p.Unidentified() != 0 {
-		t.Errorf("%d connections, %d strangers", n, p.Unidentified())
+		t.Errorf("%d connections, %d unidentified", n, p.Unidentified())
 	}
 	p.sends(t, `"event":"connected"`, `"identity":"source/me"`, `"account":"`+accountOf+`source"`)
 	if strings.Contains(p.audit.String(), text) || strings.Contains(p.audit.String(), "eyJ") {
@@ -260,8 +261,8 @@ func TestTokens_NameTheAccount(t *testing.T) {
 	}
 }
 
-// TestTokens_WaitForTheHub: calls that come while the hub is asked wait, whatever they are, and do
-// nothing before it has answered.
+// TestTokens_WaitForTheHub checks that calls of any kind wait while the hub reviews the token, and do nothing
+// before its answer.
 func TestTokens_WaitForTheHub(t *testing.T) {
 	p := openBearing(t, nil)
 	p.hold = make(chan struct{})
@@ -279,7 +280,7 @@ func TestTokens_WaitForTheHub(t *testing.T) {
 	go func() { denied <- publishTo(t.Context(), reads) }() // received from below
 	until(t, "the calls", p.audit, func() bool { _, calls := p.Reserved(); return calls == cap(done)+1 })
 	if len(done) > 0 || len(p.peers) > 0 {
-		t.Error("a call is answered before anybody knows who calls")
+		t.Error("a call was answered before its client was identified")
 	}
 	close(p.hold)
 	for range cap(done) {
@@ -293,7 +294,7 @@ func TestTokens_WaitForTheHub(t *testing.T) {
 	until(t, "the end of the calls", p.audit, func() bool { bodies, calls := p.Reserved(); return bodies == 0 && calls == 0 })
 }
 
-// TestTokens_WaitingIsBounded: who is not known yet cannot make the broker keep much.
+// TestTokens_WaitingIsBounded checks that an unidentified client cannot make the broker keep much.
 func TestTokens_WaitingIsBounded(t *testing.T) {
 	p := openBearing(t, nil)
 	p.hold = make(chan struct{})
@@ -336,7 +337,7 @@ func TestTokens_Refused(t *testing.T) {
 		return p.add(p.issuer.Token("ns", "operator", func(c map[string]any) { c[key] = to }), accountOf+"operator")
 	}
 	for name, text := range map[string]string{
-		"empty": "", "no token": "x", "unmapped": p.token("nobody"), "not known to the hub": p.issuer.Token("ns", "operator", nil),
+		"empty": "", "no token": "x", "unmapped": p.token("anonymous"), "not known to the hub": p.issuer.Token("ns", "operator", nil),
 		"expired": claim("exp", time.Now().Add(-time.Hour).Unix()), "other audience": claim("aud", "other"), "other issuer": claim("iss", "https://other.example"),
 		"opaque": "abcdef.0123456789abcdef", "several": p.token("source") + ", Bearer " + p.token("source"),
 	} {
@@ -346,14 +347,14 @@ func TestTokens_Refused(t *testing.T) {
 		}
 	}
 	if len(p.peers) > 0 {
-		t.Error("somebody got through")
+		t.Error("a call was accepted")
 	}
 	if n := p.Connections(identity.Operator); n != 0 {
 		t.Errorf("%d connections are an operator's", n)
 	}
 }
 
-// TestTokens_OneIdentity of a connection: the first token's.
+// TestTokens_OneIdentity checks that a connection keeps the identity of its first token.
 func TestTokens_OneIdentity(t *testing.T) {
 	p := openBearing(t, nil)
 	cc := dial(t, p.addr, p.ca.Anonymous())
@@ -377,7 +378,7 @@ func TestTokens_OneIdentity(t *testing.T) {
 			t.Errorf("%.8s: %v, want %v", c.text, err, c.want)
 		}
 	}
-	// Who has a certificate is that, whatever else it shows.
+	// The identity of a certificate wins over a token.
 	cc = dial(t, p.addr, p.ca.Client(source1))
 	for len(p.peers) > 0 {
 		<-p.peers
@@ -389,7 +390,7 @@ func TestTokens_OneIdentity(t *testing.T) {
 			t.Errorf("%+v", peer)
 		}
 	}
-	// A certificate that means nobody does not help, and does not hinder.
+	// An unmapped certificate neither helps nor hinders.
 	cc = dial(t, p.addr, p.ca.Client(identity.Identity{Role: identity.Source, Name: "unmapped"}))
 	if err := call(""); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "unmapped") {
 		t.Error(err)
@@ -399,7 +400,7 @@ func TestTokens_OneIdentity(t *testing.T) {
 	}
 }
 
-// TestTokens_End: a connection ends with its token, and with the account.
+// TestTokens_End checks that a connection ends when its token expires, and when its account is deleted.
 func TestTokens_End(t *testing.T) {
 	for name, end := range map[string]func(*port, string){
 		"expired": func(p *port, _ string) { p.passed.Store(int64(20 * time.Minute)) },
@@ -444,7 +445,7 @@ func TestTokens_End(t *testing.T) {
 	}
 }
 
-// TestTokens_Attempts: an address from which many bad tokens came has to wait, and others need not.
+// TestTokens_Attempts checks that an address with many bad tokens has to wait, and others do not.
 func TestTokens_Attempts(t *testing.T) {
 	p := openBearing(t, nil)
 	good := dialBearing(t, p.addr, p.ca, p.token("source"))
@@ -472,11 +473,12 @@ func TestTokens_Attempts(t *testing.T) {
 		t.Errorf("the hub is asked %d times", n)
 	}
 	if err := publishTo(t.Context(), good); err != nil {
-		t.Errorf("who is connected: %v", err)
+		t.Errorf("an identified client: %v", err)
 	}
 }
 
-// TestTokens_UnknownTokens: those who come without a certificate and say nothing give way to who does.
+// TestTokens_UnknownTokens checks that connections without a certificate that send no token are ended in favour
+// of those that send one.
 func TestTokens_UnknownTokens(t *testing.T) {
 	p := openBearing(t, nil)
 	var idle []*wire
@@ -484,6 +486,6 @@ func TestTokens_UnknownTokens(t *testing.T) {
 		idle = append(idle, openWire(t, p.addr, p.ca.Anonymous()))
 	}
 	if err := publishTo(t.Context(), dialBearing(t, p.addr, p.ca, p.token("source"))); err != nil {
-		t.Errorf("beside %d strangers: %v", len(idle), err)
+		t.Errorf("beside %d unidentified connections: %v", len(idle), err)
 	}
 }

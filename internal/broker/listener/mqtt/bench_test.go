@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// BenchmarkPublish is that of the front for gRPC, over MQTT: works of about 4 KiB on one
-// connection, so many in flight.
+// BenchmarkPublish is the benchmark of the gRPC server, over MQTT: works of about 4 KiB on one connection, with
+// several in flight.
 func BenchmarkPublish(b *testing.B) {
 	for _, window := range []int{1, 64} {
 		b.Run(fmt.Sprintf("%d in flight", window), func(b *testing.B) {
@@ -52,8 +52,8 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkDeliver is that of the front for gRPC, over MQTT: one publish, one delivery, closed
-// loop over many sessions.
+// BenchmarkDeliver is the benchmark of the gRPC server, over MQTT: one publish, one delivery, closed loop over
+// many sessions.
 func BenchmarkDeliver(b *testing.B) {
 	for _, n := range []int{100, 3000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmarkDeliver(b, n) })

@@ -9,28 +9,27 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// bind says why an event may not be published on a topic: who judges a topic, as an access
-// list or a person that reads a trace, has to judge the event. What the event says of source
-// and cluster stands in the topic too, and the topic is one of those on which such a party
-// publishes. Whether the party may publish such an event at all is asked of the event alone,
-// as on every transport.
+// bind returns why an event may not be published on a topic, nil if it may. The topic must agree with the
+// source and cluster of the event, and must be one on which the role publishes. So a decision about the topic,
+// as an access list makes it, is a decision about the event. Whether the client may publish such an event at
+// all is checked on the event alone, as on every transport.
 //
-//	topic                             who     source  clustername  originalsource
+//	topic                             role    source  clustername  originalsource
 //	…/S/…/C/sourceevents              source  S       C
 //	…/S/sourcebroadcast               source  S       none
 //	…/S/…/C/agentevents               agent           C            S or none
 //	…/C/agentbroadcast                agent           C            none
 //
-// Who is no source, and no agent either, publishes as agents do, if at all. A peer without a role
-// is believed whoever it says it is.
+// Roles other than source publish as agents do, if at all. A peer without a role is trusted and may use each
+// topic.
 func bind(role identity.Role, t topic.Topic, e *codec.Envelope) *transport.Error {
 	if !t.Concrete() {
-		return contradiction("", "the topic %q is a filter: nobody can publish on it", t)
+		return contradiction("", "the topic %q is a filter; publish on a topic without wildcards", t)
 	}
 	fromSource := t.Kind == topic.SourceEvents || t.Kind == topic.SourceBroadcast
 	switch {
 	case role != "" && fromSource != (role == identity.Source):
-		return contradiction("", "a party that is %s does not publish on topics that end in %s", role, t.Kind)
+		return contradiction("", "a client with role %s may not publish on topics that end in %s", role, t.Kind)
 	case fromSource && e.Source != t.Source:
 		return contradiction("source", "the topic is of source %q, the event of source %q", t.Source, e.Source)
 	case e.Cluster != t.Cluster:
@@ -48,7 +47,7 @@ func contradiction(attribute, format string, args ...any) *transport.Error {
 	}
 }
 
-// peer is how the broker sees the other end.
+// peer returns the peer as the broker sees it.
 func (c *conn) peer() transport.Peer {
 	p := c.conn.Peer()
 	p.Transport = transport.MQTT

@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// TestBind_EveryRoleTopicAndEvent: an event is taken on the topics that name its source and
-// its cluster, are of its publisher's side, and on no other.
+// TestBind_EveryRoleTopicAndEvent checks that an event is accepted only on topics of its publisher's side that
+// name its source and its cluster.
 func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 	topics := map[string]string{
 		"specs a/1":       "sources/a/clusters/1/sourceevents",

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// inFlight is how many publishes of a connection are served at a time, which is our
-	// Receive Maximum, and at most how many deliveries it has not acknowledged.
+	// inFlight is the maximum number of concurrent publishes of a connection, which is the broker's Receive
+	// Maximum. It is also the maximum number of unacknowledged deliveries.
 	inFlight = 256
-	// ahead is how much of what came waits for the owner of a connection, and as much of what
-	// goes: enough to write many packets at a time.
+	// ahead is the capacity of a connection's inbox, and of its queue of deliveries. It is enough to write many
+	// packets at once.
 	ahead = 16
-	// lingering is how long a peer has to close a connection that we ended: closed with
-	// something unread, it would lose what was sent last.
+	// lingering is the time that a peer has to close a connection that the broker ended. If the broker closed it
+	// with unread data, the last packets to the peer would be lost.
 	lingering = 2 * time.Second
-	// lingerBytes is how much of it is read meanwhile: who sends more does not read what it is told.
+	// lingerBytes is the maximum that is read in that time. A peer that sends more does not read.
 	lingerBytes = 4 << 20
-	// flushBytes is how much is gathered before it is written.
+	// flushBytes is the number of bytes that are collected before a write.
 	flushBytes = 32 << 10
 )
 
-// conn is one connection, owned by one goroutine at a time: it alone uses the state and writes.
-// Another one reads, and tells it what came, as do those that serve publishes and subscriptions.
-// As long as there is nothing to do, nobody is the owner: thousands of connections are idle, and
-// each of their goroutines would take at least 4 KiB.
+// conn is one connection. One goroutine at a time owns it; only the owner uses the state and writes. Other
+// goroutines read, publish and serve subscriptions, and post events to the owner.
+//
+// An idle connection has no owner goroutine. With thousands of connections that saves 4 KiB each.
 type conn struct {
 	*Front
 	*wire
@@ -45,35 +45,35 @@ type conn struct {
 	client  client
 	options clientOptions
 
-	inbox      chan any // what happened: *packet, *pending, opened, ended, or an error of the reader
+	inbox      chan any // events for the owner: *packet, *pending, opened, ended, or an error of the reader
 	deliveries chan *delivery
 	orders     chan command
-	done       chan struct{} // closed when nobody reads the inbox any more
-	// woken is how often the owner was told of something since it had a look; whoever makes it 1
-	// has to find an owner. Once the connection ends, it never is 0 again.
+	done       chan struct{} // closed when the inbox is not read any more
+	// woken counts the wake calls since the owner last looked. The goroutine that makes it 1 starts an owner. After
+	// the end of the connection it never is 0 again.
 	woken   atomic.Int32
-	left    func() // is called when all of it has ended
+	left    func() // is called when all parts have ended
 	reader  sync.WaitGroup
-	over    atomic.Bool    // nothing that comes is handled any more
-	sharing sync.WaitGroup // memberships of groups
+	over    atomic.Bool    // packets are discarded from now on
+	sharing sync.WaitGroup // memberships in shared subscriptions
 
-	// What follows is the owner's.
-	connected bool // CONNACK was sent
-	reading   bool // there is a reader
+	// The fields below belong to the owner.
+	connected bool // CONNACK is written
+	reading   bool // the reader runs
 	out       []byte
 	publishing
 	subscribing
 	draining bool
 }
 
-// clientOptions are what CONNECT asked for.
+// clientOptions are the options of CONNECT.
 type clientOptions struct {
-	window int  // deliveries that may be unacknowledged
-	most   int  // largest packet
+	window int  // maximum number of unacknowledged deliveries
+	most   int  // maximum packet size in bytes
 	sent   bool // reason strings and user properties are wanted
 }
 
-// command is what others want of a connection.
+// command is a request of another goroutine to a connection.
 type command int
 
 const (
@@ -81,16 +81,16 @@ const (
 	takenOver
 )
 
-// do tells the connection, which may have ended; it never waits.
+// do sends a command to the connection, which may have ended. It never blocks.
 func (c *conn) do(o command) {
 	select {
 	case c.orders <- o:
 		c.wake()
-	default: // there are no more orders than fit, each at most twice
+	default: // the channel has space for all: each command is sent at most twice
 	}
 }
 
-// post tells the owner what happened; false: it is gone.
+// post sends an event to the owner. It returns false if the connection has ended.
 func (c *conn) post(what any) bool {
 	select {
 	case c.inbox <- what:
@@ -101,10 +101,10 @@ func (c *conn) post(what any) bool {
 	}
 }
 
-// wake tells the owner that something waits for it.
+// wake starts an owner if there is none.
 func (c *conn) wake() {
 	if c.woken.Add(1) == 1 {
-		go c.own() // whoever waits for left waits for it
+		go c.own() // left is called after its end
 	}
 }
 
@@ -116,12 +116,12 @@ func newConn(f *Front, raw net.Conn, connection *listener.Connection, left func(
 		inbox: make(chan any, ahead), deliveries: make(chan *delivery, ahead), orders: make(chan command, 4), done: make(chan struct{}),
 		options: clientOptions{window: inFlight, most: f.cfg.MaxPacketBytes, sent: true},
 	}
-	c.woken.Store(1) // whoever serves it is the owner
+	c.woken.Store(1) // the caller of serve is the owner
 	return c
 }
 
-// serve begins to serve a connection, and does not wait for its end. Its reader is another
-// goroutine, whose stack has not grown yet.
+// serve begins to serve a connection, and returns before its end. The reader is a new goroutine, whose stack is
+// still small.
 func (c *conn) serve() {
 	if err := c.guarded(c.connect); err != nil {
 		c.finish(err)
@@ -132,23 +132,23 @@ func (c *conn) serve() {
 	c.own()
 }
 
-// own handles what happened. The caller is the owner, and no more when it returns.
+// own handles all events. The caller is the owner until it returns.
 func (c *conn) own() {
 	if err := c.guarded(c.work); err != nil {
 		c.finish(err)
 	}
 }
 
-// finish ends the connection because of err, which is errBye where its peer ended it.
+// finish ends the connection because of err. errBye means that the peer ended it.
 func (c *conn) finish(err error) {
 	defer c.leave()
 	c.end(err)
 }
 
-// leave is the end of a connection, and of all that belongs to it.
+// leave ends a connection and releases its resources.
 func (c *conn) leave() {
 	c.cancel()
-	_ = c.Close() // at worst it is closed already
+	_ = c.Close() // an error means: closed already
 	close(c.done)
 	c.reader.Wait()
 	c.depart(c)
@@ -162,7 +162,7 @@ func (c *conn) leave() {
 	c.left()
 }
 
-// guarded calls do. It counts a panic of it, and returns what the peer is told.
+// guarded calls do. It counts and logs a panic, and returns the error for the peer.
 func (f *Front) guarded(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -177,7 +177,7 @@ func (f *Front) guarded(do func() error) (err error) {
 	return do()
 }
 
-// receive forwards what comes, as long as anything is handled.
+// receive passes packets to the owner. After the end of the connection it only discards.
 func (c *conn) receive() {
 	for {
 		if c.over.Load() {
@@ -196,8 +196,8 @@ func (c *conn) receive() {
 	}
 }
 
-// aside handles what leads to nothing, the acknowledgement of a delivery, on the goroutine that
-// reads: where nobody is the owner, to find one would take longer. The result is whether it did.
+// aside handles the PUBACK of a delivery in the reader, because to start an owner would take longer. It returns
+// false if the connection has an owner, or for other packets.
 func (c *conn) aside(p *packet) bool {
 	if p.kind() != packets.Puback || !c.woken.CompareAndSwap(0, 1) {
 		return false
@@ -211,21 +211,24 @@ func (c *conn) aside(p *packet) bool {
 	})
 	switch {
 	case err != nil:
-		go c.finish(err) // whoever waits for left waits for it
+		go c.finish(err) // left is called after its end
 	case waited, c.woken.Add(-1) > 0:
-		go c.own() // whoever waits for left waits for it
+		go c.own() // left is called after its end
 	}
 	return true
 }
 
-// errBye ends a connection in which there is nobody to be told why.
+// errBye ends a connection without a reason for the peer.
 var errBye = errors.New("the peer has disconnected")
 
-// work handles what happened until there is nothing more, and writes what that leads to.
+// work handles events until there are none, and writes the answers.
 func (c *conn) work() error {
 	for {
-		// t1 there is nothing more, t2 somebody tells of something, t3 the owner goes: what came
-		// at t2 would wait for ever. So it goes only if it was told of nothing since t0, here.
+		// Scenario:
+		//   t1: the owner finds no more events.
+		//   t2: another goroutine posts an event and calls wake.
+		//   t3: the owner leaves, and the event of t2 waits for ever.
+		// Result: the owner leaves only if wake was not called since this line.
 		seen := c.woken.Load()
 		for more := true; more; {
 			var err error
@@ -244,7 +247,7 @@ func (c *conn) work() error {
 	}
 }
 
-// next handles one thing that happened; more: there was one.
+// next handles one event. more: there was one.
 func (c *conn) next() (more bool, err error) {
 	if c.ending != nil && c.before == 0 {
 		return false, c.ending
@@ -261,7 +264,7 @@ func (c *conn) next() (more bool, err error) {
 		return true, c.deliver(d)
 	case o := <-c.orders:
 		if o == takenOver {
-			return false, violated(property.TakenOver, "another connection of this party uses the client id")
+			return false, violated(property.TakenOver, "another connection of this identity uses the client id")
 		}
 		c.draining = true
 		return true, c.drained()
@@ -281,15 +284,15 @@ func (c *conn) handle(what any) error {
 		return c.opened(w)
 	case ended:
 		return c.ended(w)
-	case error: // of the reader, which has ended
+	case error: // the reader has ended
 		c.reading = false
 		return w
 	}
 	return nil
 }
 
-// drained ends a connection that has nothing to wait for while the broker goes away. One
-// with a subscription waits for the end of that, which has a pace.
+// drained ends a connection without work while the broker drains. A connection with a subscription waits for
+// the server to end that, one after the other.
 func (c *conn) drained() error {
 	if !c.draining || len(c.queue) > 0 || len(c.subscriptions) > 0 {
 		return nil
@@ -297,7 +300,7 @@ func (c *conn) drained() error {
 	return &transport.Error{Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Second, Message: "the broker is going away"}
 }
 
-// packet handles what the peer sent.
+// packet handles one packet of the peer.
 func (c *conn) packet(p *packet) error {
 	if p.refusal != nil {
 		return c.refused(p)
@@ -325,10 +328,10 @@ func (c *conn) packet(p *packet) error {
 	return wrong("a second CONNECT")
 }
 
-// buffers are for what is to be written: thousands of connections are idle.
+// buffers are shared, because thousands of connections are idle.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// buffer returns what was gathered, to be appended to.
+// buffer returns the collected bytes, to append to.
 func (c *conn) buffer() []byte {
 	if c.out == nil {
 		c.out = *buffers.Get().(*[]byte)
@@ -336,10 +339,10 @@ func (c *conn) buffer() []byte {
 	return c.out
 }
 
-// send writes an answer with the next flush.
+// send appends an answer for the next flush.
 func (c *conn) send(a *answer) { c.out = a.append(c.buffer(), c.options.most, c.options.sent) }
 
-// flush writes what was gathered.
+// flush writes the collected bytes.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
@@ -352,7 +355,7 @@ func (c *conn) flush() error {
 	return err
 }
 
-// end ends the connection, and tells the peer why if that is what err is about.
+// end ends the connection. It sends the peer the reason, unless err is an error of the connection itself.
 func (c *conn) end(err error) {
 	var r property.Refusal
 	var v *violation
@@ -369,10 +372,10 @@ func (c *conn) end(err error) {
 			r.Reason = property.PacketTooLarge
 		}
 	default:
-		return // nobody is there, or the connection was ended already
+		return // the connection is broken or closed
 	}
 	c.cfg.Log.Debug("mqtt connection ends", "reason", r.Reason.String(), "text", r.Text, "addr", c.RemoteAddr().String())
-	c.options.sent = true // both packets may always tell
+	c.options.sent = true // both packets may always have a reason string
 	switch {
 	case c.connected:
 		c.send(disconnect(r))
@@ -386,8 +389,8 @@ func (c *conn) end(err error) {
 	}
 }
 
-// linger reads on, and handles nothing: closed with something unread, the connection would
-// lose what was sent last.
+// linger reads on and discards. If the connection were closed with unread data, the last packets to the peer
+// would be lost.
 func (c *conn) linger() {
 	if !c.reading {
 		_ = c.discard() // the connection ends anyway
@@ -409,8 +412,8 @@ func (c *conn) linger() {
 	}
 }
 
-// discard reads until the peer closes the connection, at best. It looks for no packets: a peer
-// that ends and comes again would have the broker do nothing else.
+// discard reads until the peer closes the connection, up to lingerBytes. It does not parse packets: otherwise a
+// peer that reconnects repeatedly would keep the broker busy.
 func (c *conn) discard() error {
 	if _, err := io.CopyN(io.Discard, c.Conn, lingerBytes); err != nil {
 		return err

@@ -13,14 +13,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// longestKeepAlive is the keep alive that clients are given which want a longer one, or none.
+// longestKeepAlive is the maximum keep alive in seconds. Clients that want more, or none, get this one.
 const longestKeepAlive = 60
 
-// connackOfOld tells a client of MQTT 3 that its version is not spoken.
+// connackOfOld is the CONNACK of MQTT 3 for an unsupported version.
 var connackOfOld = []byte{packets.Connack << 4, 2, 0, 1}
 
-// connect reads CONNECT and answers it. Who the peer is, its certificate says, or the token that is
-// the packet's password; nothing else in the packet changes that.
+// connect reads CONNECT and answers it. The identity of the peer comes from its certificate, or from the token
+// in the password. Nothing else in the packet changes it.
 func (c *conn) connect() error {
 	p, err := c.read()
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *conn) connect() error {
 	return c.flush()
 }
 
-// authenticate says why the peer may not be here. The password counts where its certificate does
-// not say who it is: it is a bearer token then.
+// authenticate returns an error if the peer is rejected. The password is used as a bearer token if the
+// certificate gives no identity.
 func (c *conn) authenticate(pk *packets.Packet) error {
 	pending, err := c.conn.TakeToken(string(pk.Connect.Password))
 	if pending {
@@ -55,10 +55,10 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if err != nil {
 		return err
 	}
-	return c.conn.May(authz.Subscribe) // who may subscribe may publish too
+	return c.conn.May(authz.Subscribe) // roles that may subscribe may publish too
 }
 
-// agree takes over what the client wants.
+// agree applies the options of the client.
 func (c *conn) agree(pk *packets.Packet) {
 	c.options = clientOptions{window: inFlight, most: math.MaxInt32, sent: !pk.Properties.RequestProblemInfoFlag || pk.Properties.RequestProblemInfo == 1}
 	if n := int(pk.Properties.ReceiveMaximum); n > 0 {
@@ -79,8 +79,8 @@ func keepAlive(pk *packets.Packet) uint16 {
 	return longestKeepAlive
 }
 
-// offer is what CONNACK says of us, as it is on the wire. What is absent there has the value
-// that we mean: no topic aliases, wildcards and shared subscriptions in filters.
+// offer returns the encoded properties of CONNACK. The defaults of MQTT apply to the others: no topic aliases,
+// wildcards and shared subscriptions in filters.
 func (c *conn) offer(pk *packets.Packet) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{packets.PropSessionExpiryInterval}, 0)
 	b = binary.BigEndian.AppendUint16(append(b, packets.PropReceiveMaximum), inFlight)
@@ -95,7 +95,7 @@ func (c *conn) offer(pk *packets.Packet) []byte {
 	return b
 }
 
-// connack answers CONNECT; must are properties as they are on the wire.
+// connack returns the answer to CONNECT. must are encoded properties.
 func connack(r property.Refusal, must []byte) *answer {
 	return &answer{kind: packets.Connack, before: []byte{0, byte(r.Reason)}, must: must, text: r.Text, properties: r.Properties}
 }

@@ -55,8 +55,8 @@ func TestConnect_Refusals(t *testing.T) {
 		code   byte
 		reason string
 	}{
-		"viewer":       {viewer, func(*packets.Packet) {}, 0x87, "denied"},
-		"nobody known": {identity.Identity{Role: identity.Source, Name: "stranger"}, func(*packets.Packet) {}, 0x87, "unauthenticated"},
+		"viewer":   {viewer, func(*packets.Packet) {}, 0x87, "denied"},
+		"unmapped": {identity.Identity{Role: identity.Source, Name: "unmapped"}, func(*packets.Packet) {}, 0x87, "unauthenticated"},
 		"will of QoS 2": {agent1, func(k *packets.Packet) {
 			k.Connect.WillFlag, k.Connect.WillTopic, k.Connect.WillPayload, k.Connect.WillQos = true, "t", []byte("x"), 2
 		}, 0x9B, ""},
@@ -78,7 +78,7 @@ func TestConnect_Refusals(t *testing.T) {
 	}
 }
 
-// TestConnect_OldVersion: a client of MQTT 3.1.1 is told in its own language.
+// TestConnect_OldVersion checks that a client of MQTT 3.1.1 gets a CONNACK of its own version.
 func TestConnect_OldVersion(t *testing.T) {
 	peer := open(t, accepts, cleartext).raw(agent1)
 	peer.sendBytes([]byte{0x10, 13, 0, 4, 'M', 'Q', 'T', 'T', 4, 2, 0, 30, 0, 1, 'c'})
@@ -88,7 +88,8 @@ func TestConnect_OldVersion(t *testing.T) {
 	}
 }
 
-// TestConnect_SomethingElse is closed without an answer, and without being read.
+// TestConnect_SomethingElse checks that a connection with another protocol is closed without an answer, and is
+// not read.
 func TestConnect_SomethingElse(t *testing.T) {
 	s := open(t, accepts, cleartext)
 	for name, b := range map[string][]byte{
@@ -102,7 +103,8 @@ func TestConnect_SomethingElse(t *testing.T) {
 	}
 }
 
-// TestConnect_Takeover: a client id is taken over by the same party alone, and the one before is told.
+// TestConnect_Takeover checks that only the same identity can take over a client id, and that the older
+// connection gets the reason.
 func TestConnect_Takeover(t *testing.T) {
 	s := open(t, accepts, cleartext)
 	first, other := s.join(agent1), s.join(source1) // all have the same client id

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// FuzzConversation says anything after CONNECT. Nothing panics, the connection ends when its
-// peer has said all, and what reaches the server is what an MQTT client may say.
+// FuzzConversation sends anything after CONNECT. Nothing panics, the connection ends after its peer has sent
+// everything, and only valid calls reach the server.
 func FuzzConversation(f *testing.F) {
 	add := func(all ...packets.Packet) {
 		var b []byte
@@ -51,7 +51,7 @@ func FuzzConversation(f *testing.F) {
 	}
 	o := open(f, s, func(g *grpc.Config, m *mqtt.Config) { g.Insecure, m.PublishTimeout = true, time.Second })
 	unnamed := connectPacket()
-	unnamed.Connect.ClientIdentifier = "" // so that nobody is taken over
+	unnamed.Connect.ClientIdentifier = "" // without a client id there is no takeover
 	hello := encoded(f, unnamed)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn, err := net.Dial("tcp", o.addr)

@@ -25,8 +25,8 @@ func subscribed(t *testing.T, edit func(*packets.Packet), filter string) (*peer,
 	return p, await(t, all)
 }
 
-// TestDeliver_Window: no more is unacknowledged than the client's Receive Maximum; until there
-// is room, Send blocks, and what is to be sent waits in the mailbox.
+// TestDeliver_Window checks that the Receive Maximum of the client bounds the unacknowledged deliveries. At the
+// bound Send blocks, and further events wait in the delivery queue.
 func TestDeliver_Window(t *testing.T) {
 	agent, call := subscribed(t, func(k *packets.Packet) { k.Properties.ReceiveMaximum = 2 }, allSpecs)
 	sent, e := make(chan int, 1000), wire(t, event(t, "hub1", "cluster1", "w1", 1))
@@ -47,7 +47,7 @@ func TestDeliver_Window(t *testing.T) {
 	if three.PacketID == one.PacketID {
 		t.Error("the identifier of a delivery that is not acknowledged is used again")
 	}
-	agent.send(puback(99, 0), puback(one.PacketID, 0x10), puback(three.PacketID, 0)) // one that nobody waits for
+	agent.send(puback(99, 0), puback(one.PacketID, 0x10), puback(three.PacketID, 0)) // 99 is not a delivery
 	agent.expect(packets.Publish)
 	agent.expect(packets.Publish)
 	if n := len(sent); n > 2+2*16+4 {
@@ -60,7 +60,7 @@ func TestDeliver_Window(t *testing.T) {
 	}
 }
 
-// TestDeliver_AtMostOnce: who asks for QoS 0 acknowledges nothing.
+// TestDeliver_AtMostOnce checks that a client with QoS 0 sends no PUBACK.
 func TestDeliver_AtMostOnce(t *testing.T) {
 	s, all := calls()
 	agent := open(t, s, cleartext).join(agent1)
@@ -81,7 +81,7 @@ func TestDeliver_AtMostOnce(t *testing.T) {
 	}
 }
 
-// TestDeliver_NotAccepted: who could not take an event has no way to get it but to subscribe again.
+// TestDeliver_NotAccepted checks that a client that rejects an event must subscribe again to get it.
 func TestDeliver_NotAccepted(t *testing.T) {
 	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
 	if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err != nil {
@@ -94,8 +94,8 @@ func TestDeliver_NotAccepted(t *testing.T) {
 	await(t, call.ctx.Done())
 }
 
-// TestDeliver_TooLarge: an event above the client's Maximum Packet Size is never left out: the
-// connection ends, and says which event it is.
+// TestDeliver_TooLarge checks an event above the client's Maximum Packet Size. It is never skipped: the
+// connection ends, and the reason names the event.
 func TestDeliver_TooLarge(t *testing.T) {
 	agent, call := subscribed(t, func(k *packets.Packet) { k.Properties.MaximumPacketSize = 2000 }, allSpecs)
 	small, large := event(t, "hub1", "cluster1", "w1", 1), event(t, "hub1", "cluster1", "the-large-one", 1)
@@ -114,7 +114,7 @@ func TestDeliver_TooLarge(t *testing.T) {
 	}
 }
 
-// TestDeliver_Heartbeat: a keep alive is what MQTT has for that.
+// TestDeliver_Heartbeat checks that no heartbeat is sent: MQTT has its own keep alive.
 func TestDeliver_Heartbeat(t *testing.T) {
 	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
 	for _, e := range [][]byte{codec.Heartbeat("h"), wire(t, event(t, "hub1", "cluster1", "w1", 1))} {
@@ -127,7 +127,8 @@ func TestDeliver_Heartbeat(t *testing.T) {
 	}
 }
 
-// TestDeliver_LongAttribute: what no property can hold goes in structured mode.
+// TestDeliver_LongAttribute checks that an event with an attribute too long for a property is sent in
+// structured mode.
 func TestDeliver_LongAttribute(t *testing.T) {
 	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
 	long := event(t, "hub1", "cluster1", "w1", 1)
@@ -151,8 +152,8 @@ func TestDeliver_LongAttribute(t *testing.T) {
 	}
 }
 
-// TestDeliver_Topics: the topic is the subscriber's own filter, filled in; what is not of the
-// source or the cluster that it names is not sent, but for what the broker asks.
+// TestDeliver_Topics checks that the topic is the subscriber's own filter with its wildcards replaced. Events
+// of another source or cluster are not sent, except for requests of the broker.
 func TestDeliver_Topics(t *testing.T) {
 	spec := func(source string) codec.Message { return event(t, source, "cluster1", "w1", 1) }
 	req := messageOf(t, codec.Builder{
@@ -193,7 +194,7 @@ func TestDeliver_Topics(t *testing.T) {
 	}
 }
 
-// TestDeliver_NoSubscribers: a stream whose connection is gone ends.
+// TestDeliver_NoSubscribers checks that a stream ends with its connection.
 func TestDeliver_NoSubscribers(t *testing.T) {
 	agent, call := subscribed(t, func(*packets.Packet) {}, allSpecs)
 	if err := agent.Close(); err != nil {

@@ -10,25 +10,25 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// What the broker sends is written here: the codec copies each payload several times, and
-// leaves out of acknowledgements what it does not expect.
+// The broker encodes its packets itself. The codec copies each payload several times, and omits properties of
+// acknowledgements that it does not expect.
 
-// answer is a packet of the broker that acknowledges or ends something. Text and
-// properties are what it may be sent without.
+// answer is a packet of the broker that acknowledges or ends something. Text and properties are optional: they
+// are left out if necessary.
 type answer struct {
 	kind byte
-	// id is the identifier of what is acknowledged, 0 in packets without.
+	// id is the identifier of the acknowledged packet, 0 in packets without.
 	id uint16
-	// before stands before the properties, codes after them.
+	// before is written before the properties, codes after them.
 	before, codes []byte
-	// must are properties, as they are on the wire, that stay whatever the limits are.
+	// must are encoded properties that are never left out.
 	must       []byte
 	text       string
 	properties []codec.Property
 }
 
-// append appends the packet, of at most so many bytes: beyond that, and where that is not
-// wanted, without text and properties.
+// append appends the packet, of at most most bytes. Text and properties are left out if they do not fit, or if
+// reported is false.
 func (a *answer) append(dst []byte, most int, reported bool) []byte {
 	properties := a.must
 	if reported && (a.text != "" || len(a.properties) > 0) {
@@ -66,12 +66,12 @@ func (a *answer) size(properties []byte) int {
 	return 1 + lengthOf(n) + n
 }
 
-// puback acknowledges a publish.
+// puback returns the acknowledgement of a publish.
 func puback(id uint16, r property.Refusal) *answer {
 	return &answer{kind: packets.Puback, id: id, before: []byte{byte(r.Reason)}, text: r.Text, properties: r.Properties}
 }
 
-// appendPuback acknowledges a publish that was accepted. It is for speed what puback does.
+// appendAccepted appends the PUBACK of an accepted publish. It does what puback does, faster.
 func appendAccepted(dst []byte, id uint16, receipt []codec.Property, most int, reported bool) []byte {
 	a := answer{kind: packets.Puback, id: id, before: success, properties: receipt}
 	return a.append(dst, most, reported)
@@ -79,20 +79,20 @@ func appendAccepted(dst []byte, id uint16, receipt []codec.Property, most int, r
 
 var success = []byte{byte(property.Success)}
 
-// disconnect ends a connection.
+// disconnect returns the packet that ends a connection.
 func disconnect(r property.Refusal) *answer {
 	return &answer{kind: packets.Disconnect, before: []byte{byte(r.Reason)}, text: r.Text, properties: r.Properties}
 }
 
-// pingresp answers a ping.
+// pingresp is the answer to a ping.
 var pingresp = []byte{packets.Pingresp << 4, 0}
 
-// publication is an event as a PUBLISH, but for its identifier.
+// publication is an encoded PUBLISH of an event, without its identifier.
 type publication struct {
 	packet []byte
-	// id is where the identifier goes, 0 where there is none.
+	// id is the offset of the identifier, 0 if there is none.
 	id int
-	// about is the id of the resource, which is part of the packet.
+	// about is the resource id of the event.
 	about string
 }
 
@@ -125,14 +125,14 @@ func newPublication(topic string, m codec.Message, qos byte) publication {
 	return p
 }
 
-// number gives the packet its identifier.
+// number sets the identifier of the packet.
 func (p publication) number(id uint16) { binary.BigEndian.PutUint16(p.packet[p.id:], id) }
 
 func appendUser(dst []byte, p codec.Property) []byte {
 	return appendText(appendText(append(dst, packets.PropUser), p.Key), p.Value)
 }
 
-// appendText appends a text, of which no more is taken than a packet can hold.
+// appendText appends a string, cut to the maximum of MQTT (65,535 bytes).
 func appendText(dst []byte, s string) []byte {
 	s = s[:min(len(s), codec.MaxTextBytes)]
 	return append(binary.BigEndian.AppendUint16(dst, uint16(len(s))), s...)
@@ -141,5 +141,5 @@ func appendText(dst []byte, s string) []byte {
 // appendNumber appends a variable byte integer.
 func appendNumber(dst []byte, n int) []byte { return binary.AppendUvarint(dst, uint64(n)) }
 
-// lengthOf is the length of a variable byte integer.
+// lengthOf returns the length of a variable byte integer.
 func lengthOf(n int) int { return (bits.Len(uint(n)|1) + 6) / 7 }

@@ -14,8 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestEnds_Denied: whom an operator denies has no connection any more, and is told why when it
-// comes again.
+// TestEnds_Denied checks that a denied client loses its connection, and gets the reason when it reconnects.
 func TestEnds_Denied(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
@@ -40,18 +39,18 @@ func TestEnds_Denied(t *testing.T) {
 		await(t, call.ctx.Done()) // it went nowhere
 	}
 	if k := agent.gone(); k.FixedHeader.Type == packets.Publish {
-		t.Error("who is denied is sent a work")
+		t.Error("a denied client gets a work")
 	}
 	_, k := o.connect(agent1, func(*packets.Packet) {})
-	if k.FixedHeader.Type != packets.Connack || k.ReasonCode != 0x87 || user(k, "hawser-code") != "unauthenticated" || user(k, "hawser-hint") != "an operator lets it in again with: hawser allow agent/cluster1" {
+	if k.FixedHeader.Type != packets.Connack || k.ReasonCode != 0x87 || user(k, "hawser-code") != "unauthenticated" || user(k, "hawser-hint") != "an operator allows it again with: hawser allow agent/cluster1" {
 		t.Errorf("%#02x %q %v", k.ReasonCode, k.Properties.ReasonString, k.Properties.User)
 	}
 	other.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	other.expect(packets.Pingresp)
 }
 
-// TestEnds_IssuedTooEarly: a certificate from before the earliest issue time of its cluster ends its
-// connection, and no other one is made with it; the answer says what to do.
+// TestEnds_IssuedTooEarly checks that a certificate older than the earliest issue time of its cluster loses its
+// connection and cannot reconnect. The answer has the next step.
 func TestEnds_IssuedTooEarly(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
@@ -80,7 +79,7 @@ func TestEnds_IssuedTooEarly(t *testing.T) {
 	}
 }
 
-// TestEnds_WithTheCertificate: a connection ends with the certificate that let it in.
+// TestEnds_WithTheCertificate checks that a connection ends when its certificate expires.
 func TestEnds_WithTheCertificate(t *testing.T) {
 	var passed atomic.Int64
 	o := open(t, accepts, func(g *grpc.Config, _ *mqtt.Config) {

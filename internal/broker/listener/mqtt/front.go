@@ -22,31 +22,30 @@ const (
 	DefaultDrainTimeout   = 10 * time.Second
 )
 
-// Config is what a [Front] is made of. Server is required.
+// Config is the configuration of a [Front]. Server is required.
 type Config struct {
 	Server transport.Server
-	// Announce returns what each CONNACK says of the broker; nil: nothing but that it is one
-	// of Hawser.
+	// Announce returns what each CONNACK states about the broker; nil: only that it is a Hawser broker.
 	Announce func() property.Announcement
-	// MaxPacketBytes bounds what is read of one packet.
+	// MaxPacketBytes is the maximum size of one packet.
 	MaxPacketBytes int
-	// PublishTimeout is how long a publish may take, and the rest of a packet that has begun.
+	// PublishTimeout is the maximum duration of a publish, and of the rest of a packet that has begun.
 	PublishTimeout time.Duration
-	// DrainTimeout bounds Run after its context ended: what still runs is cut.
+	// DrainTimeout is the maximum duration of Run after its context ended. Connections that are still open then are
+	// cut.
 	DrainTimeout time.Duration
 
 	Log *slog.Logger // nil: slog.Default()
-	// OnPanic hears of every connection and every publish that panicked; may be nil.
+	// OnPanic is called for every connection and every publish that panicked; may be nil.
 	OnPanic func()
 }
 
-// Front serves connections that somebody else accepted. Create it with [New], run it once
-// with [Front.Run].
+// Front serves connections that the port accepted. Create it with [New], run it once with [Front.Run].
 type Front struct {
 	cfg Config
 	web *webSockets
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	closing bool
 	conns   map[*conn]struct{}
 	clients map[client]*conn
@@ -55,14 +54,13 @@ type Front struct {
 	serving sync.WaitGroup
 }
 
-// client is whom MQTT takes for one session: a client id means nothing beyond the identity
-// that uses it.
+// client is the key of a session: a client id is unique within the identity that uses it.
 type client struct {
 	client identity.Identity
 	id     string
 }
 
-// New returns a front. It starts nothing; the error says which field of cfg is wrong.
+// New returns a front. It starts nothing. An error names the wrong field of cfg.
 func New(cfg Config) (*Front, error) {
 	switch {
 	case cfg.Server == nil:
@@ -85,15 +83,15 @@ func New(cfg Config) (*Front, error) {
 	return f, nil
 }
 
-// Serve takes a connection over on which p is spoken, "" what its first byte says, and does not
-// wait for it.
+// Serve takes over a connection with protocol p, and does not block. If p is "", the first byte shows the
+// protocol.
 func (f *Front) Serve(raw net.Conn, conn *listener.Connection, p listener.Protocol) {
 	if !f.begin() {
 		conn.Leave()
-		_ = raw.Close() // it was not begun
+		_ = raw.Close() // the connection was not served
 		return
 	}
-	go func() { // Run waits for it, and for the connection
+	go func() { // Run waits for this goroutine, and for the connection
 		first := &listener.PeekedConn{Conn: raw}
 		c := f.arrive(first, conn, func() {
 			conn.Leave()
@@ -117,7 +115,7 @@ func (f *Front) Serve(raw net.Conn, conn *listener.Connection, p listener.Protoc
 	}()
 }
 
-// begin counts a connection; false: the front drains.
+// begin counts a connection. It returns false if the front drains.
 func (f *Front) begin() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,12 +126,11 @@ func (f *Front) begin() bool {
 	return true
 }
 
-// Run waits until ctx ends. Then no connection is taken any more, each ends with its last
-// subscription, and what is still there after the drain timeout is cut. It returns when all
-// have ended.
+// Run waits until ctx ends. Then it accepts no connection; each ends with its last subscription. Connections
+// that are still open after DrainTimeout are cut. It returns when all have ended.
 func (f *Front) Run(ctx context.Context) error {
 	web := make(chan error, 1)
-	go func() { web <- f.web.server.Serve(f.web) }() // received from below
+	go func() { web <- f.web.server.Serve(f.web) }() // received below
 	<-ctx.Done()
 	f.mu.Lock()
 	f.closing = true
@@ -145,11 +142,11 @@ func (f *Front) Run(ctx context.Context) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for c := range f.conns {
-			_ = c.Close() // who reads it hears of it
+			_ = c.Close() // its reader gets an error
 		}
 	})
 	defer cut.Stop()
-	err := f.web.server.Close() // of those that are no WebSockets yet
+	err := f.web.server.Close() // closes the connections before their upgrade
 	f.serving.Wait()
 	if e := <-web; !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, e)
@@ -157,10 +154,10 @@ func (f *Front) Run(ctx context.Context) error {
 	return err
 }
 
-// arrive makes a connection one of those that a drain ends; left is called when it has ended.
+// arrive adds a connection to those that a drain ends. left is called after its end.
 func (f *Front) arrive(raw net.Conn, connection *listener.Connection, left func()) *conn {
 	c := newConn(f, raw, connection, left)
-	_ = raw.SetReadDeadline(time.Now().Add(listener.HandshakeTimeout)) // fails where it is closed
+	_ = raw.SetReadDeadline(time.Now().Add(listener.HandshakeTimeout)) // fails if it is closed
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.conns[c] = struct{}{}
@@ -170,7 +167,7 @@ func (f *Front) arrive(raw net.Conn, connection *listener.Connection, left func(
 	return c
 }
 
-// enter makes c the connection of its client id. The one before is told.
+// enter makes c the connection of its client id. The older connection gets a takeover.
 func (f *Front) enter(c *conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,7 +15,7 @@ const (
 	statuses1 = "sources/hub1/clusters/cluster1/agentevents"
 )
 
-// TestBroker_SpecAndStatus: a source and an agent meet at a broker.
+// TestBroker_SpecAndStatus checks a source and an agent at one broker.
 func TestBroker_SpecAndStatus(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{source1}})
 	s := &site{t: t, addr: b.Addr, ca: b.CA}

@@ -26,8 +26,8 @@ var seeds = [][]byte{
 	bytes.Repeat([]byte{0x82, 0, 1, 0, 0, 1, 'a', 0}, 20),
 }
 
-// FuzzCheck: what the guard lets through, the codec takes without falling over, and what it
-// makes of it is bounded by the packet and by our limits.
+// FuzzCheck checks that the codec decodes each packet that validate accepts without a panic. The size of the
+// result is bounded by the packet and by the limits.
 func FuzzCheck(f *testing.F) {
 	for _, s := range seeds {
 		f.Add(s[0], s[1:])

@@ -24,8 +24,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// TestPort_OneForAllProtocols: what is spoken is agreed upon in the handshake; where nothing is,
-// and without TLS, the first byte says it.
+// TestPort_OneForAllProtocols checks that ALPN selects the protocol. Without ALPN or TLS the first byte shows
+// it.
 func TestPort_OneForAllProtocols(t *testing.T) {
 	for name, edit := range map[string]func(*grpc.Config, *mqtt.Config){
 		"TLS": cleartext, "plaintext": func(g *grpc.Config, _ *mqtt.Config) { g.Insecure = true },
@@ -91,12 +91,12 @@ func (s *site) web(name string, protocols ...string) *peer {
 		s.t.Fatalf("%s: %v", name, err)
 	}
 	conn := websocket.NetConn(ctx, c, websocket.MessageBinary)
-	s.t.Cleanup(func() { _ = c.CloseNow() }) // at worst it is closed already
+	s.t.Cleanup(func() { _ = c.CloseNow() }) // an error means: closed already
 	return &peer{s.t, conn}
 }
 
-// TestWebSocket_Refusals: a page of another site is not let in with its browser's certificate,
-// nor who speaks something else.
+// TestWebSocket_Refusals checks that a page of another site cannot use the certificate of its browser, and that
+// other protocols are rejected.
 func TestWebSocket_Refusals(t *testing.T) {
 	s := open(t, accepts, cleartext)
 	for name, c := range map[string]struct{ request, want string }{
@@ -116,8 +116,8 @@ func TestWebSocket_Refusals(t *testing.T) {
 	}
 }
 
-// TestDrain: who has a subscription is ended with it, at the broker's pace; who has none, when
-// its publishes are answered.
+// TestDrain checks the drain of connections. One with a subscription ends with it, when the server ends that.
+// One without ends when its publishes are answered.
 func TestDrain(t *testing.T) {
 	g, all := newGated("w1/1"), make(chan *called, 1)
 	g.subscribe = func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
@@ -152,7 +152,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrain_Deadline: what does not end is cut.
+// TestDrain_Deadline checks that connections that do not end are cut.
 func TestDrain_Deadline(t *testing.T) {
 	s := accepts
 	s.subscribe = func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
@@ -173,7 +173,8 @@ func TestDrain_Deadline(t *testing.T) {
 	muted.gone()
 }
 
-// TestSilence: whoever says nothing for one and a half times its keep alive is told so, and gone.
+// TestSilence checks that a client without packets for 1.5 times its keep alive gets the reason and is
+// disconnected.
 func TestSilence(t *testing.T) {
 	p, _ := open(t, accepts, cleartext).connect(agent1, func(k *packets.Packet) { k.Connect.Keepalive = 1 })
 	start := time.Now()
@@ -182,7 +183,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestHalfPacket: the rest of a packet has its time, whatever the keep alive is.
+// TestHalfPacket checks that the rest of a packet has its own timeout, independent of the keep alive.
 func TestHalfPacket(t *testing.T) {
 	s := open(t, accepts, func(_ *grpc.Config, m *mqtt.Config) { m.PublishTimeout = 50 * time.Millisecond })
 	for name, b := range map[string][]byte{"type": {0x32}, "length": {0x32, 0x80}, "body": append([]byte{0x32}, append(number(15<<20), 0, 1)...)} {
@@ -192,7 +193,8 @@ func TestHalfPacket(t *testing.T) {
 	}
 }
 
-// TestSlowReading: who reads nothing is not sent to without end, and holds up nobody.
+// TestSlowReading checks that the data for a client that does not read is bounded, and that other clients are
+// not delayed.
 func TestSlowReading(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)
@@ -220,11 +222,12 @@ func TestSlowReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := await(t, ended); n > 200 {
-		t.Errorf("%d MiB were sent to who reads nothing", n)
+		t.Errorf("%d MiB were sent to a client that does not read", n)
 	}
 }
 
-// TestEnd_SendsOn: who sends on after its connection was ended is not read for as long as it likes.
+// TestEnd_SendsOn checks that data which a client sends after the end of its connection is read for a limited
+// time only.
 func TestEnd_SendsOn(t *testing.T) {
 	p := open(t, accepts, cleartext).join(agent1)
 	wrong := append(append([]byte{0x00}, number(60<<10)...), make([]byte, 60<<10)...)
@@ -237,7 +240,7 @@ func TestEnd_SendsOn(t *testing.T) {
 	t.Errorf("%d MiB were taken", most>>20)
 }
 
-// TestSubscribe_Panic ends the connection, and is counted.
+// TestSubscribe_Panic checks that a panic ends the connection, and is counted.
 func TestSubscribe_Panic(t *testing.T) {
 	s := accepts
 	s.subscribe = func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error {
@@ -252,9 +255,9 @@ func TestSubscribe_Panic(t *testing.T) {
 	await(t, o.panics)
 }
 
-// TestIdle_Memory: an agent that waits for works over TLS takes at most 34 KiB, its stacks
-// included, and two goroutines: one reads, one is that of its subscription. In a process of its
-// own it takes a quarter more, as memory is not used to the last byte.
+// TestIdle_Memory checks that an agent that waits for works over TLS takes at most 34 KiB, with its stacks. It
+// has two goroutines: one reads, one serves its subscription. In a process of its own it takes a quarter more,
+// because not all memory of the process is used.
 func TestIdle_Memory(t *testing.T) {
 	const sessions, each = 400, 34 << 10
 	k := testkit.StartBroker(t, testkit.Options{Port: true})

@@ -15,21 +15,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// publishing is what a connection knows of the publishes that it has not answered.
+// publishing holds the unanswered publishes of a connection.
 type publishing struct {
-	// queue has those that are to be acknowledged, in the order in which they came.
+	// queue has the publishes that need a PUBACK, in the order in which they arrived.
 	queue []*pending
-	// running is how many are served, those included that nobody acknowledges.
+	// running is the number of publishes that are served, with those of QoS 0.
 	running int
-	// last is the one that came last of those about a resource. Publishes are handed on side by
-	// side, so that they are committed together; but two about one resource, whose order decides,
-	// one after the other.
+	// last is the last publish of each resource. Publishes run in parallel, so that they are committed together.
+	// Publishes of one resource run one after the other, because their order decides.
 	last map[string]*pending
 }
 
-// pending is a publish that is not answered.
+// pending is a publish without an answer.
 type pending struct {
-	id  uint16 // 0: nobody acknowledges it
+	id  uint16 // 0: QoS 0, no PUBACK
 	key string
 	// next waits for this one.
 	next *pending
@@ -42,11 +41,11 @@ type pending struct {
 	started, finished bool
 
 	receipt transport.Receipt
-	reason  property.Reason // of err, where it does not follow from it
+	reason  property.Reason // overrides the reason that follows from err
 	err     error
 }
 
-// published takes a PUBLISH.
+// published handles a PUBLISH.
 func (c *conn) published(p *packet) error {
 	pk, err := decode(p.header, p.body)
 	if err != nil {
@@ -58,7 +57,7 @@ func (c *conn) published(p *packet) error {
 		p.done()
 		return err
 	}
-	if n.id == 0 && c.running >= 2*inFlight { // QoS 0 means that it may be lost
+	if n.id == 0 && c.running >= 2*inFlight { // QoS 0 may be lost
 		c.conn.Refused(authz.Publish, "number", errTooMany)
 		p.done()
 		return nil
@@ -75,7 +74,7 @@ func (c *conn) published(p *packet) error {
 	return nil
 }
 
-// on notes the topic of a publish; false: it is none of the grammar.
+// on sets the topic of a publish. It returns false if the topic does not follow the grammar.
 func (n *pending) on(name string) bool {
 	t, err := topic.Parse(name)
 	if err != nil {
@@ -85,10 +84,10 @@ func (n *pending) on(name string) bool {
 	return err == nil
 }
 
-// errTooMany is why a publish is dropped of which nobody hears.
+// errTooMany is why a publish of QoS 0 is dropped. It is counted, not sent.
 var errTooMany = &transport.Error{Code: transport.CodeOverloaded, Message: "too many publishes of QoS 0 wait"}
 
-// expect puts a publish into the queue that is to be acknowledged.
+// expect adds a publish to the queue of those that need a PUBACK.
 func (c *conn) expect(n *pending) error {
 	if n.id == 0 {
 		return nil
@@ -105,7 +104,7 @@ func (c *conn) expect(n *pending) error {
 	return nil
 }
 
-// refused answers a PUBLISH of which only the beginning was read.
+// refused answers a PUBLISH that was rejected after its beginning was read.
 func (c *conn) refused(p *packet) error {
 	w := &packetReader{rest: p.body}
 	w.head(p.header & 0x0F)
@@ -124,7 +123,7 @@ func (c *conn) refused(p *packet) error {
 	return nil
 }
 
-// start hands a publish on, once the one before about the same resource is through.
+// start serves a publish after the previous one of the same resource.
 func (c *conn) start(n *pending) {
 	n.started = true
 	c.running++
@@ -140,7 +139,7 @@ func (c *conn) start(n *pending) {
 	c.serving.Go(func() { c.publish(n) })
 }
 
-// propertiesOf are the user properties of a packet.
+// propertiesOf returns the user properties of a packet.
 func propertiesOf(pk *packets.Packet) []codec.Property {
 	out := make([]codec.Property, len(pk.Properties.User))
 	for i, u := range pk.Properties.User {
@@ -149,7 +148,7 @@ func propertiesOf(pk *packets.Packet) []codec.Property {
 	return out
 }
 
-// publish hands a publish on, and tells the owner what came of it.
+// publish serves a publish, and posts the result to the owner.
 func (c *conn) publish(n *pending) {
 	n.err = c.guarded(func() (err error) {
 		defer n.packet.done()
@@ -161,7 +160,7 @@ func (c *conn) publish(n *pending) {
 	c.post(n)
 }
 
-// accept checks a publish against its topic, and hands it on.
+// accept checks a publish against its topic, and passes it to the server.
 func (c *conn) accept(ctx context.Context, n *pending) (transport.Receipt, error) {
 	event, err := n.message.Proto()
 	if err != nil {
@@ -178,7 +177,7 @@ func (c *conn) accept(ctx context.Context, n *pending) (transport.Receipt, error
 	return c.cfg.Server.Publish(ctx, peer, event, n.subscription)
 }
 
-// undecodable is what the publisher of something that is no event is told.
+// undecodable is the error of a publish that is no valid event.
 func undecodable(err error) *transport.Error {
 	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
 	if a := (*codec.AttributeError)(nil); errors.As(err, &a) {
@@ -187,7 +186,7 @@ func undecodable(err error) *transport.Error {
 	return e
 }
 
-// finished notes what came of a publish, and acknowledges those whose turn it is.
+// finished records the result of a publish. It acknowledges the finished ones at the head of the queue.
 func (c *conn) finished(n *pending) {
 	n.finished = true
 	if n.started {
@@ -209,7 +208,7 @@ func (c *conn) finished(n *pending) {
 	}
 }
 
-// answer makes known what an operator has to know of a publish that failed.
+// answer reports a failed publish to metrics, audit or log.
 func (c *conn) answer(n *pending) {
 	switch code := transport.CodeOf(n.err); {
 	case n.err == nil || n.packet.refusal != nil:
@@ -233,7 +232,7 @@ func (c *conn) acknowledge(n *pending) {
 	c.send(puback(n.id, r))
 }
 
-// errorFor is what the peer is told of an error: of one that is not meant for it, nothing.
+// errorFor returns the error for the peer. Details of an internal error are left out.
 func errorFor(err error) *transport.Error {
 	var e *transport.Error
 	switch {

@@ -57,8 +57,8 @@ func (g *gated) wait(t *testing.T) string {
 	}
 }
 
-// TestPublish_TogetherAndAnsweredInOrder: publishes are served side by side, so that they are
-// committed together, and are acknowledged in the order in which they came.
+// TestPublish_TogetherAndAnsweredInOrder checks that publishes run in parallel, so that they are committed
+// together, and are acknowledged in the order of their arrival.
 func TestPublish_TogetherAndAnsweredInOrder(t *testing.T) {
 	g := newGated("w1/1")
 	source := open(t, g, cleartext).join(source1)
@@ -78,8 +78,8 @@ func TestPublish_TogetherAndAnsweredInOrder(t *testing.T) {
 	}
 }
 
-// TestPublish_OneResourceInOrder: of one work the second is handed on when the first is
-// through, as their order decides.
+// TestPublish_OneResourceInOrder checks that publishes of one work run one after the other, because their order
+// decides.
 func TestPublish_OneResourceInOrder(t *testing.T) {
 	g := newGated("w1/1", "w1/2")
 	source := open(t, g, cleartext).join(source1)
@@ -105,7 +105,7 @@ func TestPublish_OneResourceInOrder(t *testing.T) {
 	}
 }
 
-// TestPublish_Refusals are told in the PUBACK, as far as the client wants to hear them.
+// TestPublish_Refusals checks that a rejection is in the PUBACK, with the details that the client requested.
 func TestPublish_Refusals(t *testing.T) {
 	s := accepts
 	s.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
@@ -135,7 +135,7 @@ func TestPublish_Refusals(t *testing.T) {
 	}
 }
 
-// TestPublish_Contradictions: what is refused before the broker hears of it.
+// TestPublish_Contradictions checks publishes that are rejected before they reach the server.
 func TestPublish_Contradictions(t *testing.T) {
 	s := accepts
 	s.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
@@ -167,10 +167,10 @@ func TestPublish_Contradictions(t *testing.T) {
 		}
 	}
 	source.send(publish(0, "sources/hub2/clusters/cluster1/sourceevents", spec), packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-	source.expect(packets.Pingresp) // of QoS 0 nobody is told
+	source.expect(packets.Pingresp) // QoS 0 gets no answer
 }
 
-// TestPublish_AtMostOnce: QoS 0 is handed on and not acknowledged.
+// TestPublish_AtMostOnce checks that a publish of QoS 0 reaches the server and is not acknowledged.
 func TestPublish_AtMostOnce(t *testing.T) {
 	g := newGated()
 	source := open(t, g, cleartext).join(source1)
@@ -179,7 +179,7 @@ func TestPublish_AtMostOnce(t *testing.T) {
 	g.wait(t)
 }
 
-// TestPublish_Panic ends one publish, and is counted.
+// TestPublish_Panic checks that a panic ends one publish, and is counted.
 func TestPublish_Panic(t *testing.T) {
 	s := accepts
 	s.publish = func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) { panic("oops") }
@@ -192,7 +192,7 @@ func TestPublish_Panic(t *testing.T) {
 	<-o.panics
 }
 
-// TestPublish_Violations end the connection.
+// TestPublish_Violations checks that a violation of MQTT ends the connection.
 func TestPublish_Violations(t *testing.T) {
 	g := newGated("w1/1")
 	o := open(t, g, func(_ *grpc.Config, m *mqtt.Config) { m.MaxPacketBytes = 1 << 20 })
@@ -234,8 +234,8 @@ func TestPublish_Violations(t *testing.T) {
 	}
 }
 
-// TestPublish_ManyBytes: what an agent sends beyond 16 MiB is read in its time, 4 MiB a second;
-// nothing of it is lost.
+// TestPublish_ManyBytes checks that data of an agent beyond 16 MiB is read at 4 MiB per second, and nothing is
+// lost.
 func TestPublish_ManyBytes(t *testing.T) {
 	o := open(t, accepts, cleartext)
 	agent := o.join(agent1)

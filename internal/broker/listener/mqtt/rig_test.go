@@ -104,8 +104,8 @@ func open(t testing.TB, s transport.Server, edit func(*grpc.Config, *mqtt.Config
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop
-	go func() { o.ended <- o.port.Run(ctx) }() // received from below
-	go func() { o.ended <- front.Run(ctx) }()  // received from below
+	go func() { o.ended <- o.port.Run(ctx) }() // received below
+	go func() { o.ended <- front.Run(ctx) }()  // received below
 	t.Cleanup(func() {
 		stop()
 		for range 2 {

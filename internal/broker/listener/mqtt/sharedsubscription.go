@@ -10,39 +10,39 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// mostHeld bounds the bytes that a member of a group has not acknowledged: they are kept, as
-// another member gets them when this one leaves.
+// mostHeld is the maximum number of unacknowledged bytes of a group member. They are kept, because another
+// member gets them if this one leaves.
 const mostHeld = 8 << 20
 
-// sharedSubscription is a source that consists of several connections, each of which gets a share of the
-// statuses. At the server it is one subscription. It lasts as long as it has a member; it does
-// not resume, so whoever is a member asks for what it missed.
+// sharedSubscription is a source with several connections, each of which gets a share of the statuses. At the
+// server it is one subscription, which exists as long as it has a member. It does not resume; its members
+// request what they missed.
 type sharedSubscription struct {
 	key    groupKey
 	cancel context.CancelFunc
-	of     *subscription // the member that founded it, for what all have in common
+	of     *subscription // its first member, for the common settings
 	out    chan *delivery
-	// ready is closed when the server accepted the group or ended it, ended when it ended it.
+	// ready is closed when the server has accepted or ended the group, ended when it has ended it.
 	ready, ended chan struct{}
 	opened       bool
 	accepted     transport.Accepted
 	err          error
-	// wake holds a token while something came back.
+	// wake holds a token when a delivery was given back.
 	wake taskgroup.Bell
 
 	mu      sync.Mutex
-	members int // the front's
+	members int // guarded by Front.mu
 	back    []*delivery
 }
 
-// groupKey says what members of one group have in common.
+// groupKey identifies a group: its members have all this in common.
 type groupKey struct {
 	client           identity.Identity
 	filter, dataType string
 	qos              byte
 }
 
-// join makes s a member of its group, which begins with the first one.
+// join makes s a member of its group, and creates the group for the first member.
 func (f *Front) join(s *subscription) *sharedSubscription {
 	key := groupKey{client: s.conn.conn.Caller(), filter: s.text, dataType: s.raw.DataType, qos: s.qos}
 	f.mu.Lock()
@@ -61,7 +61,7 @@ func (f *Front) join(s *subscription) *sharedSubscription {
 	return g
 }
 
-// part ends the membership of one.
+// part ends a membership, and the group with its last member.
 func (f *Front) part(g *sharedSubscription) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,12 +73,12 @@ func (f *Front) part(g *sharedSubscription) {
 	}
 }
 
-// serveGroup calls the server.
+// serveGroup calls the server for a group.
 func (f *Front) serveGroup(ctx context.Context, g *sharedSubscription) {
 	g.err = f.called(ctx, g.of, groupStream{ctx, g})
 	f.mu.Lock()
 	if f.groups[g.key] == g {
-		delete(f.groups, g.key) // whoever comes now founds another one
+		delete(f.groups, g.key) // the next member creates a new group
 	}
 	f.mu.Unlock()
 	close(g.ended)
@@ -89,7 +89,7 @@ func (f *Front) serveGroup(ctx context.Context, g *sharedSubscription) {
 	}
 }
 
-// share is the membership of a subscription in its group, until either ends.
+// share is the membership of a subscription in its group. It returns when either ends.
 func (s *subscription) share() error {
 	g := s.conn.join(s)
 	defer s.conn.part(g)
@@ -120,7 +120,7 @@ func (s *subscription) share() error {
 	}
 }
 
-// next returns what a member gets: first what another one did not acknowledge.
+// next returns the next delivery for a member. Deliveries that another member did not acknowledge come first.
 func (g *sharedSubscription) next(s *subscription) (*delivery, error) {
 	for {
 		if d := g.take(); d != nil {
@@ -151,7 +151,7 @@ func (g *sharedSubscription) take() *delivery {
 	return d
 }
 
-// giveBack has another member get what one did not acknowledge.
+// giveBack returns an unacknowledged delivery to the group, for another member.
 func (g *sharedSubscription) giveBack(d *delivery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,7 +188,7 @@ func (s groupStream) Send(parts ...[]byte) error {
 	}
 }
 
-// returned gives back what the connection holds of its groups.
+// returned gives the connection's unacknowledged deliveries back to their groups.
 func (c *conn) returned() {
 	for _, d := range c.unacked {
 		d.giveBack()
@@ -198,14 +198,14 @@ func (c *conn) returned() {
 	}
 }
 
-// giveBack gives a delivery of a group back to it.
+// giveBack returns a delivery of a group to the group.
 func (d *delivery) giveBack() {
 	if d.group != nil {
 		d.group.giveBack(d)
 	}
 }
 
-// errNotShared is why a filter of an agent is not granted to a group.
+// errNotShared rejects $share in a filter of an agent.
 var errNotShared = &filterError{property.SharedNotSupported, &transport.Error{
 	Code: transport.CodeInvalid, Next: transport.NextStop, Message: "only the statuses of a source are shared by a group",
 	Hint: "subscribe to the works of a cluster without $share",

@@ -23,8 +23,8 @@ func member(t *testing.T, s *site, id string, window uint16) *peer {
 	return p
 }
 
-// TestShare_OneMemberGetsEachStatus: a group is one subscription; each status goes to one of
-// its members, and to another one when that leaves without having acknowledged it.
+// TestShare_OneMemberGetsEachStatus checks that a group is one subscription. Each status goes to one member,
+// and to another one if that leaves without a PUBACK.
 func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)
@@ -36,7 +36,7 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	two := member(t, o, "two", 3)
 	sent := make(chan error, 1)
 	const events = 5
-	go func() { // received from below
+	go func() { // received below
 		for n := range events {
 			if err := call.out.Send(wire(t, status(t, "hub1", "cluster1", fmt.Sprint("w", n), 1))); err != nil {
 				sent <- err
@@ -73,11 +73,11 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	two.send(propertiesOf(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 9, Filters: packets.Subscriptions{{Filter: shared}}}))
 	two.expect(packets.Unsuback)
 	await(t, call.ctx.Done())
-	member(t, o, "three", 3) // begins anew
+	member(t, o, "three", 3) // begins again
 	await(t, all)
 }
 
-// TestShare_Rules: what a group cannot be.
+// TestShare_Rules checks the filters that a group cannot have.
 func TestShare_Rules(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)
@@ -101,7 +101,7 @@ func TestShare_Rules(t *testing.T) {
 			t.Errorf("%#02x", k.ReasonCode)
 		}
 	}
-	// Who may not have it is told so.
+	// A client without the right gets the reason.
 	denies := accepts
 	denies.subscribe = func(context.Context, transport.Peer, transport.RawSubscription, transport.Stream) error {
 		return &transport.Error{Code: transport.CodeDenied, Message: "not yours"}

@@ -21,38 +21,37 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// mostSubscriptions bounds the filters of a connection.
+// mostSubscriptions is the maximum number of filters of a connection.
 const mostSubscriptions = 64
 
-// subscribing is what a connection knows of its subscriptions.
+// subscribing holds the subscriptions of a connection.
 type subscribing struct {
 	subscriptions map[string]*subscription // by filter
 	// silent are filters on which nothing is ever sent: broadcasts, which the broker answers.
 	silent map[string]bool
-	// unacked are deliveries that wait for their PUBACK, and lastID is the identifier that was
-	// given last.
+	// unacked are deliveries that wait for their PUBACK. lastID is the last packet identifier.
 	unacked map[uint16]*delivery
 	lastID  uint16
-	held    int // bytes of those that may be given back
-	// ending is why the connection ends once as many deliveries as before were sent, which the
-	// server sent before it ended their subscription.
+	held    int // bytes of unacked deliveries of groups
+	// ending is why the connection ends after the next before deliveries. The server sent these before it ended
+	// their subscription.
 	ending error
 	before int
 }
 
-// request is a SUBSCRIBE that is not answered.
+// request is a SUBSCRIBE without an answer.
 type request struct {
 	id      uint16
 	codes   []byte
-	waiting int // filters that are not decided
-	// accepted is what was said to the first filter, refused why one was not granted.
+	waiting int // filters without a decision
+	// accepted is the server's answer for the first granted filter, refused the reason of the first rejected one.
 	accepted *transport.Accepted
 	refused  *property.Refusal
 	granted  []*subscription
 }
 
-// subscription is one filter that events are sent on. The owner of the connection has it; its
-// own goroutine calls the server.
+// subscription is one filter with its events. It belongs to the owner of the connection; its own goroutine
+// calls the server.
 type subscription struct {
 	conn   *conn
 	filter topic.Topic
@@ -62,15 +61,15 @@ type subscription struct {
 	call   *listener.Body
 	ctx    context.Context //nolint:containedctx // it is the life of the subscription
 	cancel context.CancelFunc
-	// proceed is closed when SUBACK was written.
+	// proceed is closed when SUBACK is written.
 	proceed chan struct{}
 
-	// The owner's:
-	request *request // until it is decided
+	// The fields below belong to the owner.
+	request *request // nil after the decision
 	index   int      // in the codes of the request
 }
 
-// What subscriptions tell the owner of their connection.
+// Events of subscriptions for the owner of their connection.
 type (
 	opened struct {
 		of       *subscription
@@ -86,10 +85,10 @@ type (
 type delivery struct {
 	publication
 	of    *subscription
-	group *sharedSubscription // to which it goes back when it is not acknowledged; may be nil
+	group *sharedSubscription // gets it back if it is not acknowledged; nil: no group
 }
 
-// subscribe takes a SUBSCRIBE.
+// subscribe handles a SUBSCRIBE.
 func (c *conn) subscribe(p *packet) error {
 	pk, err := decode(p.header, p.body)
 	if err != nil {
@@ -124,8 +123,8 @@ func (c *conn) subscribe(p *packet) error {
 	return c.decided(r)
 }
 
-// newSubscription returns the subscription that a filter means, nil where nothing is ever
-// sent on it.
+// newSubscription returns the subscription of a filter, nil for a broadcast filter, on which nothing is ever
+// sent.
 func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (*subscription, error) {
 	filter = strings.Clone(filter)
 	t, err := topic.Parse(filter)
@@ -148,17 +147,17 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 		return nil, nil //nolint:nilnil // there is none, and that is fine
 	case topic.AgentEvents:
 		if s.raw.Source = t.Source; t.AnySource() {
-			return nil, contradiction("source", "the filter %q is of no source: nobody is sent the statuses of all", filter)
+			return nil, contradiction("source", "the filter %q names no source; statuses are sent for one source only", filter)
 		}
 		if !t.AnyCluster() || t.Group != "" {
-			s.raw.Hello = transport.Hello{} // who gets a part has no position in the whole
+			s.raw.Hello = transport.Hello{} // a part of the events has no cursor
 		}
 	default:
 		if t.Group != "" {
 			return nil, errNotShared
 		}
 		if s.raw.Cluster = t.Cluster; t.AnyCluster() {
-			return nil, contradiction(codec.ExtClusterName, "the filter %q is of no cluster: nobody is sent the works of all", filter)
+			return nil, contradiction(codec.ExtClusterName, "the filter %q names no cluster; works are sent for one cluster only", filter)
 		}
 		if !t.AnySource() {
 			s.raw.Hello = transport.Hello{}
@@ -167,7 +166,7 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 	return s, nil
 }
 
-// filterError is an error for which SUBACK has a reason code of its own.
+// filterError is an error with its own reason code in SUBACK.
 type filterError struct {
 	reason property.Reason
 	err    *transport.Error
@@ -176,10 +175,10 @@ type filterError struct {
 // Error implements error.
 func (e *filterError) Error() string { return e.err.Error() }
 
-// Unwrap returns what the peer is told.
+// Unwrap returns the error for the peer.
 func (e *filterError) Unwrap() error { return e.err }
 
-// begin starts a subscription. One with the same filter is replaced.
+// begin starts a subscription. It replaces one with the same filter.
 func (c *conn) begin(s *subscription) error {
 	s.call = c.conn.NewBody(c.bodies.Add(1), true)
 	if before := c.subscriptions[s.text]; before != nil {
@@ -202,23 +201,22 @@ func (c *conn) begin(s *subscription) error {
 	return nil
 }
 
-// forget ends a subscription that its peer does not want any more. What is still on its way
-// is not sent.
+// forget ends a subscription that the peer gave up or replaced. Deliveries in flight are dropped.
 func (c *conn) forget(s *subscription) {
 	s.cancel()
 	s.call.End()
 	delete(c.subscriptions, s.text)
 	if r := s.request; r != nil {
 		s.request = nil
-		r.codes[s.index] = s.qos // it was granted, and given up
+		r.codes[s.index] = s.qos // it counts as granted, and given up
 		r.waiting--
 	}
 }
 
-// current tells whether the peer still wants s.
+// current reports whether s is still the subscription of its filter.
 func (c *conn) current(s *subscription) bool { return c.subscriptions[s.text] == s }
 
-// run calls the server.
+// run serves the subscription until it ends.
 func (s *subscription) run() {
 	c := s.conn
 	var err error
@@ -238,7 +236,7 @@ func (f *Front) called(ctx context.Context, s *subscription, out transport.Strea
 	return f.guarded(func() error { return f.cfg.Server.Subscribe(ctx, s.conn.peer(), s.raw, out) })
 }
 
-// opened is where a subscription was accepted.
+// opened handles a subscription that the server has accepted.
 func (c *conn) opened(o opened) error {
 	s := o.of
 	r := s.request
@@ -254,8 +252,8 @@ func (c *conn) opened(o opened) error {
 	return c.decided(r)
 }
 
-// ended is where the server ended a subscription. There is no packet that says so of one: the
-// connection ends with the first.
+// ended handles a subscription that the server has ended. MQTT has no packet for that, so the connection ends
+// with the first one.
 func (c *conn) ended(e ended) error {
 	s := e.of
 	if !c.current(s) {
@@ -277,7 +275,7 @@ func (c *conn) ended(e ended) error {
 	return c.decided(r)
 }
 
-// refuse notes why a filter was not granted.
+// refuse records why a filter was rejected.
 func (r *request) refuse(place int, err error) {
 	refused := property.RefusalOf(errorFor(err), 0)
 	if f := (*filterError)(nil); errors.As(err, &f) {
@@ -289,7 +287,7 @@ func (r *request) refuse(place int, err error) {
 	}
 }
 
-// decided answers a SUBSCRIBE whose last filter was decided.
+// decided answers a SUBSCRIBE after its last decision.
 func (c *conn) decided(r *request) error {
 	if r.waiting--; r.waiting > 0 {
 		return nil
@@ -308,7 +306,7 @@ func (c *conn) decided(r *request) error {
 	return nil
 }
 
-// unsubscribe takes an UNSUBSCRIBE.
+// unsubscribe handles an UNSUBSCRIBE.
 func (c *conn) unsubscribe(p *packet) error {
 	pk, err := decode(p.header, p.body)
 	if err != nil {
@@ -343,7 +341,7 @@ func (c *conn) deliver(d *delivery) error {
 	case !c.current(d.of):
 		d.giveBack()
 		return nil
-	case len(d.packet) > c.options.most: // of a group, whose members differ
+	case len(d.packet) > c.options.most: // of a group, whose members have different limits
 		d.giveBack()
 		return tooLarge(d.publication, c.options.most)
 	}
@@ -371,13 +369,13 @@ func (c *conn) deliver(d *delivery) error {
 	return c.write(packet)
 }
 
-// canSend tells whether more may be sent that has to be acknowledged.
+// canSend reports whether another delivery that needs a PUBACK may be sent.
 func (c *conn) canSend() bool { return len(c.unacked) < c.options.window && c.held < mostHeld }
 
-// acknowledged takes the PUBACK of a delivery. A peer that could not take an event has no way
-// to get it but to subscribe again.
+// acknowledged handles the PUBACK of a delivery. A peer that rejected an event can get it only by a new
+// subscription, so the connection ends.
 func (c *conn) acknowledged(p *packet) error {
-	id, reason := binary.BigEndian.Uint16(p.body), property.Success // what ends there means that
+	id, reason := binary.BigEndian.Uint16(p.body), property.Success // a PUBACK without a code is a success
 	if len(p.body) > 2 {
 		reason = property.Reason(p.body[2])
 	}
@@ -387,7 +385,7 @@ func (c *conn) acknowledged(p *packet) error {
 	}
 	delete(c.unacked, id)
 	c.held -= len(d.packet)
-	if !reason.Failed() || d.group != nil || !c.current(d.of) { // in a group, that ends the event
+	if !reason.Failed() || d.group != nil || !c.current(d.of) { // in a group, that is the end of the event
 		return nil
 	}
 	pk, err := decode(p.header, p.body)
@@ -402,7 +400,7 @@ type stream struct{ *subscription }
 
 var _ transport.Stream = stream{}
 
-// Accept implements [transport.Stream]: SUBACK goes before the first event.
+// Accept implements [transport.Stream]. It returns after SUBACK is written, so no event comes before it.
 func (s stream) Accept(a transport.Accepted) error {
 	if !s.conn.post(opened{s.subscription, a}) {
 		return errGone
@@ -415,7 +413,7 @@ func (s stream) Accept(a transport.Accepted) error {
 	}
 }
 
-// errGone is the error of a stream whose peer is gone, or wants it no more.
+// errGone is the error of a stream whose peer has gone or has unsubscribed.
 var errGone = &transport.Error{Code: transport.CodeUnavailable, Message: "the peer went away"}
 
 // Send implements [transport.Stream].
@@ -441,13 +439,13 @@ func (s stream) Send(parts ...[]byte) error {
 	}
 }
 
-// delivery returns an event as it is sent to a subscription, nil where it is not.
+// delivery returns an event in the form for a subscription, nil if it is not sent.
 func (s *subscription) delivery(parts [][]byte) (*delivery, error) {
 	event := parts[0]
 	if len(parts) > 1 {
 		event = bytes.Join(parts, nil)
 	}
-	if codec.IsHeartbeat(event) { // a keep alive is what MQTT has for that
+	if codec.IsHeartbeat(event) { // MQTT has its own keep alive
 		return nil, nil //nolint:nilnil // there is none, and that is fine
 	}
 	m, err := message(event)
@@ -461,8 +459,8 @@ func (s *subscription) delivery(parts [][]byte) (*delivery, error) {
 	return &delivery{publication: newPublication(to, m, s.qos), of: s}, nil
 }
 
-// tooLarge ends a subscription whose client does not take an event: what is left out would
-// never be sent again.
+// tooLarge ends a subscription whose client cannot receive an event: if it were skipped, it would never be sent
+// again.
 func tooLarge(p publication, most int) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeTooLarge, Next: transport.NextBackOff, Delay: time.Second,
@@ -471,8 +469,8 @@ func tooLarge(p publication, most int) *transport.Error {
 	}
 }
 
-// message returns an event as MQTT says it: in binary mode, or in structured mode where an
-// attribute is longer than a property can be, or has the character that none may have.
+// message returns an event in the form of MQTT: in binary mode, or else in structured mode. The latter is
+// needed for an attribute that is too long for a property, or has the character that no property may have.
 func message(event []byte) (codec.Message, error) {
 	m, err := codec.MessageOfProto(event)
 	if err == nil && m.Fits() == nil {
@@ -487,8 +485,8 @@ func message(event []byte) (codec.Message, error) {
 	return m, err
 }
 
-// to returns the topic of an event: the subscription's own filter, filled in. ok is false for
-// what is of another source, or of another cluster, than those of the filter.
+// to returns the topic of an event: the subscription's own filter with its wildcards replaced. ok is false if
+// the filter names another source or cluster.
 func (s *subscription) to(m codec.Message) (to string, ok bool, err error) {
 	source := property.Get(m.Properties, "ce-source")
 	cluster := property.Get(m.Properties, "ce-"+codec.ExtClusterName)
@@ -519,9 +517,9 @@ func named(event []byte) (source, cluster string, err error) {
 	return e.Source, e.Cluster, err
 }
 
-// level returns a name as one level of a topic, whatever it is.
+// level returns a name as one valid level of a topic.
 func level(name string) string {
-	if name == "" { // of the broker's own events
+	if name == "" { // the broker's own events have no name
 		return "hawser-broker"
 	}
 	if topic.CheckName(name) != nil {

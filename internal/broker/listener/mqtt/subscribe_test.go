@@ -64,7 +64,8 @@ func wire(t testing.TB, m codec.Message) []byte {
 	return b
 }
 
-// TestSubscribe_Request: what a Hawser party says of itself reaches the server, and the answer reaches it.
+// TestSubscribe_Request checks that the properties of a Hawser client reach the server, and that its answer
+// reaches the client.
 func TestSubscribe_Request(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)
@@ -82,7 +83,7 @@ func TestSubscribe_Request(t *testing.T) {
 	if diff := cmp.Diff(want, got.raw); diff != "" || got.peer.Role != "agent" || got.peer.Name != "cluster1" || got.peer.Conn == 0 {
 		t.Errorf("%+v %s", got.peer, diff)
 	}
-	// Who wants the works of one source alone has no position in all of them.
+	// A subscription to the works of one source has no cursor for all works.
 	agent.send(propertiesOf(subscribe(4, "sources/hub1/consumers/cluster1/sourceevents"), "hawser-protocol", "2", "hawser-cursor", "e/t/1"))
 	agent.expect(packets.Suback)
 	if got := await(t, all); got.raw.Hello != (transport.Hello{}) {
@@ -98,7 +99,8 @@ func TestSubscribe_Request(t *testing.T) {
 	}
 }
 
-// TestSubscribe_Refusals: each filter has its code; the reason is that of the first that is refused.
+// TestSubscribe_Refusals checks that each filter has its own code. The reason is that of the first rejected
+// filter.
 func TestSubscribe_Refusals(t *testing.T) {
 	s := accepts
 	s.subscribe = func(_ context.Context, _ transport.Peer, r transport.RawSubscription, _ transport.Stream) error {
@@ -128,7 +130,8 @@ func TestSubscribe_Refusals(t *testing.T) {
 	}
 }
 
-// TestSubscribe_GivenUp: a filter that is given up, or subscribed anew, ends at the server, and the connection goes on.
+// TestSubscribe_GivenUp checks that an unsubscribed or replaced filter ends at the server, and the connection
+// stays.
 func TestSubscribe_GivenUp(t *testing.T) {
 	s, all := calls()
 	agent := open(t, s, cleartext).join(agent1)
@@ -154,7 +157,8 @@ func TestSubscribe_GivenUp(t *testing.T) {
 	agent.expect(packets.Pingresp)
 }
 
-// TestSubscribe_EndOfTheServer ends the connection, after all that was sent before.
+// TestSubscribe_EndOfTheServer checks that the end of a subscription by the server ends the connection, after
+// all earlier events.
 func TestSubscribe_EndOfTheServer(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)

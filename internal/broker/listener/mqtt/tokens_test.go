@@ -59,7 +59,7 @@ func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() t
 	bearers.SetKeys(&hawserv1.RegistrationKeys{Issuer: issuer.Name, Jwks: issuer.Keys()})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- bearers.Run(ctx) }() // received from below
+	go func() { ended <- bearers.Run(ctx) }() // received below
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -69,7 +69,8 @@ func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() t
 	return bearers
 }
 
-// TestTokens: the password of who has no certificate is a token, which the connection rests on.
+// TestTokens checks that the password of a client without a certificate is a token, and that the connection
+// ends with it.
 func TestTokens(t *testing.T) {
 	hub, issuer := &accounts{user: publisher}, testkit.NewIssuer(t, "https://hub.example")
 	var mu sync.Mutex
@@ -94,7 +95,7 @@ func TestTokens(t *testing.T) {
 	}{
 		"none": {"", byte(property.NotAuthorized)}, "no token": {"x", byte(property.NotAuthorized)},
 		"of another hub": {testkit.NewIssuer(t, issuer.Name).Token("ns", "publisher", nil), byte(property.NotAuthorized)},
-		"of nobody":      {issuer.Token("ns", "somebody", nil), byte(property.NotAuthorized)},
+		"unmapped":       {issuer.Token("ns", "unmapped", nil), byte(property.NotAuthorized)},
 		"good":           {good, byte(property.Success)},
 	} {
 		peer, k := s.connect(noIdentity, password(c.text))
@@ -125,8 +126,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestTokens_Bootstrap: who has a bootstrap token is that account by its password, and no source;
-// what it may is then asked of the event, as on every transport.
+// TestTokens_Bootstrap checks that a bootstrap token as password gives that account and no source. Its rights
+// are checked on the event, as on every transport.
 func TestTokens_Bootstrap(t *testing.T) {
 	hub, issuer := &accounts{user: joiner}, testkit.NewIssuer(t, "https://hub.example")
 	bearers := bearersOf(t, hub, issuer, time.Now, tokens.Rule{Role: identity.Bootstrap})

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// mostFilters and mostProperties bound what one packet makes the broker keep.
+	// mostFilters and mostProperties limit what one packet makes the broker keep.
 	mostFilters    = 16
 	mostProperties = codec.MaxAttributes + 16
-	// mostTopicBytes is longer than any topic of the grammar has to be.
+	// mostTopicBytes is more than any topic of the grammar needs.
 	mostTopicBytes = 1 << 10
 )
 
-// violation ends a connection: its peer sent what is no MQTT, or may not be sent here.
+// violation ends a connection because its peer broke the rules of MQTT or of this broker.
 type violation struct {
 	reason property.Reason
 	text   string
@@ -42,13 +42,13 @@ func wrong(format string, args ...any) *violation {
 	return violated(property.ProtocolError, format, args...)
 }
 
-// errShort is the error of a packet that ends too early.
+// errShort is the error of a packet that is too short.
 var errShort = malformed("the packet ends within a field")
 
-// validate judges a packet before the codec sees it, which takes much that MQTT forbids, and
-// falls over some. What passes has exactly the fields that its kind has, each property at
-// most once and with a value that is allowed, and no more filters and properties than are
-// taken. The result of the codec is the same as what was judged: both read from the left.
+// validate checks a packet before the codec decodes it, because the codec accepts much that MQTT forbids, and
+// panics on some. A valid packet has exactly the fields of its kind. Each property occurs at most once with an
+// allowed value. Filters and properties are limited in number. Both read from the left, so the codec returns
+// what was checked.
 func validate(header byte, body []byte) error {
 	w := &packetReader{rest: body}
 	kind, flags := header>>4, header&0x0F
@@ -77,7 +77,7 @@ func validate(header byte, body []byte) error {
 	return w.err
 }
 
-// decode returns a packet that check has let through. What it consists of aliases body.
+// decode returns a packet that validate has accepted. Its parts alias body.
 func decode(header byte, body []byte) (*packets.Packet, error) {
 	k := &packets.Packet{ProtocolVersion: 5, FixedHeader: packets.FixedHeader{Type: header >> 4, Remaining: len(body)}}
 	var err error
@@ -104,7 +104,7 @@ func decode(header byte, body []byte) (*packets.Packet, error) {
 	return nil, malformed("%v", err)
 }
 
-// flagsOf are the flags that a kind of packet must have.
+// flagsOf returns the flags that a kind of packet must have.
 func flagsOf(kind byte) byte {
 	switch kind {
 	case packets.Subscribe, packets.Unsubscribe, packets.Pubrel:
@@ -153,7 +153,7 @@ func (w *packetReader) uint16() uint16 {
 
 func (w *packetReader) bytes() []byte { return w.take(int(w.uint16())) }
 
-// text is bytes that have to be text.
+// text reads a string, which must be valid text.
 func (w *packetReader) text() []byte {
 	b := w.bytes()
 	if !utf8.Valid(b) {
@@ -165,7 +165,7 @@ func (w *packetReader) text() []byte {
 	return b
 }
 
-// number is a variable byte integer.
+// number reads a variable byte integer.
 func (w *packetReader) number() int {
 	n, taken, err := variable(w.rest)
 	if err != nil || w.err != nil {
@@ -187,14 +187,14 @@ func variable(b []byte) (n, taken int, err error) {
 	return int(number), taken, err
 }
 
-// identifier is that of a packet.
+// identifier reads a packet identifier.
 func (w *packetReader) identifier() {
 	if w.uint16() == 0 && w.err == nil {
 		w.fail(wrong("the packet identifier is 0"))
 	}
 }
 
-// reason is where acknowledgements may end: before the reason code, or before the
+// reason reads the optional end of an acknowledgement: it may end before the reason code, or before the
 // properties.
 func (w *packetReader) reason(kind byte) {
 	if len(w.rest) > 0 {
@@ -248,7 +248,7 @@ func (w *packetReader) publish(flags byte) {
 	}
 }
 
-// head walks over what stands in PUBLISH before the properties.
+// head reads the fields of PUBLISH before the properties.
 func (w *packetReader) head(flags byte) {
 	const retain, qos, dup = 0x01, 0x06, 0x08
 	switch {
@@ -284,7 +284,7 @@ func (w *packetReader) filters(kind byte) {
 	}
 }
 
-// option is that of one filter of SUBSCRIBE.
+// option reads the options of one filter of SUBSCRIBE.
 func (w *packetReader) option() {
 	o := w.byte()
 	const qos, retainHandling, reserved = 0x03, 0x30, 0xC0
@@ -293,7 +293,7 @@ func (w *packetReader) option() {
 	}
 }
 
-// form is how the value of a property is written.
+// form is the encoding of a property's value.
 type form byte
 
 const (
@@ -306,8 +306,8 @@ const (
 	twoTexts
 )
 
-// forms are those of the properties that a client may send, on whatever packet; the codec
-// knows on which each is allowed.
+// forms are the encodings of the properties that a client may send in any packet. The codec checks in which
+// packet each is allowed.
 var forms = map[byte]form{
 	packets.PropPayloadFormat: oneByte, packets.PropMessageExpiryInterval: fourBytes, packets.PropContentType: aText,
 	packets.PropResponseTopic: aText, packets.PropCorrelationData: binaryData, packets.PropSubscriptionIdentifier: varying,
@@ -317,21 +317,21 @@ var forms = map[byte]form{
 	packets.PropTopicAlias: twoBytes, packets.PropUser: twoTexts, packets.PropMaximumPacketSize: fourBytes,
 }
 
-// refused are properties that are not served.
+// refused are the properties that are not supported.
 var refused = map[byte]*violation{
 	packets.PropSubscriptionIdentifier: violated(property.SubscriptionIDUnsupported, "subscription identifiers are not supported"),
 	packets.PropTopicAlias:             violated(property.TopicAliasInvalid, "there are no topic aliases: Topic Alias Maximum is 0"),
-	packets.PropAuthenticationMethod:   violated(property.BadAuthenticationMethod, "who connects is known by its certificate: there is no other authentication"),
+	packets.PropAuthenticationMethod:   violated(property.BadAuthenticationMethod, "enhanced authentication is not supported; connect with a client certificate or a token"),
 }
 
-// properties walks over the properties of a packet.
+// properties reads the properties of a packet.
 func (w *packetReader) properties(kind byte) {
 	all := w.take(w.number())
 	if w.err != nil {
 		return
 	}
 	p := &packetReader{rest: all}
-	var seen uint64 // as a set of numbers below 64
+	var seen uint64 // a set of numbers below 64
 	for n := 1; p.err == nil && len(p.rest) > 0; n++ {
 		id := p.byte()
 		switch {
@@ -352,7 +352,7 @@ func (w *packetReader) properties(kind byte) {
 	}
 }
 
-// property walks over the value of one property.
+// property reads the value of one property.
 func (w *packetReader) property(id byte) {
 	var value []byte
 	switch forms[id] {

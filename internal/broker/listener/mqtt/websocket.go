@@ -13,8 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/listener"
 )
 
-// webSockets makes WebSockets of connections on which HTTP is spoken. It is the listener of
-// its server.
+// webSockets upgrades HTTP connections to WebSockets. It is the listener of its own HTTP server.
 type webSockets struct {
 	front  *Front
 	server http.Server
@@ -31,11 +30,11 @@ func newWebSockets(f *Front) *webSockets {
 			return context.WithValue(ctx, requestingKey{}, c)
 		},
 	}
-	w.server.SetKeepAlivesEnabled(false) // there is nothing to ask for a second time
+	w.server.SetKeepAlivesEnabled(false) // one request per connection
 	return w
 }
 
-// requesting is a connection on which HTTP is spoken. Its use ends when it is closed.
+// requesting is an HTTP connection before its upgrade. Its use ends when it is closed.
 type requesting struct {
 	net.Conn
 	conn *listener.Connection
@@ -43,7 +42,7 @@ type requesting struct {
 	over func()
 }
 
-// requestingKey is the key of a connection in the context of its requests.
+// requestingKey is the context key of a request's connection.
 type requestingKey struct{}
 
 // Close implements net.Conn.
@@ -52,7 +51,7 @@ func (r *requesting) Close() error {
 	return r.Conn.Close()
 }
 
-// take serves a connection; it waits until the server has taken it.
+// take passes a connection to the HTTP server. It blocks until the server has accepted it.
 func (w *webSockets) take(raw net.Conn, connection *listener.Connection) {
 	w.front.serving.Add(1)
 	r := &requesting{Conn: raw, conn: connection, over: func() {
@@ -62,7 +61,7 @@ func (w *webSockets) take(raw net.Conn, connection *listener.Connection) {
 	select {
 	case w.conns <- r:
 	case <-w.done:
-		_ = r.Close() // it was not begun
+		_ = r.Close() // the connection was not served
 	}
 }
 
@@ -76,7 +75,7 @@ func (w *webSockets) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener; it is called once.
+// Close implements net.Listener. It is called once.
 func (w *webSockets) Close() error {
 	close(w.done)
 	return nil
@@ -85,25 +84,25 @@ func (w *webSockets) Close() error {
 // Addr implements net.Listener.
 func (w *webSockets) Addr() net.Addr { return &net.UnixAddr{Name: "websocket"} }
 
-// upgrade is the handler of every path.
+// upgrade handles all paths.
 func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(requestingKey{}).(*requesting)
 	if !ok {
 		return
 	}
-	// A page of another site must not use the certificate of a browser: that the origin is
-	// that of the broker is checked by default.
+	// A page of another site must not use the certificate of a browser. The library checks by default that the
+	// origin is that of the broker.
 	pinged := func(context.Context, []byte) bool { return c.conn.ChargeControlFrame() == nil }
 	socket, err := websocket.Accept(out, r, &websocket.AcceptOptions{Subprotocols: []string{"mqtt"}, OnPingReceived: pinged})
 	if err != nil {
-		return // it was answered
+		return // the library has answered
 	}
 	if socket.Subprotocol() != "mqtt" {
-		_ = socket.Close(websocket.StatusPolicyViolation, "the subprotocol mqtt is spoken here") // at worst it is closed already
+		_ = socket.Close(websocket.StatusPolicyViolation, "the subprotocol mqtt is spoken here") // an error means: closed already
 		return
 	}
 	if !w.front.begin() {
-		_ = socket.CloseNow() // it was not begun
+		_ = socket.CloseNow() // the connection was not served
 		return
 	}
 	defer w.front.serving.Done()
@@ -120,5 +119,5 @@ type framed struct {
 	socket *websocket.Conn
 }
 
-// Close implements net.Conn: MQTT has said goodbye already.
+// Close implements net.Conn. It sends no WebSocket close frame: MQTT has its own DISCONNECT.
 func (f *framed) Close() error { return errors.Join(f.socket.CloseNow(), f.Conn.Close()) }

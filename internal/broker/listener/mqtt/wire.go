@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// connectBytes bound CONNECT, which is read of everybody.
+	// connectBytes is the maximum size of CONNECT, which is read before authentication.
 	connectBytes = 4 << 10
-	// smallBytes bound all that is neither CONNECT nor PUBLISH.
+	// smallBytes is the maximum size of packets other than CONNECT and PUBLISH.
 	smallBytes = 64 << 10
-	// firstBytes is what is given to a packet before more of it has come; it then doubles.
+	// firstBytes is the first allocation for a PUBLISH. It doubles as data arrives.
 	firstBytes = 32 << 10
-	// overhead is what is kept of a packet beside its bytes.
+	// overhead is the memory of a packet in addition to its bytes.
 	overhead = 2 << 10
-	// writeBytes is how much is written at a time, each within writeTimeout. A peer that obeys
-	// its own Receive Maximum reads all the time.
+	// writeBytes is the maximum size of one write, which must end within writeTimeout. A peer that obeys its own
+	// Receive Maximum reads all the time.
 	writeBytes   = 64 << 10
 	writeTimeout = 30 * time.Second
 )
@@ -34,42 +34,42 @@ const (
 type wire struct {
 	net.Conn
 	conn *listener.Connection
-	// most bounds a packet of the peer, silence is how long it may say nothing, and within is
-	// how long the rest of a packet may take; the reader's.
+	// most is the maximum size of a PUBLISH. idleTimeout is the maximum time between two packets, and within that
+	// for the rest of a packet. They belong to the reader.
 	most                int
 	idleTimeout, within time.Duration
 	// sawConnect: CONNECT was read.
 	sawConnect bool
-	// bodies were begun.
+	// bodies is the number of calls so far.
 	bodies atomic.Uint32
 }
 
-// packet is what the peer sent.
+// packet is one packet of the peer.
 type packet struct {
 	header byte
 	body   []byte
-	// call counts it as long as it is being served; nil but for PUBLISH.
+	// call counts a PUBLISH while it is served; else nil.
 	call *listener.Body
-	// refusal is why it is not served, and most of it was not even read.
+	// refusal is why a PUBLISH is rejected; then only its beginning was read.
 	refusal error
 }
 
 func (p *packet) kind() byte { return p.header >> 4 }
 
-// done gives back what the packet used.
+// done releases what the packet used.
 func (p *packet) done() {
 	if p.call != nil {
 		p.call.End()
 	}
 }
 
-// errSilent ends a connection of which nothing is heard.
+// errSilent ends a connection without packets for 1.5 times its keep alive.
 var errSilent = violated(property.KeepAliveTimeout, "nothing came for one and a half times the keep alive")
 
-// errNoMQTT ends a connection on which something else is spoken.
+// errNoMQTT ends a connection with another protocol.
 var errNoMQTT = errors.New("the first packet is no CONNECT")
 
-// read reads one packet. What the peer announces costs nothing before it comes.
+// read reads one packet. Memory for a PUBLISH grows as its data arrives; other packets are small.
 func (w *wire) read() (*packet, error) {
 	if err := w.SetReadDeadline(time.Now().Add(w.idleTimeout)); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (w *wire) read() (*packet, error) {
 	return p, w.conn.InTime()
 }
 
-// bound is how long a packet may be.
+// bound returns the maximum size of a packet.
 func (w *wire) bound(kind byte) int {
 	switch kind {
 	case packets.Connect:
@@ -119,7 +119,7 @@ func (w *wire) bound(kind byte) int {
 	return smallBytes
 }
 
-// length is that of the rest of a packet.
+// length reads the length of the rest of a packet.
 func (w *wire) length() (int, error) {
 	var b [4]byte
 	for i := range b {
@@ -139,7 +139,7 @@ func (w *wire) fill(b []byte) error {
 	return err
 }
 
-// publish reads a PUBLISH, if its peer may have it served now.
+// publish reads a PUBLISH. If its peer has too many calls, it sets refusal instead.
 func (w *wire) publish(p *packet, length int) error {
 	call := w.conn.NewBody(w.bodies.Add(1), false)
 	if err := w.conn.Begin(listener.Unary, call); err != nil {
@@ -165,8 +165,8 @@ func (w *wire) publish(p *packet, length int) error {
 	return nil
 }
 
-// skip reads a packet that is refused; its beginning, which says what to answer, is kept. To
-// read it costs almost as much as to serve it, so nobody may go on like that for long.
+// skip discards a rejected packet, except for its beginning, which the answer needs. To read it costs almost as
+// much as to serve it, so it is charged, and too much of it ends the connection.
 func (w *wire) skip(p *packet, length int) error {
 	p.body = make([]byte, min(length, mostTopicBytes+4))
 	if err := w.fill(p.body); err != nil {

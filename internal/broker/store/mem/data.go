@@ -11,9 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// data is what a store holds. Records and metas are never changed in place, so
-// copying the maps is enough for a backup. Tally, book and ring are not in it: an opening
-// makes them anew, as that of every engine does.
+// data is the content of a store. Records and metas are never modified, so a copy of the maps is a backup. A
+// backup lacks tally, usage and ring: opening it rebuilds them, as each engine does.
 type data struct {
 	storeID      string
 	incarnations memindex.Incarnations
@@ -24,17 +23,17 @@ type data struct {
 	subscribed   memindex.Subscriptions
 	bookmarks    memindex.Bookmarks
 	ring         *memindex.Ring
-	feed         map[uint64]store.Change // what the records have in the feed, by revision
+	feed         map[uint64]store.Change // feed entries of the records, by revision
 }
 
-// ringSize is how many changes back the feed tells what is gone.
+// ringSize is the number of last changes for which the feed reports removed records.
 const ringSize = 1024
 
-// clusterData is everything of one cluster and data type.
+// clusterData holds the records of one cluster and data type.
 type clusterData struct {
 	records map[string]*record // by resource id
-	names   map[string]string  // name to the id that holds it
-	behind  map[string]string  // id that waits to the id of the tombstone
+	names   map[string]string  // name → id of the record that has it
+	behind  map[string]string  // queued id → id of the tombstone
 }
 
 type record struct {
@@ -62,7 +61,7 @@ func (d *data) clone() data {
 	return c
 }
 
-// begin begins a term.
+// begin starts an incarnation.
 func (d *data) begin(t memindex.Incarnation) {
 	d.incarnations = d.incarnations.Begin(t)
 	d.tally, d.usage, d.ring = memindex.NewTally(), quota.NewUsage(), memindex.NewRing(ringSize, t.First)
@@ -112,7 +111,7 @@ func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	return uid, ok
 }
 
-// apply carries a decision out.
+// apply executes a decision.
 func (d *data) apply(dec store.Decision, op *store.Op) {
 	var waited []byte
 	if r := d.record(op.Key); r != nil {
@@ -142,8 +141,7 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 	}
 }
 
-// after returns the changes above a revision, at most limit: the last ones are in
-// the ring.
+// after returns the changes above a revision, at most limit. The ring has the last ones.
 func (d *data) after(revision uint64, limit int) []store.Change {
 	var out []store.Change
 	if revision+1 < d.ring.First {
@@ -193,7 +191,7 @@ func (d *data) write(w store.Write, event, waited []byte) {
 	p.records[w.Key.ResourceID] = r
 }
 
-// index keeps what is found by something else than the id.
+// index updates the indexes by name and by queued id.
 func (p *clusterData) index(w store.Write) {
 	for _, n := range store.Holds(w.Old) {
 		delete(p.names, n)

@@ -1,7 +1,6 @@
-// Package mem is the store in memory, for tests and the simulator: maps under
-// one lock, no goroutines, nothing random but the ids it is given. It decides
-// exactly as every engine does, and forgets everything at the end of the
-// process; [Store.Backup] takes what a restart or a restore would find.
+// Package mem is the store in memory, for tests and the simulator. It has maps under one lock, no goroutines,
+// and no randomness except the given ids. It makes the same decisions as all engines and loses everything at
+// the end of the process. [Store.Backup] returns what a restart or a restore would find.
 package mem
 
 import (
@@ -14,12 +13,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Options of a store.
+// Options configures a store.
 type Options struct {
-	// NewID makes an epoch or a term: no two calls may return the same, and no
-	// result may contain "/" or be empty. Required.
+	// NewID makes store ids and incarnation ids. No two calls may return the same id, and no id may contain "/" or
+	// be empty. Required.
 	NewID func() string
-	// From is a backup to open, nil for a new store.
+	// From is the backup to open, nil for a new store.
 	From *Backup
 }
 
@@ -28,14 +27,14 @@ type Store struct {
 	mu      sync.Mutex
 	data    data
 	opened  store.Head
-	commits chan struct{} // closed and replaced at each commit
+	commits chan struct{} // closed and replaced by each commit
 	closed  bool
-	scans   sync.WaitGroup // Close waits for them
+	scans   sync.WaitGroup // running calls; Close waits for them
 }
 
 var _ store.Store = (*Store)(nil)
 
-// Open opens a store: a new one, or what a backup holds, under a new term.
+// Open opens a store, a new one or a backup, as a new incarnation.
 func Open(o Options) *Store {
 	s := &Store{commits: make(chan struct{})}
 	if o.From == nil {
@@ -48,10 +47,10 @@ func Open(o Options) *Store {
 	return s
 }
 
-// Backup is a copy of a store at one moment.
+// Backup is a copy of a store at one time.
 type Backup struct{ data data }
 
-// Backup copies the store; that works after Close too.
+// Backup copies the store. It also works after Close.
 func (s *Store) Backup() *Backup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 	return outcomes, nil
 }
 
-// broadcast wakes everyone in Changes.
+// broadcast wakes all waiting calls of Changes.
 func (s *Store) broadcast() {
 	close(s.commits)
 	s.commits = make(chan struct{})
@@ -250,10 +249,10 @@ func (s *Store) Bookmarks(prefix string) map[string][]byte {
 	return s.data.bookmarks.Under(prefix)
 }
 
-// Err implements [store.Store]: memory has room.
+// Err implements [store.Store]. It returns nil: memory does not run full.
 func (*Store) Err() error { return nil }
 
-// Fatal implements [store.Store]: memory does not fail.
+// Fatal implements [store.Store]. It returns nil: memory does not fail.
 func (*Store) Fatal() <-chan error { return nil }
 
 // Close implements [store.Store].

@@ -22,7 +22,7 @@ func (s *Store) ScanAfter(ctx context.Context, scope store.Scope, id string, f f
 	}, f)
 }
 
-// report calls f for what collect returns; nobody changes these metas.
+// report calls f for the result of collect; these metas are never modified.
 func (s *Store) report(ctx context.Context, collect func() []*store.Meta, f func(store.Meta) error) error {
 	metas, err := s.snapshot(collect)
 	if err != nil {
@@ -40,8 +40,7 @@ func (s *Store) report(ctx context.Context, collect func() []*store.Meta, f func
 	return ctx.Err()
 }
 
-// snapshot calls collect with the lock held. The caller reports to scans when
-// it is done.
+// snapshot calls collect with the lock held. When the caller is done it must call scans.Done.
 func (s *Store) snapshot(collect func() []*store.Meta) ([]*store.Meta, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,8 +80,7 @@ func (d *data) scan(scope store.Scope) []*store.Meta {
 	return out
 }
 
-// at returns the metas of which one half changed at these revisions, as far as
-// they are in scope.
+// at returns the metas in scope of the records whose given part changed at these revisions.
 func (d *data) at(revisions []uint64, scope store.Scope) []*store.Meta {
 	var out []*store.Meta
 	for _, r := range revisions {

@@ -1,7 +1,6 @@
-// Package memindex is what every engine keeps in memory beside its records, so that they
-// answer alike: sums and revisions ([Summary]), the last changes ([Ring]), terms,
-// subscriptions and bookmarks. Nothing here is safe for concurrent use, but what reads
-// beside others that read.
+// Package memindex has the indexes that each engine keeps in memory beside its records, so that all engines
+// answer alike. These are sums and revisions ([Summary]), the last changes ([Ring]), incarnations,
+// subscriptions and bookmarks. Only concurrent reads are safe.
 package memindex
 
 import (
@@ -16,19 +15,19 @@ import (
 // Incarnation is one opening of a store.
 type Incarnation struct {
 	ID    string
-	First uint64 // revision
+	First uint64 // first revision
 }
 
-// Incarnations are the openings that a store remembers, in their order.
+// Incarnations are the openings that a store remembers, oldest first.
 type Incarnations []Incarnation
 
-// Begin returns t with another term, without those beyond [store.MaxIncarnations].
+// Begin returns t with another incarnation, limited to the last [store.MaxIncarnations].
 func (t Incarnations) Begin(next Incarnation) Incarnations {
 	t = append(slices.Clip(t), next)
 	return t[max(0, len(t)-store.MaxIncarnations):]
 }
 
-// Valid as in [store.Store.ValidCursor], of a store with this head.
+// Valid is [store.Store.ValidCursor] for a store with this head.
 func (t Incarnations) Valid(head store.Head, c store.Cursor) bool {
 	i := slices.IndexFunc(t, func(t Incarnation) bool { return t.ID == c.Incarnation })
 	return c.StoreID == head.StoreID && c.Revision <= head.Revision && i >= 0 && (i+1 == len(t) || c.Revision < t[i+1].First)
@@ -40,11 +39,11 @@ type ClusterKey struct {
 	Cluster  string
 }
 
-// Subscriptions are the places to which an agent ever subscribed, with the uid of its
-// cluster, "" where it gave none.
+// Subscriptions holds the clusters and data types to which an agent ever subscribed, with the uid of the
+// cluster, "" if no agent sent it.
 type Subscriptions map[ClusterKey]string
 
-// News reports whether a subscription says more than is known.
+// News reports whether a subscription is new or has a new uid.
 func (s Subscriptions) News(p ClusterKey, uid string) bool {
 	known, ok := s[p]
 	return !ok || uid != "" && uid != known
@@ -55,7 +54,7 @@ func (s Subscriptions) Forget(cluster string) {
 	maps.DeleteFunc(s, func(p ClusterKey, _ string) bool { return p.Cluster == cluster })
 }
 
-// Clusters as in [store.Store], of a store with the records of t.
+// Clusters is Clusters of [store.Store] for a store with the records of t.
 func (s Subscriptions) Clusters(t *Summary, dt codec.DataType) []string {
 	set := make(map[string]struct{})
 	t.clustersOf(dt, set)
@@ -67,10 +66,10 @@ func (s Subscriptions) Clusters(t *Summary, dt codec.DataType) []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// Bookmarks is what an engine keeps in memory of its bookmarks: there are few.
-type Bookmarks map[string][]byte // values are never changed in place
+// Bookmarks holds the few bookmarks of an engine in memory.
+type Bookmarks map[string][]byte // values are never modified
 
-// Set as in [store.Store.SetBookmarks].
+// Set is [store.Store.SetBookmarks].
 func (b Bookmarks) Set(set map[string][]byte) {
 	for name, value := range set {
 		if value == nil {
@@ -81,7 +80,7 @@ func (b Bookmarks) Set(set map[string][]byte) {
 	}
 }
 
-// Under as in [store.Store.Bookmarks].
+// Under is [store.Store.Bookmarks].
 func (b Bookmarks) Under(prefix string) map[string][]byte {
 	out := make(map[string][]byte)
 	for name, value := range b {

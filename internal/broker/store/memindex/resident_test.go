@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestTerms_Valid: a cursor counts up to where the next term began, and only of terms
-// that are remembered.
+// TestTerms_Valid: a cursor is valid up to the start of the next incarnation, and only for remembered
+// incarnations.
 func TestTerms_Valid(t *testing.T) {
 	t.Parallel()
 	var terms Incarnations
@@ -27,15 +27,15 @@ func TestTerms_Valid(t *testing.T) {
 		cursor store.Cursor
 		want   bool
 	}{
-		"the head":              {store.Cursor{StoreID: "e", Incarnation: fmt.Sprint(last), Revision: head.Revision}, true},
-		"above the head":        {store.Cursor{StoreID: "e", Incarnation: fmt.Sprint(last), Revision: head.Revision + 1}, false},
-		"another epoch":         {store.Cursor{StoreID: "f", Incarnation: fmt.Sprint(last), Revision: 1}, false},
-		"the end of a term":     {store.Cursor{StoreID: "e", Incarnation: "5", Revision: 59}, true},
-		"in the next term":      {store.Cursor{StoreID: "e", Incarnation: "5", Revision: 60}, false},
-		"a term of long ago":    {store.Cursor{StoreID: "e", Incarnation: "1", Revision: 12}, false},
-		"the oldest one":        {store.Cursor{StoreID: "e", Incarnation: "2", Revision: 22}, true},
-		"a term of nobody":      {store.Cursor{StoreID: "e", Incarnation: "x", Revision: 1}, false},
-		"nothing that it names": {store.Cursor{}, false},
+		"the head":               {store.Cursor{StoreID: "e", Incarnation: fmt.Sprint(last), Revision: head.Revision}, true},
+		"above the head":         {store.Cursor{StoreID: "e", Incarnation: fmt.Sprint(last), Revision: head.Revision + 1}, false},
+		"another epoch":          {store.Cursor{StoreID: "f", Incarnation: fmt.Sprint(last), Revision: 1}, false},
+		"the end of a term":      {store.Cursor{StoreID: "e", Incarnation: "5", Revision: 59}, true},
+		"in the next term":       {store.Cursor{StoreID: "e", Incarnation: "5", Revision: 60}, false},
+		"a term of long ago":     {store.Cursor{StoreID: "e", Incarnation: "1", Revision: 12}, false},
+		"the oldest one":         {store.Cursor{StoreID: "e", Incarnation: "2", Revision: 22}, true},
+		"an unknown incarnation": {store.Cursor{StoreID: "e", Incarnation: "x", Revision: 1}, false},
+		"nothing that it names":  {store.Cursor{}, false},
 	} {
 		if got := terms.Valid(head, c.cursor); got != c.want {
 			t.Errorf("%s: valid %v, want %v", name, got, c.want)
@@ -43,7 +43,7 @@ func TestTerms_Valid(t *testing.T) {
 	}
 }
 
-// TestSubscriptions: a uid is not lost to an agent that gives none.
+// TestSubscriptions: a stored uid stays if a later agent sends none.
 func TestSubscriptions(t *testing.T) {
 	t.Parallel()
 	s := make(Subscriptions)

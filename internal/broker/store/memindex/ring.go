@@ -2,36 +2,36 @@ package memindex
 
 import "github.com/hawser-io/hawser/internal/broker/store"
 
-// Ring holds the last changes of a store, one per revision. It is what tells that
-// something is gone; the rest an engine also has from its records.
+// Ring holds the last changes of a store, one per revision. Only it has the changes that removed something; an
+// engine can derive the others from its records.
 //
 // It is not safe for concurrent use.
 type Ring struct {
 	slots []slot
-	// First is the lowest revision in the ring, next the one that comes.
+	// First is the lowest revision in the ring, next the one after the last.
 	First, next uint64
-	gone        map[Half]uint64 // revisions of the entries in the ring that say so
+	gone        map[Half]uint64 // revisions of the Gone entries in the ring
 }
 
 type slot struct {
 	store.Change
-	obsolete bool // a later change is about the same half
+	obsolete bool // a later change is about the same part
 }
 
-// Half is one half of a record.
+// Half is one part of a record.
 type Half struct {
 	Key  store.Key
 	Part store.Part
 }
 
-// NewRing returns one for so many changes, of which the first has revision next.
+// NewRing returns a ring for size changes, of which the first gets revision next.
 func NewRing(size, next uint64) *Ring {
 	return &Ring{slots: make([]slot, size), First: next, next: next, gone: make(map[Half]uint64)}
 }
 
 func (r *Ring) at(revision uint64) *slot { return &r.slots[revision%uint64(len(r.slots))] }
 
-// Forget marks what old had in the feed and n has not.
+// Forget marks the entries of old that n no longer has.
 func (r *Ring) Forget(old, n *store.Meta) {
 	oldSpec, oldStatus := store.Entries(old)
 	spec, status := store.Entries(n)
@@ -71,8 +71,7 @@ func (r *Ring) Append(c store.Change) {
 	r.next = c.Revision + 1
 }
 
-// From returns at most limit changes from a revision on, which must not be below
-// First.
+// From returns at most limit changes from revision on. revision must not be below First.
 func (r *Ring) From(revision uint64, limit int) []store.Change {
 	if revision >= r.next {
 		return nil

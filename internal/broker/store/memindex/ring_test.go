@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestRing_ForgetsGone: what is gone is remembered as long as the ring is.
+// TestRing_ForgetsGone: a removal is remembered while its entry is in the ring.
 func TestRing_ForgetsGone(t *testing.T) {
 	t.Parallel()
 	const size = 512

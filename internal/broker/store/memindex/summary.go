@@ -8,47 +8,44 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Summary is what an engine keeps in memory about its records: sums and
-// revisions, no keys. With the change feed, which leads from a revision to its
-// record, it answers what changed in a scope without a look at the rest. It
-// takes some 20 bytes per record.
+// Summary holds sums and revisions of an engine's records, but no keys. The change feed leads from a revision
+// to its record. With it, Summary answers which records of a scope changed, without a scan. It needs about 20
+// bytes per record.
 //
-// It is not safe for concurrent use, but for its reading methods among
-// themselves.
+// It is not safe for concurrent use, except that reading methods may run concurrently.
 type Summary struct {
-	clusters map[store.Scope]*clusterTally // data type and cluster are set
-	owners   map[store.Scope]*ownerTally   // data type and owner are set
+	clusters map[store.Scope]*clusterTally // by data type and cluster
+	owners   map[store.Scope]*ownerTally   // by data type and owner
 }
 
 type clusterTally struct {
 	records    int
-	head       store.ClusterHead // without the number of tombstones
+	head       store.ClusterHead // Tombstones is not set
 	specs      revisions         // of the specs in the feed
-	tombstones revisions         // those of tombstones
+	tombstones revisions         // of the tombstones among them
 }
 
 type ownerTally struct {
 	statuses  revisions // of the statuses in the feed
-	confirmed revisions // those of graves that go when their source has seen them
+	confirmed revisions // of the confirmed tombstones that are collectable when acknowledged
 	clusters  map[string]*holding
 }
 
-// holding is what one owner has on one cluster.
+// holding is the summary of one owner on one cluster.
 type holding struct {
 	digest     store.Digest
 	tombstones int
 }
 
-// NewTally returns the tally of an empty store.
+// NewTally returns the summary of an empty store.
 func NewTally() *Summary {
 	return &Summary{clusters: make(map[store.Scope]*clusterTally), owners: make(map[store.Scope]*ownerTally)}
 }
 
-// Load counts a record of a store that is being opened, in any order. Before
-// anything else is called, Sort must be.
+// Load counts a record while the store is opened, in any order. Call Sort before any other method.
 func (t *Summary) Load(m *store.Meta) { t.move(nil, m, (*revisions).load) }
 
-// Sort ends the loading.
+// Sort finishes the loading.
 func (t *Summary) Sort() {
 	for _, c := range t.clusters {
 		c.specs.sort()
@@ -60,7 +57,7 @@ func (t *Summary) Sort() {
 	}
 }
 
-// Count follows one [store.Write]: old is what was there, n what is; nil for nothing.
+// Count applies one [store.Write]: old is the previous record, n the next one; nil means none.
 func (t *Summary) Count(old, n *store.Meta) {
 	if old != nil && n != nil && old.Owner != n.Owner {
 		t.move(old, nil, (*revisions).add)
@@ -69,8 +66,8 @@ func (t *Summary) Count(old, n *store.Meta) {
 	t.move(old, n, (*revisions).add)
 }
 
-// move takes old away and adds n, which have one owner; one of them may be nil.
-// Every commit does this for every work: what stays is not touched.
+// move replaces old by n, which have the same owner; one of them may be nil. Each commit calls it for each
+// work, so it only touches the parts that change.
 func (t *Summary) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	c, o := t.scopes(cmp.Or(n, old))
 	replace := func(r *revisions, before, now uint64) {
@@ -97,7 +94,7 @@ func (t *Summary) move(old, n *store.Meta, add func(*revisions, uint64)) {
 		c.records--
 	}
 	if n == nil {
-		if c.records == 0 { // as after a restart: a source may use names of clusters without end
+		if c.records == 0 { // as after a restart; a source may use any number of cluster names
 			delete(t.clusters, store.Scope{DataType: old.DataType, Cluster: old.Cluster})
 		}
 		return
@@ -111,8 +108,7 @@ func (t *Summary) move(old, n *store.Meta, add func(*revisions, uint64)) {
 	}
 }
 
-// seen is the revision at which the source of m has seen that it is gone, 0 where
-// that does not end the record.
+// seen returns the revision whose acknowledgement by the source of m makes m collectable, 0 if there is none.
 func seen(m *store.Meta) uint64 {
 	if m == nil || !m.CollectableWhenAcked() {
 		return 0
@@ -120,7 +116,7 @@ func seen(m *store.Meta) uint64 {
 	return m.StatusRevision
 }
 
-// live is 1 if m is a live record of which is says so, else 0.
+// live returns 1 if m is a live record for which is returns true, otherwise 0.
 func live(m *store.Meta, is func(*store.Meta) bool) int {
 	if m == nil || m.State != store.Live || !is(m) {
 		return 0
@@ -128,10 +124,10 @@ func live(m *store.Meta, is func(*store.Meta) bool) int {
 	return 1
 }
 
-// fails reports whether the status of m says that the work is not applied, or not available.
+// fails reports whether the status of m reports that the work is not applied, or not available.
 func fails(m *store.Meta) bool { return m.Failing }
 
-// inTombstone is revision, or what else is counted, if m is a tombstone, else 0.
+// inTombstone returns revision (or another number) if m is a tombstone, otherwise 0.
 func inTombstone(m *store.Meta, revision uint64) uint64 {
 	if m == nil || m.State != store.Tombstone {
 		return 0
@@ -139,9 +135,8 @@ func inTombstone(m *store.Meta, revision uint64) uint64 {
 	return revision
 }
 
-// hold keeps the digests, of the cluster and of what o has on it, and the
-// number of o's tombstones there. What waits behind a tombstone is what its
-// owner has already, and the cluster has not.
+// hold updates the digests of the cluster and of o on it, and the number of o's tombstones there. A queued spec
+// is in the digest of its owner, but not in that of the cluster.
 func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
 	if old != nil && n != nil && old.State == n.State && (old.State != store.Live || old.Tag == n.Tag) && old.Queued == n.Queued {
 		return
@@ -160,8 +155,7 @@ func (o *ownerTally) hold(c *clusterTally, old, n *store.Meta) {
 	}
 }
 
-// digests counts m, which may be nil, in the digests of its cluster and its
-// owner.
+// digests applies m, which may be nil, to the digests of its cluster and its owner.
 func (h *holding) digests(cluster *store.Digest, m *store.Meta, count func(*store.Digest, codec.DigestSum)) {
 	if m == nil {
 		return
@@ -176,7 +170,7 @@ func (h *holding) digests(cluster *store.Digest, m *store.Meta, count func(*stor
 	}
 }
 
-// scopes returns those that a record belongs to, new ones where there are none.
+// scopes returns the tallies that a record belongs to, and creates them if needed.
 func (t *Summary) scopes(m *store.Meta) (*clusterTally, *ownerTally) {
 	of := store.Scope{DataType: m.DataType, Cluster: m.Cluster}
 	c := t.clusters[of]
@@ -193,8 +187,7 @@ func (t *Summary) scopes(m *store.Meta) (*clusterTally, *ownerTally) {
 	return c, o
 }
 
-// higherSequence returns the higher one of two ids; b does not count when an
-// agent could not go on from it.
+// higherSequence returns the higher of two ids. It ignores b if an agent cannot continue from it.
 func higherSequence(a, b string) string {
 	if b == "" || new(codec.Sequencer).Observe(b) != nil {
 		return a
@@ -205,7 +198,7 @@ func higherSequence(a, b string) string {
 	return b
 }
 
-// clustersOf adds to set the names of the clusters that have records other than graves.
+// clustersOf adds to set the names of the clusters that have records other than confirmed tombstones.
 func (t *Summary) clustersOf(dt codec.DataType, set map[string]struct{}) {
 	for s, c := range t.clusters {
 		if s.DataType == dt && (c.head.Digest.Count > 0 || c.tombstones.count() > 0) {
@@ -214,17 +207,17 @@ func (t *Summary) clustersOf(dt codec.DataType, set map[string]struct{}) {
 	}
 }
 
-// cluster returns what is known of a cluster; of one without records nothing is.
+// cluster returns the tally of a cluster, an empty one if it has no records.
 func (t *Summary) cluster(dt codec.DataType, cluster string) *clusterTally {
 	return cmp.Or(t.clusters[store.Scope{DataType: dt, Cluster: cluster}], &clusterTally{})
 }
 
-// owner is the same for an owner.
+// owner returns the tally of an owner, an empty one if it has no records.
 func (t *Summary) owner(dt codec.DataType, owner string) *ownerTally {
 	return cmp.Or(t.owners[store.Scope{DataType: dt, Owner: owner}], &ownerTally{})
 }
 
-// ClusterHead as in [store.Store].
+// ClusterHead is ClusterHead of [store.Store].
 func (t *Summary) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	c := t.cluster(dt, cluster)
 	h := c.head
@@ -232,10 +225,9 @@ func (t *Summary) ClusterHead(dt codec.DataType, cluster string) store.ClusterHe
 	return h
 }
 
-// Since returns the revisions above after of what changed in a scope that
-// [store.CheckSince] allows, ascending: of the specs of its cluster, or of the
-// statuses of its owner. It costs what it returns. If the scope names both, the
-// other one is for the caller to compare.
+// Since returns, ascending, the revisions above after of the changes in a scope that [store.CheckSince] allows.
+// These are the specs of its cluster or the statuses of its owner. The cost depends on the number of results.
+// If the scope names both, the caller must filter by the other one.
 func (t *Summary) Since(s store.Scope, part store.Part, after uint64) []uint64 {
 	if part == store.SpecPart {
 		return t.cluster(s.DataType, s.Cluster).specs.after(after)
@@ -248,13 +240,13 @@ func (t *Summary) Tombstones(dt codec.DataType, cluster string) []uint64 {
 	return t.cluster(dt, cluster).tombstones.after(0)
 }
 
-// ConfirmedTombstones returns the status revisions of an owner's graves that go when it has seen
-// them and are not above upTo, ascending, at most limit.
+// ConfirmedTombstones returns the status revisions, up to upTo, of an owner's confirmed tombstones that are
+// collectable when acknowledged, ascending, at most limit.
 func (t *Summary) ConfirmedTombstones(dt codec.DataType, owner string, upTo uint64, limit int) []uint64 {
 	return t.owner(dt, owner).confirmed.upTo(upTo, limit)
 }
 
-// Digests as in [store.Store].
+// Digests is Digests of [store.Store].
 func (t *Summary) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	o := t.owner(dt, owner)
 	out := make([]codec.ClusterDigest, 0, len(o.clusters))
@@ -265,25 +257,24 @@ func (t *Summary) Digests(dt codec.DataType, owner string) []codec.ClusterDigest
 	return out
 }
 
-// revisions is an ascending list of revisions, 8 bytes each. New ones are higher
-// than all before, so adding appends; what is removed stays as a hole until
-// there are too many of them.
+// revisions is an ascending list of revisions, 8 bytes each. A new revision is higher than all others, so
+// adding appends. A removed one leaves a hole until there are too many holes.
 type revisions struct {
 	list  []uint64 // twice the revision, plus one for a hole
 	holes int
 }
 
-// fewHoles are not worth moving the others.
+// fewHoles is the number of holes below which the list is not compacted.
 const fewHoles = 16
 
 func (r *revisions) count() int { return len(r.list) - r.holes }
 
-// find returns where a revision is, or would be.
+// find returns the index of a revision, or the index where it belongs.
 func (r *revisions) find(revision uint64) (i int, ok bool) {
 	return slices.BinarySearchFunc(r.list, revision, func(e, revision uint64) int { return cmp.Compare(e>>1, revision) })
 }
 
-// add puts a revision into its place.
+// add inserts a revision.
 func (r *revisions) add(revision uint64) {
 	if n := len(r.list); n == 0 || r.list[n-1]>>1 < revision {
 		r.list = append(r.list, revision<<1)
@@ -293,13 +284,13 @@ func (r *revisions) add(revision uint64) {
 	switch {
 	case !ok:
 		r.list = slices.Insert(r.list, i, revision<<1)
-	case r.list[i]&1 != 0: // it is back
+	case r.list[i]&1 != 0: // the revision is added again
 		r.list[i] &^= 1
 		r.holes--
 	}
 }
 
-// load adds a revision without regard to order; sort puts that right.
+// load appends a revision in any order; sort must follow.
 func (r *revisions) load(revision uint64) { r.list = append(r.list, revision<<1) }
 
 func (r *revisions) sort() {
@@ -323,7 +314,7 @@ func (r *revisions) remove(revision uint64) {
 	}
 }
 
-// after returns the revisions above one.
+// after returns the revisions above revision.
 func (r *revisions) after(revision uint64) []uint64 {
 	i, ok := r.find(revision)
 	if ok {
@@ -338,7 +329,7 @@ func (r *revisions) after(revision uint64) []uint64 {
 	return out
 }
 
-// upTo returns the lowest revisions that are not above one, at most limit.
+// upTo returns the lowest revisions up to revision, at most limit.
 func (r *revisions) upTo(revision uint64, limit int) []uint64 {
 	var out []uint64
 	for _, e := range r.list {

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestRevisions_Model holds the list to a set, and its holes to their bound.
+// TestRevisions_Model compares the list with a set, and checks the limit of its holes.
 func TestRevisions_Model(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -67,7 +67,7 @@ func TestRevisions_Model(t *testing.T) {
 	})
 }
 
-// TestRevisions_ShrinksAgain: a list that was long does not keep the memory.
+// TestRevisions_ShrinksAgain: a list that was long frees its memory.
 func TestRevisions_ShrinksAgain(t *testing.T) {
 	t.Parallel()
 	var list revisions
@@ -110,8 +110,8 @@ func BenchmarkTally_Count(b *testing.B) {
 	}
 }
 
-// TestTally_ForgetsClusters: a source that uses names of clusters without end costs what it
-// has now.
+// TestTally_ForgetsClusters: memory depends on the clusters with records, not on all cluster names that a
+// source ever used.
 func TestTally_ForgetsClusters(t *testing.T) {
 	tally := NewTally()
 	m := &store.Meta{Key: store.Key{Cluster: "c1", ResourceID: "1"}, State: store.Live, Owner: "s", SpecRevision: 1, Version: 1}
@@ -125,6 +125,6 @@ func TestTally_ForgetsClusters(t *testing.T) {
 	}
 	tally.Count(&n, nil)
 	if len(tally.clusters) != 0 {
-		t.Errorf("holds %d clusters of nobody", len(tally.clusters))
+		t.Errorf("holds %d clusters without records", len(tally.clusters))
 	}
 }

@@ -16,42 +16,39 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// There is one way out of a store, for a backup and for a copy: its files, in
-// parts, one file after the other. And one way in: a directory that is marked as
-// incomplete until all of them are there, checked, and on disk.
+// A backup and a copy both send the files of a store in parts, one file after the other. Both are received into
+// a directory that is marked as incomplete until all files are there, checked, and on disk.
 
 const (
-	// IncompleteName is in a directory that is being filled, from before the
-	// first file until all are on disk. Without it, half a copy could be taken
-	// for a store, or for an empty place to make one in.
+	// IncompleteName is a file in a directory that is being filled. It exists from before the first file until all
+	// are on disk. Without it, half a copy could be taken for a store, or for an empty directory in which to create
+	// one.
 	IncompleteName = "INCOMPLETE"
-	// AsidePrefix begins the names of directories that hold a former store, in the directory of the
-	// store that followed it. No store takes notice of them.
+	// AsidePrefix is the prefix of directories that hold a previous store, in the directory of its successor.
+	// Stores ignore them.
 	AsidePrefix = "aside-"
 	lockName    = "LOCK"
-	lostEntry   = "lost+found" // of a file system of its own
-	// partBytes is how much of a file one part has at most.
+	lostEntry   = "lost+found" // in the root of a file system
+	// partBytes is the maximum size of one part of a file.
 	partBytes = 256 << 10
-	// stagingName is a directory in that of the store, on its file system, in which
-	// a backup begins: making second names of the tables is quick, so commits wait
-	// for that and not for what comes after.
+	// stagingName is a directory in that of the store, on the same file system, in which a backup begins. Hard
+	// links to the tables are made there quickly. Commits wait only for that.
 	stagingName       = "outgoing"
 	formerStagingName = "BACKUP"
 )
 
 var (
-	// ErrNotEmpty says that a copy should go where something is already.
+	// ErrNotEmpty: the target directory of a copy is not empty.
 	ErrNotEmpty = errors.New("the directory is not empty")
-	// ErrIncomplete says that a directory holds half a copy.
+	// ErrIncomplete: the directory holds half a copy.
 	ErrIncomplete = errors.New("a copy into this directory was not finished")
 )
 
-// Backup sends the store, as it is at one moment during the call: everything
-// acknowledged until then and nothing else. Commits go on. send gets parts of
-// one file after the other, with its name in the first part of each, as
-// [Receive] takes them; data is valid during the call. Backup returns
-// [store.ErrBackup] when another one is being made, the error of send or of ctx,
-// [store.ErrClosed] when the store is closed meanwhile, or [store.ErrReadOnly].
+// Backup sends the store as of one moment during the call: everything acknowledged until then and nothing else.
+// Commits continue. send gets the parts of one file after the other, as [Receive] expects them; the first part
+// of each file has its name. data is valid during the call. Backup returns [store.ErrBackup] if another backup
+// is running, the error of send or of ctx, [store.ErrClosed] if the store is closed during the call, or
+// [store.ErrReadOnly].
 func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) error) (err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -62,7 +59,7 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 		return store.ErrBackup
 	}
 	defer s.backups.Unlock()
-	// The log is copied while commits wait, so it shall be short.
+	// Commits wait while the log is copied, so it is flushed first to be short.
 	if err := s.failure.call(s.db.Flush); err != nil {
 		return err
 	}
@@ -80,14 +77,14 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 	if err != nil {
 		return err
 	}
-	// Whoever opens the copy shall notice when it has lost its end.
+	// An opening of the copy must detect a lost end.
 	if at, err = at.at(s.fs, s.staging); err != nil {
 		return err
 	}
 	return send(cleanName, at.value())
 }
 
-// stage copies the store as the last commit left it: none is under way.
+// stage copies the store as of the last commit; it keeps commits out.
 func (s *Store) stage() (shutdownMarker, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
@@ -100,8 +97,8 @@ func (s *Store) stage() (shutdownMarker, error) {
 	return s.position(), err
 }
 
-// sendFiles sends the files of a directory. Only the first part of each has its
-// name; data is valid during the call.
+// sendFiles sends the files of a directory. Only the first part of each file has its name; data is valid during
+// the call.
 func sendFiles(ctx context.Context, files vfs.FS, dir string, send func(name string, data []byte) error) error {
 	names, err := files.List(dir)
 	if err != nil {
@@ -114,7 +111,7 @@ func sendFiles(ctx context.Context, files vfs.FS, dir string, send func(name str
 		if err != nil {
 			return err
 		}
-		if info.IsDir() || name == lockName || name == reserveName { // to open the lock would give it up
+		if info.IsDir() || name == lockName || name == reserveName { // opening the lock file would release the lock
 			continue
 		}
 		if err := sendFile(ctx, files, path, name, send); err != nil {
@@ -124,7 +121,7 @@ func sendFiles(ctx context.Context, files vfs.FS, dir string, send func(name str
 	return nil
 }
 
-// sendFile sends one file; an empty one is a part too.
+// sendFile sends one file. An empty file is sent as one empty part.
 func sendFile(ctx context.Context, files vfs.FS, path, name string, send func(name string, data []byte) error) (err error) {
 	f, err := files.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
@@ -153,13 +150,11 @@ func sendFile(ctx context.Context, files vfs.FS, path, name string, send func(na
 	}
 }
 
-// Clone copies the store in from, which no broker may have open, to a directory
-// that is empty or not there: to back it up, or to restore a backup. It checks
-// the store before, and the copy after, and leaves nothing behind when either is
-// damaged ([*DamagedError]) or something else fails. The report is that of the
-// copy, which is on disk when Clone returns nil. Opened, the copy begins a new
-// term, so that cursors given out after it was made are not taken. Errors are
-// those of [Check] and [ErrNotEmpty].
+// Clone copies the store in from to a directory that is empty or missing, to back it up or to restore a backup.
+// No broker may have the store open. Clone checks the store before and the copy after. If either is damaged
+// ([*DamagedError]) or anything else fails, it leaves nothing behind. It returns the report about the copy,
+// which is on disk when Clone returns nil. Opening the copy begins a new incarnation, so cursors that were
+// given out after the copy are rejected. Errors are those of [Check] and [ErrNotEmpty].
 func Clone(ctx context.Context, from, to string) (*Report, error) {
 	return copyStore(ctx, vfs.Default, from, to)
 }
@@ -187,11 +182,10 @@ func copyStore(ctx context.Context, files vfs.FS, from, to string) (r *Report, e
 	})
 }
 
-// Receive writes the files of a backup that come from elsewhere to a directory
-// that is empty or not there, and checks them. next returns parts of one file
-// after the other, with its name in the first part of each, and io.EOF after the
-// last; another error of it ends the copy and is returned. What arrived is
-// removed again when something fails. Errors are those of [Clone].
+// Receive writes the files of a backup to a directory that is empty or missing, and checks them. next returns
+// the parts of one file after the other, with the name of the file in its first part, and io.EOF after the
+// last. Another error of next ends the copy and is returned. If anything fails, the received files are removed.
+// Errors are those of [Clone].
 func Receive(ctx context.Context, to string, next func() (name string, data []byte, err error)) (*Report, error) {
 	r, err := receive(ctx, vfs.Default, to, nil, pull(next))
 	if err != nil {
@@ -200,7 +194,7 @@ func Receive(ctx context.Context, to string, next func() (name string, data []by
 	return r, nil
 }
 
-// pull gives what next returns to take.
+// pull returns a function that passes the results of next to take.
 func pull(next func() (name string, data []byte, err error)) func(take func(string, []byte) error) error {
 	return func(take func(string, []byte) error) error {
 		for {
@@ -218,8 +212,8 @@ func pull(next func() (name string, data []byte, err error)) func(take func(stri
 	}
 }
 
-// receive makes a store of the files that send gives to take, and checks it, also
-// against its original if that is known. Without any there is no directory.
+// receive makes a store of the files that send passes to take, and checks it, also against its original if
+// original is not nil. Without any file it makes no directory.
 func receive(ctx context.Context, files vfs.FS, to string, original *Report, send func(take func(name string, data []byte) error) error) (*Report, error) {
 	var in *incoming
 	err := send(func(name string, data []byte) (err error) {
@@ -252,7 +246,7 @@ func receive(ctx context.Context, files vfs.FS, to string, original *Report, sen
 	return r, in.lock.Close()
 }
 
-// sameAs says how a copy differs from its original, if that is known.
+// sameAs returns an error if a copy differs from its original; o may be nil.
 func (r *Report) sameAs(o *Report) error {
 	if o == nil || r.StoreID == o.StoreID && r.Incarnation == o.Incarnation && r.Revision == o.Revision && r.Values == o.Values && r.Bytes == o.Bytes &&
 		slices.Equal(r.Clusters, o.Clusters) {
@@ -266,11 +260,11 @@ type incoming struct {
 	fs   vfs.FS
 	dir  string
 	lock *engine.Lock
-	made []string // files
-	file vfs.File // that comes at present, nil before the first one
+	made []string // created files
+	file vfs.File // current file, nil before the first one
 }
 
-// newIncoming takes a directory that is empty or not there.
+// newIncoming prepares a directory that is empty or missing.
 func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 	if err := makeDir(files, dir); err != nil {
 		return nil, err
@@ -300,13 +294,13 @@ func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 	return in, nil
 }
 
-// NoStore reports whether a name in the directory of a store belongs to no store.
+// NoStore reports whether a name in a directory does not belong to a store.
 func NoStore(name string) bool {
 	return name == lockName || name == lostEntry || strings.HasPrefix(name, AsidePrefix)
 }
 
-// makeDir makes a directory with those that it is in, for the owner only: works
-// can carry Secrets. They survive a power loss when it returns.
+// makeDir creates a directory and its parents, readable by the owner only: works can carry Secrets. They
+// survive a power loss once it returns.
 func makeDir(files vfs.FS, dir string) error {
 	_, err := files.Stat(dir)
 	if err == nil || files.PathDir(dir) == dir {
@@ -326,11 +320,11 @@ func makeDir(files vfs.FS, dir string) error {
 
 // receive writes one part of a file.
 func (in *incoming) receive(name string, data []byte) error {
-	if name == lockName && len(data) == 0 { // this directory has its own
+	if name == lockName && len(data) == 0 { // this directory has its own lock
 		return nil
 	}
 	if name != "" {
-		// Whoever sends must not choose where a file goes.
+		// The sender must not choose where a file is written.
 		if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(in.made, name) {
 			return fmt.Errorf("a store has no file %q, or it came twice", name)
 		}
@@ -345,8 +339,7 @@ func (in *incoming) receive(name string, data []byte) error {
 	return err
 }
 
-// beginFile ends the file that comes at present and begins another one, which is
-// taken away again if the copy fails.
+// beginFile ends the current file and begins another one, which is removed if the copy fails.
 func (in *incoming) beginFile(name string) error {
 	if err := in.endFile(); err != nil {
 		return err
@@ -358,7 +351,7 @@ func (in *incoming) beginFile(name string) error {
 	return err
 }
 
-// endFile ends the file that comes at present.
+// endFile ends the current file.
 func (in *incoming) endFile() error {
 	if in.file == nil {
 		return nil
@@ -368,10 +361,10 @@ func (in *incoming) endFile() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// bookmark says that the copy is not finished.
+// bookmark marks the copy as incomplete.
 func (in *incoming) bookmark() error { return errors.Join(in.beginFile(IncompleteName), in.endFile()) }
 
-// unmark makes the copy count; it survives a power loss then.
+// unmark marks the copy as complete; it then survives a power loss.
 func (in *incoming) unmark() error {
 	if err := syncDir(in.fs, in.dir); err != nil {
 		return err
@@ -379,14 +372,14 @@ func (in *incoming) unmark() error {
 	if err := in.fs.Remove(in.fs.PathJoin(in.dir, IncompleteName)); err != nil {
 		return err
 	}
-	if err := syncDir(in.fs, in.dir); err != nil { // it may be gone for good, or come back
+	if err := syncDir(in.fs, in.dir); err != nil { // the mark may or may not come back after a power loss
 		return errors.Join(err, in.bookmark())
 	}
 	return nil
 }
 
-// abandon takes away what was copied, so that another try finds the directory
-// empty, and returns err. The mark of an incomplete copy goes last.
+// abandon removes the received files, so that another try finds the directory empty, and returns err. The mark
+// of an incomplete copy is removed last.
 func (in *incoming) abandon(err error) error {
 	errs := []error{err}
 	for _, name := range slices.Backward(in.made) {

@@ -26,9 +26,8 @@ func backup(ctx context.Context, s *Store, to string) error {
 	return err
 }
 
-// TestBackup_HoldsWhatWasAcknowledged: backups in the middle of commits are
-// whole batches up to some commit that was acknowledged when they were made,
-// and sound; and the store they came from does not notice.
+// TestBackup_HoldsWhatWasAcknowledged: a backup made during commits holds whole batches up to an acknowledged
+// commit, and is sound. The store is not affected.
 func TestBackup_HoldsWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()
@@ -91,8 +90,7 @@ func TestBackup_HoldsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// TestBackup_Cursors: cursors that were given out after the backup are not
-// taken by what is restored from it, whatever happened in between.
+// TestBackup_Cursors: a restored backup rejects cursors that were given out after the backup.
 func TestBackup_Cursors(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()
@@ -137,8 +135,8 @@ func TestBackup_Cursors(t *testing.T) {
 	}
 }
 
-// TestBackup_OnDisk: on a real file system, into a directory with parents that
-// are not there, and into one that is empty but for what a file system makes.
+// TestBackup_OnDisk uses a real file system: a directory with missing parents, and one that has only
+// lost+found.
 func TestBackup_OnDisk(t *testing.T) {
 	t.Parallel()
 	d := t.TempDir()
@@ -181,7 +179,7 @@ func TestBackup_OnDisk(t *testing.T) {
 	}
 }
 
-// TestBackup_StopsWhenCanceled: by its context and by Close; nothing is left.
+// TestBackup_StopsWhenCanceled: the end of its context and Close both stop a backup; nothing is left behind.
 func TestBackup_StopsWhenCanceled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -246,8 +244,8 @@ func TestBackup_StopsWhenCanceled(t *testing.T) {
 	}
 }
 
-// TestBackup_FullDisk: a disk that has no room for the backup, or fails below
-// it, does no harm to the store, and leaves no half backup that looks whole.
+// TestBackup_FullDisk: a disk that is full for the backup, or fails, does not harm the store. It leaves no half
+// backup that looks complete.
 func TestBackup_FullDisk(t *testing.T) {
 	t.Parallel()
 	below := func(dir string) func(op errorfs.Op) bool {
@@ -301,7 +299,7 @@ func TestBackup_FullDisk(t *testing.T) {
 	}
 }
 
-// TestBackup_FailedStore: what cannot be trusted is not backed up.
+// TestBackup_FailedStore: a failed store cannot be backed up.
 func TestBackup_FailedStore(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
@@ -330,8 +328,8 @@ func TestBackup_FailedStore(t *testing.T) {
 	}
 }
 
-// TestBackup_PowerLoss: a backup that was made survives a power loss; one in
-// the making does not look like one, and what it left goes.
+// TestBackup_PowerLoss: a finished backup survives a power loss. An unfinished one does not look like a backup,
+// and its files are removed.
 func TestBackup_PowerLoss(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()

@@ -16,44 +16,41 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// ErrNoStore says that a directory holds no store.
+// ErrNoStore: the directory holds no store.
 var ErrNoStore = errors.New("there is no store in this directory")
 
-// maxNamed is how many damaged values a report names.
+// maxNamed is the maximum number of damaged values that a report names.
 const maxNamed = 1000
 
-// Report says what a store holds and what is wrong with it.
+// Report describes the content of a store and its damage.
 type Report struct {
 	Dir     string
 	StoreID string
-	// Incarnation is that of the last opening, Revision that of the last commit.
+	// Incarnation is the id of the last opening, Revision that of the last commit.
 	Incarnation string
 	Revision    uint64
-	// Closed: the store was closed, or is a backup. Else its broker ended
-	// without, and the end of the log cannot be told from the torn write of a
-	// power loss.
+	// Closed: the store was closed, or is a backup. Otherwise its broker ended without a close, and a lost end of
+	// the log looks like the torn write of a power loss.
 	Closed bool
-	// Clusters has one entry for each cluster and data type with records, in
-	// key order.
+	// Clusters has one entry per cluster and data type with records, in key order.
 	Clusters []ClusterReport
-	// Bookmarks and Values are how many there are, Bytes the size of all values.
+	// Bookmarks and Values are counts, Bytes is the size of all values.
 	Bookmarks, Values, Bytes int
-	// Damage names the first 1000 damaged values, each once; Damaged is how
-	// many there are.
+	// Damage names the first 1000 damaged values, each once. Damaged is their total number.
 	Damage  []store.DamageError
 	Damaged int
 }
 
-// ClusterReport is what a store holds of one data type for one cluster.
+// ClusterReport describes the records of one data type for one cluster.
 type ClusterReport struct {
 	DataType codec.DataType
 	Cluster  string
-	// Records by state; of the live ones the digest.
+	// Number of records by state, and the digest of the live ones.
 	Live, Tombstones, ConfirmedTombstones int
 	Digest                                store.Digest
 }
 
-// DamagedError says that a store is damaged, and where.
+// DamagedError is the error about a damaged store.
 type DamagedError struct{ Report *Report }
 
 // Error names the first damage.
@@ -65,7 +62,7 @@ func (e *DamagedError) Error() string {
 	return fmt.Sprintf("%s: %v, and %d more", e.Report.Dir, &first, e.Report.Damaged-1)
 }
 
-// Err returns a [*DamagedError], nil when nothing is damaged.
+// Err returns a [*DamagedError], or nil if nothing is damaged.
 func (r *Report) Err() error {
 	if r.Damaged == 0 {
 		return nil
@@ -73,12 +70,10 @@ func (r *Report) Err() error {
 	return &DamagedError{r}
 }
 
-// Check reads every value of the store in dir, which no broker may have open,
-// and compares what finds records with the records, both ways. It changes
-// nothing and begins no term. Damage is in the report; an error says that there
-// was nothing to check, or that the check was not finished: [ErrInUse],
-// [ErrNoStore], [ErrIncomplete], a [*FormatError], or the error of ctx or of the
-// file system.
+// Check reads all values of the store in dir, which no broker may have open, and compares the indexes with the
+// records in both directions. It changes nothing and begins no incarnation. The report has the damage. An error
+// means that nothing was checked, or not everything. It is [ErrInUse], [ErrNoStore], [ErrIncomplete], a
+// [*FormatError], or the error of ctx or of the file system.
 func Check(ctx context.Context, dir string) (*Report, error) {
 	return checkDir(ctx, vfs.Default, dir)
 }
@@ -103,7 +98,7 @@ func checkLocked(ctx context.Context, files vfs.FS, dir string, lock *engine.Loc
 	}
 	o := Options{Dir: dir}
 	o.setDefaults()
-	e := engineOptions(&o, files, newFailure(o.Log)) // what is found goes into the report
+	e := engineOptions(&o, files, newFailure(o.Log)) // damage goes into the report
 	e.ReadOnly, e.Lock = true, lock
 	var err error
 	if c.db, err = openEngine(dir, e); err != nil {
@@ -112,7 +107,7 @@ func checkLocked(ctx context.Context, files vfs.FS, dir string, lock *engine.Loc
 	return c.report, errors.Join(c.all(ctx, files), c.db.Close())
 }
 
-// notOpened makes damage of what keeps the engine from opening.
+// notOpened reports damage that prevents the engine from opening.
 func (c *checker) notOpened(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrDBDoesNotExist):
@@ -125,26 +120,25 @@ func (c *checker) notOpened(err error) error {
 	}
 }
 
-// checker reads a store once, in key order, and collects what is wrong with it.
-// What it keeps in memory comes first on disk, the records at the end of that;
-// then comes what leads to them and what belongs to them, each kind in the order
-// of its keys. So it is compared with what the records say as it is read.
+// checker reads a store once, in key order, and collects the damage. On disk, the values that it keeps in
+// memory come first, with the records last. Then come index entries and payloads, each kind in key order. So it
+// compares each of these with the records while it reads.
 type checker struct {
 	memIndex
 	db     *engine.DB
 	report *Report
 	named  map[store.DamageError]bool
-	cut    map[byte]bool // kinds of which not all could be read
+	cut    map[byte]bool // kinds that could not be read completely
 
-	expected []expectation // what the records say, in key order once all are read
-	next     int           // the first one that was not met
-	turned   bool          // all records were read
+	expected []expectation // from the records, in key order once all are read
+	next     int           // index of the first one that was not found yet
+	turned   bool          // all records are read
 }
 
-// expectation is a value that there must be, or may be.
+// expectation is a value that must exist, or may exist.
 type expectation struct {
 	key, body string
-	payload   presence // never: it is an entry of an index
+	payload   presence // never: it is an index entry
 }
 
 func (c *checker) add(d store.DamageError) {
@@ -158,13 +152,13 @@ func (c *checker) add(d store.DamageError) {
 	}
 }
 
-// wrong adds what is wrong with the value at a key.
+// wrong adds damage of the value at a key.
 func (c *checker) wrong(key []byte, format string, args ...any) {
 	c.add(store.DamageError{Key: printable(key), What: fmt.Sprintf(format, args...)})
 }
 
-// note takes down what is wrong with a value, so that the check goes on with the
-// next one. What makes the whole check useless comes back.
+// note adds err to the report, so that the check continues with the next value. It returns errors that make the
+// whole check useless.
 func (c *checker) note(key []byte, err error) error {
 	var damaged *store.DamageError
 	switch {
@@ -174,14 +168,14 @@ func (c *checker) note(key []byte, err error) error {
 		return err
 	case errors.As(err, &damaged):
 		c.add(*damaged)
-	default: // the disk does not give it back
+	default: // the disk cannot read it
 		c.wrong(key, "%v", err)
 	}
 	return nil
 }
 
 func (c *checker) all(ctx context.Context, files vfs.FS) error {
-	// The others are judged by the head.
+	// The other values are compared with the head.
 	for _, key := range [][]byte{{keyEpoch}, {keyHead}} {
 		body, ok, err := get(c.db, key)
 		if err == nil && !ok {
@@ -220,11 +214,10 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	return nil
 }
 
-// kinds are those of all keys, in their order.
+// kinds are the first bytes of all keys, in key order.
 var kinds = slices.Sorted(slices.Values(slices.Concat(loaded[:], []byte{keyName, keyOwner, keyRevision}, payloads[:])))
 
-// pass reads every value. Where the disk does not give one back, it goes on with
-// the next kind.
+// pass reads all values. If the disk cannot read one, it continues with the next kind.
 func (c *checker) pass(ctx context.Context) (err error) {
 	it, err := c.db.NewIter(nil)
 	if err != nil {
@@ -263,7 +256,7 @@ func (c *checker) pass(ctx context.Context) (err error) {
 	return nil
 }
 
-// value checks one.
+// value checks one value.
 func (c *checker) value(it *engine.Iterator) error {
 	key := it.Key()
 	v, err := it.ValueAndErr()
@@ -301,7 +294,7 @@ func (c *checker) value(it *engine.Iterator) error {
 	return nil
 }
 
-// incarnation checks the last one that was read.
+// incarnation checks the incarnation that was read last.
 func (c *checker) incarnation(key []byte) {
 	n := len(c.incarnations) - 1
 	t := c.incarnations[n]
@@ -311,7 +304,7 @@ func (c *checker) incarnation(key []byte) {
 	}
 	switch {
 	case t.ID == "" || slices.ContainsFunc(c.incarnations[:n], func(o memindex.Incarnation) bool { return o.ID == t.ID }):
-		c.wrong(key, "another term has its id, or it has none")
+		c.wrong(key, "another incarnation has its id, or it has none")
 	case t.First < before.First:
 		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)
 	case t.First > c.highest()+1:
@@ -319,7 +312,7 @@ func (c *checker) incarnation(key []byte) {
 	}
 }
 
-// record checks one, and takes down what must lead to it and belong to it.
+// record checks one record and adds the expected index entries and payloads.
 func (c *checker) record(key []byte, m *store.Meta) {
 	c.count(m)
 	for _, what := range c.form(m) {
@@ -342,8 +335,8 @@ func (c *checker) record(key []byte, m *store.Meta) {
 	}
 }
 
-// count adds a record to the report, as far as the tally does not count it. Those of
-// one place follow each other.
+// count adds to the report what the tally does not count. Records of one cluster and data type follow each
+// other.
 func (c *checker) count(m *store.Meta) {
 	n := len(c.report.Clusters)
 	if n == 0 || c.report.Clusters[n-1].DataType != m.DataType || c.report.Clusters[n-1].Cluster != m.Cluster {
@@ -355,7 +348,7 @@ func (c *checker) count(m *store.Meta) {
 	}
 }
 
-// form returns what a meta says that cannot be.
+// form returns the inconsistencies of a meta.
 func (c *checker) form(m *store.Meta) []string {
 	var out []string
 	must := func(ok bool, what string) {
@@ -368,8 +361,8 @@ func (c *checker) form(m *store.Meta) []string {
 	must(m.SpecRevision != 0, "it has no revision")
 	must(above == "", above)
 	must(m.State != store.Live || m.DeletedAt.IsZero(), "it is live and has a deletion time")
-	must(confirmed == !m.ConfirmedAt.IsZero(), "it is a grave without the time of its burial, or the reverse")
-	must(!confirmed || m.StatusRevision != 0, "it is a grave without a final status")
+	must(confirmed == !m.ConfirmedAt.IsZero(), "it is a confirmed tombstone without a time of confirmation, or the reverse")
+	must(!confirmed || m.StatusRevision != 0, "it is a confirmed tombstone without a final status")
 	must(m.Queued == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
 	must(confirmed || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
 	if w := m.Queued; w != nil {
@@ -380,8 +373,7 @@ func (c *checker) form(m *store.Meta) []string {
 	return out
 }
 
-// yield is called when all records were read: it sorts what they say, and
-// compares them with each other.
+// yield is called when all records are read: it sorts the expectations and finds conflicts between them.
 func (c *checker) yield() {
 	if c.turned {
 		return
@@ -400,7 +392,7 @@ func (c *checker) yield() {
 	}
 }
 
-// waits: an id that waits is nowhere else but in its grave.
+// waits: the only record of a queued id may be its confirmed tombstone.
 func (c *checker) waits(k, tombstone store.Key) {
 	r, ok := c.lookup(k)
 	t, tok := c.lookup(tombstone)
@@ -409,27 +401,27 @@ func (c *checker) waits(k, tombstone store.Key) {
 	case r.State != store.ConfirmedTombstone:
 		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and is there", k.ResourceID)
 	case r.Owner != t.Owner:
-		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and its grave is of another owner", k.ResourceID)
+		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and its confirmed tombstone has another owner", k.ResourceID)
 	}
 }
 
-// lookup returns a record, nil when there is none; false: it cannot be read, which
-// is in the report.
+// lookup returns a record, nil if there is none. ok is false if it cannot be read; then the report has the
+// damage.
 func (c *checker) lookup(k store.Key) (m *store.Meta, ok bool) {
 	m, err := getMeta(c.db, k)
 	return m, err == nil
 }
 
-// record is the printable key of the one that an expectation is of.
+// record returns the printable key of the record of an expectation.
 func (x expectation) record() string {
 	k, err := leadsTo([]byte(x.key), []byte(x.body))
-	if err != nil { // what a record says has a form
+	if err != nil { // cannot happen: the key was made from a record
 		return printable([]byte(x.key))
 	}
 	return printable(recordKey(keyMeta, k))
 }
 
-// missing adds what is expected before a key and was not met; nil is the end.
+// missing adds the expectations with a key below before that were not found; nil means the end.
 func (c *checker) missing(before []byte) {
 	for ; c.next < len(c.expected) && (before == nil || c.expected[c.next].key < string(before)); c.next++ {
 		if x := c.expected[c.next]; x.payload != maybe && !c.cut[x.key[0]] {
@@ -438,8 +430,8 @@ func (c *checker) missing(before []byte) {
 	}
 }
 
-// compare compares a value that comes behind the records with what they say; err
-// says that it cannot be read.
+// compare compares a value that comes after the records with the expectations. err is set if the value cannot
+// be read.
 func (c *checker) compare(key, body []byte, err error) error {
 	c.yield()
 	c.missing(key)
@@ -463,7 +455,7 @@ func (c *checker) compare(key, body []byte, err error) error {
 		if err != nil {
 			return err
 		}
-		// A status keeps the state that its record had when it was written.
+		// A status entry keeps the state that its record had when it was written.
 		if must.Part == store.StatusPart {
 			must.State = is.State
 		}
@@ -474,7 +466,7 @@ func (c *checker) compare(key, body []byte, err error) error {
 	return damage(key, "it does not say what "+x.record()+" says")
 }
 
-// unexpected says what is wrong with a value that no record has.
+// unexpected returns the error about a value that no record has.
 func (c *checker) unexpected(key, body []byte) error {
 	if !slices.Contains(kinds, key[0]) {
 		return damage(key, "no release wrote such a key")

@@ -53,7 +53,7 @@ func contents(t testing.TB, files vfs.FS, dir string) map[string]string {
 	return out
 }
 
-// TestCheck_Sound: the report says what the store holds, and nothing is changed.
+// TestCheck_Sound: the report describes the content of the store, and nothing is changed.
 func TestCheck_Sound(t *testing.T) {
 	t.Parallel()
 	fs := written(t)
@@ -85,7 +85,7 @@ func TestCheck_Sound(t *testing.T) {
 	}
 }
 
-// TestCheck_ChangesNothing: not a byte, nor the list of files, on a real disk.
+// TestCheck_ChangesNothing: on a real disk neither file contents nor the list of files change.
 func TestCheck_ChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, closed := range []bool{true, false} {
@@ -114,7 +114,7 @@ func TestCheck_ChangesNothing(t *testing.T) {
 	}
 }
 
-// TestCheck_FindsDamage: whatever is changed in a store, the report names it.
+// TestCheck_FindsDamage: the report names each value that was changed in a store.
 func TestCheck_FindsDamage(t *testing.T) {
 	t.Parallel()
 	garbage := []byte("garbage that is long enough to be a value")
@@ -134,7 +134,7 @@ func TestCheck_FindsDamage(t *testing.T) {
 		return sound(recordKey(keyMeta, m.Key), encodeMeta(&m))
 	}
 	name := func(n string) []byte { return nameKey(codec.ManifestBundles, "c1", n) }
-	unknown := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "stray"}
+	unknown := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "orphan"}
 	cases := map[string]struct {
 		key, value []byte // nil value: removed
 		want       []string
@@ -153,8 +153,8 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"status revision":          {meta1, changed(live, func(m *store.Meta) { m.StatusRevision = 0 }), []string{`at t/`, "which does not have it", `at r/3: it leads to m/`}},
 		"tombstone lives":          {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.Live }), []string{"no tombstone", `at r/4: it does not say what m/`}},
 		"live one was deleted":     {meta1, changed(live, func(m *store.Meta) { m.DeletedAt = storetest.Noon }), []string{"deletion time"}},
-		"live one is a grave":      {meta1, changed(live, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"burial", `at s/`, "which does not have it"}},
-		"grave without a status":   {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"final status"}},
+		"live one is confirmed":    {meta1, changed(live, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"time of confirmation", `at s/`, "which does not have it"}},
+		"confirmed, no status":     {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"final status"}},
 		"superseded":               {meta1, changed(live, func(m *store.Meta) { m.Version, m.Superseded = 9, 8 }), []string{"superseded"}},
 		"what waits, owner":        {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Owner = "s9" }), []string{"another owner"}},
 		"what waits, itself":       {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID, m.Queued.Deleting = "u2", true }), []string{"behind its own"}},
@@ -163,18 +163,18 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"nothing waits":            {meta2, changed(tombstone, func(m *store.Meta) { m.Queued = nil }), []string{`at w/`, "which does not have it"}},
 		"spec":                     {recordKey(keySpec, u1), garbage, []string{"s/"}},
 		"spec is missing":          {recordKey(keySpec, u1), nil, []string{`at s/`, "it is missing, and m/"}},
-		"spec of nothing":          {recordKey(keySpec, unknown), sound(recordKey(keySpec, unknown), nil), []string{`at s/`, "stray", "no such record"}},
+		"spec of nothing":          {recordKey(keySpec, unknown), sound(recordKey(keySpec, unknown), nil), []string{`at s/`, "orphan", "no such record"}},
 		"last spec of nothing":     {[]byte("szz"), sound([]byte("szz"), nil), []string{`at s/"zz"`, "parts"}},
 		"status":                   {recordKey(keyStatus, u1), garbage, []string{"t/"}},
 		"status is missing":        {recordKey(keyStatus, u1), nil, []string{`at t/`, "it is missing, and m/"}},
 		"status of a tombstone":    {recordKey(keyStatus, u2), sound(recordKey(keyStatus, u2), nil), []string{`at t/`, "c1/u2", "which does not have it"}},
 		"event that waits":         {recordKey(keyQueued, u2), garbage, []string{"w/"}},
 		"event that waits, gone":   {recordKey(keyQueued, u2), nil, []string{`at w/`, "it is missing, and m/"}},
-		"event that waits, stray":  {recordKey(keyQueued, unknown), sound(recordKey(keyQueued, unknown), nil), []string{`at w/`, "stray", "no such record"}},
+		"event that waits, orphan": {recordKey(keyQueued, unknown), sound(recordKey(keyQueued, unknown), nil), []string{`at w/`, "orphan", "no such record"}},
 		"name":                     {name("work-1"), garbage, []string{"n/"}},
 		"name is missing":          {name("work-1"), nil, []string{"n/", "it is missing"}},
-		"name of nobody":           {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "no such record"}},
-		"name of somebody":         {name("work-9"), sound(name("work-9"), []byte("u1")), []string{`at n/`, "c1/work-9", "which does not have it"}},
+		"name of no record":        {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "no such record"}},
+		"name of another record":   {name("work-9"), sound(name("work-9"), []byte("u1")), []string{`at n/`, "c1/work-9", "which does not have it"}},
 		"key of a name":            {[]byte("nx"), sound([]byte("nx"), nil), []string{"parts"}},
 		"owner":                    {ownerKey("s1", u1), garbage, []string{"o/"}},
 		"owner is missing":         {ownerKey("s1", u1), nil, []string{"o/", "it is missing"}},
@@ -265,14 +265,14 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// TestCheck_Random: whatever a store went through, it is sound.
+// TestCheck_Random: a check finds no damage after random operations and openings.
 func TestCheck_Random(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		files := vfs.NewMem()
 		o := tiny(files)
 		ledger := storetest.NewModel()
-		for range rapid.IntRange(1, 4).Draw(rt, "lives") {
+		for range rapid.IntRange(1, 4).Draw(rt, "openings") {
 			s, err := Open(o)
 			if err != nil {
 				rt.Fatal(err)
@@ -330,7 +330,7 @@ func live(t *rapid.T, s *Store, l *storetest.Model) {
 	}
 }
 
-// TestCheck_Refuses: where there is nothing to check, and where it must not.
+// TestCheck_Refuses: a check fails if there is no store, or if the store is in use.
 func TestCheck_Refuses(t *testing.T) {
 	t.Parallel()
 	files := written(t)
@@ -368,7 +368,7 @@ func TestCheck_Refuses(t *testing.T) {
 	}
 }
 
-// TestCheck_NamesSomeOfMany: a report is bounded.
+// TestCheck_NamesSomeOfMany: a report names a limited number of damaged values.
 func TestCheck_NamesSomeOfMany(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()

@@ -37,8 +37,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 	return outcomes, nil
 }
 
-// MarkSubscribed implements [store.Store]. What is known already costs no
-// write.
+// MarkSubscribed implements [store.Store]. It writes nothing if the subscription is known.
 func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
 	if err := store.CheckScope(dt, cluster); err != nil {
 		return err
@@ -64,7 +63,7 @@ func (s *Store) UnbindCluster(ctx context.Context, cluster string) error {
 	})
 }
 
-// SetBookmarks implements [store.Store]. What is there already costs no write.
+// SetBookmarks implements [store.Store]. It writes nothing if all values are stored already.
 func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) error {
 	if err := store.CheckBookmarks(bookmarks); err != nil {
 		return err
@@ -83,9 +82,8 @@ func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) e
 	})
 }
 
-// update writes what f puts into the batch, which has room for size bytes at
-// first; apply is called with mu held when that is durable. Nothing is written
-// for an empty batch.
+// update writes the batch that f fills; its initial capacity is size bytes. apply is called with mu held once
+// the batch is durable. An empty batch is not written.
 func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply func(), err error)) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -93,7 +91,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 	}
 	defer leave()
 	if err := s.space.none(); err != nil {
-		return err // and does not wait for the one that met it
+		return err // without waiting for the call that found the disk full
 	}
 	s.commit.Lock()
 	defer s.commit.Unlock()
@@ -118,7 +116,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 	return nil
 }
 
-// sizeOf estimates the batch of some ops, in bytes.
+// sizeOf estimates the size of the batch for some ops, in bytes.
 func sizeOf(ops []store.Op) int {
 	const besides = 1 << 10 // keys, meta, indexes
 	n := 0
@@ -128,32 +126,32 @@ func sizeOf(ops []store.Op) int {
 	return n
 }
 
-// transaction is a commit in the making: the state that its ops left so far,
-// over that of the database. It implements [store.Reader].
+// transaction is a commit in progress: the state after its ops so far, on top of the database. It implements
+// [store.Reader].
 type transaction struct {
 	db     engine.Reader
-	memory *memory // of the commit before
+	memory *memory // of the previous commit
 	batch  *batch
 	head   uint64
 	use    *quota.PendingUsage
 
 	metas  map[store.Key]*store.Meta // nil: removed
-	names  map[store.Key]string      // in the place of ids; "": free
-	behind map[store.Key]string      // "": waits no more
+	names  map[store.Key]string      // the key has a name as ResourceID; "": free
+	behind map[store.Key]string      // "": no longer queued
 
 	writes  []store.Write
 	events  []payload
 	changes []store.Change
 }
 
-// payload is what became of one payload of a record.
+// payload is a change of one payload of a record.
 type payload struct {
 	kind  byte
 	key   store.Key
-	event []byte // nil: there is none any more
+	event []byte // nil: removed
 }
 
-// newTransaction begins one of so many ops.
+// newTransaction begins a transaction of ops ops.
 func newTransaction(db engine.Reader, m *memory, b *batch, ops int) *transaction {
 	return &transaction{
 		db: db, memory: m, batch: b, head: m.head.Revision, use: m.usage.Pending(),
@@ -195,7 +193,7 @@ func (t *transaction) Behind(k store.Key) (string, bool) {
 	if id, ok := t.behind[k]; ok {
 		return id, id != ""
 	}
-	// Only a commit writes the map, and this is the one.
+	// Only commits write the map, and this is the running one.
 	id, ok := t.memory.behind[k]
 	return id, ok
 }
@@ -205,7 +203,7 @@ func (t *transaction) Subscribed(dt codec.DataType, cluster string) (string, boo
 	return t.memory.Subscribed(dt, cluster)
 }
 
-// do decides one op and puts the decision into the batch.
+// do decides one op and adds the decision to the batch.
 func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 	v, err := store.Look(t, t.head, op)
 	if err != nil {
@@ -230,7 +228,7 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 	return d.Outcome, nil
 }
 
-// waited returns the event that waits behind k, when the decision needs it.
+// waited returns the event queued behind k if the decision needs it, otherwise nil.
 func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
 	if !slices.ContainsFunc(d.Writes, func(w store.Write) bool { return w.Spec == store.FromQueued }) {
 		return nil, nil
@@ -244,7 +242,7 @@ func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
 	return body, err
 }
 
-// put writes one record with what belongs to it and what leads to it.
+// put writes one record with its payloads and index entries.
 func (t *transaction) put(w *store.Write, event, waited []byte) {
 	t.index(w)
 	t.metas[w.Key] = w.New
@@ -280,8 +278,8 @@ func (t *transaction) payload(kind byte, k store.Key, event []byte) {
 	}
 }
 
-// index writes the difference between what led to a record and what does now.
-// Most writes keep the names and the owner.
+// index writes the difference between the old and the new index entries of a record. Most writes keep the names
+// and the owner.
 func (t *transaction) index(w *store.Write) {
 	var old, now [maxEntries]entry
 	before, after := entries(old[:0], w.Old), entries(now[:0], w.New)
@@ -311,7 +309,7 @@ func (t *transaction) index(w *store.Write) {
 	}
 }
 
-// apply carries the commit over into memory; mu is held.
+// apply applies the commit to the memory; mu is held.
 func (t *transaction) apply() {
 	m := t.memory
 	m.head.Revision = t.head
@@ -345,8 +343,8 @@ func (t *transaction) apply() {
 			m.behind[k] = id
 		}
 	}
-	// In revision order: what a later op of the batch made obsolete must be in
-	// the ring before it is marked.
+	// Append all changes before marking any as obsolete: a later op of the batch may obsolete the change of an
+	// earlier one.
 	for _, c := range t.changes {
 		m.ring.Append(c)
 	}

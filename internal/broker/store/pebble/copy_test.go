@@ -53,7 +53,7 @@ func (p sending) next() func() (string, []byte, error) {
 	}
 }
 
-// TestReceive: what was sent is a backup at the other end too.
+// TestReceive: the received files are a complete backup.
 func TestReceive(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
@@ -74,7 +74,7 @@ func TestReceive(t *testing.T) {
 	mustClose(t, b)
 }
 
-// TestReceive_Refuses: what is not what a store sends leaves nothing behind.
+// TestReceive_Refuses: invalid input is rejected and leaves nothing behind.
 func TestReceive_Refuses(t *testing.T) {
 	t.Parallel()
 	mem := written(t)
@@ -125,8 +125,7 @@ func TestReceive_Refuses(t *testing.T) {
 	}
 }
 
-// TestCopy: from a closed store and from one that crashed; the copy is a store
-// of its own.
+// TestCopy copies a closed store and one that crashed; the copy is an independent store.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()
@@ -201,7 +200,7 @@ func TestCopy_Refuses(t *testing.T) {
 	}
 }
 
-// TestCopy_FullDisk: half a copy is taken away again.
+// TestCopy_FullDisk: half a copy is removed.
 func TestCopy_FullDisk(t *testing.T) {
 	t.Parallel()
 	mem := written(t)
@@ -238,7 +237,7 @@ func TestCopy_FullDisk(t *testing.T) {
 	}
 }
 
-// TestCopy_Differs: a copy that is sound but not the same is not taken.
+// TestCopy_Differs: a sound copy with other content than its original is rejected.
 func TestCopy_Differs(t *testing.T) {
 	t.Parallel()
 	a := &Report{StoreID: "e", Values: 3, Clusters: []ClusterReport{{Cluster: "c1", DataType: codec.ManifestBundles}}}

@@ -36,8 +36,8 @@ func raw(t *testing.T, fs vfs.FS, f func(db *engine.DB)) {
 	}
 }
 
-// written is a file system with a store of a few works, of which one has a
-// status and one is a tombstone behind which another waits.
+// written returns a file system with a store of a few works. One has a status; one is a tombstone with a queued
+// spec.
 func written(t *testing.T) *vfs.MemFS {
 	t.Helper()
 	fs := vfs.NewMem()
@@ -60,7 +60,7 @@ func written(t *testing.T) *vfs.MemFS {
 	return fs
 }
 
-// TestOpen_FindsDamage: what Open reads, it checks.
+// TestOpen_FindsDamage: Open finds damage in each value that it reads.
 func TestOpen_FindsDamage(t *testing.T) {
 	t.Parallel()
 	garbage := []byte("garbage that is long enough to be a value")
@@ -116,8 +116,8 @@ func TestOpen_FindsDamage(t *testing.T) {
 	}
 }
 
-// TestOpen_FindsMissingEnd: a store that has less than when it was closed says so,
-// and one that was not closed is not held to it.
+// TestOpen_FindsMissingEnd: Open reports a store that has lost data since it was closed. A store that was not
+// closed is opened.
 func TestOpen_FindsMissingEnd(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
@@ -149,7 +149,7 @@ func TestOpen_FindsMissingEnd(t *testing.T) {
 	if err := before.Remove(mark); err != nil {
 		t.Fatal(err)
 	}
-	// As after a crash; and the mark of an earlier life means nothing.
+	// As after a crash; the marker of an earlier opening is ignored.
 	mustClose(t, mustOpen(t, Options{Dir: dir, FS: before}))
 	early := vfs.NewMem()
 	if _, err := vfs.Clone(before, early, dir, dir); err != nil {
@@ -164,7 +164,7 @@ func TestOpen_FindsMissingEnd(t *testing.T) {
 	mustClose(t, mustOpen(t, Options{Dir: dir, FS: before}))
 }
 
-// TestRead_FindsDamage: what is read later is checked then.
+// TestRead_FindsDamage: values that Open does not read are checked when they are read.
 func TestRead_FindsDamage(t *testing.T) {
 	t.Parallel()
 	garbage := []byte("garbage that is long enough to be a value")
@@ -201,31 +201,31 @@ func TestRead_FindsDamage(t *testing.T) {
 		read       func(ctx context.Context, s *Store) error
 		want       string
 	}{
-		"meta, get":               {meta, garbage, get(1), "m/"},
-		"meta without sense":      {meta, seal(meta, []byte{9}), get(1), "m/"},
-		"meta, scan":              {meta, garbage, scan(all), "m/"},
-		"meta, scan of an owner":  {meta, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "m/"},
-		"meta, commit":            {meta, garbage, commit(testOp(1, 2)), "m/"},
-		"key of a meta":           {[]byte(string(meta[:len(meta)-2]) + "\x00x"), seal([]byte(string(meta[:len(meta)-2])+"\x00x"), nil), scan(all), "parts"},
-		"spec":                    {spec, garbage, get(1), "s/"},
-		"spec is missing":         {spec, nil, get(1), "missing"},
-		"status":                  {status, garbage, get(1), "t/"},
-		"status is missing":       {status, nil, get(1), "missing"},
-		"name":                    {name, garbage, commit(sameName), "n/"},
-		"what waits":              {recordKey(keyQueued, testKey(2)), garbage, commit(confirm), "w/"},
-		"owner":                   {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
-		"owner without a record":  {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
-		"feed":                    {numberKey(keyRevision, 1), garbage, changes, "r/1"},
-		"feed, since":             {feed1, garbage, since, "r/1"},
-		"feed of nonsense, since": {feed1, seal(feed1, nil), since, "r/1"},
-		"feed is missing, since":  {feed1, nil, since, "r/1"},
-		"feed to another, since":  {feed1, lead(1, store.SpecPart, 2), since, "r/1"},
-		"feed to nobody, since":   {feed1, lead(1, store.SpecPart, 9), since, "r/1"},
-		"feed of a status, since": {feed1, lead(1, store.StatusPart, 1), since, "r/1"},
-		"meta, since":             {meta, garbage, since, "m/"},
-		"feed, tombstones":        {feed4, garbage, tombstones, "r/4"},
-		"feed, tombstones, gone":  {feed4, nil, tombstones, "r/4"},
-		"feed without sense":      {numberKey(keyRevision, 1), seal(numberKey(keyRevision, 1), nil), changes, "r/1"},
+		"meta, get":                {meta, garbage, get(1), "m/"},
+		"meta without sense":       {meta, seal(meta, []byte{9}), get(1), "m/"},
+		"meta, scan":               {meta, garbage, scan(all), "m/"},
+		"meta, scan of an owner":   {meta, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "m/"},
+		"meta, commit":             {meta, garbage, commit(testOp(1, 2)), "m/"},
+		"key of a meta":            {[]byte(string(meta[:len(meta)-2]) + "\x00x"), seal([]byte(string(meta[:len(meta)-2])+"\x00x"), nil), scan(all), "parts"},
+		"spec":                     {spec, garbage, get(1), "s/"},
+		"spec is missing":          {spec, nil, get(1), "missing"},
+		"status":                   {status, garbage, get(1), "t/"},
+		"status is missing":        {status, nil, get(1), "missing"},
+		"name":                     {name, garbage, commit(sameName), "n/"},
+		"what waits":               {recordKey(keyQueued, testKey(2)), garbage, commit(confirm), "w/"},
+		"owner":                    {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
+		"owner without a record":   {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
+		"feed":                     {numberKey(keyRevision, 1), garbage, changes, "r/1"},
+		"feed, since":              {feed1, garbage, since, "r/1"},
+		"feed of nonsense, since":  {feed1, seal(feed1, nil), since, "r/1"},
+		"feed is missing, since":   {feed1, nil, since, "r/1"},
+		"feed to another, since":   {feed1, lead(1, store.SpecPart, 2), since, "r/1"},
+		"feed to no record, since": {feed1, lead(1, store.SpecPart, 9), since, "r/1"},
+		"feed of a status, since":  {feed1, lead(1, store.StatusPart, 1), since, "r/1"},
+		"meta, since":              {meta, garbage, since, "m/"},
+		"feed, tombstones":         {feed4, garbage, tombstones, "r/4"},
+		"feed, tombstones, gone":   {feed4, nil, tombstones, "r/4"},
+		"feed without sense":       {numberKey(keyRevision, 1), seal(numberKey(keyRevision, 1), nil), changes, "r/1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -256,7 +256,7 @@ func TestRead_FindsDamage(t *testing.T) {
 	}
 }
 
-// TestOpen_RefusesNewerFormat: nothing of a newer release is touched.
+// TestOpen_RefusesNewerFormat: a store of a newer release is not changed.
 func TestOpen_RefusesNewerFormat(t *testing.T) {
 	t.Parallel()
 	fs := written(t)
@@ -275,8 +275,8 @@ func TestOpen_RefusesNewerFormat(t *testing.T) {
 	}
 }
 
-// TestBitFlip flips bits anywhere in the files of a store. It then has what was
-// written, or it says what is damaged; never anything else.
+// TestBitFlip flips bits anywhere in the files of a store. The store then either has all written data or
+// reports the damage.
 func TestBitFlip(t *testing.T) {
 	t.Parallel()
 	master := vfs.NewMem()
@@ -324,9 +324,9 @@ func TestBitFlip(t *testing.T) {
 	}
 }
 
-// TestOpen_FindsChangedManifest: the engine takes damage in a manifest for a torn write
-// and drops the rest of it, with the tables that are named there. Whatever bit is
-// wrong, a store that was closed says so.
+// TestOpen_FindsChangedManifest: the engine takes damage in a manifest for a torn write. It drops the rest of
+// the manifest, with the tables named there. For each flipped bit, the opening of a closed store must report
+// the damage.
 func TestOpen_FindsChangedManifest(t *testing.T) {
 	t.Parallel()
 	master := vfs.NewMem()
@@ -423,7 +423,7 @@ func readAll(t *testing.T, s *Store, a acked, file string) bool {
 		r, err := s.Get(t.Context(), testKey(n))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			t.Errorf("%s: work %d is gone without a word", file, n)
+			t.Errorf("%s: work %d is gone without an error", file, n)
 		case err != nil:
 			return true
 		case r.Version != version || string(r.Spec) != string(content(n, version)):
@@ -461,7 +461,7 @@ func TestOpen_InUse(t *testing.T) {
 	}
 }
 
-// TestOpen_InUseByProcess is also the other process.
+// TestOpen_InUseByProcess runs itself as the other process.
 func TestOpen_InUseByProcess(t *testing.T) {
 	t.Parallel()
 	const variable = "HAWSER_TEST_STORE"

@@ -17,16 +17,16 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// failure is why a store takes no writes any more. It has one of two causes:
+// failure is the reason why a store rejects all writes until a restart. It has one of two causes:
 //
-//   - Something cannot be read. The store is read-only; the engine works.
-//   - A write or a sync failed. Then the engine gets no answer from the disk any
-//     more (see disk), and whoever owns the store has to end the process.
+//   - A value cannot be read. The store is read-only; the engine works.
+//   - A write or a sync failed. Then the disk layer no longer answers the engine (see disk), and the owner of
+//     the store must end the process.
 //
-// Want of room and of file descriptors is neither: see room.
+// A full disk, or no free file descriptor, is not a failure: see spaceGuard.
 type failure struct {
 	log   *slog.Logger
-	fatal chan error // has room for the only one
+	fatal chan error // capacity 1: there is at most one
 
 	readOnly sync.Once
 	c        chan struct{} // closed when err is set
@@ -34,21 +34,21 @@ type failure struct {
 
 	noAnswer sync.Once
 	stopped  chan struct{}  // closed when a write failed
-	calls    sync.WaitGroup // of attempt, which some outlast
+	calls    sync.WaitGroup // of attempt; some outlast it
 }
 
 func newFailure(log *slog.Logger) *failure {
 	return &failure{log: log, fatal: make(chan error, 1), c: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// set makes the store read-only; only the first cause counts.
+// set makes the store read-only. Only the first cause is kept.
 func (f *failure) set(err error) {
 	if f.refuse(err) {
 		f.log.Error("store turned read-only; repair the disk or restore a backup, then restart", "error", err)
 	}
 }
 
-// refuse ends the writes; first: err is why.
+// refuse ends the writes. first: err is the cause.
 func (f *failure) refuse(err error) (first bool) {
 	f.readOnly.Do(func() {
 		f.err, first = err, true
@@ -57,8 +57,8 @@ func (f *failure) refuse(err error) (first bool) {
 	return first
 }
 
-// writeFailed is for the first write or sync that failed. Who finds the store
-// refusing writes finds out too whether it is fatal.
+// writeFailed records the first failed write or sync. It sends to fatal before the store rejects writes, so a
+// caller whose write is rejected can already see whether it is fatal.
 func (f *failure) writeFailed(err error) {
 	f.noAnswer.Do(func() {
 		f.fatal <- err
@@ -69,7 +69,7 @@ func (f *failure) writeFailed(err error) {
 	})
 }
 
-// get returns the cause, nil while the store is well.
+// get returns the cause, nil while there is no failure.
 func (f *failure) get() error {
 	select {
 	case <-f.c:
@@ -79,7 +79,7 @@ func (f *failure) get() error {
 	}
 }
 
-// refusal is what a write returns after a failure, nil before.
+// refusal returns the error of writes after a failure, nil before.
 func (f *failure) refusal() error {
 	if err := f.get(); err != nil {
 		return fmt.Errorf("%w: %w", store.ErrReadOnly, err)
@@ -87,17 +87,16 @@ func (f *failure) refusal() error {
 	return nil
 }
 
-// attempt makes a call of the engine. After a failure the call may never return:
-// it waits for the disk, or tries again without end what damage prevents. Then
-// attempt returns the cause, and leaves the call behind.
+// attempt makes a call of the engine. After a failure the call may never return: it waits for the disk, or
+// retries without end because of damage. Then attempt returns the cause and leaves the call behind.
 func (f *failure) attempt(call func() error) error {
 	done := make(chan error, 1)
 	f.calls.Go(func() { done <- call() })
 	return f.await(done)
 }
 
-// call is attempt for a store that takes writes; after a failure it does not count
-// what the call says.
+// call is attempt for writes: it makes no call after a failure. If a failure occurs during the call, it returns
+// that instead of the result.
 func (f *failure) call(call func() error) error {
 	if err := f.refusal(); err != nil {
 		return err
@@ -106,7 +105,7 @@ func (f *failure) call(call func() error) error {
 	return cmp.Or(f.refusal(), err)
 }
 
-// await waits for what is done, or for a failure that may keep it from ending.
+// await waits for done, or for a failure that may block it for ever.
 func (f *failure) await(done <-chan error) error {
 	select {
 	case err := <-done:
@@ -114,7 +113,7 @@ func (f *failure) await(done <-chan error) error {
 	case <-f.c:
 	}
 	select {
-	case err := <-done: // most find their end
+	case err := <-done: // most calls end soon
 		return err
 	case <-f.stopped:
 	case <-time.After(time.Second):
@@ -122,32 +121,31 @@ func (f *failure) await(done <-chan error) error {
 	return f.err
 }
 
-// logger is what the engine logs to. Its fatal errors are not about writes (see
-// disk), but about what it read: the store turns read-only, and the engine goes
-// on with an error.
+// logger receives the log of the engine. Its fatal errors are about values that it read, not about writes (see
+// disk). Then the store becomes read-only, and the engine continues with an error.
 type logger struct{ *failure }
 
 // Infof drops routine messages.
 func (logger) Infof(string, ...any) {}
 
-// Errorf logs a background problem that the engine goes on with.
+// Errorf logs a background problem that the engine survives.
 func (l logger) Errorf(format string, args ...any) {
 	l.log.Warn("store engine", "problem", fmt.Sprintf(format, args...))
 }
 
-// Fatalf turns the store read-only.
+// Fatalf makes the store read-only.
 func (l logger) Fatalf(format string, args ...any) {
 	l.set(fmt.Errorf("%w: %s", errEngine, fmt.Sprintf(format, args...)))
 }
 
 var errEngine = errors.New("store: fatal error of the engine")
 
-// listener hears what the engine finds in the background.
+// listener returns the listener for background events of the engine.
 func (f *failure) listener() *engine.EventListener {
 	return &engine.EventListener{
 		BackgroundError: func(err error) {
 			f.set(fmt.Errorf("store: background work: %w", err))
-			// The engine tries again at once, and will find the same.
+			// The engine retries at once and would find the same error.
 			<-time.After(time.Second / 4)
 		},
 		DataCorruption: func(i engine.DataCorruptionInfo) {
@@ -156,29 +154,26 @@ func (f *failure) listener() *engine.EventListener {
 	}
 }
 
-// disk is the file system that the engine sees. What finds no room, or no file
-// descriptor, is done again until it does. The first other write or sync that fails
-// is the last: it is told to failure, and its goroutine never comes back
-// from it. The engine would answer some of these errors with a panic or with a
-// mutex unlocked twice, which ends the process without the reason, and would try
-// others again without end. After a failed sync nobody knows what is on disk, so
-// only a restart can go on.
+// disk is the file system of the engine. A call that finds no space, or no file descriptor, is retried until it
+// succeeds. The first other failed write or sync is the last: it is reported to failure, and its goroutine
+// never returns from it. The engine would answer some of these errors with a panic or with a double unlock,
+// which ends the process without the reason. It would retry others without end. After a failed sync the content
+// of the disk is unknown, so only a restart helps.
 type disk struct {
 	vfs.FS
 	failure *failure
 	space   *spaceGuard
-	// staging is the directory of a backup in the making. An error there is one
-	// of the backup.
+	// staging is the directory of a backup in progress. Errors there only fail the backup.
 	staging string
 }
 
 func (d *disk) staged(name string) bool { return name == d.staging || d.PathDir(name) == d.staging }
 
-// check returns nil; or the error, if it is one of a backup; or never.
+// check returns nil, or the error if it belongs to a backup. Otherwise it never returns.
 func (d *disk) check(op, name string, err error) error {
 	switch {
-	case err != nil && name == d.staging && op == "sync": // about which the engine would panic
-		return nil // what is staged survives nothing
+	case err != nil && name == d.staging && op == "sync": // the engine would panic about it
+		return nil // staged files need not survive a power loss
 	case err == nil, d.staged(name):
 		return err
 	}
@@ -188,8 +183,8 @@ func (d *disk) check(op, name string, err error) error {
 
 func named(op, name string, err error) error { return fmt.Errorf("store: %s %s: %w", op, name, err) }
 
-// patient makes a call again while there is no room for it. A sync is not among these:
-// what it failed to write is not written by another one.
+// patient repeats a call while there is no space for it. Not used for syncs: a second sync does not write what
+// the first one failed to write.
 func (d *disk) patient(op, name string, call func() error) error {
 	err := call()
 	if exhausted(err) && !d.staged(name) {
@@ -198,7 +193,7 @@ func (d *disk) patient(op, name string, call func() error) error {
 	return err
 }
 
-// file opens one for writing.
+// file opens a file for writing.
 func (d *disk) file(op, name string, open func() (vfs.File, error)) (f vfs.File, err error) {
 	err = d.patient(op, name, func() error { f, err = open(); return err })
 	if err := d.check(op, name, err); err != nil {
@@ -207,7 +202,7 @@ func (d *disk) file(op, name string, open func() (vfs.File, error)) (f vfs.File,
 	return &diskFile{File: f, disk: d, name: name}, nil
 }
 
-// Unwrap returns the file system below.
+// Unwrap returns the underlying file system.
 func (d *disk) Unwrap() vfs.FS { return d.FS }
 
 // Open opens a file for reading.
@@ -233,7 +228,7 @@ func (d *disk) Rename(oldname, newname string) error {
 	return d.check("rename", newname, err)
 }
 
-// ReuseForWrite has two steps, of which the second may have to wait.
+// ReuseForWrite has two steps; the second may have to wait.
 func (d *disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := d.Rename(oldname, newname); err != nil {
 		return nil, err
@@ -241,7 +236,7 @@ func (d *disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCate
 	return d.OpenReadWrite(newname, category)
 }
 
-// diskFile is a file opened for writing.
+// diskFile is a file that is open for writing.
 type diskFile struct {
 	vfs.File
 	disk *disk
@@ -257,7 +252,7 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 	return n, f.disk.check("write", f.name, err)
 }
 
-// Preallocate takes room before it is needed, but not of what little is left.
+// Preallocate reserves space in advance, except when little is left.
 func (f *diskFile) Preallocate(offset, length int64) error {
 	if f.disk.space.ample() {
 		return f.File.Preallocate(offset, length)
@@ -279,24 +274,24 @@ func (f *diskFile) Close() error { return f.disk.check("close", f.name, f.File.C
 // openEngine opens the database of a store.
 func openEngine(dir string, e *engine.Options) (db *engine.DB, err error) {
 	defer func() {
-		if p := recover(); p != nil { // its answer to some damage
+		if p := recover(); p != nil { // the engine panics on some damage
 			err = fmt.Errorf("%w: %v", errEngine, p)
 		}
 	}()
 	return engine.Open(dir, e)
 }
 
-// lockDirectory returns ErrInUse when another has the directory.
+// lockDirectory locks the directory. It returns ErrInUse if it is locked already.
 func lockDirectory(files vfs.FS, dir string) (*engine.Lock, error) {
 	lock, err := engine.LockDirectory(dir, files)
-	// Of the file: a path error. Of the lock: in the way of the platform.
+	// An error about the file is a path error. An error about the lock depends on the platform.
 	if err == nil || errors.As(err, new(*fs.PathError)) {
 		return lock, err
 	}
 	return nil, fmt.Errorf("%w (%w)", ErrInUse, err)
 }
 
-// lockToRead keeps brokers off a store that is there.
+// lockToRead keeps brokers from opening an existing store.
 func lockToRead(files vfs.FS, dir string) (*engine.Lock, error) {
 	_, err := files.List(dir)
 	if err == nil {
@@ -308,12 +303,11 @@ func lockToRead(files vfs.FS, dir string) (*engine.Lock, error) {
 	return lockDirectory(unchanged{files}, dir)
 }
 
-// unchanged is a file system on which a lock changes nothing. Where no file to
-// lock was ever made, as in a backup, or none can be, as on a medium that is
-// read-only, there is nobody to keep off.
+// unchanged is a file system on which locking changes nothing. A backup has no lock file, and a read-only
+// medium cannot have one. Then no broker can use the directory, and no lock is needed.
 type unchanged struct{ vfs.FS }
 
-// Lock keeps others off until it is closed.
+// Lock locks a file until the result is closed.
 func (u unchanged) Lock(name string) (io.Closer, error) {
 	if _, err := u.FS.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return io.NopCloser(nil), nil

@@ -20,64 +20,63 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// spaceGuard is what a store knows of the room that disk and process have for it. It comes
-// and goes without a fault of the disk, so nobody has to start anything again:
+// spaceGuard tracks whether disk space and file descriptors are left for the store. A lack of them is no fault
+// of the disk and ends by itself, so no restart is needed:
 //
-//	      begins when                          ends when                          the store takes
-//	ample –                                    –                                  everything
-//	low   less than a mark is free,            half as much more is free,         what makes room
-//	      or the reserve was given up          and the reserve is there
-//	none  a call of the engine finds no room,  no call waits any more             nothing
+//	      begins when                          ends when                          the store accepts
+//	ample –                                    –                                  all writes
+//	low   less than a mark is free,            half as much more is free,         only deletions
+//	      or the reserve was released          and the reserve exists
+//	none  a call of the engine finds no space, no call waits any more             no writes
 //	      or no file descriptor
 //
-// The engine does not hear of the last one: its call is made again until it comes
-// through. The reserve is a file that only takes room. It is given up for a call
-// that finds none, so that a store can be opened on a full disk, and what makes room
-// goes on.
+// The engine does not see the last state: its call is repeated until it succeeds. The reserve is a file that
+// only occupies space. It is removed when a call finds no space. So a store can be opened on a full disk, and
+// deletions continue.
 type spaceGuard struct {
 	fs  vfs.FS
 	dir string
 	log *slog.Logger
-	// Nothing is waited for once one of these is closed.
+	// Waiting ends once one of these is closed.
 	stop, closing <-chan struct{}
 
-	written atomic.Bool // since room was given back
+	written atomic.Bool // since the last compaction
 
-	file     sync.Mutex // held while the reserve is made or given up
+	file     sync.Mutex // held while the reserve is made or removed
 	reserved bool
 
 	mu      sync.Mutex
-	waiters int   // calls of the engine
-	cause   error // of the last one that began to wait
-	low     error // nil: there is ample room
+	waiters int   // waiting calls of the engine
+	cause   error // error of the call that began to wait last
+	low     error // nil: there is ample space
 }
 
 const (
 	reserveName = "RESERVE"
-	// maxReserve is enough to make a table of what is in the logs of a store that was
-	// low on room. Small disks have a smaller one: a part of 32.
+	// maxReserve is enough to make a table from the logs of a store that was low on space. Small disks have a
+	// smaller reserve: 1/32 of the disk.
 	maxReserve = 64 << 20
-	// So many reserves have to be free. What others write between two looks must fit
-	// in, and what a compaction needs before it makes room.
+	// lowReserves is the number of reserves that must be free. That covers writes of others between two
+	// measurements, and the space that a compaction needs before it frees any.
 	lowReserves = 4
 
 	waitPause = time.Second / 4
 	lookEvery = time.Second
-	// compactPart of the time is spent with giving room back.
+	// compactPart limits compactions to about 1/compactPart of the time.
 	compactPart = 10
 )
 
-// exhausted: there is no room, or no file descriptor is left.
+// exhausted reports whether err is a lack of space or of file descriptors.
 func exhausted(err error) bool { return full(err) || isAny(err, syscall.EMFILE, syscall.ENFILE) }
 
-// full: there is no room.
+// full reports whether err is a lack of space.
 func full(err error) bool { return isAny(err, syscall.ENOSPC, syscall.EDQUOT) }
 
 func isAny(err error, all ...syscall.Errno) bool {
 	return slices.ContainsFunc(all, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// err is nil while there is ample room.
+// err returns nil while there is ample space.
 func (r *spaceGuard) err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +88,7 @@ func (r *spaceGuard) err() error {
 
 func (r *spaceGuard) ample() bool { return r.err() == nil }
 
-// none is why nothing is written at the moment.
+// none returns why all writes are rejected now, or nil.
 func (r *spaceGuard) none() error {
 	if err := r.err(); errors.Is(err, store.ErrNoSpace) {
 		return err
@@ -97,7 +96,7 @@ func (r *spaceGuard) none() error {
 	return nil
 }
 
-// retry makes a call, that just ended with err, until there is room for it.
+// retry repeats a call that just failed with err until there is space for it.
 func (r *spaceGuard) retry(err error, call func() error) error {
 	r.begin(err)
 	for err = call(); exhausted(err) && r.wait(); err = call() {
@@ -109,7 +108,7 @@ func (r *spaceGuard) retry(err error, call func() error) error {
 func (r *spaceGuard) begin(err error) {
 	r.mu.Lock()
 	if r.waiters++; r.waiters == 1 {
-		r.log.Error("store has no room or no file descriptor; it takes nothing until there is", "error", err)
+		r.log.Error("disk is full or no file descriptor is left; the store rejects writes until there is space", "error", err)
 	}
 	r.cause = err
 	if full(err) && r.low == nil {
@@ -125,11 +124,11 @@ func (r *spaceGuard) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiters--; r.waiters == 0 && !exhausted(err) {
-		r.log.Info("store goes on writing")
+		r.log.Info("store accepts writes again")
 	}
 }
 
-// wait returns after a while; false: nothing is waited for any more.
+// wait returns true after waitPause, or false if waiting has ended.
 func (r *spaceGuard) wait() bool {
 	select {
 	case <-r.stop:
@@ -140,8 +139,8 @@ func (r *spaceGuard) wait() bool {
 	return false
 }
 
-// look measures what is free, and makes the reserve where there is room for it. A file
-// system that does not say what is free is full when a write fails.
+// look measures the free space, and makes the reserve if there is space for it. If the file system cannot
+// report free space, only a failed write shows that it is full.
 func (r *spaceGuard) look() {
 	u, err := r.fs.GetDiskUsage(r.dir)
 	if err != nil {
@@ -155,20 +154,20 @@ func (r *spaceGuard) look() {
 	r.low = lowness(before != nil, free, lowReserves*size, missing)
 	switch {
 	case before == nil && r.low != nil:
-		r.log.Error("store takes only what makes room, as deletions", "error", r.low)
+		r.log.Error("disk is nearly full; the store accepts only deletions", "error", r.low)
 	case before != nil && r.low == nil:
-		r.log.Info("store has room again", "free_bytes", free)
+		r.log.Info("store has enough disk space again", "free_bytes", free)
 	}
 }
 
-// lowness is why there is not ample room: less than the mark is free, or the reserve
-// is missing.
+// lowness returns why space is not ample: less than mark is free, or the reserve is missing. It returns nil
+// otherwise.
 func lowness(was bool, free, mark uint64, missing error) error {
 	if was {
 		mark += mark / 2
 	}
 	if free < mark {
-		return lowFor(fmt.Errorf("%d MiB are free, %d MiB have to be", free>>20, mark>>20))
+		return lowFor(fmt.Errorf("%d MiB free, %d MiB required", free>>20, mark>>20))
 	}
 	if missing != nil {
 		return lowFor(missing)
@@ -180,7 +179,7 @@ func lowFor(why error) error { return fmt.Errorf("%w: %w", store.ErrLow, why) }
 
 var errGivenUp = errors.New("its disk was full, and its reserve was given up")
 
-// keep returns why there is no reserve of that size, and makes one if it may.
+// keep makes a reserve of that size if may is set and there is none. It returns why there is none.
 func (r *spaceGuard) keep(size uint64, may bool) error {
 	r.file.Lock()
 	defer r.file.Unlock()
@@ -202,21 +201,21 @@ func (r *spaceGuard) keep(size uint64, may bool) error {
 	return nil
 }
 
-// fillFile makes a file that takes room.
+// fillFile makes a file that occupies size bytes.
 func fillFile(files vfs.FS, path string, size uint64) error {
 	f, err := files.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
 	if err = f.Preallocate(0, int64(size)); err == nil {
-		_, err = f.WriteAt([]byte{0}, int64(size)-1) // it has its size when it is whole
-	} else if !exhausted(err) { // the file system cannot do that; what can be compressed would take no room
+		_, err = f.WriteAt([]byte{0}, int64(size)-1) // the size shows that it is complete
+	} else if !exhausted(err) { // preallocation is not supported; random bytes cannot be compressed away
 		_, err = io.CopyN(f, rand.NewChaCha8([32]byte{}), int64(size))
 	}
 	return errors.Join(err, f.Close())
 }
 
-// giveUp makes the room of the reserve that of the store.
+// giveUp removes the reserve, so that the store can use its space.
 func (r *spaceGuard) giveUp() {
 	r.file.Lock()
 	defer r.file.Unlock()
@@ -229,11 +228,11 @@ func (r *spaceGuard) giveUp() {
 	}
 }
 
-// watch looks after the room of a store until it is closed.
+// watch measures the space of a store until it is closed.
 func (s *Store) watch() {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-s.closing; cancel() }()
-	var next time.Time // when room is given back
+	var next time.Time // earliest time of the next compaction
 	taskgroup.Every(ctx, lookEvery, func() {
 		now := time.Now()
 		s.space.look()
@@ -244,11 +243,11 @@ func (s *Store) watch() {
 	})
 }
 
-// reclaim gives back the room of what is deleted. The engine does so when enough is
-// written, and that waits for the room.
+// reclaim frees the space of deleted data. The engine itself does that only after enough writes, and writes
+// wait for the space.
 func (s *Store) reclaim(ctx context.Context) {
 	err := s.failure.call(func() error { return s.db.Compact(ctx, []byte{0}, []byte{0xff}, false) })
 	if err != nil && ctx.Err() == nil {
-		s.space.log.Warn("store could not give back the room of what is deleted", "error", err)
+		s.space.log.Warn("store could not free the space of deleted data", "error", err)
 	}
 }

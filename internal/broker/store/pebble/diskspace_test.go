@@ -33,8 +33,8 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// waits holds a store that is about to meet that it has no room to its promise: it refuses what is new, at once, and
-// does not ask for an end.
+// waits checks a store that is about to find no space. It must reject new writes at once, and must not ask to
+// end the process.
 func waits(t *testing.T, s *Store, cause error) {
 	t.Helper()
 	until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoSpace) })
@@ -53,7 +53,7 @@ func waits(t *testing.T, s *Store, cause error) {
 	}
 }
 
-// exhausting is a file system that fails with err where it is told to, as long as that is on.
+// exhausting is a file system that fails with err at the ops that fault selects, while on is set.
 func exhausting(fs vfs.FS, err error, fault func(op errorfs.Op) bool) (files vfs.FS, on *atomic.Bool) {
 	return failing(fs, func(op errorfs.Op) error {
 		if fault(op) {
@@ -65,8 +65,8 @@ func exhausting(fs vfs.FS, err error, fault func(op errorfs.Op) bool) (files vfs
 
 func created(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename }
 
-// TestSpaceGuard_ResumesByItself: whatever of the engine finds no room, or no file descriptor,
-// nothing is acknowledged that is not on disk, and when there is some the store goes on.
+// TestSpaceGuard_ResumesByItself: whichever part of the engine finds no space or no file descriptor, only
+// durable writes are acknowledged. The store continues when there is space.
 func TestSpaceGuard_ResumesByItself(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
@@ -115,8 +115,7 @@ func TestSpaceGuard_ResumesByItself(t *testing.T) {
 	}
 }
 
-// TestSpaceGuard_ReadersWait: a file that cannot be opened for want of a descriptor is not
-// damaged.
+// TestSpaceGuard_ReadersWait: a file that cannot be opened for lack of a descriptor is not reported as damaged.
 func TestSpaceGuard_ReadersWait(t *testing.T) {
 	t.Parallel()
 	files, on := exhausting(vfs.NewMem(), syscall.EMFILE, func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen && ofFile(op, "*.sst") })
@@ -126,7 +125,7 @@ func TestSpaceGuard_ReadersWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	on.Store(true)
-	if err := s.db.Flush(); err != nil { // into a table that nobody has opened yet
+	if err := s.db.Flush(); err != nil { // into a table that no reader has opened yet
 		t.Fatal(err)
 	}
 	read := make(chan error, 1)
@@ -143,8 +142,8 @@ func TestSpaceGuard_ReadersWait(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestSpaceGuard_WakesAllWaitersAtTheEnd: a store that is to stop does not wait for room. What was
-// under way is not acknowledged.
+// TestSpaceGuard_WakesAllWaitersAtTheEnd: a store that is to stop does not wait for space. Commits in progress
+// are not acknowledged.
 func TestSpaceGuard_WakesAllWaitersAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(s *Store, stop chan struct{}){
@@ -170,8 +169,8 @@ func TestSpaceGuard_WakesAllWaitersAtTheEnd(t *testing.T) {
 			if err := s.Close(); !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("close: %v", err)
 			}
-			// ErrNoRoom: a flush in the background had met the full disk before. ErrClosed: a
-			// flush had met it, and the commit began only after the store was closed.
+			// ErrNoSpace: a flush in the background found the disk full before. ErrClosed: a flush found it full, and the
+			// commit began only after the store was closed.
 			if err := <-committed; !errors.Is(err, store.ErrReadOnly) && !errors.Is(err, store.ErrNoSpace) && !errors.Is(err, store.ErrClosed) {
 				t.Errorf("commit: %v", err)
 			}
@@ -189,8 +188,8 @@ func measured(t *testing.T, files *vfs.MemFS, free uint64) {
 	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 20})
 }
 
-// TestSpaceGuard_OpensOnAFullDisk: the reserve makes it possible. Then the store takes what makes
-// room, and everything when the reserve is there again.
+// TestSpaceGuard_OpensOnAFullDisk: the reserve makes the opening possible. Then the store accepts only
+// deletions, and all writes once the reserve exists again.
 func TestSpaceGuard_OpensOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
@@ -236,8 +235,8 @@ func TestSpaceGuard_OpensOnAFullDisk(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestSpaceGuard_Bookmarks: below the mark the store is low on room, until half as much more is free
-// and the reserve is there.
+// TestSpaceGuard_Bookmarks: below the mark the store is low on space, until half as much more is free and the
+// reserve exists.
 func TestSpaceGuard_Bookmarks(t *testing.T) {
 	t.Parallel()
 	missing := errors.New("missing")
@@ -248,9 +247,9 @@ func TestSpaceGuard_Bookmarks(t *testing.T) {
 		low     string
 	}{
 		{false, 1000 << 20, nil, ""},
-		{false, 99 << 20, nil, "99 MiB are free, 100 MiB have to be"},
+		{false, 99 << 20, nil, "99 MiB free, 100 MiB required"},
 		{false, 100 << 20, nil, ""},
-		{true, 100 << 20, nil, "100 MiB are free, 150 MiB have to be"},
+		{true, 100 << 20, nil, "100 MiB free, 150 MiB required"},
 		{true, 150 << 20, nil, ""},
 		{false, 1000 << 20, missing, "missing"},
 		{true, 1000 << 20, missing, "missing"},
@@ -263,8 +262,8 @@ func TestSpaceGuard_Bookmarks(t *testing.T) {
 	}
 }
 
-// TestSpaceGuard_ReleasesReserve: deletions are taken on a disk that is nearly full, and make room
-// although nothing else is written.
+// TestSpaceGuard_ReleasesReserve: deletions are accepted on a disk that is nearly full, and free space although
+// nothing else is written.
 func TestSpaceGuard_ReleasesReserve(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
@@ -314,7 +313,7 @@ func tables(t *testing.T, files vfs.FS) (bytes int64) {
 	return bytes
 }
 
-// TestSpaceGuard_ReserveStays: it belongs to the directory, not to the works.
+// TestSpaceGuard_ReserveStays: the reserve is not part of a backup.
 func TestSpaceGuard_ReserveStays(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
@@ -334,7 +333,7 @@ func TestSpaceGuard_ReserveStays(t *testing.T) {
 	}
 }
 
-// TestClose_NoSpaceForTheShutdownMarker: half a mark would be damage, so there is none.
+// TestClose_NoSpaceForTheShutdownMarker: half a marker would be damage, so none is written.
 func TestClose_NoSpaceForTheShutdownMarker(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()

@@ -18,8 +18,8 @@ import (
 
 // What becomes of calls of the engine that are under way when a store fails.
 
-// TestAttempt_Ends: what never comes back after damage, as an opening that compacts
-// the same damaged table again and again, is left behind with the damage as the reason.
+// TestAttempt_Ends: a call that never returns after damage is left behind, and the damage is the result.
+// Example: an opening that compacts the same damaged table again and again.
 func TestAttempt_Ends(t *testing.T) {
 	t.Parallel()
 	damaged := &store.DamageError{Key: "000008.sst", What: "crc32c checksum mismatch"}
@@ -92,8 +92,8 @@ func TestFault_CommitUnderWay(t *testing.T) {
 	}
 }
 
-// TestFault_CallLeftBehind: a call that waits for the disk while the store is closed
-// still finds its database.
+// TestFault_CallLeftBehind: a call that waits for the disk while the store is closed still finds an open
+// database.
 func TestFault_CallLeftBehind(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: dir, FS: vfs.NewMem()}

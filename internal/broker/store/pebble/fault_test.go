@@ -188,8 +188,7 @@ func readOnly(t *testing.T, s *Store, cause error) {
 	}
 }
 
-// ending holds a failed store to what it says to whoever runs it: that it must
-// end, once.
+// ending checks that a failed store asks its owner to end the process, once.
 func ending(t *testing.T, s *Store, cause error) {
 	t.Helper()
 	select {
@@ -225,9 +224,8 @@ func ofFile(op errorfs.Op, pattern string) bool {
 	return ok && err == nil
 }
 
-// TestFault_LastWrite: after a write or a sync that failed nothing is acknowledged
-// any more. The process is to end. Until then readers go
-// on, and what was acknowledged is there after a restart.
+// TestFault_LastWrite: after a failed write or sync nothing is acknowledged any more, and the store asks to end
+// the process. Until then readers continue. Acknowledged data is there after a restart.
 func TestFault_LastWrite(t *testing.T) {
 	t.Parallel()
 	faults := map[string]struct {
@@ -282,8 +280,8 @@ func TestFault_LastWrite(t *testing.T) {
 	}
 }
 
-// TestFault_AtEveryWrite breaks the disk at one write after the other. Whatever
-// it hits: the process lives, what was acknowledged is there after a restart.
+// TestFault_AtEveryWrite makes each write of the disk fail in turn. The process survives, and acknowledged data
+// is there after a restart.
 func TestFault_AtEveryWrite(t *testing.T) {
 	t.Parallel()
 	count := func(last int64) (seen int64, stopped bool) {
@@ -329,8 +327,7 @@ func TestFault_AtEveryWrite(t *testing.T) {
 	}
 }
 
-// TestFault_WhileOpening: what an opening left that did not come to its end is no
-// damage.
+// TestFault_WhileOpening: the files of an unfinished opening are not damage.
 func TestFault_WhileOpening(t *testing.T) {
 	t.Parallel()
 	for last, done := int64(0), false; !done; last++ {
@@ -362,7 +359,7 @@ func TestFault_WhileOpening(t *testing.T) {
 	}
 }
 
-// TestFault_UnreadableTable: a disk that does not give back what it has.
+// TestFault_UnreadableTable: a disk that cannot read a table.
 func TestFault_UnreadableTable(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()
@@ -402,7 +399,7 @@ func TestFault_UnreadableTable(t *testing.T) {
 	}
 }
 
-// TestPowerLoss drops what was not synced, in whole or torn, at any moment.
+// TestPowerLoss drops unsynced data at any moment, completely or in part.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	rounds := 10
@@ -444,7 +441,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// TestDurableBeforeVisible: nobody sees a commit whose sync is under way.
+// TestDurableBeforeVisible: no reader sees a commit before its sync is done.
 func TestDurableBeforeVisible(t *testing.T) {
 	t.Parallel()
 	syncing, goOn := make(chan struct{}), make(chan struct{})

@@ -13,8 +13,8 @@ import (
 
 const ringSize = 512
 
-// TestChanges_BehindTheRing: wherever a reader begins, it reads on from disk to
-// memory without a gap, and each half once.
+// TestChanges_BehindTheRing: from any start, a reader continues from disk to memory without a gap, and gets
+// each part once.
 func TestChanges_BehindTheRing(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem(), ringSize: ringSize})
@@ -81,7 +81,8 @@ func TestChanges_BehindTheRing(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestClose_OfUnusedStore: nothing is left of a store that was only opened.
+// TestClose_OfUnusedStore: a store that was only opened can be closed during a read, and rejects new reads
+// then.
 func TestClose_OfUnusedStore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})

@@ -17,21 +17,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// The first byte of a storage key says what it leads to. Parts that follow are
-// separated by zero bytes, which no part contains, so that keys sort as their
-// parts do.
+// The first byte of a storage key is its kind. The parts that follow are separated by zero bytes, which no part
+// contains, so keys sort as their parts do.
 const (
 	keyMeta     = 'm' // data type, cluster, resource id: the record without payloads
 	keySpec     = 's' // the same: its spec
 	keyStatus   = 't' // the same: its status
-	keyQueued   = 'w' // the same: the event that waits behind it
-	keyName     = 'n' // data type, cluster, name: the resource id that holds it
+	keyQueued   = 'w' // the same: the event queued behind it
+	keyName     = 'n' // data type, cluster, name: the resource id that has it
 	keyOwner    = 'o' // owner, data type, cluster, resource id: nothing
 	keyRevision = 'r' // revision, 8 bytes big endian: the change
-	keyCluster  = 'c' // cluster, data type: the uid its agent gave
+	keyCluster  = 'c' // cluster, data type: the uid that its agent sent
 	keyBookmark = 'b' // name: the value
-	keyTerm     = 'e' // number of the opening, 8 bytes big endian: the term
-	keyEpoch    = 'i' // alone: the epoch
+	keyTerm     = 'e' // number of the opening, 8 bytes big endian: the incarnation
+	keyEpoch    = 'i' // alone: the store id
 	keyHead     = 'h' // alone: the last revision
 )
 
@@ -47,7 +46,7 @@ func appendParts(b []byte, parts ...string) []byte {
 	return b
 }
 
-// recordKey is the storage key of one value of a record.
+// recordKey returns the storage key of one value of a record.
 func recordKey(kind byte, k store.Key) []byte {
 	b := make([]byte, 1, 6+len(k.DataType.Group)+len(k.DataType.Version)+len(k.DataType.Resource)+len(k.Cluster)+len(k.ResourceID))
 	b[0] = kind
@@ -81,7 +80,7 @@ func prefix(kind byte, parts ...string) []byte {
 	return b
 }
 
-// after returns the first key behind all that start with a prefix.
+// after returns the first key behind all keys that start with a prefix.
 func after(prefix []byte) []byte {
 	b := bytes.Clone(prefix)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -111,7 +110,7 @@ func parseRecordKey(key []byte) (store.Key, error) {
 	return store.Key{DataType: dataTypeOf(p), Cluster: p[3], ResourceID: p[4]}, err
 }
 
-// parseOwnerKey returns the record that an entry of the owner index is about.
+// parseOwnerKey returns the record of an entry of the owner index.
 func parseOwnerKey(key []byte) (store.Key, error) {
 	p, err := parts(key, 6)
 	return store.Key{DataType: dataTypeOf(p[1:]), Cluster: p[4], ResourceID: p[5]}, err
@@ -130,7 +129,7 @@ func parseNumberKey(key []byte) (uint64, error) {
 	return binary.BigEndian.Uint64(key[1:]), nil
 }
 
-// printable is the form of a storage key in errors: its kind and parts.
+// printable returns the form of a storage key in errors: its kind and parts.
 func printable(key []byte) string {
 	if len(key) == 0 {
 		return `""`
@@ -146,13 +145,12 @@ func printable(key []byte) string {
 	}
 }
 
-// format is what this release writes and the newest it reads. In format 1 a meta has no sizes, before
-// format 3 it does not say whether the work fails.
-// A value is
+// format is the format that this release writes, and the newest that it reads. In format 1 a meta has no sizes;
+// before format 3 it has no mark of a failing work. A value is
 //
 //	1 byte   format
-//	1 byte   flags, 0 (compression, when it comes)
-//	1 byte   key id, 0 (encryption at rest, when it comes)
+//	1 byte   flags, 0 (reserved for compression)
+//	1 byte   key id, 0 (reserved for encryption at rest)
 //	         body
 //	4 bytes  CRC-32C, little endian, over storage key and all before
 const (
@@ -164,32 +162,32 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// FormatError says that a value was written by a newer release. Run that release again,
-// or restore a backup made before the upgrade.
+// FormatError is the error about a value that a newer release wrote. Run that release again, or restore a
+// backup made before the upgrade.
 type FormatError struct {
 	Key    string // printable form of the storage key
 	Format byte
 }
 
-// Error says what to do.
+// Error names both formats and the remedy.
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("store: value at %s has format %d, this release knows up to %d: run the newer release that wrote it, or restore a backup from before", e.Key, e.Format, format)
+	return fmt.Sprintf("store: value at %s has format %d, this release reads up to %d. Run the newer release that wrote it, or restore a backup from before", e.Key, e.Format, format)
 }
 
-// sealed is the length of the value of a body.
+// sealed returns the length of the value of a body.
 func sealed(body []byte) int { return valueExtras + len(body) }
 
-// sealTo writes the value of a body into v, which has that length.
+// sealTo writes the value of a body to v, which has that length.
 func sealTo(v, key, body []byte) {
 	v[0], v[1], v[2] = format, 0, 0
 	n := valueHead + copy(v[valueHead:], body)
 	binary.LittleEndian.PutUint32(v[n:], checksum(key, v[:n]))
 }
 
-// batch is what one commit writes.
+// batch collects the writes of one commit.
 type batch struct {
 	*engine.Batch
-	err error // the first one
+	err error // the first error
 }
 
 func (b *batch) set(key, body []byte) {
@@ -199,8 +197,8 @@ func (b *batch) set(key, body []byte) {
 	b.err = cmp.Or(b.err, d.Finish())
 }
 
-// remove: each value was written once, but SingleDelete is not for us: a
-// compaction that meets damage beside one panics.
+// remove deletes a value. It does not use SingleDelete, although each value was written once: a compaction that
+// finds damage beside one panics.
 func (b *batch) remove(key []byte) { b.err = cmp.Or(b.err, b.Delete(key, nil)) }
 
 // unseal returns the body, which aliases v.
@@ -231,8 +229,8 @@ func damage(key []byte, what string) error {
 	return &store.DamageError{Key: printable(key), What: what}
 }
 
-// Bodies are sequences of fields without names: numbers as varints, strings
-// with their length, times as presence, seconds and nanoseconds.
+// Bodies are sequences of fields without names. Numbers are varints, strings have their length, times are
+// presence, seconds and nanoseconds.
 
 func appendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
@@ -253,15 +251,15 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, 0)
 }
 
-// What marks the state of a meta.
+// Flags in the state of a meta.
 const (
-	// sized: it ends with the sizes of its payloads, as since format 2.
+	// sized: the meta ends with the sizes of its payloads; since format 2.
 	sized = 0x80
-	// fails: its status says that the work is not applied, or not available; since format 3.
+	// fails: the status reports that the work is not applied, or not available; since format 3.
 	fails = 0x40
 )
 
-// encodeMeta is the body of a meta; the key is not in it.
+// encodeMeta returns the body of a meta; the key is not in it.
 func encodeMeta(m *store.Meta) []byte {
 	state := byte(m.State) | sized
 	if m.Failing {
@@ -323,7 +321,7 @@ func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	return m, r.end(key)
 }
 
-// parseMeta reads a record from its storage key and its body.
+// parseMeta decodes a record from its storage key and its body.
 func parseMeta(key, body []byte) (*store.Meta, error) {
 	k, err := parseRecordKey(key)
 	if err != nil {
@@ -332,7 +330,7 @@ func parseMeta(key, body []byte) (*store.Meta, error) {
 	return decodeMeta(k, key, body)
 }
 
-// encodeChange is the body of an entry of the feed.
+// encodeChange returns the body of an entry of the feed.
 func encodeChange(c *store.Change) []byte {
 	b := append(make([]byte, 0, 128), byte(c.Part), byte(c.State))
 	for _, s := range []string{c.Owner, c.Key.DataType.Group, c.Key.DataType.Version, c.Key.DataType.Resource, c.Key.Cluster, c.Key.ResourceID} {
@@ -341,7 +339,7 @@ func encodeChange(c *store.Change) []byte {
 	return b
 }
 
-// parseChange reads an entry of the feed from its storage key and its body.
+// parseChange decodes an entry of the feed from its storage key and its body.
 func parseChange(key, body []byte) (store.Change, error) {
 	revision, err := parseNumberKey(key)
 	if err != nil {
@@ -375,10 +373,10 @@ func decodeNumber(key, body []byte) (uint64, error) {
 	return n, r.end(key)
 }
 
-// reader reads fields from a body; the first one that is wrong ends it.
+// reader reads fields from a body; the first wrong field ends it.
 type reader struct {
 	b    []byte
-	what string // is wrong, "" when nothing is
+	what string // the problem, "" if there is none
 }
 
 const (
@@ -392,7 +390,7 @@ func (r *reader) fail(what string) {
 	r.b = nil
 }
 
-// end returns what is wrong with the body of the value under a key.
+// end returns the problem with the body of the value under a key, as an error.
 func (r *reader) end(key []byte) error {
 	if len(r.b) > 0 {
 		r.fail(longBody)
@@ -448,7 +446,7 @@ func (r *reader) int64() int64 {
 	return v
 }
 
-// size is that of a payload.
+// size reads the size of a payload.
 func (r *reader) size() int {
 	n := r.uint64()
 	if n > math.MaxInt32 {

@@ -12,10 +12,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestOpen_StoreOfFormer: testdata/format-1 was written by a release that knew
-// neither bookmarks nor what changed in a scope. It holds one record in each
-// state, one that waits, and one of another owner, written in two lives. What
-// this release asks of it is there, and it goes on as a store of this release.
+// TestOpen_StoreOfFormer: a release without bookmarks and without the index of changes wrote testdata/format-1.
+// It has one record in each state, a queued spec and a record of another owner, written in two openings. This
+// release reads all of it and continues the store in its own format.
 func TestOpen_StoreOfFormer(t *testing.T) {
 	t.Parallel()
 	d := filepath.Join(t.TempDir(), dir)
@@ -46,7 +45,7 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 	scope = store.Scope{DataType: codec.ManifestBundles, Owner: "hub1"}
 	noError(t, s.Since(t.Context(), scope, store.StatusPart, 6, collect("status")))
 	for _, k := range must(s.ConfirmedTombstones(t.Context(), codec.ManifestBundles, "hub1", s.Head().Revision, 10)) {
-		got = append(got, "grave "+k.ResourceID)
+		got = append(got, "confirmed "+k.ResourceID)
 	}
 	for _, owner := range []string{"hub1", "ci"} {
 		for _, c := range s.Digests(codec.ManifestBundles, owner) {
@@ -56,7 +55,7 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 	h := s.ClusterHead(codec.ManifestBundles, "cluster1")
 	got = append(got, fmt.Sprintf("head %d, %d live, %d deleted, %s", h.SpecRevision, h.Digest.Count, h.Tombstones, h.Sequence))
 	want := []string{
-		"spec lives 5 6", "spec goes 8 7", "tombstone goes 8 7", "status goes 8 7", "status gone 10 10", "grave gone",
+		"spec lives 5 6", "spec goes 8 7", "tombstone goes 8 7", "status goes 8 7", "status gone 10 10", "confirmed gone",
 		"hub1 has 2 on cluster1", "ci has 1 on cluster1", "head 8, 2 live, 1 deleted, 37752832",
 	}
 	if d := cmp.Diff(want, got); d != "" {

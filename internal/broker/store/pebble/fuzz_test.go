@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// FuzzUnseal: a value is damaged, of a newer release, or exactly what sealing
-// its body gives; and so is the file that a clean stop leaves.
+// FuzzUnseal: a value is damaged, or of a newer release, or exactly the result of sealing its body. The same
+// holds for the marker file of a clean stop.
 func FuzzUnseal(f *testing.F) {
 	key := []byte("mgroup\x00v1\x00works\x00c\x00u")
 	good := seal(key, []byte("body of a value"))
@@ -62,8 +62,8 @@ func checkRefusal(t *testing.T, err error) {
 	}
 }
 
-// FuzzParseKey: every storage key is damaged, or exactly that of what it leads
-// to; and every one can be printed.
+// FuzzParseKey: each storage key is damaged, or exactly the key of the parsed value; and each key can be
+// printed.
 func FuzzParseKey(f *testing.F) {
 	k := store.Key{DataType: codec.DataType{Group: "g", Version: "v", Resource: "r"}, Cluster: "c", ResourceID: "u"}
 	f.Add(recordKey(keyMeta, k))
@@ -111,8 +111,8 @@ func checkKey(t *testing.T, read, written []byte) {
 	}
 }
 
-// FuzzCheck puts one value that no release would write so into a sound store. A
-// check ends, and finds whatever opening and reading the store finds.
+// FuzzCheck puts one invalid value into a sound store. A check ends, and finds all damage that opening and
+// reading the store find.
 func FuzzCheck(f *testing.F) {
 	master := vfs.NewMem()
 	s, err := Open(Options{Dir: dir, FS: master})
@@ -178,8 +178,7 @@ func readEverything(ctx context.Context, s *Store) error {
 	)
 }
 
-// FuzzReceive: whatever is sent, it ends in the directory it was meant for, as
-// a sound store or not at all.
+// FuzzReceive: any input ends in the target directory, as a sound store or not at all.
 func FuzzReceive(f *testing.F) {
 	f.Add("CLEAN", "MANIFEST-000001", []byte("data"))
 	f.Add("../escaped", "/escaped", []byte("data"))

@@ -4,8 +4,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// entry is one value on disk that leads to a record: by a name that it holds, by
-// its owner, or by the revision of one of its halves.
+// entry is one value on disk that leads to a record, by its name, its owner, or the revision of one of its
+// parts.
 type entry struct {
 	kind     byte   // keyName, keyOwner or keyRevision
 	text     string // name or owner
@@ -13,12 +13,11 @@ type entry struct {
 	part     store.Part
 }
 
-// maxEntries is how many a record has at most.
+// maxEntries is the maximum number of entries of a record.
 const maxEntries = 5
 
-// entries appends all that lead to m, which may be nil. This is all that is known
-// of indexes: a commit writes the difference between those before and after, a
-// check compares those of all records with the disk.
+// entries appends all index entries of m, which may be nil. No other function defines indexes. A commit writes
+// the difference between the entries before and after; a check compares those of all records with the disk.
 func entries(to []entry, m *store.Meta) []entry {
 	if m == nil {
 		return to
@@ -37,7 +36,7 @@ func entries(to []entry, m *store.Meta) []entry {
 	return to
 }
 
-// key is the storage key of an entry of the record k.
+// key returns the storage key of an entry of the record k.
 func (e entry) key(k store.Key) []byte {
 	switch e.kind {
 	case keyName:
@@ -49,7 +48,7 @@ func (e entry) key(k store.Key) []byte {
 	}
 }
 
-// body is what the entry of m holds.
+// body returns the body of an entry of m.
 func (e entry) body(m *store.Meta) []byte {
 	switch e.kind {
 	case keyName:
@@ -61,7 +60,7 @@ func (e entry) body(m *store.Meta) []byte {
 	}
 }
 
-// leadsTo returns the record to which a value leads, or belongs.
+// leadsTo returns the record of an index entry or a payload.
 func leadsTo(key, body []byte) (k store.Key, err error) {
 	switch key[0] {
 	case keyOwner:
@@ -78,10 +77,10 @@ func leadsTo(key, body []byte) (k store.Key, err error) {
 	}
 }
 
-// payloads are the kinds of values that belong to a record, beside its meta.
+// payloads are the kinds of values of a record besides its meta.
 var payloads = [...]byte{keySpec, keyStatus, keyQueued}
 
-// presence says whether a record has a payload.
+// presence is whether a record has a payload.
 type presence uint8
 
 const (
@@ -90,12 +89,12 @@ const (
 	always
 )
 
-// payloadOf says whether m has a payload of one kind.
+// payloadOf returns whether m has a payload of one kind.
 func payloadOf(kind byte, m *store.Meta) presence {
-	has, must := m.State != store.ConfirmedTombstone, m.State == store.Live // a tombstone keeps the last one
+	has, must := m.State != store.ConfirmedTombstone, m.State == store.Live // a tombstone keeps the last one, if there was one
 	switch kind {
 	case keyStatus:
-		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // an operator gives no status
+		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // a record that an operator gave up may have no status
 	case keyQueued:
 		has, must = m.Queued != nil, m.Queued != nil && !m.Queued.Deleting
 	}

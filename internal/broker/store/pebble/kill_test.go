@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// TestKill kills a process in the middle of its commits, again and again. What
-// it said that it committed is there. It is that process too.
+// TestKill repeatedly kills a process during its commits. All commits that the process reported are there. The
+// test runs itself as that process.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	const variable = "HAWSER_TEST_KILL"

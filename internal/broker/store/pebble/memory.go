@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// memIndex is what a store knows without a look at the disk.
+// memIndex is the part of a store that needs no disk reads.
 type memIndex struct {
 	head         store.Head
 	incarnations memindex.Incarnations
@@ -19,11 +19,11 @@ type memIndex struct {
 	bookmarks    memindex.Bookmarks
 	tally        *memindex.Summary
 	usage        *quota.Usage
-	behind       map[store.Key]string // id that waits to the id of its tombstone
+	behind       map[store.Key]string // queued id → id of its tombstone
 
-	// Of loading:
+	// Used while loading:
 	headFound bool
-	lastTerm  uint64 // number of the newest term
+	lastTerm  uint64 // number of the newest incarnation
 }
 
 func newState() memIndex {
@@ -33,12 +33,11 @@ func newState() memIndex {
 	}
 }
 
-// loaded are the kinds of values that a state is made of. They sort before all
-// others.
+// loaded are the kinds of values that a memIndex is loaded from. They sort before all others.
 var loaded = [...]byte{keyBookmark, keyCluster, keyTerm, keyHead, keyEpoch, keyMeta}
 
-// load takes in one value of these kinds; they come in key order. A record is
-// only decoded: the caller has a look at it before it adds it.
+// load adds one value of these kinds; values come in key order. A record is only decoded: the caller checks it
+// before it calls addRecord.
 func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	switch kind, alone := key[0], len(key) == 1; {
 	case kind == keyBookmark:
@@ -78,7 +77,7 @@ func (s *memIndex) loadTerm(key, body []byte) error {
 	return err
 }
 
-// addRecord takes in a record.
+// addRecord adds a record.
 func (s *memIndex) addRecord(m *store.Meta) {
 	s.tally.Load(m)
 	s.usage.Add(quota.Change{Source: m.Owner, Cluster: m.Cluster, By: store.UseOf(m)})
@@ -87,13 +86,13 @@ func (s *memIndex) addRecord(m *store.Meta) {
 	}
 }
 
-// beside is k with another id.
+// beside returns k with another id.
 func beside(k store.Key, id string) store.Key {
 	k.ResourceID = id
 	return k
 }
 
-// highest is the highest revision that there can be.
+// highest returns the highest possible revision.
 func (s *memIndex) highest() uint64 {
 	if !s.headFound {
 		return math.MaxUint64 - 1
@@ -101,7 +100,7 @@ func (s *memIndex) highest() uint64 {
 	return s.head.Revision
 }
 
-// aboveHead says what is wrong with the revisions of a record, "" if nothing is.
+// aboveHead returns the problem with the revisions of a record, "" if there is none.
 func (s *memIndex) aboveHead(m *store.Meta) string {
 	if max(m.SpecRevision, m.StatusRevision) <= s.highest() {
 		return ""
@@ -109,27 +108,26 @@ func (s *memIndex) aboveHead(m *store.Meta) string {
 	return fmt.Sprintf("its revisions %d and %d are above the head %d", m.SpecRevision, m.StatusRevision, s.head.Revision)
 }
 
-// newTerm begins a term.
+// newTerm begins an incarnation.
 func (s *memIndex) newTerm(epoch string, t memindex.Incarnation) {
 	s.incarnations = s.incarnations.Begin(t)
 	s.head.StoreID, s.head.Incarnation, s.head.TermStart = epoch, t.ID, t.First
 }
 
-// memory is what a store has in memory for its readers: all of it is of one commit,
-// the last one that is durable.
+// memory is the in-memory state for readers. All of it is of one commit, the last durable one.
 type memory struct {
-	// mu guards what follows; it is never held during a read or write of the disk.
-	// Who holds the commit lock of the store may read without it.
+	// mu guards the fields below. It is never held during a disk read or write. A goroutine that holds the commit
+	// lock of the store may read without mu.
 	mu sync.RWMutex
 	memIndex
 	ring    *memindex.Ring
 	metas   recent[store.Key, *store.Meta]
 	events  recent[memindex.Half, []byte]
 	view    *view
-	commits chan struct{} // closed and replaced at each commit
+	commits chan struct{} // closed and replaced by each commit
 }
 
-// publish makes a durable commit visible: apply carries it over, v is the disk with it.
+// publish makes a durable commit visible. apply applies it to the memory; v is the disk after it.
 func (m *memory) publish(v *view, apply func()) {
 	m.mu.Lock()
 	before := m.view
@@ -144,8 +142,8 @@ func (m *memory) publish(v *view, apply func()) {
 	before.unref()
 }
 
-// present returns the view of the last commit, which the caller has to unref. look is
-// called with mu held: what it sees is of the same commit.
+// present returns the view of the last commit, which the caller must unref. look is called with mu held, so it
+// reads the state of the same commit.
 func (m *memory) present(look func()) *view {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -211,24 +209,23 @@ func (m *memory) Bookmarks(prefix string) map[string][]byte {
 	return m.bookmarks.Under(prefix)
 }
 
-// What the two recents of a store keep in each half.
+// Limits of each half of the two recents of a store.
 const (
-	recentMetas = 4096 // a meta takes some 500 bytes
+	recentMetas = 4096 // a meta needs about 500 bytes
 	recentBytes = 1 << 20
-	// keyBytes is what an event takes besides its bytes.
+	// keyBytes is the overhead of an event, in bytes.
 	keyBytes = 256
 )
 
-// recent keeps what commits wrote last. Much of what is published is about a
-// record that was written a moment ago, as the status after its spec is, and much
-// of what is read is what a subscriber waits for: then nothing has to be looked up
-// on disk. It has two halves: when the young one is full, what was not written
-// since the last time is forgotten. Its values are shared and not modified.
+// recent caches the last writes. Many publishes are about a record that was just written: a status follows its
+// spec. Many reads are for a subscriber that waits for the write. Both then need no disk lookup. The cache has
+// two halves. When the young half is full, it becomes the old one, and the entries of the former old half are
+// dropped. Values are shared and not modified.
 type recent[K comparable, V any] struct {
 	limit      int         // of each half
-	size       func(V) int // what a value counts for
+	size       func(V) int // cost of a value
 	young, old map[K]V
-	used       int // by young
+	used       int // cost of young
 }
 
 func newRecent[K comparable, V any](limit int, size func(V) int) recent[K, V] {
@@ -239,13 +236,12 @@ func newMetas() recent[store.Key, *store.Meta] {
 	return newRecent[store.Key](recentMetas, func(*store.Meta) int { return 1 })
 }
 
-// newEvents keeps payloads.
+// newEvents returns a cache of payloads.
 func newEvents() recent[memindex.Half, []byte] {
 	return newRecent[memindex.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
 }
 
-// get returns the present value of what exists; false: it is not known whether it
-// does.
+// get returns the current value. ok is false if it is not cached; then it may or may not exist.
 func (r *recent[K, V]) get(k K) (v V, ok bool) {
 	if v, ok = r.young[k]; !ok {
 		v, ok = r.old[k]
@@ -253,10 +249,10 @@ func (r *recent[K, V]) get(k K) (v V, ok bool) {
 	return v, ok
 }
 
-// put takes what a commit wrote.
+// put adds a committed value.
 func (r *recent[K, V]) put(k K, v V) {
 	size := r.size(v)
-	if size > r.limit/4 { // a few of these would drive out all others
+	if size > r.limit/4 { // a few such values would evict all others
 		r.remove(k)
 		return
 	}
@@ -271,7 +267,7 @@ func (r *recent[K, V]) put(k K, v V) {
 	r.used += size
 }
 
-// remove takes note that something is gone.
+// remove drops a removed value.
 func (r *recent[K, V]) remove(k K) {
 	if was, has := r.young[k]; has {
 		r.used -= r.size(was)

@@ -15,13 +15,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// view is the state after one commit, as it is on disk: the engine shows a batch
-// to readers before it is synced, a snapshot taken after the sync does not.
-// Readers share it; the last one to let go closes it.
+// view is the state after one commit, on disk. The engine shows a batch to readers before it is synced; a
+// snapshot taken after the sync avoids that. Readers share a view; the last unref closes it.
 type view struct {
 	snapshot *engine.Snapshot
 	failure  *failure
-	holders  atomic.Int64 // the store and its readers
+	holders  atomic.Int64 // number of references: the store and its readers
 }
 
 func newView(db *engine.DB, f *failure) *view {
@@ -34,14 +33,14 @@ func (v *view) unref() {
 	if v == nil || v.holders.Add(-1) > 0 {
 		return
 	}
-	// The engine waits for its change of the manifest, if one is under way.
+	// The engine waits here for a running change of the manifest.
 	if err := v.failure.attempt(v.snapshot.Close); err != nil {
 		v.failure.set(err)
 	}
 }
 
-// read calls f with the present view, and look before it. It turns the store
-// read-only when f returns that something cannot be read.
+// read calls look and then f with the current view. It makes the store read-only if f returns that a value
+// cannot be read.
 func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -56,13 +55,12 @@ func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) er
 	return err
 }
 
-// unreadable is the error about a value that the disk does not give back, or
-// that is not what was written.
+// unreadable is the error about a value that the disk cannot read, or that is damaged.
 type unreadable struct{ error }
 
 func (u unreadable) Unwrap() error { return u.error }
 
-// unreadableAt makes one of an error about the value at a key, if it is one.
+// unreadableAt wraps an error about the value at a key. It returns nil for nil.
 func unreadableAt(key []byte, err error) error {
 	if err == nil {
 		return nil
@@ -73,8 +71,7 @@ func unreadableAt(key []byte, err error) error {
 	return unreadable{fmt.Errorf("store: read %s: %w", printable(key), err)}
 }
 
-// get returns the body of a value in memory of its own; ok is false when there
-// is none.
+// get returns the body of a value in memory of its own. ok is false if there is none.
 func get(r engine.Reader, key []byte) (body []byte, ok bool, err error) {
 	v, closer, err := r.Get(key)
 	if errors.Is(err, engine.ErrNotFound) {
@@ -88,7 +85,7 @@ func get(r engine.Reader, key []byte) (body []byte, ok bool, err error) {
 	return body, err == nil, unreadableAt(key, err)
 }
 
-// getMeta returns nil when there is no record.
+// getMeta returns nil if there is no record.
 func getMeta(r engine.Reader, k store.Key) (*store.Meta, error) {
 	return metaAt(k, func(key []byte) ([]byte, bool, error) { return get(r, key) })
 }
@@ -102,8 +99,8 @@ func metaAt(k store.Key, get func(key []byte) (body []byte, ok bool, err error))
 	return decodeMeta(k, key, body)
 }
 
-// finder is [get] for many keys of one kind: an iterator that is made once finds
-// them several times faster, and fastest in key order.
+// finder is [get] for many keys of one kind. Its reused iterator finds them several times faster, and fastest
+// in key order.
 type finder struct {
 	r    engine.Reader
 	kind byte
@@ -126,7 +123,7 @@ func (f *finder) get(key []byte) (body []byte, ok bool, err error) {
 
 func (f *finder) meta(k store.Key) (*store.Meta, error) { return metaAt(k, f.get) }
 
-// close must be called before what is read is closed.
+// close must be called before its reader is closed.
 func (f *finder) close() error {
 	if f.it == nil {
 		return nil
@@ -134,7 +131,7 @@ func (f *finder) close() error {
 	return unreadableAt([]byte{f.kind}, f.it.Close())
 }
 
-// bodyAt returns the body of the value at which an iterator is.
+// bodyAt returns the body of the value at the position of an iterator.
 func bodyAt(it *engine.Iterator) ([]byte, error) {
 	v, err := it.ValueAndErr()
 	if err == nil {
@@ -143,13 +140,13 @@ func bodyAt(it *engine.Iterator) ([]byte, error) {
 	return v, unreadableAt(it.Key(), err)
 }
 
-// within is the range of the keys that start with lead.
+// within returns the range of the keys that start with lead.
 func within(lead []byte) *engine.IterOptions {
 	return &engine.IterOptions{LowerBound: lead, UpperBound: after(lead)}
 }
 
-// each calls f for every value in a range, in key order. Key and body are valid
-// during the call only. The errors of f are returned as they are.
+// each calls f for each value in a range, in key order. Key and body are valid during the call only. Errors of
+// f are returned unchanged.
 func each(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(key, body []byte) error) (err error) {
 	it, err := r.NewIter(in)
 	if err != nil {
@@ -189,7 +186,7 @@ func (s *Store) Meta(ctx context.Context, k store.Key) (store.Meta, error) {
 	return *m, nil
 }
 
-// Get implements [store.Store]. What was written last is not looked up on disk.
+// Get implements [store.Store]. It reads recent writes from memory.
 func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error) {
 	var m *store.Meta
 	look := func() {
@@ -216,7 +213,7 @@ func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error
 	return r, nil
 }
 
-// payload reads a payload of m, unless it is known or there is none.
+// payload reads a payload of m, unless it is cached or there is none.
 func (v *view) payload(kind byte, m *store.Meta, event *[]byte) error {
 	is := payloadOf(kind, m)
 	if *event != nil || is == never {
@@ -254,7 +251,7 @@ func (s *Store) ScanAfter(ctx context.Context, scope store.Scope, id string, f f
 	return s.read(ctx, func() {}, func(v *view) error { return v.scan(ctx, in, scope.Owner, f) })
 }
 
-// scan calls f for the records in a range that are of an owner, "" for all.
+// scan calls f for the records of an owner in a range; owner "" selects all.
 func (v *view) scan(ctx context.Context, in *engine.IterOptions, owner string, f func(store.Meta) error) error {
 	return each(ctx, v.snapshot, in, func(key, body []byte) error {
 		m, err := parseMeta(key, body)
@@ -286,16 +283,15 @@ func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Me
 	})
 }
 
-// What changed in a scope is found without an index of its own on disk, which
-// every commit would have to write: the tally in memory has the revisions, and
-// the change feed leads from each to its record.
+// Changes in a scope need no index on disk, which each commit would have to write. The tally in memory has the
+// revisions, and the change feed leads from each to its record.
 
-// Changes implements [store.Store]. A reader near the head is served from
-// memory; one that is behind reads the feed on disk until it is near.
+// Changes implements [store.Store]. A reader near the head is served from memory. A reader that is behind reads
+// the feed on disk until it is near the head.
 func (s *Store) Changes(ctx context.Context, after uint64, limit int) (out []store.Change, err error) {
 	limit = max(limit, 1)
 	var first uint64
-	var wait <-chan struct{} // closed when there is more
+	var wait <-chan struct{} // closed by the next commit
 	look := func() {
 		first, wait = s.ring.First, s.commits
 		out = s.ring.From(max(after+1, first), limit)
@@ -379,7 +375,7 @@ func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owne
 	return keys, nil
 }
 
-// eachAt calls f for the records of which the given half has these revisions.
+// eachAt calls f for the records whose given part has one of these revisions.
 func (s *Store) eachAt(ctx context.Context, part store.Part, collect func() []uint64, f func(store.Meta) error) error {
 	var revisions []uint64
 	return s.read(ctx, func() { revisions = collect() }, func(v *view) (err error) {
@@ -401,8 +397,7 @@ func (s *Store) eachAt(ctx context.Context, part store.Part, collect func() []ui
 	})
 }
 
-// recordAt returns the record of which one half has a revision. That it is in
-// the feed is known.
+// recordAt returns the record whose given part has this revision. The revision must be in the feed.
 func recordAt(feed, records *finder, revision uint64, part store.Part) (*store.Meta, error) {
 	key := numberKey(keyRevision, revision)
 	body, ok, err := feed.get(key)

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Whatever recent says is what was written last, and it keeps no more than it may.
+// The cache returns only the last written value, and keeps no more than its limit.
 func TestRecent_IsWhatWasWrittenLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRecent[int](100, func(s string) int { return len(s) })
@@ -62,7 +62,7 @@ func TestRecent_KeepsWhatIsWrittenAgain(t *testing.T) {
 		}
 	}
 	if _, ok := r.get(store.Key{ResourceID: "0"}); ok {
-		t.Error("what nobody wrote again is still there")
+		t.Error("a value that was not written again is still there")
 	}
 	r.remove(used)
 	if _, ok := r.get(used); ok {
@@ -70,7 +70,7 @@ func TestRecent_KeepsWhatIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// As many as a half holds are all found, in whatever order they come again.
+// As many values as one half holds are all found, in any order.
 func TestRecent_HoldsWhatItMay(t *testing.T) {
 	r := newMetas()
 	for n := range 5 * recentMetas {
@@ -82,7 +82,7 @@ func TestRecent_HoldsWhatItMay(t *testing.T) {
 	}
 }
 
-// A large event is not kept, and does not drive out others.
+// A large event is not cached and evicts no others.
 func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	r := newEvents()
 	small, large := memindex.Half{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, memindex.Half{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
@@ -99,8 +99,7 @@ func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	}
 }
 
-// TestGet_IsWhatIsOnDisk: records are the same whether they are remembered, in part
-// or as a whole, or read.
+// TestGet_IsWhatIsOnDisk: records are the same whether they are cached, partly cached, or read from disk.
 func TestGet_IsWhatIsOnDisk(t *testing.T) {
 	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})
 	defer mustClose(t, s)

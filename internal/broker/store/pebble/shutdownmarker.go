@@ -18,33 +18,33 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 )
 
-// At the end of a log, and of a manifest, Pebble takes damage for the torn write of
-// a power loss and drops it, with everything behind it. After a clean stop there is
-// no torn write: a file beside them says with which term and revision the store was
-// closed, and what these files were. A store that has less is damaged.
+// At the end of a log, and of a manifest, Pebble takes damage for the torn write of a power loss. It drops the
+// damage and everything behind it. After a clean stop there is no torn write. A file beside them then contains
+// the incarnation and revision at which the store was closed, and checksums of these files. A store that has
+// less is damaged.
 
 const cleanName = "CLEAN"
 
-// shutdownMarker says how a store was closed.
+// shutdownMarker describes how a store was closed.
 type shutdownMarker struct {
 	incarnation string
 	revision    uint64
-	files       []fileSum // manifest and logs, none in the mark of an earlier release
-	changed     error     // how these differ now
+	files       []fileSum // manifest and logs; none in the marker of an earlier release
+	changed     error     // the difference of these files now, nil if there is none
 }
 
-// fileSum is the content of a file.
+// fileSum is the checksum of a file.
 type fileSum struct {
 	name string
 	crc  uint64
 }
 
-// position is that of a store that writes nothing at present.
+// position returns the marker of a store that writes nothing now.
 func (s *Store) position() shutdownMarker {
 	return shutdownMarker{incarnation: s.head.Incarnation, revision: s.head.Revision}
 }
 
-// manifestOf returns the name of the present manifest, "" where there is none.
+// manifestOf returns the name of the current manifest, "" if there is none.
 func manifestOf(files vfs.FS, dir string) (string, error) {
 	d, err := engine.Peek(dir, files)
 	if err != nil || !d.Exists {
@@ -53,7 +53,7 @@ func manifestOf(files vfs.FS, dir string) (string, error) {
 	return files.PathBase(d.ManifestFilename), nil
 }
 
-// at is c with the files in dir.
+// at returns c with the files in dir.
 func (c shutdownMarker) at(files vfs.FS, dir string) (shutdownMarker, error) {
 	manifest, err := manifestOf(files, dir)
 	if err != nil {
@@ -83,7 +83,7 @@ func sumOf(files vfs.FS, path string) (uint64, error) {
 	return uint64(sum.Sum32()), err
 }
 
-// copyTo writes what a file holds to w.
+// copyTo writes the content of a file to w.
 func copyTo(w io.Writer, files vfs.FS, path string) error {
 	f, err := files.Open(path, vfs.SequentialReadsOption)
 	if err != nil {
@@ -93,8 +93,8 @@ func copyTo(w io.Writer, files vfs.FS, path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// compareFiles says which file in dir is not what it was at the end. An opening that did
-// not come to its own end has begun another manifest, and may have removed logs.
+// compareFiles returns an error if a file in dir changed after the store was closed. A failed opening has begun
+// another manifest and may have removed logs; then it returns nil.
 func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 	manifest, err := manifestOf(files, dir)
 	if err != nil || !slices.ContainsFunc(c.files, func(s fileSum) bool { return s.name == manifest }) {
@@ -114,7 +114,7 @@ func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 	return nil
 }
 
-// value is what the file holds.
+// value returns the content of the marker file.
 func (c shutdownMarker) value() []byte {
 	body := encodeTerm(memindex.Incarnation{ID: c.incarnation, First: c.revision})
 	for _, s := range c.files {
@@ -125,8 +125,8 @@ func (c shutdownMarker) value() []byte {
 	return v
 }
 
-// sign writes the file about a store that is closed; it survives a power loss when
-// sign returns. Before, there is none: half of one would be damage.
+// sign writes the marker file of a closed store. It survives a power loss once sign returns. The file is
+// created by a rename, because half a file would be damage.
 func (c shutdownMarker) sign(files vfs.FS, dir string) error {
 	c, err := c.at(files, dir)
 	if err != nil {
@@ -148,8 +148,8 @@ func (c shutdownMarker) sign(files vfs.FS, dir string) error {
 	return syncDir(files, dir)
 }
 
-// readClean returns what the last Close wrote, and compares the files with it: the
-// engine, when it opens, changes them. nil: the store was not closed, or is new.
+// readClean reads the marker of the last Close and compares the files with it, before the engine changes them
+// on opening. It returns nil if the store was not closed, or is new.
 func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	name := files.PathJoin(dir, cleanName)
 	var v bytes.Buffer
@@ -175,14 +175,14 @@ func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	return c, nil
 }
 
-// readClean is the first step of an opening.
+// readClean is the step of an opening that reads the marker, before the engine opens.
 func (s *Store) readClean(o *Options) (err error) {
 	s.closed, err = readClean(o.FS, o.Dir)
 	return err
 }
 
-// checkClean compares the store with what the last Close wrote, and removes
-// that: from now on the store may end without a Close.
+// checkClean compares the store with the marker of the last Close and removes the marker: from now on the store
+// may end without a Close.
 func (s *Store) checkClean(o *Options) error {
 	if s.closed == nil {
 		return nil
@@ -196,12 +196,12 @@ func (s *Store) checkClean(o *Options) error {
 	return syncDir(o.FS, o.Dir)
 }
 
-// compare says what a store in dir has lost since it was closed.
+// compare returns an error if a store in dir has lost data since it was closed.
 func (c shutdownMarker) compare(dir string, s *memIndex) error {
 	head := s.highest()
 	switch i := slices.IndexFunc(s.incarnations, func(t memindex.Incarnation) bool { return t.ID == c.incarnation }); {
 	case i < 0:
-		return &store.DamageError{Key: dir, What: "it was closed under a term that it does not have: the end of its log is lost"}
+		return &store.DamageError{Key: dir, What: "it was closed in an incarnation that it does not have: the end of its log is lost"}
 	case i < len(s.incarnations)-1:
 		return nil // it was opened since
 	case head != c.revision:

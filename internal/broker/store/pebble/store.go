@@ -18,46 +18,43 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 )
 
-// ErrInUse says that another process, or another store in this one, has the
-// directory.
+// ErrInUse: another process, or another store in this process, uses the directory.
 var ErrInUse = errors.New("another broker uses this directory; stop it first, or give each its own")
 
-// Options of a store. Only Dir is required.
+// Options configures a store. Only Dir is required.
 type Options struct {
-	// Dir is the directory of the store; it is created when it is missing,
-	// for the owner only: works can carry Secrets.
+	// Dir is the directory of the store. If it is missing, it is created, readable by the owner only: works can
+	// carry Secrets.
 	Dir string
 	// FS is the file system, nil for that of the machine.
 	FS vfs.FS
-	// Log hears of failures, nil for nobody.
+	// Log receives failures; nil discards them.
 	Log *slog.Logger
-	// NewID makes an epoch or a term: no two calls may return the same, and no
-	// result may contain "/" or be empty. nil for 26 random characters.
+	// NewID makes store ids and incarnation ids. No two calls may return the same id, and no id may contain "/" or
+	// be empty. nil means 26 random characters.
 	NewID func() string
-	// Stop is closed when nothing shall be waited for any more: room on the disk,
-	// or file descriptors. nil: when the store is closed.
+	// Stop ends all waiting for disk space or file descriptors when it is closed. If it is nil, the closing of the
+	// store ends it.
 	Stop <-chan struct{}
-	// CacheBytes is the size of the cache of blocks read from disk, 0 for 16 MiB.
+	// CacheBytes is the size of the block cache, 0 for 16 MiB.
 	CacheBytes int64
 
 	ringSize      uint64 // 0 for 4096 changes
-	memTableBytes uint64 // 0 for 64 MiB; tests want to see flushes soon
+	memTableBytes uint64 // 0 for 64 MiB; tests use less to get flushes soon
 }
 
 const (
-	// Idle, a broker shall fit into 80 MiB of memory, and what it reads most
-	// (metas, and the specs of the last changes) are a few MiB: beyond that the
-	// cache of the operating system is as good.
+	// An idle broker must fit into 80 MiB of memory. The most read values (metas, and the specs of the last
+	// changes) are a few MiB. Beyond that the cache of the operating system is as good.
 	defaultCacheBytes = 16 << 20
-	// Works are large beside their keys: a small table would be flushed, and
-	// compacted, several times a second. Two of them exist while one is flushed;
-	// the engine begins with small ones, so a broker that idles from the start
-	// has none of this. A batch above half of it is flushed by itself, so it must
-	// exceed twice what a group commit gathers.
+	// Works are large compared to their keys: a small table would be flushed, and compacted, several times a
+	// second. Two tables exist during a flush. The engine begins with small ones, so a broker that is idle from the
+	// start uses none of this. A batch above half the size is flushed by itself, so the size must exceed twice a
+	// group commit.
 	defaultMemTableBytes = 64 << 20
 	openFiles            = 500
-	// So many of the last changes are handed over in process, without a look at
-	// the disk. It is about 1 MiB.
+	// defaultRingSize is the number of last changes that are read from memory, without the disk. It needs about 1
+	// MiB.
 	defaultRingSize = 4096
 )
 
@@ -82,15 +79,14 @@ type Store struct {
 	space   *spaceGuard
 	fs      vfs.FS
 	dir     string
-	closed  *shutdownMarker // how it was, before it was opened
-	staging string          // where a backup begins
-	backups sync.Mutex      // there is one staging
+	closed  *shutdownMarker // the marker before the opening
+	staging string          // directory in which a backup begins
+	backups sync.Mutex      // one backup at a time, because there is one staging
 
-	// commit serialises what writes.
+	// commit serializes writes.
 	commit sync.Mutex
 
-	// calls is held for reading by every call that may take long, and for
-	// writing by Close.
+	// calls is held for reading by each call that may take long, and for writing by Close.
 	calls sync.RWMutex
 	// closing is closed when Close begins.
 	closing   chan struct{}
@@ -99,11 +95,10 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// Open opens the store in o.Dir, or creates it, under a new term that is on
-// disk when Open returns. It reads the meta of every record once. It returns
-// [ErrInUse], [ErrIncomplete] for half a copy, a [*store.DamageError] when it
-// finds damage, a [*FormatError] for a store of a newer release, or the error of
-// the file system. The caller must call [Store.Close].
+// Open opens the store in o.Dir, or creates it, in a new incarnation that is on disk when Open returns. It
+// reads the meta of each record once. Errors are [ErrInUse], [ErrIncomplete] for half a copy,
+// [*store.DamageError], [*FormatError] for a store of a newer release, and those of the file system. The caller
+// must call [Store.Close].
 func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		return nil, errors.New("store: no directory is given")
@@ -139,8 +134,7 @@ func (s *Store) open(o *Options) (err error) {
 	return nil
 }
 
-// tidy removes what a backup left that ended with the process, also one of a
-// former release.
+// tidy removes the staging of a backup that ended with its process, also that of an earlier release.
 func (s *Store) tidy(o *Options) error {
 	if err := checkComplete(o.FS, o.Dir); err != nil {
 		return err
@@ -165,14 +159,14 @@ func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 	e := &engine.Options{
 		FS:        files,
 		CacheSize: o.CacheBytes,
-		// The newest format of this release, by name: an upgrade of the library
-		// must not make a downgrade of the broker impossible by itself.
+		// This is the newest format of this release, set by name: an upgrade of the library alone must not prevent a
+		// downgrade of the broker.
 		FormatMajorVersion: engine.FormatValueSeparation,
 		MemTableSize:       o.memTableBytes,
-		// Write stalls come late: a burst of works is flushed at the speed of
-		// the disk, and L0 may grow while it is compacted.
+		// Write stalls begin late: a burst of works is flushed at the speed of the disk, and L0 may grow while it is
+		// compacted.
 		MemTableStopWritesThreshold: 4,
-		// At 2 the broker spends 3 % more processor time on each publish.
+		// At 2 the broker uses 3 % more processor time per publish.
 		L0CompactionThreshold: 4,
 		L0StopWritesThreshold: 1000,
 		MaxOpenFiles:          openFiles,
@@ -180,14 +174,14 @@ func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 		Logger:                logger{f},
 	}
 	for i := range e.Levels {
-		// Most lookups of a new work are for keys that are not there.
+		// Most lookups for a new work are for missing keys.
 		e.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		e.Levels[i].FilterType = engine.TableFilter
 	}
 	return e
 }
 
-// loadState reads what the store keeps in memory.
+// loadState loads the in-memory state.
 func (s *Store) loadState(o *Options) error {
 	ctx := context.Background()
 	for _, kind := range loaded {
@@ -210,12 +204,12 @@ func (s *Store) loadState(o *Options) error {
 	s.ring = memindex.NewRing(o.ringSize, s.head.Revision+1)
 	switch {
 	case s.head.StoreID == "":
-		// A store without an epoch is a new one, or one that lost it.
+		// A store without a store id is new, or has lost its id.
 		return each(ctx, s.db, &engine.IterOptions{}, func(key, _ []byte) error {
 			return damage([]byte{keyEpoch}, "it is missing, but there is "+printable(key))
 		})
 	case !s.headFound:
-		return damage([]byte{keyHead}, "it is missing in a store that has an epoch")
+		return damage([]byte{keyHead}, "it is missing in a store that has a store id")
 	}
 	above := within([]byte{keyRevision})
 	above.LowerBound = numberKey(keyRevision, s.head.Revision+1)
@@ -224,10 +218,10 @@ func (s *Store) loadState(o *Options) error {
 	})
 }
 
-// begin writes a new term, and the epoch of a new store.
+// begin writes a new incarnation, and the store id of a new store.
 func (s *Store) begin(o *Options) error {
 	if s.lastTerm == math.MaxUint64 {
-		return damage(numberKey(keyTerm, s.lastTerm), "there is no number for another term")
+		return damage(numberKey(keyTerm, s.lastTerm), "there is no number for another incarnation")
 	}
 	return s.update(context.Background(), 0, func(b *batch) (apply func(), err error) {
 		epoch, number := s.head.StoreID, s.lastTerm+1
@@ -248,16 +242,16 @@ func (s *Store) begin(o *Options) error {
 // Err implements [store.Store].
 func (s *Store) Err() error { return cmp.Or(s.failure.refusal(), s.space.err()) }
 
-// Fatal implements [store.Store]. A full disk and too many open files are no
-// such errors: then the store waits, and [Store.Err] has the cause.
+// Fatal implements [store.Store]. A full disk and too many open files are not fatal: then writes wait or are
+// rejected, and [Store.Err] returns the cause.
 func (s *Store) Fatal() <-chan error { return s.failure.fatal }
 
-// enter begins a call; leave ends it.
+// enter begins a call; the caller must call leave at its end.
 func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	// TryRLock fails only when Close waits or has finished.
+	// TryRLock fails only while Close waits, or after Close.
 	if !s.calls.TryRLock() {
 		return nil, store.ErrClosed
 	}
@@ -277,23 +271,22 @@ func (s *Store) isClosing() bool {
 	}
 }
 
-// Close implements [store.Store]. It returns why the store failed, if it did.
-// After a write that failed it leaves the engine alone, and the directory is
-// locked until the process ends.
+// Close implements [store.Store]. It returns the failure of the store, if there was one. After a failed write
+// it does not touch the engine, and the directory stays locked until the process ends.
 func (s *Store) Close() error {
 	err := store.ErrClosed
 	s.closeOnce.Do(func() {
 		close(s.closing)
-		s.calls.Lock() // and never unlocked: no call may enter any more
+		s.calls.Lock() // never unlocked, so no further call can begin
 		stopped := s.stop(func() error { return s.position().sign(s.fs, s.dir) })
 		err = cmp.Or(s.failure.get(), stopped)
 	})
 	return err
 }
 
-// stop closes what Open opened. sign is called at the end, while the directory
-// is still locked, unless the store failed. Calls of the engine that a failure
-// left behind come first: without a database they panic.
+// stop closes everything that Open opened. Unless the store failed, it calls sign at the end, while the
+// directory is still locked. It first waits for the calls of the engine that a failure left behind: without a
+// database they panic.
 func (s *Store) stop(sign func() error) error {
 	done := make(chan error, 1)
 	go func() {

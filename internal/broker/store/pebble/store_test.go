@@ -11,8 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 )
 
-// TestStore is not parallel: it looks for goroutines that are left over, and
-// the tests of failing disks leave some.
+// TestStore is not parallel: it looks for leaked goroutines, and the tests of failing disks leak some.
 func TestStore(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Run("suite", func(t *testing.T) {

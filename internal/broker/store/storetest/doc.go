@@ -1,5 +1,4 @@
-// Package storetest holds what every engine below package store must pass: a
-// suite of behaviours ([Run]), a comparison with a reference that searches
-// lists ([Model]) under random operations, and the invariants of the store.
-// It is imported by tests only.
+// Package storetest is the test suite for engines below package store. [Run] checks behaviours. [Model] is a
+// slow reference that engines are compared with under random operations. The package also checks the invariants
+// of the store. Only tests import it.
 package storetest

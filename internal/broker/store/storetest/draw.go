@@ -13,9 +13,8 @@ import (
 // Noon is the time of drawn ops.
 var Noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// Draw draws ops that meet often: few ids, names, owners, versions and
-// contents, in the given clusters. revision returns a spec revision to put
-// into conditions, for instance the current one of the key.
+// Draw draws ops that often conflict: few ids, names, owners, versions and contents, in the given clusters.
+// revision returns a spec revision for conditions, for example the current one of the key.
 func Draw(t *rapid.T, clusters []string, revision func(store.Key) uint64) store.Op {
 	pick := func(label string, values ...string) string { return rapid.SampledFrom(values).Draw(t, label) }
 	o := store.Op{
@@ -77,5 +76,5 @@ func drawSpec(t *rapid.T, o *store.Op, revision uint64) {
 	}
 }
 
-// Sequence is the nth sequence id of an agent, in the form the codec compares.
+// Sequence returns the nth sequence id of an agent, in the form that the codec compares.
 func Sequence(n int64) string { return fmt.Sprint(n<<22 | 1<<12) }

@@ -12,7 +12,7 @@ func change(revision uint64, k store.Key, part store.Part, state store.State) st
 	return store.Change{Revision: revision, Key: k, Owner: "s1", Part: part, State: state, Gone: state == 0}
 }
 
-// testChanges: revision order, each half once, limits, any start.
+// testChanges checks the order of revisions, one entry per part, limits, and any start.
 func testChanges(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -30,10 +30,10 @@ func testChanges(t *testing.T, site Site) {
 	diff(t, "after 5", want[2:], b.changes(5, 100))
 	b.accept(reportDeleted(u2, 1, 1))
 	want[2] = change(7, u2, store.StatusPart, store.ConfirmedTombstone)
-	diff(t, "with a grave", want, b.changes(0, 100))
+	diff(t, "with a confirmed tombstone", want, b.changes(0, 100))
 	b.accept(spec(u2, 1))
 	want[2] = change(8, u2, store.SpecPart, store.Live)
-	diff(t, "with a new life", want, b.changes(0, 100))
+	diff(t, "created again", want, b.changes(0, 100))
 	b.close()
 
 	b = open(t, site)
@@ -43,7 +43,7 @@ func testChanges(t *testing.T, site Site) {
 	diff(t, "from before the opening", []store.Change{want[2], change(9, u1, store.SpecPart, store.Live)}, b.changes(6, 100))
 }
 
-// testChangesGone: a reader that keeps up hears what is gone.
+// testChangesGone: a reader that keeps up is sent the removals.
 func testChangesGone(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -88,7 +88,7 @@ func testChangesWaits(t *testing.T, site Site) {
 	if r := <-stopped; !errors.Is(r.err, context.Canceled) || r.changes != nil {
 		t.Errorf("reader whose context ended: %+v", r)
 	}
-	b.commit(store.Op{Kind: store.PutSpec}) // writes nothing, wakes nobody for good
+	b.commit(store.Op{Kind: store.PutSpec}) // writes nothing and does not wake the reader for good
 	select {
 	case r := <-first:
 		t.Fatalf("reader at the head returned %+v", r)

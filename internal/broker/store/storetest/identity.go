@@ -61,8 +61,7 @@ func testValidCursor(t *testing.T, site Site) {
 	valid("second term, a revision of the first", at(second, 1), true)
 }
 
-// testRolledBack: a store that was replaced by a copy of yesterday knows
-// nothing of the cursors that were given out since.
+// testRolledBack: a store that was replaced by an older copy rejects the cursors that it gave out since.
 func testRolledBack(t *testing.T, site Site) {
 	b := open(t, site)
 	b.accept(spec(in("c1", "u1"), 1))
@@ -93,7 +92,7 @@ func testRolledBack(t *testing.T, site Site) {
 	}
 }
 
-// testIncarnationsAreBounded: restarts do not make the store grow for ever.
+// testIncarnationsAreBounded: the number of remembered incarnations is limited.
 func testIncarnationsAreBounded(t *testing.T, site Site) {
 	b := open(t, site)
 	first := store.Cursor{StoreID: b.Head().StoreID, Incarnation: b.Head().Incarnation}
@@ -159,13 +158,12 @@ func testSubscribed(t *testing.T, site Site) {
 	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid3", true}, {}}, requested())
 }
 
-// testSubscribedDecides: the commit itself asks whether there is a cluster to
-// confirm a deletion.
+// testSubscribedDecides: the commit itself checks whether a cluster has to confirm a deletion.
 func testSubscribedDecides(t *testing.T, site Site) {
 	b := open(t, site)
 	u1, u2 := in("c1", "u1"), in("c1", "u2")
 	b.accept(spec(u1, 1), spec(u2, 1))
-	diff(t, "nobody subscribed", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(u1, 1))))
+	diff(t, "no agent subscribed", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(u1, 1))))
 	b.bookmark()
 	diff(t, "subscribed", []store.ResultCode{store.Accepted}, results(b.commit(deletion(u2, 1))))
 	diff(t, "states", []store.State{store.ConfirmedTombstone, store.Tombstone}, []store.State{b.get(u1).State, b.get(u2).State})

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// check holds the model to what must be true after every step.
+// check checks the invariants of the model after a step.
 func (l *Model) check(s Step) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -56,7 +56,7 @@ func (l *Model) check(s Step) error {
 	return errors.Join(errs...)
 }
 
-// matchFeed: a write and the feed say the same.
+// matchFeed checks that a write and its feed entries match.
 func matchFeed(w store.Write, changes []store.Change) error {
 	oldSpec, oldStatus := store.Entries(w.Old)
 	newSpec, newStatus := store.Entries(w.New)
@@ -92,7 +92,7 @@ func matchFeed(w store.Write, changes []store.Change) error {
 	return nil
 }
 
-// silent: a write without a change may touch nothing but what waits.
+// silent: a write without a change in the feed may change only the queued spec.
 func silent(w store.Write) error {
 	if w.Old == nil || w.New == nil || w.Spec != store.Keep || w.Status != store.Keep {
 		return fmt.Errorf("%v is written without a change in the feed", w.Key)
@@ -117,11 +117,11 @@ func checkEntry(e Entry) error {
 	case e.State == store.Live && len(e.Spec) == 0:
 		return errors.New("live without a spec")
 	case e.State == store.ConfirmedTombstone && (e.Spec != nil || e.StatusRevision == 0 || e.ConfirmedAt.IsZero()):
-		return errors.New("grave with a spec, without a final status or without a time")
+		return errors.New("confirmed tombstone with a spec, without a final status or without a time")
 	case e.State == store.Live && !e.DeletedAt.IsZero():
 		return errors.New("live with a deletion time")
 	case e.State != store.ConfirmedTombstone && !e.ConfirmedAt.IsZero():
-		return errors.New("buried, but no grave")
+		return errors.New("a time of confirmation, but no confirmed tombstone")
 	case e.StatusRevision == 0 && e.Status != nil:
 		return errors.New("status without a revision")
 	case e.State != store.ConfirmedTombstone && e.StatusRevision != 0 && e.Status == nil:
@@ -157,7 +157,7 @@ func (l *Model) checkQueued(e Entry) error {
 	if r, ok := l.Get(other); ok && !own && r.State != store.ConfirmedTombstone {
 		return fmt.Errorf("%s waits and is there", w.ResourceID)
 	} else if ok && r.Owner != e.Owner {
-		return fmt.Errorf("%s waits, and its grave is of another owner", w.ResourceID)
+		return fmt.Errorf("%s is queued, and its confirmed tombstone has another owner", w.ResourceID)
 	}
 	behind := 0
 	for _, o := range l.records {

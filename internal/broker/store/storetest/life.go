@@ -14,8 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// testReopen: what was acknowledged is there, and found by everything that
-// finds records.
+// testReopen: acknowledged records are there after a reopening, and all indexes find them.
 func testReopen(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -36,7 +35,7 @@ func testReopen(t *testing.T, site Site) {
 	diff(t, "revisions go on", head+2, b.Head().Revision)
 }
 
-// testTakeOver: what waits takes over, once, and stays so.
+// testTakeOver: a queued spec replaces the tombstone, once, and durably.
 func testTakeOver(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -58,7 +57,7 @@ func testTakeOver(t *testing.T, site Site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	diff(t, "graves", []store.Key{u1}, confirmedTombstones)
+	diff(t, "confirmed tombstones", []store.Key{u1}, confirmedTombstones)
 	records := b.records()
 	b.close()
 	b = open(t, site)
@@ -80,18 +79,18 @@ func testClose(t *testing.T, site Site) {
 	_, changes := b.Changes(ctx, 0, 1)
 	_, confirmedTombstones := b.ConfirmedTombstones(ctx, codec.ManifestBundles, "s1", 1, 1)
 	for what, err := range map[string]error{
-		"changes that waited": <-waiting,
-		"commit":              commit,
-		"get":                 get,
-		"changes":             changes,
-		"scan":                b.Scan(ctx, store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil }),
-		"mark subscribed":     b.MarkSubscribed(ctx, codec.ManifestBundles, "c1", ""),
-		"forget cluster":      b.UnbindCluster(ctx, "c1"),
-		"since":               b.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil }),
-		"tombstones":          b.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil }),
-		"graves":              confirmedTombstones,
-		"set bookmarks":       b.SetBookmarks(ctx, map[string][]byte{"a": {}}),
-		"close":               b.Close(),
+		"changes that waited":  <-waiting,
+		"commit":               commit,
+		"get":                  get,
+		"changes":              changes,
+		"scan":                 b.Scan(ctx, store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil }),
+		"mark subscribed":      b.MarkSubscribed(ctx, codec.ManifestBundles, "c1", ""),
+		"forget cluster":       b.UnbindCluster(ctx, "c1"),
+		"since":                b.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil }),
+		"tombstones":           b.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil }),
+		"confirmed tombstones": confirmedTombstones,
+		"set bookmarks":        b.SetBookmarks(ctx, map[string][]byte{"a": {}}),
+		"close":                b.Close(),
 	} {
 		if !errors.Is(err, store.ErrClosed) {
 			t.Errorf("%s: %v, want %v", what, err, store.ErrClosed)
@@ -99,7 +98,7 @@ func testClose(t *testing.T, site Site) {
 	}
 }
 
-// testCloseWaits: Close returns after the scan that runs.
+// testCloseWaits: Close waits for the running scan.
 func testCloseWaits(t *testing.T, site Site) {
 	b := open(t, site)
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u2"), 1))
@@ -110,7 +109,7 @@ func testCloseWaits(t *testing.T, site Site) {
 			return nil
 		}
 		go func() { closed <- b.Close() }()
-		// The store refuses new calls as soon as it is being closed.
+		// A store that is being closed rejects new calls.
 		ctx := b.context()
 		for err := error(nil); !errors.Is(err, store.ErrClosed); {
 			if _, err = b.Get(ctx, in("c1", "u1")); ctx.Err() != nil {
@@ -133,8 +132,8 @@ func testCloseWaits(t *testing.T, site Site) {
 	}
 }
 
-// testConcurrent: committers and readers side by side; a follower of the feed
-// ends with what the store holds, and never sees a revision twice or too late.
+// testConcurrent runs committers and readers concurrently. A follower of the feed ends with the content of the
+// store, and never gets a revision twice or too late.
 func testConcurrent(t *testing.T, site Site) {
 	const writers, rounds, works = 4, 40, 5
 	b := open(t, site)
@@ -171,8 +170,7 @@ func testConcurrent(t *testing.T, site Site) {
 	}
 }
 
-// churn writes its own works round after round, each round as one batch; each
-// commit must be visible to it at once.
+// churn writes its own works, one batch per round. Each commit must be visible at once.
 func churn(ctx context.Context, s store.Store, writer, rounds, works int) error {
 	for round := range rounds {
 		var ops []store.Op
@@ -196,8 +194,7 @@ func churn(ctx context.Context, s store.Store, writer, rounds, works int) error 
 	return nil
 }
 
-// watchScans: each scan shows whole batches only. All works of a writer are at
-// the same version.
+// watchScans: each scan returns whole batches only: all works of a writer have the same version.
 func watchScans(ctx context.Context, s store.Store) error {
 	for ctx.Err() == nil {
 		versions := make(map[string]int64)
@@ -216,7 +213,7 @@ func watchScans(ctx context.Context, s store.Store) error {
 	return nil
 }
 
-// follow reads the feed until it saw revision last.
+// follow reads the feed up to revision last.
 func follow(ctx context.Context, s store.Store, last uint64) (map[store.Key]uint64, error) {
 	seen := make(map[store.Key]uint64)
 	for after := uint64(0); after < last; {
@@ -235,14 +232,14 @@ func follow(ctx context.Context, s store.Store, last uint64) (map[store.Key]uint
 				return seen, err
 			}
 			if r.SpecRevision < c.Revision {
-				return seen, fmt.Errorf("%v: told of revision %d, found %d", c.Key, c.Revision, r.SpecRevision)
+				return seen, fmt.Errorf("%v: the feed has revision %d, the store %d", c.Key, c.Revision, r.SpecRevision)
 			}
 		}
 	}
 	return seen, nil
 }
 
-// testRandom holds random batches and reopenings to the model.
+// testRandom compares the engine with the model under random batches and reopenings.
 func testRandom(t *testing.T, newSite func() Site) {
 	rapid.Check(t, func(rt *rapid.T) {
 		site := newSite()
@@ -280,8 +277,7 @@ func testRandom(t *testing.T, newSite func() Site) {
 	})
 }
 
-// drawBookmarks draws some to set and, with nil values, to forget; of each name
-// some others begin in the same way.
+// drawBookmarks draws bookmarks to set and, with nil values, to remove. Some names are prefixes of others.
 func drawBookmarks(t *rapid.T) map[string][]byte {
 	return rapid.MapOf(rapid.StringMatching(`[ab]{1,3}`), rapid.OneOf(rapid.Just([]byte(nil)), rapid.SliceOf(rapid.Byte()))).Draw(t, "bookmarks")
 }
@@ -331,7 +327,7 @@ func compare(t *rapid.T, b *bench, l *Model, clusters []string) {
 	compareScopes(t, b, l, clusters)
 }
 
-// compareScopes compares what is answered without a look at everything.
+// compareScopes compares the queries that need no full scan.
 func compareScopes(t *rapid.T, b *bench, l *Model, clusters []string) {
 	dt := codec.ManifestBundles
 	check := func(what string, want, got any) {
@@ -372,7 +368,7 @@ func compareScopes(t *rapid.T, b *bench, l *Model, clusters []string) {
 	}
 	for _, owner := range []string{"s1", "s2"} {
 		check("digests of "+owner, l.Digests(dt, owner), b.Digests(dt, owner))
-		check("graves of "+owner, l.ConfirmedTombstones(dt, owner, after, limit), b.confirmedTombstones(owner, after, limit))
+		check("confirmed tombstones of "+owner, l.ConfirmedTombstones(dt, owner, after, limit), b.confirmedTombstones(owner, after, limit))
 		for _, c := range []string{"", "c1"} {
 			s := store.Scope{DataType: dt, Cluster: c, Owner: owner}
 			check("changed statuses of "+owner+" "+c, l.Since(s, store.StatusPart, after), b.since(s, store.StatusPart, after))

@@ -11,13 +11,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Model is the reference that engines are compared with: a list of records,
-// searched from end to end, with everything derived anew on each question. It
-// is slow, keeps no files and is not safe for concurrent use.
+// Model is the reference that engines are compared with: a list of records that each question searches from end
+// to end, without indexes. It is slow, has no files and is not safe for concurrent use.
 type Model struct {
 	head       uint64
 	records    []Entry
-	published  map[uint64]store.Change // everything the feed ever said
+	published  map[uint64]store.Change // all entries that the feed ever had
 	subscribed map[subscription]string
 	bookmarks  map[string][]byte
 }
@@ -25,7 +24,7 @@ type Model struct {
 // Entry is one record of a model.
 type Entry struct {
 	store.Record
-	Queued []byte // event of Meta.Waiting
+	Queued []byte // event of Meta.Queued
 }
 
 type subscription struct {
@@ -33,7 +32,7 @@ type subscription struct {
 	cluster string
 }
 
-// Step is what one op did to a model.
+// Step is the effect of one op on a model.
 type Step struct {
 	store.Decision
 	Before, After uint64 // head
@@ -49,8 +48,8 @@ func NewModel() *Model {
 // Head returns the last revision.
 func (l *Model) Head() uint64 { return l.head }
 
-// Apply decides op and carries the decision out. An error is a decision that
-// cannot be carried out: a bug.
+// Apply decides op and executes the decision. It returns an error if the decision cannot be executed, which is
+// a bug.
 func (l *Model) Apply(op store.Op) (Step, error) {
 	v, err := store.Look(l, l.head, &op)
 	if err != nil {
@@ -157,7 +156,7 @@ func (l *Model) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	return uid, ok
 }
 
-// MarkSubscribed as in [store.Store].
+// MarkSubscribed is MarkSubscribed of [store.Store].
 func (l *Model) MarkSubscribed(dt codec.DataType, cluster, uid string) {
 	k := subscription{dt, cluster}
 	if uid != "" || l.subscribed[k] == "" {
@@ -174,7 +173,7 @@ func (l *Model) UnbindCluster(cluster string) {
 	}
 }
 
-// SetBookmarks as in [store.Store].
+// SetBookmarks is SetBookmarks of [store.Store].
 func (l *Model) SetBookmarks(set map[string][]byte) {
 	for name, value := range set {
 		if l.bookmarks[name] = value; value == nil {
@@ -183,7 +182,7 @@ func (l *Model) SetBookmarks(set map[string][]byte) {
 	}
 }
 
-// Bookmarks as in [store.Store].
+// Bookmarks is Bookmarks of [store.Store].
 func (l *Model) Bookmarks(prefix string) map[string][]byte {
 	out := make(map[string][]byte)
 	for name, value := range l.bookmarks {
@@ -216,7 +215,7 @@ func (l *Model) Scan(s store.Scope) []Entry {
 	return out
 }
 
-// Changes returns what the feed holds above after, without what is gone.
+// Changes returns the feed entries above after, without removals.
 func (l *Model) Changes(after uint64) []store.Change {
 	var out []store.Change
 	for _, e := range l.records {
@@ -231,7 +230,7 @@ func (l *Model) Changes(after uint64) []store.Change {
 	return out
 }
 
-// ClusterHead as in [store.Store], counting only the records that are there.
+// ClusterHead is ClusterHead of [store.Store], for the present records only.
 func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	var h store.ClusterHead
 	for _, e := range l.Scan(store.Scope{DataType: dt, Cluster: cluster}) {
@@ -251,7 +250,7 @@ func (l *Model) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 			h.Tombstones++
 		case store.ConfirmedTombstone:
 		}
-		if number(e.Sequence) > number(h.Sequence) { // all are of agents
+		if number(e.Sequence) > number(h.Sequence) { // agents made all ids
 			h.Sequence = e.Sequence
 		}
 	}
@@ -266,7 +265,7 @@ func number(sequence string) int64 {
 	return n
 }
 
-// Since as in [store.Store].
+// Since is Since of [store.Store].
 func (l *Model) Since(s store.Scope, part store.Part, after uint64) []store.Meta {
 	revision := func(m *store.Meta) uint64 {
 		spec, status := store.Entries(m)
@@ -285,13 +284,13 @@ func (l *Model) Since(s store.Scope, part store.Part, after uint64) []store.Meta
 	return out
 }
 
-// Tombstones as in [store.Store].
+// Tombstones is Tombstones of [store.Store].
 func (l *Model) Tombstones(dt codec.DataType, cluster string) []store.Meta {
 	all := l.Since(store.Scope{DataType: dt, Cluster: cluster}, store.SpecPart, 0)
 	return slices.DeleteFunc(all, func(m store.Meta) bool { return m.State != store.Tombstone })
 }
 
-// ConfirmedTombstones as in [store.Store].
+// ConfirmedTombstones is ConfirmedTombstones of [store.Store].
 func (l *Model) ConfirmedTombstones(dt codec.DataType, owner string, upTo uint64, limit int) []store.Key {
 	var out []store.Key
 	for _, m := range l.Since(store.Scope{DataType: dt, Owner: owner}, store.StatusPart, 0) {
@@ -302,7 +301,7 @@ func (l *Model) ConfirmedTombstones(dt codec.DataType, owner string, upTo uint64
 	return out
 }
 
-// Digests as in [store.Store].
+// Digests is Digests of [store.Store].
 func (l *Model) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	var out []codec.ClusterDigest
 	for _, e := range l.Scan(store.Scope{DataType: dt, Owner: owner}) { // by cluster

@@ -17,8 +17,7 @@ func results(out []store.Outcome) []store.ResultCode {
 	return v
 }
 
-// testCommit: ops of one batch see what the ones before left, also where they
-// find each other by name or by what waits.
+// testCommit: an op sees the effects of earlier ops in its batch, also through names and queued specs.
 func testCommit(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -34,7 +33,7 @@ func testCommit(t *testing.T, site Site) {
 		byOwner("s2", second),
 		deletion(u1, 2),
 		second,
-		spec(u2, 0), // another name: not while it waits
+		spec(u2, 0), // a queued spec must not change its name
 		reportDeleted(u1, 2, 2),
 		report(u2, 1, 1),
 	)
@@ -64,7 +63,7 @@ func testCommitCancelled(t *testing.T, site Site) {
 	diff(t, "outcome of a commit after it", uint64(1), b.commit(spec(in("c1", "u1"), 1))[0].Revision)
 }
 
-// testGet: every field and payload comes back, in every state.
+// testGet: all fields and payloads are returned, in each state.
 func testGet(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -129,12 +128,12 @@ func testGet(t *testing.T, site Site) {
 	}
 }
 
-// testScan: scopes select, and everything comes in key order.
+// testScan: scopes select records, in key order.
 func testScan(t *testing.T, site Site) {
 	b := open(t, site)
 	foreign := spec(store.Key{DataType: otherType, Cluster: "c1", ResourceID: "u1"}, 1)
-	// Clusters of which one is the beginning of another, bytes around the
-	// separator, and an order of creation that is not that of the keys.
+	// One cluster name is a prefix of another, names have bytes next to the separator, and records are not created
+	// in key order.
 	keys := []store.Key{in("c2", "u1"), in("c1", "u2"), in("c1-a", "u1"), in("c1", "u10"), in("c1", "u1"), in("c1\x01", "u1"), in("c", "u1")}
 	for i, k := range keys {
 		b.accept(byOwner([]string{"s1", "s1-a"}[i%2], spec(k, 1)))
@@ -161,7 +160,7 @@ func testScan(t *testing.T, site Site) {
 	diff(t, "the former owner", []string{"c1/u10 s1-a"}, ids(store.Scope{DataType: codec.ManifestBundles, Cluster: "c1", Owner: "s1-a"}))
 }
 
-// testScanSnapshot: what is committed during a scan is not seen by it.
+// testScanSnapshot: a scan does not see commits made while it runs.
 func testScanSnapshot(t *testing.T, site Site) {
 	b := open(t, site)
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u3"), 1))
@@ -195,7 +194,7 @@ func testScanStops(t *testing.T, site Site) {
 	n := 0
 	all := store.Scope{DataType: codec.ManifestBundles}
 	if err := b.Scan(b.context(), all, func(store.Meta) error { n++; return enough }); !errors.Is(err, enough) || n != 1 {
-		t.Errorf("scan that is told to stop: %v after %d", err, n)
+		t.Errorf("stopped scan: %v after %d", err, n)
 	}
 	ctx, cancel := context.WithCancel(b.context())
 	n = 0

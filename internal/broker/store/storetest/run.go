@@ -14,21 +14,18 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Site is a place where a store is kept: a directory, a database.
+// Site is the place of a store: a directory, a database.
 type Site struct {
-	// Open opens the store: a new one at first, later what the one before left.
-	// At most one is open at a time.
+	// Open opens the store: a new one at first, later the existing one. At most one is open at a time.
 	Open func() (store.Store, error)
-	// Copy copies what the store, which is closed, left: a backup. The copy is
-	// a site of its own.
+	// Copy copies the closed store as a backup, to a new site.
 	Copy func() Site
 }
 
-// patience bounds every wait of the suite.
+// patience limits each wait of the suite.
 const patience = 30 * time.Second
 
-// Run holds an engine to the contract of [store.Store]. newSite returns an
-// empty site each time.
+// Run checks an engine against the contract of [store.Store]. newSite returns an empty site each time.
 func Run(t *testing.T, newSite func(t *testing.T) Site) {
 	t.Helper()
 	for _, c := range []struct {
@@ -53,7 +50,7 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 		{"SinceStops", testSinceStops},
 		{"SinceRefuses", testSinceRefuses},
 		{"Tombstones", testTombstones},
-		{"Graves", testConfirmedTombstones},
+		{"ConfirmedTombstones", testConfirmedTombstones},
 		{"Digests", testDigests},
 		{"Bookmarks", testBookmarks},
 		{"BookmarksRefused", testBookmarksRefused},
@@ -80,11 +77,10 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 	})
 }
 
-// otherType is a second data type, which the store tells apart.
+// otherType is a second data type, whose records the store keeps apart.
 var otherType = codec.DataType{Group: "example.com", Version: "v1", Resource: "things"}
 
-// bench is an open store with the verbs of the tests. Every verb fails the
-// test instead of returning an error.
+// bench is an open store with helpers that fail the test instead of returning an error.
 type bench struct {
 	store.Store
 	t *testing.T
@@ -112,14 +108,14 @@ func (b *bench) close() {
 	}
 }
 
-// context ends with the test's patience.
+// context returns a context that ends after patience.
 func (b *bench) context() context.Context {
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	b.t.Cleanup(cancel)
 	return ctx
 }
 
-// commit returns the outcomes of one batch.
+// commit commits one batch and returns its outcomes.
 func (b *bench) commit(ops ...store.Op) []store.Outcome {
 	b.t.Helper()
 	out, err := b.Commit(b.context(), ops)
@@ -132,7 +128,7 @@ func (b *bench) commit(ops ...store.Op) []store.Outcome {
 	return out
 }
 
-// accept commits ops one by one; each must be written.
+// accept commits ops one by one. Each must write.
 func (b *bench) accept(ops ...store.Op) {
 	b.t.Helper()
 	for _, op := range ops {
@@ -179,15 +175,14 @@ func (b *bench) changes(after uint64, limit int) []store.Change {
 	return out
 }
 
-// feed reads what the feed holds above after, page by page. Without anything
-// it returns nil.
+// feed reads the feed above after, page by page. It returns nil if there is nothing.
 func (b *bench) feed(after uint64, page int) []store.Change {
 	b.t.Helper()
 	var out []store.Change
 	for after < b.Head().Revision {
 		ctx, cancel := context.WithCancel(b.context())
 		if !b.anyAbove(after) {
-			cancel() // only gone entries were above, or none: do not wait
+			cancel() // there were only removals above, or nothing: do not wait
 		}
 		next, err := b.Changes(ctx, after, page)
 		cancel()
@@ -234,7 +229,7 @@ func (b *bench) records() []store.Record {
 	return out
 }
 
-// bookmark marks c1, the cluster of most tests.
+// bookmark marks cluster c1, which most tests use, as subscribed.
 func (b *bench) bookmark() {
 	b.t.Helper()
 	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "c1", ""); err != nil {
@@ -255,7 +250,7 @@ func in(cluster, id string) store.Key {
 	return store.Key{DataType: codec.ManifestBundles, Cluster: cluster, ResourceID: id}
 }
 
-// spec is a create_request of s1 for a work named after its id.
+// spec returns a create_request of s1 for a work that is named after its id.
 func spec(k store.Key, version int64) store.Op {
 	content := fmt.Sprintf("%s v%d", k.ResourceID, version)
 	return store.Op{

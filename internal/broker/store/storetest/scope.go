@@ -35,12 +35,12 @@ func (b *bench) confirmedTombstones(owner string, upTo uint64, limit int) []stor
 	b.t.Helper()
 	out, err := b.ConfirmedTombstones(b.context(), codec.ManifestBundles, owner, upTo, limit)
 	if err != nil {
-		b.t.Fatalf("graves: %v", err)
+		b.t.Fatalf("confirmed tombstones: %v", err)
 	}
 	return out
 }
 
-// digestOf is that of what some ops publish.
+// digestOf returns the digest of the works that ops publish.
 func digestOf(ops ...store.Op) store.Digest {
 	var d store.Digest
 	for _, o := range ops {
@@ -50,7 +50,7 @@ func digestOf(ops ...store.Op) store.Digest {
 	return d
 }
 
-// testClusterHead: what is said of a cluster is right at every step.
+// testClusterHead: the summary of a cluster is right after each step.
 func testClusterHead(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -75,7 +75,7 @@ func testClusterHead(t *testing.T, site Site) {
 	b.accept(deletion(u1, 2))
 	diff(t, "tombstones are outside the digest", want(7, 1, Sequence(100), spec(u2, 1)), now())
 	b.accept(reportDeleted(u1, 2, 101))
-	diff(t, "no agent is told of graves", want(7, 0, Sequence(101), spec(u2, 1)), now())
+	diff(t, "no agent is sent confirmed tombstones", want(7, 0, Sequence(101), spec(u2, 1)), now())
 	foreign, unreadable := report(u2, 1, 0), report(in("c2", "u1"), 1, 0)
 	foreign.Key, foreign.Sequence = in("c2", "u1"), fmt.Sprint(900<<22|7<<12)
 	unreadable.Sequence = "x"
@@ -90,7 +90,7 @@ func testClusterHead(t *testing.T, site Site) {
 	diff(t, "another type", store.ClusterHead{}, b.ClusterHead(otherType, "c1"))
 }
 
-// testFailing: the live works are counted whose status says that they fail.
+// testFailing: live works whose status reports a failure are counted.
 func testFailing(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -116,7 +116,7 @@ func testFailing(t *testing.T, site Site) {
 	diff(t, "it is gone", 0, failing())
 }
 
-// testUnanswered: the live works are counted of whose present spec the cluster has said nothing.
+// testUnanswered: live works without a status for their current spec are counted.
 func testUnanswered(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -143,8 +143,7 @@ func testUnanswered(t *testing.T, site Site) {
 	diff(t, "another owner is nothing new", 0, waiting())
 }
 
-// testClusters: a cluster is known as long as it has a record that is no grave, or
-// was marked.
+// testClusters: a cluster is known while it has a record that is no confirmed tombstone, or was marked.
 func testClusters(t *testing.T, site Site) {
 	b := open(t, site)
 	known := func() []string { return b.Clusters(codec.ManifestBundles) }
@@ -154,7 +153,7 @@ func testClusters(t *testing.T, site Site) {
 	diff(t, "records and marks", []string{"c1", "c2", "c3"}, known())
 	diff(t, "another type", 0, len(b.Clusters(otherType)))
 	diff(t, "verdict", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(in("c2", "u1"), 1))))
-	diff(t, "a grave", []string{"c1", "c3"}, known())
+	diff(t, "a confirmed tombstone", []string{"c1", "c3"}, known())
 	reported := deletion(in("c3", "u1"), 1)
 	reported.Reported = true
 	b.accept(reported)
@@ -172,7 +171,7 @@ func testClusters(t *testing.T, site Site) {
 	diff(t, "forgotten", 0, len(known()))
 }
 
-// ids says of which records something was reported.
+// ids returns the ids of records.
 func ids(metas []store.Meta) string {
 	var out []string
 	for _, m := range metas {
@@ -181,8 +180,7 @@ func ids(metas []store.Meta) string {
 	return strings.Join(out, " ")
 }
 
-// testSince: what changed, each record once, in the order of the changes, and
-// nothing of others.
+// testSince: each changed record of the scope is reported once, in the order of the changes.
 func testSince(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -221,8 +219,8 @@ func testSince(t *testing.T, site Site) {
 	specs("reopened", "u3 u1 u2", 0)
 	statuses("reopened", "s1", "u1 u2", 0)
 	b.accept(reportDeleted(u2, 1, 5)) // 12
-	specs("without a grave", "u3 u1", 0)
-	statuses("with a grave", "s1", "u1 u2", 0)
+	specs("without a confirmed tombstone", "u3 u1", 0)
+	statuses("with a confirmed tombstone", "s1", "u1 u2", 0)
 	b.accept(store.Op{Kind: store.Transfer, Key: u3, Owner: "s1"}) // 13 and 14
 	specs("adopted", "u1 u3", 0)
 	statuses("adopted", "s1", "u1 u2 u3", 0)
@@ -238,10 +236,10 @@ func testSince(t *testing.T, site Site) {
 	b.close()
 	b = open(t, site)
 	specs("nothing is left", "", 0)
-	statuses("graves are left", "s1", "u2 u4", 0)
+	statuses("confirmed tombstones are left", "s1", "u2 u4", 0)
 }
 
-// testSinceSnapshot: what is committed meanwhile is not seen.
+// testSinceSnapshot: commits made while Since runs are not seen.
 func testSinceSnapshot(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -281,7 +279,7 @@ func testSinceStops(t *testing.T, site Site) {
 	} {
 		n := 0
 		if err := call(b.context(), func(store.Meta) error { n++; return enough }); !errors.Is(err, enough) || n != 1 {
-			t.Errorf("%s, told to stop: %v after %d", what, err, n)
+			t.Errorf("%s, stopped: %v after %d", what, err, n)
 		}
 		ctx, cancel := context.WithCancel(b.context())
 		n = 0
@@ -347,9 +345,9 @@ func testConfirmedTombstones(t *testing.T, site Site) {
 	diff(t, "none", 0, len(b.confirmedTombstones("s1", 1<<63, 10)))
 	b.accept(spec(u1, 1), report(u1, 1, 1), spec(u2, 1), deletion(u2, 1), deletion(u1, 1), reportDeleted(u2, 1, 2), reportDeleted(u1, 1, 3))
 	b.accept(spec(u3, 1), report(u3, 1, 1), deletion(u3, 1), reportDeleted(u3, 1, 4))
-	b.accept(spec(in("c2", "u4"), 1), deletion(in("c2", "u4"), 1)) // nobody subscribed: no cluster has confirmed it
+	b.accept(spec(in("c2", "u4"), 1), deletion(in("c2", "u4"), 1)) // no agent subscribed: no cluster has confirmed it
 	first := b.get(u2).StatusRevision
-	diff(t, "in the order of the burials", []store.Key{u2, u1, u3}, b.confirmedTombstones("s1", b.Head().Revision, 10))
+	diff(t, "in the order of the confirmations", []store.Key{u2, u1, u3}, b.confirmedTombstones("s1", b.Head().Revision, 10))
 	diff(t, "two of them", []store.Key{u2, u1}, b.confirmedTombstones("s1", b.Head().Revision, 2))
 	diff(t, "a limit of none is one", []store.Key{u2}, b.confirmedTombstones("s1", b.Head().Revision, 0))
 	diff(t, "up to the first", []store.Key{u2}, b.confirmedTombstones("s1", first, 10))
@@ -391,7 +389,7 @@ func testDigests(t *testing.T, site Site) {
 	b = open(t, site)
 	diff(t, "reopened", want, now("s1"))
 	b.accept(reportDeleted(u1, 1, 1))
-	diff(t, "a cluster with a grave only", want[1:], now("s1"))
+	diff(t, "a cluster with only a confirmed tombstone", want[1:], now("s1"))
 	b.accept(store.Op{Kind: store.Transfer, Key: u2, Owner: "s1"})
 	diff(t, "adopted", []codec.ClusterDigest{on("c1", spec(u2, 1)), want[1]}, now("s1"))
 	diff(t, "nothing is left", 0, len(now("s2")))
@@ -443,7 +441,7 @@ func testBookmarks(t *testing.T, site Site) {
 	diff(t, "more", all, b.Bookmarks(""))
 }
 
-// testBookmarksRefused: one that cannot be stored, and none is.
+// testBookmarksRefused: if one bookmark cannot be stored, none is.
 func testBookmarksRefused(t *testing.T, site Site) {
 	b := open(t, site)
 	for what, name := range map[string]string{"empty": "", "long": strings.Repeat("n", 1025), "zero byte": "a\x00b"} {

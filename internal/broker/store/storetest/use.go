@@ -13,7 +13,7 @@ import (
 
 var _ quota.UsageReader = (*Model)(nil)
 
-// use adds up what the payloads themselves say.
+// use is the sum over the payloads.
 func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
 	on := map[string]bool{}
 	for i := range l.records {
@@ -50,7 +50,7 @@ func (l *Model) Works(source, cluster string) int64 {
 	return l.use(func(e *Entry) bool { return e.Owner == source && e.Key.Cluster == cluster }).Works
 }
 
-// Rows as in [store.Store], all of them.
+// Rows is Rows of [store.Store] without a limit.
 func (l *Model) Rows(of quota.Scope) (rows []quota.Row) {
 	names := map[string]quota.Use{}
 	for _, e := range l.records {
@@ -67,8 +67,7 @@ func (l *Model) Rows(of quota.Scope) (rows []quota.Row) {
 	return rows
 }
 
-// drawQuota gives some ops a quota that is soon used up, and some a cluster where they may not
-// have works.
+// drawQuota gives some ops a small quota, and some a cluster where their source may have no works.
 func drawQuota(t *rapid.T, o *store.Op) {
 	if o.Kind != store.PutSpec && o.Kind != store.PutStatus || rapid.Bool().Draw(t, "unlimited") {
 		return
@@ -81,7 +80,7 @@ func drawQuota(t *rapid.T, o *store.Op) {
 	o.OutOfScope = o.Deleting && rapid.IntRange(0, 3).Draw(t, "beyond") == 0
 }
 
-// compareUse compares what is used, page by page.
+// compareUse compares the quota use, page by page.
 func compareUse(t *rapid.T, b *bench, l *Model) {
 	for _, of := range []quota.Scope{quota.Source, quota.Cluster} {
 		var got []quota.Row

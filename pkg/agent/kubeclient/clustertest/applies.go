@@ -39,7 +39,7 @@ func wantData(t *testing.T, o *unstructured.Unstructured, want map[string]string
 	}
 }
 
-// serverSideApply is about who has which field.
+// serverSideApply checks field ownership.
 func (s suite) serverSideApply(t *testing.T) {
 	apply := func(by kubeclient.FieldManager, data map[string]any) *unstructured.Unstructured {
 		t.Helper()
@@ -81,7 +81,7 @@ func (s suite) serverSideApply(t *testing.T) {
 	want(t, "a field conflict with a writer of the same name", kubeclient.IsFieldConflict, err)
 }
 
-// applyConditions is about the object that an apply expects.
+// applyConditions checks preconditions of an apply.
 func (s suite) applyConditions(t *testing.T) {
 	first := s.mustApply(t, configMaps, s.config("expected", map[string]any{"a": "1"}), one)
 	second := s.mustApply(t, configMaps, s.config("expected", map[string]any{"a": "2"}), one)
@@ -119,8 +119,7 @@ func (s suite) applyConditions(t *testing.T) {
 	want(t, "NotServedError", isNotServed, err)
 }
 
-// applyLists is about lists that are merged by a key, and about fields that
-// nobody applied.
+// applyLists checks lists that are merged by a key, and fields that were never applied.
 func (s suite) applyLists(t *testing.T) {
 	env := func(pairs ...string) *unstructured.Unstructured {
 		o := s.deployment("lists")

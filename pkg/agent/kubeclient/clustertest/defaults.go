@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// addCompleted adds the kinds that the server completes most.
+// addCompleted adds the kinds with the most server defaults.
 func addCompleted(add func(apiVersion, kindName, resource string, namespaced bool, more kind), fixed func(path ...string) immutable) {
 	const admission = "admissionregistration.k8s.io/v1"
 	add("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", true, kind{hasStatus: true, defaults: networkPolicyDefaults})
@@ -33,7 +33,7 @@ func addCompleted(add func(apiVersion, kindName, resource string, namespaced boo
 	add("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", false, kind{hasStatus: true, defaults: definitionDefaults})
 }
 
-// immutable returns why next may not replace old; empty if it may.
+// immutable returns why next may not replace old; "" if it may.
 type immutable = func(old, next *unstructured.Unstructured) string
 
 func anyOf(checks ...immutable) immutable {
@@ -47,7 +47,7 @@ func anyOf(checks ...immutable) immutable {
 	}
 }
 
-// within returns a map inside m; nil if there is none.
+// within returns a nested map of m; nil if there is none.
 func within(m map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		m, _ = m[p].(map[string]any)
@@ -55,7 +55,7 @@ func within(m map[string]any, path ...string) map[string]any {
 	return m
 }
 
-// setMissing sets a field of m, which may be nil.
+// setMissing sets a field of m if it is absent; m may be nil.
 func setMissing(m map[string]any, field string, value any) {
 	if m == nil || m[field] != nil {
 		return
@@ -63,7 +63,7 @@ func setMissing(m map[string]any, field string, value any) {
 	m[field] = value
 }
 
-// mapsOf returns those elements of a list that are maps.
+// mapsOf returns the elements of a list that are maps.
 func mapsOf(list any) []map[string]any {
 	var out []map[string]any
 	l, _ := list.([]any)

@@ -1,11 +1,10 @@
-// Package clustertest is an in-memory cluster for tests and simulations, and
-// the suite that says what every [kubeclient.Client] must do.
+// Package clustertest is an in-memory cluster for tests and simulations, and the test suite for every
+// [kubeclient.Client].
 //
-// [Fake] behaves like a kube-apiserver where the agent can tell the
-// difference: resource versions and conflicts, uids, generations, finalizers
-// and terminating objects, namespaces that must exist, defaulted fields, status
-// subresources, custom resources that appear with their definition, roles where
-// somebody asks what others may do, and, on request, garbage collection. It is deterministic and starts no goroutine.
+// [Fake] behaves like a kube-apiserver as far as the agent can observe it. It has resourceVersions and
+// conflicts, uids, generations, finalizers and terminating objects, namespaces, defaults, and status
+// subresources. It also has custom resources that appear with their definition, roles for access reviews, and,
+// on request, garbage collection. It is deterministic and starts no goroutine.
 package clustertest
 
 import (
@@ -31,21 +30,19 @@ import (
 
 // Call is one request that a Fake received.
 type Call struct {
-	// Verb is resolve, locate, get, list, create, update, patch, "patch status", apply or
-	// delete, with "rehearse " before it if it is only gone through; for an access review it is "review" and the
-	// verb that is asked about.
+	// Verb is resolve, locate, get, list, create, update, patch, "patch status", apply or delete. A dry run has the
+	// prefix "rehearse ". An access review is "review" with the reviewed verb.
 	Verb string
-	// Ref is the object; for resolve only the group, version and kind (as
-	// Resource) are set.
+	// Ref is the object. For resolve only the group, the version and the kind (as Resource) are set.
 	Ref kubeclient.Ref
 }
 
-// Write reports whether the call changes something.
+// Write reports whether the call changes the cluster.
 func (c Call) Write() bool {
 	return !slices.Contains([]string{"resolve", "locate", "get", "list"}, c.Verb) && !strings.HasPrefix(c.Verb, dryRunVerb) && !strings.HasPrefix(c.Verb, reviewVerb)
 }
 
-// String is "verb ref".
+// String returns "verb ref".
 func (c Call) String() string { return c.Verb + " " + c.Ref.String() }
 
 // Fake is an in-memory cluster. Its zero value is not usable; see New. Methods
@@ -53,16 +50,16 @@ func (c Call) String() string { return c.Verb + " " + c.Ref.String() }
 type Fake struct {
 	// Now is the clock of creation and deletion timestamps.
 	Now func() time.Time
-	// Refuse, if set, is asked before every call; what it returns is the answer.
-	// It is called with the fake locked and must not call it.
+	// Refuse, if set, is called before every call; its error is the answer. It is called with the fake locked and
+	// must not call it.
 	Refuse func(Call) error
-	// Changed, if set, hears of every object that was written or removed
-	// (object nil). It is called with the fake locked and must not call it.
+	// Changed, if set, is called for every object that was written or removed (object nil). It is called with the
+	// fake locked and must not call it.
 	Changed func(ref kubeclient.Ref, object *unstructured.Unstructured)
 
-	// Prune, if set, removes from an object that is to be created or updated what the cluster
-	// does not keep, and returns the fields of which the answer says that it does not know
-	// them. It is called with the fake locked and must not call it.
+	// Prune, if set, removes the fields that the cluster does not keep from an object that is created or updated.
+	// It returns the fields that the answer reports as unknown. It is called with the fake locked and must not call
+	// it.
 	Prune func(o *unstructured.Unstructured) (unknown []string)
 
 	mu      sync.Mutex
@@ -74,7 +71,7 @@ type Fake struct {
 	watches []*stream
 }
 
-// key names an object whatever the version it is read in.
+// key names an object in all versions.
 type key struct {
 	schema.GroupResource
 	namespace, name string
@@ -94,8 +91,8 @@ func New() *Fake {
 	return f
 }
 
-// Object returns an object of the given type and name, with the given
-// top-level fields (alternating names and values).
+// Object returns an object of the given type and name with the given top-level fields (alternating names and
+// values).
 func Object(apiVersion, kind, namespace, name string, fields ...any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}}
 	if namespace != "" {
@@ -107,8 +104,8 @@ func Object(apiVersion, kind, namespace, name string, fields ...any) *unstructur
 	return o
 }
 
-// Put makes or replaces an object as another client of the cluster would, and
-// returns it. It panics if the cluster refuses.
+// Put creates or replaces an object as another client of the cluster, and returns it. It panics if the cluster
+// refuses.
 func (f *Fake) Put(obj *unstructured.Unstructured) *unstructured.Unstructured {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +128,7 @@ func (f *Fake) Put(obj *unstructured.Unstructured) *unstructured.Unstructured {
 	return obj
 }
 
-// Edit changes an object as another client would; false if there is none.
+// Edit changes an object as another client; false if it does not exist.
 func (f *Fake) Edit(ref kubeclient.Ref, change func(*unstructured.Unstructured)) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,7 +145,7 @@ func (f *Fake) Edit(ref kubeclient.Ref, change func(*unstructured.Unstructured))
 	return true
 }
 
-// Remove deletes an object as another client would; finalizers hold it.
+// Remove deletes an object as another client; finalizers keep it.
 func (f *Fake) Remove(ref kubeclient.Ref) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +154,7 @@ func (f *Fake) Remove(ref kubeclient.Ref) {
 	}
 }
 
-// Look returns an object without a trace in Calls; nil if there is none.
+// Look returns an object without recording a call; nil if it does not exist.
 func (f *Fake) Look(ref kubeclient.Ref) *unstructured.Unstructured {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +171,7 @@ func (f *Fake) Refs() []kubeclient.Ref {
 	return f.refs()
 }
 
-// TakeCalls returns the calls since the last TakeCalls, and forgets them.
+// TakeCalls returns and drops the calls since the last TakeCalls.
 func (f *Fake) TakeCalls() []Call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +180,7 @@ func (f *Fake) TakeCalls() []Call {
 	return c
 }
 
-// Ref names an object of a kind the cluster has; it panics for others.
+// Ref names an object of a kind of the cluster; it panics for other kinds.
 func (f *Fake) Ref(apiVersion, kind, namespace, name string) kubeclient.Ref {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,8 +191,7 @@ func (f *Fake) Ref(apiVersion, kind, namespace, name string) kubeclient.Ref {
 	return kubeclient.Ref{GroupVersionResource: k.GroupVersionResource, Namespace: namespace, Name: name}
 }
 
-// CollectGarbage removes what belongs only to owners that are gone, as the
-// garbage collector would, until nothing is left to do.
+// CollectGarbage removes objects whose owners are all gone, like the garbage collector, until none is left.
 func (f *Fake) CollectGarbage() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +203,7 @@ func (f *Fake) CollectGarbage() {
 		}
 		for _, ref := range f.refs() {
 			o := f.objects[keyOf(ref)]
-			if o == nil { // went with its namespace
+			if o == nil { // removed with its namespace
 				continue
 			}
 			owners := o.GetOwnerReferences()
@@ -392,7 +388,7 @@ func (f *Fake) Delete(_ context.Context, ref kubeclient.Ref, uid types.UID) erro
 
 const dryRunVerb = "rehearse "
 
-// DryRunOwn implements kubeclient.OwnDryRunner. Only Refuse has a say.
+// DryRunOwn implements kubeclient.OwnDryRunner. Only Refuse can reject the write.
 func (f *Fake) DryRunOwn(_ context.Context, w kubeclient.Write) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -410,7 +406,7 @@ func (f *Fake) DryRunOwn(_ context.Context, w kubeclient.Write) error {
 	return err
 }
 
-// merge is a JSON merge patch.
+// merge applies a JSON merge patch.
 func merge(into, patch map[string]any) {
 	for name, v := range patch {
 		sub, isMap := v.(map[string]any)
@@ -429,8 +425,7 @@ func merge(into, patch map[string]any) {
 	}
 }
 
-// normal turns what encoding/json makes of numbers into what the API machinery
-// expects.
+// normal converts numbers of encoding/json to the types of the API machinery.
 func normal(v any) any {
 	switch v := v.(type) {
 	case float64:
@@ -449,7 +444,7 @@ func normal(v any) any {
 	return v
 }
 
-// same compares everything but metadata and status.
+// same compares everything except metadata and status.
 func same(a, b *unstructured.Unstructured) bool {
 	return reflect.DeepEqual(content(a), content(b))
 }

@@ -18,17 +18,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Who manages which field is kept by the code of the kube-apiserver, from the
-// first server-side apply of an object on: what was there before belongs to the
-// manager "before-first-apply", as it does on objects that are older than the
-// bookkeeping.
+// The code of the kube-apiserver tracks field managers, from the first server-side apply of an object on.
+// Earlier fields belong to the manager "before-first-apply", as on a real server.
 
 // Others is the field manager of Put and Edit.
 const Others = "others"
 
-// mergeSchema has what matters of the schemas of the kinds: the lists that are
-// merged by a key. Everything else is deduced: maps are merged, lists are one
-// value.
+// mergeSchema has the relevant part of the schemas: the lists that are merged by a key. The rest is deduced:
+// maps are merged, lists are atomic.
 const mergeSchema = `types:
 - name: atomic
   scalar: untyped
@@ -68,10 +65,10 @@ const mergeSchema = `types:
     elementType: {namedType: deduced}
 `
 
-// merger is the one parsed schema, and what else the bookkeeping asks for.
+// merger is the parsed schema with the other interfaces that the field manager needs.
 type merger struct{ typed.ParseableType }
 
-// parseMerger is called when the first object is applied.
+// parseMerger is called for the first applied object.
 var parseMerger = sync.OnceValue(func() merger {
 	p, err := typed.NewParser(mergeSchema)
 	if err != nil {
@@ -93,8 +90,7 @@ func (m merger) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 // Convert implements runtime.ObjectConvertor.
 func (m merger) Convert(_, _, _ any) error { panic("not used by the bookkeeping of managed fields") }
 
-// ConvertToVersion implements runtime.ObjectConvertor: versions of a kind differ
-// in nothing but their name.
+// ConvertToVersion implements runtime.ObjectConvertor: versions of a kind differ only in their name.
 func (m merger) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner) (runtime.Object, error) {
 	o := in.(*unstructured.Unstructured)
 	gvk, ok := gv.KindForGroupVersionKinds([]schema.GroupVersionKind{o.GroupVersionKind()})
@@ -121,7 +117,7 @@ func (m merger) New(gvk schema.GroupVersionKind) (runtime.Object, error) {
 	return o, nil
 }
 
-// bookkeeper returns who keeps the managed fields of a kind.
+// bookkeeper returns the field manager of a kind.
 func bookkeeper(k kind) *managedfields.FieldManager {
 	gv := k.GroupVersion()
 	var reset map[fieldpath.APIVersion]fieldpath.Filter
@@ -145,8 +141,7 @@ func (f *Fake) ServerSideApply(_ context.Context, gvr schema.GroupVersionResourc
 	return f.apply(gvr, obj, by, Call{"apply", kubeclient.Ref{GroupVersionResource: gvr, Namespace: obj.GetNamespace(), Name: obj.GetName()}})
 }
 
-// Apply applies an object as another client of the cluster would; the error is
-// the answer.
+// Apply applies an object as another client of the cluster; the error is the answer.
 func (f *Fake) Apply(obj *unstructured.Unstructured, by kubeclient.FieldManager) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,7 +153,7 @@ func (f *Fake) Apply(obj *unstructured.Unstructured, by kubeclient.FieldManager)
 	return err
 }
 
-// apply carries out a server-side apply; the zero Call is not recorded.
+// apply executes a server-side apply; the zero Call is not recorded.
 func (f *Fake) apply(gvr schema.GroupVersionResource, obj *unstructured.Unstructured, by kubeclient.FieldManager, c Call) (*unstructured.Unstructured, error) {
 	ref := kubeclient.Ref{GroupVersionResource: gvr, Namespace: obj.GetNamespace(), Name: obj.GetName()}
 	if c != (Call{}) {
@@ -188,13 +183,13 @@ func (f *Fake) apply(gvr schema.GroupVersionResource, obj *unstructured.Unstruct
 	next := merged.(*unstructured.Unstructured)
 	f.stamp(old, next)
 	if old == nil {
-		next.SetResourceVersion("") // it is a condition on an object that there is
+		next.SetResourceVersion("") // it is a precondition on an existing object
 		return f.create(ref, k, next)
 	}
 	return f.replace(ref, k, old, next)
 }
 
-// mustExist refuses to make an object that was to be there.
+// mustExist rejects the creation of an object that was expected to exist.
 func mustExist(ref kubeclient.Ref, obj *unstructured.Unstructured) error {
 	if obj.GetUID() == "" {
 		return nil
@@ -202,8 +197,8 @@ func mustExist(ref kubeclient.Ref, obj *unstructured.Unstructured) error {
 	return apierrors.NewConflict(ref.GroupResource(), ref.Name, errGone)
 }
 
-// account books the fields that a write other than an apply changed. Objects
-// that were never applied have no books.
+// account records the fields that a write other than an apply changed. Objects that were never applied have no
+// managedFields.
 func (f *Fake) account(k kind, old, next *unstructured.Unstructured, manager string) *unstructured.Unstructured {
 	if len(old.GetManagedFields()) == 0 {
 		return next
@@ -217,7 +212,7 @@ func (f *Fake) account(k kind, old, next *unstructured.Unstructured, manager str
 	return o
 }
 
-// stamp gives what changed in the books the time of the cluster's clock.
+// stamp sets the time of changed managedFields entries to the cluster's clock.
 func (f *Fake) stamp(old, next *unstructured.Unstructured) {
 	var before []metav1.ManagedFieldsEntry
 	if old != nil {
@@ -233,7 +228,7 @@ func (f *Fake) stamp(old, next *unstructured.Unstructured) {
 	next.SetManagedFields(entries)
 }
 
-// alike reports whether nothing but times in the books differs.
+// alike reports whether only times in managedFields differ.
 func alike(a, b *unstructured.Unstructured) bool {
 	if len(a.GetManagedFields()) == 0 {
 		return reflect.DeepEqual(a.Object, b.Object)

@@ -13,8 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// others is about the rights of another user: reviews, and writes that are only
-// gone through.
+// others checks the rights of another user: reviews and dry runs.
 func (s suite) others(t *testing.T) {
 	const able, unable = "able", "unable"
 	rbac := rbacv1.SchemeGroupVersion
@@ -60,7 +59,7 @@ func (s suite) others(t *testing.T) {
 		return err
 	}
 	object := Object("v1", "ConfigMap", s.ns, "others")
-	for range 2 { // the first leaves nothing behind
+	for range 2 { // the first one leaves no trace
 		if err := createAs(able, configMaps, object); err != nil {
 			t.Fatalf("got %v, want to be allowed", err)
 		}
@@ -82,7 +81,7 @@ func (s suite) others(t *testing.T) {
 	s.othersChange(t, as(able), made, s.mustCreate(t, roles, role("not-theirs", rule("", "configmaps", "delete"))))
 }
 
-// othersChange is about roles that there are: what counts is what comes out, not what is sent.
+// othersChange checks updates of existing roles: the result counts, not the sent part.
 func (s suite) othersChange(t *testing.T, able kubeclient.Objects, theirs, foreign *unstructured.Unstructured) {
 	roles := rbacv1.SchemeGroupVersion.WithResource("roles")
 	labelled := func(o *unstructured.Unstructured) *unstructured.Unstructured {

@@ -8,14 +8,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// own is about writes of the agent itself that are only gone through.
+// own checks dry runs of the agent's own writes.
 func (s suite) own(t *testing.T) {
 	object := Object("v1", "ConfigMap", s.ns, "own", "data", map[string]any{"k": "v"})
 	at := s.ref(configMaps, "own")
 	create := kubeclient.Write{Verb: kubeclient.Create, Ref: at, Object: object}
 	update, remove := kubeclient.Write{Verb: kubeclient.Update, Ref: at}, kubeclient.Write{Verb: kubeclient.Delete, Ref: at}
 	patch := kubeclient.Write{Verb: kubeclient.Patch, Ref: at, Body: []byte(`{"data":{"k":"w"}}`)}
-	for range 2 { // the first leaves nothing behind
+	for range 2 { // the first one leaves no trace
 		if err := s.c.DryRunOwn(t.Context(), create); err != nil {
 			t.Fatal(err)
 		}

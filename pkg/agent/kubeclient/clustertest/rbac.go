@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// The client of a Fake may do everything. What others may do is what the roles
-// on the cluster say, as far as the agent asks: rules for resources, held by
-// service accounts and their groups. Roles are not aggregated.
+// The client of a Fake may do everything. The rights of other users come from the roles on the cluster, as far
+// as the agent checks them. These are rules for resources, granted to service accounts and their groups. Roles
+// are not aggregated.
 
 const (
 	reviewVerb     = "review "
@@ -54,7 +54,7 @@ func (f *Fake) review(obj *unstructured.Unstructured) (*unstructured.Unstructure
 // As implements kubeclient.DryRunner.
 func (f *Fake) As(user string) kubeclient.Objects { return dryRun{f, user} }
 
-// dryRun goes through writes on a copy of the cluster.
+// dryRun executes writes on a copy of the cluster.
 type dryRun struct {
 	f    *Fake
 	user string
@@ -99,9 +99,8 @@ func refOf(gvr schema.GroupVersionResource, o *unstructured.Unstructured) kubecl
 	return kubeclient.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// write goes through one. As on a real server, a role that the user may not give
-// away is refused before it matters whether the object made exists, and a write of
-// owners and finalizers alone gives nothing.
+// write executes one write. As on a real server, a role with rights that the user may not grant is refused
+// before the existence of the object is checked. A write of owners and finalizers alone grants nothing.
 func (r dryRun) write(verb string, ref kubeclient.Ref, made *unstructured.Unstructured, do func(on *Fake) (*unstructured.Unstructured, error)) (*unstructured.Unstructured, error) {
 	f := r.f
 	f.mu.Lock()
@@ -117,7 +116,7 @@ func (r dryRun) write(verb string, ref kubeclient.Ref, made *unstructured.Unstru
 	for _, verb := range verbs {
 		requested := ref
 		if made != nil {
-			requested.Name = "" // the path of the request has none
+			requested.Name = "" // the path of the request has no name
 		}
 		if !f.may(r.user, groups, verb, requested) {
 			return nil, apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("User %q cannot %s resource %q in API group %q", r.user, verb, ref.Resource, ref.Group)) //nolint:staticcheck // as a server says it
@@ -139,7 +138,7 @@ func (r dryRun) write(verb string, ref kubeclient.Ref, made *unstructured.Unstru
 	return o, err
 }
 
-// onlyOwners reports whether nothing but owners, finalizers and books differ.
+// onlyOwners reports whether only owners, finalizers and managedFields differ.
 func onlyOwners(old, next *unstructured.Unstructured) bool {
 	if old == nil {
 		return false
@@ -152,13 +151,13 @@ func onlyOwners(old, next *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(next.Object, old.Object)
 }
 
-// groupsOf are those that the server gives to a service account.
+// groupsOf returns the groups that the server gives to a service account.
 func groupsOf(user string) []string {
 	namespace, _, _ := strings.Cut(strings.TrimPrefix(user, serviceAccount+":"), ":")
 	return []string{serviceAccount + "s", serviceAccount + "s:" + namespace, "system:authenticated"}
 }
 
-// granted returns the rules that an RBAC object gives to somebody.
+// granted returns the rules that an RBAC object grants.
 func (f *Fake) granted(o *unstructured.Unstructured) []rbacv1.PolicyRule {
 	if roleRef, bound, _ := unstructured.NestedStringMap(o.Object, "roleRef"); bound {
 		return f.rules(roleRef, o.GetNamespace())
@@ -166,7 +165,7 @@ func (f *Fake) granted(o *unstructured.Unstructured) []rbacv1.PolicyRule {
 	return rulesOf(o)
 }
 
-// covers reports whether the user may do all of what a rule allows.
+// covers reports whether the user has all rights of a rule.
 func (f *Fake) covers(user string, groups []string, namespace string, rule rbacv1.PolicyRule) bool {
 	names := rule.ResourceNames
 	if len(names) == 0 {
@@ -187,8 +186,7 @@ func (f *Fake) covers(user string, groups []string, namespace string, rule rbacv
 	return true
 }
 
-// may reports whether roles allow a user, or one of its groups, to do something.
-// f.mu is held.
+// may reports whether roles allow an action to a user or one of its groups. f.mu is held.
 func (f *Fake) may(user string, groups []string, verb string, ref kubeclient.Ref) bool {
 	for _, o := range f.objects {
 		kind := o.GetKind()
@@ -222,7 +220,7 @@ func binds(binding *unstructured.Unstructured, user string, groups []string) boo
 	})
 }
 
-// rules returns those of the role that a binding refers to.
+// rules returns the rules of the role that a binding refers to.
 func (f *Fake) rules(roleRef map[string]string, namespace string) []rbacv1.PolicyRule {
 	k := key{schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterroles"}, "", roleRef["name"]}
 	if roleRef["kind"] == "Role" {
@@ -237,7 +235,7 @@ func (f *Fake) rules(roleRef map[string]string, namespace string) []rbacv1.Polic
 func rulesOf(role *unstructured.Unstructured) []rbacv1.PolicyRule {
 	var r rbacv1.ClusterRole
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(role.Object, &r); err != nil {
-		return nil // the server would not have taken it
+		return nil // the server would have rejected it
 	}
 	return r.Rules
 }

@@ -17,15 +17,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// kind is how objects of one kind behave.
+// kind is the behavior of objects of one kind.
 type kind struct {
 	kubeclient.Resource
-	// hasStatus: the status is a subresource, and metadata.generation counts
-	// changes of the rest.
+	// hasStatus: the status is a subresource, and metadata.generation counts changes of the rest.
 	hasStatus bool
-	// defaults fills in what the server would.
+	// defaults sets the server's defaults.
 	defaults func(o *unstructured.Unstructured)
-	// immutable is what no update changes; nil: nothing.
+	// immutable rejects updates of immutable fields; nil: there are none.
 	immutable immutable
 }
 
@@ -120,7 +119,7 @@ func (f *Fake) create(ref kubeclient.Ref, k kind, obj *unstructured.Unstructured
 	return o.DeepCopy(), nil
 }
 
-// admit is what the server checks whatever the verb.
+// admit checks what the server checks for every verb.
 func (f *Fake) admit(ref kubeclient.Ref, k kind, obj *unstructured.Unstructured) error {
 	if ref.Name == "" {
 		return apierrors.NewInvalid(obj.GroupVersionKind().GroupKind(), "", nil)
@@ -158,7 +157,7 @@ func invalid(ref kubeclient.Ref, obj *unstructured.Unstructured, problem string)
 	}}
 }
 
-// store gives o its next resource version and its defaults, and keeps it.
+// store stores o with its next resourceVersion and its defaults.
 func (f *Fake) store(ref kubeclient.Ref, k kind, o *unstructured.Unstructured) {
 	if k.defaults != nil {
 		k.defaults(o)
@@ -183,7 +182,7 @@ func precondition(ref kubeclient.Ref, old, next *unstructured.Unstructured) erro
 	return nil
 }
 
-// replace is an update through the main endpoint.
+// replace executes an update through the main endpoint.
 func (f *Fake) replace(ref kubeclient.Ref, k kind, old, next *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if err := precondition(ref, old, next); err != nil {
 		return nil, err
@@ -220,7 +219,7 @@ func (f *Fake) replace(ref kubeclient.Ref, k kind, old, next *unstructured.Unstr
 	return next.DeepCopy(), nil
 }
 
-// replaceStatus is an update through the status endpoint.
+// replaceStatus executes an update through the status endpoint.
 func (f *Fake) replaceStatus(ref kubeclient.Ref, old, next *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if err := precondition(ref, old, next); err != nil {
 		return nil, err
@@ -237,7 +236,7 @@ func (f *Fake) replaceStatus(ref kubeclient.Ref, old, next *unstructured.Unstruc
 	return o.DeepCopy(), nil
 }
 
-// keepServerFields undoes what no client may change.
+// keepServerFields restores the fields that no client may change.
 func keepServerFields(old, next *unstructured.Unstructured) {
 	next.SetUID(old.GetUID())
 	next.SetResourceVersion(old.GetResourceVersion())
@@ -260,8 +259,7 @@ func (f *Fake) remove(ref kubeclient.Ref, old *unstructured.Unstructured) {
 	f.store(ref, kind{}, o)
 }
 
-// forget takes an object away, and with a namespace or a definition everything
-// in it.
+// forget removes an object, and with a namespace or a definition everything in it.
 func (f *Fake) forget(ref kubeclient.Ref) {
 	o := f.objects[keyOf(ref)]
 	f.drop(ref)
@@ -291,7 +289,7 @@ func (f *Fake) drop(ref kubeclient.Ref) {
 	f.record(ref, old, nil)
 }
 
-// refs lists every object in a fixed order.
+// refs lists all objects in a fixed order.
 func (f *Fake) refs() []kubeclient.Ref {
 	var refs []kubeclient.Ref
 	for _, o := range f.objects {
@@ -301,7 +299,7 @@ func (f *Fake) refs() []kubeclient.Ref {
 	return refs
 }
 
-// define makes the kinds of a CustomResourceDefinition known.
+// define adds the kinds of a CustomResourceDefinition.
 func (f *Fake) define(o *unstructured.Unstructured) {
 	if o.GetKind() != "CustomResourceDefinition" {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// Run checks what the agent relies on. namespace must exist and be empty; the
-// names of objects of the cluster are derived from it.
+// Run checks the behavior that the agent relies on. namespace must exist and be empty. The names of
+// cluster-scoped objects are derived from it.
 func Run(t *testing.T, c kubeclient.Client, namespace string) {
 	s := suite{c: c, ns: namespace}
 	t.Run("Kinds", s.kinds)
@@ -108,7 +108,7 @@ func (s suite) kinds(t *testing.T) {
 		_, err := s.c.Resolve(t.Context(), gvk)
 		want(t, "NoKindError", isNoKind, err)
 		text := `the server doesn't have a resource type "` + gvk.Kind + `" in ` + gvk.GroupVersion().String() + "; "
-		if strings.Contains(gvk.Group, ".") { // else no definition can bring it
+		if strings.Contains(gvk.Group, ".") { // otherwise no definition can add it
 			text += "deliver its CustomResourceDefinition with a work, or "
 		}
 		if text += "correct apiVersion and kind"; err.Error() != text {
@@ -179,7 +179,7 @@ func (s suite) update(t *testing.T) {
 	want(t, "NotFound", apierrors.IsNotFound, err)
 }
 
-// Body is a merge patch with the conditions of o.
+// body returns a merge patch with the preconditions of o.
 func body(o *unstructured.Unstructured, top map[string]any) []byte {
 	meta := map[string]any{"uid": string(o.GetUID()), "resourceVersion": o.GetResourceVersion()}
 	if more, ok := top["metadata"].(map[string]any); ok {
@@ -315,7 +315,7 @@ func (s suite) definition(plural, kindName string) *unstructured.Unstructured {
 	})
 }
 
-// Custom resources come and go while the client runs.
+// Custom resources appear and disappear while the client runs.
 func (s suite) customResources(t *testing.T) {
 	gv := schema.GroupVersion{Group: s.ns + ".example.com", Version: "v1"}
 	_, err := s.c.Resolve(t.Context(), gv.WithKind("Rope"))

@@ -21,8 +21,8 @@ type change struct {
 	meta    metav1.PartialObjectMetadata
 }
 
-// record adds a change to the history and tells the watches. o is nil, and old
-// the last state, if the object is gone.
+// record adds a change to the history and notifies the watches. o is nil, and old the last state, if the object
+// is gone.
 func (f *Fake) record(ref kubeclient.Ref, old, o *unstructured.Unstructured) {
 	c := change{version: f.counter, ref: ref, typ: watch.Deleted}
 	state := old
@@ -56,7 +56,7 @@ func metadataOf(o *unstructured.Unstructured) metav1.PartialObjectMetadata {
 	}}
 }
 
-// Metadata is what drift.Config wants of a cluster.
+// Metadata is the Source of drift.Config.
 func (f *Fake) Metadata(s drift.Scope) drift.Source { return source{f, s} }
 
 type source struct {
@@ -102,7 +102,7 @@ func (s source) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface,
 	return w, nil
 }
 
-// stream is one watch that runs.
+// stream is a running watch.
 type stream struct {
 	*watch.RaceFreeFakeWatcher
 	source

@@ -1,5 +1,5 @@
-// Package codectest helps the tests of package codec and the packages below it
-// to compare events with golden files that a person can review.
+// Package codectest helps the tests of package codec and its subpackages to compare events with readable golden
+// files.
 package codectest
 
 import (
@@ -23,15 +23,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Golden compares the dump of protobuf bytes with testdata/name, or writes that
-// file when the test runs with -update.
+// Golden compares the dump of protobuf bytes with testdata/name. With -update it writes the file.
 func Golden(t *testing.T, name string, event []byte) {
 	t.Helper()
 	GoldenText(t, name, Dump(t, event))
 }
 
-// GoldenText compares a text with testdata/name, or writes that file when the test
-// runs with -update.
+// GoldenText compares a text with testdata/name. With -update it writes the file.
 func GoldenText(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -49,8 +47,8 @@ func GoldenText(t *testing.T, name, got string) {
 	}
 }
 
-// Dump is an event as text: one line per field and attribute with its type,
-// then the data as it is. It reads the bytes with the protobuf library alone.
+// Dump returns an event as text: one line per field and attribute with its type, then the data unchanged. It
+// uses only the protobuf library.
 func Dump(t *testing.T, event []byte) string {
 	t.Helper()
 	var p cloudeventsv1.CloudEvent
@@ -82,7 +80,7 @@ func describe(v *cloudeventsv1.CloudEvent_CloudEventAttributeValue) string {
 	return fmt.Sprintf("%T", v.GetAttr())
 }
 
-// payload is JSON as it is, and the message of a sync event field by field.
+// payload returns JSON unchanged, and the message of a sync event field by field.
 func payload(t *testing.T, p *cloudeventsv1.CloudEvent) string {
 	t.Helper()
 	name, isSync := strings.CutPrefix(p.GetType(), "dev.hawser.sync.v1.")
@@ -103,7 +101,6 @@ func payload(t *testing.T, p *cloudeventsv1.CloudEvent) string {
 	if err := proto.Unmarshal(p.GetBinaryData(), message); err != nil {
 		t.Fatal(err)
 	}
-	// The library varies the number of spaces to keep its text from being
-	// taken for a stable format; one is enough.
+	// prototext varies the number of spaces so that its output is not used as a stable format. Reduce them to one.
 	return strings.TrimSpace(strings.ReplaceAll(prototext.Format(message), ":  ", ": "))
 }

@@ -1,5 +1,4 @@
-// Package dialing is what the transports do alike when they connect: through proxies, with
-// TLS, and with the same words when it fails.
+// Package dialing is the shared connection code of the transports: proxies, TLS, and the texts of their errors.
 package dialing
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Roots returns what a peer's certificate was verified by, as [transport.Accepted] has it.
+// Roots returns the hashes of the CAs that verified a peer's certificate, for [transport.Accepted].
 func Roots(verified [][]*x509.Certificate) (roots []string) {
 	for _, chain := range verified {
 		sum := sha256.Sum256(chain[len(chain)-1].Raw)
@@ -28,7 +27,7 @@ func Roots(verified [][]*x509.Certificate) (roots []string) {
 	return roots
 }
 
-// TimedOut is the error of a Dial that was not through within its timeout, or when ctx ended.
+// TimedOut returns the error of a Dial that exceeded its timeout or whose ctx ended.
 func TimedOut(ctx context.Context, broker string, timeout time.Duration) *transport.Error {
 	message := "no connection to " + broker
 	if ctx.Err() != nil {
@@ -40,7 +39,7 @@ func TimedOut(ctx context.Context, broker string, timeout time.Duration) *transp
 	}
 }
 
-// issuer names who signed the certificate that was refused.
+// issuer names the issuer of the rejected certificate.
 func issuer(e *tls.CertificateVerificationError) string {
 	if len(e.UnverifiedCertificates) == 0 {
 		return ""
@@ -48,8 +47,8 @@ func issuer(e *tls.CertificateVerificationError) string {
 	return e.UnverifiedCertificates[0].Issuer.String()
 }
 
-// Explain completes the error e of a Dial whose cause is about a proxy or TLS: which side does
-// not accept the other, and what to look at. It reports whether the cause is one of these.
+// Explain completes the error e of a Dial whose cause is about a proxy or TLS. It names the side that rejects
+// the other, and the remedy. It reports whether the cause is one of these.
 func Explain(e *transport.Error, cause error) bool {
 	var (
 		proxy     *ProxyError
@@ -58,10 +57,10 @@ func Explain(e *transport.Error, cause error) bool {
 	)
 	switch {
 	case errors.As(cause, &proxy):
-		e.Hint = proxy.Hint() // nothing of this is the broker's
+		e.Hint = proxy.Hint() // the certificate is not the broker's
 	case errors.As(cause, &untrusted):
 		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
-		e.Hint = fmt.Sprintf("the broker's certificate, signed by %q, is not accepted here: check the CA file, and that the certificate names this host. If nobody who runs the broker knows that CA, something on the way inspects TLS: ask the network team to exempt this address", issuer(untrusted))
+		e.Hint = fmt.Sprintf("the broker's certificate, signed by %q, is not accepted here: check the CA file, and that the certificate names this host. If the operators of the broker do not know that CA, something on the way inspects TLS: ask the network team to exempt this address", issuer(untrusted))
 	case errors.As(cause, &netError) && netError.Op == "remote error":
 		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
 		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"

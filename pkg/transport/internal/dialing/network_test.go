@@ -167,7 +167,7 @@ func TestExplain_Proxy(t *testing.T) {
 				t.Errorf("%v\nhint: %s\nwant %q and %q", err, e.Hint, c.what, c.hint)
 			}
 			if e.Code != transport.CodeUnavailable {
-				t.Errorf("code %v: it is not about the party's certificate", e.Code)
+				t.Errorf("code %v: it is not about the client's certificate", e.Code)
 			}
 			if strings.Contains(err.Error()+e.Hint, "secret") {
 				t.Errorf("it shows the password: %v, %s", err, e.Hint)
@@ -237,8 +237,8 @@ func serveDNS(c net.Conn, names map[string][]net.IP) {
 	}
 }
 
-// TestDial_AllAddressesOfAName: nobody listens at the first addresses, of either family; then the name
-// moves, and the next Dial knows.
+// TestDial_AllAddressesOfAName: no program listens at the first addresses of either family. Then the name
+// moves, and the next Dial uses the new address.
 func TestDial_AllAddressesOfAName(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
 	l, err := net.Listen("tcp", "127.0.0.31:0")
@@ -272,8 +272,7 @@ func TestDial_AllAddressesOfAName(t *testing.T) {
 	}
 }
 
-// What a party hears of a broker's certificate that it does not accept names who signed it: that may be
-// a proxy that inspects TLS.
+// The error about a rejected broker certificate names its issuer: that may be a proxy that inspects TLS.
 func TestExplain_NamesTheSigner(t *testing.T) {
 	port, _ := httpsProxy(t, "200 OK")
 	_, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{MinVersion: tls.VersionTLS12})

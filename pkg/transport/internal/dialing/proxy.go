@@ -20,9 +20,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Dial returns what connects by TCP, through the proxy that p names if there is one. Names are
-// looked up each time, and all addresses of a name are tried. What goes through a proxy is opaque
-// to it, and it looks the name of the broker up.
+// Dial returns a function that connects by TCP, through the proxy of p if there is one. It resolves names each
+// time, and tries all addresses of a name. A proxy passes the connection through and resolves the name of the
+// broker itself.
 func Dial(p transport.Proxy) transport.DialContext {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return dial(ctx, &net.Dialer{}, p, network, addr)
@@ -44,16 +44,16 @@ func dial(ctx context.Context, d *net.Dialer, p transport.Proxy, network, addr s
 	return conn, nil
 }
 
-// ProxyFor returns the proxy for addr, nil where there is none. One of the environment is chosen
-// as for an https address. Errors hold no password.
+// ProxyFor returns the proxy for addr, nil if there is none. A proxy from the environment is chosen as for an
+// https address. Errors contain no password.
 func ProxyFor(p transport.Proxy, addr string) (*url.URL, error) {
 	if p.URL != "" {
 		return p.Server()
 	}
 	settings := httpproxy.FromEnvironment()
 	named := settings.HTTPSProxy
-	// The library takes a URL that it cannot read for none, and would have us go without: it is
-	// asked only for which addresses the proxy is.
+	// The library treats an invalid URL as no proxy, and would connect directly. Use it only to find the addresses
+	// that the proxy is for.
 	settings.HTTPSProxy = "http://proxy.example"
 	used, err := settings.ProxyFunc()(&url.URL{Scheme: "https", Host: addr})
 	if err != nil || used == nil || named == "" {
@@ -69,14 +69,14 @@ func ProxyFor(p transport.Proxy, addr string) (*url.URL, error) {
 	return proxy, nil
 }
 
-// ProxyError is why there is no way to Addr through Proxy.
+// ProxyError reports why Addr cannot be reached through Proxy.
 type ProxyError struct {
 	Proxy *url.URL
 	Addr  string
 	Err   error
 }
 
-// Error shows no password.
+// Error contains no password.
 func (e *ProxyError) Error() string {
 	return fmt.Sprintf("through the proxy %s: %v", e.Proxy.Redacted(), e.Err)
 }
@@ -84,7 +84,7 @@ func (e *ProxyError) Error() string {
 // Unwrap returns the cause.
 func (e *ProxyError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+// Hint returns the remedy.
 func (e *ProxyError) Hint() string {
 	var (
 		refused   *RefusedError
@@ -102,22 +102,22 @@ func (e *ProxyError) Hint() string {
 	case errors.As(e.Err, &refused):
 		return fmt.Sprintf("ask the network team why %s cannot connect to %s: it has to know the name, to reach the address and to let CONNECT through", e.Proxy.Host, e.Addr)
 	case errors.As(e.Err, &untrusted):
-		return fmt.Sprintf("the certificate is that of the proxy itself, not of the broker: give the CA that signed it (--proxy-ca-file, key proxyCAFile; %q), or check the name of the proxy", issuer(untrusted))
+		return fmt.Sprintf("the certificate is that of the proxy itself, not of the broker. Give the CA that signed it (--proxy-ca-file, key proxyCAFile; %q), or check the name of the proxy", issuer(untrusted))
 	case errors.As(e.Err, new(tls.RecordHeaderError)):
 		return fmt.Sprintf("the proxy itself does not speak TLS: configure it as http://%s", e.Proxy.Host)
 	}
-	return fmt.Sprintf("check the address of the proxy, and that this machine reaches it; if the broker is reached without one, name it in NO_PROXY, as NO_PROXY=%s, or configure the proxy %s", host, transport.NoProxy)
+	return fmt.Sprintf("check the address of the proxy, and that this machine reaches it. If the broker is reached without one, name it in NO_PROXY, as NO_PROXY=%s, or configure the proxy %s", host, transport.NoProxy)
 }
 
 // RefusedError is a proxy's refusal to connect to Addr.
 type RefusedError struct {
 	Addr string
-	// Status is the whole line, Code its number.
+	// Status is the whole status line, Code its number.
 	Status string
 	Code   int
 }
 
-// Error says what the proxy refused.
+// Error returns the proxy, the address and the status.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("it refuses CONNECT to %s: %s", e.Addr, e.Status)
 }
@@ -134,20 +134,20 @@ func throughProxy(ctx context.Context, d *net.Dialer, addr string, proxy *url.UR
 	if proxy.Scheme == "https" {
 		config, err := proxyTLS(proxy.Hostname(), ca)
 		if err != nil {
-			_ = conn.Close() // nothing was said over it
+			_ = conn.Close() // no data was sent over it
 			return nil, err
 		}
 		conn = tls.Client(conn, config)
 	}
 	through, err := WithContext(ctx, conn, func() (net.Conn, error) { return connect(ctx, conn, addr, proxy.User) })
 	if err != nil {
-		_ = conn.Close() // it is of no use any more
+		_ = conn.Close() // it is useless now
 		return nil, err
 	}
 	return through, nil
 }
 
-// proxyTLS is for the proxy itself: what is spoken with the broker goes within.
+// proxyTLS configures TLS to the proxy itself; the connection to the broker runs inside it.
 func proxyTLS(host, ca string) (*tls.Config, error) {
 	c := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
 	if ca == "" {
@@ -163,11 +163,11 @@ func proxyTLS(host, ca string) (*tls.Config, error) {
 	return c, nil
 }
 
-// WithContext runs f, which works on conn, and fails it when ctx ends: deadlines are the only
-// way to stop a read or a write.
+// WithContext runs f, which uses conn, and makes it fail when ctx ends. Deadlines are the only way to stop a
+// read or a write.
 func WithContext(ctx context.Context, conn net.Conn, f func() (net.Conn, error)) (net.Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
-		_ = conn.SetDeadline(time.Unix(1, 0)) // fails if conn is closed, which is as good
+		_ = conn.SetDeadline(time.Unix(1, 0)) // fails if conn is closed, which also stops f
 	})
 	result, err := f()
 	if !stop() {
@@ -176,7 +176,7 @@ func WithContext(ctx context.Context, conn net.Conn, f func() (net.Conn, error))
 	return result, err
 }
 
-// connect asks the proxy for a way to addr.
+// connect requests a tunnel to addr from the proxy.
 func connect(ctx context.Context, conn net.Conn, addr string, user *url.Userinfo) (net.Conn, error) {
 	req := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: addr}, Host: addr, Header: http.Header{}}
 	if user != nil {
@@ -191,7 +191,7 @@ func connect(ctx context.Context, conn net.Conn, addr string, user *url.Userinfo
 	if err != nil {
 		return nil, err
 	}
-	_ = resp.Body.Close() // there is none: what follows is not HTTP
+	_ = resp.Body.Close() // it has none: the data that follows is not HTTP
 	if resp.StatusCode != http.StatusOK {
 		return nil, &RefusedError{Addr: addr, Status: resp.Status, Code: resp.StatusCode}
 	}
@@ -201,7 +201,7 @@ func connect(ctx context.Context, conn net.Conn, addr string, user *url.Userinfo
 	return &buffered{Conn: conn, r: r}, nil
 }
 
-// buffered is a connection of which something was read ahead.
+// buffered is a connection with some bytes read ahead.
 type buffered struct {
 	net.Conn
 	r *bufio.Reader

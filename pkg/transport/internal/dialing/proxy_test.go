@@ -60,7 +60,7 @@ func TestDial_ThroughAProxy(t *testing.T) {
 		if r.Method != http.MethodConnect || r.Host != "broker.example:8883" || r.Header.Get("Proxy-Authorization") != "Basic dTpw" {
 			t.Errorf("%s %s %v", r.Method, r.Host, r.Header)
 		}
-		// What comes on the heels of the answer belongs to whoever is behind the proxy.
+		// Data that follows the answer immediately belongs to the server behind the proxy.
 		if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nhello"); err != nil {
 			t.Error(err)
 		}

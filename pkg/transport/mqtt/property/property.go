@@ -1,10 +1,9 @@
-// Package property is what Hawser says in MQTT packets beside the events: the user properties
-// of CONNACK, SUBSCRIBE, SUBACK, PUBLISH and PUBACK, and the reason codes. Both ends use it, so
-// that each name and each form is written in one place.
+// Package property is the Hawser content of MQTT packets beside the events: user properties of CONNACK,
+// SUBSCRIBE, SUBACK, PUBLISH and PUBACK, and the reason codes. Client and broker both use it, so that each name
+// and form has one definition.
 //
-// The names are those of gRPC's headers (the codec.Header constants), and of the fields of an
-// error here. What is missing or cannot be read is as good as not said: stock brokers and
-// stock parties say nothing of it.
+// The names are those of gRPC's headers (the codec.Header constants), plus the fields of an error. A missing or
+// invalid value counts as absent: OCM brokers and OCM clients send none.
 package property
 
 import (
@@ -14,11 +13,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// DataType is the user property of a SUBSCRIBE that names the data type; absent, it is
-// codec.ManifestBundles.
+// DataType is the user property of a SUBSCRIBE that names the data type; without it, codec.ManifestBundles
+// applies.
 const DataType = "hawser-data-type"
 
-// Get returns the value of the property key, "" unless it is there exactly once.
+// Get returns the value of the property key, "" unless it occurs exactly once.
 func Get(properties []codec.Property, key string) string {
 	value, n := "", 0
 	for _, p := range properties {
@@ -32,7 +31,7 @@ func Get(properties []codec.Property, key string) string {
 	return value
 }
 
-// add appends key with a value that is not "".
+// add appends key with value, unless value is "".
 func add(to []codec.Property, key, value string) []codec.Property {
 	if value == "" {
 		return to
@@ -40,23 +39,23 @@ func add(to []codec.Property, key, value string) []codec.Property {
 	return append(to, codec.Property{Key: key, Value: value})
 }
 
-// Announcement is what the CONNACK of a Hawser broker says.
+// Announcement is the content of a Hawser broker's CONNACK.
 type Announcement struct {
 	// StoreID is the identity of its store.
 	StoreID string
-	// MaxEventBytes is the largest event it takes, 0 if it does not say.
+	// MaxEventBytes is the largest event that it accepts, in bytes, 0 if unknown.
 	MaxEventBytes int
 }
 
-// Properties returns a as a CONNACK says it.
+// Properties returns a as properties of a CONNACK.
 func (a Announcement) Properties() []codec.Property {
 	p := []codec.Property{{Key: codec.HeaderProtocol, Value: strconv.Itoa(transport.Protocol)}}
 	p = add(p, codec.HeaderStoreID, a.StoreID)
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
-// Announced reads a CONNACK. ok is false when no Hawser broker wrote it: nothing of what this
-// package knows may be put on any packet but PUBLISH then, as some brokers refuse that.
+// Announced reads a CONNACK. ok is false if no Hawser broker wrote it. Then only PUBLISH may carry the
+// properties of this package, because some brokers reject them elsewhere.
 func Announced(properties []codec.Property) (a Announcement, ok bool) {
 	if !transport.SpeaksHawser(Get(properties, codec.HeaderProtocol)) {
 		return Announcement{}, false
@@ -67,7 +66,7 @@ func Announced(properties []codec.Property) (a Announcement, ok bool) {
 	}, true
 }
 
-// Hello returns what a party says in a SUBSCRIBE: nothing if it is a stock one.
+// Hello returns the client's properties of a SUBSCRIBE, none for an OCM client.
 func Hello(h transport.Hello, d codec.DataType) []codec.Property {
 	var p []codec.Property
 	if d != codec.ManifestBundles {
@@ -82,8 +81,7 @@ func Hello(h transport.Hello, d codec.DataType) []codec.Property {
 	return add(p, codec.HeaderVersion, h.Version)
 }
 
-// HelloOf reads a SUBSCRIBE. The data type is as it arrived, and codec.ManifestBundles if
-// there is none.
+// HelloOf reads a SUBSCRIBE. The data type is unchecked; without one it is codec.ManifestBundles.
 func HelloOf(properties []codec.Property) (h transport.Hello, dataType string) {
 	dataType = Get(properties, DataType)
 	if dataType == "" {
@@ -100,7 +98,7 @@ func HelloOf(properties []codec.Property) (h transport.Hello, dataType string) {
 	}, dataType
 }
 
-// Accepted returns what a SUBACK says.
+// Accepted returns the properties of a SUBACK.
 func Accepted(a transport.Accepted) []codec.Property {
 	p := add(nil, codec.HeaderSubscriptionID, a.SubscriptionID)
 	if a.Protocol == 0 {
@@ -112,7 +110,7 @@ func Accepted(a transport.Accepted) []codec.Property {
 	return add(p, codec.HeaderMaxEventBytes, number(a.MaxEventBytes))
 }
 
-// AcceptedOf reads a SUBACK. Roots, Plain and Transport are not said in it.
+// AcceptedOf reads a SUBACK. It does not contain Roots, Stateless and Transport.
 func AcceptedOf(properties []codec.Property) transport.Accepted {
 	a := transport.Accepted{
 		SubscriptionID: Get(properties, codec.HeaderSubscriptionID),
@@ -126,8 +124,8 @@ func AcceptedOf(properties []codec.Property) transport.Accepted {
 	return a
 }
 
-// SubscriptionID returns the property of a PUBLISH by which a Hawser party names the
-// subscription it belongs to; nothing for "".
+// SubscriptionID returns the property of a PUBLISH with which a Hawser client names its subscription; none for
+// "".
 func SubscriptionID(id string) []codec.Property {
 	return add(nil, codec.HeaderSubscriptionID, id)
 }
@@ -137,7 +135,7 @@ func SubscriptionIDOf(properties []codec.Property) string {
 	return Get(properties, codec.HeaderSubscriptionID)
 }
 
-// Receipt returns what the PUBACK of a Hawser broker says.
+// Receipt returns the properties of a Hawser broker's PUBACK.
 func Receipt(r transport.Receipt) []codec.Property {
 	p := add(nil, codec.HeaderOutcome, r.Outcome)
 	if r.Revision > 0 {
@@ -155,7 +153,7 @@ func ReceiptOf(properties []codec.Property) transport.Receipt {
 	return r
 }
 
-// number is the text of a positive number, "" of any other.
+// number returns the text of a positive number, "" for any other.
 func number(n int) string {
 	if n <= 0 {
 		return ""
@@ -163,7 +161,8 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// positive reads a decimal number of 31 bits; what is missing or wrong is 0, unknown.
+// positive parses a decimal number of at most 31 bits; it returns 0, unknown, if the text is missing or
+// invalid.
 func positive(s string) int {
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 0 {

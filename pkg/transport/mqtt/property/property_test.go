@@ -21,10 +21,10 @@ func TestAnnouncement(t *testing.T) {
 		}
 	}
 	for name, p := range map[string][]codec.Property{
-		"stock broker": nil,
-		"earlier":      {{Key: "hawser-protocol", Value: "1"}},
-		"later":        {{Key: "hawser-protocol", Value: "3"}},
-		"twice":        {{Key: "hawser-protocol", Value: "2"}, {Key: "hawser-protocol", Value: "2"}},
+		"OCM broker": nil,
+		"earlier":    {{Key: "hawser-protocol", Value: "1"}},
+		"later":      {{Key: "hawser-protocol", Value: "3"}},
+		"twice":      {{Key: "hawser-protocol", Value: "2"}, {Key: "hawser-protocol", Value: "2"}},
 	} {
 		if got, ok := Announced(p); ok {
 			t.Errorf("%s: %+v", name, got)
@@ -42,9 +42,9 @@ func TestHello(t *testing.T) {
 			}
 		}
 	}
-	// A stock party is not told apart from one that says nothing.
+	// An OCM client sends no properties.
 	if p := Hello(transport.Hello{Cursor: "x"}, codec.ManifestBundles); len(p) > 0 {
-		t.Errorf("a stock party says %v", p)
+		t.Errorf("an OCM client sends %v", p)
 	}
 	for _, version := range []string{"1", "3", "x"} {
 		other := []codec.Property{{Key: codec.HeaderProtocol, Value: version}, {Key: codec.HeaderCursor, Value: "x"}}
@@ -115,7 +115,7 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 		}
 		for _, p := range append(r.Properties, codec.Property{Value: r.Text}) {
 			if strings.Contains(p.Value, "secret") {
-				t.Fatalf("the cause is told: %v", p)
+				t.Fatalf("the cause is sent: %v", p)
 			}
 		}
 	})

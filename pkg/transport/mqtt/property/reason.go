@@ -9,10 +9,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Reason is an MQTT 5 reason code; from 0x80 on it is a failure.
+// Reason is an MQTT 5 reason code; codes from 0x80 on are failures.
 type Reason byte
 
-// The reason codes that this project's code names.
+// The reason codes that Hawser names.
 const (
 	Success                   Reason = 0x00
 	DisconnectWithWill        Reason = 0x04 // of a client: the broker keeps the will
@@ -54,8 +54,7 @@ const (
 	WildcardNotSupported      Reason = 0xA2
 )
 
-// meaning of a reason: its name in the standard, and the code of ours when no property says
-// more.
+// meaning of a reason: its name in the standard, and the Hawser code if no property has one.
 type meaning struct {
 	name string
 	code transport.Code
@@ -118,8 +117,8 @@ func (r Reason) String() string {
 // Failed reports whether r is a failure.
 func (r Reason) Failed() bool { return r >= Unspecified }
 
-// reasons is how each code of ours looks in a PUBACK or a SUBACK. The codes of MQTT are fewer
-// than ours; the property nameCode has the true one.
+// reasons maps each code to its reason in a PUBACK or a SUBACK. MQTT has fewer codes than Hawser; the property
+// nameCode has the exact one.
 var reasons = map[transport.Code]Reason{
 	transport.CodeInternal:        Unspecified,
 	transport.CodeInvalid:         PayloadFormatInvalid,
@@ -141,9 +140,9 @@ const (
 	nameDelay     = "hawser-delay"
 	nameAttribute = "hawser-attribute"
 	nameHint      = "hawser-hint"
-	// nameClusterOnly is there, with the value 1, where it is about one cluster.
+	// nameClusterOnly has the value 1 if the error applies to one cluster.
 	nameClusterOnly = "hawser-cluster-only"
-	// nameFull is there, with the value 1, where the broker's disk has no room.
+	// nameFull has the value 1 if the disk of the broker is full.
 	nameFull = "hawser-full"
 )
 
@@ -155,20 +154,19 @@ var nextSteps = map[transport.NextStep]string{
 	transport.NextStop:               "stop",
 }
 
-// maxText bounds each text of an error, bytes.
+// maxText bounds each text of an error, in bytes.
 const maxText = 1024
 
-// Refusal is the answer to a call that failed: the reason code, the reason string, and the user
-// properties. Whoever may not send the latter two (Request Problem Information is 0, or the
-// packet would be too large) sends the code alone.
+// Refusal is the answer to a failed call: reason code, reason string and user properties. If the last two are
+// not allowed (Request Problem Information is 0, or the packet would be too large), only the code is sent.
 type Refusal struct {
 	Reason     Reason
 	Text       string
 	Properties []codec.Property
 }
 
-// RefusalOf says e in MQTT. The revision is that of the receipt, 0 if there is none. The cause of
-// the error is never told.
+// RefusalOf converts e to MQTT. The revision is that of the receipt, 0 if there is none. The cause of the error
+// is never sent.
 func RefusalOf(e *transport.Error, revision uint64) Refusal {
 	reason, ok := reasons[e.Code]
 	code := e.Code
@@ -191,9 +189,8 @@ func RefusalOf(e *transport.Error, revision uint64) Refusal {
 	return Refusal{Reason: reason, Text: clip(e.Message), Properties: append(p, Receipt(transport.Receipt{Revision: revision})...)}
 }
 
-// Delay returns the property that says how long to wait before the next attempt; nothing if
-// there is nothing to wait for. It stands in refusals, and in the DISCONNECT of a broker that
-// shuts down.
+// Delay returns the property with the wait before the next attempt, none for 0. It is part of refusals, and of
+// the DISCONNECT of a broker that shuts down.
 func Delay(d time.Duration) []codec.Property {
 	if d <= 0 {
 		return nil
@@ -201,8 +198,8 @@ func Delay(d time.Duration) []codec.Property {
 	return add(nil, nameDelay, max(d.Round(time.Millisecond), time.Millisecond).String())
 }
 
-// Error returns the *transport.Error of a packet with a failure. The properties win; without
-// them, as from a stock broker, the reason code says it all.
+// Error returns the *transport.Error of a packet with a failure. Properties take precedence; without them, as
+// from an OCM broker, the reason code determines it.
 func (r Refusal) Error() *transport.Error {
 	m, ok := meanings[r.Reason]
 	if !ok {
@@ -244,7 +241,7 @@ func codeOf(name string) (transport.Code, bool) {
 	return 0, false
 }
 
-// clip returns s as text that MQTT can hold, of at most maxText bytes.
+// clip returns s as valid MQTT text of at most maxText bytes.
 func clip(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]

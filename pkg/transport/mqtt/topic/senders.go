@@ -9,23 +9,23 @@ import (
 
 // Set is the part "topics" of a configuration file of Open Cluster Management.
 type Set struct {
-	// SourceEvents is where sources publish works, as sources/hub/clusters/+/sourceevents. Required.
+	// SourceEvents is the topic on which sources publish works, as sources/hub/clusters/+/sourceevents. Required.
 	SourceEvents string `json:"sourceEvents"`
-	// AgentEvents is where agents publish statuses, as sources/hub/clusters/+/agentevents. Required.
+	// AgentEvents is the topic on which agents publish statuses, as sources/hub/clusters/+/agentevents. Required.
 	AgentEvents string `json:"agentEvents"`
-	// SourceBroadcast is where a source asks all agents, as sources/+/sourcebroadcast.
+	// SourceBroadcast is the topic of a source's resync requests to all agents, as sources/+/sourcebroadcast.
 	SourceBroadcast string `json:"sourceBroadcast,omitempty"`
-	// AgentBroadcast is where an agent asks all sources, as clusters/+/agentbroadcast.
+	// AgentBroadcast is the topic of an agent's resync requests to all sources, as clusters/+/agentbroadcast.
 	AgentBroadcast string `json:"agentBroadcast,omitempty"`
 }
 
-// Validate says all that is wrong with the patterns, each error naming its key.
+// Validate returns all problems of the patterns; each error names its key.
 func (s Set) Validate() error {
 	_, err := s.read()
 	return err
 }
 
-// patterns is a Set that was read; a broadcast that is not configured has no kind.
+// patterns is a parsed Set; a broadcast that is not configured has no kind.
 type patterns struct{ sourceEvents, agentEvents, sourceBroadcast, agentBroadcast Topic }
 
 func (s Set) read() (p patterns, err error) {
@@ -52,8 +52,8 @@ func (s Set) read() (p patterns, err error) {
 	return p, err
 }
 
-// parsePattern is Parse for a configuration file, where names are lower-case letters, digits
-// and "-", and the kind is given by the key.
+// parsePattern is Parse for a configuration file. Names are lower-case letters, digits and "-", and the key
+// determines the kind.
 func parsePattern(text string, kind Kind) (Topic, error) {
 	if text == "" {
 		return Topic{}, fmt.Errorf("is required, such as sources/hub1/clusters/+/%s", kind)
@@ -73,17 +73,17 @@ func parsePattern(text string, kind Kind) (Topic, error) {
 	return t, nil
 }
 
-// errShared is the error about $share where somebody publishes.
-var errShared = errors.New("begins with $share, on which nobody can publish: leave it out")
+// errShared is the error about $share in a topic that a client publishes on.
+var errShared = errors.New("begins with $share, which is for subscriptions only: leave it out")
 
-// Source is what becomes of a [Set] for one source.
+// Source holds the topics of one source, made from a [Set].
 type Source struct {
 	id string
 	p  patterns
 }
 
-// NewSource reads the patterns of the source id. It refuses those that belong to another
-// source, or to any: the source would publish as somebody else.
+// NewSource parses the patterns for the source id. It rejects patterns for another source, or for any: the
+// source would publish under another identity.
 func NewSource(s Set, id string) (Source, error) {
 	p, err := s.read()
 	if err != nil {
@@ -106,8 +106,8 @@ func NewSource(s Set, id string) (Source, error) {
 	return Source{id: id, p: p}, nil
 }
 
-// Filters returns what the source subscribes to. At a Hawser broker it shares with nobody: a
-// Hawser source is one process at a time, and a member of a group could not resume.
+// Filters returns the topic filters of the source. At a Hawser broker the subscription is not shared. A Hawser
+// source is one process at a time, and a member of a group could not resume.
 func (s Source) Filters(hawser bool) []string {
 	events := s.p.agentEvents
 	if hawser {
@@ -120,9 +120,9 @@ func (s Source) Filters(hawser bool) []string {
 	return filters
 }
 
-// Topic returns where the source publishes an event for cluster. Only a status resync request,
-// which then goes to all agents, and events of Hawser's own, whose type t is zero, may have no
-// cluster. A Hawser broker takes those of Hawser's own whether or not a broadcast is configured.
+// Topic returns the topic on which the source publishes an event for cluster. Only two kinds of events may have
+// no cluster: a status resync request, which goes to all agents, and events of Hawser's own, whose type t is
+// zero. A Hawser broker accepts the latter with or without a configured broadcast.
 func (s Source) Topic(t codec.EventType, cluster string, hawser bool) (string, error) {
 	if cluster != "" {
 		topic, err := s.p.sourceEvents.Fill("", cluster)
@@ -144,14 +144,13 @@ func (s Source) Topic(t codec.EventType, cluster string, hawser bool) (string, e
 	return broadcast.Fill(s.id, "")
 }
 
-// Agent is what becomes of a [Set] for the agent of one cluster.
+// Agent holds the topics of the agent of one cluster, made from a [Set].
 type Agent struct {
 	cluster string
 	p       patterns
 }
 
-// NewAgent reads the patterns of the agent of cluster. Where they name a cluster it must be
-// that one.
+// NewAgent parses the patterns for the agent of cluster. A cluster name in a pattern must be that one.
 func NewAgent(s Set, cluster string) (Agent, error) {
 	p, err := s.read()
 	if err != nil {
@@ -175,8 +174,8 @@ func NewAgent(s Set, cluster string) (Agent, error) {
 	return Agent{cluster: cluster, p: p}, nil
 }
 
-// Filters returns what the agent subscribes to. At a Hawser broker it is the works of every
-// source, shared with nobody: the digest by which both compare is over all of them.
+// Filters returns the topic filters of the agent. At a Hawser broker they match the works of all sources and
+// are not shared, because the digest for comparison covers all of them.
 func (a Agent) Filters(hawser bool) []string {
 	events := a.p.sourceEvents
 	events.Cluster = a.cluster
@@ -190,10 +189,10 @@ func (a Agent) Filters(hawser bool) []string {
 	return filters
 }
 
-// Topic returns where the agent publishes an event whose originalsource is source. One for no
-// source, such as a spec resync request to all, goes to the broadcast topic if there is one. A
-// Hawser broker compares the topic with the event, so the topic names the source of the event
-// there, whatever is configured; elsewhere only in the place of a "+".
+// Topic returns the topic on which the agent publishes an event whose originalsource is source. An event for no
+// source, such as a spec resync request to all, goes to the broadcast topic, if there is one. At a Hawser
+// broker the topic always names the source of the event, because the broker compares both. Elsewhere the source
+// only replaces a "+".
 func (a Agent) Topic(t codec.EventType, source string, hawser bool) (string, error) {
 	toAll := source == "" && t.Subresource != codec.Status
 	if toAll && a.p.agentBroadcast.Kind != "" {
@@ -208,7 +207,7 @@ func (a Agent) Topic(t codec.EventType, source string, hawser bool) (string, err
 	}
 	topic, err := events.Fill(source, a.cluster)
 	if err != nil && source == "" {
-		err = errors.New(`the event is for no single source: configure topics.agentBroadcast, or put the source in the place of "+" in topics.agentEvents`)
+		err = errors.New(`the event is for no single source: configure topics.agentBroadcast, or replace "+" by the source in topics.agentEvents`)
 	}
 	return topic, err
 }

@@ -65,7 +65,7 @@ func TestSource_Topic(t *testing.T) {
 		{"C53", without(ofSource), works(codec.Status, codec.ResyncRequest), "", false, ""},
 		{"at a Hawser broker", without(ofSource), works(codec.Status, codec.ResyncRequest), "", true, "sources/hub1/sourcebroadcast"},
 		{"inventory", without(ofSource), own, "", true, "sources/hub1/sourcebroadcast"},
-		{"spec for nobody", ofSource, works(codec.Spec, codec.CreateRequest), "", true, ""},
+		{"spec without cluster", ofSource, works(codec.Spec, codec.CreateRequest), "", true, ""},
 		{"cluster that is no level", ofSource, works(codec.Spec, codec.CreateRequest), "a/b", false, ""},
 		{"one cluster", Set{SourceEvents: "sources/hub1/clusters/c1/sourceevents", AgentEvents: ofSource.AgentEvents}, works(codec.Spec, codec.CreateRequest), "c2", false, ""},
 		{"Maestro", Set{SourceEvents: "sources/hub1/consumers/+/sourceevents", AgentEvents: "$share/statussubscribers/sources/hub1/consumers/+/agentevents"}, works(codec.Spec, codec.DeleteRequest), "c1", false, "sources/hub1/consumers/c1/sourceevents"},

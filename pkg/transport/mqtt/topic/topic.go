@@ -1,17 +1,17 @@
-// Package topic is the grammar of the MQTT topics of Open Cluster Management: which topics
-// there are, who publishes on which, and who subscribes to what.
+// Package topic is the grammar of the MQTT topics of Open Cluster Management: the topics, their publishers and
+// their subscribers.
 //
 //	sources/hub1/clusters/cluster1/sourceevents   specs of hub1 for cluster1
 //	sources/hub1/clusters/cluster1/agentevents    statuses of cluster1 for hub1
-//	sources/hub1/sourcebroadcast                  hub1 asks all agents for their statuses
-//	clusters/cluster1/agentbroadcast              cluster1 asks all sources for its specs
+//	sources/hub1/sourcebroadcast                  hub1 requests the statuses of all agents
+//	clusters/cluster1/agentbroadcast              cluster1 requests its specs from all sources
 //
-// The words (sources, clusters) are free, the last one says what it is. A filter may have a
-// "+" in the place of a source or a cluster, and $share/<group>/ before it. Each party has
-// the four patterns in its configuration, a [Set]; a [Source] and an [Agent] know what
-// becomes of them. A broker reads filters and topics with [Parse].
+// The words "sources" and "clusters" may be chosen freely; the last level is the kind. A filter may have "+"
+// instead of a source or a cluster, and the prefix $share/<group>/. Each client has the four patterns in its
+// configuration, a [Set]. A [Source] and an [Agent] are the concrete topics made from them. A broker reads
+// filters and topics with [Parse].
 //
-// The package is pure: text goes in, text comes out.
+// The package is pure: it maps text to text.
 package topic
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Kind says what is published on a topic. Its text is the last word of the topic.
+// Kind is the kind of events on a topic. Its text is the last level of the topic.
 type Kind string
 
 // The kinds.
@@ -32,27 +32,26 @@ const (
 	AgentBroadcast  Kind = "agentbroadcast"
 )
 
-// anyName stands in the place of a name in a filter that matches every name.
+// anyName is the level of a filter that matches each name.
 const anyName = "+"
 
-// share begins a shared subscription.
+// share is the prefix of a shared subscription.
 const share = "$share/"
 
-// Topic is a topic or a filter of the grammar, in parts. A broadcast of a source has no
-// cluster and one of an agent no source; the word before it is empty then too.
+// Topic is a parsed topic or filter. A broadcast of a source has no cluster, and one of an agent has no source;
+// the word before it is then empty too.
 type Topic struct {
-	// Group is that of a shared subscription, "" if it is none.
+	// Group is the group of a shared subscription, "" if it is not shared.
 	Group string
 	Kind  Kind
-	// SourceWord and ClusterWord stand before the names.
+	// SourceWord and ClusterWord are the levels before the names.
 	SourceWord, ClusterWord string
 	// Source and Cluster are names, or "+".
 	Source, Cluster string
 }
 
-// Parse reads a topic or a filter. Words are lower-case letters; a name is any that MQTT can
-// hold as one level, since sources on other transports may have such names. The error says
-// what the grammar is.
+// Parse parses a topic or a filter. Words are lower-case letters. A name is any text that MQTT allows as one
+// level, because sources on other transports may have such names. The error contains the grammar.
 func Parse(s string) (Topic, error) {
 	if t, ok := parse(s); ok && len(s) <= codec.MaxTextBytes {
 		return t, nil
@@ -86,7 +85,7 @@ func parse(s string) (t Topic, ok bool) {
 	return t, ok
 }
 
-// named reads a word and the name behind it; nothing is good too.
+// named parses a word and the name behind it; no levels are valid too.
 func named(levels []string) (word, name string, ok bool) {
 	if levels == nil {
 		return "", "", true
@@ -95,7 +94,7 @@ func named(levels []string) (word, name string, ok bool) {
 	return word, name, isWord(word) && (name == anyName || CheckName(name) == nil)
 }
 
-// String returns the topic as MQTT has it, with its group if it has one.
+// String returns the topic in MQTT form, with its group if it has one.
 func (t Topic) String() string {
 	s := ""
 	if t.Group != "" {
@@ -111,21 +110,19 @@ func (t Topic) String() string {
 	}
 }
 
-// Concrete reports whether something can be published on the topic: it is not shared, and
-// names are where a filter may have "+".
+// Concrete reports whether the topic can be published on: it is not shared and has no "+".
 func (t Topic) Concrete() bool {
 	return t.Group == "" && t.Source != anyName && t.Cluster != anyName
 }
 
-// AnySource reports whether "+" is in the place of the source.
+// AnySource reports whether the source is "+".
 func (t Topic) AnySource() bool { return t.Source == anyName }
 
-// AnyCluster is AnySource of the cluster.
+// AnyCluster reports whether the cluster is "+".
 func (t Topic) AnyCluster() bool { return t.Cluster == anyName }
 
-// Fill returns the topic on which something of source and cluster matches the filter t: its
-// "+" are filled in, and no group is left. The names that stand in t stay. The error is about
-// a name that cannot be a level of a topic.
+// Fill returns the topic of source and cluster that matches the filter t. It fills in each "+" and drops the
+// group; names in t stay. The error is about a name that cannot be a level of a topic.
 func (t Topic) Fill(source, cluster string) (string, error) {
 	t.Group = ""
 	for _, f := range []struct {
@@ -147,7 +144,7 @@ func (t Topic) Fill(source, cluster string) (string, error) {
 	return s, nil
 }
 
-// CheckName says why a name cannot be one level of a topic.
+// CheckName returns an error if name cannot be one level of a topic.
 func CheckName(name string) error {
 	if name == "" {
 		return fmt.Errorf("an empty name cannot be part of an MQTT topic")
@@ -167,7 +164,7 @@ func isWord(s string) bool {
 	return s != ""
 }
 
-// isSimpleName: as configuration files of Open Cluster Management may have it.
+// isSimpleName reports whether s is a valid name in configuration files of Open Cluster Management.
 func isSimpleName(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {

@@ -16,32 +16,29 @@ import (
 // maxNodes keeps a typing error from filling the cluster with nodes.
 const maxNodes = 1000
 
-// Config says what one control plane process runs.
+// Config is the configuration of one control plane process.
 type Config struct {
 	// Dir is the absolute path of the state directory. One process owns it.
 	Dir string
 	// Name is the name of the cluster and the context in the kubeconfig.
 	Name string
-	// Port is the https port on 127.0.0.1, 1 to 65535. 0 asks for the port the
-	// state directory remembers, or for a free one at the first start.
+	// Port is the https port on 127.0.0.1, 1 to 65535. With 0 it is the port that the state directory remembers, or
+	// a free one at the first start.
 	Port int
-	// Nodes is the number of simulated nodes, 0 to 1000. Without any, pods stay
-	// Pending.
+	// Nodes is the number of simulated nodes, 0 to 1000. Without nodes, pods stay Pending.
 	Nodes int
 	// StopWithStdin ends the process when its standard input is closed.
 	StopWithStdin bool
-	// APIServerFlags are kube-apiserver flags that follow our own, so that the
-	// last one of a name wins.
+	// APIServerFlags are kube-apiserver flags that follow the built-in ones. The last flag of a name wins.
 	APIServerFlags []string
-	// ShowVersion asks for the Kubernetes version instead of a control plane.
+	// ShowVersion: print the Kubernetes version instead of running a control plane.
 	ShowVersion bool
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
 
-// Parse reads the arguments that follow the program's name. It returns
-// pflag.ErrHelp when help is asked for; any other error names the flag to
-// change.
+// Parse reads the arguments that follow the program's name. It returns pflag.ErrHelp for a help flag. Any other
+// error names the flag to change.
 func Parse(args []string) (Config, error) {
 	var c Config
 	fs := flagSet(&c)

@@ -1,9 +1,8 @@
-// Package kubelet stands in for the scheduler and for the kubelets of a
-// cluster without containers. It registers nodes, binds pods to them, reports
-// pods Running and Ready (pods of a Job: Succeeded) and completes the deletion
-// of pods, as soon as the API server tells of them.
+// Package kubelet replaces the scheduler and the kubelets of a cluster without containers. It registers nodes,
+// binds pods to them, and reports pods Running and Ready (pods of a Job: Succeeded). It completes the deletion
+// of pods as soon as the API server sends the event.
 //
-// It looks at no resource, selector, taint or volume and calls no probe.
+// It ignores resources, selectors, taints and volumes, and calls no probe.
 package kubelet
 
 import (

@@ -62,8 +62,8 @@ func requiredNode(a *corev1.Affinity) string {
 	return ""
 }
 
-// started returns a copy of a bound pod with the status of one whose
-// containers run, or, where a Job owns it, have done their work.
+// started returns a copy of a bound pod with the status of a pod with running containers. If a Job owns it, its
+// containers have completed.
 func started(p *corev1.Pod, now metav1.Time) *corev1.Pod {
 	owner := metav1.GetControllerOf(p)
 	done := owner != nil && owner.Kind == "Job"

@@ -1,10 +1,9 @@
-// Package pki makes the certificates and keys of one control plane: a
-// certificate authority, a serving certificate for 127.0.0.1, an
-// administrator's client certificate and the key pair that signs service
-// account tokens.
+// Package pki creates the certificates and keys of one control plane. These are a certificate authority, a
+// serving certificate for 127.0.0.1, an administrator's client certificate and the key pair for service account
+// tokens.
 //
-// They are made once per state directory and never changed, so that a
-// kubeconfig or a token handed out before a restart stays valid after it.
+// They are created once per state directory and never changed. So a kubeconfig or a token from before a restart
+// stays valid after it.
 package pki
 
 import (
@@ -45,11 +44,10 @@ func files(dir string) Files {
 	}
 }
 
-// Ensure returns the files of dir. It makes them if dir does not exist, and
-// checks them otherwise: a file that is missing, damaged, expired at now or
-// not signed by the authority is an error, never replaced, because clients
-// trust what is there. dir appears whole or not at all, whenever the process
-// is killed. The caller holds the lock of the state directory.
+// Ensure returns the files of dir, and creates them if dir does not exist. It checks existing files. A file
+// that is missing, damaged, expired at now or not signed by the authority is an error. Ensure never replaces
+// it, because clients trust the existing files. dir appears completely or not at all, whenever the process is
+// killed. The caller holds the lock of the state directory.
 func Ensure(dir string, now time.Time) (Files, error) {
 	_, err := os.Stat(dir)
 	switch {

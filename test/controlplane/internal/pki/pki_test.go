@@ -79,7 +79,7 @@ func TestEnsure_CertificatesServeTheirPurpose(t *testing.T) {
 	}
 }
 
-// A process killed between the first file and the rename leaves a draft.
+// TestEnsure_StartsOverAfterAKill: a process killed between the first file and the rename leaves a draft.
 func TestEnsure_StartsOverAfterAKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	if err := os.MkdirAll(dir+".new", 0o700); err != nil {

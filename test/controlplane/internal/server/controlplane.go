@@ -1,8 +1,7 @@
-// Package server runs one Kubernetes control plane inside this process: etcd,
-// kube-apiserver, controllers, and the simulated nodes of package kubelet.
+// Package server runs one Kubernetes control plane inside this process: etcd, kube-apiserver, controllers, and
+// the simulated nodes of package kubelet.
 //
-// No test may import it: it links some two thousand packages. Tests run the
-// program.
+// No test may import it, because it links about two thousand packages. Tests run the program.
 package server
 
 import (
@@ -31,8 +30,8 @@ const gcPercent = 50
 // ControlPlane is one cluster without machines.
 type ControlPlane struct {
 	Config config.Config
-	// Ready is called once, with the path of the kubeconfig, when the API
-	// server is ready, the controllers work and the nodes are registered.
+	// Ready is called once with the path of the kubeconfig. At that time the API server is ready, the controllers
+	// work and the nodes are registered.
 	Ready func(kubeconfig string)
 	Log   *slog.Logger
 }
@@ -40,13 +39,12 @@ type ControlPlane struct {
 // Version is the Kubernetes version, for example v1.36.3.
 func Version() string { return version.Get().GitVersion }
 
-// Run runs the control plane until ctx is done, and then returns nil without
-// waiting for anything. An error says which part failed and what to do.
+// Run runs the control plane until ctx is done, and then returns nil without waiting for anything. An error
+// names the failed part and the next step.
 //
-// The parts are not made to end before a process does: kube-apiserver takes up
-// to a minute to stop, waiting for the watches of its clients. So a process
-// calls Run once and exits when it returns. That loses nothing: what etcd has
-// acknowledged is with the operating system, and the next start replays it.
+// The parts cannot be stopped before the process ends: kube-apiserver takes up to a minute to stop, because it
+// waits for the watches of its clients. So a process calls Run once and exits when it returns. That loses
+// nothing: the operating system has what etcd acknowledged, and the next start replays it.
 func (c *ControlPlane) Run(ctx context.Context) error {
 	parts, fail := context.WithCancelCause(ctx)
 	go func() { fail(c.start(parts, fail)) }()

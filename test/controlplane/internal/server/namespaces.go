@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// To empty a namespace, two lists of each kind follow each other, and the cache of a kind that
-	// rests answers a consistent list after up to 100 ms: that is seconds of waiting, and no work.
-	// Tests that run side by side each end with a namespace: with 4 workers some waited for a minute.
+	// To empty a namespace, two lists of each kind follow each other. The cache of an idle kind answers a
+	// consistent list after up to 100 ms. That is seconds of waiting without work. Parallel tests each end with a
+	// namespace: with 4 workers some waited for a minute.
 	namespaceWorkers = 32
 	// kube-controller-manager waits 5 s before it empties a namespace, and
 	// seconds to minutes before it looks again.

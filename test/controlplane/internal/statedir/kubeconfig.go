@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/test/controlplane/internal/pki"
 )
 
-// Certificates returns the certificates and keys of this control plane, made
-// at the first start and the same ever after.
+// Certificates returns the certificates and keys of this control plane. They are created at the first start and
+// never change.
 func (d *Dir) Certificates(now time.Time) (pki.Files, error) {
 	return pki.Ensure(d.Path("pki"), now)
 }

@@ -21,9 +21,8 @@ const (
 	portTries     = 100
 )
 
-// Listen opens the https port on 127.0.0.1 and remembers it. With port 0 it is
-// the remembered one, so that clients find the cluster again after a restart,
-// or at the first start a free one.
+// Listen opens the https port on 127.0.0.1 and remembers it. With port 0 it opens the remembered port, so that
+// clients find the cluster again after a restart. At the first start it opens a free port.
 func (d *Dir) Listen(port int) (net.Listener, error) {
 	if port != 0 {
 		return d.listen(port, fmt.Sprintf("port %d is taken by another process: stop it, choose another --port, or pass --port 0 for a free one", port))

@@ -1,6 +1,6 @@
-// Package statedir owns what a control plane keeps on disk: a lock that lets
-// one process use the directory at a time, the port its clients know, the
-// certificates, the kubeconfig and the place of etcd's data and socket.
+// Package statedir owns the files of a control plane on disk. It has a lock that lets one process use the
+// directory at a time, the port for clients, the certificates and the kubeconfig. It also has the paths of
+// etcd's data and socket.
 //
 //	DIR/lock         held by the running process, contains its id
 //	DIR/port         the https port of the last start
@@ -64,9 +64,8 @@ func (d *Dir) Close() error { return d.lock.Close() }
 // Path is the absolute path of a file or directory in the state directory.
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
 
-// EtcdSocket is the path of the socket on which etcd listens. It lies in the
-// state directory, whose mode keeps others out, or, where that path is too
-// long for a socket, in the directory for temporary files.
+// EtcdSocket is the path of the socket on which etcd listens. It is in the state directory, whose mode keeps
+// other users out. If that path is too long for a socket, it is in the directory for temporary files.
 func (d *Dir) EtcdSocket() (string, error) {
 	if socket := d.Path("etcd.sock"); len(socket) <= maxSocketPath {
 		return socket, nil

@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
-// agent is one stock work agent: client, store and informer.
+// agent is one OCM work agent: client, store and informer.
 type agent struct {
 	transport, config, cluster, id string
 	backOff                        time.Duration

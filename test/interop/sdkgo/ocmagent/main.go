@@ -1,7 +1,6 @@
-// Command ocmagent is the work agent of open-cluster-management.io/sdk-go as
-// it is, driven by a test: it prints what it receives and sends as JSON lines,
-// and does on its works what the commands on standard input say. README.md in
-// the directory above lists both.
+// Command ocmagent is the unchanged work agent of open-cluster-management.io/sdk-go, driven by a test. It
+// prints its received and sent events as JSON lines. The commands on standard input change its works. README.md
+// in the directory above lists both.
 package main
 
 import (

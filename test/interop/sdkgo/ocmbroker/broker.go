@@ -25,7 +25,7 @@ import (
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
-// broker is the stock broker with a service in memory behind it.
+// broker is the OCM broker with a service in memory behind it.
 type broker struct {
 	listen, cert, key, clientCA string
 
@@ -105,10 +105,8 @@ func (b *broker) printPublish(ctx context.Context, req any, _ *grpc.UnaryServerI
 	return answer, err
 }
 
-// registered holds a resync request back until the broker has registered the
-// stream that is to get the answer. The stock broker sends the header before,
-// and now and then drops the answer to an agent that is fast; a test cannot use
-// that.
+// registered holds a resync request back until the broker has registered the stream for the answer. The OCM
+// broker sends the header before that, and sometimes drops the answer to a fast agent. A test needs the answer.
 func (b *broker) registered(ctx context.Context, eventType, cluster string) error {
 	t, err := types.ParseCloudEventsType(eventType)
 	if err != nil || t.Action != types.ResyncRequestAction {
@@ -161,7 +159,7 @@ func (b *broker) send(ctx context.Context, c console.Command) (console.Line, err
 	return console.Line{}, b.ocm.HandleEvent(ctx, e)
 }
 
-// drop forgets a work and tells nobody.
+// drop forgets a work without an event.
 func (b *broker) drop(_ context.Context, c console.Command) (console.Line, error) {
 	return console.Line{}, b.works.drop(c.Name)
 }

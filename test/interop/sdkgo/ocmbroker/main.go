@@ -1,7 +1,6 @@
-// Command ocmbroker is the gRPC broker of open-cluster-management.io/sdk-go
-// as it is, over works in memory, driven by a test: it keeps and sends the
-// events that the commands on standard input say, and prints what agents
-// publish as JSON lines. README.md in the directory above lists both.
+// Command ocmbroker is the unchanged gRPC broker of open-cluster-management.io/sdk-go, over works in memory,
+// driven by a test. The commands on standard input let it keep and send events. It prints the events that
+// agents publish as JSON lines. README.md in the directory above lists both.
 package main
 
 import (

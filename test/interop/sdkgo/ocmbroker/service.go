@@ -14,8 +14,8 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/server"
 )
 
-// service keeps one event per work, in the order in which the works came. It
-// takes every status update, unless it was told to refuse.
+// service keeps one event per work, in the order of arrival. It accepts every status update, unless a command
+// makes it refuse.
 type service struct {
 	mu      sync.Mutex
 	order   []string
@@ -59,7 +59,7 @@ func (s *service) refuse(n int, how string) error {
 	switch how {
 	case "conflict":
 		s.refusal = apierrors.NewConflict(common.ManifestWorkGR, "work", errors.New("refused by the test"))
-	case "plain":
+	case "error":
 		s.refusal = errors.New("refused by the test")
 	default:
 		return fmt.Errorf("refuse with conflict or plain, not with %q", how)

@@ -81,7 +81,7 @@ func leases(ctx context.Context, k *klusterlet) (kind, error) {
 }
 
 func events(ctx context.Context, k *klusterlet) (kind, error) {
-	held := store.NewSimpleStore[*eventsv1.Event]() // stays empty: nobody subscribes to Events
+	held := store.NewSimpleStore[*eventsv1.Event]() // stays empty: Events have no subscribers
 	o := clientOptions(k, event.NewEventCodec(), held).WithSubscription(false).WithResyncEnabled(false)
 	holder, err := event.NewClientHolder(ctx, o)
 	if err != nil {
@@ -137,8 +137,8 @@ func creating[T any](create func(context.Context, *T, metav1.CreateOptions) (*T,
 	}
 }
 
-// patching is a client's Patch with a merge patch of the status, the only one
-// that klusterlets send; the client of Events looks at no subresource.
+// patching returns a client's Patch with a merge patch of the status, the only one that klusterlets send. The
+// client of Events ignores the subresource.
 func patching[T any](
 	patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*T, error),
 ) func(context.Context, string, []byte) (any, error) {

@@ -24,8 +24,8 @@ import (
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
-// klusterlet is the stock clients of one cluster. They share one connection, as
-// those of OCM's registration agent do.
+// klusterlet holds the OCM clients of one cluster. They share one connection, as those of OCM's registration
+// agent do.
 type klusterlet struct {
 	config, cluster string
 	types           []string
@@ -36,8 +36,7 @@ type klusterlet struct {
 	kinds   map[string]kind // by data type
 }
 
-// kind is what a test can do with one data type. What is nil the stock client
-// has not.
+// kind holds the actions of a test on one data type. An action is nil if the OCM client does not have it.
 type kind struct {
 	create, update func(context.Context, json.RawMessage) (any, error)
 	patch          func(ctx context.Context, name string, patch []byte) (any, error)
@@ -99,7 +98,7 @@ func (k *klusterlet) connect(ctx context.Context) error {
 		}
 	}
 	for t := range wanted {
-		return fmt.Errorf("no stock client for data type %q", t)
+		return fmt.Errorf("no OCM client for data type %q", t)
 	}
 	return nil
 }
@@ -157,7 +156,7 @@ func (k *klusterlet) handlers(dataType string) cache.ResourceEventHandler {
 	}
 }
 
-var errNoVerb = errors.New("the stock client of this type has no such verb")
+var errNoVerb = errors.New("the OCM client of this type has no such verb")
 
 func (k *klusterlet) create(ctx context.Context, c console.Command) (console.Line, error) {
 	do := k.kinds[c.Type].create

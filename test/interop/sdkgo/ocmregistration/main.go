@@ -1,7 +1,6 @@
-// Command ocmregistration is the clients of open-cluster-management.io/sdk-go
-// with which a klusterlet registers, as they are, driven by a test: it prints
-// what they receive and send as JSON lines, and does what the commands on
-// standard input say. README.md in the directory above lists both.
+// Command ocmregistration runs the unchanged clients of open-cluster-management.io/sdk-go with which a
+// klusterlet registers, driven by a test. It prints their received and sent events as JSON lines, and carries
+// out the commands on standard input. README.md in the directory above lists both.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command ocmsource is the work source of open-cluster-management.io/sdk-go
-// as it is, driven by a test: it creates, patches and deletes works as the
-// commands on standard input say, and prints what it sends and receives as JSON
+// Command ocmsource is the unchanged work source of open-cluster-management.io/sdk-go, driven by a test. The
+// commands on standard input create, patch and delete works. It prints its sent and received events as JSON
 // lines. README.md in the directory above lists both.
 package main
 

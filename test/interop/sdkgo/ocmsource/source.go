@@ -23,7 +23,7 @@ import (
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
-// source is one stock work source: client, store and informer.
+// source is one OCM work source: client, store and informer.
 type source struct {
 	transport, config, id, client string
 	backOff                       time.Duration
@@ -75,7 +75,7 @@ func (s *source) run(ctx context.Context, in io.Reader) error {
 	})
 }
 
-// handlers tell what the informer, and so whoever runs the source, sees.
+// handlers print the events of the informer, which are those that a caller of the source sees.
 func (s *source) handlers() cache.ResourceEventHandler {
 	report := func(what string) func(any) {
 		return func(o any) {

@@ -1,6 +1,5 @@
-// Package console is how the stock programs talk to the test that runs them.
-// Commands come in on standard input, what happens goes out on standard output,
-// one JSON object per line each. Logs go to standard error.
+// Package console connects the OCM programs with the test that runs them. Commands arrive on standard input and
+// events leave on standard output, one JSON object per line each. Logs go to standard error.
 package console
 
 import (
@@ -18,11 +17,10 @@ import (
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
 )
 
-// Line is one line of output. What says what happened; the other fields are
-// set where they mean something.
+// Line is one line of output. What is the kind of event; the other fields are set if they apply.
 type Line struct {
 	What string `json:"what"`
-	// ID is that of the command which the line answers.
+	// ID is the id of the command that the line answers.
 	ID     int    `json:"id,omitempty"`
 	Error  string `json:"error,omitempty"`
 	Reason string `json:"reason,omitempty"` // of an error in Kubernetes' form
@@ -33,14 +31,14 @@ type Line struct {
 	Work  *workv1.ManifestWork  `json:"work,omitempty"`
 	Works []workv1.ManifestWork `json:"works,omitempty"`
 
-	// Type is the data type of what is no work; Object and Objects are of it.
+	// Type is the data type of an object that is not a work. Object and Objects have that type.
 	Type    string `json:"type,omitempty"`
 	Object  any    `json:"object,omitempty"`
 	Objects []any  `json:"objects,omitempty"`
 }
 
-// Command is one line of input: Do names the command, the rest is what it
-// needs. Every command is answered by a line "done" with the same ID.
+// Command is one line of input. Do is the name of the command, the other fields are its arguments. Every
+// command is answered by a line "done" with the same ID.
 type Command struct {
 	ID        int                  `json:"id"`
 	Do        string               `json:"do"`
@@ -52,12 +50,12 @@ type Command struct {
 	Event     *wire.Event          `json:"event,omitempty"`
 	Text      string               `json:"text,omitempty"`
 	Count     int                  `json:"count,omitempty"`
-	// Type is the data type of what is no work, Object one of it.
+	// Type is the data type of an object that is not a work. Object has that type.
 	Type   string          `json:"type,omitempty"`
 	Object json.RawMessage `json:"object,omitempty"`
 }
 
-// Handler performs one command; the Line it returns becomes the answer.
+// Handler performs one command. The returned Line becomes the answer.
 type Handler func(ctx context.Context, c Command) (Line, error)
 
 // Console writes lines. It may be used concurrently.
@@ -69,7 +67,7 @@ type Console struct {
 // New returns a console that writes to out.
 func New(out io.Writer) *Console { return &Console{out: out} }
 
-// Print writes a line. Who does not read holds up the program, which is meant.
+// Print writes a line. It blocks while the test does not read, on purpose.
 func (c *Console) Print(l Line) {
 	b, err := json.Marshal(l)
 	if err != nil {
@@ -80,7 +78,7 @@ func (c *Console) Print(l Line) {
 	_, _ = c.out.Write(append(b, '\n')) // the reader is gone: standard input ends too
 }
 
-// Failure returns a line that tells an error.
+// Failure returns a line that reports an error.
 func Failure(what string, err error) Line {
 	l := Line{What: what, Error: err.Error()}
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
@@ -92,8 +90,8 @@ func Failure(what string, err error) Line {
 // longest is the longest line of input.
 const longest = 64 << 20
 
-// Serve performs the commands in, one after the other, until it ends or ctx
-// does. A line that is no command ends it with an error.
+// Serve performs the commands from in, one after the other, until in or ctx ends. A line that is no command
+// ends it with an error.
 func (c *Console) Serve(ctx context.Context, in io.Reader, handlers map[string]Handler) error {
 	scanner := bufio.NewScanner(in)
 	scanner.Buffer(nil, longest)

@@ -1,5 +1,5 @@
-// Package wire shows CloudEvents as JSON that a test can read and write, and
-// lets a test watch what passes the codecs of the stock clients.
+// Package wire shows CloudEvents as JSON that a test can read and write. It also lets a test observe the events
+// that pass the codecs of the OCM clients.
 package wire
 
 import (
@@ -14,8 +14,8 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/types"
 )
 
-// Event is a CloudEvent. Extensions hold strings and integers; times are in
-// RFC 3339 and become timestamps again where the protocol wants one.
+// Event is a CloudEvent. Extensions hold strings and integers. Times are in RFC 3339, and become timestamps
+// again if the protocol requires one.
 type Event struct {
 	ID          string         `json:"id,omitempty"`
 	Source      string         `json:"source,omitempty"`
@@ -33,7 +33,7 @@ func Show(e *cloudevents.Event) *Event {
 	}
 }
 
-// CloudEvent is the reverse of [Show]; a missing id is made up.
+// CloudEvent is the reverse of [Show]. It generates a missing id.
 func (e *Event) CloudEvent() (*cloudevents.Event, error) {
 	out := cloudevents.NewEvent()
 	out.SetID(e.ID)
@@ -69,8 +69,7 @@ func (e *Event) CloudEvent() (*cloudevents.Event, error) {
 	return &out, nil
 }
 
-// Numbered returns a copy of e in which every "%d" of id, extensions and data is
-// the number n.
+// Numbered returns a copy of e in which the number n replaces every "%d" of id, extensions and data.
 func (e *Event) Numbered(n int) *Event {
 	number := func(s string) string { return strings.ReplaceAll(s, "%d", strconv.Itoa(n)) }
 	out := *e
@@ -84,11 +83,11 @@ func (e *Event) Numbered(n int) *Event {
 	return &out
 }
 
-// Codec is a codec of the stock clients that shows what passes it.
+// Codec is a codec of the OCM clients that reports the events that pass it.
 type Codec[T generic.ResourceObject] struct {
 	generic.Codec[T]
-	// Sent hears of every event encoded, before it is sent; Received of every
-	// event for this party, with the error where it cannot be decoded.
+	// Sent receives every encoded event before it is sent. Received receives every event for this client, with the
+	// error if it cannot be decoded.
 	Sent     func(*Event)
 	Received func(*Event, error)
 }
