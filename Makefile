@@ -1,4 +1,4 @@
-# Everything a person or CI does with this repository. `make help` lists it.
+# All tasks of this repository, for developers and CI. `make help` lists them.
 # Needs Go, git, make, a C compiler (for the race detector) and the Go module
 # proxy; tools, control plane and kubectl are built from source and cached by Go.
 
@@ -7,7 +7,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 
-# Without Go nothing works but these two.
+# Only these two targets work without Go.
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
 ifeq ($(shell command -v go),)
 $(error Go is not in the PATH: install Go 1.26 (https://go.dev/dl/) and add its directory bin to the PATH)
@@ -15,7 +15,7 @@ endif
 endif
 
 # One set of build flags for programs, tests and tools, so that the build cache
-# holds every package once. The race detector alone needs cgo.
+# holds every package once. Only the race detector needs cgo.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
 
@@ -23,22 +23,22 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VERSION)
 TOOLS := buf crane golangci-lint grpcurl helm protoc-gen-go protoc-gen-go-grpc
 tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
-# Builds a tool and says how far that is; the first time, some take minutes.
+# Builds a tool and reports the progress; the first build of some takes minutes.
 ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mod -n $(1) >/dev/null
 
 # All packages but those whose tests need a control plane, programs of Debian, Helm,
 # built programs or the results of the others. The simulator plays for a time: it begins first,
 # beside the others.
 UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/local/thirdparty$$|/test/(alerts|charts|e2e|docs|attack|interop|traceability/passed)(/|$$)')
-# Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 the tests that fail
-# are run once more, alone. $(1) goes into the name of the events' file.
+# Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 failed tests
+# run once more, alone. $(1) is part of the name of the events' file.
 gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
 # The modules of this repository, those of the tools aside, and test/ocm, which is checked where it is built:
-# its 130 modules more are fetched, and OCM compiled, for who runs OCM's programs alone.
+# only a build of OCM's programs fetches its 130 more modules and compiles OCM.
 MODULES := . test/controlplane test/interop/sdkgo tools/release
 CONTROLPLANE := test/controlplane/build.sh
 
-# What is released, and for what. The time of all that is packed is the commit's.
+# The released programs and platforms. All packed files have the time of the commit.
 PROGRAMS := hawser-broker hawser-hub-source hawser-agent hawser
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
@@ -141,20 +141,20 @@ unit: ## run the tests that need no control plane and no program of Debian
 .PHONY: race
 # Tests that mostly start other processes (scripts of the CLI, calls of go test) are left out, measures and long tests of one
 # goroutine, and the seeds of fuzz targets; each property has fewer cases. The stage unit has all of them, and
-# vets them: for the race detector go test would vet every package, and what it is made of, once more.
-race: ## the same under the race detector, as far as that can find something
+# vets them: for the race detector go test would vet every package and its dependencies once more.
+race: ## the same under the race detector, without the tests that cannot have races
 	@CGO_ENABLED=1 $(gotest) -race -short -vet=off -skip='Scripts$$|^TestAgain_|^TestPrint_ReportsWhatGoTestPrints$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestBound_|_Cost(Of|Grows|IsThat)|_MemoryOfWhatIsTracked$$|^TestLinear_' $(UNIT)
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n
-	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^Test(Bus|MQTT|Join)?Seeds$$' ./test/sim
+	@SEEDS=$(or $(SEEDS),2000) FIRST=$(FIRST) go test -count=1 -timeout 0 -v -run '^(Test(MQTT|Join)?Seeds|TestSeeds_StatelessBroker)$$' ./test/sim
 
 .PHONY: mutants
 mutants: ## plant bugs in a copy; the simulator must find each; MUTANT=name tries one
 	@.ci/mutants $(MUTANT)
 
 .PHONY: interop
-interop: ## run our parties against those of OCM's sdk-go, as processes of their own
+interop: ## run Hawser's programs against those of OCM's sdk-go, as processes of their own
 	@mkdir -p bin/interop
 	@go -C test/interop/sdkgo build -o $(CURDIR)/bin/interop/ ./...
 	@$(gotest) -count=1 ./test/interop
@@ -176,7 +176,7 @@ charts: ## lint the Helm charts and compare what they render with what kustomize
 docs: build ## run the commands that README and docs/ print
 	@$(gotest) -count=1 ./test/docs
 
-# The end-to-end tests that take long and are about what changes seldom: packages, and some
+# Long end-to-end tests of parts that change seldom: packages, and some tests
 # that e2e-mqtt-long and e2e-long have. Those with OCM's programs are e2e-ocm's. Lint has vetted all.
 E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/troubleshooting
 E2E_OCM := ./test/e2e/ocm
@@ -226,7 +226,7 @@ test-fast: export TIME := 15s
 test-fast: unit ## the quick check while working: two minutes once built
 
 .PHONY: test
-# A test that fails once and passes alone fails nothing here, and is printed at the end.
+# A test that fails once and passes alone is no failure here. It is printed at the end.
 test: export AGAIN ?= 1
 test: ## everything a change must pass; tests that fail are run once more, AGAIN=0 runs nothing again
 	@rm -rf .cache/tests
@@ -236,7 +236,7 @@ test: ## everything a change must pass; tests that fail are run once more, AGAIN
 fuzz: ## fuzz every target for FUZZTIME (default 60s) each, going on where it ended
 	@.ci/fuzz $(or $(FUZZTIME),60s) .cache/fuzz
 
-# What reads requests for certificates, subjects, tokens and registration, of who joins or is in between.
+# The readers of certificate requests, subjects, tokens and registration from joining or intermediate clients.
 JOINING := ^(internal/cli FuzzApplication|internal/earliest .*|internal/identity Fuzz(FromCertificate|CheckAuthorities|ReadRequest)|internal/identity/token .*|internal/broker FuzzRegister|internal/broker/(denylist|tokens) .*|internal/hubsource/(clustercontroller|registration) .*|pkg/agent/registration .*|pkg/codec FuzzParseRegistration)$$
 
 .PHONY: fuzz-joining
@@ -270,7 +270,7 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@mkdir -p bin
 	@.ci/progress 'building hawser' go build -v -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser
 # A job of its own: Ctrl-C is for the demo, which ends in order, and not for make, which
-# would call that an error. Its hints are written for who runs make.
+# would report an error. Its hints are for the user that runs make.
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?
 
 .PHONY: bench

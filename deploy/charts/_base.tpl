@@ -1,9 +1,9 @@
 {{- /*
-Shared by the charts. Each has its kustomize base as the folder base/: a chart renders
-those very manifests, and changes what its values say.
+Shared by the charts. Each has its kustomize base as the folder base/. A chart renders
+the same manifests, changed by its values.
 */ -}}
 
-{{- /* hawser.objects: the objects of the base, with what every chart changes, as {"objects": […]}. */ -}}
+{{- /* hawser.objects: the objects of the base, with the changes of all charts, as {"objects": […]}. */ -}}
 {{- define "hawser.objects" -}}
 {{- include "hawser.folder" (dict "root" . "folder" "base") -}}
 {{- end -}}
@@ -34,7 +34,7 @@ those very manifests, and changes what its values say.
 {{- dict "objects" $all | toJson -}}
 {{- end -}}
 
-{{- /* hawser.overlay: the objects that the overlay in the folder registration/ adds to the base, as {"objects": […]}. They say themselves in which namespace they are, that of the release aside. */ -}}
+{{- /* hawser.overlay: the objects that the overlay in the folder registration/ adds to the base, as {"objects": […]}. They set their own namespaces, except that of the release. */ -}}
 {{- define "hawser.overlay" -}}
 {{- $all := list -}}
 {{- $kustomization := .Files.Get "registration/kustomization.yaml" | fromYaml -}}
@@ -54,7 +54,7 @@ those very manifests, and changes what its values say.
 {{- dict "objects" $all | toJson -}}
 {{- end -}}
 
-{{- /* hawser.volumes: gives the Deployment .object the volumes of the one in the file .patch. */ -}}
+{{- /* hawser.volumes: adds the volumes of the Deployment in the file .patch to the Deployment .object. */ -}}
 {{- define "hawser.volumes" -}}
 {{- $more := (.root.Files.Get .patch | fromYaml).spec.template.spec -}}
 {{- $pod := .object.spec.template.spec -}}
@@ -63,7 +63,7 @@ those very manifests, and changes what its values say.
 {{- $_ := set $container "volumeMounts" (concat (first $more.containers).volumeMounts $container.volumeMounts) -}}
 {{- end -}}
 
-{{- /* hawser.configMap: of config.yaml in the base, or in the folder .from, with the settings of .config over it, and without those that .without names. Its name ends in a hash of what it holds, as kustomize has it, so that pods start anew when it changes. */ -}}
+{{- /* hawser.configMap: a ConfigMap of config.yaml in the base, or in the folder .from. The settings of .config override it; those in .without are removed. Its name ends in a hash of its content, as with kustomize, so that pods restart when it changes. */ -}}
 {{- define "hawser.configMap" -}}
 {{- $text := .root.Files.Get (printf "%s/config.yaml" (.from | default "base")) -}}
 {{- $base := fromYaml $text -}}
@@ -103,7 +103,7 @@ those very manifests, and changes what its values say.
 {{- with $values.podAnnotations -}}{{- $_ := set $template.metadata "annotations" . -}}{{- end -}}
 {{- end -}}
 
-{{- /* hawser.networkPolicy: the NetworkPolicy .object, with the namespace of who reads metrics. */ -}}
+{{- /* hawser.networkPolicy: the NetworkPolicy .object, with the namespace of the readers of metrics. */ -}}
 {{- define "hawser.networkPolicy" -}}
 {{- $from := .root.Values.networkPolicy.metricsFrom -}}
 {{- range .object.spec.ingress -}}
@@ -111,7 +111,7 @@ those very manifests, and changes what its values say.
 {{- end -}}
 {{- end -}}
 
-{{- /* hawser.monitoring: the PodMonitor and the PrometheusRule, as far as they are wanted, as {"objects": […]}. */ -}}
+{{- /* hawser.monitoring: the PodMonitor and the PrometheusRule, if enabled, as {"objects": […]}. */ -}}
 {{- define "hawser.monitoring" -}}
 {{- $all := list -}}
 {{- $values := .Values.monitoring -}}

@@ -79,8 +79,8 @@ func (w *world) step(order *rand.Rand, patient bool) bool {
 // kinds are the kinds of requests that may be in flight: requests of hub-source to the hub, and publishes. The
 // rare ones come first. The names are those of the types in package core.
 var kinds = []string{
-	"Get", "List", "Locate", "Save", "RemoveFinalizer", "AddFinalizer",
-	"PatchStatus", "Tag", "Release", "Delete", "SendCompared", "SendAck", "AskInventory", "Ask", "Publish", "status", "resync", "sync",
+	"Get", "List", "ReadHubPosition", "Save", "RemoveFinalizer", "AddFinalizer",
+	"PatchStatus", "Tag", "Release", "Delete", "SendSyncReport", "SendAck", "RequestInventory", "RequestStatuses", "Publish", "status", "resync", "sync",
 }
 
 // runUntil takes steps until a request of a kind is in flight, so that the next operation comes at that moment.

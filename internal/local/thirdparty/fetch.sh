@@ -1,15 +1,15 @@
 #!/bin/sh
 # usage: fetch.sh mosquitto|squid|prometheus|prometheus-alertmanager
 #
-# Fetches a program that tests and demo use (Mosquitto, a stock MQTT 5 broker;
+# Fetches a program that tests and demo use (Mosquitto, an MQTT 5 broker;
 # Squid, a proxy; Prometheus, with promtool; its Alertmanager) and prints the directory that holds
 # its commands. It is Debian's package with the libraries that this system lacks,
 # unpacked and not installed: no service, no root. It is fetched once for each
-# state of this script and kept in
+# state of this script and stored in
 #
 #   ${HAWSER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hawser}/PROGRAM/
 #
-# APT checks the signatures; the file "packages" beside the commands tells the
+# APT checks the signatures; the file "packages" beside the commands has the
 # versions and digests, the directory "root" has what was unpacked. Standard
 # output has the directory only. Needs apt-get and dpkg: Debian 12 or later, or
 # Ubuntu 22.04 or later.
@@ -20,7 +20,7 @@ program=${1:-}
 say() { echo "$program: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# What else of the package is needed, and how the program begins to tell its version.
+# What else of the package is needed, and the begin of the program's version line.
 case $program in
 mosquitto) more='' asked=-h says='mosquitto version 2.' ;;
 squid) more='squid-common squid-langpack' asked=-v says='Squid Cache: Version ' ;;
@@ -61,14 +61,14 @@ download() {
 	(cd "$tmp" && apt-get -q "$@" download "$program" $more $libraries)
 }
 # The lists of this machine may be missing or out of date, and only root may renew
-# them: then lists of our own are fetched beside them.
-download_anew() {
+# them. Then separate lists are fetched.
+download_again() {
 	mkdir -p "$tmp/state/lists/partial" "$tmp/cache/archives/partial"
 	set -- -o Dir::State="$tmp/state" -o Dir::State::lists="$tmp/state/lists" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$tmp/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User=
 	apt-get -q "$@" update && download "$@"
 }
 say "fetching Debian's package with apt-get"
-if ! download >"$tmp/log" 2>&1 && ! download_anew >>"$tmp/log" 2>&1; then
+if ! download >"$tmp/log" 2>&1 && ! download_again >>"$tmp/log" 2>&1; then
 	cat "$tmp/log" >&2
 	fail "apt-get cannot download it: is there a network, and do /etc/apt/sources.list or sources.list.d name Debian's or Ubuntu's packages?"
 fi

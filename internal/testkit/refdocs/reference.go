@@ -49,7 +49,7 @@ func Check(t *testing.T, p Page) {
 	}
 	name := p.Command.Name() + ".md"
 	if dir := os.Getenv(EnvDir); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // a page for everybody
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // a public page
 			t.Fatal(err)
 		}
 		return

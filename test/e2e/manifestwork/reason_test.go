@@ -147,7 +147,7 @@ func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 	}
 	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "ApplyFailed",
 		`definition ends: Shackle `+ns+`/s: create not allowed while custom resource definition is terminating; it is applied when the definition of its kind is gone and created again: `+
-			`the conditions of the CustomResourceDefinition say what keeps it; 1 of 1 manifests failed`)
+			`the conditions of the CustomResourceDefinition show what keeps it; 1 of 1 manifests failed`)
 	if _, err := shackles.Patch(t.Context(), "other", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (s *service) refuse(n int, how string) error {
 	case "error":
 		s.refusal = errors.New("refused by the test")
 	default:
-		return fmt.Errorf("refuse with conflict or plain, not with %q", how)
+		return fmt.Errorf("refuse with conflict or error, not with %q", how)
 	}
 	s.refuses = n
 	return nil
