@@ -267,7 +267,7 @@ func TestJoining_BrokenFile(t *testing.T) {
 		log.Reset()
 		dials(what, "127.0.0.1:1")
 		dials(what, "127.0.0.1:1")
-		if n := strings.Count(log.String(), "what it said before stays in use"); n != 1 {
+		if n := strings.Count(log.String(), "its previous content stays in use"); n != 1 {
 			t.Errorf("%s: said %d times: %s", what, n, log.String())
 		}
 		write(path, good)

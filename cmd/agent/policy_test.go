@@ -61,7 +61,7 @@ func TestPolicy_IsReadAgain(t *testing.T) {
 		log.Reset()
 		p.look(t.Context())
 		p.look(t.Context())
-		if err := p.ready(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "what it said before holds") {
+		if err := p.ready(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "the previous policy stays in force") {
 			t.Errorf("%q: %v", text, err)
 		}
 		if len(followed) != 1 || strings.Count(log.String(), "level=ERROR") != 1 {

@@ -87,7 +87,7 @@ func TestBroker_UsesTheFileAsItIsNow(t *testing.T) {
 
 			b, log = start()
 			try(b, text(driver, server.Addr, cert, key), "connection refused")
-			if !strings.Contains(log.String(), "without --hub-identity that counts after a restart") {
+			if !strings.Contains(log.String(), "without --hub-identity this takes effect after a restart") {
 				t.Errorf("log: %s", log)
 			}
 		})

@@ -320,7 +320,7 @@ func TestDisk_Full(t *testing.T) {
 	b.fill(v, c)
 	b.eventually("nearly full")
 	b.must(codec.OutcomeConfirmed, "deleted", 2, true)
-	b.reports(c, "/readyz", http.StatusOK, "low on room")
+	b.reports(c, "/readyz", http.StatusOK, "low on disk space")
 	v.empty()
 	b.eventually("")
 	b.end(syscall.SIGKILL)

@@ -86,7 +86,7 @@ func TestAccept_WaitsForReturningCluster(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				want := []string{"waiting for cluster north: its agent has to ask for a certificate, or to come with the one that it has"}
+				want := []string{"waiting for cluster north: its agent has to request a certificate, or to connect with the one that it has"}
 				if requests {
 					want = append(want, "cluster north is accepted already, and no request of it for a certificate waits", "certificate request north-aaaaa of")
 				}

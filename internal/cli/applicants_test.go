@@ -79,7 +79,7 @@ func TestApplicationOf(t *testing.T) {
 		"no agent":          {subject: pkix.Name{CommonName: own + ":", Organization: good.Organization}, wrong: "not that of an agent"},
 		"two agents":        {subject: pkix.Name{CommonName: own + ":a:b", Organization: good.Organization}, wrong: "not that of an agent"},
 		"a group more":      {subject: pkix.Name{CommonName: own + ":a", Organization: []string{own, "system:masters"}}, wrong: `the group "system:masters"`},
-		"without its group": {subject: pkix.Name{CommonName: own + ":a", Organization: []string{allOfUs}}, wrong: "does not ask for the group"},
+		"without its group": {subject: pkix.Name{CommonName: own + ":a", Organization: []string{allOfUs}}, wrong: "does not request the group"},
 		"no PEM":            {change: func(r *certificatesv1.CertificateSigningRequest) { r.Spec.Request = []byte("x") }, wrong: "not the PEM"},
 		"nothing that is read": {change: func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.Request = []byte("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")

@@ -30,10 +30,10 @@ func TestClusterColumns(t *testing.T) {
 	for output, golden := range map[string]string{
 		asTable: `
 CLUSTER      STATE            ACCEPTED   JOINED   AVAILABLE   CERTIFICATE   WORKS   FAILING   PENDING   DELETING   LAST SEEN   AGENT   MESSAGE
-asks         NotAccepted      no         no       -           -             0       0         0         0          never       -       let it in with hawser accept asks
-denied       NotAccepted      no         yes      Unknown     -             0       0         0         0          -           -       let it in with hawser accept denied
-let-in       NeverConnected   yes        no       -           -             0       0         0         0          never       -       accepted; its agent has to come with its certificate
-left         NotOnHub         no         no       -           -             0       0         0         0          -           -       detached: take its agent off (hawser uninstall cluster left), or have it join again
+asks         NotAccepted      no         no       -           -             0       0         0         0          never       -       accept it with hawser accept asks
+denied       NotAccepted      no         yes      Unknown     -             0       0         0         0          -           -       accept it with hawser accept denied
+let-in       NeverConnected   yes        no       -           -             0       0         0         0          never       -       accepted; its agent has to connect with its certificate
+left         NotOnHub         no         no       -           -             0       0         0         0          -           -       detached: remove its agent (hawser uninstall cluster left), or let it join again
 left-works   NotOnHub         no         no       -           -             1       0         0         0          -           -       detached, and has works on the hub: delete these, or have it join again as hawser token create prints
 misspelt     NotOnHub         no         no       -           -             1       0         0         0          never       -       the hub has no ManagedCluster misspelt: is the namespace of its works misspelt?
 works        InSync           yes        yes      True        2d            2       0         0         0          now         -       -

@@ -106,7 +106,7 @@ func stateMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 		return "no agent ever connected" + waits + ": is the name misspelt, or does its agent not reach the broker?"
 	case hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED:
 		if ends := m.GetCertificateNotAfter(); ends != nil && ends.AsTime().Before(now) {
-			return "the certificate of its agent ended " + age(now, ends) + " ago" + waits + ": put a new one into its Secret, or have it join again"
+			return "the certificate of its agent expired " + age(now, ends) + " ago" + waits + ": put a new one into its Secret, or have it join again"
 		}
 		return "no agent" + lastSeenText(now, m) + waits + ": check that it runs, and reaches the broker"
 	case hawserv1.ClusterState_CLUSTER_STATE_FAILING:

@@ -52,7 +52,7 @@ func TestUnseen(t *testing.T) {
 		},
 		"its certificate expired": {
 			&hawserv1.ListClustersResponse{State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute), CertificateNotAfter: ago(11 * time.Minute), Pending: 1200},
-			"the certificate of its agent ended 11m ago, 1,200 works wait for it: put a new one into its Secret, or have it join again",
+			"the certificate of its agent expired 11m ago, 1,200 works wait for it: put a new one into its Secret, or have it join again",
 			"the cluster is Disconnected since 2026-03-01T11:48:00Z", "",
 		},
 		"it was refused": {
@@ -64,11 +64,11 @@ func TestUnseen(t *testing.T) {
 		},
 		"the hub has withdrawn its acceptance": {
 			&hawserv1.ListClustersResponse{Cluster: "c1", State: offline, EverConnected: true, LastSeen: ago(12 * time.Minute), Registration: &hawserv1.ClusterRegistration{Joined: true}},
-			"let it in with hawser accept c1", "the cluster is NotAccepted, no agent since 2026-03-01T11:48:00Z", "",
+			"accept it with hawser accept c1", "the cluster is NotAccepted, no agent since 2026-03-01T11:48:00Z", "",
 		},
 		"it never came": {
 			&hawserv1.ListClustersResponse{State: hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED, BrokerSince: ago(time.Hour), Pending: 2},
-			"no agent ever came, 2 works wait for it: is the name misspelt, or does its agent not reach the broker?", "the cluster is NeverConnected", "",
+			"no agent ever connected, 2 works wait for it: is the name misspelt, or does its agent not reach the broker?", "the cluster is NeverConnected", "",
 		},
 		"its API server does not answer": {
 			&hawserv1.ListClustersResponse{State: failing, EverConnected: true, Registration: available("False", "2026-03-01T11:57:00Z", muted)},

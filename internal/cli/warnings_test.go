@@ -74,9 +74,9 @@ func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
 			t.Fatal("the broker has not noticed that the source is gone")
 		}
 	}
-	reports("Warning: the hub-source of source hub1 is not connected: changes of its 1 works reach no cluster, and their statuses do not reach the hub; see kubectl -n hawser get pods on the hub\n")
+	reports("Warning: the hub-source of source hub1 is not connected: changes of its 1 works reach no cluster, and statuses do not reach the hub. Run kubectl -n hawser get pods on the hub\n")
 
 	low := store.ErrLow
 	disk.err.Store(&low)
-	reports("Warning: the broker takes no specs and statuses: store is low on room and takes only what makes room; give its volume more room")
+	reports("Warning: the broker accepts no specs and statuses: store is low on disk space and accepts only deletions; enlarge its volume")
 }

@@ -188,7 +188,7 @@ func TestCertManager_Refusals(t *testing.T) {
 	refused(err, "too long for cert-manager")
 	p, err = Cluster(t.Context(), Managed{Name: "cluster1", Hub: hub, Client: spoke, Issuer: issued1.Issuer}, epoch)
 	spoke.install(t, p, err)
-	refused(CheckTrust(t.Context(), hub, spoke, epoch), "the broker will refuse this agent")
+	refused(CheckTrust(t.Context(), hub, spoke, epoch), "the broker will reject this agent")
 
 	acme := newWithManager(t, authority)
 	acme.noCA = true

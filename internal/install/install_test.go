@@ -362,7 +362,7 @@ func TestCluster_Refusals(t *testing.T) {
 	refused("cluster2", "this cluster is installed as cluster1")
 	hub = newPlane()
 	hub.installHub(t, wanted, epoch)
-	refused("cluster1", "trusts another authority than this hub's")
+	refused("cluster1", "trusts another CA than this hub's")
 }
 
 // Objects of an earlier version that this one no longer has are deleted at the end. Objects of others and

@@ -151,7 +151,7 @@ func TestJoin_Joined(t *testing.T) {
 			t.Errorf("it waits for %q, %v; want %q", got, err, want)
 		}
 	}
-	step("it has to ask for a certificate", nil)
+	step("it has to request a certificate", nil)
 	step("the hub has to approve its certificate request spoke-abcde: hawser accept spoke", secretOf(registeredSecret, map[string][]byte{"pending-name": []byte("spoke-abcde")}))
 	step("no Deployment", secretOf(registeredSecret, map[string][]byte{certKey: []byte("x")}))
 	agent := object("apps/v1", "Deployment", namespace, "hawser-agent", "spec", map[string]any{"replicas": int64(1)})
@@ -184,7 +184,7 @@ func TestJoin_JoinedKlusterlet(t *testing.T) {
 		have *unstructured.Unstructured
 		want string
 	}{
-		{nil, "it has to ask for a certificate"},
+		{nil, "it has to request a certificate"},
 		{secret(former), "it still has the certificate of the hub \"" + former.hub() + "\""},
 		{secret(j.Bootstrap), ""},
 	} {

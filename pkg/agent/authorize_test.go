@@ -352,12 +352,12 @@ func TestExecutor_UnansweredReviews(t *testing.T) {
 	r.rolesChanged()
 	r.settle(15 * time.Second)
 	r.expectStatus("1", workApplied, workAvailable)
-	if err := r.lastErr[testHubHash+"-w"]; err == nil || !strings.Contains(err.Error(), "configmaps default/a: ask what the executor may do: away") {
+	if err := r.lastErr[testHubHash+"-w"]; err == nil || !strings.Contains(err.Error(), "configmaps default/a: check the rights of the executor: away") {
 		t.Errorf("got %v, want to ask again after a back-off", err)
 	}
 	r.apply(as(hubWork("1", "w", 2, configMap("a", "1"), configMap("b", "1"))))
 	r.expectManifest("1", 0, resourceThere, noFeedback, manifestApplied)
-	r.expectManifest("1", 1, "Applied=False/AppliedManifestFailed: Failed to apply manifest: ask what the executor may do: away", resourceNotThere)
+	r.expectManifest("1", 1, "Applied=False/AppliedManifestFailed: Failed to apply manifest: check the rights of the executor: away", resourceNotThere)
 	r.f.Refuse = nil
 	r.settle(time.Minute)
 	r.expectStatus("1", workApplied, workAvailable)

@@ -21,8 +21,8 @@ func (r *rig) hold(ref ref) {
 
 // deletionWaits is what is said of a deleted work that waits for an object, once that takes long.
 func deletionWaits(object string, left int) string {
-	return fmt.Sprintf("Deleting=True/WorkDeletionBlocked: waits for finalizers: %s: example.com/hold; what set them has to remove them: "+
-		"see that it runs on the cluster, or take them off the object if it is gone for good; objects left: %d", object, left)
+	return fmt.Sprintf("Deleting=True/WorkDeletionBlocked: waits for finalizers: %s: example.com/hold; their controller must remove them: "+
+		"check that it runs on the cluster, or remove them from the object if it is gone for good; objects left: %d", object, left)
 }
 
 func available(n, of int) string {

@@ -138,7 +138,7 @@ func TestEntry_OfNoUse(t *testing.T) {
 		"bad one":       {func(e *codec.Event) { e.SetExtension(entryGeneration, "x") }, entryGeneration},
 		"bad revision":  {func(e *codec.Event) { e.SetExtension(codec.ExtRevision, "00") }, codec.ExtRevision},
 		"bad tag":       {func(e *codec.Event) { e.SetExtension(entryTag, "x") }, codec.ExtTag},
-		"no data":       {func(e *codec.Event) { e.DataEncoded = nil }, "the spec is not in it"},
+		"no data":       {func(e *codec.Event) { e.DataEncoded = nil }, "the spec is missing"},
 		"bad name":      {func(e *codec.Event) { e.SetExtension(entryName, 7) }, entryName},
 	} {
 		e, err := encodeEntry(set.Get("w-1"), entryTime)

@@ -164,7 +164,7 @@ func TestCore_CountsUnownedOrphans(t *testing.T) {
 		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": r.now.String()}) })
 		r.checkpoint(r.proof(nil))
 	}
-	if n := r.core.Counts().UnownedOrphans; n != 1 || logged(&log, "says no owner") != 1 {
+	if n := r.core.Counts().UnownedOrphans; n != 1 || logged(&log, "names no source") != 1 {
 		t.Fatalf("%d are counted\n%s", n, &log)
 	}
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-const heldText = "waits for finalizers: ConfigMap default/a: example.com/hold; what set them has to remove them: " +
-	"see that it runs on the cluster, or take them off the object if it is gone for good"
+const heldText = "waits for finalizers: ConfigMap default/a: example.com/hold; their controller must remove them: " +
+	"check that it runs on the cluster, or remove them from the object if it is gone for good"
 
 // removalWaits is what is said of a live work that waits for objects to go, once that takes long.
 func removalWaits(why string, left int) string {

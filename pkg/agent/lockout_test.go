@@ -76,7 +76,7 @@ func TestCore_WayBackFromAWebhookOnEverything(t *testing.T) {
 			r.settle(time.Minute)
 			r.wantRefused("w-1", 1, "AgentWritesRefused", guardName)
 			r.apply(hubWork("w-2", "web", 2, configMap("b", "1")))
-			r.wantRefused("w-2", 0, "AppliedManifestFailed", `comes of work "guard"`)
+			r.wantRefused("w-2", 0, "AppliedManifestFailed", `comes from work "guard"`)
 			if r.configMap("b") != nil {
 				t.Fatal("an object was made without a record")
 			}
@@ -201,7 +201,7 @@ func TestCore_FinalizerTakenOffByTheCluster(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	c.on = true
 	r.apply(hubWork("w-2", "new", 1, configMap("b", "1")))
-	r.wantRefused("w-2", 0, "AppliedManifestFailed", "changes what the agent writes")
+	r.wantRefused("w-2", 0, "AppliedManifestFailed", "modifies the agent's writes")
 	if r.configMap("b") != nil {
 		t.Fatal("an object was made without the finalizer")
 	}

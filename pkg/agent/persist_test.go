@@ -188,7 +188,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "2")))
 	r.apply(hubWork("w-2", "unusable", 1))
 	r.expectValue("a", "2")
-	full := "PersistFailed=True/StateDirectoryFull: What the work says now is applied, but the agent could not store it: state directory: write /state/log: no space left on device. If the agent restarts while it is cut off, it does not know it."
+	full := "PersistFailed=True/StateDirectoryFull: The present spec is applied, but the agent could not store it: state directory: write /state/log: no space left on device. If the agent restarts while it is disconnected, it does not know this spec."
 	r.expectStatus("w-1", workApplied, workAvailable, full)
 	if c := condition(r.statuses["w-1"].Status.Conditions, "PersistFailed"); c.ObservedGeneration != 2 {
 		t.Errorf("got %+v", c)

@@ -105,7 +105,7 @@ func TestCore_RefusesObjectsThatAgentsNeed(t *testing.T) {
 		for i, o := range all {
 			m := reported[i+1]
 			applied := condition(m.Conditions, workv1.ManifestApplied)
-			if applied == nil || applied.Status != "False" || applied.Reason != workv1.AppliedManifestFailed || !strings.Contains(applied.Message, "agents on this cluster live by") {
+			if applied == nil || applied.Status != "False" || applied.Reason != workv1.AppliedManifestFailed || !strings.Contains(applied.Message, "agents on this cluster need") {
 				t.Errorf("%s: %s %s: %v", strategy, o.GetKind(), o.GetName(), show(m.Conditions))
 			}
 			if len(m.StatusFeedbacks.Values) > 0 {

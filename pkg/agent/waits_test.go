@@ -30,13 +30,13 @@ func TestKeeps(t *testing.T) {
 		object map[string]any
 		want   string
 	}{
-		"finalizers":                {held, "waits for finalizers: ConfigMap shop/web: a/1, a/2, a/3, a/4, a/5 and 2 more; what set them has to remove them: see that it runs on the cluster, or take them off the object if it is gone for good"},
+		"finalizers":                {held, "waits for finalizers: ConfigMap shop/web: a/1, a/2, a/3, a/4, a/5 and 2 more; their controller must remove them: check that it runs on the cluster, or remove them from the object if it is gone for good"},
 		"a finalizer of Kubernetes": {used, "waits for finalizers: PersistentVolumeClaim shop/web: kubernetes.io/pvc-protection; Pods use it: delete them"},
 		"a namespace with objects that do not go": {
 			namespace(condition("NamespaceContentRemaining", "True", "Some resources are remaining: configmaps. has 1 resource instances"),
 				condition("NamespaceFinalizersRemaining", "True", "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances"),
 				condition("NamespaceDeletionDiscoveryFailure", "False", "All resources successfully discovered")),
-			"waits for its content: Namespace shop: Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances; remove what is named there, or see that what removes it runs on the cluster",
+			"waits for its content: Namespace shop: Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances; remove the named objects, or check that their controller runs on the cluster",
 		},
 		"a namespace that says nothing":    {namespace(), ""},
 		"a pod whose node does not answer": {pod("Pod", deleted), `waits for its node: Pod shop/web: its grace period is over; check that node "node1" runs, or delete the Pod with --force if the node is gone`},

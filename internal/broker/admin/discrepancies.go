@@ -70,7 +70,7 @@ func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1
 	switch f.Cause {
 	case syncstate.Orphan:
 		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_ORPHAN
-		o.Detail = "the agent holds it, the broker knows nothing of it"
+		o.Detail = "the agent holds it, the broker has no record of it"
 		if f.Omitted > 0 {
 			o.Detail = fmt.Sprintf("and %d more, which are counted and not named", f.Omitted)
 		}

@@ -109,7 +109,7 @@ func parseToken(s string) (p position, err error) {
 	if s == "" {
 		return p, nil
 	}
-	wrong := request.Invalid("", "the page token is none of this broker", "list again without a token")
+	wrong := request.Invalid("", "the page token is not from this broker", "list again without a token")
 	fields := strings.Split(s, "/")
 	if len(fields) != 6 {
 		return p, wrong

@@ -226,7 +226,7 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 		l.Left(aClient)
 	}
 	for _, want := range []string{
-		`level=INFO msg="a party has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_not_after=1970-01-01T00:16:40.000Z` + "\n",
+		`level=INFO msg="a client has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_not_after=1970-01-01T00:16:40.000Z` + "\n",
 		`level=INFO msg="a client has disconnected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1` + "\n",
 		`level=INFO msg="a client was rejected" addr=192.0.2.9:1 reason=untrusted error="x509: no"` + "\n",
 	} {

@@ -65,7 +65,7 @@ func TestNext_ReportsTheReasonFirst(t *testing.T) {
 		},
 		"a webhook does not answer": {
 			failed(configMap(1, "b"), `Internal error occurred: failed calling webhook "w.example.com": no endpoints`),
-			`webhook failed: ConfigMap default/b: Internal error occurred: failed calling webhook "w.example.com": no endpoints; see that what serves this webhook runs on the cluster; 1 of 2 manifests failed`, good,
+			`webhook failed: ConfigMap default/b: Internal error occurred: failed calling webhook "w.example.com": no endpoints; check that the service of this webhook runs on the cluster; 1 of 2 manifests failed`, good,
 		},
 		"a policy says no": {
 			failed(configMap(1, "b"), `configmaps "b" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`),

@@ -23,7 +23,7 @@ func TestLapsed_AddsOneConditionAndTouchesNothing(t *testing.T) {
 	want := metav1.Condition{
 		Type: "PersistFailed", Status: metav1.ConditionTrue, Reason: "StateDirectoryFull", ObservedGeneration: 3,
 		LastTransitionTime: metav1.NewTime(since.Truncate(time.Second)),
-		Message:            "What the work says now is applied, but the agent could not store it: no room. If the agent restarts while it is cut off, it does not know it.",
+		Message:            "The present spec is applied, but the agent could not store it: no room. If the agent restarts while it is disconnected, it does not know this spec.",
 	}
 	if d := cmp.Diff([]metav1.Condition{list[0], want}, got.Conditions); d != "" {
 		t.Errorf("(-want +got)\n%s", d)

@@ -138,7 +138,7 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 		"one by another authorizer": {namespaced, map[string]any{"get": yes("a webhook says so")}, nil, false, ""},
 		"denied":                    {namespaced, map[string]any{"delete": status{}, "create": status{Denied: true}}, []string{"create", "delete"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
 		"denied in the core":        {node, map[string]any{"get": status{EvaluationError: "a role is missing"}}, []string{"get"}, false, "not allowed to apply the resource  nodes,  n, will try again in 1m0s"},
-		"an error":                  {namespaced, map[string]any{"get": away}, nil, false, "ask what the executor may do: away"},
+		"an error":                  {namespaced, map[string]any{"get": away}, nil, false, "check the rights of the executor: away"},
 		"a denial beside errors":    {namespaced, map[string]any{"get": away, "patch": status{}}, []string{"patch"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
 	} {
 		a := &requested{answer: func(verb string) (status, error) {
@@ -186,7 +186,7 @@ func (o other) Create(context.Context, schema.GroupVersionResource, *unstructure
 func TestWriter_WhatTheServerReportsCounts(t *testing.T) {
 	refused := func(why string) error { return apierrors.NewForbidden(roles.GroupResource(), "r", errors.New(why)) }
 	const (
-		requesting = "find out whether the executor has the rights that the object gives away: "
+		requesting = "check whether the executor has the rights that the object grants: "
 		denied     = "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, will try again in 1m0s"
 		escalation = "not allowed to apply the resource rbac.authorization.k8s.io roles, shop r, error: permission escalation, will try again in 1m0s"
 		agents     = `roles.rbac.authorization.k8s.io "r" is forbidden: User "agent" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "team"`

@@ -180,7 +180,7 @@ func TestLoad_LogThatIsNoFile(t *testing.T) {
 			if diff := cmp.Diff(LoadResult{}, s) + cmp.Diff(holding{}, h); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			if name != "empty" && !strings.Contains(reported.String(), "it cannot be read whose works these are") {
+			if name != "empty" && !strings.Contains(reported.String(), "the owner of its works is unreadable") {
 				t.Errorf("the log does not say so:\n%s", &reported)
 			}
 		})

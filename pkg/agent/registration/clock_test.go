@@ -25,7 +25,7 @@ func TestCore_ClockAheadForAMoment(t *testing.T) {
 		if !bytes.Equal(r.secret[keyCert], cert) || len(r.secret[keyKey]) == 0 || r.used == nil || r.as != Registered {
 			t.Fatalf("restart %t: as %s, it uses %v, saw %v", restart, r.as, r.used, r.seen)
 		}
-		if want := "by the clock of this cluster its certificate has ended at "; r.core.Trouble() == nil || r.core.Trouble().Error()[:len(want)] != want {
+		if want := "by the clock of this cluster its certificate expired at "; r.core.Trouble() == nil || r.core.Trouble().Error()[:len(want)] != want {
 			t.Errorf("trouble: %v", r.core.Trouble())
 		}
 		r.now = r.now.Add(-year)

@@ -226,7 +226,7 @@ func TestCore_Join(t *testing.T) {
 	if r.used == nil || r.as != Registered || !bytes.Equal(r.secret[keyCert], r.used.Cert) || r.secret[keyPendingName] != nil {
 		t.Fatalf("as %s, uses %v, keeps %v", r.as, r.used, r.secret)
 	}
-	r.wantWaits("the hub has not accepted the cluster: hawser accept cluster1 does")
+	r.wantWaits("the hub has not accepted the cluster: run hawser accept cluster1")
 	if r.notified != 0 || r.hub.renewals != 0 {
 		t.Errorf("notified %d times, %d renewals before the acceptance", r.notified, r.hub.renewals)
 	}

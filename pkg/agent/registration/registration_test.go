@@ -382,7 +382,7 @@ func TestRun_JoinRenewRestart(t *testing.T) {
 		p.start()
 		sleep(5 * time.Second)
 		p.wantWaits("")
-		if !strings.Contains(p.log.String(), "by the clock of this cluster its certificate has ended") {
+		if !strings.Contains(p.log.String(), "by the clock of this cluster its certificate expired") {
 			t.Errorf("log: %s", p.log.String())
 		}
 		p.end()

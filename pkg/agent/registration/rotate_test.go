@@ -52,7 +52,7 @@ func TestCore_RotationByDifferentClocks(t *testing.T) {
 	r.hub.behind = 10 * time.Second
 	r.hub.rotate(r.now)
 	before := len(r.hub.csrs)
-	if r.pass(5 * time.Second); r.core.Trouble() == nil || !strings.Contains(r.core.Trouble().Error(), "do its clocks agree?") {
+	if r.pass(5 * time.Second); r.core.Trouble() == nil || !strings.Contains(r.core.Trouble().Error(), "check the clocks of the hub") {
 		t.Errorf("its trouble is %v", r.core.Trouble())
 	}
 	if r.pass(10 * time.Minute); r.core.Trouble() != nil || len(r.hub.csrs) != before+2 {

@@ -93,13 +93,13 @@ func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
 		want    string
 	}{
 		"simple":                     {"apps/deployments/a/b", simple, nil, false, ""},
-		"labelled":                   {"apps/deployments/a/b", labelled, nil, true, "agents on this cluster live by"},
-		"labelled by a former agent": {"apps/deployments/a/b", former, nil, true, "agents on this cluster live by"},
-		"a namespace with an agent":  {"/namespaces//a", simple, nil, true, "agents on this cluster live by"},
-		"OpenShift's name for it":    {"project.openshift.io/projects//a", simple, nil, true, "agents on this cluster live by"},
+		"labelled":                   {"apps/deployments/a/b", labelled, nil, true, "agents on this cluster need"},
+		"labelled by a former agent": {"apps/deployments/a/b", former, nil, true, "agents on this cluster need"},
+		"a namespace with an agent":  {"/namespaces//a", simple, nil, true, "agents on this cluster need"},
+		"OpenShift's name for it":    {"project.openshift.io/projects//a", simple, nil, true, "agents on this cluster need"},
 		"one without":                {"/namespaces//a", simple, apierrors.NewNotFound(maps, "x"), false, ""},
 		"one that may not be read":   {"/namespaces//a", simple, apierrors.NewForbidden(maps, "x", errors.New("no")), false, ""},
-		"no answer":                  {"/namespaces//a", simple, apierrors.NewServiceUnavailable("away"), false, "find out whether an agent lives in the namespace: away"},
+		"no answer":                  {"/namespaces//a", simple, apierrors.NewServiceUnavailable("away"), false, "check whether an agent runs in the namespace: away"},
 	} {
 		there := &objects{err: c.err}
 		err := (&workpolicy.Guard{Objects: there}).Object(t.Context(), id(c.object), c.live)

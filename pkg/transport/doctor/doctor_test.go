@@ -230,8 +230,8 @@ func TestWalk(t *testing.T) {
 		"inspecting proxy": {func(p *site) Path {
 			p.proxied("200 OK", p.serve(server{ca: authority(p.t, "Corporate Inspection"), hosts: []string{"broker.example"}}))
 			return Path{Transport: GRPC("broker.example:8090", ""), lookup: known}
-		}, "tls", `inspects TLS: it shows "hawser:broker:broker" for broker.example`, "exempt broker.example:8090 from TLS inspection"},
-		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not ask for a client certificate", "exempt"},
+		}, "tls", `inspects TLS. It shows "hawser:broker:broker" for broker.example`, "exempt broker.example:8090 from TLS inspection"},
+		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not request a client certificate", "exempt"},
 		"another protocol": {func(p *site) Path {
 			c := p.config(server{ca: p.ca, auth: tls.RequestClientCert})
 			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // reported by the server

@@ -45,7 +45,7 @@ func takesBackWhatRefusesItsRecords(s *spoke) {
 		s.notApplied("refuser", 1, "AgentWritesRefused", `admission webhook "refuser.example.com"`)
 		web = work("bystander", generation+1, configMap("bystander-"+way, "1"))
 		s.apply(web)
-		s.notApplied("bystander", 0, "AppliedManifestFailed", `comes of work "refuser"`)
+		s.notApplied("bystander", 0, "AppliedManifestFailed", `comes from work "refuser"`)
 		if s.configMap("bystander-"+way) != nil {
 			s.Error("an object was made that is on no record")
 		}

@@ -126,7 +126,7 @@ func TestJoin_InstallClusterReportsHow(t *testing.T) {
 func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s := requester(t)
 	get := s.access(s.at, "get", "clusters")
-	s.eventually("let it in with hawser accept cluster1", get...)
+	s.eventually("accept it with hawser accept cluster1", get...)
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "clsuter1")
 	s.applyIn(s.hub, "clsuter1", "lost")

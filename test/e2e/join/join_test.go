@@ -76,7 +76,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	access := []string{"--broker", broker, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key")}
 	w.eventually("NotAccepted", append([]string{"get", "clusters", "cluster1"}, access...)...)
 
-	if out := next(); !strings.Contains(out, "let it in with hawser accept cluster1") || !strings.Contains(out, "cluster cluster1 is accepted") {
+	if out := next(); !strings.Contains(out, "accept it with hawser accept cluster1") || !strings.Contains(out, "cluster cluster1 is accepted") {
 		t.Errorf("the output does not name the waiting cluster, or does not report that it was accepted")
 	}
 	next() // the first work

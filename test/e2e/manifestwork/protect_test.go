@@ -90,7 +90,7 @@ func TestProtect_NoWorkTakesAnAgentAway(t *testing.T) {
 	w := f.Create(t, harness.NewWork(t, cluster, "takes-agent", manifests...))
 	for i, o := range objects {
 		c := f.ManifestCondition(t, w, i+1, workv1.ManifestApplied, func(c metav1.Condition) bool { return c.Status == metav1.ConditionFalse })
-		if c.Reason != "AppliedManifestFailed" || !strings.Contains(c.Message, "agents on this cluster live by") {
+		if c.Reason != "AppliedManifestFailed" || !strings.Contains(c.Message, "agents on this cluster need") {
 			t.Errorf("%s %s: got %+v", o.Resource, o.name, c)
 		}
 	}

@@ -165,8 +165,8 @@ func TestReason_OfADeletionThatWaits(t *testing.T) {
 	w := f.Deliver(t, harness.NewWork(t, cluster, "reason-finalizer", harness.ConfigMapYAML(ns, "free", "x"), heldConfigMapYAML(ns, "held")))
 	f.DeleteWork(t, cluster, w.Name)
 	reportsReason(t, w, workv1.WorkDeleting, "WorkDeletionBlocked", "WorkDeletionBlocked",
-		`waits for finalizers: ConfigMap `+ns+`/held: example.com/hold; what set them has to remove them: see that it runs on the cluster, `+
-			`or take them off the object if it is gone for good; objects left: 1`)
+		`waits for finalizers: ConfigMap `+ns+`/held: example.com/hold; their controller must remove them: check that it runs on the cluster, `+
+			`or remove them from the object if it is gone for good; objects left: 1`)
 	release(t, ns, "held")
 	f.Gone(t, cluster, w.Name)
 }

@@ -145,7 +145,7 @@ func TestProxy_IsTheOnlyWay(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			a := newRemotePeer(t, "remote-"+transport, proxy, overMQTT)
 			for line, want := range map[string]string{
-				"proxy: none":            "tcp: nobody listens at " + f.BrokerAddr(),
+				"proxy: none":            "tcp: no program listens at " + f.BrokerAddr(),
 				"proxy: http://" + inner: "proxy: the proxy http://" + inner + " wants another user name and password",
 				strings.Replace(proxyLine, password, "wrong", 1): "proxy: the proxy http://ann:xxxxx@" + inner + " wants another user name and password",
 			} {

@@ -114,7 +114,7 @@ func finalizerHangs(t *testing.T) {
 	}
 	t.Cleanup(letGo)
 	o.DeleteWork(t, cluster, "data")
-	const held, next = `waits for finalizers: ConfigMap shop/data: example\.org/backup`, `see that it runs on the cluster, or take them off the object`
+	const held, next = `waits for finalizers: ConfigMap shop/data: example\.org/backup`, `check that it runs on the cluster, or remove them from the object`
 	looks := []look{
 		{command: "kubectl events --for manifestwork/data -n " + cluster, output: held, next: next, past: true},
 		{command: "hawser get works data --cluster " + cluster, output: held, next: next},

@@ -59,7 +59,7 @@ var (
 		{regexp.MustCompile(`\b(\d+[dhms])+ ago\b`), "1m ago"},
 		{regexp.MustCompile(`\b(no agent|not available) for (\d+[dhms])+`), "$1 for 1m"},
 		{regexp.MustCompile(`\bsince \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "since 2026-11-23T09:00:00Z"},
-		{regexp.MustCompile(`\d+ MiB are free, \d+ MiB have to be`), "20 MiB are free, 32 MiB have to be"},
+		{regexp.MustCompile(`\d+ MiB free, \d+ MiB required`), "20 MiB free, 32 MiB required"},
 		{regexp.MustCompile(`\b[0-9a-f]{64}-`), "5f1d7a84db00d2fce00b31a7fc73224f5f1d7a84db00d2fce00b31a7fc73224f-"},
 		{regexp.MustCompile(`127\.0\.0\.1:\d+`), "127.0.0.1:40404"},
 	}

@@ -43,7 +43,7 @@ func brokerDown(t *testing.T) {
 	o.Create(t, w)
 	looks := []look{
 		{command: theWork("new", cluster), output: `new +1 `},
-		{command: "kubectl events --for lease/hawser-hub-source -n hawser --types=Warning", output: `nobody listens|refused`, next: `Start the broker`, past: true},
+		{command: "kubectl events --for lease/hawser-hub-source -n hawser --types=Warning", output: `no program listens|refused`, next: `Start the broker`, past: true},
 		{command: "hawser doctor", output: `listens`, next: `hint: .*check`},
 	}
 	o.sees("broker down", looks...)
@@ -60,7 +60,7 @@ func hubSourceDown(t *testing.T) {
 		{command: "kubectl apply -f web.yaml", output: `failed calling webhook.*hawser-hub-source`}, // the words are the kube-apiserver's
 		{command: `kubectl get validatingwebhookconfigurations -o custom-columns=NAME:.metadata.name,DESCRIPTION:.metadata.annotations.kubernetes\.io/description`,
 			output: `hawser-hub-source +hub-source decides .* While it does not answer`, next: `kubectl get pods --all-namespaces --selector app\.kubernetes\.io/name=hawser-hub-source`, past: true},
-		{command: "hawser get clusters " + cluster, output: `Warning: the hub-source of source hub is not connected: changes of its 0 works reach no cluster`, next: `see kubectl -n hawser get pods`},
+		{command: "hawser get clusters " + cluster, output: `Warning: the hub-source of source hub is not connected: changes of its 0 works reach no cluster`, next: `Run kubectl -n hawser get pods`},
 	}
 	o.sees("hub-source down", looks...)
 	up()
@@ -104,8 +104,8 @@ func diskNearlyFull(t *testing.T) {
 	o.Create(t, w)
 	looks := []look{
 		{command: theWork("new", cluster), output: `new +False +1 `},
-		{command: warnings("new", cluster), output: `BrokerFull .*the disk of the broker is full or nearly full`, next: `make room on its volume`, past: true},
-		{command: "hawser get clusters " + cluster, output: `Warning: the broker takes no specs and statuses: store is low on room`, next: `give its volume more room`},
+		{command: warnings("new", cluster), output: `BrokerFull .*the disk of the broker is full or nearly full`, next: `Make room on its volume`, past: true},
+		{command: "hawser get clusters " + cluster, output: `Warning: the broker accepts no specs and statuses: store is low on disk space`, next: `enlarge its volume`},
 	}
 	o.sees("disk nearly full", looks...)
 	if err := os.Remove(filler); err != nil {
