@@ -217,7 +217,7 @@ hostile-long: ## the same for a minute and more each
 	@$(MAKE) --no-print-directory hostile HOSTILE=15s
 
 .PHONY: guarantees
-guarantees: ## fail unless the tests that docs/guarantees.md names passed in the stages before
+guarantees: ## fail unless the tests that docs/traceability names passed in the stages before
 	@go test -count=1 ./test/traceability/...
 
 .PHONY: test-fast

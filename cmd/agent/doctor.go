@@ -54,7 +54,7 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, erro
 	}
 	requests, err := c.wayToBroker(ctx, namespace, &w)
 	if err != nil {
-		return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/operations.md and docs/mqtt.md", Err: err}
+		return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/operations/README.md and docs/mqtt.md", Err: err}
 	}
 	w.Identity.OverrideProxy(c.proxy.URL, c.proxy.CAFile)
 	requests.Hello = c.hello

@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 		},
 		{
 			Title: "The file of `--policy-file`",
-			About: "What works of which hub may have on this cluster; `NAME` is a hub identity, or `*` for all hubs that are not named. See [operations](../operations.md#what-works-may-have).",
+			About: "What works of which hub may have on this cluster; `NAME` is a hub identity, or `*` for all hubs that are not named. See [operations](../operations/agent.md#what-works-may-contain).",
 			Into:  &workpolicy.Policy{},
 		},
 	}})

@@ -219,7 +219,7 @@ func onPages(t *testing.T) (requested, run map[string]string) {
 		t.Fatal(err)
 	}
 	var files []string
-	for _, pattern := range []string{"README.md", "SECURITY.md", "deploy/README.md", "docs/*.md"} {
+	for _, pattern := range []string{"README.md", "SECURITY.md", "deploy/*.md", "docs/*.md", "docs/operations/*.md", "docs/protocol/*.md"} {
 		found, err := filepath.Glob(filepath.Join(repository, pattern))
 		if err != nil {
 			t.Fatal(err)

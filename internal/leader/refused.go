@@ -30,7 +30,7 @@ import (
 // Result: the candidate never writes before the holder has renewed or ended, because Duration > RenewDeadline >
 // RetryPeriod.
 //
-// See docs/adr/021-the-way-back.md.
+// See docs/adr/021-admission-lockout.md.
 type lock struct {
 	*resourcelock.LeaseLock
 	election *Election

@@ -23,7 +23,7 @@ import (
 // A work can contain an object that rejects the agent's own writes. Examples are a webhook on all objects
 // without a service, and a policy that denies AppliedManifestWorks. The repair is the correction or removal of
 // that manifest, or the deletion of the work. It needs no write of the record. See
-// docs/adr/021-the-way-back.md.
+// docs/adr/021-admission-lockout.md.
 
 // stuckAfter is the time for which writes of the record may fail before works report it. A refusal is reported
 // at once.

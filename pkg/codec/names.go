@@ -6,7 +6,7 @@ import "github.com/cloudevents/sdk-go/v2/event"
 type Event = event.Event
 
 // Names of the extension attributes, without the "ce-" prefix of the wire: first those of OCM, then Hawser's
-// own (see docs/protocol.md).
+// own (see docs/protocol/README.md).
 const (
 	ExtClusterName       = "clustername"
 	ExtOriginalSource    = "originalsource"

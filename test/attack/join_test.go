@@ -55,7 +55,7 @@ const (
 	// forged is how many things that may not be are tried.
 	forged = 15
 	// maxUndecided is how many undecided requests for certificates a cluster may have on the hub,
-	// as docs/operations.md says.
+	// as docs/operations/hub-source.md says.
 	maxUndecided = 20
 	// maxOnTheHub is the limit for the final size of the hub in bytes, with its clusters and the attacker's
 	// objects. maxEvents is the limit for the Events of one cluster at once, with those of half a minute.

@@ -2,7 +2,7 @@
 // open-cluster-management.io/sdk-go. Those are processes of their own: the programs of the module
 // test/interop/sdkgo. The tests are named after the conformance cases of the OCM protocol (C11, C12, …);
 // README.md in test/interop/sdkgo lists them. Where Hawser differs from OCM on purpose, the test asserts
-// Hawser's promise and docs/protocol.md gives the reason.
+// Hawser's promise and docs/protocol/README.md gives the reason.
 package interop
 
 import (

@@ -107,7 +107,7 @@ func (o *oracle) isHeldNowhere(clusterName, id string) bool {
 }
 
 // evictsNothing reports whether the state directory of a cluster's agent is full. The agent may then lose what
-// it holds, so it evicts nothing until that is over (docs/operations.md). Everything else continues.
+// it holds, so it evicts nothing until that is over (docs/operations/README.md). Everything else continues.
 func (o *oracle) evictsNothing(clusterName string) bool {
 	return slices.ContainsFunc(o.w.agents, func(a *agentNode) bool { return a.name == clusterName && a.dir != nil && a.dir.full })
 }

@@ -2,45 +2,44 @@ package traceability
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// matrix is a table of docs/security.md: the rights of each client on each thing.
+// matrix is a table of docs/security-matrix.md: what each client or program can do with each object.
 type matrix struct {
 	// corner is the head of the first column.
-	corner  string
+	corner string
+	// clients are the heads of the other columns.
 	clients []string
-	// rows are what there has to be a row for; nil: whatever there is.
+	// rows are the required rows; nil: any rows.
 	rows []string
-	// cell is what a cell looks like; it ends in labels, except where it may go without.
+	// cell is the form of a cell. It ends in labels, except where unlabelled cells are allowed.
 	cell *regexp.Regexp
 }
 
-// labelled is a cell that ends in labels, unlabelled one that may go without.
+// labelled matches a cell that ends in labels. unlabelled also matches cells without a label.
 var (
 	labelled   = regexp.MustCompile(`^[a-z][a-zA-Z', -]* M[0-9]+(?:, M[0-9]+)*$`)
 	unlabelled = regexp.MustCompile(`^(?:yes|–|[a-z, ]+ M[0-9]+)$`)
 	oneLabel   = regexp.MustCompile(`M[0-9]+`)
 )
 
-// everywhere are the clients that reach a hub, or a cluster.
+// everywhere are the columns of the matrices of hub and cluster.
 var everywhere = []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "broker", "operator", "viewer", "executor", "writer", "stateless broker"}
 
 var matrices = []matrix{
 	{"can it", []string{"agent", "source", "viewer", "operator", "hub", "broker"}, nil, unlabelled},
 	{"on the hub", everywhere, []string{
 		"ManagedCluster: metadata", "ManagedCluster: spec, acceptance", "ManagedCluster: status",
-		"CertificateSigningRequest: make", "CertificateSigningRequest: approve", "CertificateSigningRequest: sign",
-		"Namespace", "Lease of a cluster", "Event", "ManifestWork: spec", "ManifestWork: status", "ManifestWork: finalizer, end",
+		"CertificateSigningRequest: create", "CertificateSigningRequest: approve", "CertificateSigningRequest: sign",
+		"Namespace", "Lease of a cluster", "Event", "ManifestWork: spec", "ManifestWork: status", "ManifestWork: finalizer, removal",
 		"ManagedClusterAddOn: status", "tokens", "RoleBinding", "Secrets, ConfigMaps",
 	}, labelled},
 	{"in the broker", []string{"no certificate", "bootstrap token", "agent", "source", "hub-source", "operator", "viewer", "writer"}, []string{
-		"record: spec", "record: status", "record: deletion", "record: owner", "denials", "quotas, identities, configuration",
+		"record: spec", "record: status", "record: deletion", "record: owner", "denylist", "quotas, identities, configuration",
 		"orphans and approvals", "registration: clusters, acceptance", "registration: keys of tokens, CAs of agents",
 	}, labelled},
 	{"on the cluster", everywhere, []string{
@@ -48,19 +47,15 @@ var matrices = []matrix{
 	}, labelled},
 }
 
-// TestSecurity_EachCellHasItsTests: docs/security.md states what each client can create, change or do. Existing
-// tests hold each cell.
+// TestSecurity_EachCellHasItsTests checks that tests exist for each cell of docs/security-matrix.md.
 func TestSecurity_EachCellHasItsTests(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows, bad := Parse(string(page))
+	page := read(t, "docs", "security-matrix.md")
+	rows, bad := Parse(read(t, "docs", "traceability", "security.md"), Pages["security.md"].Columns())
 	report(t, bad)
 	report(t, notThere(root, rows))
 	var all []string
 	for _, m := range matrices {
-		used, bad := m.read(string(page))
+		used, bad := m.read(page)
 		report(t, bad)
 		all = append(all, used...)
 	}
@@ -68,8 +63,7 @@ func TestSecurity_EachCellHasItsTests(t *testing.T) {
 	report(t, unanswered(rows, slices.Compact(all)))
 }
 
-// read returns the labels that the cells of the matrix name on a page, each once, and what is
-// wrong with it.
+// read returns the labels that the cells of the matrix name on a page, each once, and the errors.
 func (m matrix) read(markdown string) (used, bad []string) {
 	header := "| " + m.corner + " | " + strings.Join(m.clients, " | ") + " |"
 	_, rest, found := strings.Cut(markdown, header+"\n")

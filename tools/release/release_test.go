@@ -41,7 +41,7 @@ func checkout(t *testing.T) build {
 		"LICENSE": "do what you like", "README.md": "# Hawser", "CHANGELOG.md": "# Changelog\n\n## v1.2.3\n\n* Works.\n",
 		"deploy/images/kustomization.yaml": "images:\n  - name: a\n    newTag: dev\n  - name: b\n    newTag: dev\n",
 		"deploy/files.go":                  "package deploy",
-		"docs/operations.md":               "# Operations",
+		"docs/operations/README.md":               "# Operations",
 		"deploy/charts/a/Chart.yaml":       "name: a\nversion: 0.0.0\nappVersion: dev\n",
 	} {
 		write(t, filepath.Join(b.root, filepath.FromSlash(name)), []byte(text))
@@ -295,7 +295,7 @@ func TestArchives_AreComplete(t *testing.T) {
 	for name, want := range map[string][]string{
 		"hawser_v1.2.3_linux_arm64":  {"LICENSE", "hawser", "hawser-agent", "hawser-broker", "hawser-hub-source"},
 		"hawser_v1.2.3_darwin_arm64": {"LICENSE", "hawser"},
-		"hawser_v1.2.3_manifests":    {"CHANGELOG.md", "LICENSE", "README.md", "deploy/charts/a/Chart.yaml", "deploy/charts/a/base/kustomization.yaml", "deploy/images/kustomization.yaml", "docs/operations.md"},
+		"hawser_v1.2.3_manifests":    {"CHANGELOG.md", "LICENSE", "README.md", "deploy/charts/a/Chart.yaml", "deploy/charts/a/base/kustomization.yaml", "deploy/images/kustomization.yaml", "docs/operations/README.md"},
 		"a":                          {"Chart.yaml", "base/kustomization.yaml"},
 	} {
 		file := name + ".tar.gz"

@@ -1,6 +1,6 @@
 // Package testlog reads the events of `go test -json`. Print converts them back to the output of `go test`
 // without that flag, and stores them in a file. Results reads such a file and returns the outcome of each test.
-// So one test run serves both its user and the check of docs/guarantees.md. With Failures and Output,
+// So one test run serves both its user and the check of docs/traceability. With Failures and Output,
 // tools/testlog/gotest selects the tests to run again and prints their output.
 package testlog
 

@@ -168,7 +168,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 }
 
 // TestSources_EqualTheNaiveOnes compares Sources with a model that keeps the last report of each source about
-// each cluster, as docs/protocol.md describes.
+// each cluster, as docs/protocol/README.md describes.
 func TestSources_EqualTheNaiveOnes(t *testing.T) {
 	type last struct {
 		synced       bool

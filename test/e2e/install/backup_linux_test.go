@@ -15,9 +15,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
-// TestBackup_CommandsOfTheDocumentation backs up and restores the broker of a cluster with the commands of
-// docs/operations.md. The CronJobs run from their images, and the state of the backup is back after the
-// restore.
+// The broker of a cluster is backed up and restored with the commands of docs/operations/backup.md: the
+// CronJobs run out of the images, and what was so at the backup is so again.
 func TestBackup_CommandsOfTheDocumentation(t *testing.T) {
 	if os.Getenv(apart) == "" {
 		inANetworkOfItsOwn(t)
@@ -57,7 +56,7 @@ func TestBackup_CommandsOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// page runs one of the blocks of docs/operations.md for a cluster, in the directory of where.
+// page runs one of the blocks of docs/operations/backup.md for a cluster, in the directory of where.
 func (w where) page(number int) {
 	w.Helper()
 	repository, err := filepath.Abs(root)
@@ -69,8 +68,8 @@ func (w where) page(number int) {
 		w.Fatal(err)
 	}
 	blocks := shellblocks.Of(shellblocks.Install, all)
-	if len(blocks) != 2 || slices.ContainsFunc(blocks, func(b shellblocks.Block) bool { return b.File != "docs/operations.md" }) {
-		w.Fatalf("the blocks marked \"sh test install\" are %v, want two in docs/operations.md", blocks)
+	if len(blocks) != 2 || slices.ContainsFunc(blocks, func(b shellblocks.Block) bool { return b.File != "docs/operations/backup.md" }) {
+		w.Fatalf("the blocks marked \"sh test install\" are %v, want two in docs/operations/backup.md", blocks)
 	}
 	ctx, cancel := context.WithTimeout(w.Context(), 5*time.Minute)
 	defer cancel()

@@ -121,7 +121,7 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 	})
 }
 
-// TestRefusal_OfAnOCMBroker: the reason code says it all. The codes are those of PUBACK in docs/protocol.md.
+// TestRefusal_OfAnOCMBroker: the reason code says it all. The codes are those of PUBACK in docs/protocol/mqtt.md.
 func TestRefusal_OfAnOCMBroker(t *testing.T) {
 	for reason, want := range map[Reason]transport.Code{
 		Unspecified: transport.CodeInternal, ImplementationSpecific: transport.CodeInternal, NotAuthorized: transport.CodeDenied,
