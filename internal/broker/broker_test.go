@@ -224,8 +224,8 @@ func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
 	})
 }
 
-// TestBroker_DroppedRecordsLeaveTheMailbox checks that dropped records leave the delivery queue.
-func TestBroker_DroppedRecordsLeaveTheMailbox(t *testing.T) {
+// TestBroker_DroppedRecordsLeaveTheDeliveryQueue checks that dropped records leave the delivery queue.
+func TestBroker_DroppedRecordsLeaveTheDeliveryQueue(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
 		gate := make(chan struct{})

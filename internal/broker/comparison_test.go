@@ -152,9 +152,9 @@ func TestSyncReport_Refuses(t *testing.T) {
 	})
 }
 
-// TestAhead_WaitsForTheSourceAndIsOverruled checks I2 after a restored store: works for which the agent is
+// TestAhead_WaitsForTheSourceThenForced checks I2 after a restored store: works for which the agent is
 // ahead stay unchanged until the source has synced.
-func TestAhead_WaitsForTheSourceAndIsOverruled(t *testing.T) {
+func TestAhead_WaitsForTheSourceThenForced(t *testing.T) {
 	before := func(w *world) {
 		w.subscribe(w.agent("c1")).cancel() // the cluster is known
 		for _, id := range []string{"live", "deleted", "catches-up", "repeated"} {

@@ -53,7 +53,7 @@ anything but a certificate of the cluster is never approved.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&a.named, "csr", nil, "approve the certificate request of this name, and no other; may be repeated")
 	f.BoolVar(&a.all, "all", false, "approve the requests of all agents that request under the name of a cluster")
-	f.StringArrayVar(&a.askers, "requester", nil, "user with whose token clusters join, beside the bootstrap accounts of Open Cluster Management; may be repeated")
+	f.StringArrayVar(&a.requesters, "requester", nil, "user with whose token clusters join, beside the bootstrap accounts of Open Cluster Management; may be repeated")
 	f.BoolVar(&a.wait, "wait", false, "wait for the requests of the clusters, and until each is available")
 	return cmd
 }

@@ -161,7 +161,7 @@ type choice struct {
 	// all: approve requests of several agents and several requesters.
 	all bool
 	// requesters are users that clusters join with, in addition to those of Open Cluster Management.
-	askers []string
+	requesters []string
 }
 
 // errSeveral: several agents have a pending request, and none is named.
@@ -191,7 +191,7 @@ func (c choice) pick(waiting []application) ([]application, error) {
 		}
 	}
 	for _, a := range picked { // a person who names a request has checked it
-		if !a.trusted && len(c.named) == 0 && !slices.Contains(c.askers, a.requester) {
+		if !a.trusted && len(c.named) == 0 && !slices.Contains(c.requesters, a.requester) {
 			return nil, quarantinedError{a}
 		}
 	}

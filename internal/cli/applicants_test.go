@@ -131,12 +131,12 @@ func TestChoice(t *testing.T) {
 		"all, and one has an unknown requester":     {choice: choice{all: true}, waiting: []application{one, quarantined}, err: quarantinedError{quarantined}},
 		"of a cluster that had an agent":            {choice: choice{member: true}, waiting: []application{one}},
 		"of one, all":                               {choice: choice{member: true, all: true}, waiting: []application{one}},
-		"of one, by requester":                      {choice: choice{member: true, askers: []string{"boot"}}, waiting: []application{one}},
+		"of one, by requester":                      {choice: choice{member: true, requesters: []string{"boot"}}, waiting: []application{one}},
 		"of one, by name":                           {choice: choice{member: true, named: []string{"1"}}, waiting: []application{one, again}, want: "1"},
 		"an unknown requester":                      {waiting: []application{quarantined}, err: quarantinedError{quarantined}},
 		"an unknown requester, by name":             {choice: choice{named: []string{"4"}}, waiting: []application{one, quarantined}, want: "4"},
-		"an unknown requester whose name is known":  {choice: choice{askers: []string{"mallory"}}, waiting: []application{quarantined}, want: "4"},
-		"an unknown requester beside a known other": {choice: choice{askers: []string{"boot"}}, waiting: []application{quarantined}, err: quarantinedError{quarantined}},
+		"an unknown requester whose name is known":  {choice: choice{requesters: []string{"mallory"}}, waiting: []application{quarantined}, want: "4"},
+		"an unknown requester beside a known other": {choice: choice{requesters: []string{"boot"}}, waiting: []application{quarantined}, err: quarantinedError{quarantined}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			picked, err := c.pick(c.waiting)

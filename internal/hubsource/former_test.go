@@ -22,10 +22,10 @@ import (
 // ManifestWork, and its ConfigMap in three states. It is in sync, under rollback suspicion after a restore of
 // the hub, and after the end of the suspicion. TestFormer_Write wrote them.
 const (
-	formerSynced  = "testdata/former/synced.json"
-	formerDoubt   = "testdata/former/doubt.json"
-	formerSettled = "testdata/former/settled.json"
-	formerWork    = "testdata/former/manifestwork.json"
+	formerSynced    = "testdata/former/synced.json"
+	formerSuspicion = "testdata/former/doubt.json"
+	formerSettled   = "testdata/former/settled.json"
+	formerWork      = "testdata/former/manifestwork.json"
 )
 
 // hubObject is an object as the hub has it.
@@ -74,7 +74,7 @@ func TestFormer_Write(t *testing.T) {
 		b.settle(2 * time.Minute)
 		restore()
 		b.settle(3 * time.Minute)
-		save(formerDoubt, "configmaps", state)
+		save(formerSuspicion, "configmaps", state)
 		b.hub.apply(example("c1", "lost"))
 		b.settle(3 * time.Minute)
 		save(formerSettled, "configmaps", state)
@@ -107,9 +107,9 @@ func (b *bench) putFormer(resource, key, file string) {
 // TestFormer_State: the state that a former hub-source saved is read with the same values.
 func TestFormer_State(t *testing.T) {
 	for file, want := range map[string]core.SavedState{
-		formerSynced:  {Cursor: "store-1/store-2/4"},
-		formerDoubt:   {Cursor: "store-1/store-2/15", Withheld: []string{"*"}, SuspectedPosition: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "117"}},
-		formerSettled: {Cursor: "store-1/store-2/19", ClearedPosition: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "114"}},
+		formerSynced:    {Cursor: "store-1/store-2/4"},
+		formerSuspicion: {Cursor: "store-1/store-2/15", Withheld: []string{"*"}, SuspectedPosition: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "117"}},
+		formerSettled:   {Cursor: "store-1/store-2/19", ClearedPosition: &codec.HubPosition{UID: "uid-hub", ResourceVersion: "114"}},
 	} {
 		inBubble(t, func(b *bench) {
 			b.putFormer("configmaps", "hawser/"+StateName("hub"), file)
@@ -126,11 +126,11 @@ func TestFormer_State(t *testing.T) {
 	}
 }
 
-// TestFormer_Doubt: a deletion that a former hub-source withheld is also withheld by this one, until the hub
+// TestFormer_RollbackSuspicion: a deletion that a former hub-source withheld is also withheld by this one, until the hub
 // has the work again.
-func TestFormer_Doubt(t *testing.T) {
+func TestFormer_RollbackSuspicion(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		b.putFormer("configmaps", "hawser/"+StateName("hub"), formerDoubt)
+		b.putFormer("configmaps", "hawser/"+StateName("hub"), formerSuspicion)
 		lost := example("c1", "lost")
 		lost.UID = "uid-of-lost"
 		e, err := manifestwork.EncodeSpec(lost, manifestwork.SpecParams{ID: "e", Now: time.Now(), Source: "hub", Action: codec.CreateRequest})

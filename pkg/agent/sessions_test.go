@@ -14,9 +14,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// plainly returns an agent behind a stateless broker, and the session tracker of its source, which knows the
+// newStatelessRig returns an agent behind a stateless broker, and the session tracker of its source, which knows the
 // agent's session.
-func plainly(t *testing.T) (r *rig, hub *sessionfence.Tracker) {
+func newStatelessRig(t *testing.T) (r *rig, hub *sessionfence.Tracker) {
 	r = newRig(t)
 	r.start()
 	events, err := r.core.Subscribed(transport.Accepted{Stateless: true, SubscriptionID: "s"})
@@ -54,7 +54,7 @@ func (r *rig) lists() (sessionfence.Stamp, bool) {
 }
 
 func TestCore_SendsPeerSessionToSource(t *testing.T) {
-	r, hub := plainly(t)
+	r, hub := newStatelessRig(t)
 	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	m, ok := r.lists()
 	if !ok || hub.Observe(testCluster, m) != sessionfence.CurrentFirst {
@@ -103,7 +103,7 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 // TestCore_LateEventsCountNoLonger: events of an earlier session, to an earlier process, or behind their
 // successor are dropped.
 func TestCore_LateEventsCountNoLonger(t *testing.T) {
-	r, hub := plainly(t)
+	r, hub := newStatelessRig(t)
 	old := hub.Stamp(testCluster)
 	older := hubWork("w-1", "web", 1, configMap("a", "old"))
 	late := r.placed(hub.Stamp(testCluster), older, codec.UpdateRequest)
@@ -132,7 +132,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 
 // TestCore_OCMSourceBehindAStatelessBroker: an OCM source sends no session stamps, so its versions decide.
 func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
-	r, _ := plainly(t)
+	r, _ := newStatelessRig(t)
 	r.handle(r.placed(sessionfence.Stamp{}, hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	r.handle(r.placed(sessionfence.Stamp{}, hubWork("w-1", "web", 1, configMap("a", "1")), codec.UpdateRequest))
 	r.expectValue("a", "2")
@@ -143,7 +143,7 @@ func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
 
 // TestCore_SendsGoodbye before it knows a source, and with its own session only.
 func TestCore_SendsGoodbye(t *testing.T) {
-	r, hub := plainly(t)
+	r, hub := newStatelessRig(t)
 	for _, source := range []string{"", "hub"} {
 		e, err := r.core.Goodbye()
 		if err != nil {
@@ -163,7 +163,7 @@ func TestCore_SendsGoodbye(t *testing.T) {
 
 // TestCore_SendsKeepalives to a Hawser source, every minute, with the digest of the held works.
 func TestCore_SendsKeepalives(t *testing.T) {
-	r, hub := plainly(t)
+	r, hub := newStatelessRig(t)
 	if r.core.KeepAlive() != time.Minute {
 		t.Error("it does not come back in a minute")
 	}
@@ -191,7 +191,7 @@ func TestCore_SendsKeepalives(t *testing.T) {
 
 // TestCore_ReportsThatItsListIsTooLargeForTheBroker: a list is a single event.
 func TestCore_ReportsThatItsListIsTooLargeForTheBroker(t *testing.T) {
-	r, hub := plainly(t)
+	r, hub := newStatelessRig(t)
 	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {
 		var output bytes.Buffer

@@ -43,7 +43,7 @@ var decoders = map[string]string{
 	"internal/broker/listener/mqtt wire.read":                "internal/broker/listener/mqtt FuzzConversation",
 	"internal/broker/store/pebble decodeMeta":                "internal/broker/store/pebble FuzzDecodeMeta",
 	"internal/broker/store/pebble decodeNumber":              "internal/broker/store/pebble FuzzDecodeChange",
-	"internal/broker/store/pebble decodeTerm":                "internal/broker/store/pebble FuzzDecodeChange",
+	"internal/broker/store/pebble decodeIncarnation":         "internal/broker/store/pebble FuzzDecodeChange",
 	"internal/broker/store/pebble parseChange":               "internal/broker/store/pebble FuzzDecodeChange",
 	"internal/broker/store/pebble parseClusterKey":           "internal/broker/store/pebble FuzzParseKey",
 	"internal/broker/store/pebble parseMeta":                 "internal/broker/store/pebble FuzzDecodeMeta",

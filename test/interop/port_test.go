@@ -199,7 +199,7 @@ func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
 	agent.awaitAdded(id)
 	agent.report("w", "is there")
 	source.awaitStatus(t, id, "is there")
-	if waiting := b.metric(t, mailboxes); waiting == 0 {
+	if waiting := b.metric(t, queuedRecords); waiting == 0 {
 		t.Error("nothing waits for the subscriber that does not read: the test is too small")
 	}
 	// Once it reads it gets everything.

@@ -35,10 +35,10 @@ func (b *ourBroker) settle(t testing.TB, src *client, a *ocmAgent, lists float64
 	last := withID("last-"+t.Name(), newWork(a.cluster, "last", 1))
 	src.publishWork(src1, codec.CreateRequest, last)
 	eventually(t, "the last work", func() bool { _, has := a.works()[string(last.UID)]; return has })
-	eventually(t, "empty delivery queues", func() bool { return b.metric(t, mailboxes) == 0 })
+	eventually(t, "empty delivery queues", func() bool { return b.metric(t, queuedRecords) == 0 })
 }
 
-const mailboxes = "hawser_broker_delivery_queue_records"
+const queuedRecords = "hawser_broker_delivery_queue_records"
 
 // received returns the ids of the events that the agent got from a place on, in
 // the order of the ids.

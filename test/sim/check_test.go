@@ -92,7 +92,7 @@ func (w *world) checkRecords() {
 // work.
 func reportsNoAgent(o *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
-	return o.Namespace == lonely && d != nil && d.Reason == core.ReasonAgentNeverConnected && d.ObservedGeneration == o.Generation
+	return o.Namespace == agentlessCluster && d != nil && d.Reason == core.ReasonAgentNeverConnected && d.ObservedGeneration == o.Generation
 }
 
 func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {

@@ -105,7 +105,7 @@ func (u *unmanned) lostAnswer(work *workv1.ManifestWork, located int) {
 
 // mayWait reports whether the deletion of a work may wait for an agent that never connects.
 func (u *unmanned) mayWait(clusterName, id string) bool {
-	return clusterName == lonely && u.elsewhere[id]
+	return clusterName == agentlessCluster && u.elsewhere[id]
 }
 
 // overtaken reports whether, after a loss of the broker's store, the other source was first to publish a work

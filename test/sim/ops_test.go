@@ -55,7 +55,7 @@ var operations = []operation{
 		return nameOf(w.hub.create(clusters[a%3], hubNames[a/3%uint32(len(hubNames))], b))
 	}},
 	{"hub create without an agent", 4, func(w *world, a, b uint32) string {
-		return nameOf(w.hub.create(lonely, hubNames[a%uint32(len(hubNames))], b))
+		return nameOf(w.hub.create(agentlessCluster, hubNames[a%uint32(len(hubNames))], b))
 	}},
 	{"hub update", 14, onHub(func(w *world, key string, b uint32) { w.hub.update(key, b) })},
 	{"hub burst", 4, func(w *world, _, b uint32) string {

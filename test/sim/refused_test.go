@@ -34,7 +34,7 @@ func refuseStatus(w *world, a, b uint32) string {
 		return "no longer"
 	}
 	keys := slices.DeleteFunc(w.hub.keys(), func(key string) bool {
-		return w.hub.works[key].Namespace == lonely || w.hub.works[key].DeletionTimestamp != nil
+		return w.hub.works[key].Namespace == agentlessCluster || w.hub.works[key].DeletionTimestamp != nil
 	})
 	if len(keys) == 0 {
 		return ""

@@ -59,7 +59,7 @@ type write struct {
 
 func newSource(w *world, h *hub) *source {
 	s := &source{w: w, hub: h, selected: map[string]bool{}}
-	for _, c := range append(slices.Clone(clusters), lonely) {
+	for _, c := range append(slices.Clone(clusters), agentlessCluster) {
 		s.selected[c] = true
 	}
 	s.start(h.informer(0))

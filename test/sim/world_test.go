@@ -21,8 +21,8 @@ import (
 // clusters are the managed clusters; the last has an OCM agent.
 var clusters = []string{"c1", "c2", "c3"}
 
-// lonely is a cluster without an agent.
-const lonely = "c4"
+// agentlessCluster is a cluster without an agent.
+const agentlessCluster = "c4"
 
 // world is the whole simulated world.
 type world struct {
@@ -91,7 +91,7 @@ func newWorld(seed uint64, k *shape) *world {
 		w.stateless = newStatelessBroker(w)
 	}
 	w.hub = &hub{w: w, works: map[string]*workv1.ManifestWork{}, generations: map[generation]int{}, rv: 100, born: &hubBackup{rv: 100}}
-	w.newCluster(lonely)
+	w.newCluster(agentlessCluster)
 	w.source = newSource(w, w.hub)
 	w.shop = newShop(w)
 	for _, name := range clusters[:2] {

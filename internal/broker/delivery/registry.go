@@ -198,10 +198,10 @@ func (r *registry) sources() (names []string) {
 	return names
 }
 
-// askers returns the subscriptions that a resync request is about. With a subscription id that is only this
+// requesters returns the subscriptions that a resync request is about. With a subscription id that is only this
 // subscription, because the list of an earlier stream may be outdated. Without an id it returns those of the
 // same connection, or else all of the scope.
-func (r *registry) askers(scope store.Scope, id string, conn uint64) []*subscription {
+func (r *registry) requesters(scope store.Scope, id string, conn uint64) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id != "" {

@@ -105,7 +105,7 @@ func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
 	} else {
 		scope.Owner = e.Env.Source
 	}
-	for _, s := range f.registry.askers(scope, e.Subscription, e.Conn) {
+	for _, s := range f.registry.requesters(scope, e.Subscription, e.Conn) {
 		if ctx.Err() != nil {
 			return request.CallerGone(ctx)
 		}

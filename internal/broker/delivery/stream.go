@@ -194,7 +194,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
 		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: taskgroup.NewBell(),
-		list: f.sync.Lists.Open(scope, owner), orphans: orphanReport{budget: f.orphanBudget, client: owner}, mail: mailboxFor(part),
+		list: f.sync.Lists.Open(scope, owner), orphans: orphanReport{budget: f.orphanBudget, client: owner}, mail: newQueue(part),
 	}
 	return s, nil
 }

@@ -46,8 +46,8 @@ type subscription struct {
 	orphans   orphanReport
 }
 
-// mailboxFor returns an empty queue. The clusters of a source share one queue.
-func mailboxFor(part codec.Subresource) deliveryqueue.Queue {
+// newQueue returns an empty queue. The clusters of a source share one queue.
+func newQueue(part codec.Subresource) deliveryqueue.Queue {
 	if part == codec.Status {
 		return deliveryqueue.Shared()
 	}

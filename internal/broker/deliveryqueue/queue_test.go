@@ -392,7 +392,7 @@ var ids = func() (ids []string) {
 	return ids
 }()
 
-func BenchmarkMailbox_PostNext(b *testing.B) {
+func BenchmarkQueue_PostNext(b *testing.B) {
 	var m deliveryqueue.Queue
 	b.ReportAllocs()
 	revision := uint64(0)

@@ -50,12 +50,12 @@ type committer struct {
 // commit queues ops of from and returns their outcomes once they are on disk. If ctx ends first, the ops may
 // still be committed. Ops that were not queued when ctx ended are dropped. If the given check is not nil and
 // returns an error when the ops are queued, nothing is written.
-func (c *committer) commit(ctx context.Context, from identity.Identity, void func() *transport.Error, ops ...store.Op) (all []store.Outcome, err error) {
+func (c *committer) commit(ctx context.Context, from identity.Identity, checkValid func() *transport.Error, ops ...store.Op) (all []store.Outcome, err error) {
 	if len(ops) <= partOps {
-		return c.commitPart(ctx, from, void, ops)
+		return c.commitPart(ctx, from, checkValid, ops)
 	}
 	for part := range slices.Chunk(ops, partOps) {
-		outcomes, err := c.commitPart(ctx, from, void, part)
+		outcomes, err := c.commitPart(ctx, from, checkValid, part)
 		if err != nil {
 			return all, err
 		}
@@ -64,12 +64,12 @@ func (c *committer) commit(ctx context.Context, from identity.Identity, void fun
 	return all, nil
 }
 
-func (c *committer) commitPart(ctx context.Context, from identity.Identity, void func() *transport.Error, ops []store.Op) ([]store.Outcome, error) {
+func (c *committer) commitPart(ctx context.Context, from identity.Identity, checkValid func() *transport.Error, ops []store.Op) ([]store.Outcome, error) {
 	if err := c.admit(ops); err != nil {
 		return nil, request.Store(err)
 	}
 	p := newPending(from, ops)
-	p.checkValid = void
+	p.checkValid = checkValid
 	if refused := c.queue.put(ctx, p); refused != nil {
 		if refused.Code == transport.CodeOverloaded {
 			refused.Delay = c.delay()

@@ -99,7 +99,7 @@ func (x *Fences) endBefore(f *Fence) {
 
 // guard returns the fence of the subscription that an event names, and a function that returns why the event is
 // rejected. Both are nil if it names none.
-func (x *Fences) guard(e *request.Event) (f *Fence, void func() *transport.Error, err error) {
+func (x *Fences) guard(e *request.Event) (f *Fence, checkValid func() *transport.Error, err error) {
 	if e.Subscription == "" {
 		return nil, nil, nil
 	}
@@ -107,11 +107,11 @@ func (x *Fences) guard(e *request.Event) (f *Fence, void func() *transport.Error
 	if f == nil {
 		return nil, nil, subscriptionOver()
 	}
-	void = func() *transport.Error { return f.checkValid(e.Env.Cluster, e.Env.Fence) }
-	if err := void(); err != nil {
+	checkValid = func() *transport.Error { return f.checkValid(e.Env.Cluster, e.Env.Fence) }
+	if err := checkValid(); err != nil {
 		return nil, nil, err
 	}
-	return f, void, nil
+	return f, checkValid, nil
 }
 
 // Scope returns the scope of the subscription.

@@ -41,7 +41,7 @@ type Intake struct {
 
 	cfg         *settings.Config
 	invalidator SyncInvalidator
-	witnesses   []CommitHook
+	commitHooks []CommitHook
 	commits     *committer
 	gc          *tombstoneGC
 }
@@ -58,7 +58,7 @@ func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 }
 
 // Connect sets the hooks for specs and statuses. Call it once, before the first event.
-func (i *Intake) Connect(w ...CommitHook) { i.witnesses = w }
+func (i *Intake) Connect(w ...CommitHook) { i.commitHooks = w }
 
 // Tasks returns the tasks that the caller must run.
 func (i *Intake) Tasks() []taskgroup.Task {
@@ -94,12 +94,12 @@ func (i *Intake) Supersede(ctx context.Context, subscription string, from identi
 
 // put queues one op and calls the hooks before and after its commit.
 func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r transport.Receipt, err error) {
-	_, void, err := i.guard(e)
+	_, checkValid, err := i.guard(e)
 	if err != nil {
 		return r, err
 	}
 	var outcome store.Outcome
-	dones := make([]func(store.Outcome) error, 0, len(i.witnesses))
+	dones := make([]func(store.Outcome) error, 0, len(i.commitHooks))
 	defer func() {
 		for _, done := range dones {
 			if failed := done(outcome); failed != nil && err == nil {
@@ -107,7 +107,7 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 			}
 		}
 	}()
-	for _, w := range i.witnesses {
+	for _, w := range i.commitHooks {
 		done, err := w.Begin(ctx, &op, e.Env)
 		if err != nil {
 			return r, request.Store(err)
@@ -116,7 +116,7 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 			dones = append(dones, done)
 		}
 	}
-	outcomes, err := i.commits.commit(ctx, e.From, void, op)
+	outcomes, err := i.commits.commit(ctx, e.From, checkValid, op)
 	if err != nil {
 		return r, request.Store(err)
 	}

@@ -184,7 +184,7 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 			return r, request.Invalid(codec.ExtClusterName, "the released cluster has an invalid name", "name it as in its works")
 		}
 	}
-	f, void, err := i.guard(e)
+	f, checkValid, err := i.guard(e)
 	if err != nil {
 		return r, err
 	}
@@ -195,7 +195,7 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 	}
 	// Earlier publishes of the source may still be queued, if it did not wait for their receipts. They would be
 	// left behind. Commits of one client keep their order, so an empty commit waits for them.
-	if _, err := i.commits.commit(ctx, e.From, void); err != nil {
+	if _, err := i.commits.commit(ctx, e.From, checkValid); err != nil {
 		return r, request.Store(err)
 	}
 	ops, err := i.drops(ctx, owner, cluster)
@@ -206,7 +206,7 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 		r.Outcome = codec.OutcomeIgnored
 		return r, nil
 	}
-	if _, err := i.commits.commit(ctx, e.From, void, ops...); err != nil {
+	if _, err := i.commits.commit(ctx, e.From, checkValid, ops...); err != nil {
 		return r, request.Store(err)
 	}
 	r.Outcome = codec.OutcomeAccepted

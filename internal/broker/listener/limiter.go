@@ -71,8 +71,8 @@ type clientUsage struct {
 	reflection *Body // the last one
 }
 
-// forgettable reports whether the entry can be dropped without losing a limit.
-func (p *clientUsage) forgettable(now time.Time) bool {
+// isIdle reports whether the entry can be dropped without losing a limit.
+func (p *clientUsage) isIdle(now time.Time) bool {
 	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
 		p.questions.Full(p.allowance.questions, now) && p.bytes.Full(p.allowance.bytes, now)
 }
@@ -279,7 +279,7 @@ func (g *limiter) collect() {
 		}
 	}
 	for k, p := range g.clients {
-		if p.forgettable(now) {
+		if p.isIdle(now) {
 			delete(g.clients, k)
 		}
 	}

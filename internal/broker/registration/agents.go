@@ -249,10 +249,10 @@ func (a *agents) wakeAll() {
 	}
 }
 
-// askers returns the subscriptions of the scope that an event of a client is about. If the event names a
+// requesters returns the subscriptions of the scope that an event of a client is about. If the event names a
 // subscription, that is the only one. Otherwise it is those on the connection of the event or, if there are
 // none, all of the client.
-func (a *agents) askers(p streamScope, e *request.Event) []*subscription {
+func (a *agents) requesters(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if e.Subscription != "" {

@@ -154,8 +154,8 @@ func (r *Service) renew(e *request.Event) error {
 // resync stores the list of an agent for its subscriptions, which compare it.
 func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error) {
 	p := streamScope{e.Env.Type.DataType, e.Env.Cluster}
-	askers := r.agents.askers(p, e)
-	if len(askers) == 0 {
+	requesters := r.agents.requesters(p, e)
+	if len(requesters) == 0 {
 		if e.Subscription != "" {
 			return receipt, request.NoSubscription(e.From)
 		}
@@ -166,7 +166,7 @@ func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error
 	if err != nil {
 		return receipt, request.Undecodable(err)
 	}
-	for _, s := range askers {
+	for _, s := range requesters {
 		if !r.lists.Reserve(e.From, e.Payload) {
 			return receipt, overloaded("too many lists wait to be compared")
 		}

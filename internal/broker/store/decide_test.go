@@ -90,9 +90,9 @@ func ifRevision(revision uint64, o store.Op) store.Op { o.IfRevision = revision;
 // what is there then.
 type row struct {
 	name string
-	// lonely: no agent of the cluster ever subscribed.
-	lonely bool
-	before []store.Op
+	// noAgentEver: no agent of the cluster ever subscribed.
+	noAgentEver bool
+	before      []store.Op
 	// left: the cluster is forgotten before op.
 	left  bool
 	op    store.Op
@@ -106,7 +106,7 @@ func runRows(t *testing.T, rows []row) {
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			l := storetest.NewModel()
-			if !r.lonely {
+			if !r.noAgentEver {
 				l.MarkSubscribed(codec.ManifestBundles, cluster, "")
 			}
 			for i, op := range r.before {

@@ -169,15 +169,15 @@ func TestDecide_Deletion(t *testing.T) {
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
 		{
-			name: "no agent ever subscribed: confirms itself", lonely: true, before: live, op: del("u1", "n1", 5),
+			name: "no agent ever subscribed: confirms itself", noAgentEver: true, before: live, op: del("u1", "n1", 5),
 			want: "confirmed 2 s1", after: []string{"u1 confirmed s1/n1 v5 -@2 -@2 v5"}, feed: []string{"2 u1 status s1 confirmed"},
 		},
 		{
-			name: "no agent subscribed, but there is a status", lonely: true, before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
+			name: "no agent subscribed, but there is a status", noAgentEver: true, before: append(append([]store.Op{}, live...), status("u1", 5, 1, "x")), op: del("u1", "n1", 5),
 			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5"}, feed: []string{"3 u1 spec s1 tombstone"},
 		},
 		{
-			name: "no agent subscribed, but its source has a status", lonely: true, before: live, op: reported(del("u1", "n1", 5)),
+			name: "no agent subscribed, but its source has a status", noAgentEver: true, before: live, op: reported(del("u1", "n1", 5)),
 			want: "accepted 2 s1", after: dead, feed: []string{"2 u1 spec s1 tombstone"},
 		},
 		{name: "again", before: tomb, op: del("u1", "n1", 5), want: "unchanged 2 s1", after: dead},
@@ -210,11 +210,11 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 -@1"}, feed: []string{"1 u1 spec s1 tombstone"},
 		},
 		{
-			name: "no agent ever subscribed", lonely: true, op: del("u1", "n1", 5),
+			name: "no agent ever subscribed", noAgentEver: true, op: del("u1", "n1", 5),
 			want: "confirmed 1 s1", after: []string{"u1 confirmed s1/n1 v5 -@1 -@1 v5"}, feed: []string{"1 u1 status s1 confirmed"},
 		},
 		{
-			name: "no agent subscribed, but its source has a status", lonely: true, op: reported(del("u1", "n1", 5)),
+			name: "no agent subscribed, but its source has a status", noAgentEver: true, op: reported(del("u1", "n1", 5)),
 			want: "accepted 1 s1", after: []string{"u1 tombstone s1/n1 v5 -@1"}, feed: []string{"1 u1 spec s1 tombstone"},
 		},
 		{

@@ -13,8 +13,8 @@ type Head struct {
 	StoreID     string // identity of the store, written at creation
 	Incarnation string // random id of this opening
 	Revision    uint64 // of the last commit, 0 if empty
-	// TermStart is the first revision that this incarnation may assign.
-	TermStart uint64
+	// FirstRevision is the first revision that this incarnation may assign.
+	FirstRevision uint64
 }
 
 // MaxIncarnations is the number of openings that a store remembers. A client with an older cursor starts from

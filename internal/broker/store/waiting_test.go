@@ -151,7 +151,7 @@ func TestDecide_WaitingWithoutCluster(t *testing.T) {
 	waits := append(append([]store.Op{}, tomb...), create("u2", "n1", 3, "b"))
 	runRows(t, []row{
 		{
-			name: "deletion of what waits confirms itself", lonely: true, before: waits, op: del("u2", "n1", 3),
+			name: "deletion of what waits confirms itself", noAgentEver: true, before: waits, op: del("u2", "n1", 3),
 			want:  "confirmed 4 s1",
 			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 confirmed s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 confirmed"},
 		},
@@ -168,7 +168,7 @@ func TestDecide_WaitingWithoutCluster(t *testing.T) {
 			feed: []string{"3 u1 status s1 confirmed", "4 u2 spec s1 live"},
 		},
 		{
-			name: "deletion of an unknown id of the name confirms itself", lonely: true, before: tomb, op: del("u2", "n1", 3),
+			name: "deletion of an unknown id of the name confirms itself", noAgentEver: true, before: tomb, op: del("u2", "n1", 3),
 			want:  "confirmed 4 s1",
 			after: []string{"u1 tombstone s1/n1 v5 a@3 x@2 v5", "u2 confirmed s1/n1 v3 -@4 -@4 v3"}, feed: []string{"4 u2 status s1 confirmed"},
 		},

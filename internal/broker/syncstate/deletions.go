@@ -167,7 +167,7 @@ func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.
 // noteRepeated records that a source published an old deletion again, or a spec that is queued behind it. Old:
 // the deletion is from before the store was opened.
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
-	start := d.cfg.Store.Head().TermStart
+	start := d.cfg.Store.Head().FirstRevision
 	behind := o.Revision == 0 // queued behind a tombstone, of this id or of another one
 	switch o.Result {
 	case store.Accepted, store.Unchanged, store.Queued:
@@ -204,7 +204,7 @@ func (d *Deletions) repeat(k store.Key, revision uint64) bool {
 // inForce reports whether a deletion was published, or published again, since the store was opened. An older
 // one may have been undone by changes that the store lost.
 func (d *Deletions) inForce(k store.Key, revision uint64) bool {
-	if revision >= d.cfg.Store.Head().TermStart {
+	if revision >= d.cfg.Store.Head().FirstRevision {
 		return true
 	}
 	d.mu.Lock()

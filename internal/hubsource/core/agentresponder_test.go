@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// plainly returns a core behind a stateless broker. The cluster has reported nothing about the works.
-func plainly(t *testing.T, works ...*workv1.ManifestWork) *fixture {
+// statelessFixture returns a core behind a stateless broker. The cluster has reported nothing about the works.
+func statelessFixture(t *testing.T, works ...*workv1.ManifestWork) *fixture {
 	f := newFixture(t, true)
 	for _, w := range works {
 		f.seen(w)
@@ -71,7 +71,7 @@ func present(works ...*workv1.ManifestWork) Present {
 // thirty minutes, until a status of it arrives.
 func TestStatelessBroker_PublishesAgain(t *testing.T) {
 	w := newWork("a", 3)
-	f := plainly(t, w)
+	f := statelessFixture(t, w)
 	for _, after := range []time.Duration{time.Minute, 4 * time.Minute, 30 * time.Minute, 30 * time.Minute} {
 		f.deliver(w.UID)
 		f.idle(BrokerQueue, w.UID)
@@ -91,7 +91,7 @@ func TestStatelessBroker_PublishesAgain(t *testing.T) {
 
 func TestStatelessBroker_DeletesAgainUntilItIsGone(t *testing.T) {
 	w := newWork("a", 4, deleting, withStatus(applied(3)))
-	f := plainly(t, w)
+	f := statelessFixture(t, w)
 	for range 3 {
 		if p := f.deliver(w.UID); p.Action != codec.DeleteRequest || p.First != Nothing {
 			t.Fatalf("published %+v", p)
@@ -116,7 +116,7 @@ func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 		"orphan":                newWork("a", 4, deleting, orphan, withStatus(applied(3))),
 		"last spec unconfirmed": newWork("a", 4, deleting, withStatus(applied(2))),
 	} {
-		f := plainly(t, w)
+		f := statelessFixture(t, w)
 		p := f.deliver(w.UID)
 		e, err := eventOf(p, f.id, f.now)
 		if err != nil || p.First != LastSpec || e.Extensions()[codec.ExtDeletionTimestamp] != nil || len(e.Data()) == 0 {
@@ -134,7 +134,7 @@ func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 			t.Fatalf("%s: published then %+v, %v", name, p, err)
 		}
 
-		f = plainly(t, w)
+		f = statelessFixture(t, w)
 		f.ours("cluster1")
 		if p := f.deliver(w.UID); p.First != Nothing {
 			t.Errorf("%s: our agent, which takes the data of a deletion, got %+v before", name, p)
@@ -144,7 +144,7 @@ func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 
 func TestStatelessBroker_AnswersAList(t *testing.T) {
 	a, b, c := newWork("a", 3), newWork("b", 3), newWork("c", 3)
-	f := plainly(t, a, b, c)
+	f := statelessFixture(t, a, b, c)
 	for _, w := range []*workv1.ManifestWork{a, b, c} {
 		f.deliver(w.UID)
 	}
@@ -161,7 +161,7 @@ func TestStatelessBroker_AnswersAList(t *testing.T) {
 // missing.
 func TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) {
 	a, b := newWork("a", 3), newWork("b", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a, b), codec.ResourceVersion{ResourceID: "uid-b", ResourceVersion: 3})
 	f.requested("cluster1")
@@ -180,7 +180,7 @@ func TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll(t *testing.T) 
 
 func TestStatelessBroker_QueriesTheHubForUnlistedWorks(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.deliver("uid-a")
 	f.lists(present(), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 2})
 	f.requested("cluster1")
@@ -192,7 +192,7 @@ func TestStatelessBroker_QueriesTheHubForUnlistedWorks(t *testing.T) {
 // oneOrphan is an agent that lists a work which the hub lacks, and was asked for it.
 func oneOrphan(t *testing.T) (*fixture, *Report) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
 	requests := f.requested("cluster1")
@@ -265,7 +265,7 @@ func TestStatelessBroker_DeletesNothingOfAnotherSource(t *testing.T) {
 // suspicion.
 func TestStatelessBroker_WithholdsMany(t *testing.T) {
 	for name, suspicion := range map[string]bool{"many": false, "suspicion": true} {
-		f := plainly(t, newWork("a", 1))
+		f := statelessFixture(t, newWork("a", 1))
 		n := 11
 		if suspicion {
 			n = 1
@@ -301,7 +301,7 @@ func TestStatelessBroker_WithholdsMany(t *testing.T) {
 // TestStatelessBroker_ManyOneByOneAreMany: the hub lost many works, and their reports arrive slowly, one by
 // one. They are counted together: after ten deletions the others are withheld.
 func TestStatelessBroker_ManyOneByOneAreMany(t *testing.T) {
-	f := plainly(t, newWork("a", 1))
+	f := statelessFixture(t, newWork("a", 1))
 	f.requested("cluster1")
 	deleted := 0
 	for i := range 12 {
@@ -329,7 +329,7 @@ func TestStatelessBroker_ManyOneByOneAreMany(t *testing.T) {
 // TestStatelessBroker_HubThatWentBack: an agent lists a later version than the hub has.
 func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 5})
 	f.requested("cluster1")
@@ -360,7 +360,7 @@ func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 
 func TestStatelessBroker_RequestsStatusesEveryHalfHour(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	for range 3 {
 		if requests := f.requested("cluster1"); len(requests) != 1 || requests[0].Held[0].UID != a.UID {
 			t.Fatalf("asks %+v", requests)
@@ -375,7 +375,7 @@ func TestStatelessBroker_RequestsStatusesEveryHalfHour(t *testing.T) {
 // one on the hub, so it is requested again.
 func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.requested("cluster1")
 	agent := sessionfence.NewTracker(5, "agent")
 	send := func() *Report {
@@ -406,7 +406,7 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 // have gone back.
 func TestStatelessBroker_SequencesRestartWithAgent(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	agent := f.ours("cluster1")
 	send := func(n int) ReportResult {
 		r := report(a, n, applied(3))
@@ -435,7 +435,7 @@ func TestStatelessBroker_RepairsArePaced(t *testing.T) {
 	for i := range 300 {
 		works = append(works, newWork(fmt.Sprintf("w%03d", i), 1))
 	}
-	f := plainly(t, works...)
+	f := statelessFixture(t, works...)
 	publishes := func() (n int) {
 		for _, w := range works {
 			f.sure()
@@ -468,7 +468,7 @@ func TestStatelessBroker_RepairsArePaced(t *testing.T) {
 
 func TestStatelessBroker_RepeatsDeletionUntilConfirmed(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.deliver("uid-a")
 	f.requested("cluster1")
 	f.deleted("uid-a")
@@ -521,7 +521,7 @@ func TestListedOf_NamesWhatIsWrong(t *testing.T) {
 // shows whether they arrived.
 func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 	a := newWork("a", 3, withStatus(applied(3)))
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	agent := f.ours("cluster1")
 	f.requested("cluster1")
 	f.deliver("uid-a")

@@ -40,8 +40,8 @@ func TestBrokerObservation_TrustsWhatIsLater(t *testing.T) {
 		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(holds, live, 7), answer(refused, live, 6)}, refused},
 	} {
 		b := &brokerObservation{}
-		for _, hear := range c.steps {
-			hear(b)
+		for _, step := range c.steps {
+			step(b)
 		}
 		if got := b.on(1); got != c.want {
 			t.Errorf("%s: %d is known, want %d", name, got, c.want)

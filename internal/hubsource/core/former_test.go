@@ -34,9 +34,9 @@ func TestFormer_Cursor(t *testing.T) {
 	}
 }
 
-// TestFormer_Doubt: the rollback suspicion of a former hub-source lasts. It covers every cluster, and its
+// TestFormer_RollbackSuspicion: the rollback suspicion of a former hub-source lasts. It covers every cluster, and its
 // position is not new.
-func TestFormer_Doubt(t *testing.T) {
+func TestFormer_RollbackSuspicion(t *testing.T) {
 	s := formerState(t, "doubt")
 	if !s.suspectsAll() {
 		t.Errorf("state %+v does not suspect all clusters", s)

@@ -93,7 +93,7 @@ func FuzzListedOf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c := plainly(t, w)
+		c := statelessFixture(t, w)
 		c.deliver(w.UID)
 		c.core.Listed(l)
 		for range 20 {

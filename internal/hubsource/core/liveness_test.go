@@ -25,7 +25,7 @@ func (f *fixture) wantDisconnected(when string, want int) {
 }
 
 func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
-	f := plainly(t, newWork("a", 3))
+	f := statelessFixture(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	f.now = f.now.Add(sessionfence.DisconnectedAfter - 1)
 	f.wantDisconnected("in time", 0)
@@ -44,7 +44,7 @@ func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 // TestStatelessBroker_AGoodbyeIsAHint: a last will is valid for the last seen session, until the agent's next
 // event.
 func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
-	f := plainly(t, newWork("a", 3))
+	f := statelessFixture(t, newWork("a", 3))
 	agent := f.ours("cluster1")
 	goodbye := func(l *sessionfence.Tracker) {
 		f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: l.Goodbye("hub")})
@@ -72,7 +72,7 @@ func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 }
 
 func TestStatelessBroker_CountsAgentsByLastSeen(t *testing.T) {
-	f := plainly(t, newWork("a", 3))
+	f := statelessFixture(t, newWork("a", 3))
 	want := func(a sessionfence.Agent) {
 		t.Helper()
 		if got := f.core.Stats().Agents; len(got) != 1 || got[a] != 1 {
@@ -123,7 +123,7 @@ func (f *fixture) wantDisconnectedProblem(uid types.UID, since time.Time, genera
 // it.
 func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
-	f := plainly(t, waiting, done)
+	f := statelessFixture(t, waiting, done)
 	f.deliver("uid-waiting")
 	f.deliver("uid-done")
 	agent := f.ours("cluster1")
@@ -177,7 +177,7 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 // TestStatelessBroker_IgnoresTimeWithoutOwnConnection: a source that was disconnected could receive no event.
 func TestStatelessBroker_IgnoresTimeWithoutOwnConnection(t *testing.T) {
 	w := newWork("a", 3)
-	f := plainly(t, w)
+	f := statelessFixture(t, w)
 	f.ours("cluster1")
 	f.deliver("uid-a")
 	f.core.Disconnected()
@@ -198,7 +198,7 @@ func TestStatelessBroker_IgnoresTimeWithoutOwnConnection(t *testing.T) {
 // known.
 func TestStatelessBroker_KeepsConditionOfEarlierProcess(t *testing.T) {
 	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
-	f := plainly(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}})))
+	f := statelessFixture(t, newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}})))
 	f.idle(HubQueue, "uid-a")
 	f.sure()
 	f.deliver("uid-a")
@@ -217,7 +217,7 @@ func TestStatelessBroker_ClearsConditionOfEarlierProcess(t *testing.T) {
 	reported := metav1.Condition{Type: ConditionDelivered, Status: metav1.ConditionFalse, Reason: ReasonAgentDisconnected, Message: "since yesterday", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(7, 0)}
 	a := newWork("a", 3, withStatus(workv1.ManifestWorkStatus{Conditions: []metav1.Condition{reported}}))
 	for _, listed := range []bool{true, false} {
-		f := plainly(t, a)
+		f := statelessFixture(t, a)
 		f.idle(HubQueue, "uid-a")
 		f.sure()
 		if listed {
@@ -235,7 +235,7 @@ func TestStatelessBroker_ClearsConditionOfEarlierProcess(t *testing.T) {
 // TestStatelessBroker_OCMAgentsSendNoKeepalives: an OCM agent without a report sends no event, and this is no
 // problem.
 func TestStatelessBroker_OCMAgentsSendNoKeepalives(t *testing.T) {
-	f := plainly(t, newWork("a", 3))
+	f := statelessFixture(t, newWork("a", 3))
 	f.deliver("uid-a")
 	f.core.Report(report(newWork("a", 3), 1, applied(3)))
 	f.done(next[PatchStatus](f, HubQueue, "uid-a"), Result{Work: newWork("a", 3, version("200"), withStatus(applied(3)))})
@@ -262,7 +262,7 @@ func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 	for n := range count {
 		works = append(works, newWork(fmt.Sprint("w", n), 1))
 	}
-	f := plainly(t, works...)
+	f := statelessFixture(t, works...)
 	agent := f.ours("cluster1")
 	for _, w := range works { // paced too
 		for e := f.core.Next(BrokerQueue, Key{UID: w.UID}); ; e = f.core.Next(BrokerQueue, Key{UID: w.UID}) {

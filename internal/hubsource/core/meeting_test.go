@@ -29,7 +29,7 @@ func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 		codec.CreateRequest: newWork("a", 3),
 		codec.DeleteRequest: newWork("a", 4, deleting, withStatus(applied(4))),
 	} {
-		f := plainly(t, a)
+		f := statelessFixture(t, a)
 		f.requested("cluster1")
 		agent := sessionfence.NewTracker(5, "agent")
 		p := next[Publish](f, BrokerQueue, "uid-a")
@@ -48,7 +48,7 @@ func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
 // the events in flight.
 func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.requested("cluster1")
 	published, start := 0, f.now
 	for i := range uint64(1000) {
@@ -69,7 +69,7 @@ func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *test
 // and answers with a list.
 func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	requests := f.requested("cluster1")
 	if len(requests) != 1 {
 		t.Fatalf("asks %+v", requests)
@@ -89,7 +89,7 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 // had subscribed. A stateless broker keeps no events for a disconnected agent.
 func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	agent := f.ours("cluster1")
 	f.requested("cluster1")
 	p := next[Publish](f, BrokerQueue, "uid-a")
@@ -107,7 +107,7 @@ func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
 // TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks: an agent without works has to learn of the session
 // too.
 func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
-	f := plainly(t)
+	f := statelessFixture(t)
 	agent := sessionfence.NewTracker(5, "agent")
 	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list without a session is accepted")
@@ -125,7 +125,7 @@ func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 // one later.
 func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 	for _, works := range []int{0, 1} {
-		f := plainly(t)
+		f := statelessFixture(t)
 		if works == 1 {
 			f.seen(newWork("a", 3))
 		}
@@ -168,7 +168,7 @@ func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 // another. An OCM agent does not list again before it connects.
 func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	a := newWork("a", 3)
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	f.requested("cluster1")
 	f.lags = true
 	later := report(newWork("a", 5), 1, applied(5))
@@ -195,7 +195,7 @@ func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
 // of the Hawser agent is needed first.
 func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	a, cluster := newWork("a", 3), Key{Cluster: "cluster1"}
-	f := plainly(t, a)
+	f := statelessFixture(t, a)
 	agent := f.ours("cluster1")
 	f.requested("cluster1")
 	r := report(newWork("x", 1), 1, applied(1))

@@ -22,8 +22,8 @@ func (r *release) begin() { r.inFlight++ }
 // noteUnknown counts a publish in flight whose work is forgotten.
 func (r *release) noteUnknown() { r.unknownObjects++ }
 
-// strayed counts the answer to such a publish.
-func (r *release) strayed() { r.unknownObjects-- }
+// noteUnknownAnswered counts the answer to such a publish.
+func (r *release) noteUnknownAnswered() { r.unknownObjects-- }
 
 // finish counts the answer to a publish; open: its outcome is unknown.
 func (r *release) finish(sub int, open bool) {

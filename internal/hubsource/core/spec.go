@@ -284,7 +284,7 @@ func (s *specs) donePublish(w *work, e Publish, r Result) {
 		s.f.wakeCluster(BrokerQueue, cl)
 	}
 	if s.f.works[w.uid] != w || w.spec.sending != s.f.sub {
-		cl.release.strayed()
+		cl.release.noteUnknownAnswered()
 		if isOpen(r.Err) {
 			s.f.endSubscription() // the work is forgotten, so no later step would repeat or undo the publish
 		}

@@ -114,9 +114,9 @@ func TestCSRCapacity_Takes(t *testing.T) {
 	}
 }
 
-// TestServer_SpendTakesTheRoomThatThereIs: there are limits of the account, of the cluster, and of all. An
+// TestServer_SpendUsesTheFreeCapacity: there are limits of the account, of the cluster, and of all. An
 // add-on's label on a request for the certificate of the cluster gives no extra capacity.
-func TestServer_SpendTakesTheRoomThatThereIs(t *testing.T) {
+func TestServer_SpendUsesTheFreeCapacity(t *testing.T) {
 	request := requestPEM(t, nil)
 	join, csr := byBootstrap(parsed(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}})), csrOf(request, nil)
 	labelled := csrOf(request, func(m, _ obj) { m["labels"] = obj{addOnLabel: "a"} })

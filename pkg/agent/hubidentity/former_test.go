@@ -20,10 +20,10 @@ import (
 const formerBook = "testdata/former/hawser-agent-identities.json"
 
 var (
-	formerSince   = time.Date(2026, 5, 1, 8, 30, 0, 0, time.UTC)
-	formerThrough = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "a:8090", Roots: []string{"ca1", "ca2"}, StoreID: "e1"}
-	formerRefused = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, StoreID: "e2"}
-	formerStock   = hubidentity.BrokerRef{Cluster: "cluster2", Broker: "c:1883"} // without TLS, and its store has no identity
+	formerSince     = time.Date(2026, 5, 1, 8, 30, 0, 0, time.UTC)
+	formerThrough   = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "a:8090", Roots: []string{"ca1", "ca2"}, StoreID: "e1"}
+	formerRefused   = hubidentity.BrokerRef{Cluster: "cluster1", Broker: "b:8090", Roots: []string{"ca1"}, StoreID: "e2"}
+	formerPlaintext = hubidentity.BrokerRef{Cluster: "cluster2", Broker: "c:1883"} // without TLS, and its store has no identity
 )
 
 // book returns that ConfigMap, nil if it is not there.
@@ -45,7 +45,7 @@ func TestFormer_Write(t *testing.T) {
 		identity string
 		through  hubidentity.BrokerRef
 		refused  bool
-	}{{"hub1", formerThrough, false}, {"hub2", formerStock, false}, {"hub1", formerRefused, true}} {
+	}{{"hub1", formerThrough, false}, {"hub2", formerPlaintext, false}, {"hub1", formerRefused, true}} {
 		if _, err := w.mover.Registry.Admit(t.Context(), c.identity, c.through, nil); errors.As(err, &refused) != c.refused {
 			t.Fatalf("%+v: %v", c, err)
 		}
@@ -88,7 +88,7 @@ func TestFormer_Book(t *testing.T) {
 	}
 	want := hubidentity.Claims{
 		appliedwork.HubHash("hub1"): {Identity: "hub1", Since: formerSince, BrokerRef: formerThrough, Rejected: []hubidentity.Rejected{{Identity: "hub1", Since: formerSince, BrokerRef: formerRefused}}},
-		appliedwork.HubHash("hub2"): {Identity: "hub2", Since: formerSince, BrokerRef: formerStock},
+		appliedwork.HubHash("hub2"): {Identity: "hub2", Since: formerSince, BrokerRef: formerPlaintext},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -413,7 +413,7 @@ func TestJournal_Killed(t *testing.T) {
 	}
 	dir := t.TempDir()
 	stored, checkpoint := holding{}, uint64(0)
-	hear := func(line string) {
+	noteLine := func(line string) {
 		var id string
 		var version int32
 		if _, err := fmt.Sscanf(line, "put %s %d.", &id, &version); err == nil {
@@ -433,11 +433,11 @@ func TestJournal_Killed(t *testing.T) {
 		must(t, cmd.Start())
 		lines := bufio.NewScanner(out)
 		for read := 0; read < 40+13*round && lines.Scan(); read++ {
-			hear(lines.Text())
+			noteLine(lines.Text())
 		}
 		must(t, cmd.Process.Kill())
 		for lines.Scan() { // what was said before the end counts too
-			hear(lines.Text())
+			noteLine(lines.Text())
 		}
 		if err := cmd.Wait(); err == nil {
 			t.Fatal("the process ended by itself")

@@ -43,8 +43,8 @@ func reasonOf(err error) metav1.StatusReason {
 	}
 }
 
-// plainly returns an error text for operators; of the hub's API errors only the message.
-func plainly(err error) string {
+// errorText returns an error text for operators; of the hub's API errors only the message.
+func errorText(err error) string {
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		if refusal, ok := codec.ParseAPIError(e.Message); ok && refusal.Message != "" {
 			return refusal.Message

@@ -24,9 +24,9 @@ func (c *Core) waitsBootstrapping() error {
 	case c.secret.why != nil:
 		return fmt.Errorf("not registered: the Secret for key and certificate cannot be written: %w", c.secret.why)
 	case c.create.why != nil:
-		return fmt.Errorf("not registered: the hub does not create the ManagedCluster: %s", plainly(c.create.why))
+		return fmt.Errorf("not registered: the hub does not create the ManagedCluster: %s", errorText(c.create.why))
 	case c.publishRetry.why != nil:
-		return fmt.Errorf("not registered: the hub rejects the request for a certificate: %s", plainly(c.publishRetry.why))
+		return fmt.Errorf("not registered: the hub rejects the request for a certificate: %s", errorText(c.publishRetry.why))
 	case p == nil && c.renew.why != nil:
 		return fmt.Errorf("not registered: %w; the next request is made at %s", c.renew.why, c.renew.until.UTC().Format(time.RFC3339))
 	case p == nil:
@@ -65,9 +65,9 @@ func (c *Core) Trouble() error {
 	case c.kept.Pending == nil && c.renew.why != nil:
 		return fmt.Errorf("the certificate is not renewed: %w", c.renew.why)
 	case c.publishRetry.why != nil:
-		return fmt.Errorf("the certificate is not renewed: %s", plainly(c.publishRetry.why))
+		return fmt.Errorf("the certificate is not renewed: %s", errorText(c.publishRetry.why))
 	case c.reported.why != nil:
-		return fmt.Errorf("the hub rejects the status of the cluster: %s", plainly(c.reported.why))
+		return fmt.Errorf("the hub rejects the status of the cluster: %s", errorText(c.reported.why))
 	}
 	return nil
 }

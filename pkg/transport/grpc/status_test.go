@@ -135,7 +135,7 @@ func TestFromStatus_Foreign(t *testing.T) {
 	}
 }
 
-func TestFromStatus_DistrustsDelay(t *testing.T) {
+func TestFromStatus_ChecksDelay(t *testing.T) {
 	for name, d := range map[string]*durationpb.Duration{
 		"negative": durationpb.New(-time.Second),
 		"broken":   {Seconds: 1, Nanos: -5},

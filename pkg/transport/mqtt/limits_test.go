@@ -336,10 +336,10 @@ func TestLimits(t *testing.T) {
 }
 
 // withinLimits lets a client publish all its events and receive some.
-func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, hears []codec.Event) {
+func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, received []codec.Event) {
 	f.DataType = codec.ManifestBundles
 	var s unhurried
-	for _, e := range hears[:100] {
+	for _, e := range received[:100] {
 		s.sends = append(s.sends, must[[]byte](t)(codec.Marshal(e)))
 	}
 	l := &pipes{arrivals: make(chan net.Conn), closed: make(chan struct{})}

@@ -297,8 +297,8 @@ func unused(rights []right, requested map[question]bool) (all []right) {
 	return all
 }
 
-// plainly is what was asked and rights allow, without the names and namespaces that make no difference to them.
-func plainly(rights []right, requested map[question]bool) (lines []string) {
+// withoutUnusedNames is what was asked and rights allow, without the names and namespaces that make no difference to them.
+func withoutUnusedNames(rights []right, requested map[question]bool) (lines []string) {
 	for q := range requested {
 		named, placed, allowed := false, false, false
 		for _, r := range rights {
@@ -415,13 +415,13 @@ func TestRights_AreLeast(t *testing.T) {
 		for _, r := range unused(rights[name], requested) {
 			t.Errorf("%s: nothing needs the right to %s", name, r)
 		}
-		lines := plainly(rights[name], requested)
+		lines := withoutUnusedNames(rights[name], requested)
 		if os.Getenv("UPDATE") != "" && !t.Failed() {
 			if err := os.WriteFile(recorded(name), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if diff := gocmp.Diff(plainly(rights[name], readRecorded(t, name)), lines); diff != "" {
+		if diff := gocmp.Diff(withoutUnusedNames(rights[name], readRecorded(t, name)), lines); diff != "" {
 			t.Errorf("%s is asked other things than %s has, UPDATE=1 keeps them (-kept +asked):\n%s", name, recorded(name), diff)
 		}
 		t.Logf("%s: %d rights, %d questions", name, len(rights[name]), len(requested))

@@ -42,8 +42,8 @@ func Open(o Options) *Store {
 	} else {
 		s.data = o.From.data.clone()
 	}
-	s.opened = store.Head{StoreID: s.data.storeID, Incarnation: o.NewID(), TermStart: s.data.head + 1}
-	s.data.begin(memindex.Incarnation{ID: s.opened.Incarnation, First: s.opened.TermStart})
+	s.opened = store.Head{StoreID: s.data.storeID, Incarnation: o.NewID(), FirstRevision: s.data.head + 1}
+	s.data.begin(memindex.Incarnation{ID: s.opened.Incarnation, First: s.opened.FirstRevision})
 	return s
 }
 

@@ -176,7 +176,7 @@ func (c *checker) note(key []byte, err error) error {
 
 func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	// The other values are compared with the head.
-	for _, key := range [][]byte{{keyEpoch}, {keyHead}} {
+	for _, key := range [][]byte{{keyStoreID}, {keyHead}} {
 		body, ok, err := get(c.db, key)
 		if err == nil && !ok {
 			err = damage(key, "it is missing")
@@ -194,7 +194,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if n := len(c.incarnations); n > 0 {
 		c.report.Incarnation = c.incarnations[n-1].ID
 	} else {
-		c.wrong([]byte{keyTerm}, "there is no sound one")
+		c.wrong([]byte{keyIncarnation}, "there is no sound one")
 	}
 	r := c.report
 	mark, err := readClean(files, r.Dir)
@@ -278,7 +278,7 @@ func (c *checker) value(it *engine.Iterator) error {
 		return err
 	case m != nil:
 		c.record(key, m)
-	case key[0] == keyTerm:
+	case key[0] == keyIncarnation:
 		c.incarnation(key)
 	case key[0] == keyCluster:
 		if dt, cluster, err := parseClusterKey(key); err != nil {

@@ -83,19 +83,19 @@ func TestOpen_FindsDamage(t *testing.T) {
 		"head is missing":          {remove([]byte{keyHead}), "missing"},
 		"head is garbage":          {put([]byte{keyHead}, garbage), "damaged value at h"},
 		"head has no sense":        {put([]byte{keyHead}, seal([]byte{keyHead}, nil)), "damaged value at h"},
-		"epoch is missing":         {remove([]byte{keyEpoch}), "missing"},
-		"epoch is garbage":         {put([]byte{keyEpoch}, garbage), "damaged value at i"},
-		"term is garbage":          {put(numberKey(keyTerm, 1), garbage), "e/1"},
-		"term has no sense":        {put(numberKey(keyTerm, 1), seal(numberKey(keyTerm, 1), nil)), "e/1"},
-		"number of a term":         {put([]byte("e1"), seal([]byte("e1"), encodeTerm(memindex.Incarnation{}))), "8 bytes"},
+		"epoch is missing":         {remove([]byte{keyStoreID}), "missing"},
+		"epoch is garbage":         {put([]byte{keyStoreID}, garbage), "damaged value at i"},
+		"term is garbage":          {put(numberKey(keyIncarnation, 1), garbage), "e/1"},
+		"term has no sense":        {put(numberKey(keyIncarnation, 1), seal(numberKey(keyIncarnation, 1), nil)), "e/1"},
+		"number of a term":         {put([]byte("e1"), seal([]byte("e1"), encodeIncarnation(memindex.Incarnation{}))), "8 bytes"},
 		"subscription is garbage":  {put(clusterKey(codec.ManifestBundles, "c1"), garbage), "c1"},
 		"bookmark is garbage":      {put(bookmarkKey("hub/s1"), garbage), "hub/s1"},
 		"key of a subscription":    {put([]byte("cx"), seal([]byte("cx"), nil)), "parts"},
 		"feed is above the head":   {put(numberKey(keyRevision, 99), seal(numberKey(keyRevision, 99), nil)), "above the head"},
 		"feed's newest is garbage": {put(numberKey(keyRevision, 99), garbage), "r/99"},
-		"latest term is missing":   {remove(numberKey(keyTerm, 1)), "term that it does not have"},
+		"latest term is missing":   {remove(numberKey(keyIncarnation, 1)), "term that it does not have"},
 		"head is lower":            {put([]byte{keyHead}, seal([]byte{keyHead}, encodeNumber(3))), "above the head"},
-		"terms have no end":        {put(numberKey(keyTerm, 1<<64-1), seal(numberKey(keyTerm, 1<<64-1), encodeTerm(memindex.Incarnation{}))), "no number"},
+		"terms have no end":        {put(numberKey(keyIncarnation, 1<<64-1), seal(numberKey(keyIncarnation, 1<<64-1), encodeIncarnation(memindex.Incarnation{}))), "no number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -260,7 +260,7 @@ func TestRead_FindsDamage(t *testing.T) {
 func TestOpen_RefusesNewerFormat(t *testing.T) {
 	t.Parallel()
 	fs := written(t)
-	key := []byte{keyEpoch}
+	key := []byte{keyStoreID}
 	raw(t, fs, func(db *engine.DB) {
 		v := seal(key, []byte("epoch"))
 		v[0] = format + 1

@@ -20,18 +20,18 @@ import (
 // The first byte of a storage key is its kind. The parts that follow are separated by zero bytes, which no part
 // contains, so keys sort as their parts do.
 const (
-	keyMeta     = 'm' // data type, cluster, resource id: the record without payloads
-	keySpec     = 's' // the same: its spec
-	keyStatus   = 't' // the same: its status
-	keyQueued   = 'w' // the same: the event queued behind it
-	keyName     = 'n' // data type, cluster, name: the resource id that has it
-	keyOwner    = 'o' // owner, data type, cluster, resource id: nothing
-	keyRevision = 'r' // revision, 8 bytes big endian: the change
-	keyCluster  = 'c' // cluster, data type: the uid that its agent sent
-	keyBookmark = 'b' // name: the value
-	keyTerm     = 'e' // number of the opening, 8 bytes big endian: the incarnation
-	keyEpoch    = 'i' // alone: the store id
-	keyHead     = 'h' // alone: the last revision
+	keyMeta        = 'm' // data type, cluster, resource id: the record without payloads
+	keySpec        = 's' // the same: its spec
+	keyStatus      = 't' // the same: its status
+	keyQueued      = 'w' // the same: the event queued behind it
+	keyName        = 'n' // data type, cluster, name: the resource id that has it
+	keyOwner       = 'o' // owner, data type, cluster, resource id: nothing
+	keyRevision    = 'r' // revision, 8 bytes big endian: the change
+	keyCluster     = 'c' // cluster, data type: the uid that its agent sent
+	keyBookmark    = 'b' // name: the value
+	keyIncarnation = 'e' // number of the opening, 8 bytes big endian: the incarnation
+	keyStoreID     = 'i' // alone: the store id
+	keyHead        = 'h' // alone: the last revision
 )
 
 const separator = 0
@@ -136,7 +136,7 @@ func printable(key []byte) string {
 	}
 	kind, rest := string(key[:1]), key[1:]
 	switch {
-	case key[0] == keyRevision && len(rest) == 8, key[0] == keyTerm && len(rest) == 8:
+	case key[0] == keyRevision && len(rest) == 8, key[0] == keyIncarnation && len(rest) == 8:
 		return fmt.Sprintf("%s/%d", kind, binary.BigEndian.Uint64(rest))
 	case len(rest) == 0:
 		return kind
@@ -355,11 +355,11 @@ func parseChange(key, body []byte) (store.Change, error) {
 	return c, r.end(key)
 }
 
-func encodeTerm(t memindex.Incarnation) []byte {
+func encodeIncarnation(t memindex.Incarnation) []byte {
 	return binary.AppendUvarint(appendString(nil, t.ID), t.First)
 }
 
-func decodeTerm(key, body []byte) (memindex.Incarnation, error) {
+func decodeIncarnation(key, body []byte) (memindex.Incarnation, error) {
 	r := reader{b: body}
 	t := memindex.Incarnation{ID: r.string(), First: r.uint64()}
 	return t, r.end(key)

@@ -24,7 +24,7 @@ func FuzzUnseal(f *testing.F) {
 	newer := bytes.Clone(good)
 	newer[0] = format + 1
 	f.Add(key, reseal(key, newer))
-	f.Add([]byte(cleanName), seal([]byte(cleanName), encodeTerm(memindex.Incarnation{ID: "t", First: 9})))
+	f.Add([]byte(cleanName), seal([]byte(cleanName), encodeIncarnation(memindex.Incarnation{ID: "t", First: 9})))
 	f.Add([]byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, key, v []byte) {
 		body, err := unseal(key, v)
@@ -71,7 +71,7 @@ func FuzzParseKey(f *testing.F) {
 	f.Add(clusterKey(k.DataType, "c"))
 	f.Add(numberKey(keyRevision, 7))
 	f.Add(bookmarkKey("compared/hub/c"))
-	f.Add([]byte{keyEpoch})
+	f.Add([]byte{keyStoreID})
 	f.Fuzz(func(t *testing.T, key []byte) {
 		printable(key)
 		if end := after(key); end != nil && bytes.Compare(key, end) >= 0 {
@@ -132,7 +132,7 @@ func FuzzCheck(f *testing.F) {
 	f.Add(recordKey(keyMeta, k), encodeMeta(&store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
 	f.Add(recordKey(keyMeta, testKey(2)), encodeMeta(&store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
 	f.Add(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
-	f.Add(numberKey(keyTerm, 2), encodeTerm(memindex.Incarnation{ID: "t", First: 9}))
+	f.Add(numberKey(keyIncarnation, 2), encodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
 	f.Add([]byte{keyHead}, encodeNumber(1))
 	f.Add(nameKey(k.DataType, k.Cluster, "work-1"), []byte("u2"))
 	f.Add(ownerKey("s2", k), []byte{})

@@ -22,8 +22,8 @@ type memIndex struct {
 	behind       map[store.Key]string // queued id → id of its tombstone
 
 	// Used while loading:
-	headFound bool
-	lastTerm  uint64 // number of the newest incarnation
+	headFound       bool
+	lastIncarnation uint64 // number of the newest incarnation
 }
 
 func newState() memIndex {
@@ -34,7 +34,7 @@ func newState() memIndex {
 }
 
 // loaded are the kinds of values that a memIndex is loaded from. They sort before all others.
-var loaded = [...]byte{keyBookmark, keyCluster, keyTerm, keyHead, keyEpoch, keyMeta}
+var loaded = [...]byte{keyBookmark, keyCluster, keyIncarnation, keyHead, keyStoreID, keyMeta}
 
 // load adds one value of these kinds; values come in key order. A record is only decoded: the caller checks it
 // before it calls addRecord.
@@ -47,14 +47,14 @@ func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
 			s.subscribed[p] = string(body)
 		}
-	case kind == keyTerm:
-		return nil, s.loadTerm(key, body)
+	case kind == keyIncarnation:
+		return nil, s.loadIncarnation(key, body)
 	case kind == keyHead && alone:
 		var n uint64
 		if n, err = decodeNumber(key, body); err == nil {
 			s.head.Revision, s.headFound = n, true
 		}
-	case kind == keyEpoch && alone:
+	case kind == keyStoreID && alone:
 		s.head.StoreID = string(body)
 	case kind == keyMeta:
 		return parseMeta(key, body)
@@ -64,15 +64,15 @@ func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	return nil, err
 }
 
-func (s *memIndex) loadTerm(key, body []byte) error {
+func (s *memIndex) loadIncarnation(key, body []byte) error {
 	number, err := parseNumberKey(key)
 	if err != nil {
 		return err
 	}
-	t, err := decodeTerm(key, body)
+	t, err := decodeIncarnation(key, body)
 	if err == nil {
 		s.incarnations = append(s.incarnations, t)
-		s.lastTerm = number
+		s.lastIncarnation = number
 	}
 	return err
 }
@@ -108,10 +108,10 @@ func (s *memIndex) aboveHead(m *store.Meta) string {
 	return fmt.Sprintf("its revisions %d and %d are above the head %d", m.SpecRevision, m.StatusRevision, s.head.Revision)
 }
 
-// newTerm begins an incarnation.
-func (s *memIndex) newTerm(epoch string, t memindex.Incarnation) {
+// newIncarnation begins an incarnation.
+func (s *memIndex) newIncarnation(epoch string, t memindex.Incarnation) {
 	s.incarnations = s.incarnations.Begin(t)
-	s.head.StoreID, s.head.Incarnation, s.head.TermStart = epoch, t.ID, t.First
+	s.head.StoreID, s.head.Incarnation, s.head.FirstRevision = epoch, t.ID, t.First
 }
 
 // memory is the in-memory state for readers. All of it is of one commit, the last durable one.

@@ -116,7 +116,7 @@ func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 
 // value returns the content of the marker file.
 func (c shutdownMarker) value() []byte {
-	body := encodeTerm(memindex.Incarnation{ID: c.incarnation, First: c.revision})
+	body := encodeIncarnation(memindex.Incarnation{ID: c.incarnation, First: c.revision})
 	for _, s := range c.files {
 		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
 	}

@@ -206,7 +206,7 @@ func (s *Store) loadState(o *Options) error {
 	case s.head.StoreID == "":
 		// A store without a store id is new, or has lost its id.
 		return each(ctx, s.db, &engine.IterOptions{}, func(key, _ []byte) error {
-			return damage([]byte{keyEpoch}, "it is missing, but there is "+printable(key))
+			return damage([]byte{keyStoreID}, "it is missing, but there is "+printable(key))
 		})
 	case !s.headFound:
 		return damage([]byte{keyHead}, "it is missing in a store that has a store id")
@@ -220,22 +220,22 @@ func (s *Store) loadState(o *Options) error {
 
 // begin writes a new incarnation, and the store id of a new store.
 func (s *Store) begin(o *Options) error {
-	if s.lastTerm == math.MaxUint64 {
-		return damage(numberKey(keyTerm, s.lastTerm), "there is no number for another incarnation")
+	if s.lastIncarnation == math.MaxUint64 {
+		return damage(numberKey(keyIncarnation, s.lastIncarnation), "there is no number for another incarnation")
 	}
 	return s.update(context.Background(), 0, func(b *batch) (apply func(), err error) {
-		epoch, number := s.head.StoreID, s.lastTerm+1
+		epoch, number := s.head.StoreID, s.lastIncarnation+1
 		if epoch == "" {
 			epoch = o.NewID()
-			b.set([]byte{keyEpoch}, []byte(epoch))
+			b.set([]byte{keyStoreID}, []byte(epoch))
 			b.set([]byte{keyHead}, encodeNumber(0))
 		}
 		t := memindex.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
-		b.set(numberKey(keyTerm, number), encodeTerm(t))
+		b.set(numberKey(keyIncarnation, number), encodeIncarnation(t))
 		if number > store.MaxIncarnations {
-			err = b.DeleteRange(numberKey(keyTerm, 0), numberKey(keyTerm, number-store.MaxIncarnations+1), nil)
+			err = b.DeleteRange(numberKey(keyIncarnation, 0), numberKey(keyIncarnation, number-store.MaxIncarnations+1), nil)
 		}
-		return func() { s.newTerm(epoch, t) }, err
+		return func() { s.newIncarnation(epoch, t) }, err
 	})
 }
 

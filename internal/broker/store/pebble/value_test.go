@@ -165,7 +165,7 @@ func FuzzDecodeChange(f *testing.F) {
 		Part: store.StatusPart, State: store.ConfirmedTombstone,
 	}
 	f.Add(encodeChange(&c))
-	f.Add(encodeTerm(memindex.Incarnation{ID: "t", First: 9}))
+	f.Add(encodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
 	f.Add(encodeNumber(1 << 63))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if c, err := parseChange(numberKey(keyRevision, 7), body); err == nil {
@@ -173,8 +173,8 @@ func FuzzDecodeChange(f *testing.F) {
 				t.Errorf("%+v is read back as %+v, %v", c, again, err)
 			}
 		}
-		if v, err := decodeTerm(nil, body); err == nil {
-			if again, err := decodeTerm(nil, encodeTerm(v)); err != nil || again != v {
+		if v, err := decodeIncarnation(nil, body); err == nil {
+			if again, err := decodeIncarnation(nil, encodeIncarnation(v)); err != nil || again != v {
 				t.Errorf("%+v is read back as %+v, %v", v, again, err)
 			}
 		}

@@ -13,7 +13,7 @@ func testHead(t *testing.T, site Site) {
 	if first.StoreID == "" || first.Incarnation == "" || first.StoreID == first.Incarnation {
 		t.Fatalf("head of a new store: %+v", first)
 	}
-	diff(t, "a new store", store.Head{StoreID: first.StoreID, Incarnation: first.Incarnation, TermStart: 1}, first)
+	diff(t, "a new store", store.Head{StoreID: first.StoreID, Incarnation: first.Incarnation, FirstRevision: 1}, first)
 	b.accept(spec(in("c1", "u1"), 1), spec(in("c1", "u1"), 2))
 	b.commit(spec(in("c1", "u1"), 2))
 	diff(t, "revision", uint64(2), b.Head().Revision)
@@ -23,7 +23,7 @@ func testHead(t *testing.T, site Site) {
 	if second.Incarnation == "" || second.Incarnation == first.Incarnation {
 		t.Errorf("the second opening has term %q after %q", second.Incarnation, first.Incarnation)
 	}
-	diff(t, "second opening", store.Head{StoreID: first.StoreID, Incarnation: second.Incarnation, Revision: 2, TermStart: 3}, second)
+	diff(t, "second opening", store.Head{StoreID: first.StoreID, Incarnation: second.Incarnation, Revision: 2, FirstRevision: 3}, second)
 	b.accept(store.Op{Kind: store.Drop, Key: in("c1", "u1")})
 	b.close()
 	b = open(t, site)

@@ -42,7 +42,7 @@ func (k *Kubelet) register(ctx context.Context, node *corev1.Node) error {
 func nodeName(i int) string { return fmt.Sprintf("node-%d", i) }
 
 func newNode(name string, now metav1.Time) *corev1.Node {
-	room := corev1.ResourceList{
+	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              resource.MustParse("32"),
 		corev1.ResourceMemory:           resource.MustParse("256Gi"),
 		corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"),
@@ -55,8 +55,8 @@ func newNode(name string, now metav1.Time) *corev1.Node {
 			corev1.LabelHostname:   name,
 		}},
 		Status: corev1.NodeStatus{
-			Capacity:    room,
-			Allocatable: room,
+			Capacity:    capacity,
+			Allocatable: capacity,
 			NodeInfo:    corev1.NodeSystemInfo{KubeletVersion: "simulated", OperatingSystem: "linux", Architecture: "amd64"},
 			Addresses: []corev1.NodeAddress{
 				{Type: corev1.NodeInternalIP, Address: hostIP},
