@@ -143,7 +143,7 @@ unit: ## run the tests that need no control plane and no program of Debian
 # goroutine, and the seeds of fuzz targets; each property has fewer cases. The stage unit has all of them, and
 # vets them: for the race detector go test would vet every package and its dependencies once more.
 race: ## the same under the race detector, without the tests that cannot have races
-	@CGO_ENABLED=1 $(gotest) -race -short -vet=off -skip='Scripts$$|^TestAgain_|^TestPrint_ReportsWhatGoTestPrints$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestBound_|_Cost(Of|Grows|IsThat)|_MemoryOfWhatIsTracked$$|^TestLinear_' $(UNIT)
+	@CGO_ENABLED=1 $(gotest) -race -short -vet=off -skip='Scripts$$|^TestAgain_|^TestPrint_ReportsOutputOfGoTest$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestBound_|_Cost(Of|Grows|IsThat)|_MemoryPerTrackedObject$$|^TestLinear_' $(UNIT)
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n

@@ -184,7 +184,7 @@ clientKeyFile: DIR/tls.key
 	}
 }
 
-func TestDriver_WhatIsWrongAndWhatToDo(t *testing.T) {
+func TestDriver_ErrorNamesFieldAndRemedy(t *testing.T) {
 	dir := files(t)
 	pair := "clientCertFile: DIR/tls.crt\nclientKeyFile: DIR/tls.key\n"
 	for name, c := range map[string]struct {

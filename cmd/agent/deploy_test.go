@@ -15,7 +15,7 @@ import (
 )
 
 // What deploy/ ships is read by the loaders that the program uses.
-func TestConfig_LoadsWhatDeployShips(t *testing.T) {
+func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	cfg := defaults()
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	cfg.addFlags(flags)
@@ -75,7 +75,7 @@ func TestDeploy_StateDirectoryIsAVolume(t *testing.T) {
 }
 
 // The file for the broker is read as it is, apart from the address.
-func TestDriver_LoadsWhatDeployShips(t *testing.T) {
+func TestDriver_LoadsFilesOfDeploy(t *testing.T) {
 	d, err := readDriver(flagSource, "../../deploy/agent/config.yaml", false)
 	if err != nil || d.unknown != nil || d.CAFile == "" {
 		t.Fatalf("got %+v, %v", d, err)

@@ -71,9 +71,9 @@ func expand(ts *testscript.TestScript, _ bool, files []string) {
 	}
 }
 
-// TestCheck_RequestsWhatIsGranted: what the doctor asks for is what deploy/ grants the
+// TestCheck_RequestsMatchGrantedRights: what the doctor asks for is what deploy/ grants the
 // agent for itself, no more and no less.
-func TestCheck_RequestsWhatIsGranted(t *testing.T) {
+func TestCheck_RequestsMatchGrantedRights(t *testing.T) {
 	deployfiles.CompareRights(t, "../../deploy/agent/rbac.yaml", defaults().check("hawser").Rights, deployfiles.Without{
 		// For the objects of works.
 		Roles: []string{"hawser-agent-executor", "hawser-agent-execution", "hawser-agent-aggregate"},

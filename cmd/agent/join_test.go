@@ -33,9 +33,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 )
 
-// TestJoin_LoadsWhatDeployShips: the program's loader reads the overlay's arguments, their variables exist, and
+// TestJoin_LoadsFilesOfDeploy: the program's loader reads the overlay's arguments, their variables exist, and
 // its roles match the needs of the program.
-func TestJoin_LoadsWhatDeployShips(t *testing.T) {
+func TestJoin_LoadsFilesOfDeploy(t *testing.T) {
 	overlay, base := deployfiles.Deployment(t, "../..", "agent-registration"), deployfiles.Deployment(t, "../..", "agent")
 	values, replace := map[string]string{"CLUSTER_NAME": "cluster1", "POD_IP": "127.0.0.1"}, []string{}
 	for _, e := range append(base.Spec.Template.Spec.Containers[0].Env, overlay.Spec.Template.Spec.Containers[0].Env...) {

@@ -17,7 +17,7 @@ import (
 )
 
 // What deploy/ ships says something about every hub.
-func TestPolicy_LoadsWhatDeployShips(t *testing.T) {
+func TestPolicy_LoadsFilesOfDeploy(t *testing.T) {
 	for hub, denied := range map[string]string{"hub1": "limitranges", "hub2": "hawser"} {
 		var got workpolicy.Rules
 		p := &policyFile{path: "../../deploy/agent/policy.yaml", hub: hub, follow: func(r workpolicy.Rules) { got = r }}

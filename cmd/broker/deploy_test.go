@@ -11,7 +11,7 @@ import (
 )
 
 // What deploy/ ships is read by the loader that the program uses.
-func TestConfig_LoadsWhatDeployShips(t *testing.T) {
+func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	cfg, err := load(deployfiles.Args(t, "../..", "broker")...)
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 }
 
 // The broker with registration has the same settings, and the allowed requesters.
-func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
+func TestConfig_LoadsFilesOfRegistration(t *testing.T) {
 	defaults, err := load(deployfiles.Args(t, "../..", "broker")...)
 	if err != nil {
 		t.Fatal(err)

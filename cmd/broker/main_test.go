@@ -154,8 +154,8 @@ func (p *process) connect(d pki.Dir, role pki.Role, name string) transport.Conn 
 	return c
 }
 
-// TestProgram_KeepsWhatItAcknowledged over a restart, over mTLS.
-func TestProgram_KeepsWhatItAcknowledged(t *testing.T) {
+// TestProgram_KeepsAcknowledgedWrites over a restart, over mTLS.
+func TestProgram_KeepsAcknowledgedWrites(t *testing.T) {
 	d := certificates(t)
 	file := filepath.Join(t.TempDir(), "broker.yaml")
 	if err := os.WriteFile(file, []byte("identities: [{commonName: 'hawser:source:hub', role: source, name: hub}]\n"), 0o600); err != nil {

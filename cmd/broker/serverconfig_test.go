@@ -86,7 +86,7 @@ func TestServerConfig_ByKey(t *testing.T) {
 }
 
 // Each key without effect is logged once, with the reason, and so is each unknown key.
-func TestServerConfig_ReportsWhatHasNoEffect(t *testing.T) {
+func TestServerConfig_ReportsIneffectiveSettings(t *testing.T) {
 	c, err := load("--listen=127.0.0.1:1", ocmServer(t, everything+"colour: red\nshape: round\n"))
 	if err != nil {
 		t.Fatal(err)

@@ -70,7 +70,7 @@ kubeAPIQPS: 7
 	}
 }
 
-func TestConfig_ReportsWhatIsWrong(t *testing.T) {
+func TestConfig_ErrorNamesField(t *testing.T) {
 	hub := append([]string{"--source-id=hub"}, tls...)
 	for name, c := range map[string]struct {
 		file string
@@ -168,7 +168,7 @@ func TestConfig_MovesToMQTT(t *testing.T) {
 	}
 }
 
-func TestServe_ReportsWhatItCannotReach(t *testing.T) {
+func TestServe_ErrorNamesUnreachableAddress(t *testing.T) {
 	dir := t.TempDir()
 	of := mqttFile(t, "other", "")
 	for name, c := range map[string]struct {

@@ -22,7 +22,7 @@ import (
 
 // The program's loader reads the files of deploy/, and they match: the broker's rules know this source by the
 // name in its own configuration.
-func TestConfig_LoadsWhatDeployShips(t *testing.T) {
+func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	cfg, err := load(deployfiles.Args(t, "../..", "hub-source")...)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestConfig_LoadsWhatDeployShips(t *testing.T) {
 }
 
 // The hub-source that clusters join through says the same, and that they do.
-func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
+func TestConfig_LoadsFilesOfRegistration(t *testing.T) {
 	defaults, err := load(deployfiles.Args(t, "../..", "hub-source")...)
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestConfig_LoadsWhatRegistrationShips(t *testing.T) {
 }
 
 // The webhook configuration in deploy/ matches what the program serves.
-func TestWebhook_IsWhatDeployShips(t *testing.T) {
+func TestWebhook_MatchesFilesOfDeploy(t *testing.T) {
 	data, err := os.ReadFile("../../deploy/hub-source/webhook.yaml")
 	if err != nil {
 		t.Fatal(err)

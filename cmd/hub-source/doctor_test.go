@@ -51,9 +51,9 @@ func expand(ts *testscript.TestScript, _ bool, files []string) {
 	}
 }
 
-// TestCheck_RequestsWhatIsGranted: what the doctor asks for is what deploy/ grants, no more
+// TestCheck_RequestsMatchGrantedRights: what the doctor asks for is what deploy/ grants, no more
 // and no less.
-func TestCheck_RequestsWhatIsGranted(t *testing.T) {
+func TestCheck_RequestsMatchGrantedRights(t *testing.T) {
 	cfg, err := load(append(deployfiles.Args(t, "../..", "hub-source"), "--cluster-selector=a=b", "--feature-gates="+gateCleanUp+"=true")...)
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 )
 
 // What deploy/hub-source-registration ships is deploy/hub-source, and clusters join.
-func TestRegistration_IsWhatDeployShips(t *testing.T) {
+func TestRegistration_MatchesFilesOfDeploy(t *testing.T) {
 	args := deployfiles.Args(t, "../..", "hub-source")
 	for i := range args {
 		args[i] = strings.Replace(args[i], filepath.Join("deploy", "hub-source"), filepath.Join("deploy", "hub-source-registration"), 1)
@@ -46,7 +46,7 @@ func TestRegistration_IsWhatDeployShips(t *testing.T) {
 		deployfiles.Without{Roles: []string{"hawser-hub-source-tokens", "hawser-registrar"}})
 }
 
-func TestRegistration_RefusesWhatCannotWork(t *testing.T) {
+func TestRegistration_RejectsInvalidSettings(t *testing.T) {
 	grpc := []string{"--source-id=hub", "--insecure", "--broker=127.0.0.1:1"}
 	for name, c := range map[string]struct{ file, want string }{
 		"over MQTT":           {"transport: mqtt\ntransportConfig: x\nregistration: {enabled: true}\n", "with transport mqtt they cannot"},

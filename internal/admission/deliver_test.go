@@ -18,7 +18,7 @@ const largestObject = 1536 << 10
 
 // The largest work that a hub can have, by its manifests and all other fields, fits into an event. A broker as
 // configured in deploy/ accepts it, and an agent reads it.
-func TestRules_WhatIsAdmittedCanBeDelivered(t *testing.T) {
+func TestRules_AdmittedWorksAreDeliverable(t *testing.T) {
 	work := workOf(sized(t, "a", 256000), sized(t, "b", manifestwork.MaxManifestsSize-256000-2*4))
 	work.Annotations = map[string]string{"note": strings.Repeat("n", 200<<10)}
 	for i := 0; len(marshal(t, work)) < largestObject; i++ {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestDecode_ReportsWhatIsNoReview(t *testing.T) {
+func TestDecode_RejectsOtherObjects(t *testing.T) {
 	for name, tc := range map[string]struct{ body, want string }{
 		"nothing":             {"", "AdmissionReview"},
 		"no JSON":             {"kind: AdmissionReview", "AdmissionReview"},
@@ -25,7 +25,7 @@ func TestDecode_ReportsWhatIsNoReview(t *testing.T) {
 	}
 }
 
-func TestEncode_IsWhatAKubeAPIServerReads(t *testing.T) {
+func TestEncode_IsReadableByKubeAPIServer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		v    Response
 		want string

@@ -149,7 +149,7 @@ func TestRules_LeaveUnchangedManifestsAlone(t *testing.T) {
 	}
 }
 
-func TestRules_AdmitWhatTheyAreNotAbout(t *testing.T) {
+func TestRules_AdmitUnrelatedObjects(t *testing.T) {
 	empty := workOf()
 	for name, change := range map[string]func(*admissionv1.AdmissionRequest){
 		"deletion": func(r *admissionv1.AdmissionRequest) {
@@ -166,7 +166,7 @@ func TestRules_AdmitWhatTheyAreNotAbout(t *testing.T) {
 	}
 }
 
-func TestRules_ReportWhatCannotBeChecked(t *testing.T) {
+func TestRules_ReportUncheckableRules(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*admissionv1.AdmissionRequest)
 		want   string
@@ -246,7 +246,7 @@ func TestExecutor_IsReviewedInFull(t *testing.T) {
 
 // Everything that Open Cluster Management admits is admitted here too. If no cluster can do what is intended,
 // the user gets a warning.
-func TestRules_WarnOfWhatNoClusterTakes(t *testing.T) {
+func TestRules_WarnOfUndeliverableWorks(t *testing.T) {
 	object := func(apiVersion, namespace, name string) string {
 		return fmt.Sprintf(`{"apiVersion":%q,"kind":"Deployment","metadata":{"name":%q,"namespace":%q}}`, apiVersion, name, namespace)
 	}

@@ -33,9 +33,9 @@ func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.Withhel
 	return works
 }
 
-// TestApprove_DeletesWhatIsWithheld checks that an approval deletes the withheld works on behalf of the source,
+// TestApprove_DeletesWithheldWork checks that an approval deletes the withheld works on behalf of the source,
 // and no others.
-func TestApprove_DeletesWhatIsWithheld(t *testing.T) {
+func TestApprove_DeletesWithheldWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
 		w.request(agent)

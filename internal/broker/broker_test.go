@@ -46,8 +46,8 @@ func TestBroker_SpecToAgentStatusToSource(t *testing.T) {
 	})
 }
 
-// TestBroker_ClientsGetWhatTheyNegotiated checks that only Hawser clients get Hawser attributes.
-func TestBroker_ClientsGetWhatTheyNegotiated(t *testing.T) {
+// TestBroker_ClientsGetNegotiatedFeatures checks that only Hawser clients get Hawser attributes.
+func TestBroker_ClientsGetNegotiatedFeatures(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		ocm := w.open(w.agent("c1"), nil)
 		ours := w.open(w.agent("c1"), hawser)

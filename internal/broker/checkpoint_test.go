@@ -418,7 +418,7 @@ func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 	})
 }
 
-// TestDeletion_OfWhatCameBeforeTheListWasCompared:
+// TestDeletion_ReceivedBeforeListIsCompared:
 //
 // Scenario:
 //
@@ -428,7 +428,7 @@ func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 //	t4: the list arrives, without the work; the agent has version 1.
 //
 // Result: the agent gets the last spec before the deletion; otherwise it would delete the objects.
-func TestDeletion_OfWhatCameBeforeTheListWasCompared(t *testing.T) {
+func TestDeletion_ReceivedBeforeListIsCompared(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source, ocm := w.source("src"), w.open(w.agent("c1"), nil)
 		w.put(source, work{version: 1}.event())
@@ -477,10 +477,10 @@ func TestRouter_FindsADeletionLongBehindItsSpec(t *testing.T) {
 	})
 }
 
-// TestCheckpoint_DigestIsOfWhatWasSent checks that the digest covers only what was sent. Records that are not
+// TestCheckpoint_DigestCoversSentEvents checks that the digest covers only what was sent. Records that are not
 // in the delivery queue yet are left out. Progress of the router alone is enough for a checkpoint, also if it
 // has nothing for the agent.
-func TestCheckpoint_DigestIsOfWhatWasSent(t *testing.T) {
+func TestCheckpoint_DigestCoversSentEvents(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
 		late = &lateRouter{Store: s, hold: make(chan struct{})}

@@ -296,9 +296,9 @@ func TestDrain_ManyStreamsWithinHalfOfTheTimeout(t *testing.T) {
 	})
 }
 
-// TestCommit_ReleaseComesAfterWhatIsQueued checks a source that gives up waiting for the answer to a publish,
+// TestCommit_ReleaseComesAfterQueuedWrites checks a source that gives up waiting for the answer to a publish,
 // and then releases the cluster. No record is left.
-func TestCommit_ReleaseComesAfterWhatIsQueued(t *testing.T) {
+func TestCommit_ReleaseComesAfterQueuedWrites(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.source("src")
 		ctx, giveUp := context.WithCancel(w.Context())

@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestPublish_WhatIsDearToReadIsRefusedCheaply checks that the cost of an event is proportional to its size,
+// TestPublish_RejectsExpensiveEventsCheaply checks that the cost of an event is proportional to its size,
 // for any content.
-func TestPublish_WhatIsDearToReadIsRefusedCheaply(t *testing.T) {
+func TestPublish_RejectsExpensiveEventsCheaply(t *testing.T) {
 	fill := func(open, one, end string, bytes int) string {
 		return open + strings.TrimSuffix(strings.Repeat(one, bytes/len(one)), ",") + end
 	}

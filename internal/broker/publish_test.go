@@ -286,7 +286,7 @@ func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
 //	t4: the records of t2 are dropped.
 //
 // Result: the read of t2 includes the queued work.
-func TestPublish_ReleaseTakesWhatBeginsMeanwhile(t *testing.T) {
+func TestPublish_ReleaseIncludesConcurrentPublishes(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		agent, source := w.open(w.agentOf(s, "c1"), nil), w.source("src")
 		for _, k := range []work{{version: 1}, {version: 2, deleting: true}, {id: "w2", name: "name-of-w1", version: 1}} {

@@ -132,9 +132,9 @@ func TestRegistration_FloodsHarmNoOthers(t *testing.T) {
 	})
 }
 
-// TestRegistration_RefusesWhatIsTooMuch checks that large, malformed and meaningless messages do not affect
+// TestRegistration_RejectsOversizedRequests checks that large, malformed and meaningless messages do not affect
 // other clients.
-func TestRegistration_RefusesWhatIsTooMuch(t *testing.T) {
+func TestRegistration_RejectsOversizedRequests(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
 		h.snapshot(true, clusterOf("c1", 1, true))

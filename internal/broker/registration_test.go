@@ -232,9 +232,9 @@ func TestRegistration_OutlivesARestart(t *testing.T) {
 	})
 }
 
-// TestRegistration_SavesWhatChanges checks that the full report of the source after each connect causes no
+// TestRegistration_SavesChanges checks that the full report of the source after each connect causes no
 // write.
-func TestRegistration_SavesWhatChanges(t *testing.T) {
+func TestRegistration_SavesChanges(t *testing.T) {
 	writes := 0
 	inWrapped(t, joining(), func(s store.Store) store.Store { return &bookmarking{Store: s, writes: &writes} }, func(w *world) {
 		var all []*hawserv1.RegistrationObject

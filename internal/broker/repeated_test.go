@@ -70,9 +70,9 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	}
 }
 
-// TestAhead_OfWhatIsDeletedThen checks that a new deletion is sent with the version that the agent listed. It
+// TestAhead_ClearedByDeletion checks that a new deletion is sent with the version that the agent listed. It
 // is not older than the state that the store may have lost.
-func TestAhead_OfWhatIsDeletedThen(t *testing.T) {
+func TestAhead_ClearedByDeletion(t *testing.T) {
 	before := func(w *world) { w.put(w.source("src"), work{version: 5}.event()) }
 	inRestored(t, before, func(w *world) {
 		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)

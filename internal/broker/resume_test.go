@@ -49,9 +49,9 @@ func (s *countingStore) Tombstones(ctx context.Context, d codec.DataType, c stri
 	})
 }
 
-// TestResume_CostsWhatChanged checks that a resume reads only the changes, and nothing without changes.
+// TestResume_CostsOnlyChanges checks that a resume reads only the changes, and nothing without changes.
 // Tombstones are sent until they are confirmed.
-func TestResume_CostsWhatChanged(t *testing.T) {
+func TestResume_CostsOnlyChanges(t *testing.T) {
 	var counted *countingStore
 	wrap := func(s store.Store) store.Store {
 		counted = &countingStore{Store: s}

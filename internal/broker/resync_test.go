@@ -356,9 +356,9 @@ func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
 	})
 }
 
-// TestResync_WhatIsNoOrphan checks that an id which is queued behind a tombstone is no orphan. A live work that
+// TestResync_KnownWorksAreNoOrphans checks that an id which is queued behind a tombstone is no orphan. A live work that
 // an operator gave up is neither an orphan nor deleted (I3).
-func TestResync_WhatIsNoOrphan(t *testing.T) {
+func TestResync_KnownWorksAreNoOrphans(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")

@@ -30,9 +30,9 @@ func (s *fullStore) Err() error {
 	return s.Store.Err()
 }
 
-// TestWarnings_OfWhatIsBehindTheBroker: where hub-source is dead, or the disk of the broker is
+// TestWarnings_OfThirdPartyBroker: where hub-source is dead, or the disk of the broker is
 // full, each list says so, and the doctor fails. Sources without a hub come and go.
-func TestWarnings_OfWhatIsBehindTheBroker(t *testing.T) {
+func TestWarnings_OfThirdPartyBroker(t *testing.T) {
 	disk := &fullStore{Store: mem.Open(mem.Options{NewID: testkit.NewIDs("store")})}
 	t.Cleanup(func() { _ = disk.Close() })
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, hub1}, Broker: broker.Config{Store: disk}})

@@ -66,7 +66,7 @@ func TestLoad_FlagsWinOverTheFile(t *testing.T) {
 	}
 }
 
-func TestLoad_RefusesWhatItCannotRead(t *testing.T) {
+func TestLoad_RejectsUnreadableFile(t *testing.T) {
 	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "config.yaml: line 1: unknown: there is no such field; there are from, level, listen") {
 		t.Errorf("an unknown field: %v", err)
 	}

@@ -58,7 +58,7 @@ func TestGates_FlagsWinOverTheFileGateByGate(t *testing.T) {
 	}
 }
 
-func TestGates_ReportWhatIsWrong(t *testing.T) {
+func TestGates_ReportFailure(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file, arg string
 		want      string

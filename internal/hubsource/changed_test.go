@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestSource_TriesAtOnceWhatHasChanged: a source with a long back-off connects at once when it is notified of a
+// TestSource_RetriesChangedWorksAtOnce: a source with a long back-off connects at once when it is notified of a
 // change.
-func TestSource_TriesAtOnceWhatHasChanged(t *testing.T) {
+func TestSource_RetriesChangedWorksAtOnce(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		changed := make(chan struct{}, 1)
 		s := b.source(func(c *Config) { c.Changed = changed })

@@ -115,7 +115,7 @@ func TestEvents_WarningsGoFirst(t *testing.T) {
 	}
 }
 
-func TestEvents_OfWhatDoesNotWork(t *testing.T) {
+func TestEvents_OfFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		report, hub, _ := newRecordedEvents(t)
 		failed := metav1.Condition{Type: "Applied", Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: 2, Message: strings.Repeat("é", 1000)}

@@ -43,10 +43,10 @@ func (b *bench) wantDelivered(keys ...string) {
 	}
 }
 
-// TestSource_ShowsWhatIsOverAQuotaAndGoesOn: a work above the quota of the broker reports that. It does not
+// TestSource_ShowsQuotaRejectionsAndContinues: a work above the quota of the broker reports that. It does not
 // delay works of other clusters, changes of existing works, or deletions. It is delivered without a change once
 // another work is deleted.
-func TestSource_ShowsWhatIsOverAQuotaAndGoesOn(t *testing.T) {
+func TestSource_ShowsQuotaRejectionsAndContinues(t *testing.T) {
 	large := data(strings.Repeat("x", 4000))
 	for name, c := range map[string]struct {
 		hub, each identity.Limits

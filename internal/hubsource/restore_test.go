@@ -61,7 +61,7 @@ func gauge(b *bench, r *running, name string) string {
 	return ""
 }
 
-func TestSource_DeletesWhatWasTornOffWhileItWasDown(t *testing.T) {
+func TestSource_DeletesWorkRemovedWhileDown(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a := b.agent("c1")
 		s := b.source()
@@ -202,7 +202,7 @@ func TestSource_RepublishesMissingWorks(t *testing.T) {
 	})
 }
 
-func TestSource_ReportsWhatItNeedsOnTheHub(t *testing.T) {
+func TestSource_ErrorNamesMissingDefinition(t *testing.T) {
 	for forbidden, want := range map[string]string{"GET configmaps": "rbac.yaml", "GET namespaces": "kube-system"} {
 		t.Run(forbidden, func(t *testing.T) {
 			inBubble(t, func(b *bench) {
@@ -229,7 +229,7 @@ func TestSource_KeepsItsStateInMemoryIfItMust(t *testing.T) {
 }
 
 // Another version of the ConfigMap, or a missing ConfigMap, shows that the hub went back.
-func TestStateStore_ReportsTheVersionOfWhatTheHubKeeps(t *testing.T) {
+func TestStateStore_ReturnsVersionOfConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hub := newFakeHub(t)
 		k := &stateStore{maps: hub.configMaps(), namespace: "hawser", name: StateName("hub")}

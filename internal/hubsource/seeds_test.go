@@ -29,7 +29,7 @@ import (
 // hub and broker have to agree. It looks at the source from outside only. Unlike in
 // test/sim goroutines run as they like, so a seed need not do the same each time.
 
-// The environment of TestSource_AgreesWhateverHappens, as that of test/sim.
+// The environment of TestSource_ConvergesAfterAnyEvents, as that of test/sim.
 const (
 	envSeed  = "SEED"  // play this one and show what happens
 	envFirst = "FIRST" // begin with this one, not with 1
@@ -446,7 +446,7 @@ func (p *play) checkAgents() {
 	}
 }
 
-func TestSource_AgreesWhateverHappens(t *testing.T) {
+func TestSource_ConvergesAfterAnyEvents(t *testing.T) {
 	first, seeds, end := uint64(1), uint64(leastPlayed), time.Now().Add(seedsTime)
 	one := os.Getenv(envSeed) != ""
 	if text := os.Getenv(envTime); text != "" {

@@ -125,7 +125,7 @@ func TestSource_CatchesUpWhenTheHubWasAway(t *testing.T) {
 	})
 }
 
-func TestSource_FindsWhatHappenedWhileItWasDown(t *testing.T) {
+func TestSource_FindsChangesMadeWhileDown(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a := b.agent("c1")
 		s := b.source()
@@ -188,7 +188,7 @@ func TestSource_SurvivesEventsItCannotRead(t *testing.T) {
 	})
 }
 
-func TestSource_DeletesWhatWasTornOffTheHub(t *testing.T) {
+func TestSource_DeletesWorkRemovedWithoutFinalizer(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a := b.agent("c1")
 		b.source()

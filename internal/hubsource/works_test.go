@@ -49,7 +49,7 @@ func delivered(s workv1.ManifestWorkStatus) *metav1.Condition {
 	return nil
 }
 
-func TestTrim_KeepsWhatIsNotNoise(t *testing.T) {
+func TestTrim_KeepsSignal(t *testing.T) {
 	w := newWork("w", 1, func(w *workv1.ManifestWork) {
 		w.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 		w.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "a": "b"}

@@ -202,7 +202,7 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 }
 
 // Certificates are issued again where needed, and only there.
-func TestHub_RenewsWhatHasToBe(t *testing.T) {
+func TestHub_RenewsDueLeases(t *testing.T) {
 	secrets := []string{authoritySecret, brokerSecret, sourceSecret, webhookSecret, operatorSecret}
 	elsewhere := wanted
 	elsewhere.Address = "192.0.2.7:443"
@@ -236,7 +236,7 @@ func TestHub_RenewsWhatHasToBe(t *testing.T) {
 	}
 }
 
-func TestHub_ReportsWhatIsMissing(t *testing.T) {
+func TestHub_ErrorNamesMissingPart(t *testing.T) {
 	for want, s := range map[string]Settings{
 		"--address is not set":           {Images: images},
 		"--address broker.example.com":   {Address: "broker.example.com", Images: images},
@@ -286,7 +286,7 @@ func TestHub_TakesAnAuthorityThatIsThere(t *testing.T) {
 
 // What others made is left alone: a definition of Open Cluster Management, a volume
 // that was made larger.
-func TestApply_LeavesWhatIsOthers(t *testing.T) {
+func TestApply_KeepsFieldsOfOthers(t *testing.T) {
 	hub := newPlane()
 	hub.Put(object("v1", "Namespace", "", namespace))
 	theirs := object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "manifestworks.work.open-cluster-management.io", "spec", map[string]any{"group": "theirs"})
@@ -307,7 +307,7 @@ func TestApply_LeavesWhatIsOthers(t *testing.T) {
 
 // A cluster gets a certificate in its name, the address of the hub's broker and its
 // images; a second run changes nothing.
-func TestCluster_GetsWhatItsHubHas(t *testing.T) {
+func TestCluster_GetsWorksOfItsHub(t *testing.T) {
 	hub, spoke := newPlane(), newPlane()
 	hub.installHub(t, wanted, epoch)
 	spoke.installCluster(t, hub, "cluster1")
@@ -367,7 +367,7 @@ func TestCluster_Refusals(t *testing.T) {
 
 // Objects of an earlier version that this one no longer has are deleted at the end. Objects of others and
 // objects with data stay. A dry run reports the same.
-func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
+func TestApply_DeletesUnneededObjects(t *testing.T) {
 	hub := newPlane()
 	old := hub.installHub(t, wanted, epoch)
 	config := object("v1", "ConfigMap", namespace, "hawser-broker-config-old")
@@ -416,7 +416,7 @@ func TestApply_DeletesWhatIsNotNeededAnyMore(t *testing.T) {
 
 // A program runs when all pods of the version that was applied are ready, and no
 // other is left.
-func TestRunning_ReportsWhatIsMissing(t *testing.T) {
+func TestRunning_ErrorNamesMissingPart(t *testing.T) {
 	for want, status := range map[string]map[string]any{
 		"has not been looked at by its controller": {"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},
 		"has 1 of 2 pods of this version":          {"observedGeneration": int64(2), "replicas": int64(3), "updatedReplicas": int64(1), "availableReplicas": int64(2)},

@@ -18,7 +18,7 @@ import (
 
 // Without being asked to, a removal leaves what a later installation goes on from;
 // nothing that others made is deleted.
-func TestRemove_LeavesWhatLasts(t *testing.T) {
+func TestRemove_KeepsPermanentObjects(t *testing.T) {
 	for everything, want := range map[bool][]string{
 		false: {
 			"configmaps hawser/hawser-install", "customresourcedefinitions.apiextensions.k8s.io manifestworks.work.open-cluster-management.io",

@@ -45,7 +45,7 @@ func TestLoad_NeverTakesThatOfTheHomeDirectory(t *testing.T) {
 	}
 }
 
-func TestLoad_ReportsWhatItLookedFor(t *testing.T) {
+func TestLoad_ErrorNamesSearchedPath(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, c := range []struct{ path, env, want string }{

@@ -101,7 +101,7 @@ func TestAWS_EachClientHasItsOwn(t *testing.T) {
 }
 
 // A certificate often still has a policy that allows everything, from an earlier experiment.
-func TestAWS_DeniesWhatAnotherPolicyAllows(t *testing.T) {
+func TestAWS_DenyOverridesOtherPolicies(t *testing.T) {
 	policies, err := AWS(rulesOf(t, Usual("hub")), account, "p")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestEMQX_EndsInDeny(t *testing.T) {
 	}
 }
 
-func TestRules_RefuseWhatRulesCannotHold(t *testing.T) {
+func TestRules_RejectInvalidRules(t *testing.T) {
 	l := Usual("hub")
 	for _, name := range []string{"", "a b", "a\nuser b", `a"`, "+", "#", "a*", "a\\", "ä", "%u", "$x"} {
 		for what, p := range map[string]Principal{"user": {Name: "one", User: name, ClientID: "x"}, "client id": {Name: "one", User: "x", ClientID: name}} {

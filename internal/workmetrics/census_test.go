@@ -146,7 +146,7 @@ func TestCommits_AnyHistory(t *testing.T) {
 	}
 }
 
-func TestCommits_KnowsNothingOfWhatWasBefore(t *testing.T) {
+func TestCommits_IgnoresEarlierRevisions(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := NewCommits(7)
 	if _, ok := c.Since(7, now); ok {

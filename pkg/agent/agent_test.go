@@ -272,7 +272,7 @@ func TestAgent_IdleSendsNoRequests(t *testing.T) {
 	})
 }
 
-func TestAgent_ReconnectsAndSendsWhatWaited(t *testing.T) {
+func TestAgent_SendsPendingStatusesAfterReconnect(t *testing.T) {
 	runAgent(t, nil, func(r *running) {
 		r.after(time.Second)
 		r.b.mu.Lock()

@@ -89,7 +89,7 @@ func deniedApply(resource, name string) string {
 	return "Applied=False/AppliedManifestFailed: Failed to apply manifest: not allowed to apply the resource " + resource + ", default " + name + ", will try again in 1m0s"
 }
 
-func TestExecutor_WhatIsDeniedIsLeftAloneAndTheRestApplied(t *testing.T) {
+func TestExecutor_SkipsDeniedManifestsAndAppliesOthers(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.grant("maps", "", "configmaps", everyVerb)
 	r.f.Put(clustertest.Object("apps/v1", "Deployment", "default", "foreign"))
@@ -228,7 +228,7 @@ func role(name, resource string) string {
 	return fmt.Sprintf(`{"apiVersion":%q,"kind":"Role","metadata":{"name":%q,"namespace":"default"},"rules":[{"apiGroups":[""],"resources":[%q],"verbs":["get"]}]}`, rbacV1, name, resource)
 }
 
-func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
+func TestExecutor_GrantsOnlyOwnRights(t *testing.T) {
 	r, _ := newExecutorRig(t, true)
 	r.grant("roles", "rbac.authorization.k8s.io", "roles rolebindings", everyVerb)
 	r.grant("maps", "", "configmaps", everyVerb)
@@ -290,7 +290,7 @@ func TestExecutor_ChecksDeletionOfOwnedObjects(t *testing.T) {
 }
 
 // Feedback shows no values that the executor may not read.
-func TestExecutor_FeedbackOfWhatItMayNotRead(t *testing.T) {
+func TestExecutor_FeedbackOfUnreadableObject(t *testing.T) {
 	for verbs, want := range map[string]string{
 		"update": "StatusFeedbackSynced=False/StatusFeedbackSyncFailed: Sync status feedback failed with error the executor is not allowed to get the object",
 		"get":    "StatusFeedbackSynced=True/StatusFeedbackSynced: ",

@@ -102,7 +102,7 @@ func TestCore_ContinuesFromTheCursor(t *testing.T) {
 	r.expectCursor(codec.Cursor{})
 }
 
-func TestCore_AcksOnlyWhatIsNew(t *testing.T) {
+func TestCore_AcksOnlyNewCheckpoints(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	d := held(r, "w-1")
@@ -219,7 +219,7 @@ func TestCore_CheckpointBeforeTheListIsAnswered(t *testing.T) {
 //	t3: the next digest differs.
 //
 // Result: the agent lists again, because the answer to its first list shows no orphan.
-func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
+func TestCore_RelistsAfterNewMismatch(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), ListAnswered: true}), acked(1, held(r, "w-1"), ""))
@@ -241,7 +241,7 @@ func TestCore_ListsAgainWhatDiffersAfterItWasEqual(t *testing.T) {
 //	t4: the first digest after the answer to the list differs.
 //
 // Result: the agent lists again. The work was not on the list, so its answer cannot show that it is an orphan.
-func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
+func TestCore_RelistsWorksReceivedAfterList(t *testing.T) {
 	r := newRig(t)
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
@@ -254,7 +254,7 @@ func TestCore_ListsAgainWhatCameAfterTheList(t *testing.T) {
 }
 
 // While the digests stay different, later specs cause only one more list.
-func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
+func TestCore_ListsLateWorkOnce(t *testing.T) {
 	r := newRig(t)
 	r.core.Disconnected(errAway)
 	r.subscribe(accepted)
@@ -276,7 +276,7 @@ func TestCore_ListsWhatCameAfterTheListOnce(t *testing.T) {
 //	t3: the cluster is served again, and its source does not have the work.
 //
 // Result: the agent must list the work again. Its eviction needs the proof that it is an orphan.
-func TestCore_ListsAgainWhatDiffersInAnotherWay(t *testing.T) {
+func TestCore_RelistsOnDifferentMismatch(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
 	r.core.Disconnected(errAway)

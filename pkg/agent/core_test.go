@@ -146,7 +146,7 @@ func TestCore_DeletesToTheEnd(t *testing.T) {
 	}
 }
 
-func TestCore_DeletionWaitsForWhatIsHeld(t *testing.T) {
+func TestCore_DeletionWaitsForHeldObject(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1"))
 	r.apply(w)

@@ -11,7 +11,7 @@ import (
 
 // Objects that cannot be watched are read periodically: few of them at the status sync interval, many at a
 // bounded rate. All of them are read.
-func TestCore_ReadsOfWhatCannotBeWatchedAreBounded(t *testing.T) {
+func TestCore_BoundsReadsOfUnwatchableKinds(t *testing.T) {
 	for _, c := range []struct {
 		works, perWork int
 		longest        time.Duration // between two reads of one object

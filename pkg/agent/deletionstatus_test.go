@@ -137,7 +137,7 @@ func TestCore_StatusWhileADeletionOutlivesAKind(t *testing.T) {
 }
 
 // Objects that an executor may not read are also not reported while its work is deleted.
-func TestCore_StatusWhileADeletionWaitsHidesWhatMayNotBeRead(t *testing.T) {
+func TestCore_DeletionStatusHidesUnreadableObjects(t *testing.T) {
 	for _, verbs := range []string{everyVerb, "create update patch delete"} {
 		r, _ := newExecutorRig(t, false)
 		r.grant("maps", "", "configmaps", everyVerb)

@@ -314,7 +314,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 //
 // Result: its objects are released before the work is given up. Afterwards it is unknown that they are to
 // outlive it.
-func TestCore_EvictionLeavesWhatIsToOutliveTheWork(t *testing.T) {
+func TestCore_EvictionKeepsOrphanedObjects(t *testing.T) {
 	for name, held := range map[string]*workv1.DeleteOption{
 		"Orphan":     {PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan},
 		"Foreground": {PropagationPolicy: workv1.DeletePropagationPolicyTypeForeground},

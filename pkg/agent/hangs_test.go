@@ -35,7 +35,7 @@ func (r *rig) query(ref ref) {
 }
 
 // A manifest is removed from a live work, and its object has a finalizer.
-func TestCore_PruningReportsWhatItWaitsFor(t *testing.T) {
+func TestCore_PruningReportsBlocker(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
 	r.hold(r.ref("ConfigMap", "a"))
@@ -51,7 +51,7 @@ func TestCore_PruningReportsWhatItWaitsFor(t *testing.T) {
 }
 
 // A manifest is renamed while a webhook denies the deletion.
-func TestCore_PruningReportsWhatDeniesIt(t *testing.T) {
+func TestCore_PruningReportsDenial(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", nil)
@@ -77,7 +77,7 @@ func TestCore_PruningReportsWhatDeniesIt(t *testing.T) {
 }
 
 // Another client deletes an object of a live work that has a finalizer.
-func TestCore_DeletedObjectOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
+func TestCore_DeletedObjectOfLiveWorkReportsBlocker(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
 	r.hold(r.ref("ConfigMap", "a"))
@@ -100,7 +100,7 @@ func TestCore_DeletedObjectOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
 }
 
 // Another client deletes the AppliedManifestWork of a live work, and an object has a finalizer.
-func TestCore_DeletedRecordOfALiveWorkReportsWhatItWaitsFor(t *testing.T) {
+func TestCore_DeletedRecordOfLiveWorkReportsBlocker(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
 	r.hold(r.ref("ConfigMap", "a"))

@@ -308,7 +308,7 @@ func TestCore_FeedbackWhileApplyingFails(t *testing.T) {
 	r.expectRequests("get jobs.batch default/j")
 }
 
-func TestCore_UnreadableObjectKeepsWhatItHad(t *testing.T) {
+func TestCore_UnreadableObjectKeepsStatus(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, deployment("a", "1"))
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{config("apps", "deployments", "a", wellKnownStatus)}

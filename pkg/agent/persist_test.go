@@ -442,7 +442,7 @@ func TestCore_RestartRepeatsNoStatus(t *testing.T) {
 //
 // Result: it is answered again although it equals the last answer. Its tag identifies the spec, its revision
 // the acceptance.
-func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
+func TestCore_ReportsStatusOfRevertedSpec(t *testing.T) {
 	first, second := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-1", "web", 2, configMap("a", "2"))
 	restart := func(r *rig, _ string) {
 		r.start()
@@ -494,7 +494,7 @@ func TestCore_AnswersWhatTheHubWentBackTo(t *testing.T) {
 //	t4: the cursor passes it, and the process ends before the answer is sent.
 //
 // Result: its new revision is stored before the cursor, and the next process answers.
-func TestCore_AnswersWhatCameOnceMore_AlsoAfterARestart(t *testing.T) {
+func TestCore_AnswersRepeatedEvent_AlsoAfterRestart(t *testing.T) {
 	for name, ends := range map[string]bool{"the same process": false, "one that ends before the answer": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)

@@ -135,7 +135,7 @@ func TestCore_RefusesObjectsThatAgentsNeed(t *testing.T) {
 
 // Objects that agents need, and that an earlier release took over, are released, whether the work stays or is
 // deleted.
-func TestCore_LetsGoOfWhatAgentsLiveBy(t *testing.T) {
+func TestCore_ReleasesObjectsThatAgentsNeed(t *testing.T) {
 	for _, end := range []string{"stays", "is deleted", "drops it", "is evicted"} {
 		r := newRig(t)
 		named, found := livedBy(r)

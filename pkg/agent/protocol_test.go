@@ -262,7 +262,7 @@ func TestC23_C24_C25_StatusResync(t *testing.T) {
 	}
 }
 
-func TestC26_ListOfWhatIsHeld(t *testing.T) {
+func TestC26_ListOfHeldWorks(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-2", "b", 7, configMap("b", "1")))
 	r.apply(hubWork("w-1", "a", 3, configMap("a", "1")))

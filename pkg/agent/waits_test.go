@@ -52,7 +52,7 @@ func TestKeeps(t *testing.T) {
 
 // A finalizer that is removed in time is not reported. One that stays is reported after ten seconds, also by an
 // agent that does not know the content of the work.
-func TestCore_DeletionReportsWhatItWaitsFor(t *testing.T) {
+func TestCore_DeletionReportsBlocker(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)

@@ -208,7 +208,7 @@ func TestUnmarshal_Refuses(t *testing.T) {
 	}
 }
 
-func TestFromProto_RefusesWhatCannotHaveComeOverTheWire(t *testing.T) {
+func TestFromProto_RejectsImpossibleEvents(t *testing.T) {
 	if _, err := FromProto(nil); !errors.Is(err, ErrMalformed) {
 		t.Errorf("got %v", err)
 	}
@@ -406,7 +406,7 @@ func TestMarshal_RoundTrip(t *testing.T) {
 	})
 }
 
-func TestBuilder_NamesWhatIsMissing(t *testing.T) {
+func TestBuilder_ErrorNamesMissingTool(t *testing.T) {
 	valid := Builder{ID: "e1", Time: testTime, Source: "src1", Type: specCreate}
 	e, err := valid.Event()
 	if err != nil {

@@ -63,7 +63,7 @@ func TestExtensions_BothForms(t *testing.T) {
 	}
 }
 
-func TestExtensions_NameWhatIsWrong(t *testing.T) {
+func TestExtensions_ErrorNamesAttribute(t *testing.T) {
 	_, _, err := StringExtension(withExtension("x", int32(1)), "x")
 	wantAttributeError(t, err, "x")
 	for _, v := range []any{true, "x", "2147483648"} {

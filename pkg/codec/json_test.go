@@ -217,8 +217,8 @@ func TestParseEnvelope_NamesAreShortAndPrintable(t *testing.T) {
 	}
 }
 
-// TestParseEnvelope_TakesWhatOCMClientsSend: none of the bounds is near to that.
-func TestParseEnvelope_TakesWhatOCMClientsSend(t *testing.T) {
+// TestParseEnvelope_AcceptsEventsOfOCMClients: none of the bounds is near to that.
+func TestParseEnvelope_AcceptsEventsOfOCMClients(t *testing.T) {
 	for _, name := range []string{"w", strings.Repeat("n", 253), "größe"} {
 		p := specProto()
 		p.Attributes["ce-metadata"] = pString(fmt.Sprintf(`{"name":%q,"managedFields":[{"fieldsV1":{"f:metadata":{"f:annotations":{".":{}}}}}],"creationTimestamp":null}`, name))

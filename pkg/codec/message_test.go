@@ -172,7 +172,7 @@ func TestFromMessage_StructuredMode(t *testing.T) {
 	}
 }
 
-func TestFromMessage_RefusesWhatIsNoEvent(t *testing.T) {
+func TestFromMessage_RejectsOtherMessages(t *testing.T) {
 	good := specMessage(t)
 	for name, m := range map[string]Message{
 		"nothing":       {},

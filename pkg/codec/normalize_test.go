@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestNormalize_KeepsWhatHasAMeaning(t *testing.T) {
+func TestNormalize_KeepsMeaningfulFields(t *testing.T) {
 	p := specProto()
 	p.Attributes["ce-hawserrevision"] = pString("7")
 	p.Attributes["ce-hawsersomethingnew"] = pInteger(7)
@@ -70,7 +70,7 @@ func TestNormalize_GivesTheSameBytesForTheSameEvent(t *testing.T) {
 	}
 }
 
-func TestNormalize_RefusesWhatItCannotType(t *testing.T) {
+func TestNormalize_RejectsUntypedObjects(t *testing.T) {
 	for key, attribute := range map[string]string{
 		"ce-resourceversion":   ExtResourceVersion,
 		"ce-deletiontimestamp": ExtDeletionTimestamp,

@@ -118,7 +118,7 @@ func TestSequencer_OnlyGoesUp(t *testing.T) {
 	})
 }
 
-func TestSequencer_ObserveRefusesWhatItCannotExceed(t *testing.T) {
+func TestSequencer_ObserveRejectsMaximum(t *testing.T) {
 	for _, bad := range []string{
 		"x", "-1",
 		strconv.FormatInt(5<<22|2<<12, 10),               // node 2

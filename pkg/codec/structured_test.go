@@ -117,7 +117,7 @@ func TestUnmarshal_RefusesAStructuredEventThatItsFieldsContradict(t *testing.T) 
 }
 
 // The JSON that the CloudEvents library writes is read back as the same event.
-func TestUnmarshal_ReadsWhatTheLibraryWrites(t *testing.T) {
+func TestUnmarshal_ReadsEncodingOfLibrary(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := event.New()
 		e.SetID(rapid.StringMatching(`[a-z"\\é]{1,10}`).Draw(t, "id"))

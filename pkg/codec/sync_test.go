@@ -174,7 +174,7 @@ func TestSyncEvents_AnEmptyRequestHasNoData(t *testing.T) {
 	}
 }
 
-func TestParseSync_NamesWhatIsWrong(t *testing.T) {
+func TestParseSync_ErrorNamesField(t *testing.T) {
 	build := func(typ string, m proto.Message) Event {
 		e, err := syncAgent.event(typ, m)
 		if err != nil {

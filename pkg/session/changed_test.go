@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestSession_TriesAtOnceWhatHasChanged: a session that waits after a rejection or another failure dials at
+// TestSession_RetriesChangedCredentialsAtOnce: a session that waits after a rejection or another failure dials at
 // once when a file has changed. It then starts again with the shortest wait.
-func TestSession_TriesAtOnceWhatHasChanged(t *testing.T) {
+func TestSession_RetriesChangedCredentialsAtOnce(t *testing.T) {
 	for name, err := range map[string]error{
 		"refused": refused,
 		"delayed": &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 9 * time.Minute, Message: "later"},

@@ -70,7 +70,7 @@ func TestMixedWork(t *testing.T) {
 	}
 }
 
-func TestResults_GoalsOfWhatWasMeasured(t *testing.T) {
+func TestResults_GoalsOfMeasuredRows(t *testing.T) {
 	r := results{parts: options{only: partWorks}.measures, repaired50: sample{100}, reported50: sample{600}, worksMemory: 90, restRequests: 5}
 	if gs := r.goals(); len(gs) != 4 {
 		t.Fatalf("%d goals", len(gs))

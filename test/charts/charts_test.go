@@ -105,7 +105,7 @@ func parse(t *testing.T, text string) map[string]object {
 	return all
 }
 
-func TestCharts_RenderWhatIsInDeploy(t *testing.T) {
+func TestCharts_RenderSameAsDeploy(t *testing.T) {
 	for _, program := range programs {
 		want := kustomize(t, filepath.Join(root, "deploy", program))
 		if diff := cmp.Diff(want, render(t, program, "hawser")); diff != "" {
@@ -140,9 +140,9 @@ func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
 	}
 }
 
-// TestCharts_RenderWhatOverlaysDo: settings change the configuration. Chart and overlay must render the same
+// TestCharts_RenderSameAsOverlays: settings change the configuration. Chart and overlay must render the same
 // one, and the hash in its name differs.
-func TestCharts_RenderWhatOverlaysDo(t *testing.T) {
+func TestCharts_RenderSameAsOverlays(t *testing.T) {
 	for _, program := range programs {
 		for _, c := range []struct{ name, namespace string }{{"settings", "hawser"}, {"elsewhere", "elsewhere"}} {
 			dir := filepath.Join("testdata", program, c.name)
@@ -246,8 +246,8 @@ func TestCharts_Lint(t *testing.T) {
 	}
 }
 
-// TestCharts_RefuseWhatTheyDoNotKnow: a misspelt value is rejected by its name.
-func TestCharts_RefuseWhatTheyDoNotKnow(t *testing.T) {
+// TestCharts_RejectUnknownValues: a misspelt value is rejected by its name.
+func TestCharts_RejectUnknownValues(t *testing.T) {
 	for _, program := range programs {
 		for _, set := range []string{"replica=2", "image.name=x", "resources.limit.memory=1Gi", "networkPolicy.enabled=maybe", "image.pullPolicy=always"} {
 			out, err := runHelm(t, "template", "a-release", chart(program), "--set", set)
@@ -260,9 +260,9 @@ func TestCharts_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	}
 }
 
-// TestCharts_RefuseWhatProgramsDoNotKnow: a setting that the program does not have is rejected at every level.
+// TestCharts_RejectKeysUnknownToPrograms: a setting that the program does not have is rejected at every level.
 // Invalid base64 is rejected too.
-func TestCharts_RefuseWhatProgramsDoNotKnow(t *testing.T) {
+func TestCharts_RejectKeysUnknownToPrograms(t *testing.T) {
 	for program, sets := range map[string][]string{
 		"broker":     {"config.lisen=:1", "config.log.levle=debug", "config.identities[0].rolle=source", "imagePullSecrets[0].nam=x", "extraEnv[0].valu=x", "tolerations[0].efect=x"},
 		"hub-source": {"config.brokr=:1", "webhook.caBundle=QUJ", "webhook.caBundle=a-b_", "webhook.caBundle=QUJD=", "webhook.caBundle=/etc/ca.crt"},
@@ -331,8 +331,8 @@ func settings(schema object, at string, into map[string]bool) {
 	}
 }
 
-// TestCharts_SchemaIsWhatValuesAre: the schema has exactly the values of values.yaml, and is closed.
-func TestCharts_SchemaIsWhatValuesAre(t *testing.T) {
+// TestCharts_SchemaMatchesValues: the schema has exactly the values of values.yaml, and is closed.
+func TestCharts_SchemaMatchesValues(t *testing.T) {
 	for _, program := range programs {
 		var values object
 		var schema any

@@ -314,9 +314,9 @@ func requesting(t *testing.T, cluster string, hashes ...codec.StatusHash) codec.
 	return e
 }
 
-// TestC23_C24_HashList_DecidesWhatIsAnswered: three works are reported, and only the requested statuses are
+// TestC23_C24_HashList_SelectsAnswers: three works are reported, and only the requested statuses are
 // sent.
-func TestC23_C24_HashList_DecidesWhatIsAnswered(t *testing.T) {
+func TestC23_C24_HashList_SelectsAnswers(t *testing.T) {
 	t.Parallel()
 	b, _, _ := startPair(t)
 	hashes := map[string]string{}

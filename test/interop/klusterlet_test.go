@@ -436,10 +436,10 @@ func TestKlusterlet_Deletion_IsByUID(t *testing.T) {
 	}
 }
 
-// TestKlusterlet_Resync_BringsWhatWasMissed: after a broken connection, changes are sent and deleted objects
+// TestKlusterlet_Resync_DeliversMissedWorks: after a broken connection, changes are sent and deleted objects
 // are removed. This also works for objects that the klusterlet cannot list, because it has no version of a
 // request that was not echoed.
-func TestKlusterlet_Resync_BringsWhatWasMissed(t *testing.T) {
+func TestKlusterlet_Resync_DeliversMissedWorks(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster1)
 	add := func(name string) objectKey { return objectKey{codec.AddOnsV1Beta1, cluster1, name} }
@@ -494,9 +494,9 @@ func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 	wants(t, k.try(command{Do: "update", Type: codec.Leases.String(), Object: other}), metav1.StatusReasonForbidden)
 }
 
-// TestKlusterlet_Acceptance_OpensWhatIsThere: before its acceptance a cluster reads only its own ManagedCluster
+// TestKlusterlet_Acceptance_ReleasesExistingWorks: before its acceptance a cluster reads only its own ManagedCluster
 // and requests, and gets no works. After it, everything arrives over the existing streams.
-func TestKlusterlet_Acceptance_OpensWhatIsThere(t *testing.T) {
+func TestKlusterlet_Acceptance_ReleasesExistingWorks(t *testing.T) {
 	t.Parallel()
 	b, hub := registering(t, cluster2)
 	hub.put(clusterKey(cluster1), aCluster(cluster1, false))

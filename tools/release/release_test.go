@@ -342,7 +342,7 @@ func unpack(t *testing.T, name string) map[string][]byte {
 }
 
 // Each dependency of a program is a component with the version that is in it.
-func TestBill_NamesWhatIsInAProgram(t *testing.T) {
+func TestBill_ListsModulesOfProgram(t *testing.T) {
 	exe, err := os.Executable() // a program with dependencies: this one
 	if err != nil {
 		t.Fatal(err)
@@ -397,7 +397,7 @@ func TestNotes_AreTheSectionOfTheVersion(t *testing.T) {
 	}
 }
 
-func TestRun_ReportsWhatIsMissing(t *testing.T) {
+func TestRun_ErrorNamesMissingPart(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"-platforms=linux/amd64 images", "-version is not set"},
 		{"-version=v1 -platforms=linux images", `"linux" is not OS/ARCH`},

@@ -98,9 +98,9 @@ func readable(t *testing.T, events []byte) string {
 	return goroutines.ReplaceAllString(seconds.ReplaceAllString(out.String(), "SECONDS"), "GOROUTINES\nFAIL\t")
 }
 
-// TestPrint_ReportsWhatGoTestPrints with the real go command, so that another form
+// TestPrint_ReportsOutputOfGoTest with the real go command, so that another form
 // of its events is noticed.
-func TestPrint_ReportsWhatGoTestPrints(t *testing.T) {
+func TestPrint_ReportsOutputOfGoTest(t *testing.T) {
 	t.Parallel()
 	dir := write(t)
 	for pattern, want := range map[string]string{
@@ -225,7 +225,7 @@ func TestResults_SecondRun(t *testing.T) {
 	checkResults(t, first+string(rerun)+second, ab)
 }
 
-func TestPrint_ReportsWhatItCannotWrite(t *testing.T) {
+func TestPrint_ReportsWriteError(t *testing.T) {
 	t.Parallel()
 	const events = `{"Action":"start","Package":"p"}
 {"Action":"output","Package":"p","Output":"ok\n"}

@@ -192,7 +192,7 @@ func TestWebhook_AnswersReviews(t *testing.T) {
 	}
 }
 
-func TestWebhook_ReportsWhatIsNoReview(t *testing.T) {
+func TestWebhook_RejectsOtherObjects(t *testing.T) {
 	f := newFixture(t, denied, slog.New(slog.DiscardHandler))
 	for name, tc := range map[string]struct {
 		method, path, contentType, body string
@@ -243,7 +243,7 @@ func TestWebhook_AnswersAfterAPanic(t *testing.T) {
 
 // A hub that does not answer access reviews delays only its own requests, and those no longer than their client
 // waits.
-func TestWebhook_BoundsWhatItDoesAtOnceAndHowLong(t *testing.T) {
+func TestWebhook_BoundsConcurrencyAndTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, func(ctx context.Context, _ *authorizationv1.SubjectAccessReview) (bool, error) {
 			<-ctx.Done()
@@ -297,7 +297,7 @@ func (f *fixture) client() *http.Client {
 	return &http.Client{Transport: t}
 }
 
-func TestWebhook_FinishesWhatItHasAtTheEnd(t *testing.T) {
+func TestWebhook_FinishesRequestsAtStop(t *testing.T) {
 	requested, send := make(chan struct{}), make(chan struct{})
 	f := newFixture(t, func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) {
 		close(requested)

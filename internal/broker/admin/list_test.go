@@ -70,9 +70,9 @@ func TestListWorks_PageByPage(t *testing.T) {
 	}
 }
 
-// TestListWorks_BoundsWhatOnePageLooksAt checks that a page scans a bounded number of records, even if it shows
+// TestListWorks_BoundsScannedRecordsPerPage checks that a page scans a bounded number of records, even if it shows
 // few of them.
-func TestListWorks_BoundsWhatOnePageLooksAt(t *testing.T) {
+func TestListWorks_BoundsScannedRecordsPerPage(t *testing.T) {
 	d := newSyncFake(t)
 	for i := range 1500 {
 		d.put("c1", fmt.Sprintf("w%04d", i))

@@ -105,8 +105,8 @@ func TestSubscription_CheckpointWaitsForTheRouter(t *testing.T) {
 	}
 }
 
-// TestSubscription_WhatRestsWasNotSent.
-func TestSubscription_WhatRestsWasNotSent(t *testing.T) {
+// TestSubscription_HeldBackSpecWasNotSent.
+func TestSubscription_HeldBackSpecWasNotSent(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.sub.begin(at(0))
 	s.sub.rest(workKey(1).ResourceID, "name", at(50))

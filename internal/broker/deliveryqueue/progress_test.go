@@ -94,7 +94,7 @@ func TestProgress_PartialOnlyWhenItMoves(t *testing.T) {
 	}
 }
 
-func TestProgress_NeverCoversWhatCannotBeSent(t *testing.T) {
+func TestProgress_NeverCoversUnsendableRecords(t *testing.T) {
 	var p deliveryqueue.Progress
 	p.Begin(0, at(5))
 	p.Block(40)
@@ -144,9 +144,9 @@ func (f *feed) check(t *rapid.T, r uint64) {
 	}
 }
 
-// TestProgress_CoversOnlyWhatWasSent: the revision of a checkpoint never covers an unsent change. The test
+// TestProgress_CoversOnlySentRevisions: the revision of a checkpoint never covers an unsent change. The test
 // posts, answers, returns, removes, omits and delays entries.
-func TestProgress_CoversOnlyWhatWasSent(t *testing.T) {
+func TestProgress_CoversOnlySentRevisions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &feed{latest: map[deliveryqueue.Key]uint64{}, had: map[deliveryqueue.Key]uint64{}}
 		key := rapid.Custom(func(t *rapid.T) deliveryqueue.Key { return key(rapid.IntRange(0, 7).Draw(t, "n")) })

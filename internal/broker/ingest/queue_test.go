@@ -252,8 +252,8 @@ func (r *recorder) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, e
 
 func (*recorder) Head() store.Head { return store.Head{} }
 
-// TestCommitter_WritesWhatIsQueuedWhenItEnds: it also accepts nothing more.
-func TestCommitter_WritesWhatIsQueuedWhenItEnds(t *testing.T) {
+// TestCommitter_WritesQueueAtStop: it also accepts nothing more.
+func TestCommitter_WritesQueueAtStop(t *testing.T) {
 	s := &recorder{}
 	c := New(&settings.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits
 	queued := publishOf("a", 1)

@@ -6,10 +6,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestCompare_ReportsWhatIsGone checks that a client that lists an object which the hub has lost gets its
+// TestCompare_ReportsMissingRecords checks that a client that lists an object which the hub has lost gets its
 // deletion. This also holds for a client that sees only a part. Objects that are shown to other clients only
 // are not mentioned.
-func TestCompare_ReportsWhatIsGone(t *testing.T) {
+func TestCompare_ReportsMissingRecords(t *testing.T) {
 	shown := []*object{{name: "mine", uid: "u1", version: "5", requester: "me"}, {name: "others", uid: "u2", version: "6", requester: "you"}}
 	reported := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}
 	gone := compare(reported, shown, []codec.ResourceVersion{{ResourceID: "u1", ResourceVersion: 5}, {ResourceID: "u2"}, {ResourceID: "lost", ResourceVersion: 4}})

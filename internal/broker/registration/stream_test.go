@@ -251,9 +251,9 @@ func (w *world) check() {
 	}
 }
 
-// TestStream_ShowsWhatTheHubHas checks that every agent ends up with the objects that it may see, for any order
+// TestStream_ShowsObjectsOfHub checks that every agent ends up with the objects that it may see, for any order
 // of changes, source sessions, subscriptions and lists. Each object is sent in the order of its versions.
-func TestStream_ShowsWhatTheHubHas(t *testing.T) {
+func TestStream_ShowsObjectsOfHub(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{T: t, service: newService(), hub: map[streamScope]map[string]thing{}}
 		for _, d := range kinds {

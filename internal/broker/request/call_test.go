@@ -68,9 +68,9 @@ func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
 	}
 }
 
-// TestDecode_NamesWhatIsWrong: an invalid event or payload is an error of the publisher. The error names the
+// TestDecode_ErrorNamesField: an invalid event or payload is an error of the publisher. The error names the
 // attribute if one is wrong.
-func TestDecode_NamesWhatIsWrong(t *testing.T) {
+func TestDecode_ErrorNamesField(t *testing.T) {
 	ack := func(epoch string) *Event {
 		e, err := codec.NewAck(codec.SyncParams{ID: "1", Source: "s", Time: time.Unix(1000, 0)}, codec.Ack{Cursor: codec.Cursor{StoreID: epoch, Incarnation: "t", Revision: 7}})
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 
 // A source may count versions from 1 for each work with the id, and delete without data. Its two deletions then
 // differ only by their time.
-func TestDecide_DeletionOfWhatWaitsLooksLikeTheOneBefore(t *testing.T) {
+func TestDecide_DeletionOfQueuedSpecRepeatsOutcome(t *testing.T) {
 	t.Parallel()
 	tomb := "u1 tombstone s1/n1 v1 a@2"
 	waits := []store.Op{create("u1", "n1", 1, "a"), del("u1", "n1", 1), create("u1", "n1", 1, "b")}

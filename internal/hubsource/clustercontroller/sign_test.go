@@ -252,7 +252,7 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 	}
 }
 
-func TestToSign_OnlyWhatIsApproved(t *testing.T) {
+func TestToSign_OnlyApprovedRequests(t *testing.T) {
 	approved := condition(certificatesv1.CertificateApproved, "x")
 	for name, csr := range map[string]*certificatesv1.CertificateSigningRequest{
 		"pending":           renewalCSR(t),

@@ -490,7 +490,7 @@ func TestStatelessBroker_RepeatsDeletionUntilConfirmed(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestListedOf_NamesWhatIsWrong(t *testing.T) {
+func TestListed_ErrorNamesField(t *testing.T) {
 	build := func(change func(*codec.Event)) codec.Event {
 		e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
 			ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", DataType: codec.ManifestBundles,
@@ -559,7 +559,7 @@ func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 	}
 }
 
-func TestAliveOf_NamesWhatIsWrong(t *testing.T) {
+func TestKeepalive_ErrorNamesField(t *testing.T) {
 	e, err := codec.NewKeepalive(codec.SyncParams{ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", Owner: "hub"}, codec.Digest{Count: 2, Sum: codec.DigestSum{7}})
 	if err != nil {
 		t.Fatal(err)

@@ -8,13 +8,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestBrokerObservation_TrustsWhatIsLater: the answer of the broker at the higher revision is valid, in any
+// TestBrokerObservation_TrustsLaterReport: the answer of the broker at the higher revision is valid, in any
 // order of arrival. On another subscription none is valid.
 //
 // A listing that overrides a later answer breaks no invariant of the simulator. A work that seems missing or
 // older is published once more, and the broker answers that nothing changed. So this test checks it, and
 // TestCore_PublishesAgainAfterNameConflict does too.
-func TestBrokerObservation_TrustsWhatIsLater(t *testing.T) {
+func TestBrokerObservation_TrustsLaterReport(t *testing.T) {
 	live, deleting := specFingerprint{generation: 1}, specFingerprint{generation: 2, deleting: true}
 	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
 	answer := func(what knowledge, m specFingerprint, revision uint64) func(b *brokerObservation) {

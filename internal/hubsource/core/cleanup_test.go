@@ -77,7 +77,7 @@ func TestCore_DeletesNoCompletedWorkByItsOwnClock(t *testing.T) {
 }
 
 // The informer may be faster than the answer; then the next step does not wait.
-func TestCore_GoesOnAtOnceWithWhatItDeleted(t *testing.T) {
+func TestCore_ContinuesAtOnceAfterDeletion(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
 	f.connect()
@@ -92,7 +92,7 @@ func TestCore_GoesOnAtOnceWithWhatItDeleted(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
-func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
+func TestCore_DeletesOnlyCompletedExpiredWorks(t *testing.T) {
 	ago := completed("True", -time.Hour)
 	for name, tc := range map[string]struct {
 		change []func(*workv1.ManifestWork)
@@ -131,7 +131,7 @@ func TestCore_DeletesOnlyWhatHasCompletedAndExpires(t *testing.T) {
 }
 
 // Works of clusters that are not served are not cleaned up.
-func TestCore_CleansUpOnlyWhatItServes(t *testing.T) {
+func TestCore_CleansUpOnlyServedWorks(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := newFixture(t, false)
 	f.core.index.CleanUp = true

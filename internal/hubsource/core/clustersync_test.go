@@ -139,7 +139,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	}
 }
 
-func TestCore_PublishesOnlyWhatDiffers(t *testing.T) {
+func TestCore_PublishesOnlyDifferences(t *testing.T) {
 	same, old, fresh := newWork("same", 1), newWork("old", 2), newWork("fresh", 1)
 	f := comparingFixture(t, SavedState{}, same, old, fresh)
 	before := newWork("old", 1)
@@ -218,7 +218,7 @@ func TestCore_LetsAFreshChangeWaitForDigestsOnly(t *testing.T) {
 	f.idle(BrokerQueue, other.UID)
 }
 
-func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
+func TestCore_SupersedesNewerRecordAtBroker(t *testing.T) {
 	w := newWork("w", 2)
 	for name, record := range map[string]codec.InventoryRecord{
 		"higher version": {Version: 5},
@@ -262,7 +262,7 @@ func TestCore_SupersedesWhatIsNewerAtTheBroker(t *testing.T) {
 	}
 }
 
-func TestCore_TrustsTheHubNotTheInformerAboutWhatIsBehind(t *testing.T) {
+func TestCore_TrustsHubNotStaleInformer(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
 	f.tag()
@@ -296,7 +296,7 @@ func TestCore_ReportsNoClusterWithARefusedWork(t *testing.T) {
 
 // A deletion was confirmed, but the hub did not answer the removal of the finalizer. Then the broker continued
 // with an older store, in which the work is live.
-func TestCore_DeletesAgainWhatIsLiveInAnOlderStore(t *testing.T) {
+func TestCore_RepeatsDeletionInRestoredStore(t *testing.T) {
 	w := newWork("w", 2, deleting, withStatus(applied(1)))
 	alive := codec.InventoryRecord{Cluster: "cluster1", ResourceID: string(w.UID), Name: "w", Version: 1, Revision: 3}
 	for name, c := range map[string]struct {
@@ -370,7 +370,7 @@ func TestCore_PublishesAgainAfterNameConflict(t *testing.T) {
 
 // The revisions of the broker order its answers. A receipt decided after a listing is valid in any order of
 // arrival. An answer of another subscription is not.
-func TestCore_OrdersWhatTheBrokerReports(t *testing.T) {
+func TestCore_OrdersBrokerReports(t *testing.T) {
 	accepted := func(f *fixture, revision uint64) {
 		f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: revision}})
 	}

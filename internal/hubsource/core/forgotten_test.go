@@ -42,7 +42,7 @@ func TestCore_TakesReportsAgainOfUnpublishedWorks(t *testing.T) {
 
 // The broker continued with an older store. There the name of a work under deletion belongs to the work that
 // had it before.
-func TestCore_DeletesFirstWhatHadTheNameBefore(t *testing.T) {
+func TestCore_DeletesFormerOwnerOfNameFirst(t *testing.T) {
 	conflict := Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
 	cluster := Key{Cluster: "cluster1"}
 	w := newWork("w", 2, deleting, withStatus(applied(1)))
@@ -129,7 +129,7 @@ func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 }
 
 // A work was deleted, and then its hub went back to a state in which the work was not deleted.
-func TestCore_PublishesAgainWhatItsClusterReportsAsDeleted(t *testing.T) {
+func TestCore_RepublishesWorkReportedAsDeleted(t *testing.T) {
 	w := newWork("w", 1, version("100"))
 	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{})
@@ -214,7 +214,7 @@ func TestCore_DeletesPossibleNameOwnerAfterMissingAnswer(t *testing.T) {
 //	t4: the publish of t1 arrives and takes the name, and its cluster reports.
 //
 // Result: the records known from t3 are no longer valid.
-func TestCore_DeletesWhatTookItsNameLate(t *testing.T) {
+func TestCore_DeletesLateOwnerOfName(t *testing.T) {
 	gone := newWork("m000", 2, deleting, version("150"), func(o *workv1.ManifestWork) { o.UID = "another" })
 	f := comparingFixture(t, SavedState{Withheld: []string{everywhere}}, gone)
 	f.compare(nil, 1)
@@ -262,7 +262,7 @@ func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
 
 // The informer lags behind the end of a work, and the source reconnects to the broker meanwhile. The digests of
 // the broker do not cover a confirmed deletion.
-func TestCore_ForgetsWhatEndedBetweenTwoSubscriptions(t *testing.T) {
+func TestCore_ForgetsWorksDeletedBetweenSubscriptions(t *testing.T) {
 	w, v := newWork("w", 2, deleting), newWork("v", 1)
 	f := comparingFixture(t, SavedState{}, newWork("w", 1), v)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, newWork("w", 1), v)}})

@@ -51,7 +51,7 @@ func TestCore_QueriesTheHubWhenTheInformerLags(t *testing.T) {
 //	nothing new.
 //
 // Result: the hub is queried again while the informer is behind.
-func TestCore_NoticesAHubThatWentBackToWhatItsInformerShows(t *testing.T) {
+func TestCore_DetectsRollbackToInformerState(t *testing.T) {
 	f := written(t)
 	f.idle(HubQueue, "uid-w")
 	f.now = f.now.Add(informerLag)

@@ -234,7 +234,7 @@ func TestCore_QueriesTheHubAgainForDeletedWorks(t *testing.T) {
 //	t3: its finalizer is removed, and so is the work.
 //
 // Result: a query to the hub ends the work: the informer never had it, and sends no delete event.
-func TestCore_ForgetsWhatNoInformerEverShowed(t *testing.T) {
+func TestCore_ForgetsWorkUnknownToInformer(t *testing.T) {
 	w := newWork("w", 2, deleting)
 	f := comparingFixture(t, SavedState{})
 	f.lags = true

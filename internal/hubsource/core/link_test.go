@@ -161,9 +161,9 @@ func TestCore_NumbersNothingForAnOCMBroker(t *testing.T) {
 	}
 }
 
-// TestCore_ReleasesNothingWhileItReportsWhatItCompared: a release waits for a sync report in flight, so that
+// TestCore_ReleasesNothingDuringSyncReport: a release waits for a sync report in flight, so that
 // the answer describes the clusters as they are then.
-func TestCore_ReleasesNothingWhileItReportsWhatItCompared(t *testing.T) {
+func TestCore_ReleasesNothingDuringSyncReport(t *testing.T) {
 	for name, err := range map[string]error{"reported": nil, "not reported": &transport.Error{Code: transport.CodeUnavailable}} {
 		t.Run(name, func(t *testing.T) {
 			f := comparingCore(t, Config{})
@@ -285,7 +285,7 @@ func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 	}
 }
 
-func TestCore_ReleasesWhatLeftTheSelectionWhileItWasDown(t *testing.T) {
+func TestCore_ReleasesClustersDeselectedWhileDown(t *testing.T) {
 	f := newFixture(t, false)
 	f.seen(newWork("w", 1))
 	f.clusterIdle("cluster1") // not before the session, when all selected clusters are known

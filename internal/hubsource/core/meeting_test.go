@@ -22,9 +22,9 @@ func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has P
 	f.clusterIdle("cluster1")
 }
 
-// TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops: the agent's list is answered while the spec that
+// TestStatelessBroker_RepublishesDroppedEventsAtOnce: the agent's list is answered while the spec that
 // it dropped is still on its way to the broker. The broker's receipt then proves nothing.
-func TestStatelessBroker_PublishesAtOnceAgainWhatItsAgentDrops(t *testing.T) {
+func TestStatelessBroker_RepublishesDroppedEventsAtOnce(t *testing.T) {
 	for action, a := range map[codec.Action]*workv1.ManifestWork{
 		codec.CreateRequest: newWork("a", 3),
 		codec.DeleteRequest: newWork("a", 4, deleting, withStatus(applied(4))),
@@ -85,9 +85,9 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed: hub-source published and sent requests before the agent
+// TestStatelessBroker_RepeatsPossiblyMissedEvents: hub-source published and sent requests before the agent
 // had subscribed. A stateless broker keeps no events for a disconnected agent.
-func TestStatelessBroker_RepeatsWhatAnAgentMayHaveMissed(t *testing.T) {
+func TestStatelessBroker_RepeatsPossiblyMissedEvents(t *testing.T) {
 	a := newWork("a", 3)
 	f := statelessFixture(t, a)
 	agent := f.ours("cluster1")

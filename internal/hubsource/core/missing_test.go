@@ -211,7 +211,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	}
 }
 
-func TestCore_ComparesAgainWhatIsMissingFromANewList(t *testing.T) {
+func TestCore_RecomparesWorksMissingFromNewList(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{}, w)
 	f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w)}})

@@ -533,7 +533,7 @@ func (w *world) step() {
 	a.do()
 }
 
-func TestCore_ConvergesWhateverHappens(t *testing.T) {
+func TestCore_ConvergesAfterAnyEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		w.create("c1", "a")

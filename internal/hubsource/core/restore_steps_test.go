@@ -393,7 +393,7 @@ func (r *realm) step() {
 	a.do()
 }
 
-func TestCore_ConvergesWhateverIsRestored(t *testing.T) {
+func TestCore_ConvergesAfterAnyRestore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRealm(t)
 		r.create("c1", "a")

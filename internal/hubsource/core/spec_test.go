@@ -32,7 +32,7 @@ func TestCore_PutsFinalizerBeforeFirstEvent(t *testing.T) {
 	f.idle(BrokerQueue, "uid-w")
 }
 
-func TestCore_PublishesOnlyWhatChangedForTheCluster(t *testing.T) {
+func TestCore_PublishesOnlyChangesForCluster(t *testing.T) {
 	label := func(w *workv1.ManifestWork) { w.Labels = map[string]string{"a": "b"} }
 	for name, c := range map[string]struct {
 		changed *workv1.ManifestWork
@@ -333,7 +333,7 @@ func TestCore_ReportsThatTheBrokerIsFull(t *testing.T) {
 	}
 }
 
-func TestCore_KeepsConditionsReadableWhateverABrokerReports(t *testing.T) {
+func TestCore_KeepsConditionsReadableForAnyRejection(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -521,7 +521,7 @@ func TestCore_TrustsTheHubNotTheInformer(t *testing.T) {
 	}
 }
 
-func TestCore_ForgetsWhatNeverLeftTheHub(t *testing.T) {
+func TestCore_ForgetsUnpublishedWork(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1, withoutFinalizer))
 	f.deleted("uid-w")
@@ -567,7 +567,7 @@ func TestCore_DeletionAfterStoreReplacement(t *testing.T) {
 //
 // Result: the next attempt waits. Without this: such requests would follow each other until the informer shows
 // the deletion.
-func TestCore_WaitsBeforeItWritesAgainToWhatIsGone(t *testing.T) {
+func TestCore_BacksOffWritesToMissingObject(t *testing.T) {
 	f := newFixture(t, true)
 	fresh, dying := newWork("fresh", 1, withoutFinalizer), newWork("dying", 2, deleting)
 	f.seen(fresh)

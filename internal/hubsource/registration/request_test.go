@@ -146,7 +146,7 @@ func decisionOf(t testing.TB, m *hawserv1.AgentRequest, s hubState) (call, strin
 }
 
 // The requests that an agent may make, and the part of each that reaches the hub.
-func TestDecide_PassesOnlyWhatIsAllowed(t *testing.T) {
+func TestDecide_PassesOnlyAllowedRequests(t *testing.T) {
 	accepted, none := known(t), hubState{}
 	request, addOns := requestPEM(t, nil), addOnRequest(t, nil)
 	for name, c := range map[string]struct {
@@ -277,7 +277,7 @@ func addOnRequest(t testing.TB, change func(*x509.CertificateRequest)) []byte {
 }
 
 // Requests that raise the rights of a cluster, or concern another cluster, are refused with a reason.
-func TestDecide_RefusesWhatIsHostile(t *testing.T) {
+func TestDecide_RejectsHostileRequests(t *testing.T) {
 	accepted, none := known(t), hubState{}
 	withdrawn := hubState{cluster: hubs(t, false)}
 	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
@@ -377,7 +377,7 @@ func TestDecide_RefusesWhatIsHostile(t *testing.T) {
 
 // The hub's own conditions in a status stay as the hub has them. A status that the hub already has causes no
 // request.
-func TestClusterStatus_KeepsWhatIsTheHubs(t *testing.T) {
+func TestClusterStatus_KeepsConditionsOfHub(t *testing.T) {
 	s := known(t)
 	status := func(version string, conditions ...any) *hawserv1.AgentRequest {
 		return parsed(t, updatedCluster, cluster1, obj{

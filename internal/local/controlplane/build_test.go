@@ -28,7 +28,7 @@ func tree(t *testing.T, script string) string {
 	return root
 }
 
-func TestBuild_ReturnsWhatTheScriptPrints(t *testing.T) {
+func TestBuild_ReturnsOutputOfScript(t *testing.T) {
 	var progress bytes.Buffer
 	got, err := Build(t.Context(), tree(t, "echo compiling >&2; echo /cache/abc"), &progress)
 	if err != nil || got != "/cache/abc" {

@@ -189,7 +189,7 @@ func TestCluster_StopAndKillEndIt(t *testing.T) {
 	}
 }
 
-func TestCluster_StopKillsWhatDoesNotStop(t *testing.T) {
+func TestCluster_StopKillsHangingProcess(t *testing.T) {
 	c := start(t, fakeConfig(t, "hangs"))
 	c.stopTime = 10 * time.Millisecond
 	err := c.Stop()

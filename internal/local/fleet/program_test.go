@@ -40,7 +40,7 @@ func await(t *testing.T, cond func() bool) {
 	}
 }
 
-func TestProgram_WhatEndsByItselfIsStartedAgain(t *testing.T) {
+func TestProgram_RestartsAfterExit(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "mark")
 	p := shellProgram(t, fmt.Sprintf("if [ -e %[1]s ]; then exec cat </dev/zero >/dev/null; fi; echo out of luck; touch %[1]s; exit 7", mark))
 	if err := p.Start(t.Context()); err != nil {

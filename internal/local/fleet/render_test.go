@@ -93,7 +93,7 @@ func TestRendered_Prepare(t *testing.T) {
 	}
 }
 
-func TestRendered_RefusesWhatAProcessCannotHave(t *testing.T) {
+func TestRendered_RejectsSettingsOfProcess(t *testing.T) {
 	for name, tc := range map[string]struct{ old, with, want string }{
 		"two deployments":       {"kind: Namespace", "kind: Deployment", "more than one Deployment"},
 		"no deployment":         {"kind: Deployment", "kind: DaemonSet", "found 0 containers"},

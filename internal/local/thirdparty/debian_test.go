@@ -35,7 +35,7 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 	}
 }
 
-func TestFetch_ReportsWhatIsMissing(t *testing.T) {
+func TestFetch_ErrorNamesMissingFile(t *testing.T) {
 	t.Run("no source tree", func(t *testing.T) {
 		if _, err := FetchPackage(t.Context(), t.TempDir(), "squid", nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "source tree") {
 			t.Errorf("got %v", err)

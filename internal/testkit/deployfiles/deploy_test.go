@@ -236,7 +236,7 @@ func TestBroker_HasNoAccountOfTheHub(t *testing.T) {
 }
 
 // On OpenShift the accounts of all pods may have what the constraint nonroot-v2 allows, and no pod asks for more.
-func TestOpenShift_BindsWhatPodsNeed(t *testing.T) {
+func TestOpenShift_BindsRightsOfPods(t *testing.T) {
 	var b rbacv1.RoleBinding
 	read(t, &b, "openshift", "scc.yaml")
 	var bound []string

@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParse_RefusesWhatWouldNeverRun(t *testing.T) {
+func TestParse_RejectsUnrunnableRules(t *testing.T) {
 	for _, tc := range []struct{ name, page, want string }{
 		{"typing error", "\n```sh tset\n```\n", `a.md:2: "sh tset": use sh, sh test, sh test demo, sh test join or sh test install`},
 		{"another language", "```console test\n```\n", "only sh blocks"},
@@ -108,7 +108,7 @@ func TestRunner_StopsAtTheFirstFailure(t *testing.T) {
 	}
 }
 
-func TestRunner_KillsWhatABlockStarted(t *testing.T) {
+func TestRunner_KillsProcessesOfBlock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	began := time.Now()

@@ -38,7 +38,7 @@ func TestHubHash(t *testing.T) {
 	}
 }
 
-func TestStore_CreateWritesWhatObserversExpect(t *testing.T) {
+func TestStore_CreateNotifiesObservers(t *testing.T) {
 	f, s := newStore()
 	r, err := s.Create(t.Context(), "web", map[string]string{"app": "web"}, origin)
 	if err != nil {

@@ -68,7 +68,7 @@ func TestApplier_RejectionIsAboutOneManifest(t *testing.T) {
 	b.must(Update, b.applyKnowing(strings.Replace(simpleJob, `"a"`, `"a","labels":{"l":"1"}`, 1), r.Known))
 }
 
-func TestApplier_RejectedCreationReportsWhatHelps(t *testing.T) {
+func TestApplier_RejectedCreationReportsAdvice(t *testing.T) {
 	b := newBench(t)
 	b.f.Refuse = func(c clustertest.Call) error {
 		if c.Verb == "create" {

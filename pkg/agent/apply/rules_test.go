@@ -284,7 +284,7 @@ func TestApplier_DefaultStorageClassIsTheClustersDecision(t *testing.T) {
 	}
 }
 
-func TestApplier_CSIDriverKeepsWhatOthersChanged(t *testing.T) {
+func TestApplier_CSIDriverKeepsFieldsOfOthers(t *testing.T) {
 	b := newBench(t)
 	manifest := `{` + csiDriver + `,"metadata":{"name":"a"},"spec":{"attachRequired":false}}`
 	r := b.apply(manifest)

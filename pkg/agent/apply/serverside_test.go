@@ -124,7 +124,7 @@ func TestServerSideApply_WritesOnlyADifference(t *testing.T) {
 }
 
 // A value that the server stores in another form is sent once.
-func TestServerSideApply_WhatTheServerCompletesIsSentOnce(t *testing.T) {
+func TestServerSideApply_SendsDefaultedObjectOnce(t *testing.T) {
 	const manifest = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"template":{}},"status":{"replicas":1}}`
 	b := serverSide(t)
 	first := b.apply(manifest)
@@ -143,7 +143,7 @@ func TestServerSideApply_WhatTheServerCompletesIsSentOnce(t *testing.T) {
 	b.wantVerbs()
 }
 
-func TestServerSideApply_RepairsWhatIsItsOwn(t *testing.T) {
+func TestServerSideApply_RepairsOwnFields(t *testing.T) {
 	b := forced(t)
 	first := b.apply(config(`{"k":"v","l":"v"}`))
 	b.f.Edit(first.Ref, func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "x", "theirs": "1"} })
@@ -151,7 +151,7 @@ func TestServerSideApply_RepairsWhatIsItsOwn(t *testing.T) {
 	wantFields(t, b.must(Update, r), map[string]string{"k": "v", "l": "v", "theirs": "1"})
 }
 
-func TestServerSideApply_AdoptsWhatExists(t *testing.T) {
+func TestServerSideApply_AdoptsExistingObjects(t *testing.T) {
 	for name, existing := range map[string]string{"Equal": "v", "Different": "w"} {
 		t.Run(name, func(t *testing.T) {
 			b := forced(t)

@@ -276,7 +276,7 @@ func TestStrategies_OrphansDropTheReference(t *testing.T) {
 
 // For any labels, annotations, owners and finalizers of an object and a manifest, those set by others stay. The
 // work's reference is present exactly if it should be, and another round changes nothing.
-func TestStrategies_WhatOthersPutOnAnObjectStays(t *testing.T) {
+func TestStrategies_KeepFieldsOfOthers(t *testing.T) {
 	names := slices.Sorted(maps.Keys(samples))
 	rapid.Check(t, func(rt *rapid.T) {
 		name := rapid.SampledFrom(names).Draw(rt, "kind")

@@ -44,8 +44,8 @@ func many(n, text, value int) []conditions.Manifest {
 	return list
 }
 
-// TestBound_KeepsWhatMatters checks the size, and the omitted parts in the documented order.
-func TestBound_KeepsWhatMatters(t *testing.T) {
+// TestBound_KeepsImportantConditions checks the size, and the omitted parts in the documented order.
+func TestBound_KeepsImportantConditions(t *testing.T) {
 	for name, c := range map[string]struct {
 		manifests, text, value            int
 		conditions, values, words, listed bool // of all manifests that have some

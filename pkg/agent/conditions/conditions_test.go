@@ -285,7 +285,7 @@ func TestDeleting_FollowsTheObjects(t *testing.T) {
 	}
 }
 
-func TestRejected_KeepsWhatWasApplied(t *testing.T) {
+func TestRejected_KeepsAppliedObjects(t *testing.T) {
 	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(configMap(0, "a"))}, t0)
 	t1, s1 := later(time.Minute)
 	got := conditions.Rejected(first, 2, "no manifests", t1)

@@ -13,7 +13,7 @@ import (
 
 // A request that was not sent changes no condition of the manifest and of the work. The results of other
 // manifests are reported.
-func TestNext_WhatWasNotSentChangesNothing(t *testing.T) {
+func TestNext_UnsentEventChangesNothing(t *testing.T) {
 	a, b := configMap(0, "a"), configMap(1, "b")
 	before := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(a), present(b)}, t0)
 	unsent := conditions.Manifest{Meta: b, ApplyErr: errors.New("others first"), Unsent: true, ReadErr: errors.New("others first")}

@@ -110,7 +110,7 @@ func heap() int64 {
 }
 
 // Memory grows with the tracked objects, not with the existing ones.
-func TestWatcher_MemoryOfWhatIsTracked(t *testing.T) {
+func TestWatcher_MemoryPerTrackedObject(t *testing.T) {
 	const (
 		many  = 100_000
 		some  = 10_000

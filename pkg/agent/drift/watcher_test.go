@@ -275,7 +275,7 @@ func track(names map[string]Signature) map[kubeclient.Ref]Signature {
 	return m
 }
 
-func TestWatcher_WakesOwnersOfWhatTheyDidNotExpect(t *testing.T) {
+func TestWatcher_WakesOwnersOnUnexpectedChange(t *testing.T) {
 	s := newServer()
 	a := s.put("a")
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {

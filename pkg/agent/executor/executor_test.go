@@ -183,7 +183,7 @@ func (o other) Create(context.Context, schema.GroupVersionResource, *unstructure
 	return nil, o.err
 }
 
-func TestWriter_WhatTheServerReportsCounts(t *testing.T) {
+func TestWriter_FollowsServerRevision(t *testing.T) {
 	refused := func(why string) error { return apierrors.NewForbidden(roles.GroupResource(), "r", errors.New(why)) }
 	const (
 		requesting = "check whether the executor has the rights that the object grants: "
@@ -216,7 +216,7 @@ func TestWriter_WhatTheServerReportsCounts(t *testing.T) {
 }
 
 // A write is made without a dry run only if permissions are kept and the write grants no rights.
-func TestWriter_WhatIsGoneThrough(t *testing.T) {
+func TestWriter_SkipsDeletedRecords(t *testing.T) {
 	gvr := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
 	}

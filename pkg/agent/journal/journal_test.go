@@ -102,7 +102,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func TestJournal_WhatWasPutIsLoaded(t *testing.T) {
+func TestJournal_LoadsWrittenEntries(t *testing.T) {
 	dir := t.TempDir()
 	j, s, _ := open(t, Config{Dir: dir})
 	if diff := cmp.Diff(LoadResult{}, s); diff != "" {

@@ -128,7 +128,7 @@ func TestOutbox_AnswersASpecEachTimeItIsAccepted(t *testing.T) {
 	}
 }
 
-func TestOutbox_KnowsWhatItsStatusesAreAbout(t *testing.T) {
+func TestOutbox_KeepsVersionOfStatus(t *testing.T) {
 	b := newBench(t)
 	w := work("1", 1)
 	w.Tag = codec.Tag{1}

@@ -494,8 +494,8 @@ func TestRun_ClusterSilent(t *testing.T) {
 	})
 }
 
-// TestNew_ReportsWhatIsMissing: the error names the missing field.
-func TestNew_ReportsWhatIsMissing(t *testing.T) {
+// TestNew_ErrorNamesMissingOption: the error names the missing field.
+func TestNew_ErrorNamesMissingOption(t *testing.T) {
 	for _, c := range []Config{{}, {Cluster: cluster1, Hub: "hub1"}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is taken", c)

@@ -78,7 +78,7 @@ func (o *objects) Get(_ context.Context, ref kubeclient.Ref) (*unstructured.Unst
 	return &unstructured.Unstructured{}, o.err
 }
 
-func TestGuard_KnowsAgentsByWhatThereIs(t *testing.T) {
+func TestGuard_RecognizesAgentsByTheirObjects(t *testing.T) {
 	simple := &unstructured.Unstructured{Object: map[string]any{}}
 	labelled := simple.DeepCopy()
 	labelled.SetLabels(map[string]string{workpolicy.Label: ""})
@@ -162,7 +162,7 @@ func TestPolicy_DescribesAllowedObjects(t *testing.T) {
 	}
 }
 
-func TestParsePolicy_ReportsWhatIsWrong(t *testing.T) {
+func TestParsePolicy_ErrorNamesField(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "the file has no value",
 		"hub: {}":                             "line 1: hub: there is no such field; there are hubs",

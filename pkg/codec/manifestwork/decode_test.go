@@ -26,7 +26,7 @@ func overTheWire(tb testing.TB, e codec.Event) codec.Event {
 	return e
 }
 
-func TestDecodeSpec_ReadsWhatWasEncoded(t *testing.T) {
+func TestDecodeSpec_ReadsEncodedSpec(t *testing.T) {
 	in := testWork()
 	s, err := DecodeSpec(overTheWire(t, encodeSpecT(t, in, params(codec.UpdateRequest))))
 	if err != nil {
@@ -153,7 +153,7 @@ func TestDecodeSpec_HawserAttributes(t *testing.T) {
 	}
 }
 
-func TestDecodeSpec_TagIsWhatTheBrokerComputes(t *testing.T) {
+func TestDecodeSpec_TagMatchesBroker(t *testing.T) {
 	for _, w := range []*workv1.ManifestWork{testWork(), deletingWork()} {
 		p := params(codec.UpdateRequest)
 		p.DeletionWithData = true
@@ -180,7 +180,7 @@ func TestDecodeSpec_TagIsWhatTheBrokerComputes(t *testing.T) {
 	}
 }
 
-func TestDecodeSpec_RefusesWhatItCannotIdentify(t *testing.T) {
+func TestDecodeSpec_RejectsUnidentifiedSpec(t *testing.T) {
 	for _, c := range []struct {
 		attribute string
 		change    func(*codec.Event)

@@ -186,7 +186,7 @@ func TestEncodeStatus_Refuses(t *testing.T) {
 	}
 }
 
-func TestDecodeStatus_ReadsWhatWasEncoded(t *testing.T) {
+func TestDecodeStatus_ReadsEncodedStatus(t *testing.T) {
 	e := encodeStatusT(t, testRef(), fullStatus(), statusParams())
 	e.SetExtension(codec.ExtRevision, "42")
 	got, err := DecodeStatus(overTheWire(t, e))
@@ -219,7 +219,7 @@ func TestDecodeStatus_Tolerates(t *testing.T) {
 	}
 }
 
-func TestDecodeStatus_NamesWhatIsWrong(t *testing.T) {
+func TestDecodeStatus_ErrorNamesField(t *testing.T) {
 	for _, c := range []struct {
 		attribute string
 		change    func(*codec.Event)

@@ -35,9 +35,9 @@ func (p *peer) acks() <-chan uint16 {
 	return ids
 }
 
-// TestSubscribe_AcknowledgesWhatIsAccepted: a message is acknowledged when the handler has
+// TestSubscribe_AcknowledgesAcceptedTopics: a message is acknowledged when the handler has
 // returned, in the order of arrival, whatever came between.
-func TestSubscribe_AcknowledgesWhatIsAccepted(t *testing.T) {
+func TestSubscribe_AcknowledgesAcceptedTopics(t *testing.T) {
 	m := messageOf(t, newEvent(1))
 	acks, over := make(chan (<-chan uint16), 1), make(chan struct{})
 	f := newFake(t, func(p *peer) {
@@ -329,9 +329,9 @@ func TestSubscribe_Drops(t *testing.T) {
 	}
 }
 
-// TestSubscribe_SourceDropsWhatContradictsItsTopic: a cluster that may publish on its own topics
+// TestSubscribe_SourceDropsEventsThatContradictTopic: a cluster that may publish on its own topics
 // alone cannot speak for another one.
-func TestSubscribe_SourceDropsWhatContradictsItsTopic(t *testing.T) {
+func TestSubscribe_SourceDropsEventsThatContradictTopic(t *testing.T) {
 	status := newEvent(1)
 	status.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String())
 	status.SetSource("agent1")

@@ -190,9 +190,9 @@ func (w where) compare(installed map[string]manifest, bases ...string) {
 	}
 }
 
-// TestInstall_ReportsWhatItWaitsFor: if the programs do not start, the command reports what it waits for, and
+// TestInstall_ReportsPendingObjects: if the programs do not start, the command reports what it waits for, and
 // fails.
-func TestInstall_ReportsWhatItWaitsFor(t *testing.T) {
+func TestInstall_ReportsPendingObjects(t *testing.T) {
 	w := newWhere(t, 0, "hub") // pods stay Pending
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

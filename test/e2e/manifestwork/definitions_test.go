@@ -158,9 +158,9 @@ func TestUpdate_FollowsTheDefinitionOfAKind(t *testing.T) {
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// TestUpdate_KeepsWhatOthersPutOnAnObject: annotations and finalizers of others on a custom resource stay when
+// TestUpdate_KeepsFieldsOfOthers: annotations and finalizers of others on a custom resource stay when
 // the manifest changes.
-func TestUpdate_KeepsWhatOthersPutOnAnObject(t *testing.T) {
+func TestUpdate_KeepsFieldsOfOthers(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

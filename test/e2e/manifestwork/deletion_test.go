@@ -74,7 +74,7 @@ func TestDeletion_OrphanLeavesEverything(t *testing.T) {
 	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "one", "two") })
 }
 
-func TestDeletion_SelectivelyOrphanLeavesWhatTheRulesName(t *testing.T) {
+func TestDeletion_SelectivelyOrphanKeepsNamedObjects(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -164,9 +164,9 @@ func TestDeletion_WaitsForFinalizers(t *testing.T) {
 	f.Gone(t, cluster, w.Name)
 }
 
-// TestDeletion_StatusFollowsWhatIsLeft: while a deletion waits, the hub shows the remaining objects and their
+// TestDeletion_StatusFollowsRemainingObjects: while a deletion waits, the hub shows the remaining objects and their
 // present values.
-func TestDeletion_StatusFollowsWhatIsLeft(t *testing.T) {
+func TestDeletion_StatusFollowsRemainingObjects(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

@@ -255,9 +255,9 @@ func secretsRole(t *testing.T, name string) {
 	clusterRole(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name + "-secrets"}, Rules: []rbacv1.PolicyRule{coreRule([]string{"get"}, "secrets")}})
 }
 
-// TestExecutor_GivesAwayOnlyWhatItHas: an executor that may write roles and bindings cannot grant rights that
+// TestExecutor_GrantsOnlyOwnRights: an executor that may write roles and bindings cannot grant rights that
 // it lacks. It makes no difference whether the objects exist already.
-func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
+func TestExecutor_GrantsOnlyOwnRights(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -292,9 +292,9 @@ func TestExecutor_GivesAwayOnlyWhatItHas(t *testing.T) {
 	})
 }
 
-// TestExecutor_GivesAwayWhatItHas: an executor that has the rights, or may escalate and bind, can grant them,
+// TestExecutor_GrantsOwnRights: an executor that has the rights, or may escalate and bind, can grant them,
 // also in existing objects.
-func TestExecutor_GivesAwayWhatItHas(t *testing.T) {
+func TestExecutor_GrantsOwnRights(t *testing.T) {
 	t.Parallel()
 	f := shared
 	for _, c := range []struct {

@@ -193,7 +193,7 @@ func startEviction(t *testing.T, name string) (ns, rec string, stop func()) {
 	return ns, rec, stop
 }
 
-func TestEviction_OfWhatTheHubDoesNotHave(t *testing.T) {
+func TestEviction_OfWorkMissingOnHub(t *testing.T) {
 	t.Parallel()
 	const name = "evict-gone"
 	ns, rec, stop := startEviction(t, name)

@@ -83,14 +83,14 @@ func failed(text string) reported {
 	return reported{"Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: " + text, 1}
 }
 
-func TestConditions_OfWhatWorks(t *testing.T) {
+func TestConditions_OfSuccessfulWork(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := shared.Create(t, harness.NewWork(t, cluster, "literal-good", harness.ConfigMapYAML(ns, "one", "x")))
 	wantReports(t, w, []reported{workApplied, workAvailable}, []reported{applied, available, noFeedback})
 }
 
-func TestConditions_OfWhatDoesNot(t *testing.T) {
+func TestConditions_OfFailedWork(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := shared.Create(t, harness.NewWork(t, cluster, "literal-bad",
@@ -114,7 +114,7 @@ func TestConditions_OfWhatDoesNot(t *testing.T) {
 	)
 }
 
-func TestConditions_OfWhatIsNotKnown(t *testing.T) {
+func TestConditions_OfUnknownState(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := shared.Create(t, harness.NewWork(t, cluster, "literal-unknown",

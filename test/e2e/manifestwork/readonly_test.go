@@ -78,9 +78,9 @@ func TestReadOnly_PatternForAllConfigMaps(t *testing.T) {
 	}
 }
 
-// TestReadOnly_DoesNotLetGoOfWhatWasApplied: a work that becomes read-only still owns the objects that it
+// TestReadOnly_KeepsAppliedObjects: a work that becomes read-only still owns the objects that it
 // created.
-func TestReadOnly_DoesNotLetGoOfWhatWasApplied(t *testing.T) {
+func TestReadOnly_KeepsAppliedObjects(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

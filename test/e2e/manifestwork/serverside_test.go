@@ -246,7 +246,7 @@ func TestServerSideApply_OwnerFollowsTheDeleteOption(t *testing.T) {
 	}
 }
 
-func TestServerSideApply_WhateverIsThere(t *testing.T) {
+func TestServerSideApply_OverAnyExistingObject(t *testing.T) {
 	t.Parallel()
 	for _, state := range []struct {
 		name   string

@@ -21,9 +21,9 @@ func operate(t *testing.T, args ...string) (string, error) {
 	return hawser(t, append(args, "--broker", f.BrokerAddr(), "--ca", keys.CACert(), "--cert", keys.Cert(pki.Operator, "operator"), "--key", keys.Key(pki.Operator, "operator"))...)
 }
 
-// TestOrphans_WhatOCMsAgentLeft: an AppliedManifestWork that OCM's agent left, and that has no work, is listed
+// TestOrphans_OfOCMAgent: an AppliedManifestWork that OCM's agent left, and that has no work, is listed
 // and stays. It is removed with its objects when an operator approves that.
-func TestOrphans_WhatOCMsAgentLeft(t *testing.T) {
+func TestOrphans_OfOCMAgent(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

@@ -192,9 +192,9 @@ func TestLimits_UnidentifiedClientIsNotRead(t *testing.T) {
 	f.wantReserved(t, "after all", nothing)
 }
 
-// TestLimits_CountsWhatTheLibraryHandles makes many concurrent calls: complete ones, rejected ones, reset ones,
+// TestLimits_CountsFramesOfTheLibrary makes many concurrent calls: complete ones, rejected ones, reset ones,
 // and some that the library rejects itself. All their bytes must be released.
-func TestLimits_CountsWhatTheLibraryHandles(t *testing.T) {
+func TestLimits_CountsFramesOfTheLibrary(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	w := openWire(t, f.addr, ca.Client(agent1))
 	body := append(begin(2000), append([]byte{0x0a, 0xcd, 0x0f}, make([]byte, 1997)...)...)

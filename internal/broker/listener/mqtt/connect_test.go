@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-func TestConnect_AnnouncesWhatIsServed(t *testing.T) {
+func TestConnect_AnnouncesServedFeatures(t *testing.T) {
 	s := open(t, accepts, func(_ *grpc.Config, m *mqtt.Config) {
 		m.MaxPacketBytes = 1 << 20
 		m.Announce = func() property.Announcement { return property.Announcement{StoreID: "e1", MaxEventBytes: 1000} }

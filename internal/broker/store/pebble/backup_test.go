@@ -26,9 +26,9 @@ func backup(ctx context.Context, s *Store, to string) error {
 	return err
 }
 
-// TestBackup_HoldsWhatWasAcknowledged: a backup made during commits holds whole batches up to an acknowledged
+// TestBackup_HoldsAcknowledgedWrites: a backup made during commits holds whole batches up to an acknowledged
 // commit, and is sound. The store is not affected.
-func TestBackup_HoldsWhatWasAcknowledged(t *testing.T) {
+func TestBackup_HoldsAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()
 	s := mustOpen(t, tiny(files))

@@ -16,7 +16,7 @@ import (
 )
 
 // The cache returns only the last written value, and keeps no more than its limit.
-func TestRecent_IsWhatWasWrittenLast(t *testing.T) {
+func TestRecent_ReturnsLastWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRecent[int](100, func(s string) int { return len(s) })
 		written := map[int]string{}
@@ -48,7 +48,7 @@ func TestRecent_IsWhatWasWrittenLast(t *testing.T) {
 	})
 }
 
-func TestRecent_KeepsWhatIsWrittenAgain(t *testing.T) {
+func TestRecent_KeepsRewrittenEntries(t *testing.T) {
 	r := newMetas()
 	used := store.Key{ResourceID: "used"}
 	for n := range 10 * recentMetas {
@@ -71,7 +71,7 @@ func TestRecent_KeepsWhatIsWrittenAgain(t *testing.T) {
 }
 
 // As many values as one half holds are all found, in any order.
-func TestRecent_HoldsWhatItMay(t *testing.T) {
+func TestRecent_HoldsUpToItsLimit(t *testing.T) {
 	r := newMetas()
 	for n := range 5 * recentMetas {
 		k := store.Key{ResourceID: fmt.Sprint(n % recentMetas)}
@@ -99,8 +99,8 @@ func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	}
 }
 
-// TestGet_IsWhatIsOnDisk: records are the same whether they are cached, partly cached, or read from disk.
-func TestGet_IsWhatIsOnDisk(t *testing.T) {
+// TestGet_ReturnsValueOnDisk: records are the same whether they are cached, partly cached, or read from disk.
+func TestGet_ReturnsValueOnDisk(t *testing.T) {
 	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})
 	defer mustClose(t, s)
 	cluster := 0

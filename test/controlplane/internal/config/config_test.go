@@ -52,7 +52,7 @@ func TestParse_AcceptsEveryFlag(t *testing.T) {
 	}
 }
 
-func TestParse_RefusesAndReportsWhatToChange(t *testing.T) {
+func TestParse_ErrorNamesFieldAndRemedy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		want string

@@ -35,7 +35,7 @@ func ensure(t *testing.T, dir string) (Files, map[string]string) {
 	return f, content
 }
 
-func TestEnsure_KeepsWhatItMade(t *testing.T) {
+func TestEnsure_KeepsCreatedFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	_, first := ensure(t, dir)
 	if len(first) != 8 {
@@ -94,7 +94,7 @@ func TestEnsure_StartsOverAfterAKill(t *testing.T) {
 	}
 }
 
-func TestEnsure_RefusesWhatCannotBeUsed(t *testing.T) {
+func TestEnsure_RejectsUnusableFiles(t *testing.T) {
 	other, _ := ensure(t, filepath.Join(t.TempDir(), "other"))
 	copyOver := func(from, to string) error {
 		data, err := os.ReadFile(from)

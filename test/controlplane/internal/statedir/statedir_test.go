@@ -58,7 +58,7 @@ func TestOpen_RefusesADirectoryInUse(t *testing.T) {
 	open(t, path)
 }
 
-func TestOpen_NamesWhatItCannotCreate(t *testing.T) {
+func TestOpen_ErrorNamesPath(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
