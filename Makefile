@@ -184,7 +184,7 @@ e2e = $(call gotest,) -count=1 -vet=off -p=1 -parallel=8 -timeout=30m $(if $(RUN
 
 .PHONY: e2e
 e2e: build grpcurl ## run the end-to-end tests on real kube-apiservers; RUN=TestX runs one
-	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip='^(TestDemo_InterruptEndsItInOrder|TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections|TestJoinedCluster_SurvivesOutages|TestStay_ClockAhead|TestJoin_Scenarios|TestJoin_TwoHubs|TestJoin_HubReplaced|TestJoin_PrintedLines|TestJoin_InstallClusterReportsHow|TestJoin_ClusterNotOnHub|TestRights_AreLeast)$$')
+	@$(call e2e,$$(go list ./test/e2e/... | grep -Ev '$(subst $(space),|,$(E2E_LONG:./%=/%$$) $(E2E_OCM:./%=/%$$))'),-skip='^(TestDemo_InterruptEndsItInOrder|TestDemo_LinesOfTheDocumentation|TestProxy_EndsIdleConnections|TestJoinedCluster_SurvivesOutages|TestJoinedCluster_ClockAhead|TestJoin_Scenarios|TestJoin_TwoHubs|TestJoin_HubReplaced|TestJoin_PrintedLines|TestJoin_InstallClusterReportsHow|TestJoin_ClusterNotOnHub|TestRights_AreLeast)$$')
 
 .PHONY: e2e-long
 e2e-long: build ## run those that take long: alerts, what is installed from nothing, staged faults, proxies, clusters that join; RUN=TestX runs one

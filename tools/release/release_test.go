@@ -41,7 +41,7 @@ func checkout(t *testing.T) build {
 		"LICENSE": "do what you like", "README.md": "# Hawser", "CHANGELOG.md": "# Changelog\n\n## v1.2.3\n\n* Works.\n",
 		"deploy/images/kustomization.yaml": "images:\n  - name: a\n    newTag: dev\n  - name: b\n    newTag: dev\n",
 		"deploy/files.go":                  "package deploy",
-		"docs/operations/README.md":               "# Operations",
+		"docs/operations/README.md":        "# Operations",
 		"deploy/charts/a/Chart.yaml":       "name: a\nversion: 0.0.0\nappVersion: dev\n",
 	} {
 		write(t, filepath.Join(b.root, filepath.FromSlash(name)), []byte(text))

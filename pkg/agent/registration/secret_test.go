@@ -28,7 +28,7 @@ func TestRun_SecretOfAnother(t *testing.T) {
 	for want, data := range map[string]map[string][]byte{
 		`the Secret s for key and certificate cannot be used: it is that of cluster "cluster2" at hub "hub1": name another`: {keyCluster: []byte("cluster2"), keyHub: []byte("hub1"), keyKey: []byte("k")},
 		`it is that of cluster "cluster1" at hub "hub2": name another`:                                                      {keyCluster: []byte(cluster1), keyHub: []byte("hub2"), keyKey: []byte("k")},
-		"it has a key of another program: name another":                                                             {keyCluster: []byte(cluster1), keyKey: []byte("k")},
+		"it has a key of another program: name another":                                                                     {keyCluster: []byte(cluster1), keyKey: []byte("k")},
 		"has to approve": {keyCluster: []byte("clster1"), keyHub: []byte("hub1"), keyPendingKey: []byte("k")},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -20,11 +20,11 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// TestStay_ClockAhead: a machine resumes, and for a moment its clock is a year ahead. The bootstrap token
+// TestJoinedCluster_ClockAhead: a machine resumes, and for a moment its clock is a year ahead. The bootstrap token
 // expired long ago. The agent keeps key and certificate, in memory and in its Secret, and stays in the fleet.
 //
 // The program's registration runs in this process, because a program always has the clock of its machine.
-func TestStay_ClockAhead(t *testing.T) {
+func TestJoinedCluster_ClockAhead(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
 	s.apply("before")
