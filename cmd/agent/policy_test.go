@@ -54,7 +54,7 @@ func TestPolicy_IsReadAgain(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"hubs: {hub1: {deny: []}}": "is an empty list",
-		"hubs: {hub2: {}}":         `nothing about hub "hub1"`,
+		"hubs: {hub2: {}}":         `no rules for hub "hub1"`,
 		"":                         "the file has no value",
 	} {
 		write(text)

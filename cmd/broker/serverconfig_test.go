@@ -131,7 +131,7 @@ func TestServerConfig_Refuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
 	}
-	if _, err := load("--server-config=/none"); err == nil || !strings.Contains(err.Error(), "leave it out") {
+	if _, err := load("--server-config=/none"); err == nil || !strings.Contains(err.Error(), "omit it") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }

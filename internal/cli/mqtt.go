@@ -24,11 +24,11 @@ import (
 func newMQTT(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "mqtt",
-		Short: "Set up an OCM MQTT broker",
+		Short: "Set up a third-party MQTT broker",
 	}, newMQTTACL(env))
 }
 
-// The OCM MQTT brokers that rules can be written for.
+// The third-party MQTT brokers that rules can be written for.
 const (
 	forMosquitto = "mosquitto"
 	forEMQX      = "emqx"
@@ -47,8 +47,8 @@ func newMQTTACL(env Env) *cobra.Command {
 	var f aclFlags
 	cmd := &cobra.Command{
 		Use:   "acl --for=mosquitto|emqx|aws --source ID [CLUSTER[=USER]]...",
-		Short: "Write the access rules of an OCM MQTT broker, so that clusters are isolated",
-		Long: `Write the access rules of an OCM MQTT broker, so that clusters are isolated.
+		Short: "Write the access rules of a third-party MQTT broker, so that clusters are isolated",
+		Long: `Write the access rules of a third-party MQTT broker, so that clusters are isolated.
 
   hawser mqtt acl --for=mosquitto --source hub --kubeconfig hub.kubeconfig > acl
   hawser mqtt acl --for=mosquitto --source hub cluster1 cluster2 > acl

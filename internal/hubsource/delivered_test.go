@@ -112,7 +112,7 @@ func TestSource_ReportsOnceThatTheBrokerIsFull(t *testing.T) {
 		b.settle(time.Minute)
 		b.wantDelivered(keys...)
 		patches := b.hub.called("PATCH manifestworks")
-		low, none := fmt.Errorf("%w: 3 MiB are free", store.ErrLow), fmt.Errorf("%w: no space left on device", store.ErrNoSpace)
+		low, none := fmt.Errorf("%w: 3 MiB free", store.ErrLow), fmt.Errorf("%w: no space left on device", store.ErrNoSpace)
 		disk.err.Store(&none)
 		change("second")
 		for i := range 60 {

@@ -314,7 +314,7 @@ func TestSource_DistinguishesMissingRoleFromDeadHub(t *testing.T) {
 		if err := s.stop(); err == nil {
 			b.Error("it ended without an error")
 		}
-		if out := lines.String(); !strings.Contains(out, "a role is missing") || strings.Contains(out, "does not answer") {
+		if out := lines.String(); !strings.Contains(out, "A role is missing") || strings.Contains(out, "does not answer") {
 			b.Errorf("log:\n%s", out)
 		}
 	})

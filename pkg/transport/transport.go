@@ -65,7 +65,7 @@ type Receipt struct {
 	// Revision is the "hawser-revision" trailer: the revision of the broker's store at its decision about the
 	// event, also for a rejection. It is 0 if unknown, as from an OCM broker, or if no answer arrived.
 	Revision uint64
-	// NoSubscribers: an OCM MQTT broker reported that no client has subscribed to the topic. It is a hint: brokers
+	// NoSubscribers: a third-party MQTT broker reported that no client has subscribed to the topic. It is a hint: brokers
 	// omit it, and report it wrongly.
 	NoSubscribers bool
 }
@@ -113,7 +113,7 @@ type Accepted struct {
 	SubscriptionID string
 	// Protocol is the constant Protocol for a Hawser broker, else 0.
 	Protocol int
-	// Stateless: the broker stores nothing, as an OCM MQTT broker. A published event reaches only connected
+	// Stateless: the broker stores nothing, as a third-party MQTT broker. A published event reaches only connected
 	// clients, and may be lost even after it was accepted.
 	Stateless bool
 	// Resync is codec.ResyncList (the client sends the list of what it holds) or codec.ResyncCursor (the broker

@@ -46,7 +46,7 @@ func TestErrors_NameTheNextStep(t *testing.T) {
 // TestStore_LowOnSpace: a publish that is rejected for lack of space does not delay other publishes of its
 // source, which may be deletions.
 func TestStore_LowOnSpace(t *testing.T) {
-	e := Store(fmt.Errorf("%w: 3 MiB are free", store.ErrLow))
+	e := Store(fmt.Errorf("%w: 3 MiB free", store.ErrLow))
 	if e.Code != transport.CodeOverloaded || !e.Full || e.Delay != 0 || !transport.Retryable(e) {
 		t.Errorf("%+v", e)
 	}

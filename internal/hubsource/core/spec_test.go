@@ -308,7 +308,7 @@ func TestCore_ReportsThatTheBrokerIsFull(t *testing.T) {
 				if i == 0 {
 					e := next[PatchStatus](f, HubQueue, w.UID)
 					d := delivered(e.Status)
-					if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonBrokerFull || d.ObservedGeneration != 2 || !strings.Contains(d.Message, "disk of the broker") || !strings.Contains(d.Message, "make room") {
+					if d == nil || d.Status != metav1.ConditionFalse || d.Reason != ReasonBrokerFull || d.ObservedGeneration != 2 || !strings.Contains(d.Message, "disk of the broker") || !strings.Contains(d.Message, "Make room") {
 						t.Fatalf("Delivered is %+v", d)
 					}
 					f.done(e, Result{Work: newWork("w", 2, version("110"), withStatus(e.Status))})

@@ -36,19 +36,19 @@ func TestColumns_OfTheDefinitions(t *testing.T) {
 	}{
 		"a work that failed": {"manifestworks", workThatFailed, []string{
 			"Applied: False", "Available: False", "Delivered: False", "Generation: 3", "Observed: 2",
-			"Changed: 2026-01-02T03:04:05Z", "Age: 2026-01-02T03:00:00Z",
+			"Status Updated: 2026-01-02T03:04:05Z", "Age: 2026-01-02T03:00:00Z",
 			"Reason (wide): AppliedManifestWorkFailed", "Delivery (wide): TooLarge",
 			"Resources (wide): 1 of 2 resources are not available", "Message (wide): one failed",
 		}},
 		"a work of which nothing is known": {"manifestworks", `{metadata: {generation: 1, creationTimestamp: "2026-01-02T03:00:00Z", managedFields: [{manager: kubectl}]}}`, []string{
-			"Applied: ", "Available: ", "Delivered: ", "Generation: 1", "Observed: ", "Changed: ", "Age: 2026-01-02T03:00:00Z",
+			"Applied: ", "Available: ", "Delivered: ", "Generation: 1", "Observed: ", "Status Updated: ", "Age: 2026-01-02T03:00:00Z",
 			"Reason (wide): ", "Delivery (wide): ", "Resources (wide): ", "Message (wide): ",
 		}},
 		"what a work has": {"appliedmanifestworks", `{metadata: {creationTimestamp: "2026-01-02T03:00:00Z"}, spec: {manifestWorkName: web, agentID: one}}`, []string{
-			"Work: web", "Unwanted: ", "Age: 2026-01-02T03:00:00Z", "Agent (wide): one",
+			"Work: web", "Evicting Since: ", "Age: 2026-01-02T03:00:00Z", "Agent (wide): one",
 		}},
 		"what is about to be evicted": {"appliedmanifestworks", `{metadata: {creationTimestamp: "2026-01-02T03:00:00Z"}, spec: {manifestWorkName: web}, status: {evictionStartTime: "2026-01-02T04:00:00Z"}}`, []string{
-			"Work: web", "Unwanted: 2026-01-02T04:00:00Z", "Age: 2026-01-02T03:00:00Z", "Agent (wide): ",
+			"Work: web", "Evicting Since: 2026-01-02T04:00:00Z", "Age: 2026-01-02T03:00:00Z", "Agent (wide): ",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -395,7 +395,7 @@ func TestWatcher_NumberOfWatchesIsBounded(t *testing.T) {
 		if n := s.Counts(); n != (Counts{Watches: 3}) || s.open() != 3 {
 			t.Fatalf("counted %+v, %d open", n, s.open())
 		}
-		if log := s.logged(); strings.Count(log, "too many watches") != 1 || strings.Count(log, "there is room") != 1 {
+		if log := s.logged(); strings.Count(log, "too many watches") != 1 || strings.Count(log, "is below the limit again") != 1 {
 			t.Errorf("log %s", log)
 		}
 	})

@@ -157,7 +157,7 @@ func TestPolicy_DescribesAllowedObjects(t *testing.T) {
 			}
 		}
 	}
-	if _, err := (workpolicy.Policy{Hubs: map[string]workpolicy.Rules{"hub1": {}}}).For("hub2"); err == nil || !strings.Contains(err.Error(), `nothing about hub "hub2"`) {
+	if _, err := (workpolicy.Policy{Hubs: map[string]workpolicy.Rules{"hub1": {}}}).For("hub2"); err == nil || !strings.Contains(err.Error(), `no rules for hub "hub2"`) {
 		t.Errorf("a hub that is not named: %v", err)
 	}
 }

@@ -87,8 +87,8 @@ func TestSeen(t *testing.T) {
 		got[fmt.Sprintf("%s %s %s %s", l.Event, l.Reason, l.Identity, l.Method[strings.LastIndex(l.Method, "/")+1:])] = true
 	}
 	for _, want := range []string{
-		"refused expired  ", "refused not_yet_valid  ", "refused untrusted  ", "refused no_certificate  Check", "connected  agent/cluster1 ",
-		"refused role agent/cluster1 Backup", "refused scope agent/cluster1 Publish", "operated  operator/olga Allow", "operated  operator/olga Backup",
+		"rejected expired  ", "rejected not_yet_valid  ", "rejected untrusted  ", "rejected no_certificate  Check", "connected  agent/cluster1 ",
+		"rejected role agent/cluster1 Backup", "rejected scope agent/cluster1 Publish", "operated  operator/olga Allow", "operated  operator/olga Backup",
 	} {
 		if !got[want] {
 			t.Errorf("no line %q in:\n%s", want, out.String())

@@ -197,7 +197,7 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"epoch is missing":         {[]byte{keyStoreID}, nil, []string{"at i: it is missing"}},
 		"term":                     {numberKey(keyIncarnation, 1), garbage, []string{"e/1"}},
 		"term without sense":       {numberKey(keyIncarnation, 1), sound(numberKey(keyIncarnation, 1), nil), []string{"e/1"}},
-		"term is missing":          {numberKey(keyIncarnation, 2), nil, []string{"term that it does not have"}},
+		"term is missing":          {numberKey(keyIncarnation, 2), nil, []string{"incarnation that it does not have"}},
 		"term without an id":       {numberKey(keyIncarnation, 9), sound(numberKey(keyIncarnation, 9), encodeIncarnation(memindex.Incarnation{ID: "", First: 1})), []string{"e/9", "has none"}},
 		"term of the future":       {numberKey(keyIncarnation, 9), sound(numberKey(keyIncarnation, 9), encodeIncarnation(memindex.Incarnation{ID: "t", First: 99})), []string{"e/9", "above the head"}},
 		"term of the past":         {numberKey(keyIncarnation, 9), sound(numberKey(keyIncarnation, 9), encodeIncarnation(memindex.Incarnation{ID: "t", First: 0})), []string{"e/9", "before the one before"}},

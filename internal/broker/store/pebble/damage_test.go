@@ -93,7 +93,7 @@ func TestOpen_FindsDamage(t *testing.T) {
 		"key of a subscription":    {put([]byte("cx"), seal([]byte("cx"), nil)), "parts"},
 		"feed is above the head":   {put(numberKey(keyRevision, 99), seal(numberKey(keyRevision, 99), nil)), "above the head"},
 		"feed's newest is garbage": {put(numberKey(keyRevision, 99), garbage), "r/99"},
-		"latest term is missing":   {remove(numberKey(keyIncarnation, 1)), "term that it does not have"},
+		"latest term is missing":   {remove(numberKey(keyIncarnation, 1)), "incarnation that it does not have"},
 		"head is lower":            {put([]byte{keyHead}, seal([]byte{keyHead}, encodeNumber(3))), "above the head"},
 		"terms have no end":        {put(numberKey(keyIncarnation, 1<<64-1), seal(numberKey(keyIncarnation, 1<<64-1), encodeIncarnation(memindex.Incarnation{}))), "no number"},
 	} {

@@ -253,7 +253,7 @@ func TestSpaceGuard_Bookmarks(t *testing.T) {
 		{true, 150 << 20, nil, ""},
 		{false, 1000 << 20, missing, "missing"},
 		{true, 1000 << 20, missing, "missing"},
-		{true, 0, missing, "0 MiB are free"},
+		{true, 0, missing, "0 MiB free"},
 	} {
 		err := lowness(c.was, c.free, 100<<20, c.missing)
 		if (err == nil) != (c.low == "") || err != nil && (!errors.Is(err, store.ErrLow) || !strings.Contains(err.Error(), c.low)) {

@@ -155,7 +155,7 @@ func TestExplain_Proxy(t *testing.T) {
 		"forbids":        {forbids, forbidsCA, "403 Forbidden", "ask the network team to allow CONNECT to broker.example:8090 through 127.0.0.1:" + forbids},
 		"wants password": {server, serverCA, "407 Proxy Authentication Required", "https://USER:PASSWORD@127.0.0.1:" + server},
 		"has no way":     {lost, lostCA, "503 Service Unavailable", "why 127.0.0.1:" + lost + " cannot connect to broker.example:8090"},
-		"of another CA":  {good, forbidsCA, "unknown authority", `not of the broker: give the CA that signed it (--proxy-ca-file, key proxyCAFile; "CN=the proxy's CA")`},
+		"of another CA":  {good, forbidsCA, "unknown authority", `not of the broker. Give the CA that signed it (--proxy-ca-file, key proxyCAFile; "CN=the proxy's CA")`},
 		"has no TLS":     {cleartextPort, ca, "does not look like a TLS handshake", "configure it as http://127.0.0.1:" + cleartextPort},
 		"is not there":   {"1", ca, "connection refused", "NO_PROXY=broker.example"},
 		"no such CA":     {good, "none.crt", "CA of the proxy: open none.crt", ""},

@@ -6,7 +6,7 @@
 
 // The CloudEvents service that Open Cluster Management's sources, agents and
 // brokers speak. Package, service, field names and numbers are fixed by that
-// protocol; docs/protocol.md tells how Hawser uses them.
+// protocol; docs/protocol/README.md tells how Hawser uses them.
 
 package cloudeventsv1
 
