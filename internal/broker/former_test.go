@@ -2,16 +2,13 @@ package broker_test
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
@@ -22,83 +19,36 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// formerStore and formerBackup were written by the broker of commit 0647681f.
-// The store has every kind of value; the backup is of the same store, in the same state.
+// formerStore and formerBackup were written by the broker of commit 0647681f. TestFormer_Write of that commit
+// contains the events. The store has every kind of value. The backup has the same state as the store.
 const (
 	formerStore  = "store/pebble/testdata/format-3"
 	formerBackup = "store/pebble/testdata/format-3-backup"
 )
 
 // onFiles runs a broker over a store in a directory, in a bubble of virtual time.
-func onFiles(t *testing.T, dir string, ids func() string, test func(w *world, s *pebble.Store)) {
+func onFiles(t *testing.T, dir string, test func(w *world)) {
 	t.Helper()
-	s, err := pebble.Open(pebble.Options{Dir: dir, NewID: ids})
+	s, err := pebble.Open(pebble.Options{Dir: dir, NewID: testkit.NewIDs("now")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := ruled(identity.Limits{Works: 20, Clusters: 9}, identity.Limits{})
 	cfg.Registration, cfg.Store, cfg.NewID = "hub", s, testkit.NewIDs("id")
 	w := &world{T: t, Broker: testkit.StartBroker(t, testkit.Options{Broker: cfg})}
-	test(w, s)
+	test(w)
 	w.Stop()
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// hello subscribes an agent that says the uid of its cluster.
+// hello subscribes an agent that reports the uid of its cluster.
 func (w *world) hello(cluster, uid string, c codec.Cursor) *tap {
 	w.Helper()
 	return w.open(w.agent(cluster), func(raw *transport.RawSubscription, _ *tap) {
 		raw.Hello = transport.Hello{Protocol: transport.Protocol, ClusterUID: uid, Cursor: c.String()}
 	})
-}
-
-// TestFormer_Write writes formerStore and formerBackup again, with HAWSER_FORMER=1.
-// It is for the commit above only: a later one would write another form. RESERVE and LOCK, which
-// each opening makes, are not kept.
-func TestFormer_Write(t *testing.T) {
-	if os.Getenv("HAWSER_FORMER") == "" {
-		t.Skip("the directories are there; HAWSER_FORMER=1 writes them again")
-	}
-	for _, dir := range []string{formerStore, formerBackup} {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	synctest.Test(t, func(t *testing.T) {
-		ids := testkit.NewIDs("former")
-		onFiles(t, formerStore, ids, writeFormer)
-		onFiles(t, formerStore, ids, writeFormerAgain)
-		onFiles(t, formerStore, ids, func(w *world, s *pebble.Store) {
-			var sent []*hawserv1.BackupResponse
-			err := w.Backup(w.Context(), &hawserv1.BackupRequest{}, func(r *hawserv1.BackupResponse) error {
-				sent = append(sent, &hawserv1.BackupResponse{Path: r.GetPath(), Data: slices.Clone(r.GetData())})
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = pebble.Receive(w.Context(), formerBackup, func() (string, []byte, error) {
-				if len(sent) == 0 {
-					return "", nil, io.EOF
-				}
-				next := sent[0]
-				sent = sent[1:]
-				return next.GetPath(), next.GetData(), nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
-	})
-	for _, dir := range []string{formerStore, formerBackup} {
-		for _, name := range []string{"RESERVE", "LOCK"} {
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }
 
 var (
@@ -111,81 +61,13 @@ var (
 	formerPosition = codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
 )
 
-// writeFormer makes most of what there is in a store.
-func writeFormer(w *world, _ *pebble.Store) {
-	h := w.hub()
-	h.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, true), clusterOf("c3", 1, false))
-	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{
-		EarliestIssues: map[string]*timestamppb.Timestamp{"c2": timestamppb.New(formerIssue)},
-	})))
-	for _, d := range formerDenied {
-		if err := w.Denials().Deny(w.Context(), d); err != nil {
-			w.Fatal(err)
-		}
-	}
-	src, ci := w.open(w.source("src"), hawser), w.source("ci")
-	src.mustCompare(codec.SyncReport{Position: &formerPosition})
-	a1, a2 := w.hello("c1", "uid-1", codec.Cursor{}), w.subscribe(w.agent("c2"))
-	w.request(a1)
-
-	w.put(src.peer, work{id: "live", version: 3}.event())
-	w.put(a1.peer, w.event(report{id: "live", version: 3, hash: "h3"}))
-	w.put(src.peer, work{id: "fails", version: 1}.event())
-	w.put(a1.peer, w.event(report{id: "fails", version: 1, failing: true}))
-	w.put(src.peer, work{id: "behind", version: 1}.event())
-	w.put(a1.peer, w.event(report{id: "behind", version: 1}))
-	w.put(src.peer, work{id: "behind", version: 2, action: codec.UpdateRequest}.event())
-	w.put(src.peer, work{id: "unversioned"}.event())
-	w.put(src.peer, work{id: "back", version: 7}.event())
-	r, err := w.Publish(w.Context(), src.peer, work{id: "back", version: 7, action: codec.UpdateRequest, data: `{"manifests":[],"v":"7 again"}`}.event(), "")
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.put(src.peer, work{id: "back", version: 5, action: codec.UpdateRequest, extensions: map[string]any{codec.ExtSupersedes: codec.FormatRevision(r.Revision)}}.event())
-
-	// Tombstones: alone, with what waits behind them, and with what waits and is deleted.
-	for _, id := range []string{"goes", "again", "renamed", "doubly", "forced", "gone"} {
-		w.put(src.peer, work{id: id, version: 1}.event())
-		w.put(a1.peer, w.event(report{id: id, version: 1}))
-		w.put(src.peer, work{id: id, version: 1, deleting: true}.event())
-	}
-	w.put(src.peer, work{id: "again", version: 2}.event())
-	w.put(src.peer, work{id: "renamed-2", name: "name-of-renamed", version: 1}.event())
-	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1}.event())
-	w.put(src.peer, work{id: "doubly-2", name: "name-of-doubly", version: 1, deleting: true, extensions: map[string]any{codec.ExtNeedsConfirm: "true"}}.event())
-	// Confirmed: by the agent, by an operator, and without either.
-	w.put(a1.peer, w.event(report{id: "gone", version: 1, deleted: true}))
-	if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "forced"}); err != nil {
-		w.Fatal(err)
-	}
-	w.put(src.peer, work{cluster: "c4", id: "unheard", version: 1}.event())
-	w.put(src.peer, work{cluster: "c4", id: "unheard", version: 1, deleting: true}.event())
-
-	// Other sources and clusters.
-	w.put(ci, work{source: "ci", id: "other", version: 1}.event())
-	w.put(ci, work{source: "ci", cluster: "c2", id: "handed", version: 4}.event())
-	w.put(a2.peer, w.event(report{cluster: "c2", id: "handed", version: 4}))
-	if _, err := w.TransferWork(w.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c2", ResourceId: "handed", Source: "src"}); err != nil {
-		w.Fatal(err)
-	}
-	pass(5 * time.Second)
-}
-
-// writeFormerAgain is another opening: the agent and the source go on by their cursors.
-func writeFormerAgain(w *world, _ *pebble.Store) {
-	w.put(w.source("ci"), work{source: "ci", cluster: "c2", id: "late", version: 1}.event())
-	pass(5 * time.Second)
-}
-
 // former runs test with a broker over a copy of a directory, as it was written.
 func former(t *testing.T, from string, test func(w *world)) {
 	dir := filepath.Join(t.TempDir(), "store")
 	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) {
-		onFiles(t, dir, testkit.NewIDs("now"), func(w *world, _ *pebble.Store) { test(w) })
-	})
+	synctest.Test(t, func(t *testing.T) { onFiles(t, dir, test) })
 }
 
 // formerWorks are what an operator sees: cluster, id, source, state, version, waiting id, reported version, health.

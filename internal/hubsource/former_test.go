@@ -3,7 +3,6 @@ package hubsource
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,67 +19,13 @@ import (
 
 // Objects that the hub-source of commit 0647681f left on its hub, as the API server returns them: a
 // ManifestWork, and its ConfigMap in three states. It is in sync, under rollback suspicion after a restore of
-// the hub, and after the end of the suspicion. TestFormer_Write wrote them.
+// the hub, and after the end of the suspicion. TestFormer_Write of that commit wrote them.
 const (
 	formerSynced    = "testdata/former/synced.json"
 	formerSuspicion = "testdata/former/doubt.json"
 	formerSettled   = "testdata/former/settled.json"
 	formerWork      = "testdata/former/manifestwork.json"
 )
-
-// hubObject is an object as the hub has it.
-func (b *bench) hubObject(resource, key string) object {
-	b.Helper()
-	b.hub.mu.Lock()
-	defer b.hub.mu.Unlock()
-	o := b.hub.objects[resource][key]
-	if o == nil {
-		b.Fatalf("the hub has no %s %s", resource, key)
-	}
-	return deepCopy(o)
-}
-
-// TestFormer_Write writes these files again, with HAWSER_FORMER=1. It is for the commit above only:
-// a later one would write another form.
-func TestFormer_Write(t *testing.T) {
-	if os.Getenv("HAWSER_FORMER") == "" {
-		t.Skip("the files are there; HAWSER_FORMER=1 writes them again")
-	}
-	inBubble(t, func(b *bench) {
-		save := func(file, resource, key string) {
-			b.Helper()
-			out, err := json.MarshalIndent(b.hubObject(resource, key), "", " ")
-			if err == nil {
-				err = os.MkdirAll(filepath.Dir(file), 0o700)
-			}
-			if err == nil {
-				err = os.WriteFile(file, append(out, '\n'), 0o600)
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
-		state := "hawser/" + StateName("hub")
-		b.agent("c1")
-		b.source()
-		b.hub.apply(example("c1", "older"))
-		b.hub.apply(example("c1", "back"))
-		b.settle(2 * time.Minute)
-		save(formerSynced, "configmaps", state)
-		restore := b.hub.backUp()
-		b.hub.apply(example("c1", "older", data("b")))
-		b.hub.apply(example("c1", "lost"))
-		b.hub.remove("manifestworks", "c1/back")
-		b.settle(2 * time.Minute)
-		restore()
-		b.settle(3 * time.Minute)
-		save(formerSuspicion, "configmaps", state)
-		b.hub.apply(example("c1", "lost"))
-		b.settle(3 * time.Minute)
-		save(formerSettled, "configmaps", state)
-		save(formerWork, "manifestworks", "c1/lost")
-	})
-}
 
 // readFormer is an object in a file.
 func readFormer(t *testing.T, file string) (o object) {

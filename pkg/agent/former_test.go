@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// The agent of commit 0647681f left formerJournal, and formerObjects on its cluster, as the
-// API server returns them. TestFormer_Write did it.
+// The agent of commit 0647681f left formerJournal, and formerObjects on its cluster, as the API server returns
+// them. TestFormer_Write of that commit wrote them.
 const (
 	formerJournal = "journal/testdata/former-2"
 	formerObjects = "testdata/former/objects.json"
@@ -40,73 +40,6 @@ func openJournal(t *testing.T, dir string) *journal.Journal {
 		t.Fatal(err)
 	}
 	return j
-}
-
-// TestFormer_Write writes formerJournal and formerObjects again, with HAWSER_FORMER=1.
-// It is for the commit above only: a later one would write another form.
-func TestFormer_Write(t *testing.T) {
-	if os.Getenv("HAWSER_FORMER") == "" {
-		t.Skip("the files are there; HAWSER_FORMER=1 writes them again")
-	}
-	if err := os.RemoveAll(formerJournal); err != nil {
-		t.Fatal(err)
-	}
-	r := newRig(t)
-	store := appliedwork.Store{Objects: r.f, HubHash: testHubHash, AgentID: testAgentID}
-	if _, err := store.Create(t.Context(), "stray", nil, appliedwork.Origin{Source: "hub", WorkID: "w-9", Version: 4, Tag: codec.Tag{1, 2}.String()}); err != nil {
-		t.Fatal(err)
-	}
-	j := openJournal(t, formerJournal)
-	r.files, r.outcome = j, codec.OutcomeAccepted
-	r.restart()
-	r.apply(hubWork("w-1", "web", 2, completed, configMap("a", "1")))
-	held := hubWork("w-2", "held", 1, configMap("held", "1"))
-	r.apply(held)
-	r.hold(r.ref("ConfigMap", "held"))
-	r.apply(hubWork("w-3", "broken", 1, configMap("broken", "1")))
-	r.handle(r.event(hubWork("w-3", "broken", 2, configMap("broken", "2")), codec.UpdateRequest, func(e *codec.Event) {
-		e.SetExtension(codec.ExtMetadata, "{")
-	}))
-	r.handle(r.event(hubWork("w-5", "traced", 7, configMap("traced", "1")), codec.UpdateRequest, func(e *codec.Event) {
-		e.SetExtension(codec.ExtLogTracing, `{"logging.open-cluster-management.io/a":"1"}`)
-	}))
-	work := jobs(1, "job")
-	work.Name, work.UID = "jobs", "w-4"
-	r.apply(work)
-	r.status("Job", "job", jobDone)
-	r.settle(time.Second)
-	gone := hubWork("w-7", "gone", 1, configMap("gone", "1"))
-	r.apply(gone)
-	r.inSync(9)
-	r.settle(2 * time.Minute) // what was accepted, and how objects were left, is saved
-	r.delete(gone)
-	r.delete(held)
-	r.checkpoint(r.proof(nil, "hub")) // no source wants the stray
-	r.inSync(12)
-	r.deliver(hubWork("w-8", "late", 1, configMap("late", "1"))) // and not applied any more
-	r.core.Stop(t.Context())
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(formerJournal, "lock")); err != nil {
-		t.Fatal(err)
-	}
-	var all []*unstructured.Unstructured
-	for _, ref := range r.f.Refs() {
-		if o := r.f.Look(ref); o.GetKind() != "CustomResourceDefinition" && o.GetKind() != "Namespace" {
-			all = append(all, o)
-		}
-	}
-	b, err := json.MarshalIndent(all, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Dir(formerObjects), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(formerObjects, append(b, '\n'), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // formerRig is an agent on the cluster, and with the directory, that a former one left.

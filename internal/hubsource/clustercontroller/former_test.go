@@ -3,9 +3,7 @@ package clustercontroller
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -14,8 +12,8 @@ import (
 
 // These objects were written by the hub-source of commit 0647681f, and are in the form that the API server
 // returns. They are a ManagedCluster that was accepted automatically for a key, the same one after it was
-// denied, and a renewal. TestFormer_Write wrote them. The requester, and the issue time of the certificate
-// behind the renewal, are as package registration writes them.
+// denied, and a renewal. TestFormer_Write of that commit wrote them. The requester, and the issue time of the
+// certificate behind the renewal, are as package registration wrote them.
 const (
 	formerMember  = "testdata/former/member.json"
 	formerDenied  = "testdata/former/denied.json"
@@ -23,41 +21,6 @@ const (
 )
 
 var formerIssued = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
-
-// TestFormer_Write writes these files again, with HAWSER_FORMER=1. It is for the commit above only:
-// a later one would write another form.
-func TestFormer_Write(t *testing.T) {
-	if os.Getenv("HAWSER_FORMER") == "" {
-		t.Skip("the files are there; HAWSER_FORMER=1 writes them again")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		save := func(file string, o any) {
-			t.Helper()
-			b, err := json.MarshalIndent(o, "", " ")
-			if err == nil {
-				err = os.MkdirAll(filepath.Dir(file), 0o700)
-			}
-			if err == nil {
-				err = os.WriteFile(file, append(b, '\n'), 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		w := begin(t, Config{Mode: On, Signer: signer(t), AutoApprovedUsers: []string{bootstrapUser}}, csrOf(t, "east-a", "east", "agent", bootstrapUser, newKey(t)))
-		w.add(clusterNamed("east", func(c *clusterv1.ManagedCluster) {
-			c.Annotations = map[string]string{"hawser.dev/requester": bootstrapUser, "hawser.dev/rotate": "2026-01-02T15:04:05Z"}
-		}))
-		w.pass(time.Minute)
-		save(formerMember, w.cluster("east"))
-		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
-		w.request(csrOf(t, "east-c", "east", "agent", bootstrapUser, newKey(t)))
-		save(formerDenied, w.cluster("east"))
-		save(formerRequest, renewalCSR(t, func(csr *certificatesv1.CertificateSigningRequest) {
-			csr.Annotations["hawser.dev/asked-with-issued"] = formerIssued.Format(time.RFC3339)
-		}))
-	})
-}
 
 func readFormer[T any](t *testing.T, file string) *T {
 	t.Helper()

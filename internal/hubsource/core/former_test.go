@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// formerState is what a hub-source of commit 0647681f kept in a ConfigMap; TestFormer_Write of package
-// hubsource wrote the files.
+// formerState returns the state that a hub-source of commit 0647681f saved in a ConfigMap. TestFormer_Write of
+// package hubsource in that commit wrote the files.
 func formerState(t *testing.T, name string) SavedState {
 	t.Helper()
 	b, err := os.ReadFile("../testdata/former/" + name + ".json")

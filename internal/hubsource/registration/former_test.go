@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// formerObject is an object as a hub of commit 0647681f has it: package membership keeps the files.
+// formerObject is an object as a hub of commit 0647681f has it: the files are those of package clustercontroller.
 func formerObject(t *testing.T, file string) (o obj) {
 	t.Helper()
 	b, err := os.ReadFile(file)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 )
 
 // formerBook is the ConfigMap of identities as the API server returns it. Agents of commit 0647681f
-// wrote it; TestFormer_Write did it.
+// wrote it, in TestFormer_Write of that commit.
 const formerBook = "testdata/former/hawser-agent-identities.json"
 
 var (
@@ -29,37 +28,6 @@ var (
 // book returns that ConfigMap, nil if it is not there.
 func (w *world) book() *unstructured.Unstructured {
 	return w.f.Look(w.f.Ref("v1", "ConfigMap", "hawser", hubidentity.ClaimsName))
-}
-
-// TestFormer_Write writes formerBook again, with HAWSER_FORMER=1. It is for the commit above only:
-// a later one would write another form.
-func TestFormer_Write(t *testing.T) {
-	if os.Getenv("HAWSER_FORMER") == "" {
-		t.Skip("the file is there; HAWSER_FORMER=1 writes it again")
-	}
-	w := newWorld(t)
-	w.f.Now = func() time.Time { return formerSince }
-	w.mover.Registry.Now = w.f.Now
-	var refused *hubidentity.RefusedError
-	for _, c := range []struct {
-		identity string
-		through  hubidentity.BrokerRef
-		refused  bool
-	}{{"hub1", formerThrough, false}, {"hub2", formerPlaintext, false}, {"hub1", formerRefused, true}} {
-		if _, err := w.mover.Registry.Admit(t.Context(), c.identity, c.through, nil); errors.As(err, &refused) != c.refused {
-			t.Fatalf("%+v: %v", c, err)
-		}
-	}
-	b, err := json.MarshalIndent(w.book(), "", " ")
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(formerBook), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(formerBook, append(b, '\n'), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // formerWorld is a cluster with what former agents wrote.

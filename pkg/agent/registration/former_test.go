@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,55 +14,14 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// The Secrets that the agent of commit 0647681f kept, as the API server returns them: while its first
-// request waits, with a certificate, and while that is being renewed. TestFormer_Write did it. Their
-// keys were made for these files and open nothing.
+// The Secrets that the agent of commit 0647681f saved, as the API server returns them. The first request is
+// pending, the certificate is valid, or the certificate is being renewed. TestFormer_Write of that commit wrote
+// them. Their keys were made for these files and give access to no system.
 const (
 	formerPending  = "testdata/former/pending.json"
 	formerJoined   = "testdata/former/joined.json"
 	formerRenewing = "testdata/former/renewing.json"
 )
-
-// TestFormer_Write writes these files again, with HAWSER_FORMER=1. It is for the commit above only:
-// a later one would write another form.
-func TestFormer_Write(t *testing.T) {
-	if os.Getenv("HAWSER_FORMER") == "" {
-		t.Skip("the files are there; HAWSER_FORMER=1 writes them again")
-	}
-	save := func(file string, data map[string][]byte) {
-		t.Helper()
-		kube := fake.NewClientset()
-		s := &Secret{Client: kube.CoreV1().Secrets("hawser"), Name: "hawser-agent-hub"}
-		if err := s.Save(t.Context(), data); err != nil {
-			t.Fatal(err)
-		}
-		o, err := s.Client.Get(t.Context(), s.Name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.APIVersion, o.Kind, o.ManagedFields = "v1", "Secret", nil
-		o.Namespace, o.UID, o.ResourceVersion = "hawser", "uid-of-secret", "7"
-		b, err := json.MarshalIndent(o, "", " ")
-		if err == nil {
-			err = os.MkdirAll(filepath.Dir(file), 0o700)
-		}
-		if err == nil {
-			err = os.WriteFile(file, append(b, '\n'), 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := newRig(t)
-	r.pass(5 * time.Second)
-	save(formerPending, r.secret)
-	r.hub.accept(true)
-	r.hub.approve(r.hub.waiting()[0])
-	r.pass(10 * time.Second)
-	save(formerJoined, r.secret)
-	r.pass(r.core.RenewAt().Sub(r.now) + 5*time.Second)
-	save(formerRenewing, r.secret)
-}
 
 // formerSecret is a Secret as a file has it, on a cluster.
 func formerSecret(t *testing.T, file string) *Secret {

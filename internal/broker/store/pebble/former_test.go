@@ -16,8 +16,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// The broker of commit 0647681f wrote testdata/format-3, and sent testdata/format-3-backup;
-// TestFormer_Write of package broker did it. RESERVE and LOCK are left out: each opening makes them.
+// The broker of commit 0647681f wrote testdata/format-3, and sent testdata/format-3-backup. TestFormer_Write
+// of package broker in that commit contains the events. The files RESERVE and LOCK are left out, because each
+// opening makes them. testdata/format-3.txt is the output of describeStore for both directories.
 const (
 	formerStore  = "testdata/format-3"
 	formerBackup = "testdata/format-3-backup"
@@ -48,7 +49,7 @@ func describeStore(t *testing.T, s *Store) (lines []string) {
 	t.Helper()
 	send := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	noError(t, s.Scan(t.Context(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
-		send("%s/%s %d %s %s v%d tag %.6s spec %d superseded %d status %d v%d sequence %s hash %s failing %t deleted %s buried %s sizes %d %d %d",
+		send("%s/%s %d %s %s v%d tag %.6s spec %d superseded %d status %d v%d sequence %s hash %s failing %t deleted %s confirmed %s sizes %d %d %d",
 			m.Cluster, m.ResourceID, m.State, m.Owner, m.Name, m.Version, m.Tag, m.SpecRevision, m.Superseded, m.StatusRevision, m.StatusVersion,
 			m.Sequence, m.StatusHash, m.Failing, m.DeletedAt.Format("060102150405.0"), m.ConfirmedAt.Format("060102150405"), m.Sizes.Spec, m.Sizes.Status, m.Sizes.Queued)
 		if w := m.Queued; w != nil {
@@ -108,9 +109,7 @@ func TestFormer_Store(t *testing.T) {
 			}
 			s := mustOpen(t, Options{Dir: d})
 			got := describeStore(t, s)
-			if os.Getenv("HAWSER_FORMER") != "" {
-				noError(t, os.WriteFile(formerStore+".txt", []byte(strings.Join(got, "\n")+"\n"), 0o600))
-			} else if d := cmp.Diff(want, got); d != "" {
+			if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 			if h := s.Head(); h.StoreID != "former-1" || h.Revision != 39 {
