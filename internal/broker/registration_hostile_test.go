@@ -472,8 +472,7 @@ func TestRegistration_SavesLater(t *testing.T) {
 	})
 }
 
-// TestRegistration_ReportsRenewalsInBatches checks that many renewals of many clusters make one request per
-// second.
+// TestRegistration_ReportsRenewalsInBatches checks that renewals of many clusters make one request per second.
 func TestRegistration_ReportsRenewalsInBatches(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -501,8 +500,7 @@ func TestRegistration_ReportsRenewalsInBatches(t *testing.T) {
 	})
 }
 
-// TestRegistration_IsOff checks a broker without registration: it rejects the types, and works need no
-// acceptance.
+// TestRegistration_IsOff checks a broker without registration: it rejects the types, works need no acceptance.
 func TestRegistration_IsOff(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		_, err := w.Publish(w.Context(), w.agent("c1"), joinOf("c1"), "")

@@ -220,8 +220,7 @@ func TestAuthenticate_DeletedAccount(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_HubAway checks an outage of the hub: known tokens stay valid, unknown and bootstrap tokens
-// have to wait.
+// TestAuthenticate_HubAway checks an outage of the hub: known tokens stay valid, others have to wait.
 func TestAuthenticate_HubAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -262,8 +261,7 @@ func address(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)
 }
 
-// TestAuthenticate_Opaque checks that opaque tokens are reviewed by the hub, and that invented ones do not
-// flood it.
+// TestAuthenticate_Opaque checks that the hub reviews opaque tokens and is not flooded by invented ones.
 func TestAuthenticate_Opaque(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -301,8 +299,7 @@ func TestAuthenticate_Opaque(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_OneQuestion checks that concurrent callers with the same token cause one review, even if the
-// first one gives up.
+// TestAuthenticate_OneQuestion checks that callers of one token cause one review, even if the first gives up.
 func TestAuthenticate_OneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

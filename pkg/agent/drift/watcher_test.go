@@ -37,17 +37,16 @@ func ref(name string) kubeclient.Ref {
 // server is the metadata of one scope on a server.
 type server struct {
 	namespace string // of its objects
-
-	mu      sync.Mutex
-	version int
-	objects map[string]*metav1.PartialObjectMetadata
-	streams []*stream
-	fail    error // of list and watch
-	page    int64 // 0: as asked
-	lists   int
-	looks   int      // at the position: lists of one object
-	watches []string // the versions they began at
-	between func()   // called between two pages
+	mu        sync.Mutex
+	version   int
+	objects   map[string]*metav1.PartialObjectMetadata
+	streams   []*stream
+	fail      error // of list and watch
+	page      int64 // 0: as asked
+	lists     int
+	looks     int      // at the position: lists of one object
+	watches   []string // the versions they began at
+	between   func()   // called between two pages
 }
 
 type stream struct {
@@ -184,10 +183,9 @@ type rig struct {
 	server  *server
 	records *server // of the standing watch; nil: server
 	*Watcher
-	unsure atomic.Int64 // number of calls of Unsure
-	// dropped: an own write is not there; readBacks counts looks.
-	dropped   atomic.Bool
-	readBacks atomic.Int64
+	unsure    atomic.Int64 // number of calls of Unsure
+	dropped   atomic.Bool  // an own write is not there
+	readBacks atomic.Int64 // number of reads of own writes
 	history   *history.History
 	mu        sync.Mutex
 	gone      []string
@@ -490,8 +488,7 @@ func TestWatcher_ListInPages(t *testing.T) {
 	pages := 0
 	s.between = func() {
 		if pages++; pages == 2 {
-			// Its page has passed: the list cannot tell.
-			r0.Track("late", track(map[string]Signature{"o0": Unknown}))
+			r0.Track("late", track(map[string]Signature{"o0": Unknown})) // the list has passed its page
 		}
 	}
 	inBubble(t, s, func(r *rig) {
@@ -528,8 +525,7 @@ func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 	})
 }
 
-// An owner that expects the exact state is woken by every change, one that expects the content only by changes
-// of it.
+// Every change wakes an owner that expects the exact state. Only another content wakes other owners.
 func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	web := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
