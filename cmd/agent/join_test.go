@@ -341,9 +341,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestJoin_Hosted: an agent in a pod of another cluster stores the key of its hub next to the pod, and its
-// doctor checks the rights there. This is independent of how it reaches its managed cluster. For a pod on the
-// managed cluster, and outside of a cluster, the key is in the namespace of the agent.
+// TestJoin_Hosted checks an agent in a pod of another cluster. It stores the key of its hub next to the pod,
+// and its doctor checks the rights there. This is independent of how it reaches its managed cluster. For a pod
+// on the managed cluster, and outside of a cluster, the key is in the namespace of the agent.
 func TestJoin_Hosted(t *testing.T) {
 	dir := t.TempDir()
 	forbidding := fakekube.Start(t, nil, "get secrets")

@@ -51,7 +51,7 @@ func (p *port) UnmarshalJSON(b []byte) error {
 // Reasons for which a key of OCM's gRPC server has no effect.
 const (
 	boundByItself = "the broker bounds what each peer may use by itself, see Limits of the port in docs/operations/limits.md"
-	keptByItself  = "the broker looks after its connections by itself: it pings, and ends them after 12 hours at most"
+	keptByItself  = "the broker manages its connections by itself: it pings, and ends them after 12 hours at most"
 	alwaysTLS     = "the broker speaks TLS 1.2 and 1.3 with the cipher suites of Go"
 	looksByItself = "the broker looks at its TLS files twice a second"
 )

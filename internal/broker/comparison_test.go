@@ -433,7 +433,7 @@ func (c goneSoon) Err() error {
 }
 
 // TestSyncReport_OfEndedSubscriptionIsRejected checks that a sync report is rejected if its subscription ends,
-// even while the call runs: the next event of the source may be a release.
+// even during the call. The next event of the source may be a release.
 func TestSyncReport_OfEndedSubscriptionIsRejected(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)

@@ -159,8 +159,7 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 	})
 }
 
-// TestListDiscrepancies_NamesCauses: with its cause, and only as long as that
-// lasts.
+// TestListDiscrepancies_NamesCauses checks that each discrepancy is listed with its cause, until it ends.
 func TestListDiscrepancies_NamesCauses(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")

@@ -104,7 +104,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	case env.RawType == codec.TypeSyncReport:
 		return "sync_report", withoutReceipt(b.syncReport)
 	case env.RawType == codec.TypeOrphanReport:
-		return "unexplained", withoutReceipt(b.feed.OrphanReport)
+		return "orphan_report", withoutReceipt(b.feed.OrphanReport)
 	case env.Type.Action == codec.ResyncRequest:
 		return "resync", withoutReceipt(b.feed.Resync)
 	case env.Type.Subresource == codec.Status:

@@ -82,7 +82,7 @@ was rejected.`,
 	f := cmd.Flags()
 	f.StringVar(&kubeconfigFile, "kubeconfig", "", "kubeconfig of the managed cluster; empty means the file in KUBECONFIG")
 	f.StringVarP(&namespace, "namespace", "n", "hawser", "namespace of the agents on that cluster")
-	f.StringVar(&broker, "to-broker", "", "where FROM and TO are the same: address of the broker, if several were refused")
+	f.StringVar(&broker, "to-broker", "", "address of the broker, if FROM and TO are the same and several were rejected")
 	return cmd
 }
 

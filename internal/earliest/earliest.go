@@ -1,12 +1,12 @@
-// Package earliest is about the earliest issue time of a cluster: certificates of its agents from
-// before that time do not count, neither for connecting nor for renewing. So a name that another
-// cluster has inherited, and a key that was stolen, end with a new certificate.
+// Package earliest is about the earliest issue time of a cluster. Earlier certificates of its agents are
+// rejected, for connections and for renewals. So a new certificate invalidates a stolen key, and a name that
+// another cluster has inherited.
 //
-// hawser detach, hawser reject cluster and hawser rotate cluster set it on the hub, and nothing else
-// does. hub-source tells the broker, which keeps it too. Of two the later one counts.
+// Only hawser detach, hawser reject cluster and hawser rotate cluster set it on the hub. hub-source publishes
+// it to the broker, which keeps it too. Of two times the later one is valid.
 //
-// A certificate that Hawser signs says when it was issued, in an extension: its NotBefore lies some
-// minutes before, to forgive clocks that are behind. See docs/adr/030-earliest-issue.md.
+// A certificate that Hawser signs contains its issue time, in an extension. Its NotBefore is some minutes
+// earlier, to tolerate clocks that are behind. See docs/adr/030-earliest-issue.md.
 package earliest
 
 import (
@@ -27,8 +27,8 @@ const (
 	// RotateAnnotation of a ManagedCluster is a time in RFC 3339. It becomes the earliest issue time once an agent
 	// has connected with a certificate from after it.
 	RotateAnnotation = "hawser.dev/rotate"
-	// IssuedAnnotation of a CertificateSigningRequest is the issue time of the certificate that its agent
-	// used for the request, in RFC 3339.
+	// IssuedAnnotation of a CertificateSigningRequest is the issue time, in RFC 3339, of the certificate with which
+	// its agent made the request.
 	IssuedAnnotation = "hawser.dev/request-certificate-issued"
 
 	// backdate is how long before its issue a certificate begins, at most.

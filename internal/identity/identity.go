@@ -25,8 +25,8 @@ const (
 	Bootstrap Role = "bootstrap"
 )
 
-// Identity is a role and a name. The name is the cluster name of an agent, the source id of a source, any name
-// of an operator or viewer, or the user name of a bootstrap account.
+// Identity is a role and a name. The name is the cluster name of an agent or the source id of a source. It is
+// any name of an operator or viewer, or the user name of a bootstrap account.
 type Identity struct {
 	Role Role
 	Name string

@@ -89,7 +89,7 @@ func (s *Server) verify(shown []*x509.Certificate, authorities *x509.CertPool) e
 // does not use it.
 func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn := tls.Server(raw, s.config)
-	err := conn.Handshake() //nolint:noctx // whoever serves sets a deadline
+	err := conn.Handshake() //nolint:noctx // the serving port sets a deadline
 	state := conn.ConnectionState()
 	if len(state.PeerCertificates) > 0 {
 		if chains, ok := s.chains.LoadAndDelete(state.PeerCertificates[0]); ok {

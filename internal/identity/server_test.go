@@ -97,8 +97,8 @@ func TestServer_NothingIsResumed(t *testing.T) {
 	}
 }
 
-// TestServer_EachHandshakeHasItsChains: many connections that show the same certificate at the same time, of which
-// one half breaks off after it was verified; nothing is left of any.
+// TestServer_EachHandshakeHasItsChains checks many connections that show the same certificate at the same time.
+// One half breaks off after the verification. No stored chains are left.
 func TestServer_EachHandshakeHasItsChains(t *testing.T) {
 	ca, now := authority(t, "a"), time.Now()
 	d := side{t, t.TempDir()}

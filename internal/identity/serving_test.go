@@ -56,8 +56,8 @@ func (s side) own() Files {
 	return f
 }
 
-// TestServing_ClientsOfACA checks that a port with a CA accepts only clients with a certificate of that CA, and
-// of a CA added to its file later.
+// TestServing_ClientsOfACA checks that a port with a CA accepts only clients with a certificate of it. A CA
+// that is added to its file later counts too.
 func TestServing_ClientsOfACA(t *testing.T) {
 	a, b, d, now := authority(t, "a"), authority(t, "b"), side{t, t.TempDir()}, time.Now()
 	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"localhost"}}, a)

@@ -206,9 +206,9 @@ func (e *ending) warning(of string, now time.Time) string {
 	}
 	end := e.end.UTC().Format(time.RFC3339)
 	if left <= 0 {
-		return fmt.Sprintf("%s in %s has ended at %s: %s", what, e.file, end, do)
+		return fmt.Sprintf("%s in %s expired at %s: %s", what, e.file, end, do)
 	}
-	return fmt.Sprintf("%s in %s ends in %s, at %s: %s", what, e.file, inDays(left), end, do)
+	return fmt.Sprintf("%s in %s expires in %s, at %s: %s", what, e.file, inDays(left), end, do)
 }
 
 // inDays returns a duration in days, or below two days as a Go duration.

@@ -126,15 +126,15 @@ func TestWatch_WarnsOfTheEnd(t *testing.T) {
 		if n := w.warnings("own"); n != 2 {
 			t.Errorf("%d warnings in little more than a day:\n%s", n, w.log.String())
 		}
-		if got := w.ready(); !strings.Contains(got, w.files().Cert+" ends in 18 days") || !strings.Contains(got, "renew it") {
+		if got := w.ready(); !strings.Contains(got, w.files().Cert+" expires in 18 days") || !strings.Contains(got, "renew it") {
 			t.Errorf("Check: %q", got)
 		}
 		w.pass(19 * day)
-		if got := w.ready(); !strings.Contains(got, "has ended") {
+		if got := w.ready(); !strings.Contains(got, "expired at") {
 			t.Errorf("Check: %q", got)
 		}
 		if left := w.left("own"); left > 0 || left < -day.Seconds() {
-			t.Errorf("%v seconds remain of what has ended", left)
+			t.Errorf("%v seconds remain of an expired certificate", left)
 		}
 		w.issue(100*day, 100*day)
 		w.pass(3 * time.Hour)

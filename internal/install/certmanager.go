@@ -151,7 +151,7 @@ func Operator(ctx context.Context, hub kubeclient.Client) (map[string][]byte, er
 }
 
 // CheckTrust returns an error unless the broker of a hub and the agent of a cluster trust each other's
-// certificates: two issuers can belong to two CAs.
+// certificates. Two issuers can belong to two CAs.
 func CheckTrust(ctx context.Context, hub, managed kubeclient.Client, now time.Time) error {
 	broker, err := readSecret(ctx, hub, brokerSecret)
 	if err != nil {

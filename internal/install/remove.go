@@ -61,7 +61,7 @@ func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p
 		return err
 	}
 	if others {
-		i.Printf("ManagedClusters stay: Open Cluster Management looks after them")
+		i.Printf("ManagedClusters stay: Open Cluster Management manages them")
 		return nil
 	}
 	return i.deleteAll(ctx, hub, doomed{

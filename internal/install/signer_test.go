@@ -34,8 +34,9 @@ func TestHub_FindsClusterSigner(t *testing.T) {
 	}
 }
 
-// TestHub_FindsRegistrationControllers: if the controllers of Open Cluster Management run, also if they were
-// installed after Hawser, hub-source has no rights for these tasks and its configuration disables them.
+// TestHub_FindsRegistrationControllers checks a hub on which the controllers of Open Cluster Management run,
+// even if they were installed after Hawser. Then hub-source has no rights for these tasks, and its
+// configuration disables them.
 func TestHub_FindsRegistrationControllers(t *testing.T) {
 	s := wanted
 	s.Registration = On

@@ -116,8 +116,8 @@ func (p *Works) decide(w *Work, r codec.InventoryRecord, has bool) {
 	}
 }
 
-// Limits of deletions of works that the source does not have on a cluster: that many, or that share of the live
-// records if it is more.
+// Limits of deletions of works that the source does not have on a cluster. The higher one applies: a number, or
+// a share of the live records.
 const (
 	maxMissing      = 10
 	maxMissingShare = 20 // one in

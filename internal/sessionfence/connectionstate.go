@@ -44,7 +44,7 @@ func Latest(a, b time.Time) time.Time {
 
 // Agent is the kind of a cluster's agent and its last event, as values of metric labels.
 type Agent struct {
-	// Kind is "hawser", "ocm", or "unknown" for one that was not heard yet.
+	// Kind is "hawser", "ocm", or "unknown" if no event was received yet.
 	Kind string
 	// LastSeen is an upper bound of the time since the last event: "5m", "1h" or "24h"; or "older", or "never".
 	LastSeen string

@@ -141,8 +141,8 @@ func (r *rig) heldWorks() (works []string) {
 	return works
 }
 
-// TestFormer_Journal: an agent that has no broker yet holds what a former one held, and enforces what
-// that one had applied; nothing is written that is as it was left.
+// TestFormer_Journal checks an agent that has had no broker yet. It holds the works of a former agent, and
+// enforces what that one had applied. Unchanged objects are not written.
 func TestFormer_Journal(t *testing.T) {
 	r := formerRig(t)
 	r.expectCursor(formerCursor)
@@ -179,8 +179,8 @@ func TestFormer_Journal(t *testing.T) {
 	}
 }
 
-// TestFormer_Resume: an agent goes on by the cursor of a former one: what the broker accepted of
-// that one it sends no more, and the grace period that had begun goes on.
+// TestFormer_Resume checks that an agent continues from the cursor of a former one. It sends no status that the
+// broker accepted from that one. A grace period that had begun continues.
 func TestFormer_Resume(t *testing.T) {
 	r := formerRig(t)
 	begun := time.Date(2026, 1, 2, 3, 6, 35, 0, time.UTC)
@@ -206,7 +206,7 @@ func TestFormer_Resume(t *testing.T) {
 	r.expectValue("late", "1")
 	r.settle(time.Hour)
 	if r.record("stray") != nil {
-		t.Error("the grace period is over, and the stray is there")
+		t.Error("the grace period is over, and the orphan is there")
 	}
 	for _, line := range r.heldWorks() {
 		if strings.Contains(line, "unconfirmed true") {

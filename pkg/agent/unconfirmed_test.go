@@ -34,7 +34,7 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 		"another work of that name": {annotate(appliedwork.AnnotationWorkID, "w-9"), false},
 		"made by another agent":     {annotate(appliedwork.AnnotationWorkID, ""), false},
 		"no version":                {annotate(appliedwork.AnnotationVersion, "x"), false},
-		"looked after by another":   {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
+		"managed by another agent":  {func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["agentID"] = "other" }, false},
 		"none":                      {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 
 // Cursor is a position in the history of one broker store.
 type Cursor struct {
-	// StoreID is the identity of the store, Incarnation the opening of it that assigned
-	// the revision; neither contains "/".
+	// StoreID is the identity of the store. Incarnation is the opening of the store that assigned the revision.
+	// Neither contains "/".
 	StoreID     string `json:"storeID"`
 	Incarnation string `json:"incarnation"`
 	// Revision is the broker's counter.

@@ -31,17 +31,16 @@ type Checkpoint struct {
 	Digest *Digest
 	// HighestSequenceID is the highest sequence id that the broker accepted from this agent, "" if none.
 	HighestSequenceID string
-	// SyncedSources have finished comparing what they own with the store, for
-	// this cluster, since the store was made. Sorted.
+	// SyncedSources are the sources that have finished the comparison for this cluster since the store was made.
+	// Sorted.
 	SyncedSources []string
-	// ListAnswered: the agent's version list on this subscription was answered.
+	// ListAnswered: the broker has answered the agent's version list on this subscription.
 	ListAnswered bool
 	// Orphans are the listed ids without a record; the digest excludes them. Sorted.
 	Orphans []string
-	// AnsweredStatusRequests counts the status lists that this source published on this
-	// subscription and whose answers were sent before this checkpoint. A source
-	// that lists what it holds must not keep the cursor of a checkpoint that
-	// counts fewer than it published: what the others lack is not after it.
+	// AnsweredStatusRequests counts the status lists that this source published on this subscription and that were
+	// answered before this checkpoint. A source must not keep the cursor of a checkpoint with a lower count than it
+	// published. The missing answers do not follow that cursor.
 	AnsweredStatusRequests uint64
 }
 
@@ -73,11 +72,11 @@ type Inventory struct {
 	LastPosition *HubPosition
 }
 
-// DisconnectedClusters are clusters with works of the source whose agents are disconnected for a while.
-// The broker sends all of them, by name, in one or more events.
+// DisconnectedClusters lists clusters of the source that have had no agent for some time. The broker sends them
+// without a request, sorted by name, in one or more events.
 type DisconnectedClusters struct {
 	Clusters []DisconnectedCluster
-	More     bool // the next event has more of them
+	More     bool // more events follow
 }
 
 // DisconnectedCluster is a cluster without a connected agent.
@@ -85,9 +84,10 @@ type DisconnectedCluster struct {
 	Cluster string
 	// Since is the time of the last connection, at the earliest the start of the broker.
 	Since time.Time
-	// NeverConnected: none ever came.
+	// NeverConnected: no agent of the cluster ever connected.
 	NeverConnected bool
-	// Reason, and what to do, where the broker knows it: one was refused, or its certificate has ended.
+	// Reason is the reason and the remedy, if the broker knows it: an agent was rejected, or its certificate
+	// expired.
 	Reason string
 }
 
@@ -107,8 +107,7 @@ type SyncReport struct {
 	AllClusters bool
 }
 
-// ClusterSyncReport is the outcome for one cluster. One with withheld
-// deletions does not count as compared.
+// ClusterSyncReport is the outcome for one cluster. A cluster with withheld deletions does not count as synced.
 type ClusterSyncReport struct {
 	Cluster  string
 	Withheld []WithheldDeletion

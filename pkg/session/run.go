@@ -178,7 +178,7 @@ func (r *runner) connect(ctx context.Context) time.Duration {
 	case ctx.Err() != nil:
 		r.log.InfoContext(ctx, "session stopped")
 	case wait.Advice == transport.NextStop:
-		r.log.ErrorContext(ctx, "the broker rejects this session until a person changes something",
+		r.log.ErrorContext(ctx, "the broker rejects this session until an operator changes something",
 			"accepted", accepted != nil, "error", err, "retry_in", wait.For)
 	default:
 		r.log.WarnContext(ctx, "no connection to the broker", "accepted", accepted != nil, "error", err, "retry_in", wait.For)

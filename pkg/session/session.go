@@ -67,8 +67,8 @@ type Backoff struct {
 	// Min and Max bound the wait after a lost connection. The wait is a random time between 0 and a ceiling that
 	// begins at Min (500 ms) and doubles up to Max (30 s). A delay that the broker requests is added.
 	Min, Max time.Duration
-	// Refused is the wait after an error that needs a person, such as a denied identity or a wrong address (5 min).
-	// Half of it is random.
+	// Refused is the wait after an error that needs an operator, such as a denied identity or a wrong address (5
+	// min). Half of it is random.
 	Refused time.Duration
 	// Stable is the lifetime of a connection after which the ceiling begins at Min again (1 min). A connection that
 	// delivered an event before it was lost has the same effect.

@@ -100,7 +100,7 @@ type Subscription struct {
 type Hello struct {
 	// Protocol is the constant Protocol for a Hawser client, 0 for an OCM client.
 	Protocol int
-	// Cursor is the position to continue from, "<epoch>/<term>/<revision>"; may be empty.
+	// Cursor is the position to continue from, "<store-id>/<incarnation>/<revision>"; may be empty.
 	Cursor string
 	// ClusterUID is the uid of the cluster's kube-system namespace; agents only, may be empty.
 	ClusterUID string
@@ -119,7 +119,7 @@ type Accepted struct {
 	// Resync is codec.ResyncList (the client sends the list of what it holds) or codec.ResyncCursor (the broker
 	// continues from the client's cursor). "" from an OCM broker means list.
 	Resync string
-	// StoreID is the identity of the store behind the broker; "" if it says none.
+	// StoreID is the identity of the broker's store; "" if unknown.
 	StoreID string
 	// Roots are the SHA-256 hashes, in hexadecimal, of the certificates that verified the broker's; nil without
 	// TLS.

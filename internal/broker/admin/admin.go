@@ -26,7 +26,7 @@ type Agents interface {
 	Agents(cluster string) []delivery.Agent
 	// Sources returns the names of the connected sources.
 	Sources() []string
-	// ResolveOrphan hands an order to the agents of a cluster that named an AppliedManifestWork.
+	// ResolveOrphan sends a decision to the agents of a cluster that reported an AppliedManifestWork.
 	ResolveOrphan(cluster, uid string, adopt bool) (name string, err error)
 	// Closing returns the error of rejected calls while the broker drains, else nil.
 	Closing() error

@@ -307,8 +307,8 @@ func TestOperations_AreRefused(t *testing.T) {
 	}
 }
 
-// TestListDiscrepancies_NamesOrphansOnce: two agents of a cluster see the same AppliedManifestWorks;
-// how many they do not name is told.
+// TestListDiscrepancies_NamesOrphansOnce checks that AppliedManifestWorks that two agents of a cluster report
+// are listed once, and that the number of omitted ones is shown.
 func TestListDiscrepancies_NamesOrphansOnce(t *testing.T) {
 	d := newSyncFake(t)
 	lost := codec.OrphanRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}

@@ -103,8 +103,8 @@ var (
 	}
 )
 
-// UnbindCluster forgets which cluster goes by a name and, where asked for, all its works. The
-// name is that of the cluster whose agent was refused then.
+// UnbindCluster unbinds a cluster name and, if requested, removes all its works. The name is then bound to the
+// cluster whose agent was quarantined, if there is one.
 func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *hawserv1.UnbindClusterRequest) (*hawserv1.UnbindClusterResponse, error) {
 	cluster := r.GetCluster()
 	if err := required("cluster", cluster); err != nil {

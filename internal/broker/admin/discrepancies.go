@@ -16,8 +16,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListDiscrepancies sends a page of what does not fit together, by cluster: first of works, then
-// of AppliedManifestWorks.
+// ListDiscrepancies sends a page of discrepancies, sorted by cluster: first of works, then of
+// AppliedManifestWorks.
 func (a *Admin) ListDiscrepancies(ctx context.Context, r *hawserv1.ListDiscrepanciesRequest, send func(*hawserv1.ListDiscrepanciesResponse) error) error {
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListDiscrepanciesResponse]) error {
 		agents := a.agents.Agents(r.GetCluster())
@@ -43,10 +43,10 @@ func (a *Admin) ListDiscrepancies(ctx context.Context, r *hawserv1.ListDiscrepan
 	})
 }
 
-// applied is the second phase of the list of what does not fit together.
+// applied is the second phase of the list of discrepancies.
 const applied = 1
 
-// orphanScopes are where something does not fit together, in the order of the list.
+// orphanScopes returns the scopes with discrepancies, in the order of the list.
 func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent) (all []position) {
 	for _, at := range a.sync.Scopes() {
 		if cluster == "" || at.Cluster == cluster {
@@ -62,7 +62,7 @@ func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent) (all []pos
 	return slices.Compact(all)
 }
 
-// explain is what is sent of a finding.
+// explain converts a discrepancy into a row.
 func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1.ListDiscrepanciesResponse, error) {
 	o := &hawserv1.ListDiscrepanciesResponse{
 		Cluster: f.Scope.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
@@ -88,14 +88,14 @@ func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1
 		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD
 	case syncstate.Quarantined:
 		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED
-		o.Detail = "cluster " + f.Detail + " comes under this name, which is another cluster's"
+		o.Detail = "cluster " + f.Detail + " uses this name, which is bound to another cluster"
 	}
 	return o, nil
 }
 
-// addApplied adds the AppliedManifestWorks of a cluster that no work explains.
+// addApplied adds the orphan AppliedManifestWorks of a cluster.
 func (a *Admin) addApplied(p *part[hawserv1.ListDiscrepanciesResponse], at position, agents []delivery.Agent) {
-	reported := map[string]bool{} // several agents of one cluster see the same
+	reported := map[string]bool{} // several agents of one cluster report the same ones
 	for _, s := range agents {
 		if s.Scope.Cluster != at.scope.Cluster {
 			continue
@@ -132,15 +132,15 @@ func appliedOf(cluster string, r codec.OrphanRecord, now time.Time) *hawserv1.Li
 	return o
 }
 
-// ResolveOrphan has the agent of a cluster remove or adopt what no work explains. What became of it
-// the agent tells by what it lists next.
+// ResolveOrphan sends the agent of a cluster the order to remove or to adopt an orphan AppliedManifestWork. The
+// next report of the agent shows the result.
 func (a *Admin) ResolveOrphan(_ context.Context, by identity.Identity, r *hawserv1.ResolveOrphanRequest) (*hawserv1.ResolveOrphanResponse, error) {
 	if err := required("cluster", r.GetCluster(), "uid", r.GetUid()); err != nil {
 		return nil, err
 	}
 	name, err := a.agents.ResolveOrphan(r.GetCluster(), r.GetUid(), r.GetAdopt())
 	if err == nil {
-		a.cfg.Log.Info("an operator resolves an AppliedManifestWork without an owner", "operator", by.Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
+		a.cfg.Log.Info("an operator resolves an orphan AppliedManifestWork", "operator", by.Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
 	}
 	return &hawserv1.ResolveOrphanResponse{Name: name}, err
 }

@@ -13,7 +13,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// page asks for one page; what it returns are its ids, and the token of the next one.
+// page requests one page. It returns the ids on the page and the token of the next page.
 func (d *syncFake) page(r *hawserv1.ListWorksRequest) (ids []string, next string) {
 	d.Helper()
 	err := d.ListWorks(d.Context(), r, func(w *hawserv1.ListWorksResponse) error {
@@ -116,7 +116,8 @@ func TestList_OneAtATime(t *testing.T) {
 	}
 }
 
-// TestListQuotas_ShowsUsageAndQuotas, of sources first, configured ones too that have nothing.
+// TestListQuotas_ShowsUsageAndQuotas checks usage and quotas: first of sources, with configured ones without
+// usage.
 func TestListQuotas_ShowsUsageAndQuotas(t *testing.T) {
 	d := newSyncFake(t)
 	d.cfg.Quotas = quota.NewTable(identity.Mapping{
@@ -141,7 +142,7 @@ func TestListQuotas_ShowsUsageAndQuotas(t *testing.T) {
 	}
 }
 
-// TestListQuotas_PageByPage.
+// TestListQuotas_PageByPage checks the pages of the list.
 func TestListQuotas_PageByPage(t *testing.T) {
 	d := newSyncFake(t)
 	const many = 1200

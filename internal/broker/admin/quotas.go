@@ -11,7 +11,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// ListQuotas sends a page of what each source, and then each cluster may have, and has.
+// ListQuotas sends a page of quotas and usage: first of each source, then of each cluster.
 func (a *Admin) ListQuotas(ctx context.Context, r *hawserv1.ListQuotasRequest, send func(*hawserv1.ListQuotasResponse) error) error {
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListQuotasResponse]) error {
 		for phase, of := range []quota.Scope{quota.Source, quota.Cluster} {
@@ -27,8 +27,8 @@ func (a *Admin) ListQuotas(ctx context.Context, r *hawserv1.ListQuotasRequest, s
 	})
 }
 
-// used are the rows of a phase that the part has room for; sources that are configured or
-// connected are shown before they have anything.
+// used returns the rows of a phase, as many as fit into the part. Configured and connected sources are shown
+// even without usage.
 func (a *Admin) used(p *part[hawserv1.ListQuotasResponse], phase int, of quota.Scope) []quota.Row {
 	if phase < p.after.phase {
 		return nil

@@ -111,7 +111,7 @@ func healthOf(event []byte) (hawserv1.WorkHealth, string) {
 	return hawserv1.WorkHealth_WORK_HEALTH_UNSPECIFIED, v.Message
 }
 
-// ForceDeleteWork gives a record up.
+// ForceDeleteWork removes a record without the confirmation of its cluster.
 func (a *Admin) ForceDeleteWork(ctx context.Context, by identity.Identity, r *hawserv1.ForceDeleteWorkRequest) (*hawserv1.ForceDeleteWorkResponse, error) {
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId()); err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (a *Admin) ForceDeleteWork(ctx context.Context, by identity.Identity, r *ha
 	})
 }
 
-// TransferWork gives a record to another source.
+// TransferWork transfers a record to another source.
 func (a *Admin) TransferWork(ctx context.Context, by identity.Identity, r *hawserv1.TransferWorkRequest) (*hawserv1.TransferWorkResponse, error) {
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId(), "source", r.GetSource()); err != nil {
 		return nil, err

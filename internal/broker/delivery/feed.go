@@ -295,7 +295,7 @@ func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metri
 		return delivery{deliveries.WithLabelValues(string(s)), bytes.WithLabelValues(string(s))}
 	}
 	m.spec, m.status = of(codec.Spec), of(codec.Status)
-	f.Shown("delivery_queue_records", "Records that subscribers still have to be sent, over all delivery queues.", nil, func() float64 {
+	f.Shown("delivery_queue_records", "Records in the delivery queues of all subscribers.", nil, func() float64 {
 		return float64(x.mailed())
 	})
 	for role, part := range map[string]codec.Subresource{"agent": codec.Spec, "source": codec.Status} {

@@ -73,8 +73,7 @@ func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 	return nil
 }
 
-// ResolveOrphan hands an operator's order to the agents of a cluster that named an
-// AppliedManifestWork.
+// ResolveOrphan queues an operator's decision for the agents of a cluster that reported an AppliedManifestWork.
 func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
 	if len(agents) == 0 {

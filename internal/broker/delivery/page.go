@@ -67,7 +67,7 @@ func (f *Feed) RequestPage(ctx context.Context, e *request.Event) error {
 	}
 	from, ok := parsePageToken(r.PageToken)
 	if !ok {
-		return request.Invalid("data", "the page token is not from this broker", "start again without a token")
+		return request.Invalid("data", "the page token is not from this broker", "list again without a token")
 	}
 	if len(r.Clusters) == 0 && from == (pageToken{}) {
 		if err := f.intake.Supersede(ctx, s.id, s.client); err != nil {

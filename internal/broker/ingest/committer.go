@@ -186,7 +186,7 @@ type metrics struct {
 	overQuota           *prometheus.CounterVec
 }
 
-// Why a confirmed tombstone was removed: the label reason of the metric.
+// Values of the label reason: why a confirmed tombstone was removed.
 const (
 	collectedByAge = "retention"
 	collectedByAck = "acknowledged"

@@ -41,7 +41,7 @@ func (p *Port) show(r prometheus.Registerer) {
 	meter.Shown("inflight_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		return float64(g.usage().Bodies)
 	})
-	const name, help = "certificate_not_after_timestamp_seconds", "When the first certificate expires, in Unix time: of the clients that are connected, if it is in the last tenth of its life, and the port's own; 0 without one."
+	const name, help = "certificate_not_after_timestamp_seconds", "When the first certificate expires, in Unix time: of connected clients in the last tenth of its lifetime, and of the port's own one; 0 if there is none."
 	meter.Shown(name, help, prometheus.Labels{"kind": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
 	meter.Shown(name, help, prometheus.Labels{"kind": "broker"}, func() float64 {
 		if p.files == nil {

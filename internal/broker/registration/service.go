@@ -54,7 +54,7 @@ type Service struct {
 	// there is none.
 	serving sync.Mutex
 	source  atomic.Pointer[sourceStream]
-	// unsaved rings when there is something to save.
+	// unsaved rings when there are unsaved changes.
 	unsaved taskgroup.Bell
 }
 

@@ -124,7 +124,7 @@ func Broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return CallerGone(ctx)
 	}
-	if e, ok := err.(*transport.Error); ok { //nolint:errorlint // only our own errors are already the answer to the peer
+	if e, ok := err.(*transport.Error); ok { //nolint:errorlint // only an unwrapped *transport.Error is already the answer to the peer
 		return e
 	}
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}

@@ -16,7 +16,7 @@ type Op struct {
 	Kind OpKind
 	Key  Key
 	// Owner is the publishing source (PutSpec), the required owner of the record (Drop, CollectTombstone; "" in
-	// Drop: any), or the new owner (Adopt).
+	// Drop: any), or the new owner (Transfer).
 	Owner string
 	Name  string // PutSpec: object name; "" stands for the resource id
 	// Action of the event. On a tombstone an update_request is stale and a create_request is queued.
@@ -70,9 +70,9 @@ const (
 	// Drop: the record is removed without a tombstone, because its cluster was released. The spec queued behind it,
 	// or the queued spec of the op's id, is removed too.
 	Drop
-	// Transfer: the record, in any state, and what waits behind it (with the grave
-	// of that id, if there is one) get a new owner. Spec and status (when there is one) get new revisions. Ignored for
-	// an id that waits: adopt what it waits behind.
+	// Transfer: the record, in any state, gets a new owner, and so does its queued spec with the confirmed
+	// tombstone of that id. Spec and status, if there is one, get new revisions. Ignored for a queued id: transfer
+	// the record it is queued behind.
 	Transfer
 	// TakeOver: no agent was sent this tombstone, and the queued spec of another id takes over its name and
 	// objects. The tombstone becomes a confirmed tombstone. The caller has proof that no agent was sent it; see

@@ -113,16 +113,14 @@ type Store interface {
 	// and the revision belongs to it. So the revision is below the first one of the next incarnation and at most
 	// the head. The last [MaxIncarnations] incarnations are known.
 	ValidCursor(c Cursor) bool
-	// MarkSubscribed remembers durably that an agent of the cluster subscribed
-	// to the data type; Subscribed asks. Clusters are never unmarked except by
-	// UnbindCluster. An empty uid does not replace one given earlier. From then
-	// on tombstones of that cluster wait for a confirmation; until then one
-	// without a status confirms itself.
+	// MarkSubscribed records durably that an agent of the cluster subscribed to the data type. Only UnbindCluster
+	// removes that. An empty uid does not replace an earlier one. From then on tombstones of that cluster wait for
+	// a confirmation; before that, a tombstone without a status is confirmed at once.
 	MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error
 	// Subscribed returns the cluster uid that an agent sent ("" if it sent none), and whether any agent ever
 	// subscribed.
 	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
-	// UnbindCluster removes what MarkSubscribed remembered.
+	// UnbindCluster removes the record of MarkSubscribed.
 	UnbindCluster(ctx context.Context, cluster string) error
 	// SetBookmarks stores small values under names durably: all of them, or none on an error. A nil value removes
 	// the name; an empty value does not. Names have 1 to 1024 bytes and no zero byte, values at most [MaxBookmark]

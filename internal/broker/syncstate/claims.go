@@ -2,8 +2,8 @@
 //
 //   - [Sources]: for which clusters a source is synced, and which deletions it withholds;
 //   - [Lists]: the listed works of an agent that do not match the records;
-//   - [Deletions]: which deletions apply although the agent holds a newer version, and which no agent was sent,
-//     so that a queued spec may replace the tombstone;
+//   - [Deletions]: which deletions apply although the agent holds a newer version. Also which deletions no
+//     agent was sent, so that a queued spec may replace the tombstone;
 //   - [Names]: which cluster has a name, by the uid of its namespace kube-system.
 //
 // The next connections report it again. Only the uids of clusters and the positions of hubs are kept in the
@@ -29,8 +29,8 @@ import (
 
 // Agents gives access to the running subscriptions of agents.
 type Agents interface {
-	// Recheck asks agents to compare again: other sources are synced for their clusters than before, a source
-	// published an old deletion again, or records left the store.
+	// Recheck asks agents to compare again. Causes: other sources are synced for their clusters than before, a
+	// source published an old deletion again, or records left the store.
 	Recheck(Change)
 	// End ends the agent subscriptions of a cluster that gave a uid other than uid.
 	End(scope store.Scope, uid string, why *transport.Error)

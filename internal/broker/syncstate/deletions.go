@@ -15,8 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Deletions keeps facts about deletions that the records lack: which deletions from before the store was opened
-// were published again since, and which no agent was sent.
+// Deletions keeps two facts about deletions that the records lack. The first: which deletions from before the
+// store was opened were published again since. The second: which deletions no agent was sent.
 //
 // The second fact proves that a queued spec may replace the tombstone.
 //

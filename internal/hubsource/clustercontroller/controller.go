@@ -122,7 +122,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	case On:
-		c.cfg.Log.InfoContext(ctx, "members of the hub are looked after here")
+		c.cfg.Log.InfoContext(ctx, "this replica manages the members of the hub")
 		return c.work(ctx)
 	}
 	for shownBy := "-"; ctx.Err() == nil; {
@@ -131,10 +131,10 @@ func (c *Controller) Run(ctx context.Context) error {
 			return nil
 		}
 		if shownBy != "" {
-			c.cfg.Log.InfoContext(ctx, "members of the hub are looked after by Open Cluster Management's registration controllers", "detected_by", shownBy)
+			c.cfg.Log.InfoContext(ctx, "Open Cluster Management's registration controllers manage the members of the hub", "detected_by", shownBy)
 			continue
 		}
-		c.cfg.Log.InfoContext(ctx, "members of the hub are looked after here: Open Cluster Management's registration controllers were not found")
+		c.cfg.Log.InfoContext(ctx, "this replica manages the members of the hub: Open Cluster Management's registration controllers were not found")
 		if err := c.workUntilFound(ctx); err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func (c *Controller) await(ctx context.Context, enough func(shownBy string) bool
 		case ctx.Err() != nil:
 			return ""
 		case err != nil:
-			err = fmt.Errorf("whether Open Cluster Management's registration controllers run here cannot be told (set registrationControllers.mode to on or off if the hub never allows to look): %w", err)
+			err = fmt.Errorf("it is unknown whether Open Cluster Management's registration controllers run here. Set registrationControllers.mode to on or off if the hub never allows to look for them: %w", err)
 			c.unknown.set(err)
 			c.cfg.Log.WarnContext(ctx, "look for other registration controllers", "err", err, "delay", delay)
 		default:
@@ -187,7 +187,7 @@ const warnEvery = 24 * time.Hour
 func (c *Controller) warn(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := c.cfg.Signer.look(time.Now()); err != nil {
-			c.cfg.Log.WarnContext(ctx, "the CA that signs clusters needs a person", "warning", err)
+			c.cfg.Log.WarnContext(ctx, "the CA that signs clusters needs an operator", "warning", err)
 		}
 	}, warnEvery)
 	return nil

@@ -24,7 +24,7 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) metrics {
 	m := telemetry.NewMeter(r, metricPrefix)
 	all := metrics{
-		active:   m.Gauge("registration_controllers_active", "1 while this replica looks after the members of the hub."),
+		active:   m.Gauge("registration_controllers_active", "1 while this replica manages the members of the hub."),
 		csrs:     m.Counters("csrs_total", "CertificateSigningRequests of clusters, by what became of them.", "decision"),
 		requests: m.Counters("registration_controllers_requests_total", "Requests to the hub about its members besides the informers', by operation and result.", "operation", "result"),
 	}

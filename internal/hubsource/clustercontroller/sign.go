@@ -182,11 +182,11 @@ func (a authority) warning(now time.Time, valid time.Duration) error {
 	end := a.cert.NotAfter.UTC().Format(time.RFC3339)
 	switch {
 	case left <= 0:
-		return fmt.Errorf("the CA that signs clusters has ended at %s: nothing is signed, put another one into its files", end)
+		return fmt.Errorf("the CA that signs clusters expired at %s: nothing is signed, put another one into its files", end)
 	case left <= a.cert.NotAfter.Sub(a.cert.NotBefore)/nearEnd:
-		return fmt.Errorf("the CA that signs clusters ends at %s: put the next one into its files, beside the broker's trust in this one", end)
+		return fmt.Errorf("the CA that signs clusters expires at %s: put the next one into its files, beside the broker's trust in this one", end)
 	case left < valid:
-		return fmt.Errorf("the CA that signs clusters ends at %s, before the certificates that it signs would: put the next one into its files", end)
+		return fmt.Errorf("the CA that signs clusters expires at %s, before the certificates that it signs would: put the next one into its files", end)
 	}
 	return nil
 }
@@ -203,5 +203,5 @@ func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) e
 	if !csr.CreationTimestamp.Time.Before(from) && (!requested || !with.Before(from)) {
 		return nil
 	}
-	return refuse("Superseded", "it was asked for before %s, or with a certificate from before: such ones of the cluster do not count any more", from.UTC().Format(time.RFC3339))
+	return refuse("Superseded", "it was requested before %s, or with a certificate from before: such requests of the cluster are rejected", from.UTC().Format(time.RFC3339))
 }

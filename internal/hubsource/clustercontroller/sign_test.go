@@ -305,7 +305,7 @@ func TestAuthority_Files(t *testing.T) {
 	write(caOf(t, start.Add(-time.Hour), start.Add(DefaultDuration-time.Hour)))
 	reports("before the certificates that it signs would")
 	write(caOf(t, start.Add(-year), start))
-	reports("has ended")
+	reports("expired at")
 	certs, _ := caOf(t, start, start.Add(year))
 	_, keys := caOf(t, start, start.Add(year))
 	write(certs, keys)

@@ -286,7 +286,7 @@ func (m *members) serve(ctx context.Context, q queue, f func(context.Context, st
 		case ctx.Err() != nil:
 		default:
 			if !apierrors.IsConflict(err) { // after a conflict the decision was based on an old state
-				m.cfg.Log.WarnContext(ctx, "a member of the hub cannot be looked after and is tried again", "of", key, "err", err)
+				m.cfg.Log.WarnContext(ctx, "a member of the hub cannot be reconciled and is tried again", "of", key, "err", err)
 			}
 			q.AddRateLimited(key)
 		}

@@ -61,8 +61,8 @@ func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	f.idle(HubQueue, w.UID)
 }
 
-// A process that has just started does not believe its clock that the time of a work is over: the clock may be
-// a year ahead.
+// A process that has just started does not believe its clock that a work has expired. The clock may be a year
+// ahead.
 func TestCore_DeletesNoCompletedWorkByItsOwnClock(t *testing.T) {
 	for seconds, wait := range map[int64]time.Duration{24 * 3600: trustClock, 60: time.Minute} {
 		w := newWork("w", 1, ttl(seconds), completed("True", -365*24*time.Hour))

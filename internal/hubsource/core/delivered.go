@@ -32,7 +32,7 @@ const (
 	ReasonTooLarge = "TooLarge"
 	// ReasonNameConflict: another source owns a work of this name on the cluster.
 	ReasonNameConflict = "NameConflict"
-	// ReasonRejected: the broker does not take this work.
+	// ReasonRejected: the broker does not accept this work.
 	ReasonRejected = "Rejected"
 	// ReasonVersionConflict: the broker holds a newer version of the work.
 	ReasonVersionConflict = "VersionConflict"

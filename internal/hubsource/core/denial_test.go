@@ -56,8 +56,8 @@ func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.
 	return after
 }
 
-// TestCore_AStatusThatDoesNotFit: a status that is too large is not sent to the hub, the cursor moves on, and
-// after an hour the status is requested again.
+// TestCore_AStatusThatDoesNotFit checks that a status that is too large is not sent to the hub, and that the
+// cursor moves on. After an hour the status is requested again.
 func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)

@@ -391,13 +391,12 @@ type SavedState struct {
 	// Withheld names the clusters on which nothing is deleted because the hub lacks it. A name stays until a
 	// comparison finds nothing missing there. [everywhere] stands for all clusters. Sorted.
 	Withheld []string
-	// ClearedPosition is the position of the hub that the broker was told when the last
-	// doubt about the hub as a whole had ended, nil when there never was one. A
-	// broker's store that does not know it is from before that.
+	// ClearedPosition is the position of the hub that was reported to the broker at the end of the last suspicion
+	// about the whole hub. It is nil if there was none. A broker's store that does not know this position is from
+	// before that.
 	ClearedPosition *codec.HubPosition
-	// SuspectedPosition is the position that the doubt about the hub as a whole was found
-	// against: one that is not later says nothing new. nil when there is no such
-	// doubt, or none of a position.
+	// SuspectedPosition is the position at which the suspicion about the whole hub was found. A position that is
+	// not later adds nothing to it. It is nil without such a suspicion, or if no position showed it.
 	SuspectedPosition *codec.HubPosition
 	// Version is the resource version of this state on the hub, "" if it is not there or unknown.
 	Version string
@@ -418,9 +417,9 @@ const (
 	keySuspectedPosition = "suspected-position"
 )
 
-// The keys of releases before cleared-position and suspected-position, which [StateOf] reads. They go with
-// the release after the first one that writes the new keys: a source writes the whole ConfigMap with each
-// change of the state, as of its cursor.
+// The keys of releases before cleared-position and suspected-position, which [StateOf] reads. A source writes
+// the whole ConfigMap with each change of the state, as of its cursor. So the release after the first one that
+// writes the new keys can remove these keys.
 const formerClearedPosition, formerSuspectedPosition = "settled", "against"
 
 // Data returns the state as the data of a ConfigMap.

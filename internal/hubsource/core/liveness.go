@@ -142,8 +142,8 @@ type disconnectedClusters struct {
 // subscribe begins a subscription: pages of another one are incomplete for ever.
 func (a *disconnectedClusters) subscribe() { a.coming = nil }
 
-// DisconnectedClusters receives an event of the broker about clusters without a connected agent. Once no
-// more of them follow, they replace the ones before.
+// DisconnectedClusters handles an event of the broker about clusters without a connected agent. The last event
+// of a report completes it, and it replaces the previous report.
 func (c *Core) DisconnectedClusters(d codec.DisconnectedClusters) {
 	f, a := c.index, &c.responder.disconnected
 	if a.coming = append(a.coming, d.Clusters...); d.More {

@@ -173,7 +173,7 @@ func mayRequest(a agentRequest, s hubState) error {
 		slices.Contains([]codec.DataType{codec.ManagedClusters, codec.SigningRequests}, a.what.DataType)
 	switch {
 	case !a.issued.IsZero() && a.issued.Before(s.earliest):
-		return a.forbidden("it asks with a certificate that was issued before %s, and such ones do not count any more: the cluster has to join again", s.earliest.UTC().Format(time.RFC3339))
+		return a.forbidden("it was made with a certificate that was issued before %s, and such certificates are rejected: the cluster has to join again", s.earliest.UTC().Format(time.RFC3339))
 	case a.user == "" && joins:
 		return a.forbidden("the client is not identified: clusters join over connections with a token or a certificate")
 	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):

@@ -138,8 +138,9 @@ func (u *undecided) release(k made) {
 	delete(u.made, k)
 }
 
-// csrCapacity holds the present counts that a request would increase. They are those of the requester for the
-// cluster itself, of the named add-on, of all add-ons of the cluster, of the account, and of all accounts.
+// csrCapacity holds the present counts that a request would increase. There are counts of the requester for the
+// cluster itself, of the named add-on, and of all add-ons of the cluster. There are also those of the account
+// and of all accounts.
 type csrCapacity struct{ perRequester, addOn, addOns, account, all counts }
 
 func (u *undecided) capacityOf(a agentRequest) csrCapacity {
@@ -178,7 +179,7 @@ func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxPending int)
 		}
 	}
 	if joins {
-		const sum, first = "bytes of %s wait for a person", "accept or delete some on the hub first"
+		const sum, first = "bytes of %s wait for an operator", "accept or delete some on the hub first"
 		bounds = append(bounds, bound{r.account.bytes + bytes - 1, bytesEach * maxPending, sum, account, first}, bound{r.all.bytes + bytes - 1, inAll * bytesEach * maxPending, sum, "clusters that join", first})
 	}
 	for _, b := range bounds {

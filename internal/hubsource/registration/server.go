@@ -24,8 +24,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// DefaultMaxPending is how many clusters may wait for being accepted unless the configuration says
-// otherwise.
+// DefaultMaxPending is the default limit of clusters that wait for acceptance.
 const DefaultMaxPending = 2000
 
 // Config holds the dependencies and options of a [Server].
@@ -41,8 +40,8 @@ type Config struct {
 	// FindOCM returns what shows that those controllers run on the hub, "" if nothing does. It is needed for
 	// [Auto].
 	FindOCM func(ctx context.Context) (shownBy string, err error)
-	// MaxPending bounds, of what one account asks for, the ManagedClusters that are not accepted, and the
-	// undecided CSRs that no agent of its cluster asked for. Of all accounts there may be twice as many.
+	// MaxPending limits the objects of one account: ManagedClusters that are not accepted, and undecided CSRs that
+	// no agent of its cluster requested. The limit for all accounts is twice as high.
 	MaxPending int
 	// Dialer connects to the broker. Changed, which may be nil, and Sessions are passed to session.Config.
 	Dialer     transport.Dialer

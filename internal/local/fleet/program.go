@@ -277,8 +277,8 @@ func (f *Fleet) BrokerAddr() string { return net.JoinHostPort(f.ip(Broker), "809
 // webhookSecret is the name in deploy/ of the Secret with the webhook's certificate.
 const webhookSecret = "hawser-hub-source-webhook-tls"
 
-// secretFiles returns the files that an operator puts into a program's Secret: certificate, key and CA. For an
-// agent it adds the driver file and the cluster name.
+// secretFiles returns the files that an operator puts into a program's Secret. These are certificate, key and
+// CA. An agent also gets the driver file and the cluster name.
 func (f *Fleet) secretFiles(name, secret string) (map[string][]byte, error) {
 	dir := f.PKI()
 	role, holder := certificateOf(name)

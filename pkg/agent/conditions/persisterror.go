@@ -9,8 +9,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TypePersistFailed is the condition of a work that is not in the agent's state
-// directory as it should be. It is only there while it is True.
+// TypePersistFailed is the condition of a work whose entry in the agent's state directory is outdated. It
+// exists only while the problem lasts.
 const TypePersistFailed = "PersistFailed"
 
 // PersistError is why the entry of a work is outdated.

@@ -9,8 +9,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TypeReconcileSlow is the condition of a work that the agent cannot bring in line in a
-// reasonable time. It is only there while it is True.
+// TypeReconcileSlow is the condition of a work whose reconciliation takes too long. It exists only while the
+// problem lasts.
 const TypeReconcileSlow = "ReconcileSlow"
 
 // ReasonTakesLong is its reason.

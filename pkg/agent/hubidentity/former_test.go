@@ -71,8 +71,9 @@ func TestFormer_Book(t *testing.T) {
 	}
 }
 
-// TestFormer_Claims: the same broker is let in and writes nothing, also at a new address; another one is
-// refused, also as another identity, and a claim of an agent of today stands beside the former ones.
+// TestFormer_Claims checks claims that a former agent wrote. The same broker is admitted and nothing is
+// written, also at a new address. Another broker is refused, also with another identity. The claim of a present
+// agent is kept beside the former ones.
 func TestFormer_Claims(t *testing.T) {
 	w := formerWorld(t)
 	before := w.book().GetResourceVersion()
@@ -85,7 +86,7 @@ func TestFormer_Claims(t *testing.T) {
 	}
 	var refused *hubidentity.RefusedError
 	if err := admit("hub1", formerRefused); !errors.As(err, &refused) || !refused.By.Since.Equal(formerSince) {
-		t.Errorf("who was refused before: %v", err)
+		t.Errorf("the broker that was refused before: %v", err)
 	}
 	if w.book().GetResourceVersion() != before {
 		t.Errorf("it was written once more: %v", w.book())

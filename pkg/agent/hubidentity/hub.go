@@ -27,7 +27,7 @@ type BrokerRef struct {
 	Broker  string `json:"broker"`
 	// Roots are the hashes of the CA certificates that verified the broker; nil without TLS.
 	Roots []string `json:"roots,omitempty"`
-	// StoreID is the identity of the broker's store; "" if it says none.
+	// StoreID is the identity of the broker's store; "" if it sends none.
 	StoreID string `json:"storeID,omitempty"`
 }
 
@@ -36,19 +36,19 @@ type Claim struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
 	BrokerRef
-	// Rejected are the latest that came and were not let in: under this identity, or
-	// under another one through the broker of this claim.
+	// Rejected has the latest rejected attempts: with this identity, or with another identity through the broker of
+	// this claim.
 	Rejected []Rejected `json:"rejected,omitempty"`
 }
 
-// Rejected is one that was not let in. Identity is what it wanted to be.
+// Rejected is a rejected attempt. Identity is the identity that it used.
 type Rejected struct {
 	Identity string    `json:"identity"`
 	Since    time.Time `json:"since"`
 	BrokerRef
 }
 
-// maxRefused bounds Claim.Rejected: who asks more often pushes out the oldest.
+// maxRefused bounds Claim.Rejected: a new entry removes the oldest one.
 const maxRefused = 8
 
 // Claims has the claims of a cluster by the hash of their identity.
@@ -66,8 +66,8 @@ type RefusedError struct {
 func (e *RefusedError) Error() string {
 	c, by := e.Claim, e.By
 	if c.Identity != by.Identity {
-		return fmt.Sprintf("hub identity %q is not used: what broker %s has for cluster %s was applied under identity %q, and would stay on the cluster for ever; "+
-			"start the agent with --hub-identity=%s, or hand the objects over with: hawser hub-identity transfer %s %s",
+		return fmt.Sprintf("hub identity %q is not used: the objects of broker %s for cluster %s were applied under identity %q, and would stay on the cluster for ever. "+
+			"Start the agent with --hub-identity=%s, or hand the objects over with: hawser hub-identity transfer %s %s",
 			by.Identity, by.Broker, by.Cluster, c.Identity, c.Identity, quote(c.Identity), quote(by.Identity))
 	}
 	why := "it has neither that address nor the same store"
@@ -75,7 +75,7 @@ func (e *RefusedError) Error() string {
 		why = "its certificate was verified by another CA"
 	}
 	return fmt.Sprintf("hub identity %q belongs to broker %s on this cluster, and broker %s is not known to be the same: %s; nothing is applied or deleted. "+
-		"If it is another hub, give its agent another --hub-identity; if it is to have the objects, hand them over with: hawser hub-identity transfer %s %s",
+		"For another hub, give its agent another --hub-identity. To hand the objects over to this broker, run: hawser hub-identity transfer %s %s",
 		by.Identity, c.Broker, by.Broker, why, quote(by.Identity), quote(by.Identity))
 }
 

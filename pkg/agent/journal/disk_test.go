@@ -271,8 +271,8 @@ func TestJournal_UnusableAtTheStart(t *testing.T) {
 	}
 }
 
-// A directory that was unreadable at the start and then turns out to be of a newer version, or in use by
-// another process, is not used either.
+// The directory is unreadable at the start. Later it turns out to be of a newer version, or in use by another
+// process. It is not used then either.
 func TestJournal_UnusableAtTheStartAndNotOurs(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*memDisk){

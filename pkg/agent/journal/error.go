@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Reasons of the condition PersistFailed; see Reason.
+// Reasons of the condition conditions.TypePersistFailed; see Reason.
 const (
 	// ReasonFull: the file system or the quota is full.
 	ReasonFull = "StateDirectoryFull"

@@ -82,8 +82,8 @@ func describe(j *Journal, s LoadResult, n entries) (lines []string) {
 	return lines
 }
 
-// TestFormer_Log: the directory of a former agent gives its instance, its cursor, what the broker had
-// accepted, how objects were left, and each work with the attributes that it was written with.
+// TestFormer_Log checks the directory of a former agent. It gives the instance, the cursor, what the broker had
+// accepted, and how objects were left. Each work has the attributes that it was written with.
 func TestFormer_Log(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
@@ -101,8 +101,8 @@ func TestFormer_Log(t *testing.T) {
 	}
 }
 
-// TestFormer_LogGoesOn: what is put, reported and saved now is there beside what a former agent wrote,
-// also when the log was written anew.
+// TestFormer_LogGoesOn checks that new works, statuses and cursors are read together with what a former agent
+// wrote. This also holds after the log is rewritten.
 func TestFormer_LogGoesOn(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -175,7 +175,7 @@ const (
 	// noUID is in the list of ManagedClusters of an agent that knows none. When the hub reports it as deleted, it
 	// has compared the list; there is no other sign. A broker whose hub cache is not complete also accepts the
 	// list.
-	noUID types.UID = "nobody"
+	noUID types.UID = "none"
 )
 
 // NewCore returns a Core with the state of the Secret.

@@ -51,8 +51,8 @@ func loadFormer(t *testing.T, file string) (map[string][]byte, SavedState) {
 	return data, k
 }
 
-// TestFormer_Kept: what a former agent kept is read by value: who it is, its certificate, and the request
-// that the hub has to answer.
+// TestFormer_Kept checks that the Secret of a former agent is read by value. It contains its identity, its
+// certificate, and the request that the hub has to answer.
 func TestFormer_Kept(t *testing.T) {
 	for file, want := range map[string]struct {
 		bootstrap  string
@@ -86,8 +86,8 @@ func TestFormer_Kept(t *testing.T) {
 	}
 }
 
-// TestFormer_RequestIsAnswered: the hub answers, after an upgrade, the request that a former agent made:
-// the agent makes no other one, and goes on with the key that was kept.
+// TestFormer_RequestIsAnswered checks that after an upgrade the hub answers the request of a former agent. The
+// agent makes no other request, and continues with the kept key.
 func TestFormer_RequestIsAnswered(t *testing.T) {
 	data, k := loadFormer(t, formerPending)
 	r := newRig(t)
@@ -112,7 +112,7 @@ func TestFormer_RequestIsAnswered(t *testing.T) {
 	}
 }
 
-// TestFormer_SecretIsWrittenOver: what a former agent kept is changed in its place, with its label.
+// TestFormer_SecretIsWrittenOver checks that the Secret of a former agent is updated, and keeps its label.
 func TestFormer_SecretIsWrittenOver(t *testing.T) {
 	s := formerSecret(t, formerJoined)
 	data, err := s.Load(t.Context())

@@ -163,7 +163,7 @@ func (k *run) verify(leaf *x509.Certificate) error {
 	return nil
 }
 
-// inspected returns the error for TLS inspection on the path: the certificate has the right name, but the
+// inspected returns the error for TLS inspection on the path. The certificate has the right name, but the
 // server does not request a client certificate, as each broker does.
 func (k *run) inspected(leaf *x509.Certificate) error {
 	return problem(nil, fmt.Sprintf("ask the network team to exempt %s from TLS inspection: client and broker know each other by their certificates, which do not get through it", k.Broker),

@@ -170,7 +170,7 @@ func TestMosquitto_NoRules(t *testing.T) {
 	}
 }
 
-// TestMosquitto_HostileCluster: with the rules of hawser mqtt acl, an attacker with the certificate of one
+// TestMosquitto_HostileCluster checks the rules of hawser mqtt acl. An attacker with the certificate of one
 // cluster reaches only the source, and only as its own cluster.
 func TestMosquitto_HostileCluster(t *testing.T) {
 	ca := newAuthority(t)

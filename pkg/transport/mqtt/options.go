@@ -59,9 +59,9 @@ type Options struct {
 	// times that. Brokers count whole packets, so it must be longer than the largest packet takes. 0 means
 	// DefaultKeepAlive. The client pings a broker that is silent for 10 s.
 	KeepAlive time.Duration
-	// Will returns, at each Dial, the event that an OCM broker publishes when this client has been gone for 30 s;
-	// ok is false if there is none. It is only a hint: brokers drop it on a session takeover. A Hawser broker
-	// ignores it. nil means none.
+	// Will returns, at each Dial, the last will: an OCM broker publishes this event when the client has been gone
+	// for 30 s. ok is false if there is none. It is only a hint: brokers drop it on a session takeover. A Hawser
+	// broker ignores it. nil means none.
 	Will func() (e codec.Event, ok bool)
 
 	// Fleeting: after the connection has ended, the broker stores neither messages nor a will for this client.

@@ -62,7 +62,7 @@ func (s *stay) within(t *testing.T, run func(*stay)) {
 func (s *stay) deniedFirst() {
 	s.Helper()
 	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "unknown cluster")
-	s.wantWaits("is Denied: hawser rejected this cluster: nobody knows it")
+	s.wantWaits("is Denied: hawser rejected this cluster: unknown cluster")
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.apply("let-in")
 	s.arrives("let-in")

@@ -11,12 +11,13 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// AdminHandler answers the calls of the admin service, which are authorized
-// already; by is who asks, the zero Identity where nobody authenticates. Methods
-// are called concurrently. What they pass to send is not kept;
-// an error of send ends the call and is returned. Errors are *transport.Error.
+// AdminHandler answers the calls of the admin service, which are already authorized. by is the caller, the zero
+// Identity without authentication. Methods are called concurrently.
+//
+// Messages passed to send are not kept. An error of send ends the call and is returned. Errors are
+// *transport.Error.
 type AdminHandler interface {
-	// Warnings are told with each list, in its header [transportgrpc.WarningHeader].
+	// Warnings are sent with each list, in its header [transportgrpc.WarningHeader].
 	Warnings() []string
 	ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error
 	ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error
@@ -33,7 +34,7 @@ type AdminHandler interface {
 	Backup(ctx context.Context, r *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error
 }
 
-// callerOf is who called.
+// callerOf returns the identity of the caller.
 func callerOf(ctx context.Context) identity.Identity {
 	c, err := connectionOf(ctx)
 	if err != nil {
@@ -42,13 +43,13 @@ func callerOf(ctx context.Context) identity.Identity {
 	return c.Caller()
 }
 
-// warned returns how a list is sent, after the warnings.
+// warned sets the header with the warnings, and returns the function that sends the list.
 func warned[T any](by AdminHandler, s ggrpc.ServerStreamingServer[T]) func(*T) error {
-	_ = s.SetHeader(metadata.MD{transportgrpc.WarningHeader: by.Warnings()}) // fails only behind the first message
+	_ = s.SetHeader(metadata.MD{transportgrpc.WarningHeader: by.Warnings()}) // fails only after the first message
 	return s.Send
 }
 
-// adminService gives an AdminHandler the shape of the generated service.
+// adminService adapts an AdminHandler to the generated service.
 type adminService struct {
 	hawserv1.UnimplementedAdminServiceServer
 	to AdminHandler

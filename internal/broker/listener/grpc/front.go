@@ -62,7 +62,7 @@ type Config struct {
 	listener.Config
 
 	Server transport.Server
-	// AdminHandler answers the admin service; nil: it is not served.
+	// AdminHandler answers the admin service; nil: the service is absent.
 	AdminHandler AdminHandler
 
 	// PublishTimeout is the maximum duration of a unary call, from its headers on. The caller may set less.
@@ -250,8 +250,8 @@ func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 	}
 }
 
-// inspectionMethods begins the methods of the admin service, of which those
-// that are not lists change something.
+// inspectionMethods is the prefix of the methods of the admin service. Those that are not lists change
+// something.
 var inspectionMethods = "/" + hawserv1.AdminService_ServiceDesc.ServiceName + "/"
 
 // panicked returns the error of a call that panicked.

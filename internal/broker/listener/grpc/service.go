@@ -91,7 +91,8 @@ func handleSubscribe(srv any, ss ggrpc.ServerStream) error {
 	return nil
 }
 
-// helloOf reads the headers of a Hawser client. A client of another version is an OCM client here.
+// helloOf returns what a Hawser client reports about itself. A client with an unknown protocol version is
+// served as an OCM client.
 func helloOf(ctx context.Context) transport.Hello {
 	if !transport.SpeaksHawser(header(ctx, codec.HeaderProtocol)) {
 		return transport.Hello{}

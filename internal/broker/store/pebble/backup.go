@@ -46,9 +46,10 @@ var (
 
 // Backup sends the store as of one moment during the call: everything acknowledged until then and nothing else.
 // Commits continue. send gets the parts of one file after the other, as [Receive] expects them; the first part
-// of each file has its name. data is valid during the call. Backup returns [store.ErrBackup] if another backup
-// is running, the error of send or of ctx, [store.ErrClosed] if the store is closed during the call, or
-// [store.ErrReadOnly].
+// of each file has its name. data is valid during the call.
+//
+// Backup returns [store.ErrBackup] if another backup is running, and [store.ErrClosed] if the store is closed
+// during the call. It also returns [store.ErrReadOnly], or the error of send or of ctx.
 func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) error) (err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {

@@ -92,8 +92,8 @@ func describeStore(t *testing.T, s *Store) (lines []string) {
 	return lines
 }
 
-// TestFormer_Store: a store that a former broker wrote, and the backup that it sent,
-// serve every value, and go on as a store of this release.
+// TestFormer_Store checks a store that a former broker wrote, and the backup that it sent. They serve every
+// value, and continue as a store of this release.
 func TestFormer_Store(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile(formerStore + ".txt")

@@ -164,7 +164,7 @@ func (l *Model) MarkSubscribed(dt codec.DataType, cluster, uid string) {
 	}
 }
 
-// UnbindCluster as in [store.Store].
+// UnbindCluster is UnbindCluster of [store.Store].
 func (l *Model) UnbindCluster(cluster string) {
 	for k := range l.subscribed {
 		if k.cluster == cluster {

@@ -121,8 +121,8 @@ func (s Source) Filters(hawser bool) []string {
 }
 
 // Topic returns the topic on which the source publishes an event for cluster. Only two kinds of events may have
-// no cluster: a status resync request, which goes to all agents, and events of Hawser's own, whose type t is
-// zero. A Hawser broker accepts the latter with or without a configured broadcast.
+// no cluster. One is a status resync request, which goes to all agents. The others are events of Hawser's own,
+// whose type t is zero. A Hawser broker accepts the latter with or without a configured broadcast.
 func (s Source) Topic(t codec.EventType, cluster string, hawser bool) (string, error) {
 	if cluster != "" {
 		topic, err := s.p.sourceEvents.Fill("", cluster)

@@ -33,7 +33,7 @@ type CloudEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unique per source. Never used to recognise duplicates.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The party that produced the event: a source id or an agent id.
+	// The client that produced the event: a source id or an agent id.
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	// "1.0".
 	SpecVersion string `protobuf:"bytes,3,opt,name=spec_version,json=specVersion,proto3" json:"spec_version,omitempty"`
