@@ -21,9 +21,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 )
 
-const doctorLong = `Check the connections of this agent step by step, and report the first failure: to the
-broker files, name, proxy, TCP, TLS, clock, identity, authorization, round trip; then the
-API of the managed cluster, the definitions and the rights there.
+const doctorLong = `Check the connections of this agent step by step, and report the first failure.
+
+The steps to the broker are files, name, proxy, TCP, TLS, clock, identity, authorization
+and round trip. The API of the managed cluster, the definitions and the rights there
+follow.
 
 It stops at the first step that fails and prints the remedy, in a form that you can
 forward to the network team. It changes nothing, and does not disturb a running agent.

@@ -41,9 +41,9 @@ of a token can request its name. hawser accept prints each pending request with 
 requester, its time, the SHA-256 of its public key, and the command that approves it. The
 log of the agent contains the same key.
 
-The same applies if several agents request under the name of one cluster, or if a
-requester is not one that clusters join with; --requester names such a user. A request for
-anything but a certificate of the cluster is never approved.`,
+The same applies if several agents request under the name of one cluster. It also applies
+if a requester is not one that clusters join with; --requester names such a user. A request
+for anything but a certificate of the cluster is never approved.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: a.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
 			return a.accept(ctx, env, hub, name)

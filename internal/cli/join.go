@@ -35,8 +35,8 @@ func newJoin(env Env) *cobra.Command {
   hawser join cluster1 --context cluster1 --broker broker.example.com:8090 --broker-ca ca.crt --token-file token --image-registry registry.example.com/hawser
   hawser accept cluster1 --context hub
 
-The first command installs what the cluster needs for its request: the Hawser agent, or
-with --klusterlet the Secrets that the klusterlet of Open Cluster Management reads. The
+The first command installs the Hawser agent. With --klusterlet it installs the Secrets
+that the klusterlet of Open Cluster Management reads. The
 token comes from hawser token create. The cluster makes its own key, which never leaves
 it. The hub signs its certificate after an operator has accepted the cluster. --wait waits
 for that, and prints what is missing.

@@ -210,8 +210,8 @@ func newApprove(env Env) *cobra.Command {
 		Long: `Delete works that their source no longer has and whose deletion is withheld.
 
 A source deletes works at the broker that its hub does not have. It withholds these
-deletions if there are many, or if the hub seems to have gone back in time, for instance
-after a restore from a backup. Show them with
+deletions if there are many, or if it suspects a rollback of the hub, for instance a
+restore from a backup. Show them with
 
   hawser get discrepancies --cluster CLUSTER
 

@@ -28,8 +28,8 @@ certificate requests of the cluster. Delivery of its works stops at once, and no
 certificates is valid any more. Objects of works on the cluster stay, and so do the works
 on the hub.
 
-Only a person can accept the cluster again: let it join again with a new token, and name
-its request, with hawser accept CLUSTER --csr NAME. Then delivery continues.`,
+Only a person can accept the cluster again. Let it join again with a new token, and accept
+its request with hawser accept CLUSTER --csr NAME. Then delivery continues.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: c.onClusters(func(ctx context.Context, hub hubAPI, name string) error {
 			return rejectCluster(ctx, env, hub, name, reason)

@@ -19,9 +19,9 @@ var (
 	indentedCode = regexp.MustCompile(`^(?: {4,}|\t)`)
 )
 
-// markdownTexts returns the paragraphs, list items and headings of a page, the rows of its tables, the lines of
-// its code blocks, and its inline code as names. The prose omits inline code and link targets. A list item ends
-// where the next begins, so it counts as a sentence.
+// markdownTexts returns the paragraphs, list items and headings of a page, the rows of its tables, and the
+// lines of its code blocks. It also returns inline code, as names. The prose omits inline code and link
+// targets. A list item ends where the next begins, so it counts as a sentence.
 func markdownTexts(path string, src []byte) []text {
 	page := &markdownPage{path: path}
 	lines := strings.Split(blankComments(string(src)), "\n")

@@ -45,8 +45,8 @@ func (s *stage) survive(name string) {
 	}
 }
 
-// wanted are the successes that the test waits for: a delivery to each cluster and a status of each, a
-// connection, and, if there is a hub, its answers. With the flood of works there are no statuses. Before the
+// wanted are the successes that the test waits for. These are a delivery to each cluster and a status of each,
+// a connection, and, if there is a hub, its answers. With the flood of works there are no statuses. Before the
 // fleet reports, it publishes works of the flooded cluster, which wait with the flood.
 func (s *stage) wanted(name string) []string {
 	want := []string{"connect"}

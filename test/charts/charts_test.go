@@ -1,5 +1,5 @@
-// Package charts compares the Helm charts of deploy/ with the kustomize bases from which they are rendered:
-// without settings, and with the same settings in both.
+// Package charts compares the Helm charts of deploy/ with the kustomize bases from which they are rendered. It
+// compares them without settings, and with the same settings in both.
 package charts
 
 import (

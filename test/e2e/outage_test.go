@@ -113,6 +113,7 @@ func TestClusterAway(t *testing.T) {
 	//   t1: the kube-apiserver starts and has not loaded its roles yet.
 	//   t2: it forbids a watch.
 	//   t3: the agent tries again a second later.
+	// Result: the agent becomes ready.
 	harness.Eventually(t, func(ctx context.Context) error {
 		code, text, err := ready(ctx)
 		if err == nil && code != http.StatusOK {

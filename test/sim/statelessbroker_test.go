@@ -187,8 +187,8 @@ var statelessOperations = append(slices.DeleteFunc(slices.Clone(operations), fun
 	}},
 }...)
 
-// counts reports whether an event can take effect at its receiver. An event does not count if a previous
-// hub-source published it, if it was sent to a previous agent process, or if it arrives after a later one.
+// counts reports whether an event can take effect at its receiver. An event of a previous hub-source, or to a
+// previous agent process, does not count. Neither does an event that arrives after a later one.
 func (l *link) counts(e codec.Event) bool {
 	if l.w.stateless == nil || l == l.w.ocmAgent.link {
 		return true

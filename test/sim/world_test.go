@@ -282,9 +282,9 @@ const (
 // aroundTime is longer than every back-off.
 const aroundTime = 6 * time.Minute
 
-// settleAround lets everything happen that is possible around stuck clients: agents that do not read, are cut
-// off or cannot reach their clusters, and half-open connections. Then the other clusters must have their
-// objects. It does nothing while a shared component has a fault.
+// settleAround lets everything happen that is possible around stuck clients and half-open connections. Stuck
+// clients are agents that do not read, are cut off or cannot reach their clusters. Then the other clusters must
+// have their objects. It does nothing while a shared component has a fault.
 func (w *world) settleAround(order *rand.Rand) string {
 	stuck := map[string]bool{}
 	for _, l := range w.links {

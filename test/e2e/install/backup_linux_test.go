@@ -15,8 +15,9 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
-// The broker of a cluster is backed up and restored with the commands of docs/operations/backup.md: the
-// CronJobs run out of the images, and what was so at the backup is so again.
+// TestBackup_CommandsOfTheDocumentation backs up and restores the broker of a cluster with the commands of
+// docs/operations/backup.md. The CronJobs run from the images. After the restore the state of the backup is
+// back.
 func TestBackup_CommandsOfTheDocumentation(t *testing.T) {
 	if os.Getenv(apart) == "" {
 		inANetworkOfItsOwn(t)

@@ -120,8 +120,8 @@ func TestJoin_InstallClusterReportsHow(t *testing.T) {
 	}
 }
 
-// TestJoin_ClusterNotOnHub: on a hub that clusters join, hawser get clusters distinguishes three cases: a
-// misspelt namespace, a detached cluster, and a cluster that waits for acceptance. Its advice works. When
+// TestJoin_ClusterNotOnHub: on a hub that clusters join, hawser get clusters distinguishes three cases. These
+// are a misspelt namespace, a detached cluster, and a cluster that waits for acceptance. Its advice works. When
 // nothing of the detached cluster is left, its row is gone.
 func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s := requester(t)

@@ -119,8 +119,8 @@ func (w *world) address(program string) string {
 	return ""
 }
 
-// start runs the program of a Deployment as its pod would: with the arguments, the files of its volumes, and
-// the rights of its service account. replace are pairs of texts in its files. The program ends with stop, or
+// start runs the program of a Deployment as its pod would. It has the arguments, the files of the volumes, and
+// the rights of the service account. replace are pairs of texts in its files. The program ends with stop, or
 // with the test.
 func (w *world) start(where, name string, replace ...string) (stop func()) {
 	w.Helper()

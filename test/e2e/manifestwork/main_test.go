@@ -1,6 +1,6 @@
 // Package manifestwork shows the effects of a ManifestWork, from kubectl on a real hub to a real cluster and
-// back: strategies, feedback, conditions, deletion, executors and admission. The tests run in parallel on one
-// fleet, with different names of works and namespaces.
+// back. It covers strategies, feedback, conditions, deletion, executors and admission. The tests run in
+// parallel on one fleet, with different names of works and namespaces.
 package manifestwork
 
 import (

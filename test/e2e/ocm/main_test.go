@@ -1,7 +1,7 @@
-// Package ocm runs the programs of Open Cluster Management itself: its controllers on a real hub, and the two
-// agents of its klusterlet on a real managed cluster. Between them runs first OCM's own gRPC server, to prove
-// that the rig is right, and then Hawser. The programs are processes of the module test/ocm, built by `make
-// klusterlet`. This package links none of their code.
+// Package ocm runs the programs of Open Cluster Management itself. Its controllers run on a real hub, and the
+// two agents of its klusterlet on a real managed cluster. OCM's own gRPC server runs between them first, to
+// prove that the rig is right, and then Hawser. The programs are processes of the module test/ocm, built by
+// `make klusterlet`. This package links none of their code.
 package ocm
 
 import (

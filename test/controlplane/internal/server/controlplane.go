@@ -42,8 +42,8 @@ func Version() string { return version.Get().GitVersion }
 // Run runs the control plane until ctx is done, and then returns nil without waiting for anything. An error
 // names the failed part and the next step.
 //
-// The parts cannot be stopped before the process ends: kube-apiserver takes up to a minute to stop, because it
-// waits for the watches of its clients. So a process calls Run once and exits when it returns. That loses
+// The parts cannot be stopped before the process ends. The kube-apiserver takes up to a minute to stop, because
+// it waits for the watches of its clients. So a process calls Run once and exits when it returns. That loses
 // nothing: the operating system has what etcd acknowledged, and the next start replays it.
 func (c *ControlPlane) Run(ctx context.Context) error {
 	parts, fail := context.WithCancelCause(ctx)

@@ -19,7 +19,7 @@ import (
 	pbv1 "open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc/protobuf/v1"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/options/grpc/protocol"
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic/types"
-	stock "open-cluster-management.io/sdk-go/pkg/cloudevents/server/grpc"
+	ocmgrpc "open-cluster-management.io/sdk-go/pkg/cloudevents/server/grpc"
 
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/console"
 	"github.com/hawser-io/hawser/test/interop/sdkgo/internal/wire"
@@ -30,7 +30,7 @@ type broker struct {
 	listen, cert, key, clientCA string
 
 	console *console.Console
-	ocm     *stock.GRPCBroker
+	ocm     *ocmgrpc.GRPCBroker
 	works   *service
 }
 
@@ -44,7 +44,7 @@ func (b *broker) run(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	b.works = newService()
-	b.ocm = stock.NewGRPCBroker(stock.NewBrokerOptions())
+	b.ocm = ocmgrpc.NewGRPCBroker(stock.NewBrokerOptions())
 	b.ocm.RegisterService(ctx, payload.ManifestBundleEventDataType, b.works)
 	server := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(b.printPublish), grpc.StreamInterceptor(b.printStream))
 	pbv1.RegisterCloudEventServiceServer(server, b.ocm)
