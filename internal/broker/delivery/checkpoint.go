@@ -272,7 +272,7 @@ func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult,
 	return reportedAt, p, complain
 }
 
-// snapshot copies the state for the inspection API, so that listing holds no lock while it sends.
+// snapshot copies the state for the operator API, so that listing holds no lock while it sends.
 func (s *subscription) snapshot() Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -208,7 +208,7 @@ func (f *Feed) End(scope store.Scope, uid string, why *transport.Error) {
 	}
 }
 
-// Agent describes one running subscription of an agent for the inspection API.
+// Agent describes one running subscription of an agent for the operator API.
 type Agent struct {
 	Scope     store.Scope
 	Transport string    // transport of the connection
