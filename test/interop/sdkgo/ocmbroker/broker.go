@@ -44,7 +44,7 @@ func (b *broker) run(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	b.works = newService()
-	b.ocm = ocmgrpc.NewGRPCBroker(stock.NewBrokerOptions())
+	b.ocm = ocmgrpc.NewGRPCBroker(ocmgrpc.NewBrokerOptions())
 	b.ocm.RegisterService(ctx, payload.ManifestBundleEventDataType, b.works)
 	server := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(b.printPublish), grpc.StreamInterceptor(b.printStream))
 	pbv1.RegisterCloudEventServiceServer(server, b.ocm)
