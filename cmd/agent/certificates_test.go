@@ -43,7 +43,7 @@ func TestBroker_WatchesTheCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(driver, err)
 		}
-		if err := b.watch.Check(); err == nil || !strings.Contains(err.Error(), "the certificate in "+cert+" ends in") {
+		if err := b.watch.Check(); err == nil || !strings.Contains(err.Error(), "the certificate in "+cert+" expires in") {
 			t.Errorf("%s: %v", driver, err)
 		}
 	}

@@ -27,7 +27,7 @@ func TestProgram_WarnsOfItsCertificate(t *testing.T) {
 	p := launch(t, "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--data-dir="+t.TempDir(),
 		"--tls-cert-file="+cert, "--tls-key-file="+d.Key(pki.Broker, "broker"), "--client-ca-file="+d.CACert())
 	code, body := p.get("/readyz?verbose")
-	if code != http.StatusOK || !strings.HasPrefix(body, "ok\ncertificates: the certificate in "+cert+" ends in ") || strings.Contains(body, "a CA") {
+	if code != http.StatusOK || !strings.HasPrefix(body, "ok\ncertificates: the certificate in "+cert+" expires in ") || strings.Contains(body, "a CA") {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 	_, body = p.get("/metrics")

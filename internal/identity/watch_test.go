@@ -241,7 +241,7 @@ func TestWatch_WarnsOfACertificateWithoutAFile(t *testing.T) {
 		t.Fatalf("without a certificate: %v, %v", err, w.Check())
 	}
 	where = "the Secret s"
-	if err := w.Check(); err == nil || !strings.Contains(err.Error(), "the certificate in the Secret s ends in") {
+	if err := w.Check(); err == nil || !strings.Contains(err.Error(), "the certificate in the Secret s expires in") {
 		t.Errorf("got %v", err)
 	}
 	if end = now.Add(time.Hour); w.Check() != nil {
