@@ -22,7 +22,7 @@ import (
 // the hub, and after the end of the suspicion. TestFormer_Write of that commit wrote them.
 const (
 	formerSynced    = "testdata/former/synced.json"
-	formerSuspicion = "testdata/former/doubt.json"
+	formerSuspicion = "testdata/former/suspicion.json"
 	formerSettled   = "testdata/former/settled.json"
 	formerWork      = "testdata/former/manifestwork.json"
 )

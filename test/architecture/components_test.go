@@ -21,8 +21,7 @@ var components = []component{
 	// package core with all decisions 4,550, clients and saved state on the hub 1,430.
 	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5974},
 	// The server that stores works and delivers them to agents. Largest parts: the Pebble store 2,900, delivery
-	// 2,350, MQTT 2,100, listeners and their limits 1,770, the state of sync 1,140, common rules of stores 1,090,
-	// ingest 990, admin API 860, gRPC 850.
+	// 2,350, MQTT 2,100, the common part of the listeners 1,770, the state of sync 1,140.
 	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16563},
 	// Registration in the broker: requests of agents, the hub cache, tokens. Largest parts: registration 1,620,
 	// token reviews 550.
@@ -33,8 +32,7 @@ var components = []component{
 	// Registration in the agent: certificate, Secret and facts of the cluster. Largest parts: decisions 1,030,
 	// Secret, sessions and facts 600.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1707},
-	// The files of the agent: the journal of works and what applied objects look like. Largest part: package
-	// journal 700.
+	// The files of the agent: desired works, and the hashes of applied objects. Largest part: package journal 700.
 	{"journal and persister", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1052},
 }
 

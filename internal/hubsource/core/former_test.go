@@ -26,7 +26,7 @@ func formerState(t *testing.T, name string) SavedState {
 
 // TestFormer_Cursor: the broker's stream continues from the cursor that a former hub-source saved.
 func TestFormer_Cursor(t *testing.T) {
-	for name, want := range map[string]string{"synced": "store-1/store-2/4", "settled": "store-1/store-2/19", "doubt": "store-1/store-2/15"} {
+	for name, want := range map[string]string{"synced": "store-1/store-2/4", "settled": "store-1/store-2/19", "suspicion": "store-1/store-2/15"} {
 		f := comparingFixture(t, formerState(t, name))
 		if got := f.core.Hello().Cursor; got != want {
 			t.Errorf("%s: it says hello with %q, want %q", name, got, want)
@@ -37,7 +37,7 @@ func TestFormer_Cursor(t *testing.T) {
 // TestFormer_RollbackSuspicion: the rollback suspicion of a former hub-source lasts. It covers every cluster, and its
 // position is not new.
 func TestFormer_RollbackSuspicion(t *testing.T) {
-	s := formerState(t, "doubt")
+	s := formerState(t, "suspicion")
 	if !s.suspectsAll() {
 		t.Errorf("state %+v does not suspect all clusters", s)
 	}
