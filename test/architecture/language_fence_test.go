@@ -1,6 +1,4 @@
-//go:build languagefence
-
-package shape
+package architecture
 
 import (
 	"fmt"
@@ -9,9 +7,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// Remove the build tag of this file when the tree is clean. Until then:
-// go test -tags languagefence -run TestLanguage ./test/shape
 
 // maxShown bounds the violations that are printed of one file.
 const maxShown = 10

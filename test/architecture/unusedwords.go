@@ -174,4 +174,24 @@ var (
 // entry of the changelog that names what was renamed.
 type keptWord struct{ path, word, why string }
 
-var keptWords []keptWord
+var keptWords = []keptWord{
+	{".golangci.yml", "revive", "the name of a linter"},
+	{"internal/broker/former_test.go", "unheard", "the id of a work in the store of a former broker"},
+	{"internal/broker/store/pebble/format_test.go", "lives", "the id of a work in testdata/format-1"},
+	{"pkg/agent/former_test.go", "stray", "the name of an AppliedManifestWork of a former agent"},
+	{"docs/upgrade.md", "ownerless", "the table of former names"},
+	{"docs/upgrade.md", "graves", "the table of former names"},
+	{"docs/upgrade.md", "mailbox", "the table of former names"},
+	{"docs/upgrade.md", "overruled", "the table of former names"},
+	{"docs/upgrade.md", "room", "the table of former names"},
+	{"docs/upgrade.md", "unheard", "the table of former names"},
+	{"docs/upgrade.md", "life", "the table of former names"},
+	{"docs/upgrade.md", "heard", "the table of former names"},
+	{"docs/upgrade.md", "stock", "the table of former names"},
+	{"docs/upgrade.md", "void", "the table of former names"},
+	{"docs/upgrade.md", "strangers", "the table of former names"},
+	{"docs/upgrade.md", "unexplained", "the table of former names"},
+	{"docs/upgrade.md", "party", "the table of former names"},
+	{"docs/upgrade.md", "parties", "the table of former names"},
+	{"docs/upgrade.md", "stranger", "the table of former names"},
+}

@@ -196,7 +196,7 @@ func (w *page) verbs(root *cobra.Command) {
 		if text == "" {
 			text = c.Short + "."
 		}
-		w.printf("%s\n", strings.TrimSpace(html(text)))
+		w.printf("%s\n", paragraphs(strings.TrimSpace(text)))
 		if c.Example != "" {
 			w.printf("\n```\n%s\n```\n", strings.Trim(c.Example, "\n"))
 		}
@@ -217,6 +217,19 @@ func (w *page) verbs(root *cobra.Command) {
 			w.printf("\nAlso [%s](#flags-that-many-verbs-have).\n", strings.Join(others, ", "))
 		}
 	}
+}
+
+// paragraphs returns a text as Markdown: a paragraph of indented lines becomes a block of code.
+func paragraphs(text string) string {
+	blocks := strings.Split(text, "\n\n")
+	for i, b := range blocks {
+		if lines := strings.Split(b, "\n"); slices.ContainsFunc(lines, func(l string) bool { return !strings.HasPrefix(l, "  ") }) {
+			blocks[i] = html(b)
+			continue
+		}
+		blocks[i] = "```\n" + strings.TrimPrefix(strings.ReplaceAll(b, "\n  ", "\n"), "  ") + "\n```"
+	}
+	return strings.Join(blocks, "\n\n")
 }
 
 // html escapes a text for HTML.
