@@ -60,12 +60,12 @@ func statusThatDoesNotFit(h *hub) {
 	refused := func() int { return count("hawser_hubsource_hub_requests_total", "error", "rejected") }
 	before := refused()
 	h.agent.report("larger", largeStatus(1_400_000))
-	h.shows("larger", core.ConditionDelivered, "no room for the status")
+	h.shows("larger", core.ConditionDelivered, "does not fit on the hub")
 	if n := refused() - before; n != 0 {
 		h.Errorf("%d refused requests for a status that was seen to be too large", n)
 	}
 	h.agent.report("full", largeStatus(1_250_000))
-	w := h.shows("full", core.ConditionDelivered, "no room for the status")
+	w := h.shows("full", core.ConditionDelivered, "does not fit on the hub")
 	if len(w.Status.ResourceStatus.Manifests) != 0 {
 		h.Errorf("%d manifests are shown", len(w.Status.ResourceStatus.Manifests))
 	}
@@ -91,7 +91,7 @@ func statusThatDoesNotFit(h *hub) {
 		h.Errorf("%d statuses came again, want the one that was missed", n)
 	}
 	for _, name := range []string{"larger", "full"} {
-		h.shows(name, core.ConditionDelivered, "no room for the status")
+		h.shows(name, core.ConditionDelivered, "does not fit on the hub")
 	}
 	if n := refused(); n != 0 {
 		h.Errorf("%d refused requests after the restart", n)
