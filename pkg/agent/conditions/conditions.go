@@ -124,6 +124,7 @@ type Manifest struct {
 // It has its own reason.
 type IgnoreFieldsError struct{ Err error }
 
+// Error returns the text of the expression's error.
 func (e *IgnoreFieldsError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error of an expression.

@@ -15,6 +15,7 @@ const ReasonAgentWritesRefused = "AgentWritesRefused"
 // CutOffError is the error of such a manifest. It has that reason.
 type CutOffError struct{ Err error }
 
+// Error returns the text of the refusal.
 func (e *CutOffError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the refusal.

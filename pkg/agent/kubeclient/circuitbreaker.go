@@ -46,6 +46,7 @@ type SlowError struct {
 	Fails bool
 }
 
+// Error names the resource and when the request is tried again.
 func (e *SlowError) Error() string {
 	if e.Fails {
 		return fmt.Sprintf("the cluster answers slowly for %s: the request is retried later", e.What)

@@ -120,6 +120,7 @@ func (e *NoKindError) Error() string {
 // NotServedError means that the cluster does not serve a resource, or not in that version.
 type NotServedError struct{ Resource schema.GroupVersionResource }
 
+// Error names the resource and what makes the cluster serve it.
 func (e *NotServedError) Error() string {
 	r := e.Resource.GroupResource().String()
 	if e.Resource.Version != "" {

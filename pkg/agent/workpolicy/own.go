@@ -90,6 +90,7 @@ type RefusedError struct {
 // Own reports whether an agent needs the object. Rules of the cluster's owner cannot allow it.
 func (e *RefusedError) Own() bool { return e.Hub == "" }
 
+// Error names the object, the reason and the remedy.
 func (e *RefusedError) Error() string {
 	if e.Own() {
 		return fmt.Sprintf("%s is an object that agents on this cluster need, so no work may have it. Remove the manifest from the work, or choose a name that does not begin with %s and no label %s",
