@@ -72,26 +72,8 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 	}
 }
 
-func newGetClusters(env Env) *cobra.Command {
-	type item = hawserv1.ListClustersResponse
-	var states []string
-	var named string
-	var sum tally
-	l := listing[item]{
-		env: env, remote: remote{env: env}, kind: "Cluster",
-		path: (*item).GetCluster,
-		meta: func(m *item) map[string]any { return objectMeta(m.GetCluster(), "", m.GetUid()) },
-		keep: func(m *item) bool {
-			return (len(states) > 0 || named != "" || !isOver(m)) && wanted(states, clusterWord(m))
-		},
-		sum: func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
-	}
-	l.columns = clusterColumns(env, &l.output)
-	cmd := &cobra.Command{
-		Use:     "clusters [NAME]",
-		Aliases: []string{"cluster"},
-		Short:   "Show clusters: whether their agents are connected and in sync",
-		Long: `Show clusters: whether their agents are connected and in sync.
+// clustersHelp is the help of hawser get clusters.
+const clustersHelp = `Show clusters: whether their agents are connected and in sync.
 
 STATE is one of these:
 
@@ -134,7 +116,28 @@ minutes.
 
 With -o wide, CERTIFICATE is the time until the agent's certificate expires. ROUND TRIP is
 the time from the last acknowledged checkpoint to its ack, including the agent's disk.
-LAST REJECTED is the time since an agent was rejected.`,
+LAST REJECTED is the time since an agent was rejected.`
+
+func newGetClusters(env Env) *cobra.Command {
+	type item = hawserv1.ListClustersResponse
+	var states []string
+	var named string
+	var sum tally
+	l := listing[item]{
+		env: env, remote: remote{env: env}, kind: "Cluster",
+		path: (*item).GetCluster,
+		meta: func(m *item) map[string]any { return objectMeta(m.GetCluster(), "", m.GetUid()) },
+		keep: func(m *item) bool {
+			return (len(states) > 0 || named != "" || !isOver(m)) && wanted(states, clusterWord(m))
+		},
+		sum: func(m *item) { sum.add(clusterWord(m)) }, total: func() string { return sum.line("cluster", clusterWords) },
+	}
+	l.columns = clusterColumns(env, &l.output)
+	cmd := &cobra.Command{
+		Use:               "clusters [NAME]",
+		Aliases:           []string{"cluster"},
+		Short:             "Show clusters: whether their agents are connected and in sync",
+		Long:              clustersHelp,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: l.remote.args(clusterNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -266,6 +269,29 @@ LAST KNOWN is the health in the last status; -o json and -o yaml have it as last
 	return cmd
 }
 
+// discrepanciesHelp is the help of hawser get discrepancies.
+const discrepanciesHelp = `Show discrepancies: states that Hawser reports and does not change.
+
+CAUSE is one of these:
+
+  Orphan       the agent holds the work, and the broker has no record of it
+
+  Ahead        the agent holds a newer version than the broker; its source has to
+               publish the work again
+
+  Withheld     the broker holds the work, its source no longer has it, and its
+               deletion needs approval: see hawser approve
+
+  Quarantined  an agent of another cluster uses a name that is bound: see hawser
+               unbind cluster
+
+  Unowned      the cluster has an AppliedManifestWork without a work and without an
+               owner, as another agent leaves it: see hawser resolve orphan
+
+  Shared       an AppliedManifestWork of another hub has objects that works of this
+               hub have too. The owner of the cluster can transfer it with hawser
+               hub-identity transfer`
+
 func newGetDiscrepancies(env Env) *cobra.Command {
 	type item = hawserv1.ListDiscrepanciesResponse
 	r := &hawserv1.ListDiscrepanciesRequest{}
@@ -300,28 +326,8 @@ func newGetDiscrepancies(env Env) *cobra.Command {
 		Use:     "discrepancies",
 		Aliases: []string{"discrepancy", "disc"},
 		Short:   "Show discrepancies: states that Hawser reports and does not change",
-		Long: `Show discrepancies: states that Hawser reports and does not change.
-
-CAUSE is one of these:
-
-  Orphan       the agent holds the work, and the broker has no record of it
-
-  Ahead        the agent holds a newer version than the broker; its source has to
-               publish the work again
-
-  Withheld     the broker holds the work, its source no longer has it, and its
-               deletion needs approval: see hawser approve
-
-  Quarantined  an agent of another cluster uses a name that is bound: see hawser
-               unbind cluster
-
-  Unowned      the cluster has an AppliedManifestWork without a work and without an
-               owner, as another agent leaves it: see hawser resolve orphan
-
-  Shared       an AppliedManifestWork of another hub has objects that works of this
-               hub have too. The owner of the cluster can transfer it with hawser
-               hub-identity transfer`,
-		Args: cmdline.NoArgs,
+		Long:    discrepanciesHelp,
+		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := someOf(cmd, "cause", causes, causeWords); err != nil {
 				return err

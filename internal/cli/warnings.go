@@ -39,13 +39,13 @@ func (s *warnedStream) RecvMsg(m any) error {
 	if no != nil { // the stream failed before it, with err
 		return err
 	}
-	if no := s.by.print(header); no != nil {
+	if no := s.by.write(header); no != nil {
 		return no
 	}
 	return err
 }
 
-func (w *warner) print(header metadata.MD) error {
+func (w *warner) write(header metadata.MD) error {
 	for _, line := range header.Get(transportgrpc.WarningHeader) {
 		if w.printed[line] {
 			continue

@@ -5,7 +5,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"github.com/hawser-io/hawser/internal/taskgroup"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -17,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // MemoryLimit returns the memory limit of this process's control groups in bytes, [math.MaxInt64] if there is

@@ -51,7 +51,7 @@ func (x *Fences) Open(id string, owner identity.Identity, scope store.Scope, end
 	x.byID[id] = &Fence{client: owner, scope: scope, serial: x.serial, end: end}
 }
 
-// End: a subscription is about to end. From now on events that name it are rejected.
+// End notes that a subscription is about to end. From now on events that name it are rejected.
 func (x *Fences) End(id string) {
 	x.mu.Lock()
 	f := x.byID[id]

@@ -131,7 +131,7 @@ func (c *Controller) Run(ctx context.Context) error {
 			return nil
 		}
 		if shownBy != "" {
-			c.cfg.Log.InfoContext(ctx, "Open Cluster Management's registration controllers manage the members of the hub", "detected_by", shownBy)
+			c.cfg.Log.InfoContext(ctx, "the registration controllers of Open Cluster Management manage the members of the hub", "detected_by", shownBy)
 			continue
 		}
 		c.cfg.Log.InfoContext(ctx, "this replica manages the members of the hub: Open Cluster Management's registration controllers were not found")

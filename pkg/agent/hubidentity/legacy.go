@@ -18,8 +18,8 @@ type formerClaim struct {
 	} `json:"refused"`
 }
 
-// readFormer adds what the former keys of the JSON of a claim contain.
-func (c *Claim) readFormer(value []byte) error {
+// readFormer adds the values of the former keys in the JSON of a claim to c.
+func readFormer(value []byte, c *Claim) error {
 	var former formerClaim
 	if err := json.Unmarshal(value, &former); err != nil {
 		return err

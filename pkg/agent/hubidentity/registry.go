@@ -94,7 +94,7 @@ func parseClaims(data map[string]string) (Claims, error) {
 		if err := json.Unmarshal([]byte(value), &c); err != nil {
 			return nil, fmt.Errorf("key %s cannot be read: %w", key, err)
 		}
-		if err := c.readFormer([]byte(value)); err != nil {
+		if err := readFormer([]byte(value), &c); err != nil {
 			return nil, fmt.Errorf("key %s cannot be read: %w", key, err)
 		}
 		if c.Identity == "" || appliedwork.HubHash(c.Identity) != key {

@@ -38,9 +38,9 @@ const (
 )
 
 var (
-	// ErrNotEmpty: the target directory of a copy is not empty.
+	// ErrNotEmpty means that the target directory of a copy is not empty.
 	ErrNotEmpty = errors.New("the directory is not empty")
-	// ErrIncomplete: the directory holds half a copy.
+	// ErrIncomplete means that the directory holds half a copy.
 	ErrIncomplete = errors.New("a copy into this directory was not finished")
 )
 

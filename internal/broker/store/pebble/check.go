@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// ErrNoStore: the directory holds no store.
+// ErrNoStore means that the directory holds no store.
 var ErrNoStore = errors.New("there is no store in this directory")
 
 // maxNamed is the maximum number of damaged values that a report names.

@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 )
 
-// ErrInUse: another process, or another store in this process, uses the directory.
+// ErrInUse means that another process, or another store in this process, uses the directory.
 var ErrInUse = errors.New("another broker uses this directory; stop it first, or give each its own")
 
 // Options configures a store. Only Dir is required.
