@@ -35,7 +35,7 @@ func TestDoctor(t *testing.T) {
 	cluster.Kubeconfig(dir, "full.kubeconfig", "full")
 	cluster.Kubeconfig(dir, "few.kubeconfig", "few")
 	cluster.Kubeconfig(dir, "expired.kubeconfig", "expired")
-	cluster.Kubeconfig(dir, "none.kubeconfig", "")
+	cluster.Kubeconfig(dir, "nocredentials.kubeconfig", "")
 	cluster.KubeconfigTo(dir, "gone.kubeconfig", "https://127.0.0.1:1", nil)
 	otherCA, err := os.ReadFile(filepath.Join(filepath.Dir(ca), "other", "ca.crt"))
 	if err != nil {
