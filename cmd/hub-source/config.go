@@ -65,7 +65,7 @@ type config struct {
 	FeatureGates cmdline.Gates `json:"featureGates"`
 
 	// RegistrationControllers is the configuration of the registration controllers, for a hub that has none.
-	RegistrationControllers membershipConfig `json:"registrationControllers"`
+	RegistrationControllers registrationControllersConfig `json:"registrationControllers"`
 	// Registration is the configuration of clusters that join this hub through the broker.
 	Registration registrationConfig `json:"registration"`
 
@@ -91,7 +91,7 @@ func defaults() *config {
 	e.Enabled, e.ResourceName, e.ResourceNamespace = true, program, "hawser"
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = cmdline.Duration(15*time.Second), cmdline.Duration(10*time.Second), cmdline.Duration(2*time.Second)
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
-	c.RegistrationControllers = defaultMembership()
+	c.RegistrationControllers = defaultRegistrationControllers()
 	c.Registration = defaultRegistration()
 	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	return c

@@ -65,7 +65,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.addMembership(hub, &c, joins); err != nil {
+	if err := cfg.addRegistrationControllers(hub, &c, joins); err != nil {
 		return err
 	}
 	source, err := hubsource.New(c)

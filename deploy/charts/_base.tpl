@@ -40,7 +40,7 @@ the same manifests, changed by its values.
 {{- $kustomization := .Files.Get "registration/kustomization.yaml" | fromYaml -}}
 {{- $namespace := .Release.Namespace -}}
 {{- range $file := $kustomization.resources -}}
-{{- if or (ne $file "membership.yaml") $.Values.registration.controllers -}}
+{{- if or (ne $file "registration-controllers.yaml") $.Values.registration.controllers -}}
 {{- range $text := regexSplit "(?m)^---$" ($.Files.Get (printf "registration/%s" $file)) -1 -}}
 {{- $o := fromYaml $text -}}
 {{- if and $o.kind (ne $o.kind "Namespace") -}}

@@ -23,8 +23,8 @@ const (
 	operatorName   = "operator"
 	brokerService  = "hawser-broker.hawser.svc"
 	webhookService = "hawser-hub-source.hawser.svc"
-	// membershipName is the name of all objects in deploy/hub-source-registration/membership.yaml.
-	membershipName = "hawser-hub-source-membership"
+	// registrationControllersName is the name of all objects in deploy/hub-source-registration/registration-controllers.yaml.
+	registrationControllersName = "hawser-hub-source-registration-controllers"
 )
 
 // Plan holds the desired objects of a hub or a cluster.
@@ -96,7 +96,7 @@ func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 	}
 	var edits []edit
 	if others {
-		edits = append(edits, withoutMembership)
+		edits = append(edits, withoutRegistrationControllers)
 	}
 	var all []*unstructured.Unstructured
 	for _, name := range definitions {
@@ -116,21 +116,21 @@ func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// membershipOn matches the part of deploy/hub-source-registration/config.yaml that enables the registration
+// registrationControllersOn matches the part of deploy/hub-source-registration/config.yaml that enables the registration
 // controllers.
-var membershipOn = regexp.MustCompile(`(?m)^registrationControllers:\n  mode: auto$`)
+var registrationControllersOn = regexp.MustCompile(`(?m)^registrationControllers:\n  mode: auto$`)
 
-// withoutMembership disables the registration controllers in deploy/hub-source-registration, as its
-// membership.yaml describes.
-func withoutMembership(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+// withoutRegistrationControllers disables the registration controllers in deploy/hub-source-registration, as its
+// registration-controllers.yaml describes.
+func withoutRegistrationControllers(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
 	for _, o := range objects {
 		if data, ok := o.Object["data"].(map[string]any); ok && o.GetKind() == "ConfigMap" {
 			for name, text := range data {
-				data[name] = membershipOn.ReplaceAllLiteralString(fmt.Sprint(text), "registrationControllers:\n  mode: off")
+				data[name] = registrationControllersOn.ReplaceAllLiteralString(fmt.Sprint(text), "registrationControllers:\n  mode: off")
 			}
 		}
 	}
-	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == membershipName })
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == registrationControllersName })
 }
 
 // Installed returns the plan of a hub with the settings of its installation.

@@ -46,7 +46,7 @@ func TestHub_FindsRegistrationControllers(t *testing.T) {
 		content := hub.content()
 		var have, modes []string
 		for name, text := range content {
-			if strings.HasSuffix(name, membershipName) {
+			if strings.HasSuffix(name, registrationControllersName) {
 				have = append(have, name)
 			}
 			if strings.HasPrefix(name, "configmaps hawser/hawser-hub-source-config-") {
@@ -62,16 +62,16 @@ func TestHub_FindsRegistrationControllers(t *testing.T) {
 	}
 	const api = ".rbac.authorization.k8s.io "
 	hub.installHub(t, s, epoch)
-	check("without OCM", "auto", "clusterrolebindings"+api+membershipName, "clusterroles"+api+membershipName,
-		"rolebindings"+api+ocmNamespace+"/"+membershipName, "roles"+api+ocmNamespace+"/"+membershipName)
+	check("without OCM", "auto", "clusterrolebindings"+api+registrationControllersName, "clusterroles"+api+registrationControllersName,
+		"rolebindings"+api+ocmNamespace+"/"+registrationControllersName, "roles"+api+ocmNamespace+"/"+registrationControllersName)
 	controller := object("apps/v1", "Deployment", ocmNamespace, ocmController)
 	hub.Put(controller)
 	hub.installHub(t, s, epoch)
 	check("with OCM", "off")
 	hub.Remove(kubeclient.Ref{GroupVersionResource: appsv1.SchemeGroupVersion.WithResource("deployments"), Namespace: ocmNamespace, Name: ocmController})
 	hub.installHub(t, s, epoch)
-	check("when OCM is gone", "auto", "clusterrolebindings"+api+membershipName, "clusterroles"+api+membershipName,
-		"rolebindings"+api+ocmNamespace+"/"+membershipName, "roles"+api+ocmNamespace+"/"+membershipName)
+	check("when OCM is gone", "auto", "clusterrolebindings"+api+registrationControllersName, "clusterroles"+api+registrationControllersName,
+		"rolebindings"+api+ocmNamespace+"/"+registrationControllersName, "roles"+api+ocmNamespace+"/"+registrationControllersName)
 }
 
 // TestHub_Confined: the policy is there while clusters join and it is wanted, and goes when it is not.

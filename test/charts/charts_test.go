@@ -124,12 +124,12 @@ func TestCharts_RenderRegistration(t *testing.T) {
 	}
 }
 
-// TestCharts_RenderRegistrationWithoutMembership: if Open Cluster Management handles the members, the rest of
+// TestCharts_RenderRegistrationWithoutControllers: if Open Cluster Management handles the members, the rest of
 // the overlay is complete.
-func TestCharts_RenderRegistrationWithoutMembership(t *testing.T) {
+func TestCharts_RenderRegistrationWithoutControllers(t *testing.T) {
 	want := output(t, kustomize(t, filepath.Join(root, "deploy", "hub-source-registration")))
 	for name := range want {
-		if strings.HasSuffix(name, " hawser-hub-source-membership") {
+		if strings.HasSuffix(name, " hawser-hub-source-registration-controllers") {
 			delete(want, name)
 		}
 	}

@@ -27,7 +27,7 @@ import (
 // the clock of the bubble determines the order.
 //
 //	agents (pkg/agent/registration) ── network, with faults ──► broker (internal/broker) ◄── hub-source
-//	(internal/hubsource/registration and membership) ──► kube-apiserver of the hub (hubapi), with faults
+//	(internal/hubsource/registration and clustercontroller) ──► kube-apiserver of the hub (hubapi), with faults
 type join struct {
 	w   *world
 	dir string // files of the CA

@@ -117,14 +117,14 @@ func (s *joinSource) start() {
 	server := registration.New(registration.Config{
 		ID: joinSourceID, Hub: hub, Dialer: j.net.sourceDialer(), Registerer: registry, Health: health, Log: log,
 	})
-	members := s.membership(config, server, registry, health, log)
+	members := s.registrationControllers(config, server, registry, health, log)
 	s.works = newJoinWorks(j)
 	s.program = begin(
-		programs.Task{Name: "registration", Run: server.Run}, programs.Task{Name: "membership", Run: members.Run}, programs.Task{Name: "works", Run: s.works.run},
+		programs.Task{Name: "registration", Run: server.Run}, programs.Task{Name: "registration-controllers", Run: members.Run}, programs.Task{Name: "works", Run: s.works.run},
 	)
 }
 
-func (s *joinSource) membership(config *rest.Config, server *registration.Server, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *clustercontroller.Controller {
+func (s *joinSource) registrationControllers(config *rest.Config, server *registration.Server, registry prometheus.Registerer, health *telemetry.Health, log *slog.Logger) *clustercontroller.Controller {
 	kube, err := kubernetes.NewForConfig(config)
 	must(err)
 	clusters, err := clusterversioned.NewForConfig(config)

@@ -88,7 +88,7 @@ func New(cfg Config) (*Controller, error) {
 			return nil, err
 		}
 	}
-	cfg.Health.Add("membership", c.check)
+	cfg.Health.Add("registration-controllers", c.check)
 	return c, nil
 }
 

@@ -92,7 +92,7 @@ func (s roles) path(p string) bool {
 // has bound itself, also if it controls clusters. None of its roles has a wildcard.
 func TestRoles_AreNarrow(t *testing.T) {
 	const clusters, certificates, coordination, rbac = "cluster.open-cluster-management.io", "certificates.k8s.io", "coordination.k8s.io", "rbac.authorization.k8s.io"
-	shipped := shippedRoles(t, "rbac.yaml", "membership.yaml")
+	shipped := shippedRoles(t, "rbac.yaml", "registration-controllers.yaml")
 	for _, account := range []string{"default", "hawser-hub-source", "agent-registration-bootstrap"} {
 		if shipped.grant(hubSource, "impersonate", "", "serviceaccounts", "open-cluster-management-hub", account) {
 			t.Errorf("hub-source may be %s", account)
@@ -127,11 +127,11 @@ func TestRoles_AreNarrow(t *testing.T) {
 	}
 }
 
-// membership.yaml contains the rights that docs/security.md lists for cluster control. Without that file
+// registration-controllers.yaml contains the rights that docs/security.md lists for cluster control. Without that file
 // hub-source has none of them.
-func TestRoles_OfMembership(t *testing.T) {
+func TestRoles_OfRegistrationControllers(t *testing.T) {
 	const clusters, certificates = "cluster.open-cluster-management.io", "certificates.k8s.io"
-	without, with := shippedRoles(t, "rbac.yaml"), shippedRoles(t, "rbac.yaml", "membership.yaml")
+	without, with := shippedRoles(t, "rbac.yaml"), shippedRoles(t, "rbac.yaml", "registration-controllers.yaml")
 	for _, r := range []struct{ verb, group, resource, name string }{
 		{"patch", clusters, "managedclusters", "c"},
 		{"patch", clusters, "managedclusters/status", "c"},
@@ -148,7 +148,7 @@ func TestRoles_OfMembership(t *testing.T) {
 		{"delete", "work.open-cluster-management.io", "manifestworks", "c"},
 	} {
 		if before, after := without.grant(hubSource, r.verb, r.group, r.resource, "", r.name), with.grant(hubSource, r.verb, r.group, r.resource, "", r.name); before || !after {
-			t.Errorf("%v: granted %v by rbac.yaml alone, and %v with membership.yaml", r, before, after)
+			t.Errorf("%v: granted %v by rbac.yaml alone, and %v with registration-controllers.yaml", r, before, after)
 		}
 	}
 }

@@ -171,6 +171,13 @@ func joining(hub terminal) {
 		"kubectl apply --server-side -f "+definition+" -f "+strings.Replace(definition, "_certificates.", "_certificaterequests.", 1),
 		"kubectl -n hawser create serviceaccount joins",
 		"kubectl -n hawser delete serviceaccount joins",
+		"kubectl get namespace open-cluster-management-hub || kubectl create namespace open-cluster-management-hub",
+		"kubectl create clusterrole hawser-hub-source-membership --verb=get --resource=leases",
+		"kubectl create clusterrolebinding hawser-hub-source-membership --clusterrole=hawser-hub-source-membership --serviceaccount=hawser:hawser-hub-source",
+		"kubectl -n open-cluster-management-hub create role hawser-hub-source-membership --verb=get --resource=leases",
+		"kubectl -n open-cluster-management-hub create rolebinding hawser-hub-source-membership --role=hawser-hub-source-membership --serviceaccount=hawser:hawser-hub-source",
+		"kubectl delete clusterrole,clusterrolebinding hawser-hub-source-membership",
+		"kubectl -n open-cluster-management-hub delete role,rolebinding hawser-hub-source-membership",
 	)
 	hub.types(
 		"kubectl get csr",

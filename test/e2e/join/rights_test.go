@@ -40,7 +40,7 @@ func levelOf(role string) int {
 	switch role {
 	case "hawser-hub-source", "hawser-agent":
 		return 1
-	case "hawser-hub-source-membership":
+	case "hawser-hub-source-registration-controllers":
 		return 3
 	}
 	return 2

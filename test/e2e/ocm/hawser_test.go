@@ -164,7 +164,7 @@ func TestHubWithoutOCM(t *testing.T) {
 	r.bootstrapAccount()
 	r.installSpoke()
 	h := r.start(fmt.Sprintf("registration: {enabled: true}\nregistrationControllers: {mode: \"on\", signer: {certFile: %s, keyFile: %s, duration: %s}}",
-		r.pki.CACert(), r.pki.CAKey(), signedFor), "rbac.yaml", "membership.yaml")
+		r.pki.CACert(), r.pki.CAKey(), signedFor), "rbac.yaml", "registration-controllers.yaml")
 	began := time.Now()
 	step := func(what string) { t.Logf("%4.0fs %s", time.Since(began).Seconds(), what) }
 	k := joined(r, "cluster1", h.addr, "--audience=hawser")

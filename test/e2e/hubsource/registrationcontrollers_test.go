@@ -61,7 +61,7 @@ func newMembersHub(t *testing.T) *membersHub {
 		h.Kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", file)
 	}
 	h.Kubectl("create", "namespace", clustercontroller.OCMNamespace)
-	h.Kubectl("apply", "-f", "../../../deploy/hub-source-registration/membership.yaml")
+	h.Kubectl("apply", "-f", "../../../deploy/hub-source-registration/registration-controllers.yaml")
 	h.Kubectl("create", "clusterrole", "makes-csrs", "--verb=create", "--resource=certificatesigningrequests.certificates.k8s.io")
 	h.Kubectl("create", "clusterrolebinding", "makes-csrs", "--clusterrole=makes-csrs", "--serviceaccount="+clustercontroller.OCMNamespace+":grpc-server-sa")
 	as := rest.CopyConfig(h.Admin)
@@ -221,9 +221,9 @@ func (h *membersHub) agent(name string) (stop func() error) {
 	return stop
 }
 
-// TestMembership: on a kube-apiserver and with the rights of deploy/, a cluster joins, disconnects, reconnects,
+// TestRegistrationControllers: on a kube-apiserver and with the rights of deploy/, a cluster joins, disconnects, reconnects,
 // is denied, is accepted again, and leaves. The API server forbids none of that.
-func TestMembership(t *testing.T) {
+func TestRegistrationControllers(t *testing.T) {
 	h := newMembersHub(t)
 	h.serve(bootstrapUser)
 	const (

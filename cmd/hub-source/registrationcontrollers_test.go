@@ -13,11 +13,11 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
-func TestConfig_Membership(t *testing.T) {
+func TestConfig_RegistrationControllers(t *testing.T) {
 	args := append(tls, "--source-id=hub1")
 	c, err := loaded(t, "", args...)
 	if err != nil || c.RegistrationControllers.Mode != clustercontroller.Off {
-		t.Fatalf("without the key membership is %q: %v", c.RegistrationControllers.Mode, err)
+		t.Fatalf("without the key registrationControllers the mode is %q: %v", c.RegistrationControllers.Mode, err)
 	}
 	c, err = loaded(t, `
 registrationControllers:
@@ -28,10 +28,10 @@ registrationControllers:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := membershipConfig{Mode: clustercontroller.Auto, AutoApprovedUsers: []string{"system:serviceaccount:open-cluster-management:agent-registration-bootstrap"}}
+	want := registrationControllersConfig{Mode: clustercontroller.Auto, AutoApprovedUsers: []string{"system:serviceaccount:open-cluster-management:agent-registration-bootstrap"}}
 	want.Signer.CertFile, want.Signer.KeyFile, want.Signer.Duration = "/ca/tls.crt", "/ca/tls.key", cmdline.Duration(24*time.Hour)
 	if diff := cmp.Diff(want, c.RegistrationControllers); diff != "" {
-		t.Errorf("membership (-want +got): %s", diff)
+		t.Errorf("registrationControllers (-want +got): %s", diff)
 	}
 	for text, mode := range map[string]clustercontroller.Mode{"on": clustercontroller.On, "off": clustercontroller.Off, "'on'": clustercontroller.On, "'off'": clustercontroller.Off} {
 		if c, err := loaded(t, "registrationControllers: {mode: "+text+"}", args...); err != nil || c.RegistrationControllers.Mode != mode {
@@ -51,8 +51,8 @@ registrationControllers:
 	}
 }
 
-// TestConfig_MembershipOfTheDocumentation: the example in docs/join.md is valid, and auto-approves a user.
-func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
+// TestConfig_RegistrationControllersOfTheDocumentation: the example in docs/join.md is valid, and auto-approves a user.
+func TestConfig_RegistrationControllersOfTheDocumentation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/join.md")
 	if err != nil {
 		t.Fatal(err)
@@ -69,10 +69,10 @@ func TestConfig_MembershipOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// TestMembership_HasTheRightsItNeeds: what doctor asks for is what deploy/ grants.
-func TestMembership_HasTheRightsItNeeds(t *testing.T) {
-	c := membershipConfig{Mode: clustercontroller.Auto}
-	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/membership.yaml", c.rights(), deployfiles.Without{})
+// TestRegistrationControllers_HaveTheRightsTheyNeed: what doctor asks for is what deploy/ grants.
+func TestRegistrationControllers_HaveTheRightsTheyNeed(t *testing.T) {
+	c := registrationControllersConfig{Mode: clustercontroller.Auto}
+	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/registration-controllers.yaml", c.rights(), deployfiles.Without{})
 	if c.Mode = clustercontroller.Off; len(c.rights()) > 0 {
 		t.Error("rights are requested that are not needed")
 	}

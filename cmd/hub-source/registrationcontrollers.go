@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// membershipConfig configures the registration controllers: namespace, Lease and conditions of each cluster,
+// registrationControllersConfig configures the registration controllers: namespace, Lease and conditions of each cluster,
 // approval and signing of certificates.
-type membershipConfig struct {
+type registrationControllersConfig struct {
 	// Mode is whether hub-source runs these controllers: off, on, or auto, which is on unless Open Cluster
 	// Management's registration controllers are found on the hub.
 	Mode clustercontroller.Mode `json:"mode"`
@@ -39,13 +39,13 @@ type membershipConfig struct {
 	AutoApprovedUsers []string `json:"autoApprovedUsers"`
 }
 
-func defaultMembership() (c membershipConfig) {
+func defaultRegistrationControllers() (c registrationControllersConfig) {
 	c.Mode = clustercontroller.Off
 	c.Signer.Duration = cmdline.Duration(clustercontroller.DefaultDuration)
 	return c
 }
 
-func (c *membershipConfig) validate() (errs []error) {
+func (c *registrationControllersConfig) validate() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch c.Mode { // unquoted on and off are booleans in YAML
 	case "true":
@@ -70,8 +70,8 @@ func (c *membershipConfig) validate() (errs []error) {
 	return errs
 }
 
-// rights returns the rights that deploy/hub-source-registration/membership.yaml grants.
-func (c *membershipConfig) rights() []kubeconfig.Right {
+// rights returns the rights that deploy/hub-source-registration/registration-controllers.yaml grants.
+func (c *registrationControllersConfig) rights() []kubeconfig.Right {
 	if c.Mode == clustercontroller.Off {
 		return nil
 	}
@@ -96,9 +96,9 @@ func (c *membershipConfig) rights() []kubeconfig.Right {
 	}
 }
 
-// addMembership makes the leading replica run the registration controllers. broker is the registration server
+// addRegistrationControllers makes the leading replica run the registration controllers. broker is the registration server
 // of agents, nil if they join in another way.
-func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker *registration.Server) error {
+func (c *config) addRegistrationControllers(hub *rest.Config, into *hubsource.Config, broker *registration.Server) error {
 	if c.RegistrationControllers.Mode == clustercontroller.Off {
 		return nil
 	}
@@ -127,6 +127,6 @@ func (c *config) addMembership(hub *rest.Config, into *hubsource.Config, broker 
 	if err != nil {
 		return fmt.Errorf("registrationControllers: %w", err)
 	}
-	into.Leading = append(into.Leading, taskgroup.Task{Name: "membership", Run: m.Run})
+	into.Leading = append(into.Leading, taskgroup.Task{Name: "registration-controllers", Run: m.Run})
 	return nil
 }
