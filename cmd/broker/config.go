@@ -87,7 +87,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; other senders are not trusted")
 	f.StringVar(&c.ServerConfig, "server-config", c.ServerConfig, "unchanged configuration file of Open Cluster Management's gRPC server; Hawser's settings override it, and docs/ocm.md has its keys")
 	f.Var(&c.DrainTimeout, "drain-timeout", "timeout of a stop after SIGTERM, more than 0")
-	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "events written to the standard output, one line of JSON each: off, refusals (and actions of operators), or all (connections and publishes too)")
+	f.StringVar((*string)(&c.Audit), "audit", string(c.Audit), "events written to the standard output, one line of JSON each: off, rejections (and actions of operators), or all (connections and publishes too)")
 	c.Output.AddFlags(f)
 }
 

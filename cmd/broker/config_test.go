@@ -73,7 +73,7 @@ maxEventBytes: 100000
 maxHandshakesPerAddress: 256
 proxyProtocolFrom: [10.0.0.0/24, "fd00::1/128"]
 drainTimeout: 30s
-audit: refusals
+audit: rejections
 log:
   level: debug
   format: json
@@ -95,7 +95,7 @@ func TestConfig_File(t *testing.T) {
 		},
 		ClusterQuota:  identity.Limits{Works: 5},
 		MaxEventBytes: 100000, HandshakesPerAddress: 256, ProxyProtocolFrom: []string{"10.0.0.0/24", "fd00::1/128"}, DrainTimeout: cmdline.Duration(30 * time.Second),
-		Audit: audit.Refusals,
+		Audit: audit.Rejections,
 		Tokens: tokens.Config{Audiences: []string{"hawser"}, HubAudience: true, Mapping: []tokens.Rule{
 			{User: "system:serviceaccount:hub:bootstrap", Role: identity.Bootstrap}, {Group: "people", Role: identity.Viewer, Name: "people"},
 		}},

@@ -61,7 +61,7 @@ func (p *process) operate(d pki.Dir, do func(hawserv1.AdminServiceClient) error)
 func TestProgram_Denials(t *testing.T) {
 	d := certificates(t)
 	file := filepath.Join(t.TempDir(), "broker.yaml")
-	if err := os.WriteFile(file, []byte("identities: [{commonName: 'hawser:operator:olga', role: operator, name: olga}]\naudit: refusals\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("identities: [{commonName: 'hawser:operator:olga', role: operator, name: olga}]\naudit: rejections\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	data, copied := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "copy")

@@ -260,7 +260,7 @@ func TestProgram_Refuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		"audit":           {[]string{"--insecure", "--listen=127.0.0.1:0", "--audit=loud"}, "off, refusals or all"},
+		"audit":           {[]string{"--insecure", "--listen=127.0.0.1:0", "--audit=loud"}, "off, rejections or all"},
 		"argument":        {[]string{"start"}, "unknown command"},
 		"flag":            {[]string{"--port=1"}, "unknown flag"},
 		"log level":       {[]string{"--insecure", "--listen=127.0.0.1:0", "--log-level=loud"}, "log level"},

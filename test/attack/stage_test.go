@@ -85,7 +85,7 @@ func newStage(t *testing.T, hub bool) *stage {
 		Ready: s.ready,
 	}
 	if os.Getenv("BROKER") == "" { // that of another commit may know no audit stream
-		s.brokerAt.Args = append(s.brokerAt.Args, "--audit=refusals")
+		s.brokerAt.Args = append(s.brokerAt.Args, "--audit=rejections")
 	}
 	s.start(hub)
 	return s

@@ -32,16 +32,16 @@ type Level string
 const (
 	// Off: nothing.
 	Off Level = "off"
-	// Refusals: rejections, connections that the broker ended, and calls of operators that change something.
-	Refusals Level = "refusals"
+	// Rejections: rejections, connections that the broker ended, and calls of operators that change something.
+	Rejections Level = "rejections"
 	// All: also connections, publishes, subscriptions and lists.
 	All Level = "all"
 )
 
 // Validate returns an error for an unknown level.
 func (l Level) Validate() error {
-	if l != Off && l != Refusals && l != All {
-		return fmt.Errorf("audit %q: use off, refusals or all", string(l))
+	if l != Off && l != Rejections && l != All {
+		return fmt.Errorf("audit %q: use off, rejections or all", string(l))
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func (l Level) Validate() error {
 const (
 	connected = "connected"
 	ended     = "ended"
-	refused   = "rejected"
+	rejected  = "rejected"
 	published = "published"
 	called    = "called"
 	operated  = "operated"
@@ -199,7 +199,7 @@ func (l *Log) write(event string, attrs []slog.Attr) {
 }
 
 func (l *Log) writes(level Level) bool {
-	return l != nil && l.level != Off && (level == Refusals || l.level == All)
+	return l != nil && l.level != Off && (level == Rejections || l.level == All)
 }
 
 // Connected reports a connection of an identified client. until is the expiry of its certificate or token.
@@ -235,7 +235,7 @@ func (l *Log) meets(w Client, what string) bool {
 
 // Ended reports that the broker ended a connection.
 func (l *Log) Ended(w Client, reason string) {
-	if l.writes(Refusals) {
+	if l.writes(Rejections) {
 		l.write(ended, append(w.attrs(), slog.String("reason", reason)))
 	}
 }
@@ -272,8 +272,8 @@ func (l *Log) Refused(w Client, from, method, reason string, err error) {
 		attrs = append(attrs, slog.String("error", clip(err.Error())))
 	}
 	l.program.LogAttrs(context.Background(), slog.LevelInfo, "a client was rejected", append(w.as("peer"), attrs...)...)
-	if l.writes(Refusals) {
-		l.write(refused, append(w.attrs(), attrs...))
+	if l.writes(Rejections) {
+		l.write(rejected, append(w.attrs(), attrs...))
 	}
 }
 
@@ -297,7 +297,7 @@ func (l *Log) repeat(all bool) {
 	for _, c := range append(met, counted...) {
 		l.program.Info("the same again", "of", c.reason, "peer", clip(c.client), "from", clip(c.from), "method", clip(c.method), "times", c.n)
 	}
-	if !l.writes(Refusals) {
+	if !l.writes(Rejections) {
 		return
 	}
 	for _, c := range counted {
@@ -307,7 +307,7 @@ func (l *Log) repeat(all bool) {
 				attrs = append(attrs, slog.String(key, clip(value)))
 			}
 		}
-		l.write(refused, attrs)
+		l.write(rejected, attrs)
 	}
 }
 
@@ -336,7 +336,7 @@ func (l *Log) Called(w Client, method string, err error) {
 
 // Operated reports a call of an operator that changes something. req may be nil.
 func (l *Log) Operated(w Client, method string, req any, err error) {
-	if !l.writes(Refusals) {
+	if !l.writes(Rejections) {
 		return
 	}
 	attrs := append(w.attrs(), slog.String("method", clip(method)))

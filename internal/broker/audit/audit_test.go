@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -84,8 +85,8 @@ func TestLevels(t *testing.T) {
 	})
 	backup := with(operator, "method", "/s/Backup", "error", "no room")
 	for level, want := range map[Level][]map[string]any{
-		Off:      nil,
-		Refusals: {ended, refused, approved, backup},
+		Off:        nil,
+		Rejections: {ended, refused, approved, backup},
 		All: {
 			with(agent, "event", "connected", "certificate_not_after", "1970-01-01T00:16:40Z"), ended, refused,
 			{
@@ -105,10 +106,48 @@ func TestLevels(t *testing.T) {
 	}
 }
 
+// TestEvents_AreDocumented: docs/operations/health.md lists the levels, the events and the common fields that
+// the stream has.
+func TestEvents_AreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/operations/health.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, level := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\| (?:nothing|rejected|also)").FindAllStringSubmatch(string(page), -1) {
+		if err := Level(level[1]).Validate(); err != nil {
+			t.Error(err)
+		}
+		names = append(names, level[1])
+	}
+	if want := []string{string(Off), string(Rejections), string(All)}; !slices.Equal(names, want) {
+		t.Errorf("the page has the levels %q, want %q", names, want)
+	}
+	common, events := []string{"time", "event"}, map[string]bool{}
+	for _, a := range (Client{Identity: "agent/c1", Addr: "192.0.2.1:7", Conn: 3, Serial: "a1", Account: "a"}).attrs() {
+		common = append(common, a.Key)
+	}
+	lines, _ := logged(t, All, everything)
+	for _, line := range lines {
+		events[line["event"].(string)] = true
+	}
+	want := append(slices.Collect(maps.Keys(events)), common...)
+	sentence := regexp.MustCompile(`(?m)^The common fields are (.*)$`).FindString(string(page))
+	var got []string
+	for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(sentence, -1) {
+		got = append(got, name[1])
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("common fields and events (-stream +page):\n%s", d)
+	}
+}
+
 // TestRefused_RepeatedIsCounted checks that the first rejection of a kind is written at once, and the number of
 // the others after the period. The stream stays small with any number of kinds.
 func TestRefused_RepeatedIsCounted(t *testing.T) {
-	lines, size := logged(t, Refusals, func(l *Log) {
+	lines, size := logged(t, Rejections, func(l *Log) {
 		now, wrong := time.Unix(1000, 0), errors.New(strings.Repeat("\x00", 1<<20))
 		l.now = func() time.Time { return now }
 		for range 1000 {

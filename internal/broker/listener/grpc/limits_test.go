@@ -465,7 +465,7 @@ func openTCP(t *testing.T, addr string) net.Conn {
 // as a rejected call, however many frames it has. Other calls continue.
 func TestLimits_GarbledHeaders(t *testing.T) {
 	var out syncbuffer.Buffer
-	stream := audit.New(audit.Refusals, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	stream := audit.New(audit.Rejections, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	now := time.Now() // stands still: nothing is forgiven
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Audit, c.Now = stream, func() time.Time { return now } })
 	w := openWire(t, f.addr, ca.Client(agent1))
