@@ -14,7 +14,7 @@ type result string
 // The results.
 const (
 	resultAdmitted   result = "admitted"
-	resultRefused    result = "refused"    // the work breaks a rule, or the user lacks a right
+	resultRejected   result = "rejected"   // the work breaks a rule, or the user lacks a right
 	resultFailed     result = "failed"     // the hub could not be asked
 	resultMalformed  result = "malformed"  // the body was no review
 	resultOverloaded result = "overloaded" // it waited too long for a slot

@@ -26,7 +26,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 		labels := strings.Split(strings.NewReplacer("`", "", " ", "", "–", "").Replace(m[3]), ",")
 		slices.Sort(labels)
 		want[m[1]] = m[2] + " " + strings.Join(labels, ",")
-		for _, r := range []result{resultAdmitted, resultRefused, resultFailed, resultMalformed, resultOverloaded, resultPanicked} {
+		for _, r := range []result{resultAdmitted, resultRejected, resultFailed, resultMalformed, resultOverloaded, resultPanicked} {
 			if strings.HasSuffix(m[1], "requests_total") && !strings.Contains(m[4], "`"+string(r)+"`") {
 				t.Errorf("docs/metrics.md does not name the result %s", r)
 			}

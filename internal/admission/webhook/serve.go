@@ -103,7 +103,7 @@ func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) 
 	a := w.cfg.Rules.Check(req)
 	switch {
 	case a.Problem != "":
-		return admission.Refused(a.Problem, a.Warnings), resultRefused
+		return admission.Refused(a.Problem, a.Warnings), resultRejected
 	case a.Executor == nil:
 		return admission.Response{Warnings: a.Warnings}, resultAdmitted
 	}
@@ -112,7 +112,7 @@ func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) 
 	case err != nil:
 		return admission.Unanswered(fmt.Errorf("the hub does not say who may use the executor: %w", err)), resultFailed
 	case !review.Status.Allowed:
-		return admission.Refused(a.Executor.Denial(), a.Warnings), resultRefused
+		return admission.Refused(a.Executor.Denial(), a.Warnings), resultRejected
 	}
 	return admission.Response{Warnings: a.Warnings}, resultAdmitted
 }

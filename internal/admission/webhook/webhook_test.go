@@ -164,11 +164,11 @@ func TestWebhook_AnswersReviews(t *testing.T) {
 		"good": {review("CREATE", configMap), func(_ context.Context, r *authorizationv1.SubjectAccessReview) (bool, error) {
 			return r.Spec.User == "jane" && r.Spec.ResourceAttributes.Name == "system:serviceaccount::klusterlet-work-sa", nil
 		}, 0, "", 0, operationCreate, resultAdmitted},
-		"breaks a rule":        {review("CREATE", ""), denied, 400, "manifests should not be empty", 0, operationCreate, resultRefused},
-		"breaks a rule later":  {review("UPDATE", configMap+","+configMap), denied, 400, "duplicate manifest for resource default/a with resource type v1.ConfigMap", 0, operationUpdate, resultRefused},
-		"is not allowed":       {review("CREATE", configMap), denied, 400, "user jane cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace cluster1", 0, operationCreate, resultRefused},
+		"breaks a rule":        {review("CREATE", ""), denied, 400, "manifests should not be empty", 0, operationCreate, resultRejected},
+		"breaks a rule later":  {review("UPDATE", configMap+","+configMap), denied, 400, "duplicate manifest for resource default/a with resource type v1.ConfigMap", 0, operationUpdate, resultRejected},
+		"is not allowed":       {review("CREATE", configMap), denied, 400, "user jane cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace cluster1", 0, operationCreate, resultRejected},
 		"is warned":            {review("UPDATE", configMap+","+strings.Replace(configMap, "v1", "v2", 1)), denied, 0, "", 1, operationUpdate, resultAdmitted},
-		"is warned and denied": {review("CREATE", configMap+","+strings.Replace(configMap, "v1", "v2", 1)), denied, 400, "user jane cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace cluster1", 1, operationCreate, resultRefused},
+		"is warned and denied": {review("CREATE", configMap+","+strings.Replace(configMap, "v1", "v2", 1)), denied, 400, "user jane cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace cluster1", 1, operationCreate, resultRejected},
 		"cannot be known": {review("CREATE", configMap), func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) {
 			return false, errors.New("the hub is down")
 		}, 500, "Internal error occurred: the hub does not say who may use the executor: the hub is down", 0, operationCreate, resultFailed},

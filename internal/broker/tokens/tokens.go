@@ -247,7 +247,7 @@ func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Acco
 	}
 	g, why := t.judge(r, a)
 	if why != nil {
-		t.reviews.WithLabelValues("refused").Inc()
+		t.reviews.WithLabelValues("rejected").Inc()
 	} else {
 		t.reviews.WithLabelValues("good").Inc()
 	}
