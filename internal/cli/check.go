@@ -83,7 +83,7 @@ func checkWorks(env Env, file string, in io.Reader) error {
 		output := fmt.Sprintf("would be taken, %s of %s bytes", grouped(manifestwork.ManifestsSize(w)), grouped(manifestwork.MaxManifestsSize))
 		if answer.Problem != "" {
 			refused++
-			output = "would be refused: " + answer.Problem
+			output = "would be rejected: " + answer.Problem
 		}
 		if err := printf(env.Stdout, "ManifestWork %s/%s %s\n", w.Namespace, w.Name, output); err != nil {
 			return err
@@ -93,7 +93,7 @@ func checkWorks(env Env, file string, in io.Reader) error {
 	case works == 0:
 		return fmt.Errorf("there is no ManifestWork (%s) in %s", workv1.GroupVersion, file)
 	case refused > 0:
-		return fmt.Errorf("%d of %d ManifestWorks would be refused", refused, works)
+		return fmt.Errorf("%d of %d ManifestWorks would be rejected", refused, works)
 	}
 	return nil
 }

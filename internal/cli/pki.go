@@ -64,7 +64,7 @@ func newPKIInit(env Env) *cobra.Command {
 			a, err := d.Init("hawser development authority", pki.Starting(env.Now(), f.valid), f.force)
 			switch {
 			case errors.Is(err, pki.ErrExists):
-				return hint(err, "use another --dir, or --force to replace the authority; what it issued will be refused from then on")
+				return hint(err, "use another --dir, or --force to replace the authority; what it issued will be rejected from then on")
 			case err != nil:
 				return err
 			}

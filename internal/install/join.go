@@ -162,7 +162,7 @@ func (m Managed) Refused(ctx context.Context) (why string, err error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("clusters join this hub, which was installed with --registration, and it has not accepted cluster %s: it would refuse the agent", m.Name), nil
+	return fmt.Sprintf("clusters join this hub, which was installed with --registration, and it has not accepted cluster %s: it would reject the agent", m.Name), nil
 }
 
 // Agent returns the plan with which the Hawser agent joins.

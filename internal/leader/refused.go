@@ -55,7 +55,7 @@ func (e Election) lock() *lock {
 	}
 }
 
-var errTooSoon = errors.New("admission has refused to let the lease be taken until a short time ago: its holder gets the time to renew it")
+var errTooSoon = errors.New("admission rejected attempts to take the lease until a short time ago: its holder gets the time to renew it")
 
 // Get implements resourcelock.Interface.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
@@ -92,7 +92,7 @@ func (l *lock) note(err error) {
 	switch {
 	case refused:
 		if !l.refused && l.election.Log != nil {
-			l.election.Log.Warn("admission refuses what is written to the leader lease", "lease", l.Describe(), "error", err)
+			l.election.Log.Warn("admission rejects what is written to the leader lease", "lease", l.Describe(), "error", err)
 		}
 		if l.allowed, l.refused = (time.Time{}), true; l.cause == nil {
 			l.cause = err

@@ -202,7 +202,7 @@ const deniedText = "the executor may not apply an object"
 func remember(m apply.Manifest, k apply.Known) apply.Result {
 	res := apply.Remembered(m, k)
 	if m.Err != nil {
-		res.Action, res.Err = apply.Refuse, m.Err
+		res.Action, res.Err = apply.Reject, m.Err
 	}
 	return res
 }

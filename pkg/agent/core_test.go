@@ -399,7 +399,7 @@ func TestCore_OneBadManifestBlocksNoOther(t *testing.T) {
 	r.expectManifest("w-1", 1, `Applied=False/AppliedManifestFailed: Failed to apply manifest: the server doesn't have a resource type "Rope" in example.com/v1; deliver its CustomResourceDefinition with a work, or correct apiVersion and kind`,
 		"Available=Unknown/IncompleteResourceMeta: Resource meta is incomplete")
 	r.expectManifest("w-1", 2, `Applied=False/AppliedManifestFailed: Failed to apply manifest: namespaces "none" not found; deliver the namespace with a work, or make it on the cluster: it is tried again then`, resourceNotThere)
-	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule; correct the manifest, or change what refuses it on the cluster`, resourceNotThere)
+	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule; correct the manifest, or change what rejects it on the cluster`, resourceNotThere)
 	r.expectManifest("w-1", 4, "Applied=False/AppliedManifestFailed: Failed to apply manifest: an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest",
 		resourceNotThere)
 	r.expectListed("web", "configmaps default/good", "configmaps none/lost intended", "secrets default/s intended") // what was refused is tried again

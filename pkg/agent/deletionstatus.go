@@ -54,7 +54,7 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 
 // deletionStatus returns the state of the object of one manifest.
 func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, last workv1.ManifestWorkStatus) apply.Result {
-	res := apply.Result{Manifest: m, Action: apply.Refuse, Presence: conditions.Unidentified}
+	res := apply.Result{Manifest: m, Action: apply.Reject, Presence: conditions.Unidentified}
 	if res.ReadErr = m.Forbidden(); res.ReadErr != nil {
 		res.Presence = conditions.Unreadable
 		return res

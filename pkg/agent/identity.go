@@ -63,7 +63,7 @@ func (g *identityGuardDialer) pass(ctx context.Context, a transport.Accepted) er
 		g.last, g.admitted, g.refusal = a, true, nil
 	case errors.As(err, new(*identities.RefusedError)):
 		if g.refusal == nil || g.refusal.Error() != err.Error() {
-			g.log.ErrorContext(ctx, "the hub identity is refused", "hub_identity", g.identity, "error", err)
+			g.log.ErrorContext(ctx, "the hub identity is rejected", "hub_identity", g.identity, "error", err)
 		}
 		g.last, g.admitted, g.refusal = a, false, err
 	case g.admitted && a.StoreID == g.last.StoreID && slices.Equal(a.Roots, g.last.Roots):

@@ -152,7 +152,7 @@ func (h *hindrance) noteStuck(key string, stuck bool) {
 
 // withheld returns the result of a step that is withheld because it cannot be recorded.
 func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
-	narrow := h.narrow && s.Action != apply.Unchanged && s.Action != apply.Refuse && (s.Action != apply.Update || !appliedwork.Admission(s.ID()))
+	narrow := h.narrow && s.Action != apply.Unchanged && s.Action != apply.Reject && (s.Action != apply.Update || !appliedwork.Admission(s.ID()))
 	if h.unrecorded == nil || !narrow && !appliedwork.Unrecorded(h.record.Entries(), s) {
 		return res, false
 	}
@@ -160,7 +160,7 @@ func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 		h.withholds = withheldError{h.why(h.unrecorded)} // this searches all works
 	}
 	res = s.SkippedResult()
-	res.Action, res.Err = apply.Refuse, h.withholds
+	res.Action, res.Err = apply.Reject, h.withholds
 	return res, true
 }
 

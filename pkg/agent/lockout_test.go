@@ -74,7 +74,7 @@ func TestCore_WayBackFromAWebhookOnEverything(t *testing.T) {
 			r.apply(hubWork("w-2", "web", 1, configMap("a", "1")))
 			r.apply(hubWork("w-1", "guard", 1, configMap("g", "1"), guardConfiguration("Fail")))
 			r.settle(time.Minute)
-			r.wantRefused("w-1", 1, "AgentWritesRefused", guardName)
+			r.wantRefused("w-1", 1, "AgentWritesRejected", guardName)
 			r.apply(hubWork("w-2", "web", 2, configMap("b", "1")))
 			r.wantRefused("w-2", 0, "AppliedManifestFailed", `comes from work "guard"`)
 			if r.configMap("b") != nil {

@@ -396,7 +396,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 }
 
 // writes reports whether an action changes the cluster.
-func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Refuse }
+func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Reject }
 
 // plan returns the step of one manifest. unreported: the object probably does not exist. Then it is not read
 // first, because new works create many objects at once.

@@ -48,7 +48,7 @@ func (h *hindrance) try(ctx context.Context, results []apply.Result) (next time.
 }
 
 func wrote(res apply.Result) bool {
-	return res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Refuse
+	return res.Err == nil && res.Action != apply.Unchanged && res.Action != apply.Reject
 }
 
 // dryRun returns the refusal of one of the agent's own writes. Other failures prove nothing about the work and

@@ -272,7 +272,7 @@ func ParseAPIError(text string) (e APIError, ok bool) {
 func ParseAPIStatus(status []byte) APIError {
 	var e APIError
 	if err := json.Unmarshal(status, &e); err != nil || e.Code == 0 && e.Reason == "" {
-		return APIError{Code: 500, Reason: "InternalError", Message: "the hub's refusal cannot be read"}
+		return APIError{Code: 500, Reason: "InternalError", Message: "the hub's rejection cannot be read"}
 	}
 	return e
 }

@@ -118,7 +118,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 
 func (p *Port) refuse(reason string, raw net.Conn) error {
 	p.refused(reason, raw.RemoteAddr(), nil)
-	return errors.New("listener: handshake refused: " + reason)
+	return errors.New("listener: handshake rejected: " + reason)
 }
 
 // failureOf returns the reason of a failed handshake.

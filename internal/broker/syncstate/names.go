@@ -49,7 +49,7 @@ func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add fun
 	if ok && known != "" && uid != "" && known != uid {
 		n.refused.Inc()
 		n.quarantine(scope, uid)
-		n.cfg.Log.Warn("agent refused: cluster name is bound to another cluster uid", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
+		n.cfg.Log.Warn("agent rejected: cluster name is bound to another cluster uid", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
 		return anotherCluster(scope.Cluster)
 	}
 	if !ok || known == "" && uid != "" {

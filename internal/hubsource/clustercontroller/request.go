@@ -66,14 +66,14 @@ func validate(csr *certificatesv1.CertificateSigningRequest) (request, error) {
 	}
 	r, err := parseSubject(parsed.Subject)
 	if err != nil {
-		return request{}, refuse("SubjectRefused", "the subject of spec.request: %v", err)
+		return request{}, refuse("SubjectRejected", "the subject of spec.request: %v", err)
 	}
 	r.parsed = parsed
 	if label := csr.Labels[clusterv1.ClusterNameLabelKey]; label != r.cluster {
 		return request{}, refuse("ClusterDiffers", "the label %s is %q, the subject of spec.request is of the cluster %q", clusterv1.ClusterNameLabelKey, label, r.cluster)
 	}
 	if !slices.Contains(csr.Spec.Usages, certificatesv1.UsageClientAuth) {
-		return request{}, refuse("UsageRefused", "spec.usages has no %q: certificates of this signer are for clients", certificatesv1.UsageClientAuth)
+		return request{}, refuse("UsageRejected", "spec.usages has no %q: certificates of this signer are for clients", certificatesv1.UsageClientAuth)
 	}
 	return r, nil
 }

@@ -206,7 +206,7 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 		}, "ClusterDiffers"},
 		"not for a client": {func(c *certificatesv1.CertificateSigningRequest) {
 			c.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth}
-		}, "UsageRefused"},
+		}, "UsageRejected"},
 		"no PEM":              {func(c *certificatesv1.CertificateSigningRequest) { c.Spec.Request = []byte("x") }, "RequestInvalid"},
 		"something behind it": {func(c *certificatesv1.CertificateSigningRequest) { c.Spec.Request = append(c.Spec.Request, "x"...) }, "RequestInvalid"},
 		"too large": {func(c *certificatesv1.CertificateSigningRequest) {
@@ -215,25 +215,25 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 		"a forged signature":        {forged, "RequestInvalid"},
 		"a short RSA key":           {of(short), "RequestInvalid"},
 		"a weak curve":              {of(weak), "RequestInvalid"},
-		"an operator of the broker": {named("hawser:operator:eve"), "SubjectRefused"},
-		"no agent":                  {named(own, own), "SubjectRefused"},
-		"an empty agent":            {named(own+":", own), "SubjectRefused"},
-		"a longer name":             {named(agent+":x", own), "SubjectRefused"},
-		"no cluster":                {named(userOf("", "agent"), "system:open-cluster-management:"), "SubjectRefused"},
-		"a name no cluster has":     {named(userOf("East!", "agent"), "system:open-cluster-management:East!"), "SubjectRefused"},
-		"no common name":            {named("", own), "SubjectRefused"},
-		"no organization":           {named(agent), "SubjectRefused"},
-		"only that of all clusters": {named(agent, all), "SubjectRefused"},
-		"that of another cluster":   {named(agent, "system:open-cluster-management:west", all), "SubjectRefused"},
-		"a group more":              {named(agent, own, all, "system:masters"), "SubjectRefused"},
-		"a group twice":             {named(agent, own, own), "SubjectRefused"},
-		"a cluster that is all":     {named(userOf("managed-clusters", "agent"), all), "SubjectRefused"},
-		"another attribute":         {with(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} }), "SubjectRefused"},
+		"an operator of the broker": {named("hawser:operator:eve"), "SubjectRejected"},
+		"no agent":                  {named(own, own), "SubjectRejected"},
+		"an empty agent":            {named(own+":", own), "SubjectRejected"},
+		"a longer name":             {named(agent+":x", own), "SubjectRejected"},
+		"no cluster":                {named(userOf("", "agent"), "system:open-cluster-management:"), "SubjectRejected"},
+		"a name no cluster has":     {named(userOf("East!", "agent"), "system:open-cluster-management:East!"), "SubjectRejected"},
+		"no common name":            {named("", own), "SubjectRejected"},
+		"no organization":           {named(agent), "SubjectRejected"},
+		"only that of all clusters": {named(agent, all), "SubjectRejected"},
+		"that of another cluster":   {named(agent, "system:open-cluster-management:west", all), "SubjectRejected"},
+		"a group more":              {named(agent, own, all, "system:masters"), "SubjectRejected"},
+		"a group twice":             {named(agent, own, own), "SubjectRejected"},
+		"a cluster that is all":     {named(userOf("managed-clusters", "agent"), all), "SubjectRejected"},
+		"another attribute":         {with(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} }), "SubjectRejected"},
 		"two common names": {with(func(r *x509.CertificateRequest) {
 			r.Subject.ExtraNames = []pkix.AttributeTypeAndValue{
 				{Type: oidCommonName, Value: "hawser:operator:eve"}, {Type: oidCommonName, Value: agent}, {Type: oidOrganization, Value: own},
 			}
-		}), "SubjectRefused"},
+		}), "SubjectRejected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			csr := renewalCSR(t, c.change, condition(certificatesv1.CertificateApproved, "by a person"))

@@ -155,7 +155,7 @@ func refusal(o *workv1.ManifestWork, err error) *problem {
 	case e.Code == transport.CodeDenied:
 		return newProblem(o, ReasonRejected, "the broker does not allow this hub to deliver the work: check the source id and its certificate: "+messageOf(err))
 	default:
-		return newProblem(o, ReasonRejected, "the broker refused the work, it is tried again when the work changes: "+messageOf(err))
+		return newProblem(o, ReasonRejected, "the broker rejected the work, it is tried again when the work changes: "+messageOf(err))
 	}
 }
 

@@ -162,7 +162,7 @@ func (s *Server) answer(ctx context.Context, w queuedRequest) {
 	s.metrics.answered(typeOf(w.RegistrationRequest), err, time.Since(w.since))
 	if err != nil {
 		if answer.Error, err = json.Marshal(statusOf(err)); err != nil {
-			s.cfg.Log.ErrorContext(ctx, "refusal cannot be encoded", "err", err)
+			s.cfg.Log.ErrorContext(ctx, "rejection cannot be encoded", "err", err)
 			return
 		}
 	}
@@ -248,7 +248,7 @@ func (s *Server) reply(ctx context.Context, a agentRequest, err error) error {
 		if apierrors.IsForbidden(err) && s.mayWarn() {
 			level = slog.LevelWarn
 		}
-		s.cfg.Log.Log(ctx, level, "request of an agent refused", append(attrs, "err", err)...)
+		s.cfg.Log.Log(ctx, level, "request of an agent rejected", append(attrs, "err", err)...)
 	default:
 		if a.what.Action == codec.CreateRequest && a.what.DataType != codec.KubeEvents {
 			level = slog.LevelInfo

@@ -32,7 +32,7 @@ func Unrecorded(recorded []Entry, s apply.Step) bool {
 		return !(has && (e.UID == "" || e.UID == string(s.Live.GetUID()))) && !Admission(s.ID())
 	case apply.Recreate:
 		return true
-	case apply.Unchanged, apply.Refuse:
+	case apply.Unchanged, apply.Reject:
 	}
 	return false
 }

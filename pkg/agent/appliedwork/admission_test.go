@@ -21,7 +21,7 @@ func TestUnrecorded(t *testing.T) {
 	}{
 		{manifestOf(t, "new"), apply.Create, "", true},
 		{manifestOf(t, "new"), apply.Unchanged, "u9", false},
-		{manifestOf(t, "new"), apply.Refuse, "", false},
+		{manifestOf(t, "new"), apply.Reject, "", false},
 		{manifestOf(t, "new"), apply.Update, "u9", true},
 		{manifestOf(t, "intended"), apply.Create, "", false},
 		{manifestOf(t, "intended"), apply.Update, "u9", false},

@@ -64,7 +64,7 @@ func Intend(recorded []Entry, steps []apply.Step) []Entry {
 			if e.UID = string(s.Live.GetUID()); !has || old.UID != e.UID {
 				next = append(next, e)
 			}
-		case apply.Unchanged, apply.Refuse: // nothing is created
+		case apply.Unchanged, apply.Reject: // nothing is created
 		}
 	}
 	return Sort(next)
@@ -94,7 +94,7 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 			next = append(next, e)
 		case r.Unmade && r.Presence == conditions.Unreadable:
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID == "" })
-		case r.Presence == conditions.Absent && (r.Action == apply.Refuse || r.Action == apply.Unchanged):
+		case r.Presence == conditions.Absent && (r.Action == apply.Reject || r.Action == apply.Unchanged):
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID != "" })
 		}
 	}

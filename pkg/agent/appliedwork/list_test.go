@@ -80,7 +80,7 @@ func TestIntend(t *testing.T) {
 		"created again by others, adopted":              {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
 		"what is updated needs no other entry":          {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
 		"what is not written needs no entry":            {nil, step(apply.Unchanged, "u"), nil},
-		"what is refused needs no entry":                {nil, step(apply.Refuse, ""), nil},
+		"what is refused needs no entry":                {nil, step(apply.Reject, ""), nil},
 		"what is no longer wanted stays for now":        {[]appliedwork.Entry{configMap("b", "u")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", ""), configMap("b", "u")}},
 	} {
 		t.Run(name, func(t *testing.T) { check(t, c.want, appliedwork.Intend(c.recorded, c.steps)) })
@@ -98,7 +98,7 @@ func TestSettle(t *testing.T) {
 	}
 	refused := result(apply.Create, conditions.Absent, "")
 	refused[0].Err = errors.New("no such namespace")
-	unmade := result(apply.Refuse, conditions.Unreadable, "")
+	unmade := result(apply.Reject, conditions.Unreadable, "")
 	unmade[0].Unmade = true
 	unresolved := []apply.Result{{Manifest: apply.Manifest{}, Presence: conditions.Unidentified}}
 	b := []appliedwork.Entry{configMap("b", "u")}
@@ -112,11 +112,11 @@ func TestSettle(t *testing.T) {
 		"there, and was not recorded":     {results: result(apply.Unchanged, conditions.Present, "u"), want: []appliedwork.Entry{configMap("a", "u")}},
 		"refused to be made, tried again": {recorded: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}, results: refused, want: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}},
 		"unknown whether it was created":  {recorded: []appliedwork.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "")}},
-		"unknown: what was recorded":      {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "u")}},
-		"unknown, nothing recorded":       {results: result(apply.Refuse, conditions.Unreadable, "")},
+		"unknown: what was recorded":      {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Reject, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "u")}},
+		"unknown, nothing recorded":       {results: result(apply.Reject, conditions.Unreadable, "")},
 		"not allowed to be made or read":  {recorded: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}, results: unmade, want: []appliedwork.Entry{configMap("b", "")}},
 		"not allowed, but made before":    {recorded: []appliedwork.Entry{configMap("a", "u")}, results: unmade, want: []appliedwork.Entry{configMap("a", "u")}},
-		"refused and gone":                {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Refuse, conditions.Absent, "")},
+		"refused and gone":                {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Reject, conditions.Absent, "")},
 		"only read, and there":            {results: result(apply.Unchanged, conditions.Present, "u"), want: []appliedwork.Entry{configMap("a", "u")}},
 		"only read, and gone":             {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Unchanged, conditions.Absent, "")},
 		"only read, was about to be made": {recorded: []appliedwork.Entry{configMap("a", "")}, results: result(apply.Unchanged, conditions.Absent, ""), want: []appliedwork.Entry{configMap("a", "")}},

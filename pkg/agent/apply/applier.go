@@ -32,8 +32,8 @@ const (
 	Update Action = "update"
 	// Recreate: the object was deleted and created again, because it could not be updated.
 	Recreate Action = "recreate"
-	// Refuse: the manifest cannot be applied; nothing is written.
-	Refuse Action = "refuse"
+	// Reject: the manifest cannot be applied; nothing is written.
+	Reject Action = "reject"
 )
 
 // Known is the remembered state of an object that was found or written as the manifest wants it, or whose write
@@ -134,7 +134,7 @@ type Applier struct {
 // Plan reads the object of a manifest and compares it. It writes nothing. known is the remembered state of the
 // object, or zero.
 func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known) Step {
-	s := Step{Manifest: m, Action: Refuse, known: known}
+	s := Step{Manifest: m, Action: Reject, known: known}
 	if !m.Resolved {
 		s.Presence, s.ReadErr = m.presence()
 		return s
@@ -177,7 +177,7 @@ func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 	if !m.Resolved || m.Err != nil {
 		return a.Plan(ctx, m, owner, Known{})
 	}
-	s := Step{Manifest: m, Action: Refuse, Presence: conditions.Absent, supposed: true}
+	s := Step{Manifest: m, Action: Reject, Presence: conditions.Absent, supposed: true}
 	s.compare(ctx, owner)
 	return s
 }
@@ -331,14 +331,14 @@ func (r *Result) metOther() bool {
 }
 
 func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
-	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr, Unmade: s.unmade && s.Action == Refuse, Shared: s.view.shared}
+	r := Result{Manifest: s.Manifest, Action: s.Action, Err: s.Err, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr, Unmade: s.unmade && s.Action == Reject, Shared: s.view.shared}
 	r.Retried = s.known.due
 	written := s.Live
 	var err error
 	var warnings kubeclient.Warnings
 	ctx = kubeclient.WithWarnings(ctx, &warnings)
 	switch s.Action {
-	case Refuse:
+	case Reject:
 		if Rejected(s.Err) {
 			r.Known = s.known
 		}
@@ -429,7 +429,7 @@ func (a Applier) recreate(ctx context.Context, s Step, body *unstructured.Unstru
 func (r *Result) fail(err error) {
 	r.Err = err
 	if errors.Is(err, errBeingDeleted) {
-		r.Action = Refuse
+		r.Action = Reject
 		return
 	}
 	var status apierrors.APIStatus

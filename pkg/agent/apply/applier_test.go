@@ -384,13 +384,13 @@ func TestApplier_RefusalOfTheServerIsTheError(t *testing.T) {
 func TestApplier_RefusedManifestStillReportsPresence(t *testing.T) {
 	b := newBench(t)
 	b.spec.Executor = &workv1.ManifestWorkExecutor{}
-	if r := b.apply(simpleConfigMap); r.Action != Refuse || r.Presence != conditions.Absent || r.Err == nil {
+	if r := b.apply(simpleConfigMap); r.Action != Reject || r.Presence != conditions.Absent || r.Err == nil {
 		t.Fatalf("got %+v", r)
 	}
 	b.f.Put(object(t, simpleConfigMap))
 	b.f.TakeCalls()
 	r := b.apply(simpleConfigMap)
-	if r.Action != Refuse || r.Presence != conditions.Present || r.Live == nil || r.Err == nil {
+	if r.Action != Reject || r.Presence != conditions.Present || r.Live == nil || r.Err == nil {
 		t.Fatalf("got %+v", r)
 	}
 	if calls := b.f.TakeCalls(); slices.ContainsFunc(calls, clustertest.Call.Write) {
@@ -408,7 +408,7 @@ func TestApplier_UnreadableObject(t *testing.T) {
 		return nil
 	}
 	r := b.apply(simpleConfigMap)
-	if !errors.Is(r.Err, forbidden) || !errors.Is(r.ReadErr, forbidden) || r.Presence != conditions.Unreadable || r.Action != Refuse {
+	if !errors.Is(r.Err, forbidden) || !errors.Is(r.ReadErr, forbidden) || r.Presence != conditions.Unreadable || r.Action != Reject {
 		t.Fatalf("got %+v", r)
 	}
 }
@@ -535,7 +535,7 @@ func TestApplier_Suppose(t *testing.T) {
 		},
 		"nothing is allowed": {
 			refuse: func(clustertest.Call) error { return refused },
-			calls:  []string{"create", "get"}, action: Refuse, presence: conditions.Unreadable, fails: true,
+			calls:  []string{"create", "get"}, action: Reject, presence: conditions.Unreadable, fails: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

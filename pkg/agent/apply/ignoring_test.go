@@ -240,7 +240,7 @@ func TestIgnoring_WithinAListThatIsOneValue(t *testing.T) {
 func TestIgnoring_ErrorsAreThoseOfTheManifest(t *testing.T) {
 	b := serverSide(t, workv1.IgnoreField{JQPathExpressions: []string{`.data[`}})
 	r := b.apply(config(`{"k":"1"}`))
-	if r.Action != Refuse || !Permanent(r.Err) || r.Err.Error() != `JQ expression error in '.data[': unexpected EOF` {
+	if r.Action != Reject || !Permanent(r.Err) || r.Err.Error() != `JQ expression error in '.data[': unexpected EOF` {
 		t.Errorf("got %s, %v", r.Action, r.Err)
 	}
 	b.wantVerbs()

@@ -40,7 +40,7 @@ const (
 	hintNamespace  = "; deliver the namespace with a work, or make it on the cluster: it is tried again then"
 	hintEnds       = "; it is applied when the namespace is gone and created again: the conditions of the namespace show what keeps it"
 	hintKindEnds   = "; it is applied when the definition of its kind is gone and created again: the conditions of the CustomResourceDefinition show what keeps it"
-	hintRefused    = "; correct the manifest, or change what refuses it on the cluster"
+	hintRefused    = "; correct the manifest, or change what rejects it on the cluster"
 	hintKeep       = "; do not delete the object, nor rename it in this work, which deletes it too: its data would be lost. To replace it, bring one of another name with another work first"
 )
 

@@ -237,7 +237,7 @@ func TestStrategies_Terminating(t *testing.T) {
 		s.f.Remove(ref)
 		r := s.applyKnowing(s.manifest(s.sample.manifest, ""), Known{})
 		if s.sample.action == Recreate && s.strategy == workv1.UpdateStrategyTypeUpdate {
-			if r.Err == nil || r.Err.Error() != "the object is being deleted; it is created again when it is gone" || Permanent(r.Err) || r.Action != Refuse {
+			if r.Err == nil || r.Err.Error() != "the object is being deleted; it is created again when it is gone" || Permanent(r.Err) || r.Action != Reject {
 				t.Fatalf("got %s, %v", r.Action, r.Err)
 			}
 		} else if r.Err != nil {

@@ -240,7 +240,7 @@ func setApplied(list *[]metav1.Condition, generation int64, m Manifest, now meta
 			c.Reason, c.Message = workv1.AppliedManifestSSAIgnoreFieldError, format(formatIgnoreFieldsFailed, err)
 		}
 		if cutOff := (*CutOffError)(nil); errors.As(err, &cutOff) {
-			c.Reason = ReasonAgentWritesRefused
+			c.Reason = ReasonAgentWritesRejected
 		}
 	}
 	if old := apimeta.FindStatusCondition(*list, c.Type); old != nil && old.ObservedGeneration != generation {

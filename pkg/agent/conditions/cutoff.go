@@ -8,9 +8,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// ReasonAgentWritesRefused is the reason of a manifest whose object is as wanted but rejects the agent's own
+// ReasonAgentWritesRejected is the reason of a manifest whose object is as wanted but rejects the agent's own
 // writes.
-const ReasonAgentWritesRefused = "AgentWritesRefused"
+const ReasonAgentWritesRejected = "AgentWritesRejected"
 
 // CutOffError is the error of such a manifest. It has that reason.
 type CutOffError struct{ Err error }

@@ -38,11 +38,11 @@ func TestHindered_ReportsWhyADeletionWaits(t *testing.T) {
 	}
 }
 
-func TestNext_AgentWritesRefused(t *testing.T) {
+func TestNext_AgentWritesRejected(t *testing.T) {
 	m := conditions.Manifest{ApplyErr: fmt.Errorf("apply: %w", &conditions.CutOffError{Err: errors.New("no")}), Presence: conditions.Present}
 	got := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{m}, time.Now())
 	c := apimeta.FindStatusCondition(got.ResourceStatus.Manifests[0].Conditions, workv1.ManifestApplied)
-	if c.Status != metav1.ConditionFalse || c.Reason != conditions.ReasonAgentWritesRefused || !apimeta.IsStatusConditionFalse(got.Conditions, workv1.WorkApplied) {
+	if c.Status != metav1.ConditionFalse || c.Reason != conditions.ReasonAgentWritesRejected || !apimeta.IsStatusConditionFalse(got.Conditions, workv1.WorkApplied) {
 		t.Errorf("got %+v", got)
 	}
 	if !apimeta.IsStatusConditionTrue(got.Conditions, workv1.WorkAvailable) {

@@ -58,8 +58,8 @@ func messageOfFailed(m workv1.ManifestResourceMeta, c metav1.Condition, count st
 	switch c.Reason {
 	case workv1.AppliedManifestSSAIgnoreFieldError:
 		return reasonFirst("ignoreFields", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatIgnoreFieldsFailed, "")), count)
-	case ReasonAgentWritesRefused:
-		return reasonFirst("refuses the agent", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, "")), count)
+	case ReasonAgentWritesRejected:
+		return reasonFirst("rejects the agent", m, strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, "")), count)
 	}
 	text := strings.TrimPrefix(c.Message, fmt.Sprintf(formatManifestFailed, ""))
 	return messageOf(m, text, "failed", count)

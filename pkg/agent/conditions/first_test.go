@@ -37,7 +37,7 @@ func TestNext_ReportsTheReasonFirst(t *testing.T) {
 		},
 		"it cuts the agent off": {
 			conditions.Manifest{Meta: configMap(1, "b"), Presence: conditions.Present, ApplyErr: &conditions.CutOffError{Err: boom}},
-			"refuses the agent: ConfigMap default/b: boom; 1 of 2 manifests failed", good,
+			"rejects the agent: ConfigMap default/b: boom; 1 of 2 manifests failed", good,
 		},
 		"a right is missing": {
 			failed(role, `clusterroles.rbac.authorization.k8s.io "r" is forbidden: User "u" cannot get resource "clusterroles"; if it is to be allowed, make a ClusterRole`),

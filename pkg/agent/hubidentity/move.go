@@ -116,11 +116,11 @@ func (m Migration) admit(ctx context.Context, identity, broker string) error {
 			}
 		}
 		if len(waiting) == 0 {
-			return b, false, fmt.Errorf("%w: no broker was refused the identity %s", ErrNothing, identity)
+			return b, false, fmt.Errorf("%w: no broker was rejected for the identity %s", ErrNothing, identity)
 		}
 		last := waiting[len(waiting)-1]
 		if i := slices.IndexFunc(waiting, func(r Rejected) bool { return r.Broker != last.Broker }); i >= 0 {
-			return b, false, fmt.Errorf("several brokers were refused the identity %s, among them %s and %s: name one with --to-broker", identity, waiting[i].Broker, last.Broker)
+			return b, false, fmt.Errorf("several brokers were rejected for the identity %s, among them %s and %s: name one with --to-broker", identity, waiting[i].Broker, last.Broker)
 		}
 		before, after = c.BrokerRef, last.BrokerRef
 		c.BrokerRef, c.Since = after, m.Now()

@@ -250,7 +250,7 @@ func TestWalk(t *testing.T) {
 		}, "clock", `ann.crt is "hawser:operator:ann" valid until `, "have it issued again"},
 		"own certificate of another CA": {func(p *site) Path {
 			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), ""), Identity: p.identityOf(authority(p.t, "another CA"), hour())}
-		}, "identity", `the broker refused your certificate`, "client-ca-file"},
+		}, "identity", `the broker rejected your certificate`, "client-ca-file"},
 		"call fails": {func(p *site) Path {
 			return Path{Transport: GRPC(p.broker(), ""), Calls: []Call{{Name: "authorization", Make: func(context.Context, transport.Conn) (string, error) {
 				return "", errors.New("no right")

@@ -237,7 +237,7 @@ func (k *run) refused(err error) error {
 	if strings.Contains(reason, "expired") {
 		advice = fmt.Sprintf("set the clocks: by the broker's it has expired, or not begun, and here it is %s", k.Now().UTC().Format(time.RFC3339))
 	}
-	return problem(err, advice, "the broker refused your certificate %s, %s, signed by %q: %s", k.ownName(), describe(own), own.Issuer.String(), reason)
+	return problem(err, advice, "the broker rejected your certificate %s, %s, signed by %q: %s", k.ownName(), describe(own), own.Issuer.String(), reason)
 }
 
 // describe returns the subject of a certificate as text.

@@ -85,7 +85,7 @@ func (f *File) validate(insecure bool) error {
 		errs = append(errs, errors.New("password and token exclude each other: a token is sent as the password, drop one of them"))
 	}
 	if f.Password != "" && f.Username == "" {
-		errs = append(errs, errors.New("password: needs a username, without which brokers refuse it"))
+		errs = append(errs, errors.New("password: needs a username, without which brokers reject it"))
 	}
 	if t := f.DialTimeout; t != nil && *t <= 0 {
 		errs = append(errs, fmt.Errorf("dialTimeout %s: use a positive duration, such as 60s", t))

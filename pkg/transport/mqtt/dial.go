@@ -287,7 +287,7 @@ func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 		r.Reason = property.BadUserNameOrPassword // some brokers use these codes for it
 	}
 	e := r.Error()
-	e.Message = "the broker " + d.opts.Broker + " refuses the client " + d.opts.ClientID + ": " + e.Message
+	e.Message = "the broker " + d.opts.Broker + " rejects the client " + d.opts.ClientID + ": " + e.Message
 	switch {
 	case e.Hint != "":
 	case r.Reason == property.UnsupportedVersion:

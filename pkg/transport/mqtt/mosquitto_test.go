@@ -283,7 +283,7 @@ func TestMosquitto_Configured(t *testing.T) {
 	}
 	d := newDialer(t, o)
 	_, err = d.Dial(t.Context())
-	wantCode(t, err, transport.CodeUnauthenticated, "refuses the client hawser-agent-cluster1", "username and password")
+	wantCode(t, err, transport.CodeUnauthenticated, "rejects the client hawser-agent-cluster1", "username and password")
 	configure("right")
 	sub := subscribe(t, dial(t, d), agentSubscription(), acceptAll)
 	if a := await(t, sub.ready, "with a password"); len(a.Roots) != 1 {

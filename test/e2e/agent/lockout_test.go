@@ -42,7 +42,7 @@ func takesBackWhatRefusesItsRecords(s *spoke) {
 	for round, way := range []string{"corrected", "deleted"} {
 		generation := int64(2*round + 1)
 		s.apply(work("refuser", generation, configMap("refuser", "1"), refuser("Fail")))
-		s.notApplied("refuser", 1, "AgentWritesRefused", `admission webhook "refuser.example.com"`)
+		s.notApplied("refuser", 1, "AgentWritesRejected", `admission webhook "refuser.example.com"`)
 		web = work("bystander", generation+1, configMap("bystander-"+way, "1"))
 		s.apply(web)
 		s.notApplied("bystander", 0, "AppliedManifestFailed", `comes from work "refuser"`)

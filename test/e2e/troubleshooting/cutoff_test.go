@@ -68,7 +68,7 @@ func named(t *testing.T, namespace, work string, manifest int) {
 		}
 		for _, m := range w.Status.ResourceStatus.Manifests {
 			c := meta.FindStatusCondition(m.Conditions, workv1.ManifestApplied)
-			if int(m.ResourceMeta.Ordinal) == manifest && c != nil && c.Status == metav1.ConditionFalse && c.Reason == "AgentWritesRefused" && strings.Contains(c.Message, "cutoff") {
+			if int(m.ResourceMeta.Ordinal) == manifest && c != nil && c.Status == metav1.ConditionFalse && c.Reason == "AgentWritesRejected" && strings.Contains(c.Message, "cutoff") {
 				return nil
 			}
 		}

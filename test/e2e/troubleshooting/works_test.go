@@ -115,7 +115,7 @@ func tooLarge(t *testing.T) {
 	o.write("web.yaml", workYAML(600_000))
 	looks := []look{
 		{command: "kubectl apply --server-side -f web.yaml", output: `600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
-		{command: "hawser check -f web.yaml", output: `would be refused: .* 600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
+		{command: "hawser check -f web.yaml", output: `would be rejected: .* 600\d\d\d bytes.*512000`, next: `divide its data among several objects`},
 	}
 	o.sees("too large", looks...)
 	o.write("web.yaml", workYAML(600))

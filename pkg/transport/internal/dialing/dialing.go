@@ -63,7 +63,7 @@ func Explain(e *transport.Error, cause error) bool {
 		e.Hint = fmt.Sprintf("the broker's certificate, signed by %q, is not accepted here: check the CA file, and that the certificate names this host. If the operators of the broker do not know that CA, something on the way inspects TLS: ask the network team to exempt this address", issuer(untrusted))
 	case errors.As(cause, &netError) && netError.Op == "remote error":
 		e.Code, e.Next = transport.CodeUnauthenticated, transport.NextRefreshCredentials
-		e.Hint = "the broker refused the TLS handshake: check the client certificate, its expiry and the CA that signed it"
+		e.Hint = "the broker rejected the TLS handshake: check the client certificate, its expiry and the CA that signed it"
 	case errors.As(cause, new(tls.RecordHeaderError)):
 		e.Hint = "the server does not speak TLS: check the port"
 	default:
