@@ -217,8 +217,10 @@ restore from a backup. Show them with
 
 and approve those that are to go. Without names and without --all nothing is deleted.
 WORK is a name or an id.`,
-		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.remote.args(a.names),
+		Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: a.remote.args(func(ctx context.Context, l *lookup, _ []string) error {
+			return completeDiscrepancies(ctx, l, hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD, a.cluster, a.source)
+		}),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if err := a.check(names); err != nil {
 				return usageOf(cmd, err)
@@ -252,10 +254,10 @@ func (a *approval) check(names []string) error {
 	return nil
 }
 
-// names completes the works whose deletion is withheld.
-func (a *approval) names(ctx context.Context, l *lookup, _ []string) error {
-	return orphans(ctx, l.client, a.cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
-		if o.GetCause() != hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD || a.source != "" && o.GetSource() != a.source {
+// completeDiscrepancies completes the names of the discrepancies of a cluster with a cause; of one source, "" for all.
+func completeDiscrepancies(ctx context.Context, l *lookup, cause hawserv1.DiscrepancyCause, cluster, source string) error {
+	return orphans(ctx, l.client, cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
+		if o.GetCause() != cause || source != "" && o.GetSource() != source {
 			return nil
 		}
 		return l.add(o.GetName())
@@ -284,12 +286,7 @@ of its name (--adopt). Both need the same AppliedManifestWork, still without an 
 a connected agent. NAME is a name or an id.`,
 		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: r.args(func(ctx context.Context, l *lookup, _ []string) error {
-			return orphans(ctx, l.client, cluster, func(o *hawserv1.ListDiscrepanciesResponse) error {
-				if o.GetCause() != hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED {
-					return nil
-				}
-				return l.add(o.GetName())
-			})
+			return completeDiscrepancies(ctx, l, hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_UNOWNED, cluster, "")
 		}),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			switch {
