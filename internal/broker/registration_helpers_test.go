@@ -28,7 +28,7 @@ func (w *world) hub() *hub {
 	w.Helper()
 	p := w.source("hub")
 	return &hub{from: p, tap: w.open(p, func(raw *transport.RawSubscription, _ *tap) {
-		raw.DataType, raw.Hello.Protocol = codec.Registrations.String(), 1
+		raw.DataType, raw.Hello.Protocol = codec.Registrations.String(), transport.Protocol
 	})}
 }
 
