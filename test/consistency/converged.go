@@ -38,7 +38,7 @@ func (w *Works) Converged(ctx context.Context) error {
 	return errors.Join(wrong...)
 }
 
-// state is what hub and cluster have now.
+// state holds the works on the hub, and the objects and AppliedManifestWorks on one cluster.
 type state struct {
 	works   map[string]*workv1.ManifestWork
 	objects map[string]*corev1.ConfigMap
@@ -72,8 +72,7 @@ func (w *Works) state(ctx context.Context, cluster string) (s state, err error) 
 	return s, nil
 }
 
-// differences lists what is not as it should be on one cluster and in its part of
-// the hub.
+// differences returns the differences on one cluster and in its namespace on the hub, sorted.
 func (w *Works) differences(ctx context.Context, cluster string) (wrong []error, err error) {
 	s, err := w.state(ctx, cluster)
 	if err != nil {
@@ -112,7 +111,7 @@ func (w *Works) differences(ctx context.Context, cluster string) (wrong []error,
 	return wrong, nil
 }
 
-// differs says what is wrong with a work that should be there, "" if nothing is.
+// differs describes the first error of a live work. It returns "" if there is none.
 func (s state) differs(name string, want want) string {
 	work, object := s.works[name], s.objects[name]
 	counter := fmt.Sprint(want.counter)
@@ -139,7 +138,7 @@ func (s state) differs(name string, want want) string {
 	return ""
 }
 
-// reported tells whether the status says all that it should, and nothing else.
+// reported reports whether the status has exactly the expected conditions and one manifest.
 func reported(work *workv1.ManifestWork) bool {
 	manifests := work.Status.ResourceStatus.Manifests
 	if len(work.Status.Conditions) != 3 || len(manifests) != 1 || manifests[0].ResourceMeta.Name != work.Name {
@@ -155,7 +154,7 @@ func reported(work *workv1.ManifestWork) bool {
 		meta.IsStatusConditionTrue(manifests[0].Conditions, workv1.ManifestAvailable)
 }
 
-// Status is a work's status in short, for people.
+// Status returns a short text of a work's status, for messages.
 func Status(work *workv1.ManifestWork) string {
 	var b strings.Builder
 	for _, c := range work.Status.Conditions {

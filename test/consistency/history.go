@@ -43,10 +43,8 @@ func (c Complaint) String() string {
 
 // entry is one work name, also when the work is created again: its counter never restarts.
 type entry struct {
-	// What the hub was asked: written is the highest counter that was sent to
-	// it, answered or not, accepted the highest it answered. An object may go
-	// while its counter is at most ended, the highest one when the work was
-	// last deleted.
+	// Requests to the hub: written is the highest counter that was sent, accepted the highest that the hub
+	// accepted. ended is the highest counter at the last deletion: an object with at most this counter may disappear.
 	written, accepted, ended int64
 	deleted                  bool
 
@@ -237,10 +235,10 @@ func (l *History) Progress() (accepted, applied int64) {
 	return accepted, applied
 }
 
-// want is what the hub must have for a work, and what the watch saw last.
+// want is the expected state of a work, and the last state that the watch saw.
 type want struct {
 	counter int64
-	present bool // as seen
+	present bool // at the last event of the watch
 	seen    int64
 }
 
@@ -260,7 +258,7 @@ func (l *History) wants() (live map[Key]want, deleted map[Key]want) {
 	return live, deleted
 }
 
-// history returns that of one work.
+// history returns a copy of the history of one work.
 func (l *History) history(k Key) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

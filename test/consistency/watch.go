@@ -68,7 +68,7 @@ func (w Watch) counter(o *corev1.ConfigMap) (int64, bool) {
 	return n, err == nil
 }
 
-// follow takes events until the version is too old to go on from.
+// follow handles events until the API server no longer serves the version.
 func (w Watch) follow(ctx context.Context, objects typedcorev1.ConfigMapInterface, version string) {
 	from := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 		o.LabelSelector = Label

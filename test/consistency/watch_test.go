@@ -17,7 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// version is the resource version of everything: the watch only hands it on.
+// version is the resource version of every list and object. The watch only passes it on.
 const version = "5"
 
 func configMap(uid types.UID, counter string) *corev1.ConfigMap {
@@ -27,8 +27,7 @@ func configMap(uid types.UID, counter string) *corev1.ConfigMap {
 	}
 }
 
-// apiServer answers lists with what it has, and hands out one watch after the
-// other.
+// apiServer answers each list with the objects of has, and each watch with a new fake watcher.
 type apiServer struct {
 	*fake.Clientset
 	has     []corev1.ConfigMap

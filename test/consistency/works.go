@@ -82,8 +82,8 @@ func (w *Works) Delete(ctx context.Context, k Key) error {
 	})
 }
 
-// query repeats a request until it is answered, and notes an accepted counter.
-// again says that an error goes away by itself.
+// query repeats a request until it is answered, and records an accepted counter. again reports that the error is
+// temporary.
 func (w *Works) query(ctx context.Context, k Key, n int64, request func(context.Context) (again bool, err error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, retryEvery, true, func(ctx context.Context) (bool, error) {
@@ -107,7 +107,7 @@ func (w *Works) query(ctx context.Context, k Key, n int64, request func(context.
 	return nil
 }
 
-// final tells whether asking again would get the same answer.
+// final reports whether a repeated request would get the same error.
 func final(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }

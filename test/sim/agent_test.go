@@ -262,7 +262,7 @@ func (a *agentNode) keepTime() {
 	a.latest = a.clock
 }
 
-// behind reports whether neither clock nor state directory is above the used sequence ids.
+// behind reports whether both the clock and the state directory are behind the used sequence ids.
 func (a *agentNode) behind() bool {
 	highest := a.w.oracle.sequences[a.name]
 	if above(highest, (&codec.Sequencer{}).Next(a.now().UnixMilli())) {

@@ -33,7 +33,7 @@ type node struct {
 	backup   *mem.Backup // what the next start finds
 	old      *mem.Backup // a copy
 	starts   int
-	quota    *quota.Quota // of the hub, nil: anything
+	quota    *quota.Quota // of the hub; nil: no limit
 }
 
 // now is the clock of the broker's machine.
@@ -52,9 +52,9 @@ type gate struct {
 	late bool
 
 	// Written by the broker's goroutines, read while they are idle.
-	committing bool   // a commit waits
-	routed     uint64 // where the router is
-	routing    bool   // it waits
+	committing bool   // a commit waits for its turn
+	routed     uint64 // the revision up to which the router has read
+	routing    bool   // the router waits for its turn
 }
 
 // Commit commits when it is its turn. Ops are applied one by one, so that each can be judged.

@@ -221,7 +221,7 @@ func (h *hub) count(o *workv1.ManifestWork) {
 	}
 }
 
-// generation is one of a work.
+// generation identifies one generation of a work.
 type generation struct {
 	work types.UID
 	n    int64

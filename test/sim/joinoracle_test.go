@@ -273,8 +273,8 @@ func (o *joinOracle) lookAtClusters() {
 	}
 }
 
-// unjudged returns the clusters without a taint that report their availability, or an unknown availability
-// because of an outage.
+// unjudged returns the clusters without the taint "unreachable" whose availability is known. An unknown
+// availability counts too, if an outage is its cause.
 func (o *joinOracle) unjudged() map[string]bool {
 	all := map[string]bool{}
 	for _, c := range o.j.hub.api.All("managedclusters") {
@@ -434,7 +434,7 @@ func (j *join) decide() {
 	}
 }
 
-// begin lets an agent begin again that the hub does not know. The agent gets another bootstrap file, once.
+// begin lets an agent join again that is unknown on the hub. The agent gets another bootstrap file, once.
 func (j *join) begin(a *joinAgent) {
 	if a.invited.IsZero() || time.Since(a.invited) > joinSettle/4 {
 		a.invited = time.Now()
@@ -460,7 +460,7 @@ func (j *join) tidy(a *joinAgent) {
 	}
 }
 
-// wrong returns what has not converged although there was no fault for long.
+// wrong describes the state that has not converged after a long time without faults.
 func (j *join) wrong() (all []string) {
 	j.oracle.look()
 	for _, a := range j.agents {
@@ -483,7 +483,7 @@ func (j *join) wrong() (all []string) {
 	return all
 }
 
-// wrongWith returns what has not converged of a ManagedCluster and its Lease.
+// wrongWith describes the state of one cluster that has not converged: its ManagedCluster and its Lease.
 func (j *join) wrongWith(cluster string) (all []string) {
 	o := j.hub.api.Get("managedclusters", "", cluster)
 	has := map[string]any{}

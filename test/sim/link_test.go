@@ -28,7 +28,7 @@ type link struct {
 	window  int
 	mqtt    bool // it speaks MQTT, not gRPC
 
-	uid   string // of an agent's cluster, "" if it does not say
+	uid   string // of an agent's cluster, "" if the client does not report it
 	truth *truth // of an agent's cluster
 
 	// With a stateless broker: spoke is the session in which this client last published. latest is the newest
@@ -362,13 +362,13 @@ func specOfWork(e codec.Event) bool {
 	return err == nil && t.Subresource == codec.Spec && t.Action != codec.ResyncRequest
 }
 
-// deletion reports whether an event is that of a work.
+// deletion reports whether an event is the deletion of a work.
 func deletion(e codec.Event) bool {
 	_, has := e.Extensions()[codec.ExtDeletionTimestamp]
 	return has
 }
 
-// answer gives the publisher its answer, once.
+// answer passes the answer to the publisher, once.
 func (c *call) answer(r transport.Receipt, err error) {
 	if done := c.done; done != nil {
 		c.done = nil

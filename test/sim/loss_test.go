@@ -127,8 +127,8 @@ func (o *oracle) sharedLeft(clusterName string) bool {
 	return false
 }
 
-// withoutAgain reports whether a work went back in time and lacks an object since then. That version is not
-// sent to an agent whose state directory went back as far.
+// withoutAgain reports whether a work went back in time to a version without an object. That version is not sent
+// to an agent whose state directory went back as far.
 func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
 	r := o.record(where, id)
 	if !t.timeless[t.wanted[id].epoch] || r == nil || r.State != store.Live {

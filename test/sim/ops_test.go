@@ -138,7 +138,7 @@ var operations = []operation{
 	}},
 	{"copy hub", 6, func(w *world, a, _ uint32) string {
 		if w.hub.old != nil && a%3 > 0 {
-			return "" // an older one is worth more
+			return "" // the older copy stays: a restore of it changes more
 		}
 		w.hub.old = w.hub.backup()
 		return fmt.Sprint(len(w.hub.works), " works")

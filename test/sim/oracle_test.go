@@ -95,9 +95,8 @@ type oracle struct {
 	mayStay   map[string]bool // epochs that were Orphan at some time
 	mustStay  map[string]bool // epochs that were Orphan when they were deleted
 	released  map[string]bool // clusters that were unselected at some time
-	evictable map[string]bool // ids that a hub had lost when their clusters were served again: an eviction may continue when they no longer
-	// are
-	dropped map[string]bool // ids whose record was dropped by a release when the hub no longer had them
+	evictable map[string]bool // ids without a work on the hub since their clusters were served; a release does not stop their eviction
+	dropped   map[string]bool // ids whose record was dropped by a release when the hub no longer had them
 
 	notified   map[string]bool   // by cluster and id: its agent was sent the deletion
 	forwarded  map[string]bool   // ids whose names were taken over
@@ -194,7 +193,7 @@ func (o *oracle) approved(id string) {
 	o.gone[id], o.everGone[id], o.dead[id] = true, true, true
 }
 
-// option records that a work has another delete option.
+// option records that a work gets another delete option.
 func (o *oracle) option(epoch string, w *workv1.ManifestWork) {
 	epoch = root(epoch)
 	o.mayStay[epoch] = o.mayStay[epoch] || orphans(w.Spec.DeleteOption)
@@ -519,9 +518,9 @@ func (o *oracle) removed(where string, t *truth, name string, old object) {
 	}
 }
 
-// abandoned reports whether a work is left nowhere: not on the hub, in the shop or in the broker. After a
-// release that is no reason to delete anything. A work is abandoned too if it was being deleted when a hub was
-// restored that has it. Its objects are deleted and created again.
+// abandoned reports whether no component has a work: not the hub, the shop or the broker. A release alone is no
+// reason to delete its objects. A work is abandoned too if a restored hub has it again after its deletion. Its
+// objects are deleted and created again.
 func (o *oracle) abandoned(where, id string) bool {
 	if o.everGone[id] && o.w.hub.epoch > 0 {
 		return true

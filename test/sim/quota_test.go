@@ -16,8 +16,8 @@ import (
 )
 
 // limit sets another quota in the broker, for the hub or for each cluster. The quota applies to later commits,
-// and stays when faults end. Works of the shop count for their cluster. The shop itself has no quota: its
-// operator looks at its answers.
+// and stays when faults end. Works of the shop count for their cluster. The shop itself has no quota: its model
+// treats a rejected update as a violation.
 func limit(w *world, a, b uint32) string {
 	q := &quota.Quota{}
 	n := int64(1 + b%5)

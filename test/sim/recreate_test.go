@@ -9,8 +9,8 @@ import (
 
 // This file removes works from the hub without their finalizer, and creates them again under their names.
 
-// recreateWork does that with one work. First its agent has time to receive everything. Then its cluster may be
-// cut off meanwhile.
+// recreateWork removes one work without its finalizer, and creates it again. Its agent has received everything
+// before. The cluster may be cut off while this happens.
 func recreateWork(w *world, key string, b uint32) {
 	order := rand.New(rand.NewPCG(uint64(b), 8))
 	goOn := func() {

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// refusal: the hub refuses the statuses of a work that an agent reported. It lasts until the operation comes
-// again, or the script ends.
+// refusal describes statuses of one work that the hub refuses. It lasts until the operation comes again, or the
+// script ends.
 type refusal struct {
 	work   types.UID
 	text   string

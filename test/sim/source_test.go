@@ -107,7 +107,7 @@ func (s *source) beginEpoch() {
 	s.inform(s.hub.informer(0))
 }
 
-// late returns the time since which its informers have to list again.
+// late returns the time from which the informers must have a new list.
 func (s *source) late() time.Time {
 	if s.began.After(s.hub.since) {
 		return s.began
@@ -115,7 +115,7 @@ func (s *source) late() time.Time {
 	return s.hub.since
 }
 
-// missing reports whether they have not yet read everything that existed at that time.
+// missing reports whether the informers have changes to read or to deliver.
 func (s *source) missing() bool {
 	return s.epoch != s.hub.epoch || len(s.news) > 0 || s.seen < s.head
 }
@@ -298,7 +298,7 @@ func (s *source) begin(l core.Queue, k core.Key) {
 // feed takes more of the initial sync, as a worker does that is done with a key.
 func (s *source) feed(l core.Queue) {
 	if l == core.BrokerQueue {
-		for _, k := range s.core.NextInitialSync(1 << 20) { // in no order; all of it, so that none matters
+		for _, k := range s.core.NextInitialSync(1 << 20) { // unsorted; no order shows, because the limit includes all keys
 			s.Wake(core.BrokerQueue, k, 0)
 		}
 	}

@@ -55,7 +55,7 @@ func (b *statelessBroker) subscribe(l *link) *conn {
 		peer:   b.w.peer(l.id),
 		stream: &stream{ctx: ctx, accepted: make(chan transport.Accepted, 1), events: make(chan []byte, queued)},
 	}
-	close(c.over) // nothing runs behind it
+	close(c.over) // no goroutine serves this connection
 	b.subs[l] = c
 	c.stream.accepted <- transport.Accepted{SubscriptionID: fmt.Sprint("session-", b.conns), Stateless: true}
 	for _, event := range b.queued[l] {
@@ -77,7 +77,7 @@ func (b *statelessBroker) publish(c *call) {
 	}
 }
 
-// ocmBetween reports whether one end is an OCM client. Then no event shows that it is late.
+// ocmBetween reports whether one end is an OCM client. Such a client cannot detect that an event is late.
 func (b *statelessBroker) ocmBetween(from, to *link) bool {
 	return from == b.w.ocmAgent.link || to == b.w.ocmAgent.link
 }
