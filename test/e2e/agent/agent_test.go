@@ -139,7 +139,7 @@ func repairsDrift(s *spoke) {
 			}
 			return nil
 		})
-		// On an idle machine it takes milliseconds, since a watch tells of it.
+		// A watch reports the change, so an idle machine needs milliseconds.
 		if took := time.Since(begun); took > 10*time.Second {
 			s.Errorf("%s: repaired after %v", what, took)
 		} else {
@@ -174,14 +174,14 @@ func repairsDrift(s *spoke) {
 func idleSendsNothing(s *spoke) {
 	w := work("rest", 1, deployment("rest", 2), configMap("rest", "1"), `{"apiVersion":"v1","kind":"Service","metadata":{"name":"rest","namespace":"default"},"spec":{"ports":[{"port":80}],"selector":{"app":"rest"}}}`)
 	s.applied(w)
-	s.Eventually(func() error { // its controllers are done with it
+	s.Eventually(func() error { // the controllers have finished with the object
 		d, err := s.Kube.AppsV1().Deployments("default").Get(s.Context(), "rest", metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 2 {
 			err = errors.New("not available yet")
 		}
 		return err
 	})
-	quiet := func() error { // nothing for three seconds
+	quiet := func() error { // nil after three seconds without a request
 		s.requests.take()
 		select {
 		case <-time.After(3 * time.Second):
@@ -197,7 +197,7 @@ func idleSendsNothing(s *spoke) {
 	if err != nil || d.Generation != 1 {
 		s.Errorf("generation %d, %v", d.Generation, err)
 	}
-	// A status that changes is not read.
+	// A changed status causes no read.
 	if _, err := s.Kube.AppsV1().Deployments("default").Patch(s.Context(), "rest", types.MergePatchType, []byte(`{"status":{"collisionCount":1}}`), metav1.PatchOptions{}, "status"); err != nil {
 		s.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func definitionAndItsResource(s *spoke) {
 	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"knots.example.org"},"spec":{"group":"example.org","scope":"Cluster",
 		"names":{"plural":"knots","singular":"knot","kind":"Knot","listKind":"KnotList"},
 		"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`
-	// The built-in role admin knows no custom kinds: the user adds a role.
+	// The built-in role admin has no rights for custom kinds: the user adds a role.
 	if _, err := s.Kube.RbacV1().ClusterRoles().Create(s.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "knots", Labels: map[string]string{"open-cluster-management.io/aggregate-to-work": "true"}},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.org"}, Resources: []string{"knots"}, Verbs: []string{"*"}}},
@@ -332,8 +332,7 @@ func everyKindWithARule(s *spoke) {
 			s.Errorf("the same work again: %s", requested)
 		}
 	}
-	// A role that is referred to otherwise, and a job that is otherwise, cannot
-	// be changed into that.
+	// The roleRef of a binding and the template of a Job are immutable.
 	changed := work("kinds", 3)
 	changed.Spec = *w.Spec.DeepCopy()
 	manifests := changed.Spec.Workload.Manifests

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// executorsAtRest: while roles do not change nothing is asked about an executor,
-// and when they do the agent notices by itself.
+// executorsAtRest checks that the agent sends no access reviews while roles do not change. After a change of
+// roles it reviews the executor again.
 func executorsAtRest(s *spoke) {
 	s.Kubectl("create", "role", "deployer", "--verb=get,create,update,patch,delete", "--resource=configmaps")
 	s.Kubectl("create", "rolebinding", "deployer", "--role=deployer", "--serviceaccount=default:deployer")
@@ -29,7 +29,7 @@ func executorsAtRest(s *spoke) {
 		}
 		return n
 	}
-	s.Eventually(func() error { // that the roles are watched now is a reason to ask again
+	s.Eventually(func() error { // the first watch of the roles causes one more review
 		reviews()
 		select {
 		case <-time.After(4 * time.Second):

@@ -19,7 +19,7 @@ func refuser(failurePolicy string) string {
 		"rules":[{"apiGroups":["work.open-cluster-management.io"],"apiVersions":["*"],"operations":["*"],"resources":["*/*"]}]}]}`, failurePolicy)
 }
 
-// notApplied waits until a manifest of a work says that it is not applied, with that reason, and why.
+// notApplied waits until a manifest reports Applied=False with a reason, and with why in its message.
 func (s *spoke) notApplied(work string, manifest int, reason, why string) {
 	s.Helper()
 	s.reports(work, func(r manifestwork.StatusReport) error {
@@ -34,8 +34,8 @@ func (s *spoke) notApplied(work string, manifest int, reason, why string) {
 	})
 }
 
-// takesBackWhatRefusesItsRecords: a work brings a webhook that refuses all of the agent's records.
-// That work is named, and it gets corrected and deleted through the hub.
+// takesBackWhatRefusesItsRecords applies a work with a webhook that rejects all AppliedManifestWorks of the
+// agent. The reports name that work. It is corrected and deleted through the hub.
 func takesBackWhatRefusesItsRecords(s *spoke) {
 	web := work("bystander", 1, configMap("bystander", "1"))
 	s.applied(web)

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// lines counts what the agent logs, debugging aside.
+// lines counts the log lines of the agent, without those of level DEBUG.
 type lines struct {
 	mu sync.Mutex
 	n  int
@@ -43,8 +43,8 @@ func (l *lines) take() int {
 	return n
 }
 
-// refusedWorks is how many works have no namespace, failedWorks how many fail for one cause. What
-// goes on asks within restTime.
+// refusedWorks is the number of works without a namespace, failedWorks the number of works with one common
+// cause. An agent with pending work sends a request at least every restTime.
 const (
 	refusedWorks = 30
 	failedWorks  = 10
@@ -55,7 +55,7 @@ func configMapIn(namespace, name string) string {
 	return strings.Replace(configMap(name, "1"), `"default"`, `"`+namespace+`"`, 1)
 }
 
-// refused publishes works of which each is refused for a while, and waits until all say so.
+// refused publishes n works that fail at first, and waits until each reports that.
 func (s *spoke) refused(name string, n int, manifest func(i int) string) (works []*workv1.ManifestWork) {
 	s.Helper()
 	for i := range n {
@@ -73,7 +73,7 @@ func (s *spoke) refused(name string, n int, manifest func(i int) string) (works 
 	return works
 }
 
-// ends waits until works that were refused are applied, and deletes them.
+// ends waits until works that failed are applied, and deletes them.
 func (s *spoke) ends(works []*workv1.ManifestWork) {
 	s.Helper()
 	begun := time.Now()
@@ -94,7 +94,7 @@ func (s *spoke) ends(works []*workv1.ManifestWork) {
 	}
 }
 
-// rests waits until nothing is asked and nothing is logged for a while, after few requests.
+// rests waits for a restTime without requests and log lines. At most most requests may come before it.
 func (s *spoke) rests(most int) {
 	s.Helper()
 	requested := s.requests.take()
@@ -117,8 +117,8 @@ func (s *spoke) rests(most int) {
 	}
 }
 
-// Works whose namespaces are missing, or are being deleted, ask nothing of the cluster until
-// that changes, and hold up no other.
+// missingNamespacesRest checks works whose namespaces are missing or being deleted. They send no requests until
+// that changes, and delay no other work.
 func missingNamespacesRest(s *spoke) {
 	const ending = "ending"
 	s.Kubectl("create", "namespace", ending)
@@ -146,7 +146,7 @@ func missingNamespacesRest(s *spoke) {
 	if _, err := s.Kube.CoreV1().ConfigMaps(ending).Patch(s.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		s.Fatal(err)
 	}
-	s.Eventually(func() error { // it is deleted, is missing for a moment, and is created again
+	s.Eventually(func() error { // the namespace disappears for a moment, and is created again
 		_, err := s.Kube.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ending}}, metav1.CreateOptions{})
 		return err
 	})
@@ -161,7 +161,8 @@ func missingNamespacesRest(s *spoke) {
 	s.ends(append(works, healthy))
 }
 
-// What a policy denies is tried again when the policy changes, whatever code it answers with.
+// deniedWorksRest checks that a manifest which a policy denies is tried again when the policy changes, with any
+// status code.
 func deniedWorksRest(s *spoke) {
 	forbidden := metav1.StatusReasonForbidden
 	s.deny("denied", nil) // with 422
@@ -219,7 +220,8 @@ func (s *spoke) deny(name string, reason *metav1.StatusReason) {
 	})
 }
 
-// Of many works behind a webhook that does not answer one tries; they all go when it is repaired.
+// failingWebhookIsTriedByOne checks many works behind a webhook that does not answer. Only one of them retries;
+// all are applied after the repair.
 func failingWebhookIsTriedByOne(s *spoke) {
 	s.Kubectl("create", "namespace", "hooked")
 	url, none, fail := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone, admissionv1.Fail
@@ -251,7 +253,7 @@ func failingWebhookIsTriedByOne(s *spoke) {
 	}
 	tries := slices.DeleteFunc(s.requests.take(), func(r string) bool { return !strings.HasPrefix(r, "POST /api/v1/namespaces/hooked/") })
 	s.Logf("%d tries of %d works", len(tries), len(works))
-	if most := 4 * failedWorks; len(tries) > most { // each once or twice, and some probes
+	if most := 4 * failedWorks; len(tries) > most { // one or two tries of each work, and some probes
 		s.Errorf("%d tries of %d works, want at most %d", len(tries), len(works), most)
 	}
 	if err := api.Delete(s.Context(), "away", metav1.DeleteOptions{}); err != nil {

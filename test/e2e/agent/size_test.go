@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// boundsItsStatus: 500 manifests that the API server refuses with long texts. All are listed, with their
-// conditions, and what is left out is said.
+// boundsItsStatus applies 500 manifests that the API server rejects with long texts. The status lists all of
+// them with their conditions, and reports that texts are shortened.
 func boundsItsStatus(s *spoke) {
 	const n = 500
 	var manifests []string

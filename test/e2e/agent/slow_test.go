@@ -23,14 +23,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// slowWorks is how many works are behind a webhook that takes slowAnswer for each write.
+// slowWorks is the number of works behind a webhook that needs slowAnswer for each write.
 const (
 	slowWorks  = 24
 	slowAnswer = 2500 * time.Millisecond
 )
 
-// A webhook that takes its time and allows everything: works wait their turn, and none says that
-// it failed.
+// slowWebhookChangesNoCondition checks works behind a slow webhook that allows every write. The works wait, and
+// none reports a failure.
 func slowWebhookChangesNoCondition(s *spoke) {
 	s.Kubectl("create", "namespace", "slowly")
 	slow := func(i int, generation int64) *workv1.ManifestWork {
@@ -83,7 +83,7 @@ func slowWebhookChangesNoCondition(s *spoke) {
 	begun := time.Now()
 	var works []*workv1.ManifestWork
 	for i := range slowWorks {
-		works = append(works, slow(i, 2)) // every other one was there before
+		works = append(works, slow(i, 2)) // half of the works exist already
 		s.source.publish(works[i], codec.UpdateRequest)
 	}
 	for _, w := range works {
@@ -96,7 +96,7 @@ func slowWebhookChangesNoCondition(s *spoke) {
 	}
 	took := time.Since(begun)
 	s.Logf("%d works with writes of %v were applied after %v, %d writes at once", slowWorks, slowAnswer, took, most.Load())
-	if took > slowWorks*slowAnswer { // as long as one after the other
+	if took > slowWorks*slowAnswer { // the time of all writes one after the other
 		s.Errorf("%d works with writes of %v were applied after %v", slowWorks, slowAnswer, took)
 	}
 	if err := api.Delete(s.Context(), "slowly", metav1.DeleteOptions{}); err != nil {

@@ -42,7 +42,7 @@ const (
 	hubIdentity = "hub.example.com:8090"
 )
 
-// spoke is a kube-apiserver with what deploy/agent puts on it.
+// spoke is a kube-apiserver with the objects of deploy/agent.
 type spoke struct {
 	harness.Plane
 	requests *requests
@@ -75,7 +75,7 @@ func (s *spoke) client(r *rest.Config) *kubeclient.Kube {
 	return k
 }
 
-// agent starts an agent with the rights of its ServiceAccount only.
+// agent starts an agent with only the rights of its ServiceAccount.
 func (s *spoke) agent() (stop func()) {
 	s.Helper()
 	k := s.client(s.Limited)
@@ -89,10 +89,10 @@ func (s *spoke) agent() (stop func()) {
 	}
 	ended := s.Client(a.Run)
 	s.Eventually(func() error { return errors.Join(a.ClusterReady(), a.BrokerReady()) })
-	return func() { _ = ended() } // the end of the test says how
+	return func() { _ = ended() } // the cleanup of the test reports the error
 }
 
-// requests counts what the agent asks, watches not counted.
+// requests records the requests of the agent, without watches.
 type requests struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -127,7 +127,7 @@ type source struct {
 	check    func(manifestwork.StatusReport) error
 }
 
-// watch has every status checked that comes, until over is called.
+// watch passes each received status to check, until over is called.
 func (s *source) watch(check func(manifestwork.StatusReport) error) (over func()) {
 	set := func(check func(manifestwork.StatusReport) error) {
 		s.mu.Lock()
@@ -148,7 +148,7 @@ func (s *source) Disconnected(error) {}
 
 func (s *source) Handle(_ context.Context, e codec.Event) error {
 	if e.Type() == codec.TypeCheckpoint {
-		return nil // it keeps no cursor
+		return nil // this source keeps no cursor
 	}
 	r, err := manifestwork.DecodeStatus(e)
 	if err != nil {
@@ -191,7 +191,7 @@ func work(name string, generation int64, manifests ...string) *workv1.ManifestWo
 	return w
 }
 
-// apply publishes a work and waits until its status is about it.
+// apply publishes a work and waits for a status of its generation.
 func (s *spoke) apply(w *workv1.ManifestWork) manifestwork.StatusReport {
 	s.Helper()
 	s.source.publish(w, codec.UpdateRequest)

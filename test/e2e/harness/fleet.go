@@ -78,7 +78,7 @@ func Main(m *testing.M, cfg fleet.Config, started func(*Fleet), ended func()) in
 // for ten seconds.
 const LeaseLost = "the leader lease was lost"
 
-// crashes returns how programs ended that should not have.
+// crashes returns an error for each program that ended unexpectedly.
 func (f *Fleet) crashes() error {
 	var errs []error
 	for _, name := range f.Programs() {

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Within is how long anything on a busy machine may take to converge.
+// Within is the longest time in which a change converges on a busy machine.
 const Within = 45 * time.Second
 
 // Eventually waits until check returns nil.
@@ -111,7 +111,7 @@ func (f *Fleet) Create(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWor
 	return got
 }
 
-// Deliver creates the work and waits until it is Ready, see there. The work is removed when the test ends.
+// Deliver creates the work and waits for [Fleet.Ready]. The work is removed when the test ends.
 func (f *Fleet) Deliver(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWork {
 	t.Helper()
 	return f.Ready(t, f.Create(t, w))
@@ -146,8 +146,7 @@ func (f *Fleet) DeleteWork(t *testing.T, cluster, name string) {
 	}
 }
 
-// Gone waits until the work has left the hub and its AppliedManifestWork the
-// cluster.
+// Gone waits until the work has left the hub, and its AppliedManifestWork has left the cluster.
 func (f *Fleet) Gone(t *testing.T, cluster, name string) {
 	t.Helper()
 	Eventually(t, func(ctx context.Context) error {
@@ -163,7 +162,7 @@ func (f *Fleet) Gone(t *testing.T, cluster, name string) {
 	})
 }
 
-// remaining says which objects of a record are still there, and what holds them.
+// remaining lists the objects of a record that still exist, with their finalizers.
 func (f *Fleet) remaining(ctx context.Context, cluster string, rec *workv1.AppliedManifestWork) string {
 	var left []string
 	for _, a := range rec.Status.AppliedResources {
@@ -178,15 +177,15 @@ func (f *Fleet) remaining(ctx context.Context, cluster string, rec *workv1.Appli
 	return strings.Join(left, "; ")
 }
 
-// Remove deletes a work on the hub and waits until it is Gone, see there.
+// Remove deletes a work on the hub and waits for [Fleet.Gone].
 func (f *Fleet) Remove(t *testing.T, cluster, name string) {
 	t.Helper()
 	f.DeleteWork(t, cluster, name)
 	f.Gone(t, cluster, name)
 }
 
-// AppliedName is the name that the protocol prescribes: the hash of the hub identity. The default hub identity
-// is the broker's URL.
+// AppliedName returns the name of the AppliedManifestWork of a work: the hash of the hub identity, "-", and the
+// work's name. The default hub identity is the broker's URL.
 func (f *Fleet) AppliedName(work string) string {
 	sum := sha256.Sum256([]byte(f.BrokerAddr()))
 	return hex.EncodeToString(sum[:]) + "-" + work
@@ -203,8 +202,7 @@ func (f *Fleet) Ready(t *testing.T, w *workv1.ManifestWork) *workv1.ManifestWork
 	return f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionTrue, workv1.WorkAvailable: metav1.ConditionTrue})
 }
 
-// ConditionsAre waits until conditions of the work have a status for its
-// generation.
+// ConditionsAre waits until the conditions of the work have these statuses for its generation.
 func (f *Fleet) ConditionsAre(t *testing.T, w *workv1.ManifestWork, want map[string]metav1.ConditionStatus) *workv1.ManifestWork {
 	t.Helper()
 	var got *workv1.ManifestWork
@@ -223,7 +221,7 @@ func (f *Fleet) ConditionsAre(t *testing.T, w *workv1.ManifestWork, want map[str
 	return got
 }
 
-// StatusText is the status of a work, for messages.
+// StatusText returns the status of a work as text, for messages.
 func StatusText(w *workv1.ManifestWork) string {
 	b, err := json.Marshal(w.Status)
 	if err != nil {
@@ -232,7 +230,7 @@ func StatusText(w *workv1.ManifestWork) string {
 	return string(b)
 }
 
-// ManifestCondition waits for a condition of one manifest.
+// ManifestCondition waits until a condition of one manifest fulfils want, and returns it.
 func (f *Fleet) ManifestCondition(t *testing.T, w *workv1.ManifestWork, ordinal int, typ string, want func(metav1.Condition) bool) metav1.Condition {
 	t.Helper()
 	var got metav1.Condition
@@ -279,7 +277,7 @@ func (f *Fleet) ConfigMap(ctx context.Context, cluster, namespace, name string) 
 	return f.API[cluster].Kube.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// ConfigMapYAML is a ConfigMap with one value, "key".
+// ConfigMapYAML returns a ConfigMap with one value, "key".
 func ConfigMapYAML(namespace, name, value string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {key: %q}\n", name, namespace, value)
 }
@@ -317,7 +315,7 @@ func MergePatch(v any) (types.PatchType, []byte) {
 	return types.MergePatchType, b
 }
 
-// DeploymentYAML is a Deployment that any node can run.
+// DeploymentYAML returns a Deployment that any node can run.
 func DeploymentYAML(namespace, name string, replicas int) string {
 	return fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment

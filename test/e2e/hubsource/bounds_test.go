@@ -32,7 +32,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// requester asks for what a kube-apiserver is to make, as an agent does.
+// requester publishes requests for objects on the hub, as an agent does.
 type requester struct {
 	*membersHub
 	transport.Conn
@@ -53,7 +53,7 @@ func (h *membersHub) requester(b *testkit.Broker, p transport.Peer) *requester {
 	return &requester{membersHub: h, Conn: conn}
 }
 
-// requestsTokens returns the reason for which it was refused, "" if it was not.
+// requestsTokens publishes a request. It returns the reason of the rejection, "" if the hub accepted it.
 func (a *requester) requestsTokens(d codec.DataType, cluster string, o any) string {
 	a.Helper()
 	data, err := json.Marshal(o)
@@ -81,7 +81,7 @@ func (a *requester) requestsTokens(d codec.DataType, cluster string, o any) stri
 	return err.Error()
 }
 
-// bytesOf is what objects take on the hub, as etcd has those of custom resources.
+// bytesOf returns the size of objects in JSON, in bytes: etcd stores custom resources as JSON.
 func bytesOf[T any](t *testing.T, items []T) (n int) {
 	t.Helper()
 	for _, o := range items {

@@ -41,7 +41,7 @@ import (
 
 const cluster = "cluster1"
 
-// hub is a kube-apiserver with what deploy/hub-source puts on it.
+// hub is a kube-apiserver with the objects of deploy/hub-source.
 type hub struct {
 	harness.Plane
 	broker *testkit.Broker
@@ -65,7 +65,7 @@ func newHub(t *testing.T) *hub {
 	return h
 }
 
-// sourceConfig is a hub source with the rights of its ServiceAccount only.
+// sourceConfig returns the configuration of a hub-source with only the rights of its ServiceAccount.
 func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
 	cfg := hubsource.Config{
 		ID: "hub", Works: workversioned.NewForConfigOrDie(h.Limited), Metadata: metadata.NewForConfigOrDie(h.Limited),
@@ -84,7 +84,7 @@ func (h *hub) sourceConfig(change ...func(*hubsource.Config)) hubsource.Config {
 	return cfg
 }
 
-// source starts a hub source.
+// source starts a hub-source.
 func (h *hub) source(change ...func(*hubsource.Config)) (stop func() error) {
 	h.Helper()
 	s, err := hubsource.New(h.sourceConfig(change...))
@@ -175,7 +175,7 @@ func (h *hub) gone(name string) {
 	})
 }
 
-// agent holds what it is sent, and reports every spec as applied.
+// agent keeps the received specs, and reports each of them as applied.
 type agent struct {
 	hub     *hub
 	session *session.Session
@@ -196,7 +196,7 @@ func (a *agent) Disconnected(error) {}
 
 func (a *agent) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() == codec.TypeCheckpoint {
-		return nil // it has no disk
+		return nil // this agent keeps no cursor
 	}
 	s, err := manifestwork.DecodeSpec(e)
 	if err != nil {
@@ -231,7 +231,7 @@ func (a *agent) publish(ctx context.Context, s *manifestwork.Spec, st workv1.Man
 	return err
 }
 
-// report reports any status of a work.
+// report reports a status of a work.
 func (a *agent) report(name string, st workv1.ManifestWorkStatus) {
 	a.hub.Helper()
 	a.mu.Lock()
@@ -333,8 +333,8 @@ func takesEveryStatus(h *hub) {
 	h.gone("statuses")
 }
 
-// reportsToKubectl: the columns of deploy/crds, as a kube-apiserver fills them in, and Events,
-// with the rights of deploy/hub-source.
+// reportsToKubectl checks the columns of deploy/crds as a kube-apiserver prints them, and Events, with the
+// rights of deploy/hub-source.
 func reportsToKubectl(h *hub) {
 	h.create("columns", "1")
 	h.shows("columns", "Applied", "as sent")
@@ -364,8 +364,8 @@ func reportsToKubectl(h *hub) {
 	h.gone("columns")
 }
 
-// reportsClusterAnswered: Delivered is True of the version that the cluster answered for, with no write more than there
-// was; kubectl waits for it.
+// reportsClusterAnswered checks that Delivered is True for the generation that the cluster answered, without an
+// additional write. kubectl waits for it.
 func reportsClusterAnswered(h *hub) {
 	w := h.create("answered", "1")
 	wait := func() {
@@ -374,7 +374,7 @@ func reportsClusterAnswered(h *hub) {
 	wait()
 	h.delivered("answered", 1)
 	h.patch("answered", `{"spec":{"deleteOption":{"propagationPolicy":"Orphan"}}}`)
-	wait() // for the second generation: the condition of the first does not count
+	wait() // the condition of the first generation does not count
 	h.delivered("answered", 2)
 	versions := 0
 	seen, err := h.Works.WorkV1().ManifestWorks(cluster).Watch(h.Context(), metav1.ListOptions{FieldSelector: "metadata.name=answered", ResourceVersion: w.ResourceVersion})
@@ -389,7 +389,7 @@ func reportsClusterAnswered(h *hub) {
 			break
 		}
 	}
-	if versions != 4 { // finalizer, status, the change, status
+	if versions != 4 { // finalizer, status, change, status
 		h.Errorf("the work was written %d times after it was made, want 4", versions)
 	}
 	h.delete("answered")
@@ -506,7 +506,7 @@ func (h *hub) label(namespace, patch string) {
 
 func survivesARestart(h *hub) {
 	stop := h.source(func(c *hubsource.Config) {
-		// It is the same process before and after, however slow the machine is.
+		// A long Lease keeps the same process as leader, also on a slow machine.
 		c.Election.Duration, c.Election.RenewDeadline = 3*time.Minute, 2*time.Minute
 	})
 	h.create("restart", "1")

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// slow is a way to the hub on which answers to patches, or events of watches, come late.
+// slow is a RoundTripper that delays the answers to patches, or the events of watches.
 type slow struct {
 	http.RoundTripper
 	answers, events time.Duration
@@ -73,7 +73,7 @@ func endsDeletionsWithoutAnAgent(h *hub) {
 	}
 }
 
-// count returns an error unless there are so many works, all of them with the finalizer.
+// count returns an error unless exactly want works have a finalizer.
 func (h *hub) count(client workclient.ManifestWorkInterface, want int) error {
 	list, err := client.List(h.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -86,7 +86,7 @@ func (h *hub) count(client workclient.ManifestWorkInterface, want int) error {
 	return nil
 }
 
-// slowly is a body of which each part comes late.
+// slowly is a body that delays each part.
 type slowly struct {
 	io.ReadCloser
 	by time.Duration

@@ -40,8 +40,8 @@ import (
 
 const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 
-// membersHub is a hub without registration controllers, whose members a controller looks after
-// with the rights of deploy/.
+// membersHub is a hub without OCM's registration controllers. hub-source's cluster controller serves its
+// members, with the rights of deploy/.
 type membersHub struct {
 	*harness.Plane
 	clusters clusterversioned.Interface
@@ -71,7 +71,7 @@ func newMembersHub(t *testing.T) *membersHub {
 	return h
 }
 
-// serve runs the controller, which accepts clusters of these users by itself.
+// serve runs the controller. It accepts clusters of these users automatically.
 func (h *membersHub) serve(autoApproved ...string) {
 	h.Helper()
 	ca, err := pki.NewAuthority("clusters", pki.Starting(time.Now(), pki.AuthorityLifetime))
@@ -96,7 +96,7 @@ func (h *membersHub) serve(autoApproved ...string) {
 	h.Client(c.Run)
 }
 
-// request makes a CSR of an agent, asked for by user.
+// request creates a CSR of an agent, which user requested.
 func (h *membersHub) request(name, cluster, user string, subject pkix.Name) {
 	h.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -166,7 +166,7 @@ func (h *membersHub) patchCluster(name, patch string, subresources ...string) {
 	}
 }
 
-// shows waits until a cluster has these conditions, and these taints of ours.
+// shows waits until a cluster has these conditions, and exactly these taints.
 func (h *membersHub) shows(name string, conditions map[string]metav1.ConditionStatus, taints ...string) {
 	h.Helper()
 	h.Eventually(func() error {
@@ -190,7 +190,7 @@ func (h *membersHub) shows(name string, conditions map[string]metav1.ConditionSt
 	})
 }
 
-// agent says that a cluster is available, and renews its Lease until stop.
+// agent reports a cluster as available, and renews its Lease until stop.
 func (h *membersHub) agent(name string) (stop func() error) {
 	h.Helper()
 	stop = h.Client(func(ctx context.Context) error {
@@ -207,7 +207,7 @@ func (h *membersHub) agent(name string) (stop func() error) {
 			}
 		}
 	})
-	h.Eventually(func() error { // others write conditions too
+	h.Eventually(func() error { // hub-source writes conditions at the same time
 		c, err := h.clusters.ClusterV1().ManagedClusters().Get(h.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -233,7 +233,7 @@ func TestRegistrationControllers(t *testing.T) {
 	type is = map[string]metav1.ConditionStatus
 	create := h.create
 
-	// A person lets the first one in, and a user of the configuration the second one.
+	// An operator accepts the first cluster, and a rule for its user accepts the second.
 	create("east")
 	h.request("east-1", "east", "system:bootstrap:abcdef", subjectOf("east"))
 	h.shows("east", nil, "unreachable")
@@ -251,7 +251,7 @@ func TestRegistrationControllers(t *testing.T) {
 	h.Kubectl("certificate", "approve", "east-eve")
 	h.csrHas("east-eve", certificatesv1.CertificateFailed)
 
-	// It is available as long as it renews its Lease, and its add-ons are not without it.
+	// The cluster is available while it renews its Lease. Without the Lease its add-ons are Unknown.
 	stop := h.agent("east")
 	h.shows("east", is{available: metav1.ConditionTrue, clusterv1.ManagedClusterConditionClockSynced: metav1.ConditionTrue})
 	addon := &addonv1alpha1.ManagedClusterAddOn{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: "search"}}
@@ -268,7 +268,7 @@ func TestRegistrationControllers(t *testing.T) {
 	h.agent("east")
 	h.shows("east", is{available: metav1.ConditionTrue})
 
-	// Acceptance is withdrawn, and given again.
+	// Acceptance is withdrawn, and granted again.
 	h.patchCluster("east", `{"spec":{"hubAcceptsClient":false}}`)
 	h.shows("east", is{accepted: metav1.ConditionFalse})
 	h.request("east-2", "east", agentOf("east"), subjectOf("east"))
@@ -295,8 +295,8 @@ func (h *membersHub) create(name string) {
 	}
 }
 
-// restore puts a cluster in its own place as a backup has it: with labels, annotations and spec, and without
-// finalizers and status.
+// restore replaces a ManagedCluster by its state in a backup: with annotations and spec, without finalizers and
+// status.
 func (h *membersHub) restore(name string) {
 	h.Helper()
 	all := h.clusters.ClusterV1().ManagedClusters()
@@ -323,7 +323,7 @@ func TestClusterController_UnknownRequesters(t *testing.T) {
 	const accepted = clusterv1.ManagedClusterConditionHubAccepted
 	type is = map[string]metav1.ConditionStatus
 
-	// Approved, then denied, and only then there is a signer.
+	// The request is approved, then its cluster is denied, and only then the signer starts.
 	h.create("late")
 	h.request("late-1", "late", "system:bootstrap:abcdef", subjectOf("late"))
 	h.Kubectl("certificate", "approve", "late-1")
@@ -400,7 +400,7 @@ func (h *membersHub) end(name string) {
 	h.Kubectl("get", "namespace", name)
 }
 
-// forbids fails if the hub forbade any request.
+// forbids reports an error for each request that the hub rejected as forbidden.
 func (h *membersHub) forbids() {
 	h.Helper()
 	all, err := h.registry.Gather()

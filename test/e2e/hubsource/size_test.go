@@ -14,7 +14,8 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// counted runs a hub source, and returns what it counts.
+// counted runs a hub-source. count returns the sum of a metric, only of series with one of the labels if any are
+// given.
 func (h *hub) counted() (count func(metric string, labels ...string) int, stop func() error) {
 	reg := prometheus.NewRegistry()
 	stop = h.source(func(c *hubsource.Config) { c.Registerer = reg })
@@ -44,8 +45,9 @@ func containsNone(text string, labels []string) bool {
 	return len(labels) > 0
 }
 
-// statusThatDoesNotFit: agents that bound nothing report more than the hub's etcd takes. Delivered says so, in two ways to
-// find it out; others get through, and after a restart nothing is sent again but what was missed.
+// statusThatDoesNotFit checks statuses that are larger than the hub's etcd accepts. hub-source detects that
+// before a request or by its answer, and Delivered reports it. Other statuses arrive. After a restart only the
+// missed ones are sent again.
 func statusThatDoesNotFit(h *hub) {
 	count, stop := h.counted()
 	for i := range 5 {
@@ -104,7 +106,7 @@ func statusThatDoesNotFit(h *hub) {
 	}
 }
 
-// largeStatus is a status of so many bytes.
+// largeStatus returns a status of about this size.
 func largeStatus(bytes int) workv1.ManifestWorkStatus {
 	s := status("large", 1)
 	for i := range bytes / 30_000 {

@@ -47,7 +47,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// threatened is a hub where a member has joined and another cluster waits, with what attackers are after.
+// threatened is a hub with one accepted cluster and one waiting cluster, and with objects that an attacker may
+// want.
 type threatened struct{ *membersHub }
 
 func newThreatened(t *testing.T) *threatened {
@@ -81,7 +82,7 @@ func newThreatened(t *testing.T) *threatened {
 
 var managedClusters = schema.GroupVersionResource{Group: "cluster.open-cluster-management.io", Version: "v1", Resource: "managedclusters"}
 
-// wanted are the kinds of which attackers would have more, or others.
+// wanted are the kinds of objects that an attacker may want to create or change.
 var wanted = []schema.GroupVersionResource{
 	managedClusters, certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"),
 	rbacv1.SchemeGroupVersion.WithResource("rolebindings"), rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
@@ -90,7 +91,7 @@ var wanted = []schema.GroupVersionResource{
 	{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, {Group: "events.k8s.io", Version: "v1", Resource: "events"},
 }
 
-// has is what the hub has of these kinds, by name: what was wished for, not when or how it went.
+// has returns the content of the hub's objects of these kinds, by kind and name, without status and times.
 func (h *threatened) has() map[string]string {
 	h.Helper()
 	all, client := map[string]string{}, dynamic.NewForConfigOrDie(h.Admin)
@@ -101,7 +102,7 @@ func (h *threatened) has() map[string]string {
 		}
 		for _, o := range l.Items {
 			if kind.Resource == "leases" && o.GetName() != clustercontroller.LeaseName {
-				continue // of the API server
+				continue // a Lease of the API server
 			}
 			text, err := json.Marshal([]any{o.Object["spec"], o.Object["subjects"], o.Object["rules"], o.Object["data"], o.GetLabels(), o.GetFinalizers()})
 			if err != nil {
@@ -113,7 +114,7 @@ func (h *threatened) has() map[string]string {
 	return all
 }
 
-// liar is a broker that has hub-source asked for whatever it makes up.
+// liar is a broker that sends hub-source invented requests.
 type liar struct {
 	*threatened
 	out chan *hawserv1.RegistrationRequest
@@ -123,7 +124,7 @@ type liar struct {
 	answers map[string]chan *hawserv1.RegistrationAnswer
 }
 
-// Publish implements transport.Server: it takes what hub-source says.
+// Publish implements transport.Server. It records the answers of hub-source.
 func (l *liar) Publish(_ context.Context, _ transport.Peer, event []byte, _ string) (transport.Receipt, error) {
 	e, err := codec.Unmarshal(event)
 	if err != nil {
@@ -171,7 +172,7 @@ func (l *liar) Subscribe(ctx context.Context, _ transport.Peer, _ transport.RawS
 	}
 }
 
-// lies runs hub-source's registration, with the rights of deploy/, at a broker that lies.
+// lies runs hub-source's registration, with the rights of deploy/, at a lying broker.
 func (h *threatened) lies() *liar {
 	h.Helper()
 	l := &liar{threatened: h, out: make(chan *hawserv1.RegistrationRequest), answers: map[string]chan *hawserv1.RegistrationAnswer{}}
@@ -197,22 +198,22 @@ func (h *threatened) lies() *liar {
 
 type object = map[string]any
 
-// lie is one request that no agent made.
+// lie is one invented request.
 type lie struct {
 	what            codec.EventType
-	cluster, named  string // of the request and, where that is another one, in the event
+	cluster, named  string // cluster of the request; named is the cluster in the event, "" if it is the same
 	user            string
 	groups          []string
 	bootstrap       bool
 	object          object
-	reason          string // of the refusal; "": it is carried out
-	keepsTheRequest string // undecided or denied: what becomes of a certificate request
+	reason          string // of the rejection; "": hub-source executes the request
+	keepsTheRequest string // name of a certificate request that must stay unapproved
 }
 
-// whatever is a reason that is not looked at.
+// whatever matches each reason.
 const whatever = "*"
 
-// send has hub-source asked, and returns the answer.
+// send sends one invented request to hub-source, and returns its answer.
 func (l *liar) send(name string, x lie) *hawserv1.RegistrationAnswer {
 	l.Helper()
 	data, err := json.Marshal(x.object)
@@ -254,7 +255,7 @@ func (l *liar) send(name string, x lie) *hawserv1.RegistrationAnswer {
 	return nil
 }
 
-// request is a certificate request as a lying broker makes it up.
+// request returns the certificate request of a lying broker.
 func request(t *testing.T, name string, subject pkix.Name, signer string, labels object) object {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -326,14 +327,14 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 			l.unsigned(x.keepsTheRequest)
 		}
 	}
-	h.Eventually(func() error { // hub-source writes the status, too
+	h.Eventually(func() error { // hub-source writes the status at the same time: conflicts are repeated
 		a := l.send("the hub's own condition", lie{what: update(codec.ManagedClusters, codec.Status), cluster: "member", user: agentOf("member"), object: l.statusOf("member"), reason: whatever})
 		if len(a.GetError()) > 0 {
 			return fmt.Errorf("the status of a member is not taken: %s", a.GetError())
 		}
 		return nil
 	})
-	// Renewals of a cluster that is not accepted make no Lease.
+	// Renewals of a cluster that is not accepted create no Lease.
 	l.out <- &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{
 		Renewals: []*hawserv1.LeaseRenewal{{Cluster: "waits"}, {Cluster: "kube-system"}},
 	}}}
@@ -360,14 +361,14 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 	}
 	h.shows("member", map[string]metav1.ConditionStatus{clusterv1.ManagedClusterConditionHubAccepted: metav1.ConditionTrue}, "unreachable")
 
-	// A token for the broker is of no use at the hub.
+	// A token for the broker is not valid at the hub.
 	seen := rest.AnonymousClientConfig(h.Admin)
 	seen.BearerToken = strings.TrimSpace(h.Kubectl("create", "token", "ordinary", "-n", "member", "--audience=hawser"))
 	if _, err := kubernetes.NewForConfigOrDie(seen).CoreV1().Namespaces().Get(t.Context(), "member", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("the hub takes a token for the audience hawser: %v", err)
 	}
 
-	// What it reaches: an accepted cluster's next certificate, and tokens of its add-ons.
+	// The attacker gets the next certificate of an accepted cluster, and tokens of its add-ons.
 	l.send("a renewal of a member", lie{what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: csr("member-1", "member")})
 	h.csrHas("member-1", certificatesv1.CertificateApproved)
 	token := l.send("a token of an add-on", lie{what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "addon", "namespace": "member"}}})
@@ -376,7 +377,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 	}
 }
 
-// statusOf is a status of a cluster that takes its acceptance back.
+// statusOf returns a status of a cluster that withdraws its own acceptance.
 func (l *liar) statusOf(name string) object {
 	l.Helper()
 	c, err := l.clusters.ClusterV1().ManagedClusters().Get(l.Context(), name, metav1.GetOptions{})
@@ -388,8 +389,7 @@ func (l *liar) statusOf(name string) object {
 	}}
 }
 
-// unsigned fails the test if a certificate request is approved: hub-source decides about those before the
-// renewal that the end of the test waits for.
+// unsigned fails the test if a certificate request is approved or has a certificate.
 func (l *liar) unsigned(name string) {
 	l.Helper()
 	r, err := l.Kube.CertificatesV1().CertificateSigningRequests().Get(l.Context(), name, metav1.GetOptions{})
@@ -514,7 +514,7 @@ func TestThreat_CompromisedHubSource(t *testing.T) {
 		}
 	}
 
-	// What it reaches: acceptance, and tokens of the accounts in a cluster's namespace.
+	// The attacker can accept clusters, and get tokens of the accounts in a cluster's namespace.
 	if _, err := clusters.Patch(ctx, "waits", types.MergePatchType, []byte(`{"spec":{"hubAcceptsClient":true}}`), metav1.PatchOptions{}); err != nil {
 		t.Errorf("accept a cluster: %v", err)
 	}
@@ -532,7 +532,7 @@ func TestThreat_CompromisedHubSource(t *testing.T) {
 	})
 }
 
-// requestOf is the spec of a certificate request that is there, of another signer.
+// requestOf returns the spec of an existing certificate request, for another signer.
 func (h *threatened) requestOf(name, signer string) certificatesv1.CertificateSigningRequestSpec {
 	h.Helper()
 	r, err := h.Kube.CertificatesV1().CertificateSigningRequests().Get(h.Context(), name, metav1.GetOptions{})

@@ -12,13 +12,13 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// terminal is where a person types commands of kubectl, with one cluster as the present context.
+// terminal runs commands of an operator, with one cluster as the current context.
 type terminal struct {
 	where
 	kubeconfig string
 }
 
-// terminals are one for each control plane.
+// terminals returns one terminal for each control plane.
 func (w where) terminals() (all []terminal) {
 	files, _ := strings.CutPrefix(w.env[len(w.env)-1], "KUBECONFIG=")
 	for _, file := range filepath.SplitList(files) {
@@ -44,7 +44,7 @@ func (m terminal) typed(command string) (string, error) {
 	return string(out), err
 }
 
-// types runs commands one after the other. Each prints all of some words, which stand behind it after " =>".
+// types runs commands in order until each one succeeds. Its output must contain all words after " =>".
 func (m terminal) types(commands ...string) {
 	m.Helper()
 	for _, c := range commands {
@@ -61,7 +61,7 @@ func (m terminal) types(commands ...string) {
 	}
 }
 
-// does is types for commands that work once.
+// does runs commands in order, each once.
 func (m terminal) does(commands ...string) {
 	m.Helper()
 	for _, c := range commands {
@@ -106,7 +106,7 @@ func setUpByHand(m terminal) {
 	m.types("kubectl get validatingwebhookconfiguration hawser-hub-source -o 'jsonpath={.webhooks[*].clientConfig.caBundle}' => LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t")
 }
 
-// programs looks at what was installed.
+// programs runs the commands about installed programs.
 func programs(hub, cluster terminal) {
 	hub.types(
 		"kubectl config get-contexts => hub",
@@ -139,9 +139,9 @@ func programs(hub, cluster terminal) {
 	cluster.does("kubectl delete appliedmanifestwork left")
 }
 
-// works looks at works, and ends them.
+// works runs the commands about works, and deletes the work.
 func works(hub, _ terminal) {
-	hub.does("kubectl delete validatingwebhookconfiguration hawser-hub-source") // no pod answers for it
+	hub.does("kubectl delete validatingwebhookconfiguration hawser-hub-source") // no pod serves the webhook
 	hub.types("kubectl get namespace cluster1 || kubectl create namespace cluster1")
 	hub.does("kubectl apply -f docs/examples/first-work.yaml")
 	hub.types(
@@ -163,7 +163,7 @@ func works(hub, _ terminal) {
 	)
 }
 
-// joining looks at clusters that ask.
+// joining runs the commands about clusters that request to join.
 func joining(hub terminal) {
 	definition := definitions(hub.T)
 	hub.does(

@@ -57,7 +57,7 @@ func TestBackup_CommandsOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// page runs one of the blocks of docs/operations/backup.md for a cluster, in the directory of where.
+// page runs one of the blocks of docs/operations/backup.md, in the directory of w.
 func (w where) page(number int) {
 	w.Helper()
 	repository, err := filepath.Abs(root)

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// definitions is where the definitions of cert-manager are, those of the release that
-// testdata/cert-manager pins.
+// definitions returns the file with the definition of Certificates, from the cert-manager release in
+// testdata/cert-manager.
 func definitions(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/cert-manager/cert-manager")
@@ -78,7 +78,8 @@ func TestInstall_CertManager(t *testing.T) {
 	}
 }
 
-// tries is run in a goroutine of its own; the last line of what failed begins so.
+// tries runs hawser, and returns its output as lines. After an error the last line begins with "failed: ". It
+// may run in a goroutine.
 func (w where) tries(args []string) []string {
 	cmd := exec.CommandContext(w.Context(), w.hawser, args...)
 	cmd.Env, cmd.Dir = w.env, w.dir
@@ -90,7 +91,7 @@ func (w where) tries(args []string) []string {
 	return output
 }
 
-// issue does what cert-manager does with a Certificate: it fills the Secret, and says so.
+// issue fills the Secret of a Certificate and sets its condition, as cert-manager does.
 func (w where) issue(authority *pki.Authority, name string) {
 	w.Helper()
 	at := []string{"--context", "hub", "-n", "hawser"}

@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// subnet begins the addresses of pods, in a network that nothing else is in.
+// subnet is the prefix of the pods' addresses, in a network namespace of the test.
 const subnet = "10.77.0."
 
-// apart names the variable by which the test knows that it runs in that network.
+// apart is the environment variable that is set inside that network namespace.
 const apart = "HAWSER_TEST_APART"
 
 // TestInstall_ThreeCommandsToAFirstWork: on bare control planes, three commands lead to a first applied work,
@@ -60,7 +60,7 @@ func TestInstall_ThreeCommandsToAFirstWork(t *testing.T) {
 
 	w.run(w.kubectl, "--context", "hub", "-n", "cluster1", "wait", "manifestwork", "first-work", "--for=condition=Applied", "--timeout=120s")
 	w.run(w.kubectl, "--context", "cluster1", "get", "deployment", "first-work")
-	// What messages, notes and pages advise where a program is not ready.
+	// The commands that messages, notes and pages advise if a program is not ready.
 	all := w.terminals()
 	all[0].types(
 		"kubectl -n hawser exec deploy/hawser-hub-source -- /hawser-hub-source doctor => ok round trip",
@@ -100,7 +100,7 @@ func bringUp() error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// inANetworkOfItsOwn runs the test again in namespaces whose processes end with it.
+// inANetworkOfItsOwn runs the test again in new namespaces. Their processes end with the command.
 func inANetworkOfItsOwn(t *testing.T) {
 	t.Helper()
 	args := []string{"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
@@ -143,7 +143,7 @@ func packImages(t *testing.T) string {
 	return filepath.Join(dir, "bin", "images")
 }
 
-// api is how an administrator reaches a control plane.
+// api returns the administrator's access to a control plane.
 func (w where) api(name string) *rest.Config {
 	w.Helper()
 	files := ""

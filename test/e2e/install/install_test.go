@@ -22,7 +22,7 @@ import (
 
 const root = "../../.."
 
-// where is a machine with bare control planes, contexts of its kubeconfig.
+// where is a machine with bare control planes. Each one is a context of its kubeconfig.
 type where struct {
 	*testing.T
 	kubectl, hawser, dir string
@@ -43,7 +43,7 @@ func newWhere(t *testing.T, nodes int, contexts ...string) where {
 	for _, name := range contexts {
 		c, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Config{
 			Binary: filepath.Join(programs, "controlplane"), Dir: filepath.Join(t.TempDir(), name), Nodes: nodes,
-			ExtraArgs: []string{"--enable-aggregator-routing=true"}, // webhooks are called at endpoints, as no Service has an address here
+			ExtraArgs: []string{"--enable-aggregator-routing=true"}, // webhooks are called at endpoints, because a Service has no address here
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +59,7 @@ func newWhere(t *testing.T, nodes int, contexts ...string) where {
 	return w
 }
 
-// runs a program, in whose output each line counts.
+// run runs a program, and returns its output as lines.
 func (w where) run(program string, args ...string) []string {
 	w.Helper()
 	cmd := exec.CommandContext(w.Context(), program, args...)
@@ -108,7 +108,8 @@ func TestInstall_TwoCommands(t *testing.T) {
 		t.Errorf("%v stay on the cluster, want namespace and definition", got)
 	}
 	w.run(w.hawser, "uninstall", "hub", "--context", "hub", "--delete-workloads", "--yes")
-	// It is gone once its volume is, and no controller releases the volume here.
+	// The namespace disappears once its volume is gone. No controller removes the volume here, so it may stay
+	// Terminating.
 	if got := w.run(w.kubectl, "--context", "hub", "get", "namespace", "hawser", "--ignore-not-found", "-o", "jsonpath={.status.phase}"); got[0] != "" && got[0] != "Terminating" {
 		t.Errorf("the namespace on the hub is %v", got)
 	}
@@ -117,8 +118,8 @@ func TestInstall_TwoCommands(t *testing.T) {
 	}
 }
 
-// leavesNothingBehind has the next run meet what an earlier version of the program
-// applied, and beside it what a person made with the same label.
+// leavesNothingBehind checks the next run of hawser install. It deletes an object of an earlier version, and
+// keeps the user's object with the same label.
 func (w where) leavesNothingBehind() {
 	w.Helper()
 	for name, manager := range map[string]string{"earlier": "hawser-install-hub", "mine": "kubectl"} {
@@ -149,8 +150,8 @@ func (w where) objects(args ...string) map[string]manifest {
 	return parse(w.T, strings.Join(w.run(w.hawser, args...), "\n"))
 }
 
-// parse leaves out what has to differ from kustomize's: the CA of the webhook, and
-// the label by which uninstall knows its own.
+// parse returns the objects of a text, without the expected differences from kustomize: the CA of the webhook,
+// and the label that uninstall uses.
 func parse(t *testing.T, text string) map[string]manifest {
 	t.Helper()
 	all := map[string]manifest{}

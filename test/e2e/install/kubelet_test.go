@@ -31,40 +31,40 @@ import (
 
 const namespace, node = "hawser", "here"
 
-// kubelet runs the pods of a control plane from their images, with the arguments, environment, users, volumes
-// and tokens of their specs. The root is read-only if the spec requires it. The results of the probes are the
-// status. A field that it does not know is an error, so that it skips no part of a spec.
+// kubelet runs the pods of a control plane from their images. It uses the arguments, environment, users, volumes
+// and tokens of their specs, and a read-only root if the spec requires it. The probes determine the status. An
+// unknown field is an error.
 type kubelet struct {
 	t      *testing.T
 	kube   kubernetes.Interface
 	api    *rest.Config
 	images string
-	// hosts stands for the DNS of the cluster; ip gives the next pod its address.
+	// hosts is the content of /etc/hosts, instead of DNS; ip returns the address of the next pod.
 	hosts string
 	ip    func(pod *corev1.Pod) string
 
-	mu   sync.Mutex // of pods, for callers that ask the node
+	mu   sync.Mutex // guards pods for the server of the node
 	pods map[types.UID]*container
-	// claims are the directories of volumes that pods share, by claim.
+	// claims are the directories of shared volumes, by claim.
 	claims map[string]string
 }
 
-// container is one that runs.
+// container is a running container.
 type container struct {
 	pod    *corev1.Pod
 	cmd    *exec.Cmd
 	ended  chan error
 	ready  bool
-	done   bool // the pod of a Job, whose program ended
+	done   bool // the program of a Job's pod has ended
 	client http.Client
-	// root is the root of its files, log where it writes.
+	// root is the root of its files, log the file with its output.
 	root, log string
 }
 
-// run looks at the pods until ctx ends, then stops all.
+// run watches the pods until ctx ends, then stops all.
 func (k *kubelet) run(ctx context.Context) {
 	k.pods, k.claims = map[types.UID]*container{}, map[string]string{}
-	// A Service has no endpoints on nodes that are not there.
+	// A Service has only endpoints on existing nodes.
 	here, err := k.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	if err == nil {
 		server, port := k.serve()
@@ -93,7 +93,7 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 }
 
-// claim is the directory of a volume that outlives the pods that have it.
+// claim returns the directory of a volume that outlives its pods.
 func (k *kubelet) claim(name string) string {
 	if k.claims[name] == "" {
 		k.claims[name] = k.t.TempDir()
@@ -148,7 +148,7 @@ func (k *kubelet) look(ctx context.Context) error {
 	return nil
 }
 
-// start binds a pod to the node that this is, and runs its container.
+// start binds a pod to this node, and runs its container.
 func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 	if len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) > 0 {
 		return errors.New("want one container")
@@ -192,8 +192,8 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 	return k.report(ctx, c, false)
 }
 
-// command is the program of the container in its root: user and groups, mounts,
-// environment and arguments are those of the spec.
+// command returns the program of a container in its root, with the user, groups, mounts, environment and
+// arguments of the spec.
 func (k *kubelet) command(ctx context.Context, pod *corev1.Pod, image image, dir string) (*exec.Cmd, error) {
 	c := pod.Spec.Containers[0]
 	s, own := pod.Spec.SecurityContext, c.SecurityContext
@@ -299,7 +299,8 @@ func (k *kubelet) volume(ctx context.Context, pod *corev1.Pod, name, dir string)
 				return "", err
 			}
 		}
-		// Of root, and of the group of the pod: so it may write what is no file of the API.
+		// The directory belongs to root and to the group of the pod. So the pod may create files beside those of
+		// the API.
 		return dir, errors.Join(os.Chown(dir, 0, group), os.Chmod(dir, 0o2770|os.ModeSetgid))
 	}
 	return "", errors.New("the pod has none of that name")
@@ -354,7 +355,7 @@ func (k *kubelet) files(ctx context.Context, pod *corev1.Pod, v corev1.Volume) (
 	return nil, 0, errors.New("of a kind that the test does not know")
 }
 
-// probe asks the probes of a container. One that ended fails the test, unless it did the work of a Job.
+// probe runs the probes of a container. If the program has ended, the test fails, except for a Job.
 func (k *kubelet) probe(ctx context.Context, c *container) error {
 	if c.done {
 		return nil
@@ -400,7 +401,7 @@ func (c *container) requestsAPI(ctx context.Context, get *corev1.HTTPGetAction) 
 	return resp.StatusCode == http.StatusOK
 }
 
-// ended writes the status of a pod whose program did its work, or failed.
+// ended writes the status of a pod whose program has ended, with or without an error.
 func (k *kubelet) ended(ctx context.Context, c *container, failed error) error {
 	phase := corev1.PodSucceeded
 	if failed != nil {
@@ -430,11 +431,10 @@ func (k *kubelet) report(ctx context.Context, c *container, ready bool) error {
 	return err
 }
 
-// image is what an image says of how it is run.
+// image is the configuration of an image.
 type image struct{ Entrypoint []string }
 
-// unpack writes the files of an image into a directory; ref ends in its name and
-// version.
+// unpack writes the files of an image into a directory. ref ends in the image's name and version.
 func unpack(images, ref, into string) (image, error) {
 	var index struct {
 		Manifests []struct {
@@ -518,7 +518,7 @@ func extract(layer, into string) error {
 }
 
 func write(name string, mode os.FileMode, r io.Reader) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // others than root run it
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // users other than root read it
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)
@@ -529,7 +529,7 @@ func write(name string, mode os.FileMode, r io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// addresses gives pods theirs; the broker always has the first.
+// addresses returns a function that assigns addresses to pods. The broker always gets the first one.
 func addresses() func(*corev1.Pod) string {
 	var mu sync.Mutex
 	next := 1

@@ -15,7 +15,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// serve answers what the API server asks of the node for kubectl logs and kubectl exec.
+// serve serves the node's part of kubectl logs and kubectl exec to the API server.
 func (k *kubelet) serve() (server *httptest.Server, port int32) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +39,7 @@ func (k *kubelet) serve() (server *httptest.Server, port int32) {
 	return server, int32(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
-// named is the container of a pod, nil if there is none.
+// named returns the container of a pod, nil if there is none.
 func (k *kubelet) named(pod string) *container {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -51,7 +51,7 @@ func (k *kubelet) named(pod string) *container {
 	return nil
 }
 
-// execs runs a program in a container, and sends what it writes and how it ends over the streams of the request.
+// execs runs a program in a container. It sends the output and the exit code over the streams of the request.
 func (c *container) execs(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
@@ -93,7 +93,8 @@ func (c *container) execs(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// inside runs a program as the user of the container, with its files and environment, where it is process 1.
+// inside runs a program as the user of the container, with the container's files and environment. The program of
+// the container is process 1 there.
 func (c *container) inside(command []string, stdout, stderr io.Writer) error {
 	s, pid := c.pod.Spec.SecurityContext, strconv.Itoa(c.cmd.Process.Pid)
 	script := fmt.Sprintf(`mount --bind /proc/%[1]s %[2]s/proc/1 && exec chroot --userspec=%[3]d:%[4]d --groups=%[5]d %[2]s "$@"`, pid, c.root, *s.RunAsUser, *s.RunAsGroup, *s.FSGroup)

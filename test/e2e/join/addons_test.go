@@ -28,19 +28,18 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// tokensRole is the ClusterRole by which hub-source asks for tokens, and the RoleBinding that gives
-// it the right in the namespace of one cluster.
+// tokensRole is the ClusterRole that lets hub-source request tokens, and the RoleBinding to it in a cluster's
+// namespace.
 const tokensRole = "hawser-hub-source-tokens"
 
-// addOn is the account of an add-on for its agent on the cluster. simpleAddon has no such use.
+// addOn is an account with the label for tokens. simpleAddon is an account without it.
 const (
 	addOn       = "addon"
 	simpleAddon = "ordinary"
 )
 
-// addOns: what add-ons of a member ask the hub for, with the agent's certificate: tokens of their
-// accounts, and Events. hub-source has the right to ask for tokens in the namespace of the cluster,
-// nowhere else, and while the hub accepts the cluster.
+// addOns requests tokens and Events as the add-ons of a member do, with the agent's certificate. hub-source may
+// request tokens only in the namespace of an accepted cluster.
 func (w *world) addOns(broker string) {
 	w.Helper()
 	kube := w.planes["hub"].kube
@@ -54,7 +53,7 @@ func (w *world) addOns(broker string) {
 	if w.mayRequestTokens("cluster1") {
 		w.Error("hub-source may request tokens in cluster1 before the first request")
 	}
-	// The first one that asks does not wait for a right that comes while its account lacks the label.
+	// The first request is rejected at once: no right can help an account without the label.
 	began := time.Now()
 	m.refused(simpleAddon)
 	if took := time.Since(began); took > 3*time.Second {
@@ -82,7 +81,7 @@ func (w *world) addOns(broker string) {
 	w.member(broker).getsToken()
 }
 
-// accepts lets the cluster in that was denied: its agent has asked with its token.
+// accepts accepts the denied cluster again. Its agent has requested a certificate with its token.
 func (w *world) accepts() {
 	w.Helper()
 	s := &stay{world: w, whole: w}
@@ -91,7 +90,7 @@ func (w *world) accepts() {
 	s.eventuallyTrue("the agent has another certificate", func() (bool, string) { return s.serial() != before, before })
 }
 
-// mayRequestTokens is what the hub's authorizer says of hub-source.
+// mayRequestTokens returns the answer of the hub's authorizer about hub-source.
 func (w *world) mayRequestTokens(namespace string) bool {
 	w.Helper()
 	r, err := w.planes["hub"].kube.AuthorizationV1().SubjectAccessReviews().Create(w.Context(), &authorizationv1.SubjectAccessReview{
@@ -127,11 +126,11 @@ func (w *world) bindsNoOtherRole() {
 	}
 }
 
-// member speaks to the broker as the agent of cluster1 does.
+// member is a client of the broker with the identity of cluster1's agent.
 type member struct {
 	*world
 	transport.Conn
-	tokens chan codec.Event // what comes for TokenRequests
+	tokens chan codec.Event // the received TokenRequests
 }
 
 // member connects with the certificate that the agent keeps in its Secret.
@@ -185,13 +184,14 @@ func (w *world) member(broker string) *member {
 	return m
 }
 
-// requests publishes an object of its cluster, and returns how the hub refused it, "" if it did not.
+// requests publishes an object of the cluster. It returns the reason of the rejection, "" if the hub accepted
+// it.
 func (m *member) requests(d codec.DataType, action codec.Action, o any) (reason string) {
 	m.Helper()
 	return m.requestsFor(d, codec.Spec, action, o)
 }
 
-// requestsFor does that for its spec or its status.
+// requestsFor publishes a spec or a status; see requests.
 func (m *member) requestsFor(d codec.DataType, sub codec.Subresource, action codec.Action, o any) (reason string) {
 	m.Helper()
 	data, err := json.Marshal(o)
@@ -221,7 +221,7 @@ func (m *member) requestsFor(d codec.DataType, sub codec.Subresource, action cod
 	return reported.Reason
 }
 
-// requestsToken asks for one of an account.
+// requestsToken requests a token of an account.
 func (m *member) requestsToken(account string) (reason string) {
 	m.Helper()
 	return m.requests(codec.TokenRequests, codec.CreateRequest, &authenticationv1.TokenRequest{
@@ -231,7 +231,7 @@ func (m *member) requestsToken(account string) (reason string) {
 	})
 }
 
-// refused: there is no token of this account, and nothing comes.
+// refused checks that the hub rejects a token of this account, and that none arrives.
 func (m *member) refused(account string) {
 	m.Helper()
 	if reason := m.requestsToken(account); reason != string(metav1.StatusReasonForbidden) {
@@ -244,7 +244,7 @@ func (m *member) refused(account string) {
 	}
 }
 
-// getsToken: what comes is a token by which the hub's API knows the add-on.
+// getsToken checks that a token arrives with which the hub's API recognizes the add-on.
 func (m *member) getsToken() {
 	m.Helper()
 	if reason := m.requestsToken(addOn); reason != "" {
@@ -277,8 +277,8 @@ func (m *member) getsToken() {
 	}
 }
 
-// events: an Event of the cluster is in its namespace on the hub, and its series; in another
-// namespace it has none.
+// events checks that an Event and its series arrive in the cluster's namespace on the hub. In another namespace
+// an Event is rejected.
 func (m *member) events() {
 	m.Helper()
 	e := &eventsv1.Event{

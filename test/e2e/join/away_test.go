@@ -65,7 +65,7 @@ func TestJoin_ClusterAway(t *testing.T) {
 	s.row(`^cluster1 +stays +\S+ +Live +1 +1 +Unknown +- +the cluster is not available since 20\S+Z: The API server of the cluster`, works)
 }
 
-// row waits until a table has a row like this.
+// row waits until a line of the table matches a regular expression.
 func (s *stay) row(like string, command []string) {
 	s.Helper()
 	is := regexp.MustCompile("(?m)" + like)
@@ -75,7 +75,7 @@ func (s *stay) row(like string, command []string) {
 	})
 }
 
-// work is one of the hub.
+// work returns a work of the hub.
 func (s *stay) work(name string) *workv1.ManifestWork {
 	s.Helper()
 	w, err := s.hub.WorkV1().ManifestWorks("cluster1").Get(s.Context(), name, metav1.GetOptions{})

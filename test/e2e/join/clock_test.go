@@ -23,7 +23,7 @@ import (
 // TestJoinedCluster_ClockAhead: a machine resumes, and for a moment its clock is a year ahead. The bootstrap token
 // expired long ago. The agent keeps key and certificate, in memory and in its Secret, and stays in the fleet.
 //
-// The program's registration runs in this process, because a program always has the clock of its machine.
+// The registration of the agent runs in this process, because a program cannot have a clock of its own.
 func TestJoinedCluster_ClockAhead(t *testing.T) {
 	s := requester(t)
 	s.hawser("accept", "cluster1", "--context", "hub")
@@ -122,7 +122,7 @@ func (over) Dial(context.Context) (transport.Conn, error) {
 	return nil, &transport.Error{Code: transport.CodeUnauthenticated, Message: "the bootstrap token has ended"}
 }
 
-// disconnected is a cluster that says nothing of itself.
+// disconnected is a cluster that reports no facts.
 type disconnected struct{}
 
 // Healthy implements registration.Reader.

@@ -11,18 +11,19 @@ import (
 	"time"
 )
 
-// runningHub is a hub that clusters join, with what hawser install hub said.
+// runningHub runs a hub that clusters join. It returns the broker's address, and the output of hawser install
+// hub.
 func (w *world) runningHub() (at, output string) {
 	w.Helper()
 	at = w.address("hub/hawser-broker") + ":8090"
 	output = w.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--address", at}, images...)...)
-	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod serves the webhook
 	w.start("hub", "hawser-broker")
 	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", at)
 	return at, output
 }
 
-// shell runs a line as it stands.
+// shell runs a command line unchanged.
 func (w *world) shell(line string) (out string, err error) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
@@ -35,7 +36,7 @@ func (w *world) shell(line string) (out string, err error) {
 	return string(b), err
 }
 
-// runs is shell for a line that has to work.
+// runs is shell for a line that must succeed.
 func (w *world) runs(line string) string {
 	w.Helper()
 	out, err := w.shell(line)
@@ -45,7 +46,7 @@ func (w *world) runs(line string) string {
 	return out
 }
 
-// commands are the lines of a text that begin with hawser, behind a word and a colon or indented.
+// commands returns the hawser commands in a text: the rest of each line after two blanks.
 func commands(text string) (all []string) {
 	for line := range strings.Lines(text) {
 		if at := strings.Index(line, "  hawser "); at >= 0 {
@@ -55,7 +56,7 @@ func commands(text string) (all []string) {
 	return all
 }
 
-// access leads hawser to the broker as the operator.
+// access adds the operator's access to the broker to the arguments of hawser.
 func (w *world) access(at string, args ...string) []string {
 	return append(args, "--broker", at, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key"))
 }
@@ -74,7 +75,7 @@ func TestJoin_PrintedLines(t *testing.T) {
 	w.runs(lines[1])
 	w.eventually("InSync", w.access(at, "get", "clusters", "cluster1")...)
 
-	// From a folder without the hub's files, into a file of another name.
+	// The command runs in a directory without the hub's files, and writes to another file name.
 	w.dir = t.TempDir()
 	output = w.runs("hawser token create --context hub > 'my token'")
 	lines = commands(output)
@@ -85,7 +86,7 @@ func TestJoin_PrintedLines(t *testing.T) {
 		t.Error("the cluster does not have the new token")
 	}
 	w.runs(lines[1])
-	// Through a pipe no file has the token.
+	// Through a pipe the token is in no file.
 	lines = commands(w.runs("hawser token create --context hub | cat"))
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "hawser token create --context hub | hawser join cluster1 ") {
 		t.Fatalf("hawser token create prints the commands %q", lines)
@@ -130,13 +131,13 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.hawser("accept", "cluster1", "--context", "hub", "--wait")
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "clsuter1")
 	s.applyIn(s.hub, "clsuter1", "lost")
-	// Step 1: the policy denies hub-source the finalizer, so that the broker has no such work. The log gives the
-	// reason.
+	// Step 1: the policy denies hub-source the finalizer, so the broker has no record of the work. The log gives
+	// the reason.
 	s.eventuallyTrue("the log of hub-source says that the namespace is of no cluster", func() (bool, string) {
 		log, err := os.ReadFile(filepath.Join(s.dir, "hub-hawser-hub-source", "log"))
 		return strings.Contains(string(log), `manifestworks.work.open-cluster-management.io \"lost\" is forbidden`) && strings.Contains(string(log), "Is the namespace misspelt"), fmt.Sprint(err)
 	})
-	// t2 nothing confines it any more. The row says why.
+	// Step 2: without the policy the row gives the reason.
 	s.run(s.kubectl, "--context", "hub", "delete", "validatingadmissionpolicybinding", "hawser-hub-source")
 	row := s.rowOf("NotOnHub", "clsuter1", get)
 	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "is the namespace of its works misspelt?") {
@@ -149,7 +150,7 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	}
 	s.agent()
 	s.hawser("uninstall", "cluster", "cluster1", "--hub-context", "hub", "--context", "cluster1")
-	s.broker() // the broker forgets which agents were refused
+	s.broker() // a new broker has no list of rejected agents
 	s.broker = s.start("hub", "hawser-broker")
 	s.eventuallyTrue("the row of the detached cluster is gone", func() (bool, string) {
 		out, err := s.try(get...)
@@ -175,7 +176,7 @@ func (s *stay) rowOf(state, cluster string, get []string) (row string) {
 	return row
 }
 
-// try runs hawser, which may fail.
+// try runs hawser, and returns its output and error.
 func (s *stay) try(args ...string) (out string, err error) {
 	cmd := exec.CommandContext(s.Context(), filepath.Join(s.bin, "hawser"), args...)
 	cmd.Env, cmd.Dir = append(os.Environ(), s.env()...), s.dir

@@ -19,16 +19,16 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// soon is how long a revoked certificate may still be accepted.
+// soon is the longest time in which a revoked certificate may still be accepted.
 const soon = time.Second
 
-// thief has the certificate that an agent had at one moment.
+// thief has a copy of an agent's earlier certificate.
 type thief struct {
 	*stay
 	transport.Dialer
 }
 
-// steal copies what the agent keeps in its Secret.
+// steal copies the certificate and the key in the agent's Secret.
 func (s *stay) steal() *thief {
 	s.Helper()
 	o, err := s.planes["cluster1"].kube.CoreV1().Secrets("hawser").Get(s.Context(), "hawser-agent-hub", metav1.GetOptions{})
@@ -51,14 +51,14 @@ func (s *stay) steal() *thief {
 	return &thief{s, d}
 }
 
-// subscribes subscribes to what a data type has of the cluster, until ctx ends. It returns what came, and why it
-// ended. up is closed when the broker has taken it.
+// subscribes subscribes to a data type of the cluster, until ctx ends. It returns the types of the received
+// events, and the error. up is closed when the broker has accepted the subscription.
 func (h *thief) subscribes(ctx context.Context, d codec.DataType, up chan<- struct{}) (came []string, err error) {
 	conn, err := h.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }() // it may be over
+	defer func() { _ = conn.Close() }() // it may have ended already
 	err = conn.Subscribe(ctx, transport.Subscription{Filter: transport.Filter{Cluster: "cluster1", DataType: d}}, func(transport.Accepted) {
 		if up != nil {
 			close(up)
@@ -72,7 +72,7 @@ func (h *thief) subscribes(ctx context.Context, d codec.DataType, up chan<- stru
 	return came, err
 }
 
-// stays opens a connection, and returns what says whether it has ended.
+// stays opens a subscription, and returns a channel that gets its error.
 func (h *thief) stays(d codec.DataType) (ended <-chan error) {
 	h.Helper()
 	up, over := make(chan struct{}), make(chan error, 1)
@@ -102,8 +102,8 @@ func (h *thief) ends(open <-chan error) {
 	}
 }
 
-// out: the certificate is refused for connecting, to works and to everything by which one renews, and it is
-// said what to do.
+// out checks that the broker rejects the certificate for works and for all data types of a renewal. The error
+// gives the next step.
 func (h *thief) out() {
 	h.Helper()
 	until := time.Now().Add(soon)
@@ -160,7 +160,7 @@ func TestEarliest_Detach(t *testing.T) {
 	former.out()
 
 	s.join()
-	s.agent() // a kubelet renews the files of a pod, a test does not
+	s.agent() // a kubelet updates the files of a pod; here a restart does
 	s.agent = s.start("cluster1", "hawser-agent")
 	s.acceptRequest()
 	s.apply("of-the-second")
@@ -213,7 +213,7 @@ func TestEarliest(t *testing.T) {
 	if s.serial() == serial {
 		t.Error("the agent has its former certificate")
 	}
-	serial = s.serial() // most likely of this very second
+	serial = s.serial() // most likely issued in the present second
 	s.hawser("rotate", "cluster", "cluster1", "--context", "hub", "--wait")
 	if s.serial() == serial {
 		t.Error("the agent has its former certificate, which was new when the second rotation began")

@@ -74,14 +74,14 @@ func TestJoin_HubReplaced(t *testing.T) {
 	second := s.hub2(s.at)
 	s.wantWaits("certificate signed by unknown authority")
 	s.joinAt("hub2", "second/hawser-access/ca.crt")
-	s.agent() // a kubelet renews the files of a pod, a test does not
+	s.agent() // a kubelet updates the files of a pod; here a restart does
 	s.agent = s.start("cluster1", "hawser-agent")
 	s.wantWaits(approval)
 	second.hawser("accept", "cluster1", "--context", "hub2", "--wait")
 	if s.serial() == serial {
 		s.Error("the agent has its former certificate")
 	}
-	// Whose works are on the cluster the owner of the cluster decides.
+	// The owner of the cluster decides which hub owns the works on it.
 	s.wantWaits("hawser hub-identity transfer " + s.at + " " + s.at)
 	s.hawser("hub-identity", "transfer", "--kubeconfig", w.planes["cluster1"].KubeconfigPath, s.at, s.at)
 	hub2 := w.workClient("hub2")
@@ -94,7 +94,7 @@ func TestJoin_HubReplaced(t *testing.T) {
 	s.same("of-both", shared)
 }
 
-// owners is how many objects own a ConfigMap of the cluster.
+// owners returns the number of owners of a ConfigMap on the cluster.
 func (s *stay) owners(name string) int {
 	s.Helper()
 	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
@@ -104,8 +104,8 @@ func (s *stay) owners(name string) int {
 	return len(o.OwnerReferences)
 }
 
-// hub2 has a second hub run, whose broker is at an address. The result is the world in whose folder
-// the hub's files are.
+// hub2 runs a second hub with a broker at this address. The returned world has the directory of that hub's
+// files.
 func (s *stay) hub2(at string) *world {
 	s.Helper()
 	w := *s.world
@@ -114,13 +114,13 @@ func (s *stay) hub2(at string) *world {
 		s.Fatal(err)
 	}
 	w.hawser(append([]string{"install", "hub", "--context", "hub2", "--registration", "--address", at}, images...)...)
-	w.run(w.kubectl, "--context", "hub2", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	w.run(w.kubectl, "--context", "hub2", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod serves the webhook
 	w.start("hub2", "hawser-broker")
 	w.start("hub2", "hawser-hub-source", "hawser-broker.hawser.svc:8090", at)
 	return &w
 }
 
-// secondHub has the cluster join a second hub, with an agent of its own in a namespace of its own.
+// secondHub lets the cluster join a second hub, with a second agent in another namespace.
 func (s *stay) secondHub() *world {
 	s.Helper()
 	at := s.address("hub2/hawser-broker") + ":8090"

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// page are the commands of docs/join.md, in order.
+// page returns the blocks of docs/join.md, in order.
 func page(t *testing.T) []shellblocks.Block {
 	t.Helper()
 	all, err := shellblocks.Find(root)
@@ -62,15 +62,15 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 		return out
 	}
 	next() // the hub
-	// Of cert-manager only the annotation says something, and only where it runs.
+	// The annotation is for cert-manager only, and has no effect without it.
 	w.run(w.kubectl, "--context", "hub", "annotate", "validatingwebhookconfiguration", "hawser-hub-source", "cert-manager.io/inject-ca-from=hawser/hawser-hub-source-webhook")
 	w.asKustomizeHasIt("hub", "broker-registration", "hub-source-registration")
-	// No pod answers behind the Service of the webhook here.
+	// No pod serves the webhook here.
 	w.run(w.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source")
 	w.start("hub", "hawser-broker")
 	w.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", broker)
 
-	next() // the cluster asks
+	next() // the cluster requests to join
 	w.asKustomizeHasIt("cluster1", "agent-registration")
 	w.start("cluster1", "hawser-agent")
 	access := []string{"--broker", broker, "--ca", w.file("ca.crt"), "--cert", w.file("tls.crt"), "--key", w.file("tls.key")}
@@ -84,7 +84,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	w.addOns(broker)
 	next() // denied
 	(&stay{world: w, whole: w}).wantWaits(approval)
-	next() // let in again
+	next() // accepted again
 	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {
 		t.Errorf("it is not said that the cluster is gone")
@@ -92,8 +92,8 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	w.detached()
 }
 
-// detached: what the works had on the cluster is gone, the agent's own is there, and of the hub the
-// namespace.
+// detached checks that the objects of the works are gone. The agent's own objects and the cluster's namespace on
+// the hub stay.
 func (w *world) detached() {
 	w.Helper()
 	hub, cluster := w.planes["hub"].kube, w.planes["cluster1"].kube
@@ -116,7 +116,7 @@ func (w *world) detached() {
 	}
 }
 
-// asKustomizeHasIt tells whether what is there is what kustomize makes of deploy/.
+// asKustomizeHasIt checks that the objects equal those that kustomize builds from deploy/.
 func (w *world) asKustomizeHasIt(where string, overlays ...string) {
 	w.Helper()
 	for _, o := range overlays {
@@ -124,5 +124,5 @@ func (w *world) asKustomizeHasIt(where string, overlays ...string) {
 	}
 }
 
-// file is one of the operator's access.
+// file returns the path of a file with the operator's access.
 func (w *world) file(name string) string { return filepath.Join(w.dir, "hawser-access", name) }

@@ -30,8 +30,8 @@ type plane struct {
 	kube kubernetes.Interface
 }
 
-// world is a machine with a hub and a cluster, contexts of one kubeconfig. The test itself starts
-// the programs of their Deployments, each at an address of its own.
+// world is a machine with a hub and a cluster, contexts of one kubeconfig. The test itself runs the programs of
+// their Deployments, each at a loopback address of its own.
 type world struct {
 	*testing.T
 	bin, kubectl, dir string
@@ -40,13 +40,13 @@ type world struct {
 	addresses         map[string]string
 }
 
-// newWorld starts control planes of these names.
+// newWorld starts control planes with these names.
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
 	return newWorldWith(t, func(string) []string { return nil }, names...)
 }
 
-// newWorldWith does that with more flags for each kube-apiserver.
+// newWorldWith starts control planes with these names, with additional flags for each kube-apiserver.
 func newWorldWith(t *testing.T, flags func(name string) []string, names ...string) *world {
 	t.Helper()
 	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
@@ -82,7 +82,7 @@ func newWorldWith(t *testing.T, flags func(name string) []string, names ...strin
 	return w
 }
 
-// env is that of a person at a terminal.
+// env returns the environment of an operator's terminal.
 func (w *world) env() []string { return []string{"KUBECONFIG=" + w.kubeconfig} }
 
 // run runs a program, and returns what it printed.
@@ -97,7 +97,7 @@ func (w *world) run(program string, args ...string) string {
 	return string(out)
 }
 
-// address is a loopback address that only this program of this test has.
+// address returns a loopback address that only this program of this test uses.
 func (w *world) address(program string) string {
 	w.Helper()
 	if a := w.addresses[program]; a != "" {
@@ -163,7 +163,7 @@ type pod struct {
 	dir, address string
 }
 
-// args are the arguments, in which paths lead to what the volumes hold.
+// args returns the arguments of a Deployment. Paths lead to the files of the volumes.
 func (p pod) args(d *appsv1.Deployment, replace []string) []string {
 	p.Helper()
 	spec := d.Spec.Template.Spec
@@ -225,7 +225,7 @@ func (p pod) fill(dir string, v corev1.Volume, r *strings.Replacer) {
 	}
 }
 
-// value is that of a variable.
+// value returns the value of an environment variable.
 func (p pod) value(d *appsv1.Deployment, e corev1.EnvVar) string {
 	p.Helper()
 	switch from := e.ValueFrom; {

@@ -24,18 +24,18 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// question is what a kube-apiserver asks its authorizers.
+// question is a request to an authorizer of a kube-apiserver.
 type question struct{ user, verb, group, resource, namespace, name, path string }
 
-// right is what answers one. Empty fields stand for all.
+// right is a permission of one user. An empty name or namespace matches all.
 type right struct {
 	question
-	// level tells which installation has it: 1 each, 2 one that clusters join, or that applies works,
-	// 3 one that looks after members.
+	// level is the installation that has the right: 1 each one, 2 one with registration or with works, 3 one
+	// with the cluster controller.
 	level int
 }
 
-// levelOf is that of the rights of a role.
+// levelOf returns the level of a role's rights.
 func levelOf(role string) int {
 	switch role {
 	case "hawser-hub-source", "hawser-agent":
@@ -50,20 +50,21 @@ func (q question) String() string {
 	return strings.Join(strings.Fields(strings.Join([]string{q.user, q.verb, q.resource, q.group, q.path, q.name, q.namespace}, " ")), " ")
 }
 
-// allows tells whether a right answers a question with yes, as RBAC does.
+// allows reports whether a right permits a request, as RBAC does.
 func (q question) allows(requested question) bool {
 	same := func(has, queried string) bool { return has == "" || has == queried }
 	return q.user == requested.user && q.verb == requested.verb && q.group == requested.group && q.resource == requested.resource && q.path == requested.path &&
 		same(q.namespace, requested.namespace) && same(q.name, requested.name)
 }
 
-// audited is the log of a kube-apiserver, of what it allowed.
+// audited is the audit log of a kube-apiserver.
 type audited struct {
 	log    string
 	denied []string // by the policy that confines hub-source
 }
 
-// flags have a kube-apiserver keep the log, and be as strict about owners as OpenShift's.
+// flags returns the flags with which a kube-apiserver writes the log. It also checks owner references as
+// strictly as OpenShift.
 func (a *audited) flags(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +77,7 @@ func (a *audited) flags(t *testing.T) []string {
 	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + a.log, "--enable-admission-plugins=OwnerReferencesPermissionEnforcement"}
 }
 
-// requests is what the authorizer was asked, and said yes to.
+// requests returns the requests of service accounts that the authorizer allowed.
 func (a *audited) requests(t *testing.T) map[question]bool {
 	t.Helper()
 	data, err := os.ReadFile(a.log)
@@ -88,7 +89,7 @@ func (a *audited) requests(t *testing.T) map[question]bool {
 	for line := range bytes.Lines(data) {
 		var e auditv1.Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			break // it is being written
+			break // the last line is still being written
 		}
 		if e.Annotations["authorization.k8s.io/decision"] != "allow" {
 			continue
@@ -104,7 +105,7 @@ func (a *audited) requests(t *testing.T) map[question]bool {
 			if o.Subresource != "" {
 				q.resource += "/" + o.Subresource
 			} else if q.verb == "create" {
-				q.name = "" // it is in the body, which authorizers are not shown
+				q.name = "" // the name is in the body, which authorizers do not get
 			}
 		} else {
 			q.path, _, _ = strings.Cut(e.RequestURI, "?")
@@ -128,8 +129,9 @@ func (a *audited) requests(t *testing.T) map[question]bool {
 	return all
 }
 
-// implied is what the storage or the admission of an object asks the authorizer besides, which the log does not
-// have: https://kubernetes.io/docs/reference/access-authn-authz/rbac/#privilege-escalation-prevention-and-bootstrapping
+// implied returns further requests that storage or admission of an object sends to the authorizer, and that the
+// log lacks:
+// https://kubernetes.io/docs/reference/access-authn-authz/rbac/#privilege-escalation-prevention-and-bootstrapping
 // and https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#authorization.
 func (q question) implied() (all []question) {
 	const signer = "open-cluster-management.io/grpc"
@@ -149,14 +151,14 @@ func (q question) implied() (all []question) {
 	return all
 }
 
-// given are the roles of a cluster by kind, name and namespace, with their subjects. A ClusterRoleBinding has
-// no namespace.
+// given holds the rules of roles by kind, name and namespace, and the bindings. A ClusterRoleBinding has no
+// namespace.
 type given struct {
 	rules    map[string][]rbacv1.PolicyRule
 	bindings []rbacv1.RoleBinding
 }
 
-// of adds what an object gives.
+// of adds a role or a binding.
 func (g *given) of(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	var role rbacv1.ClusterRole
@@ -178,16 +180,16 @@ func (g *given) of(t *testing.T, o *unstructured.Unstructured) {
 		g.rules = map[string][]rbacv1.PolicyRule{}
 	}
 	if role.AggregationRule != nil {
-		return // see below
+		return // the labels of other roles fill its rules, below
 	}
 	g.rules[o.GetKind()+" "+o.GetName()+" "+o.GetNamespace()] = role.Rules
-	if role.Labels["open-cluster-management.io/aggregate-to-work"] != "" { // what the control plane does
+	if role.Labels["open-cluster-management.io/aggregate-to-work"] != "" { // the control plane aggregates by this label
 		aggregate := "ClusterRole hawser-agent-aggregate "
 		g.rules[aggregate] = append(g.rules[aggregate], role.Rules...)
 	}
 }
 
-// rights are those that roles of deploy/ give. What the built-in role admin gives the agent is not of deploy/.
+// rights returns the rights of the roles of deploy/. It leaves out those of the built-in role admin.
 func (g *given) rights() []right {
 	var found []right
 	for _, b := range g.bindings {
@@ -210,7 +212,7 @@ func (g *given) rights() []right {
 	return slices.CompactFunc(found, func(a, b right) bool { return a.question == b.question }) // the first has the lowest level
 }
 
-// rightsOf are those that a cluster has roles and bindings for.
+// rightsOf returns the rights by the roles and bindings of a cluster.
 func (p plane) rightsOf(t *testing.T) []right {
 	t.Helper()
 	cfg, err := p.RESTConfig()
@@ -230,8 +232,8 @@ func (p plane) rightsOf(t *testing.T) []right {
 	return g.rights()
 }
 
-// rightsInstalled are those that hawser install and hawser join give, on a hub that looks after members,
-// and on a cluster.
+// rightsInstalled returns the rights that hawser install and hawser join grant, on a hub with registration and
+// on a cluster.
 func rightsInstalled(t *testing.T) map[string][]right {
 	t.Helper()
 	settings := install.Settings{
@@ -250,7 +252,7 @@ func rightsInstalled(t *testing.T) map[string][]right {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// This one hub-source makes.
+	// hub-source creates this RoleBinding.
 	onHub := given{bindings: []rbacv1.RoleBinding{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "cluster1", Name: tokensRole}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: tokensRole},
 		Subjects: []rbacv1.Subject{{Namespace: "hawser", Name: "hawser-hub-source"}},
@@ -264,7 +266,7 @@ func rightsInstalled(t *testing.T) map[string][]right {
 	return map[string][]right{"hub": onHub.rights(), "cluster1": onCluster.rights()}
 }
 
-// flat is a rule as single rights.
+// flat splits a rule into single rights.
 func flat(of question, r rbacv1.PolicyRule) (all []question) {
 	for _, of.verb = range r.Verbs {
 		for _, of.path = range r.NonResourceURLs {
@@ -282,8 +284,8 @@ func flat(of question, r rbacv1.PolicyRule) (all []question) {
 	return all
 }
 
-// unused are the rights without which nothing that was asked and allowed would be denied, where the installation
-// is the least that has them.
+// unused returns the rights that no allowed request needs. Another right of at most the same level does not
+// allow the request.
 func unused(rights []right, requested map[question]bool) (all []right) {
 	for i, r := range rights {
 		needed := false
@@ -297,7 +299,8 @@ func unused(rights []right, requested map[question]bool) (all []right) {
 	return all
 }
 
-// withoutUnusedNames is what was asked and rights allow, without the names and namespaces that make no difference to them.
+// withoutUnusedNames returns the allowed requests as lines, without names and namespaces that no right
+// restricts.
 func withoutUnusedNames(rights []right, requested map[question]bool) (lines []string) {
 	for q := range requested {
 		named, placed, allowed := false, false, false
@@ -328,7 +331,7 @@ func (q question) line() string {
 	return strings.Join(fields, " ")
 }
 
-// recorded is what TestRights_AreLeast has kept of what is asked on a cluster.
+// recorded returns the file with the requests that TestRights_AreLeast has recorded on a cluster.
 func recorded(name string) string { return filepath.Join("testdata", "asked-on-"+name+".txt") }
 
 func readRecorded(t *testing.T, name string) map[question]bool {
@@ -364,7 +367,7 @@ func TestRights_AreNeeded(t *testing.T) {
 				t.Errorf("%s: no role of deploy/ gives the right to %s", name, q)
 			}
 		}
-		// It would be found.
+		// An additional right is found as unused.
 		more := right{question{user: rights[0].user, verb: "get", resource: "limitranges"}, 1}
 		if found := unused(append(slices.Clone(rights), more), requested); len(rights) < 60 || len(found) != 1 || found[0] != more {
 			t.Errorf("%s: of %d rights and one that nothing needs %v are unused", name, len(rights), found)
@@ -408,7 +411,7 @@ func TestRights_AreLeast(t *testing.T) {
 	s.disconnect()
 	s.setOfOCM()
 	s.hawser("detach", "cluster1", "--context", "hub")
-	s.source() // it keeps where it is
+	s.source() // hub-source writes its last state before it ends
 
 	for name, log := range logs {
 		requested := log.requests(t)

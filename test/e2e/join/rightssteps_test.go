@@ -25,8 +25,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// requestsAsOCM lets the API server check what the webhook of Open Cluster Management checks when a cluster is
-// created, and write that to the log.
+// requestsAsOCM is a policy with the check of OCM's webhook for a new cluster. It also writes the check to the
+// audit log.
 const requestsAsOCM = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -42,14 +42,14 @@ metadata: {name: set}
 spec: {policyName: set, validationActions: [Deny]}
 `
 
-// requestedAsOCM is where the log has that.
+// requestedAsOCM is the audit annotation of that policy.
 const requestedAsOCM = "set/asked"
 
 func ofOCM(user string) question {
 	return question{user: user, verb: "create", group: clusterGroup, resource: "managedclustersets/join", name: "default"}
 }
 
-// setOfOCM: without the right to put a cluster into that set hub-source makes none.
+// setOfOCM checks that hub-source creates no cluster without the right to put it into that cluster set.
 func (s *stay) setOfOCM() {
 	s.Helper()
 	cfg, err := s.planes["hub"].RESTConfig()
@@ -77,7 +77,7 @@ func (s *stay) setOfOCM() {
 	})
 }
 
-// create makes objects as an administrator.
+// create creates objects as an administrator.
 func (w *world) create(where, text string) {
 	w.Helper()
 	file := filepath.Join(w.TempDir(), "objects.yaml")
@@ -98,7 +98,7 @@ metadata: {name: addon, namespace: cluster1}
 spec: {}
 `
 
-// reportsAddOn has the agent of the cluster say that its add-on is available.
+// reportsAddOn reports the cluster's add-on as available, as its agent does.
 func (m *member) reportsAddOn() {
 	m.Helper()
 	text := m.run(m.kubectl, "--context", "hub", "-n", "cluster1", "get", "managedclusteraddon", "addon", "-o", "json")
@@ -112,7 +112,7 @@ func (m *member) reportsAddOn() {
 	}
 }
 
-// reviewed has the webhook ask the hub about an executor.
+// reviewed calls the webhook with an executor that the user may not use. The webhook asks the hub.
 func (s *stay) reviewed() {
 	s.Helper()
 	object := `{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"x","namespace":"cluster1"},"spec":{
@@ -138,13 +138,13 @@ func (s *stay) reviewed() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	defer func() { _ = answer.Body.Close() }() // it was read
+	defer func() { _ = answer.Body.Close() }() // the body was read
 	if err := json.NewDecoder(answer.Body).Decode(&review); err != nil || review.Response == nil || review.Response.Allowed {
 		s.Errorf("the webhook said %+v, %v", review.Response, err)
 	}
 }
 
-// asRegistrar makes a certificate request as hub-source does, for the agent itself.
+// asRegistrar creates a certificate request for the agent itself, with hub-source's account.
 func (s *stay) asRegistrar(name string) {
 	s.Helper()
 	const agent = "system:open-cluster-management:cluster1:agent"
@@ -166,8 +166,8 @@ func (s *stay) asRegistrar(name string) {
 	}
 }
 
-// renewed: a renewal is approved and signed; one of a cluster that is not accepted is denied, and goes
-// when the cluster is.
+// renewed checks that a renewal is approved and signed. A renewal of a cluster that is not accepted is denied,
+// and is deleted once the cluster is accepted.
 func (s *stay) renewed() {
 	s.Helper()
 	shows := func(name, want string) {
@@ -177,7 +177,7 @@ func (s *stay) renewed() {
 			return want == "" && text == "" || want != "" && strings.HasPrefix(text, want), text
 		})
 	}
-	accept := func(is bool) { // as hawser does, which deletes denied requests itself
+	accept := func(is bool) { // with kubectl: hawser accept would delete denied requests itself
 		s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"hubAcceptsClient":%t}}`, is))
 	}
 	s.asRegistrar("renewal")
@@ -189,8 +189,8 @@ func (s *stay) renewed() {
 	shows("renewal-2", "")
 }
 
-// deletedWhileAway: a work goes while no hub-source looks; the next one asks the hub for it by name. That one
-// serves the clusters with some labels on their namespaces.
+// deletedWhileAway deletes a work while no hub-source runs. The next hub-source reads it from the hub by name,
+// and serves only clusters with a label on their namespace.
 func (s *stay) deletedWhileAway() {
 	s.Helper()
 	s.source()
@@ -204,7 +204,7 @@ func (s *stay) deletedWhileAway() {
 	})
 }
 
-// brokerGone: Events say more than once that the broker is.
+// brokerGone checks that an Event counts the failed attempts to reach the broker.
 func (s *stay) brokerGone() {
 	s.Helper()
 	s.broker()
@@ -215,8 +215,8 @@ func (s *stay) brokerGone() {
 	s.broker = s.whole.start("hub", "hawser-broker")
 }
 
-// namespaceOfOthers: hub-source may label the namespace that an administrator made for a cluster, as far as
-// its role goes. The policy denies it until the administrator has.
+// namespaceOfOthers checks a namespace that an administrator created for a cluster. By its role hub-source may
+// label it, but the policy denies that until the administrator has labelled it.
 func (s *stay) namespaceOfOthers(log *audited) {
 	s.Helper()
 	s.run(s.kubectl, "--context", "hub", "create", "namespace", "cluster2")
@@ -235,7 +235,7 @@ func (s *stay) namespaceOfOthers(log *audited) {
 	})
 }
 
-// refused: what a policy of the cluster denies is applied when the policy goes.
+// refused checks that a manifest which a policy of the cluster denies is applied after the policy is deleted.
 func (s *stay) refused() {
 	s.Helper()
 	s.create("cluster1", `
@@ -265,7 +265,7 @@ spec: {policyName: refuses, validationActions: [Deny]}
 	s.arrives("refused")
 }
 
-// disconnect: the add-on of a cluster becomes Unknown when its agent is disconnected.
+// disconnect checks that an add-on becomes Unknown when the agent of its cluster is disconnected.
 func (s *stay) disconnect() {
 	s.Helper()
 	s.run(s.kubectl, "--context", "hub", "patch", "managedcluster", "cluster1", "--type=merge", "-p", `{"spec":{"leaseDurationSeconds":1}}`)
@@ -283,7 +283,7 @@ func (s *stay) disconnect() {
 	s.agent = s.whole.start("cluster1", "hawser-agent")
 }
 
-// kindsOfOthers are definitions of kinds that the agent's roles name, and reads.
+// kindsOfOthers are definitions of the custom kinds in the agent's roles.
 const kindsOfOthers = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -313,7 +313,7 @@ spec:
   versions: [{name: v1alpha1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-// manifests are objects of each kind that the agent's roles name; VALUE is of their label.
+// manifests are objects of each kind in the agent's roles. VALUE is replaced by the value of their label.
 const manifests = `[
 {"apiVersion":"v1","kind":"Namespace","metadata":{"name":"k","labels":{"v":"VALUE"}}},
 {"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"ks.example.com","labels":{"v":"VALUE"}},
@@ -330,7 +330,7 @@ const manifests = `[
 {"apiVersion":"oauth.openshift.io/v1","kind":"OAuthClient","metadata":{"name":"k","labels":{"v":"VALUE"}}}
 ]`
 
-// ofKinds is a work with all of them, in one strategy.
+// ofKinds returns a work with all these manifests and one update strategy.
 func ofKinds(value, strategy string) string {
 	var all []map[string]any
 	if err := json.Unmarshal([]byte(strings.ReplaceAll(manifests, "VALUE", value)), &all); err != nil {

@@ -46,7 +46,7 @@ func TestJoin_Scenarios(t *testing.T) {
 	}
 }
 
-// within runs a scenario whose failures are those of a subtest. Programs end with the whole test.
+// within runs a scenario as a subtest. Programs that it starts run until the whole test ends.
 func (s *stay) within(t *testing.T, run func(*stay)) {
 	t.Helper()
 	w := *s.world
@@ -58,7 +58,8 @@ func (s *stay) within(t *testing.T, run func(*stay)) {
 	s.broker, s.source, s.agent = inner.broker, inner.source, inner.agent
 }
 
-// deniedFirst: an agent says that it was denied and by whom, and one command lets it in after all.
+// deniedFirst checks that an agent reports its denial with the reason, and that one command accepts the cluster
+// after that.
 func (s *stay) deniedFirst() {
 	s.Helper()
 	s.hawser("reject", "cluster", "cluster1", "--context", "hub", "--reason", "unknown cluster")
@@ -87,8 +88,8 @@ func (s *stay) replaceStore() {
 	}
 }
 
-// brokerAway: the hub shows that the availability of the cluster is unknown, and lets no Placement move
-// workloads, because the agent could not be asked. When the broker is back, the cluster is available again.
+// brokerAway checks a cluster while the broker is down. The hub shows an unknown availability without a taint,
+// so that no Placement moves workloads. When the broker is back, the cluster is available again.
 func (s *stay) brokerAway() {
 	s.Helper()
 	periods := func(seconds string) {
@@ -119,8 +120,8 @@ func (s *stay) brokerAway() {
 	s.arrives("broker-back")
 }
 
-// hubRestored: a hub has the cluster under another uid, accepts it, and knows of no request: the
-// agent goes on with its certificate.
+// hubRestored checks a hub that has the cluster accepted under another uid, and has no requests. The agent
+// continues with its certificate.
 func (s *stay) hubRestored() {
 	s.Helper()
 	was, serial := s.uid("let-in"), s.serial()
@@ -134,8 +135,8 @@ func (s *stay) hubRestored() {
 	}
 }
 
-// hubAnother: a hub has neither the cluster nor its requests. The agent says so, and asks again with
-// the next token. What the works have on the cluster is not touched.
+// hubAnother checks a hub that has neither the cluster nor its requests. The agent reports that, and requests to
+// join with the next token. The objects of the works on the cluster stay.
 func (s *stay) hubAnother() {
 	s.Helper()
 	was, serial := s.uid("let-in"), s.serial()
@@ -173,7 +174,7 @@ func (s *stay) delete(recreated string) {
 	s.source = s.whole.start("hub", "hawser-hub-source", "hawser-broker.hawser.svc:8090", s.at)
 }
 
-// managedCluster is what the hub has of the cluster, and the same as text.
+// managedCluster returns the ManagedCluster, and its JSON.
 func (s *stay) managedCluster() (c clusterv1.ManagedCluster, text string) {
 	s.Helper()
 	text = s.run(s.kubectl, "--context", "hub", "get", "managedcluster", "cluster1", "-o", "json")
@@ -183,7 +184,7 @@ func (s *stay) managedCluster() (c clusterv1.ManagedCluster, text string) {
 	return c, text
 }
 
-// available waits until the hub has the cluster as available, and returns since when.
+// available waits until the hub shows the cluster as available, and returns the time of that change.
 func (s *stay) available() (since metav1.Time) {
 	s.Helper()
 	s.eventuallyTrue("the cluster is available", func() (bool, string) {
@@ -198,7 +199,7 @@ func (s *stay) available() (since metav1.Time) {
 	return since
 }
 
-// uid is that of the object of a work on the cluster.
+// uid returns the uid of a work's object on the cluster.
 func (s *stay) uid(name string) types.UID {
 	s.Helper()
 	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})
@@ -208,7 +209,7 @@ func (s *stay) uid(name string) types.UID {
 	return o.UID
 }
 
-// same tells whether the object of a work is the one it was, and stays.
+// same checks that the object of a work has the same uid, and is not being deleted.
 func (s *stay) same(name string, was types.UID) {
 	s.Helper()
 	o, err := s.planes["cluster1"].kube.CoreV1().ConfigMaps("default").Get(s.Context(), name, metav1.GetOptions{})

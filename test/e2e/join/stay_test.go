@@ -24,7 +24,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// lifetime is how long the certificates of this test are good.
+// lifetime is the validity of the certificates in this test.
 const lifetime = time.Minute
 
 // TestJoinedCluster_SurvivesOutages: with certificates of a minute, a cluster stays in the fleet under a load
@@ -40,40 +40,40 @@ func TestJoinedCluster_SurvivesOutages(t *testing.T) {
 	s.withdrawnAndGiven()
 }
 
-// hawser runs the tool of a person.
+// hawser runs hawser as an operator.
 func (w *world) hawser(args ...string) string {
 	w.Helper()
 	return w.run(filepath.Join(w.bin, "hawser"), args...)
 }
 
-// token makes one of a hub: what is said beside it is on standard error.
+// token creates a bootstrap token of a hub, and drops the messages on standard error.
 func (w *world) token(hub string) string {
 	w.Helper()
 	return strings.TrimSpace(w.run("bash", "-c", `"$0" token create --context "$1" 2>/dev/null`, filepath.Join(w.bin, "hawser"), hub))
 }
 
-// stay is a cluster in the fleet, or one that asks to be.
+// stay is a cluster that has joined or requests to join, with its hub.
 type stay struct {
 	*world
 	hub                   workclient.Interface
 	at                    string // the broker's address
-	broker, source, agent func() // stop them
-	whole                 *world // starts what is to run longer than a subtest
+	broker, source, agent func() // stop the programs
+	whole                 *world // starts programs that run longer than a subtest
 }
 
-// requester is a cluster whose agent waits for the approval of its first request. replace are pairs of
+// requester returns a cluster whose agent waits for the approval of its first request. replace are pairs of
 // texts in the files of hub-source.
 func requester(t *testing.T, replace ...string) *stay {
 	t.Helper()
 	return newWorld(t, "hub", "cluster1").newRequester(replace...)
 }
 
-// newRequester is that in a world with a hub and a cluster1.
+// newRequester is requester in a world with the control planes hub and cluster1.
 func (w *world) newRequester(replace ...string) *stay {
 	w.Helper()
 	s := &stay{world: w, whole: w, hub: w.workClient("hub"), at: w.address("hub/hawser-broker") + ":8090"}
 	s.hawser(append([]string{"install", "hub", "--context", "hub", "--registration", "--confine", "--address", s.at}, images...)...)
-	s.run(s.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod answers for it
+	s.run(s.kubectl, "--context", "hub", "delete", "validatingwebhookconfiguration", "hawser-hub-source") // no pod serves the webhook
 	s.broker = s.start("hub", "hawser-broker")
 	s.source = s.start("hub", "hawser-hub-source", append([]string{"hawser-broker.hawser.svc:8090", s.at}, replace...)...)
 	s.join()
@@ -82,16 +82,16 @@ func (w *world) newRequester(replace ...string) *stay {
 	return s
 }
 
-// approval is what an agent waits for that has asked.
+// approval is the state of an agent whose certificate request is undecided.
 const approval = "the hub has to approve the CertificateSigningRequest cluster1-"
 
-// images are where those of the programs would come from.
+// images are the flags for the location of the images.
 var images = []string{"--image-registry", "registry.example.com/hawser", "--image-version", "dev"}
 
-// join gives the cluster a new token to ask with.
+// join gives the cluster a new bootstrap token.
 func (s *stay) join() { s.joinAt("hub", "hawser-access/ca.crt") }
 
-// joinAt does that for a hub, whose broker has a certificate of this CA.
+// joinAt gives the cluster a new token of this hub. ca is the file with the CA of the broker's certificate.
 func (s *stay) joinAt(hub, ca string) {
 	s.Helper()
 	file := filepath.Join(s.dir, "token")
@@ -110,8 +110,8 @@ func (w *world) workClient(where string) workclient.Interface {
 	return workclient.NewForConfigOrDie(cfg)
 }
 
-// renewedUnderLoad: each of many works arrives at once while certificates are renewed, and the hub gets a
-// status of each. The next renewal would repair a lost event, so no work may take that long.
+// renewedUnderLoad applies works in a loop while certificates are renewed. The hub gets a status of each. A work
+// must arrive before the next renewal, which would hide a lost event.
 func (s *stay) renewedUnderLoad() {
 	s.Helper()
 	since := s.available()
@@ -176,7 +176,8 @@ func (s *stay) acceptNamed() {
 	s.runs(lines[0])
 }
 
-// withdrawnAndGiven: works stop with the acceptance, also over the end of a certificate, and go on.
+// withdrawnAndGiven withdraws the acceptance. No work arrives, also after the certificate has expired, until the
+// cluster is accepted again.
 func (s *stay) withdrawnAndGiven() {
 	s.Helper()
 	was, end := s.uid("begin"), s.ends()
@@ -195,7 +196,7 @@ func (s *stay) withdrawnAndGiven() {
 	s.same("begin", was)
 }
 
-// certificate is what the agent keeps in its Secret.
+// certificate returns the certificate in the agent's Secret.
 func (s *stay) certificate() *x509.Certificate {
 	s.Helper()
 	o, err := s.planes["cluster1"].kube.CoreV1().Secrets("hawser").Get(s.Context(), "hawser-agent-hub", metav1.GetOptions{})
@@ -216,19 +217,20 @@ func (s *stay) certificate() *x509.Certificate {
 func (s *stay) serial() string  { return s.certificate().SerialNumber.String() }
 func (s *stay) ends() time.Time { return s.certificate().NotAfter }
 
-// apply makes a work on the hub that has one ConfigMap of its name.
+// apply creates a work on the hub, with one ConfigMap of the same name.
 func (s *stay) apply(name string) {
 	s.Helper()
 	s.applyOn(s.hub, name)
 }
 
-// applyOn does that on any hub.
+// applyOn is apply on any hub.
 func (s *stay) applyOn(hub workclient.Interface, name string) {
 	s.Helper()
 	s.applyIn(hub, "cluster1", name)
 }
 
-// applyIn does that in any namespace. That of a cluster is made a moment after the acceptance.
+// applyIn is apply in any namespace. It waits for the namespace: a cluster gets its namespace a moment after the
+// acceptance.
 func (s *stay) applyIn(hub workclient.Interface, namespace, name string) {
 	s.Helper()
 	o := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -253,7 +255,7 @@ func (s *stay) arrives(name string) {
 	})
 }
 
-// wantWaits waits until /readyz says what the agent waits for.
+// wantWaits waits until /readyz of the agent contains a text.
 func (s *stay) wantWaits(text string) {
 	s.Helper()
 	s.eventuallyTrue("the agent waits: "+text, func() (bool, string) {
@@ -274,7 +276,7 @@ func (s *stay) wantWaits(text string) {
 	})
 }
 
-// eventuallyTrue waits for two minutes at most: machines are slow.
+// eventuallyTrue waits up to two minutes for a condition; machines are slow.
 func (s *stay) eventuallyTrue(what string, is func() (bool, string)) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 2*time.Minute)

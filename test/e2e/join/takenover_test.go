@@ -49,7 +49,7 @@ func TestJoin_HubSourceTakenOver(t *testing.T) {
 	serial := s.serial()
 
 	s.broker()
-	// Its configuration of before: each file of CAs was in the other's place.
+	// The former configuration: the two files of CAs are swapped.
 	s.broker = s.start("hub", "hawser-broker", "clientCAFile: ", "agentCAFile: ", "agentCAFile: ", "clientCAFile: ")
 	there := []string{"get", "clusters", "cluster1", "--broker", s.at, "--ca", s.file("ca.crt"), "--cert", s.file("tls.crt"), "--key", s.file("tls.key")}
 	s.eventually("InSync", there...)
@@ -81,7 +81,7 @@ func TestJoin_HubSourceTakenOver(t *testing.T) {
 	s.confined()
 }
 
-// signer is the authority in hawser-signer.
+// signer returns the authority in hawser-signer.
 func (w *world) signer() *pki.Authority {
 	w.Helper()
 	o, err := w.planes["hub"].kube.CoreV1().Secrets("hawser").Get(w.Context(), "hawser-signer", metav1.GetOptions{})
@@ -95,8 +95,8 @@ func (w *world) signer() *pki.Authority {
 	return a
 }
 
-// comesAs connects with a certificate that an authority signed, and requests what an agent may have. A known
-// client without that right gets another code than Unauthenticated.
+// comesAs connects with a certificate that an authority signed, and subscribes as an agent does. A known client
+// without the right gets another code than Unauthenticated.
 func (s *stay) comesAs(a *pki.Authority, role pki.Role, name string) error {
 	s.Helper()
 	pair, err := a.Issue(pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now(), time.Hour)})
@@ -141,7 +141,7 @@ type attempt struct {
 	namespace, name, body                       string
 }
 
-// do makes it as a dry run, which is judged as any other.
+// do sends the write as a dry run. Authorization and admission treat it like any other.
 func (a attempt) do(ctx context.Context, client dynamic.Interface) error {
 	at := client.Resource(schema.GroupVersionResource{Group: a.group, Version: a.version, Resource: a.resource}).Namespace(a.namespace)
 	dry := []string{metav1.DryRunAll}
@@ -164,7 +164,7 @@ func (a attempt) do(ctx context.Context, client dynamic.Interface) error {
 	return err
 }
 
-// The groups of what hub-source writes.
+// The API groups of the objects that hub-source writes.
 const (
 	clusterGroup = "cluster.open-cluster-management.io"
 	addOnGroup   = "addon.open-cluster-management.io"
@@ -174,7 +174,7 @@ const (
 	csrGroup     = "certificates.k8s.io"
 )
 
-// attempts are what the roles of hub-source let it do, and nothing of it is for a cluster.
+// attempts returns writes that the roles of hub-source allow, and that serve no cluster.
 func attempts() []attempt {
 	binding := func(name, subject string) string {
 		return `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"` + name + `"},
@@ -211,7 +211,7 @@ func attempts() []attempt {
 	}
 }
 
-// confined: each of them is denied, and by the policy.
+// confined checks that the policy denies each of the attempts.
 func (s *stay) confined() {
 	s.Helper()
 	file := filepath.Join(s.dir, "others.yaml")
@@ -242,7 +242,7 @@ func (s *stay) confined() {
 	})
 }
 
-// request is a certificate request with a key of its own.
+// request returns a certificate request with a new key.
 func request(t *testing.T, subject pkix.Name) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -256,7 +256,7 @@ func request(t *testing.T, subject pkix.Name) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// others are objects of no cluster, and a cluster that is not accepted.
+// others are objects that belong to no cluster, and a cluster that is not accepted.
 const others = `
 apiVersion: coordination.k8s.io/v1
 kind: Lease
