@@ -64,8 +64,7 @@ func TestAlerts_FireAndClear(t *testing.T) {
 	}
 }
 
-// certify gives the agent a certificate of a year that is valid for so long still, and has it
-// connect with it.
+// certify issues a certificate of one year that expires after valid, and restarts the agent with it.
 func certify(t *testing.T, valid time.Duration) {
 	t.Helper()
 	end := time.Now().Add(valid)
@@ -82,7 +81,7 @@ func certify(t *testing.T, valid time.Duration) {
 	}
 }
 
-// small is a broker on a file system of 256 MiB in a namespace of its own, which ends with it.
+// small is a broker on a file system of 256 MiB, in a mount namespace that ends with it.
 type small struct{ dir, admin string }
 
 func startSmall(t *testing.T) *small {
@@ -110,7 +109,7 @@ func startSmall(t *testing.T) *small {
 	return s
 }
 
-// fill leaves 8 MiB of the file system.
+// fill fills the file system up to 8 MiB of free space.
 func (s *small) fill(t *testing.T) {
 	t.Helper()
 	var fs syscall.Statfs_t

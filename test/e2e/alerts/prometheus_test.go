@@ -22,15 +22,15 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// faster is by how much rules wait less here than they say: two minutes are two seconds. It is
-// all that is changed of them.
+// faster is the divisor of all durations in the rules: two minutes become two seconds. Nothing else in the rules
+// is changed.
 const faster = 60
 
 // within is the longest time until an alert fires on a busy machine. Clients back off for up to half a minute,
 // and Prometheus has to scrape the change.
 const within = 3 * time.Minute
 
-// addr is an address on the network of the fleet, which no other one uses.
+// addr returns an unused address in the network of the fleet.
 func addr(t *testing.T, last int, port string) string {
 	t.Helper()
 	host, _, err := net.SplitHostPort(shared.BrokerAddr())
@@ -40,7 +40,7 @@ func addr(t *testing.T, last int, port string) string {
 	return net.JoinHostPort(fmt.Sprintf("%s.%d", host[:strings.LastIndex(host, ".")], last), port)
 }
 
-// prometheus is one that runs until its test ends.
+// prometheus is a Prometheus server that runs until its test ends.
 type prometheus struct {
 	t    *testing.T
 	addr string
@@ -57,8 +57,8 @@ type (
 	}
 )
 
-// startPrometheus starts one with the rules of all programs. targets are jobs and their
-// addresses; the labels are those that the PodMonitors lead to.
+// startPrometheus starts Prometheus with the rules of all programs. targets are the addresses by job; the labels
+// are those of the PodMonitors.
 func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 	t.Helper()
 	programs, err := thirdparty.FetchPackage(t.Context(), shared.Root, "prometheus", t.Output())
@@ -113,7 +113,7 @@ func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 	return p
 }
 
-// get reads what Prometheus answers.
+// get sends a request and decodes the answer into into. A nil into drops the answer.
 func (p *prometheus) get(ctx context.Context, path string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.addr+path, nil)
 	if err != nil {
@@ -123,7 +123,7 @@ func (p *prometheus) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // it is read
+	defer func() { _ = resp.Body.Close() }() // the body was read
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", path, resp.Status)
 	}

@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	// subnet is not the demo's own, so that the test leaves a running demo alone.
+	// subnet differs from the subnet of the demo, so that the test does not disturb a running demo.
 	subnet = 76
 	within = 3 * time.Minute
 )
 
-// demo is one command line of it.
+// demo is a command line of hawser demo.
 type demo struct {
 	root, dir string
 }
@@ -50,7 +50,7 @@ func (d demo) args(more ...string) []string {
 	return append([]string{"demo", "--root", d.root, "--dir", d.dir, "--subnet", strconv.Itoa(subnet), "--transport", transport()}, more...)
 }
 
-// run runs it to its end.
+// run runs the demo until it ends.
 func (d demo) run(t *testing.T, more ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -59,7 +59,7 @@ func (d demo) run(t *testing.T, more ...string) (string, error) {
 	return string(out), err
 }
 
-// start starts it and waits until it says that everything runs.
+// start starts the demo, and waits for the message that everything runs.
 func (d demo) start(t *testing.T) *childproc.Process {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "demo.log")
@@ -89,7 +89,7 @@ func TestDemo_SecondRunAndKill(t *testing.T) {
 		t.Fatalf("a second demo beside the first: %v\n%s", err, out)
 	}
 
-	// Killed, it leaves no process behind, and the next one starts from nothing.
+	// A killed demo leaves no process behind, and the next demo starts without its state.
 	first.Kill()
 	brokerGone(t)
 	out, err = d.run(t, "--once")
@@ -107,7 +107,7 @@ func TestDemo_SecondRunAndKill(t *testing.T) {
 	brokerGone(t)
 }
 
-// worksShown is the table of works in a text, without times.
+// worksShown returns the rows of the table of works in a text, without times.
 func worksShown(text string) (rows []string) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 6 && (f[0] == "NAMESPACE" || len(rows) > 0) {
@@ -167,7 +167,7 @@ func TestDemo_OutsideOfACheckout(t *testing.T) {
 	}
 }
 
-// transport is that of TRANSPORT, as for the other scenarios.
+// transport returns the transport of the environment variable TRANSPORT, which all end-to-end tests use.
 func transport() string { return cmp.Or(os.Getenv("TRANSPORT"), string(fleet.GRPC)) }
 
 func brokerAddr() string {

@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal opens a pair of pseudoterminals: what is written to the first is typed at the
-// second.
+// terminal opens the two ends of a pseudoterminal. Text that is written to person is the keyboard input of
+// program.
 func terminal(t *testing.T) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = person.Close() }) // the goroutine that reads it ends with it
+	t.Cleanup(func() { _ = person.Close() }) // this ends the goroutine that reads it
 	fd := int(person.Fd())
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
@@ -70,8 +70,7 @@ func TestDemo_CtrlCInATerminal(t *testing.T) {
 	}
 }
 
-// typeAt types keys once a line has some text, and returns what was shown until the other
-// side is closed.
+// typeAt types keys once a line contains text. It returns the output until the other end is closed.
 func typeAt(person *os.File, text, keys string) <-chan string {
 	output := make(chan string, 1)
 	go func() { // ends with the program

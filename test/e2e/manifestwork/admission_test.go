@@ -35,7 +35,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// denied is what stands before the webhook's own words.
+// denied is the prefix that the API server puts before the text of the webhook.
 const denied = `admission webhook "manifestworkvalidators.admission.work.open-cluster-management.io" denied the request: `
 
 // refused checks that the hub's answer is 400 with exactly this text.
@@ -46,8 +46,7 @@ func refused(t *testing.T, err error, text string) {
 	}
 }
 
-// unfit are works that no hub takes, as changes to a good one, with the text
-// that their authors read.
+// unfit returns changes of a valid work that the hub rejects, with the text of the rejection.
 func unfit(t *testing.T) map[string]struct {
 	change func(*workv1.ManifestWork)
 	text   string
@@ -78,12 +77,12 @@ func unfit(t *testing.T) map[string]struct {
 	}
 }
 
-// largeDefinition is a definition of a kind with a description of so many bytes.
+// largeDefinition returns a definition with a description of size bytes.
 func largeDefinition(size int) string {
 	return "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: policies.example.com}\nspec: {description: " + strings.Repeat("x", size) + "}\n"
 }
 
-// sizedManifest is a ConfigMap that is so many bytes of JSON on the hub.
+// sizedManifest returns a ConfigMap of size bytes of JSON on the hub.
 func sizedManifest(name string, size int) string {
 	frame := fmt.Sprintf(`{"apiVersion":"v1","data":{"key":""},"kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"}}`, name)
 	return harness.ConfigMapYAML("default", name, strings.Repeat("x", size-len(frame)))
@@ -135,15 +134,15 @@ func TestAdmission_RefusesChangesThatMakeAWorkUnfit(t *testing.T) {
 		}
 	}
 	shared.HasValue(t, cluster, ns, "kept", "as it was")
-	// What is good is taken at once, also when it is only a label.
+	// A valid change is accepted at once, also if only a label changes.
 	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Labels = map[string]string{"a": "b"} })
 	shared.Ready(t, shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests = []workv1.Manifest{harness.Manifest(t, harness.ConfigMapYAML(ns, "kept", "changed"))}
 	}))
 }
 
-// kubectlOutput runs kubectl on the hub with a file on standard input and returns
-// what it writes to standard error, and whether it failed.
+// kubectlOutput runs kubectl on the hub with a text on standard input. It returns its standard error, and
+// whether it failed.
 func kubectlOutput(t *testing.T, stdin string, args ...string) (stderr string, failed bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), shared.Kubectl(), append([]string{"--kubeconfig", shared.Hub.KubeconfigPath}, args...)...)
@@ -243,7 +242,7 @@ func bind(t *testing.T, user string, role rbacv1.RoleRef) {
 	})
 }
 
-// isDenied passes once the hub answers with this text.
+// isDenied returns nil if the error is a rejection with this text.
 func isDenied(err error, text string) error {
 	if err == nil {
 		return errors.New("it was taken")
@@ -344,8 +343,8 @@ func hubSourceIP(t *testing.T) string {
 	return host
 }
 
-// trusting is how a kube-apiserver looks at the webhook's certificate, whatever
-// address it is dialled at.
+// trusting returns the TLS configuration with which a kube-apiserver verifies the webhook's certificate, for any
+// dialed address.
 func trusting(t *testing.T) *tls.Config {
 	t.Helper()
 	ca, err := os.ReadFile(shared.PKI().CACert())
@@ -393,7 +392,7 @@ func TestAdmission_CertificateIsRenewedWhileServing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put("tls.key", pair.KeyPEM) // of no use to the old certificate
+	put("tls.key", pair.KeyPEM) // this key does not fit the old certificate
 	harness.Stays(t, func(ctx context.Context) error {
 		now, err := shown(ctx)
 		if err == nil && now != before {
@@ -481,7 +480,7 @@ func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 	if r := request(harness.NewWork(t, cluster, "standby")); r.Allowed || r.Result.Code != http.StatusBadRequest || r.Result.Message != "manifests should not be empty" {
 		t.Errorf("a work without manifests: %+v", r)
 	}
-	// It asks the hub, too.
+	// The standby replica asks the hub about the executor, too.
 	review.Request.UserInfo.Username = "admission-norights"
 	w := harness.NewWork(t, cluster, "standby", harness.ConfigMapYAML("default", "standby", "x"))
 	want := "user admission-norights cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace " + cluster
@@ -494,7 +493,7 @@ func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
 	}
 }
 
-// fetch sends a request and returns the body of an answer that is 200.
+// fetch sends a request and returns the body. A status other than 200 is an error.
 func fetch(ctx context.Context, client *http.Client, method, url string, body []byte) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -522,7 +521,7 @@ func TestAdmission_ApplyingAgainKeepsTheCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, config, _ := strings.Cut(string(manifests), "\n---\n")
-	const name = "admission-again" // a second one, about an API that does not exist
+	const name = "admission-again" // a second configuration, for an API that does not exist
 	config = strings.Replace(config, "  name: hawser-hub-source\n", "  name: "+name+"\n", 1)
 	config = strings.Replace(config, "apiGroups: [work.open-cluster-management.io]", "apiGroups: [example.com]", 1)
 	file := filepath.Join(t.TempDir(), "webhook.yaml")

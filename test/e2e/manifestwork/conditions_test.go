@@ -37,8 +37,8 @@ func resume(t *testing.T, ns, name string) {
 	}
 }
 
-// rulesOf is a config with condition rules. Objects are only created, so that
-// the tests may change them.
+// rulesOf returns a config with condition rules. Its strategy is CreateOnly, so that the tests may change the
+// objects.
 func rulesOf(group, resource, ns, name string, rules ...workv1.ConditionRule) workv1.ManifestConfigOption {
 	return workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Group: group, Resource: resource, Namespace: ns, Name: name},
@@ -54,7 +54,7 @@ func celRule(condition string, expressions ...string) workv1.ConditionRule {
 	return workv1.ConditionRule{Condition: condition, Type: workv1.CelConditionExpressionsType, CelExpressions: expressions}
 }
 
-// ruled is a manifest's condition from a rule, aggregated the work's.
+// ruled returns the condition of a manifest from a rule, aggregated that of the work.
 func ruled(typ, status, message string) reported {
 	return reported{typ, status, "ConditionRuleEvaluated", message, 1}
 }

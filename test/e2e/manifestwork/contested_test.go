@@ -13,7 +13,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// isContested waits until a work says that its object is changed after each repair, and an Event too.
+// isContested waits until the condition Contested and an Event report an object that is changed after each
+// repair. Both messages start with begin, and the condition contains also.
 func isContested(t *testing.T, w *workv1.ManifestWork, begin, also string) {
 	t.Helper()
 	f := shared

@@ -19,13 +19,13 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// definitionYAML is a definition that takes anything; kind is capitalised, of
-// the group <kind>.example.com.
+// definitionYAML returns a definition without a schema. kind is capitalised; the group is <kind>.example.com in
+// lower case.
 func definitionYAML(kind string) string {
 	return foreignDefinition(strings.ToLower(kind)+".example.com", "v1", kind, strings.ToLower(kind)+"s", "Namespaced")
 }
 
-// foreignDefinition says what groups of the Kubernetes community must say.
+// foreignDefinition returns a definition with the annotation that the API server requires for protected groups.
 func foreignDefinition(group, version, kind, plural, scope string) string {
 	return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -91,7 +91,7 @@ func TestDeletion_DefinitionAndItsObjectsGoTogether(t *testing.T) {
 	}
 }
 
-// agentLog returns what the agent of the fleet has logged.
+// agentLog returns the log of the fleet's agent.
 func agentLog(t *testing.T) []byte {
 	t.Helper()
 	log, err := os.ReadFile(filepath.Join(shared.LogDir(), fleet.AgentOf(cluster)+".log"))

@@ -31,7 +31,7 @@ func TestDeletion_SharedObjectOutlivesOneWork(t *testing.T) {
 
 	f.Remove(t, cluster, first.Name)
 	f.NoConfigMap(t, cluster, ns, "own")
-	harness.Stays(t, func(ctx context.Context) error { // the garbage collector has looked, too
+	harness.Stays(t, func(ctx context.Context) error { // long enough for the garbage collector
 		if err := f.Owners(ctx, cluster, ns, "common", second.Name); err != nil {
 			return err
 		}
@@ -295,7 +295,7 @@ func TestDeletion_OfTheRecordIsRepaired(t *testing.T) {
 	})
 }
 
-// orphaning is an option that keeps one ConfigMap.
+// orphaning returns a delete option that keeps one ConfigMap.
 func orphaning(ns, name string) *workv1.DeleteOption {
 	return &workv1.DeleteOption{
 		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan,
@@ -307,7 +307,7 @@ func heldConfigMapYAML(ns, name string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s, finalizers: [%s]}\n", name, ns, hold)
 }
 
-// release takes the finalizer off.
+// release removes the finalizer of a ConfigMap.
 func release(t *testing.T, ns, name string) {
 	t.Helper()
 	typ, patch := harness.MergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
@@ -316,8 +316,7 @@ func release(t *testing.T, ns, name string) {
 	}
 }
 
-// forbidDeletion makes the cluster refuse to delete ConfigMaps of a namespace,
-// until the returned function is called.
+// forbidDeletion makes the cluster reject deletions of ConfigMaps in a namespace, until allow is called.
 func forbidDeletion(t *testing.T, ns string) (allow func()) {
 	t.Helper()
 	api := shared.API[cluster].Dynamic
@@ -354,7 +353,7 @@ func forbidDeletion(t *testing.T, ns string) (allow func()) {
 	if _, err := probe.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	harness.Eventually(t, func(ctx context.Context) error { // the policy takes a moment to count
+	harness.Eventually(t, func(ctx context.Context) error { // a new policy needs a moment to be in force
 		err := probe.Delete(ctx, "probe", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
 			return errors.New("deletion is not refused yet")

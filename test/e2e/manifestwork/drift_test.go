@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// setValue changes a ConfigMap behind the agent's back.
+// setValue changes a ConfigMap as another client.
 func setValue(t *testing.T, ns, name, value string) {
 	t.Helper()
 	typ, patch := harness.MergePatch(map[string]any{"data": map[string]any{"key": value}})
@@ -49,7 +49,7 @@ func TestDrift_IsRepaired(t *testing.T) {
 	}
 }
 
-// times shows all conditions of a work and when they changed.
+// times returns all conditions of a work with their transition times.
 func times(w *workv1.ManifestWork) string {
 	text := ""
 	add := func(of string, conditions []metav1.Condition) {

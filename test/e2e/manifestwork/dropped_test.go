@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// schemaYAML is a definition whose spec has these fields, of type text, and no others.
+// schemaYAML returns a definition whose spec has exactly these fields, of type string.
 func schemaYAML(kind string, fields ...string) string {
 	properties := make([]string, len(fields))
 	for i, f := range fields {
@@ -25,7 +25,7 @@ func schemaYAML(kind string, fields ...string) string {
 		"{type: object, properties: {spec: {type: object, properties: {"+strings.Join(properties, ", ")+"}}}}", 1)
 }
 
-// fieldsYAML is a custom resource with these fields in its spec.
+// fieldsYAML returns a custom resource with these fields in its spec.
 func fieldsYAML(kind, ns, name string, fields ...string) string {
 	values := make([]string, len(fields))
 	for i, f := range fields {
@@ -162,7 +162,7 @@ func TestDropped_HealthyWorks(t *testing.T) {
 	}
 }
 
-// healthy are manifests that no server gives back as they are.
+// healthy returns manifests that the server changes when it stores them.
 func healthy(ns string) []string {
 	at := func(text string) string { return strings.ReplaceAll(text, "NS", ns) }
 	return []string{

@@ -47,7 +47,7 @@ func worksOf(t *testing.T, file string) []*workv1.ManifestWork {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = r.Close() }() // it was only read
+	defer func() { _ = r.Close() }() // the file was only read
 	var works []*workv1.ManifestWork
 	d := utilyaml.NewYAMLOrJSONDecoder(r, 4096)
 	for {
@@ -70,7 +70,7 @@ func worksOf(t *testing.T, file string) []*workv1.ManifestWork {
 	return works
 }
 
-// kubectl runs it on the hub.
+// kubectl runs kubectl on the hub.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := childproc.Run(context.WithoutCancel(t.Context()), shared.Kubectl(), append([]string{"--kubeconfig", shared.Hub.KubeconfigPath}, args...)...)

@@ -20,7 +20,7 @@ import (
 // executorName is the service account of a test, in the namespace of the test.
 const executorName = "executor"
 
-// in makes a work one that is applied in the name of the executor of a namespace.
+// in sets the executor of a work to the service account of a namespace.
 func in(ns string, w *workv1.ManifestWork) *workv1.ManifestWork {
 	w.Spec.Executor = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
 		Type: workv1.ExecutorSubjectTypeServiceAccount, ServiceAccount: &workv1.ManifestWorkSubjectServiceAccount{Namespace: ns, Name: executorName},
@@ -28,8 +28,8 @@ func in(ns string, w *workv1.ManifestWork) *workv1.ManifestWork {
 	return w
 }
 
-// Rules that an executor needs for objects that are deleted with their work, and
-// for others.
+// Verbs and rules that an executor needs. owning is for objects that are deleted with their work, orphaned for
+// others.
 var (
 	owning    = []string{"get", "create", "update", "patch", "delete"}
 	orphaned  = []string{"get", "create", "update", "patch"}
@@ -40,8 +40,7 @@ func coreRule(verbs []string, resources ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: resources, Verbs: verbs}
 }
 
-// grant gives rules in a namespace to its executor; the returned function takes
-// them back.
+// grant gives rules in a namespace to its executor. revoke removes them.
 func grant(t *testing.T, ns, name string, rules ...rbacv1.PolicyRule) (revoke func()) {
 	t.Helper()
 	api := shared.API[cluster].Kube.RbacV1()
@@ -81,7 +80,7 @@ func grantEverywhere(t *testing.T, ns string, rules ...rbacv1.PolicyRule) {
 	})
 }
 
-// clusterRole makes one for the time of the test.
+// clusterRole creates a ClusterRole until the test ends.
 func clusterRole(t *testing.T, r *rbacv1.ClusterRole) {
 	t.Helper()
 	api := shared.API[cluster].Kube.RbacV1().ClusterRoles()
@@ -95,7 +94,7 @@ func clusterRole(t *testing.T, r *rbacv1.ClusterRole) {
 	})
 }
 
-// denial is the message of a manifest that the executor may not apply.
+// denial returns the message for a manifest that the executor may not apply.
 func denial(group, resource, ns, name string) string {
 	return fmt.Sprintf("Failed to apply manifest: not allowed to apply the resource %s %s, %s %s, will try again in 1m0s", group, resource, ns, name)
 }
@@ -104,11 +103,11 @@ func escalation(resource, ns, name string) string {
 	return strings.Replace(denial(rbacv1.GroupName, resource, ns, name), ", will", ", error: permission escalation, will", 1)
 }
 
-// appliedMessage is that of a manifest that is as it should be.
+// appliedMessage is the message of an applied manifest.
 const appliedMessage = "Apply manifest complete"
 
-// appliedReports waits until the conditions Applied of all manifests, in order, have
-// these messages, and the work's is True if all are applied.
+// appliedReports waits until the conditions Applied of all manifests have these messages, in order. The
+// condition of the work is True if all manifests are applied.
 func appliedReports(t *testing.T, w *workv1.ManifestWork, messages ...string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
@@ -161,7 +160,7 @@ func TestExecutor_WithoutRightsNothingIsApplied(t *testing.T) {
 		return nil
 	})
 
-	// The right that is given later is noticed without a change of the work.
+	// A right that is granted later takes effect without a change of the work.
 	grant(t, ns, "later", coreRule(owning, "configmaps"))
 	f.Ready(t, w)
 	appliedReports(t, w, appliedMessage, appliedMessage)
@@ -179,7 +178,7 @@ func TestExecutor_WithSomeRightsTheRestIsDenied(t *testing.T) {
 	if err := harness.Absent(err, "secret two"); err != nil {
 		t.Error(err)
 	}
-	// What the executor may not touch is neither changed nor deleted with the work.
+	// Objects that the executor may not write are neither changed nor deleted with the work.
 	api := f.API[cluster].Kube.CoreV1().Secrets(ns)
 	if _, err := api.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "two"}, StringData: map[string]string{"key": "foreign"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -238,7 +237,7 @@ func TestExecutor_ChecksDeletionOfOwned(t *testing.T) {
 	}
 }
 
-// rbacYAML returns one work of roles and bindings that let an account read Secrets.
+// rbacYAML returns manifests of roles and bindings that let an account read Secrets.
 func rbacYAML(ns, name string) []string {
 	const rules = "rules:\n- {apiGroups: [\"\"], resources: [secrets], verbs: [get]}\n"
 	head := func(kind, namespace string) string {
@@ -249,7 +248,7 @@ func rbacYAML(ns, name string) []string {
 	return []string{head("Role", inside) + rules, head("RoleBinding", inside) + bind, head("ClusterRole", "") + rules, head("ClusterRoleBinding", "") + bind}
 }
 
-// secretsRole is what the bindings of rbacYAML bind.
+// secretsRole creates the ClusterRole of the bindings in rbacYAML.
 func secretsRole(t *testing.T, name string) {
 	t.Helper()
 	clusterRole(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name + "-secrets"}, Rules: []rbacv1.PolicyRule{coreRule([]string{"get"}, "secrets")}})
@@ -266,8 +265,7 @@ func TestExecutor_GrantsOnlyOwnRights(t *testing.T) {
 	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-escalation", rbacYAML(ns, ns)...)))
 	api := f.API[cluster].Kube.RbacV1()
 	denied := []string{escalation("roles", ns, ns), escalation("rolebindings", ns, ns), escalation("clusterroles", "", ns), escalation("clusterrolebindings", "", ns)}
-	// The executor's own ClusterRole and binding have the names of two manifests:
-	// those are there, and stay as they are.
+	// The executor has a ClusterRole and a binding with the names of two manifests. Both stay unchanged.
 	appliedReports(t, w, denied...)
 	if _, err := api.Roles(ns).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

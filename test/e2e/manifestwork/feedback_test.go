@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// feedbackOf is a config that asks for values.
+// feedbackOf returns a config with feedback rules for one object.
 func feedbackOf(group, resource, ns, name string, rules ...workv1.FeedbackRule) workv1.ManifestConfigOption {
 	return workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Group: group, Resource: resource, Namespace: ns, Name: name}, FeedbackRules: rules,
@@ -30,7 +30,7 @@ func wellKnownStatus() workv1.FeedbackRule {
 	return workv1.FeedbackRule{Type: workv1.WellKnownStatusType}
 }
 
-// jsonPaths is a rule of names and paths in turn.
+// jsonPaths returns a rule. The arguments are names and paths by turns.
 func jsonPaths(namesAndPaths ...string) workv1.FeedbackRule {
 	r := workv1.FeedbackRule{Type: workv1.JSONPathsType}
 	for i := 0; i < len(namesAndPaths); i += 2 {
@@ -39,7 +39,7 @@ func jsonPaths(namesAndPaths ...string) workv1.FeedbackRule {
 	return r
 }
 
-// values are those of one manifest, as "name Type=value" in order.
+// values returns the feedback values of one manifest as "name Type=value", in order.
 func values(w *workv1.ManifestWork, ordinal int) []string {
 	var list []string
 	if ordinal >= len(w.Status.ResourceStatus.Manifests) {
@@ -76,7 +76,7 @@ func hasValues(t *testing.T, w *workv1.ManifestWork, ordinal int, want ...string
 
 var synced = reported{"StatusFeedbackSynced", "True", "StatusFeedbackSynced", "", 0}
 
-// notSynced is the condition with the text of what is wrong.
+// notSynced returns the condition with the text of an error.
 func notSynced(text string) reported {
 	return reported{"StatusFeedbackSynced", "False", "StatusFeedbackSyncFailed", "Sync status feedback failed with error " + text, 0}
 }
@@ -96,7 +96,7 @@ func TestFeedback_OfADeployment(t *testing.T) {
 	})
 	hasValues(t, w, 0, "ReadyReplicas Integer=3", "Replicas Integer=3", "AvailableReplicas Integer=3")
 
-	// A Deployment that the work does not have any more has no values either.
+	// A Deployment that left the work has no values any more.
 	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "x"))
 	})
@@ -232,8 +232,8 @@ func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
 	reports(t, w, 0, "theirs")
 }
 
-// arrivesInTime changes a value several times. Most changes must reach the hub within a second; the machine may
-// be busy. change returns when the change was made.
+// arrivesInTime changes a value several times. Half of the changes must reach the hub within one second. change
+// sets the value on the cluster, and returns after that.
 func arrivesInTime(t *testing.T, w *workv1.ManifestWork, change func(value string)) {
 	t.Helper()
 	const rounds, within = 7, time.Second
@@ -289,7 +289,7 @@ func TestFeedback_ArrivesWithinASecond(t *testing.T) {
 	})
 }
 
-// TestFeedback_OfAnObjectOfTheCluster: the same for a cluster-scoped object.
+// TestFeedback_OfAnObjectOfTheCluster: values of a cluster-scoped object reach the hub within one second.
 func TestFeedback_OfAnObjectOfTheCluster(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)

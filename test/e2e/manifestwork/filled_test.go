@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// filling is what another manager puts into an object of a work.
+// filling is a field that another manager sets in an object of a work.
 type filling struct {
 	resource        schema.GroupVersionResource
 	namespace, name string
@@ -38,20 +38,20 @@ func (f filling) api() dynamic.ResourceInterface {
 	return api.Namespace(f.namespace)
 }
 
-// put sets the field in the name of the other manager.
+// put sets the field as the other manager.
 func (f filling) put(ctx context.Context) (*unstructured.Unstructured, error) {
 	typ, body := harness.MergePatch(f.patch)
 	return f.api().Patch(ctx, f.name, typ, body, metav1.PatchOptions{FieldManager: f.manager})
 }
 
-// is returns an error unless the field is as it was put.
+// is returns an error unless the field has the value that put has set.
 func (f filling) is(ctx context.Context) (*unstructured.Unstructured, error) {
 	o, err := f.api().Get(ctx, f.name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
 	got, _, _ := unstructured.NestedFieldNoCopy(o.Object, f.path...)
-	if list, ok := got.([]any); ok && len(list) == 1 { // of webhooks
+	if list, ok := got.([]any); ok && len(list) == 1 { // the field is in a webhook of a list
 		got, _, _ = unstructured.NestedFieldNoCopy(list[0].(map[string]any), "clientConfig", "caBundle")
 	}
 	if fmt.Sprint(got) != f.want {
@@ -81,8 +81,8 @@ func core(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: resource}
 }
 
-// fillings are objects of one work, and what the cluster puts into them. version
-// is in a label of each manifest.
+// fillings returns the manifests of one work, and the fields that the cluster sets in its objects. version is in
+// a label of each manifest.
 func fillings(t *testing.T, ns string) (manifests func(version int) []string, all []filling) {
 	t.Helper()
 	const (
@@ -193,8 +193,8 @@ func TestFilled_StaysAndIsNoDrift(t *testing.T) {
 	}
 }
 
-// placeholders is a manifest that holds the places of what the cluster fills in, as manifests of
-// scaffolds and charts do.
+// placeholders returns a manifest with empty values for fields that the cluster sets. Scaffolds and charts
+// produce such manifests.
 func placeholders(manifest string) string {
 	return strings.NewReplacer(
 		`clientConfig: {url: "https://127.0.0.1/"}`, `clientConfig: {url: "https://127.0.0.1/", caBundle: Cg==}`,
@@ -202,7 +202,8 @@ func placeholders(manifest string) string {
 	).Replace(manifest)
 }
 
-// keepsFilled checks that a version of the work is applied, and that what others put into its objects is there.
+// keepsFilled checks that a version of the work is applied, and that the fields of other managers have kept
+// their values.
 func keepsFilled(t *testing.T, w *workv1.ManifestWork, all []filling, version int) {
 	t.Helper()
 	shared.Ready(t, w)

@@ -85,8 +85,7 @@ func TestForeign_HintKeepsTheData(t *testing.T) {
 	}
 }
 
-// unprotect lets volumes and claims go when the test ends: nothing here takes their
-// protection off.
+// unprotect removes the finalizers of a volume or claim when the test ends. No controller removes them here.
 func unprotect(t *testing.T, resource schema.GroupVersionResource, ns, name string) {
 	t.Helper()
 	one := filling{resource: resource, namespace: ns, name: name}
@@ -114,7 +113,7 @@ var decided = map[string]string{
 	"CSIDriver": "", "StorageClass": "", "VolumeAttachment": "status only", "VolumeAttributesClass": "",
 }
 
-// openAPI is what of a document of /openapi/v3 is looked at.
+// openAPI is the used part of a document of /openapi/v3.
 type openAPI struct {
 	Paths map[string]struct {
 		Put *struct {
@@ -134,7 +133,7 @@ type apiSchema struct {
 	Ref string `json:"$ref"`
 }
 
-// at returns what a field is, as in webhooks[].clientConfig.
+// at returns the schema of a field. A path is like webhooks[].clientConfig.
 func (d openAPI) at(s apiSchema, path string) (apiSchema, bool) {
 	for name := range strings.SplitSeq(path, ".") {
 		name, each := strings.CutSuffix(name, "[]")
@@ -220,7 +219,7 @@ func TestForeign_TableIsOfTheServersKinds(t *testing.T) {
 	}
 }
 
-// builtIn reports whether the API server itself has a group.
+// builtIn reports whether a group is built into the API server.
 func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io") && group != "snapshot.storage.k8s.io" && group != "migration.k8s.io"
 }

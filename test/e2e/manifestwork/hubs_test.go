@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// These tests have agents of their own beside that of the fleet, on the same
-// cluster. Another hub identity makes the hub another one for them.
+// These tests run more agents on the same cluster, beside the agent of the fleet. An agent with another hub
+// identity behaves as an agent of another hub.
 
-// recordOf names the AppliedManifestWork of a work of a hub.
+// recordOf returns the name of an AppliedManifestWork.
 func recordOf(identity, work string) string {
 	sum := sha256.Sum256([]byte(identity))
 	return hex.EncodeToString(sum[:]) + "-" + work
@@ -46,8 +46,7 @@ func ownedBy(ctx context.Context, ns, name string, records ...string) error {
 	return nil
 }
 
-// evicting waits until the grace period of an AppliedManifestWork runs, or does
-// not.
+// evicting waits until the grace period of an AppliedManifestWork runs, or until it does not run.
 func evicting(t *testing.T, name string, want bool) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {

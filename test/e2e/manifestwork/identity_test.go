@@ -24,8 +24,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// doorTo returns one more address of what listens on addr, under a name that the
-// broker's certificate has.
+// doorTo starts a relay to addr, and returns its address. The broker's certificate is valid for that address
+// too.
 func doorTo(t *testing.T, addr string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func doorTo(t *testing.T, addr string) string {
 	return "localhost:" + port
 }
 
-// forward passes on what comes in both directions until one side ends.
+// forward copies data in both directions until one side ends.
 func forward(ctx context.Context, in net.Conn, addr string) {
 	out, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -76,7 +76,7 @@ func forward(ctx context.Context, in net.Conn, addr string) {
 	both.Wait()
 }
 
-// agentAt returns the arguments of an agent of name whose broker is at addr.
+// agentAt returns additional arguments for the agent of name, with a broker at addr.
 func agentAt(t *testing.T, name, addr string) []string {
 	t.Helper()
 	keys := shared.PKI()
@@ -88,7 +88,7 @@ func agentAt(t *testing.T, name, addr string) []string {
 	return []string{"--workload-source-config=" + file}
 }
 
-// hawser runs the tool.
+// hawser runs the program hawser.
 func hawser(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	out, err := childproc.Run(t.Context(), filepath.Join(shared.Root, "bin", "hawser"), args...)
@@ -196,7 +196,7 @@ func TestIdentity_MoveRepairsAFormerOne(t *testing.T) {
 	w := f.Deliver(t, harness.NewWork(t, name, "identity", harness.ConfigMapYAML(ns, "one", "x")))
 	stop()
 	uid := configMap(t, ns, "one").UID
-	// As an agent that does not know of claims: the trap springs.
+	// Without the claim the agent behaves as one of an earlier version: both identities become owners.
 	forget(t, name+"-old")
 	stop = f.RunAgent(t, cluster, name, "--hub-identity="+name+"-new", "--state-dir=")
 	harness.Eventually(t, func(ctx context.Context) error {
@@ -217,7 +217,7 @@ func TestIdentity_MoveRepairsAFormerOne(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "one")
 }
 
-// listedAs looks for a line with all of these words.
+// listedAs reports whether a line contains all of these words.
 func listedAs(out string, words ...string) bool {
 	for line := range strings.Lines(out) {
 		all := true
@@ -231,7 +231,7 @@ func listedAs(out string, words ...string) bool {
 	return false
 }
 
-// forget takes the claim of an identity away, as if it was never written down.
+// forget removes the claim of an identity.
 func forget(t *testing.T, identity string) {
 	t.Helper()
 	maps := shared.API[cluster].Kube.CoreV1().ConfigMaps("hawser")
@@ -253,8 +253,7 @@ func forget(t *testing.T, identity string) {
 	})
 }
 
-// secondBroker runs another broker, with a store of its own, and returns its
-// address.
+// secondBroker runs another broker with a store of its own, and returns its address.
 func secondBroker(t *testing.T) string {
 	t.Helper()
 	f := shared
@@ -293,7 +292,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// answer returns what an admin port says, whatever the status.
+// answer returns the body of an answer of an admin port, with any status code.
 func answer(ctx context.Context, addr, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

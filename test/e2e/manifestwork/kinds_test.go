@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// manyKinds has one manifest of every kind with a rule of its own. Each is as short as possible, so that the
-// server has many fields to fill in. Kinds of others need foreignKinds.
+// manyKinds returns one manifest of every kind with a rule of its own. Each is as short as possible, so that the
+// server fills in many fields. The custom kinds need foreignKinds.
 func manyKinds(ns string) []string {
 	namespaced := func(apiVersion, kind, rest string) string {
 		return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: many, namespace: %s}\n%s", apiVersion, kind, ns, rest)
@@ -96,7 +96,7 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 	loaded := apply.Load(t.Context(), client, w.Spec)
 	before := map[string]*unstructured.Unstructured{}
 	for _, m := range loaded {
-		// As an agent that was just started, which remembers nothing.
+		// The plan is that of a new agent process, which knows no earlier state.
 		s := apply.Applier{Objects: client}.Plan(t.Context(), m, owner, apply.Known{})
 		if s.Err != nil || s.Action != apply.Unchanged {
 			t.Errorf("%s: %s, %v; live: %v", m.Ref, s.Action, s.Err, s.Live)
@@ -115,8 +115,8 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 		}
 	}
 
-	// The kinds of others: an orphan is made without any owner, and a migration is
-	// an object like others.
+	// Custom kinds: an orphaned object is created without an owner. A StorageVersionMigration is handled like
+	// any other object.
 	orphans := harness.NewWork(t, cluster, "foreign-orphans",
 		"apiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\nmetadata: {name: orphan, namespace: "+ns+"}\nspec: {selector: {}}\n",
 		"apiVersion: migration.k8s.io/v1alpha1\nkind: StorageVersionMigration\nmetadata: {name: "+ns+"}\nspec: {resource: {group: example.com, version: v1, resource: knots}}\n")
@@ -128,7 +128,7 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 			t.Errorf("%s: %v, owners %v", m.Ref, err, o.GetOwnerReferences())
 		}
 	}
-	// The works of these kinds go before the kinds do.
+	// The works are deleted before the definitions of their kinds.
 	for _, name := range []string{w.Name, orphans.Name} {
 		f.Remove(t, cluster, name)
 	}

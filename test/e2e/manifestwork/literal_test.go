@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// reported is a condition as people and tools read it. observed is 0 where the
-// condition is about the object, not about a spec.
+// reported is a condition without its time. observed is 0 if the condition is about the object and not about a
+// spec.
 type reported struct {
 	typ, status, reason, message string
 	observed                     int64
@@ -28,8 +28,8 @@ func report(conditions []metav1.Condition) map[string]reported {
 	return all
 }
 
-// wantReports waits until the conditions of a work, and those of its manifests in
-// order, are these. A message that ends in "…" is compared up to there.
+// wantReports waits until the work and its manifests, in order, have exactly these conditions. A message that
+// ends in "…" is compared up to that point.
 func wantReports(t *testing.T, w *workv1.ManifestWork, work []reported, manifests ...[]reported) {
 	t.Helper()
 	compare := func(what string, want []reported, got map[string]reported) error {
@@ -40,7 +40,7 @@ func wantReports(t *testing.T, w *workv1.ManifestWork, work []reported, manifest
 			}
 			expected[c.typ] = c
 		}
-		delete(got, "Delivered") // of the hub source
+		delete(got, "Delivered") // hub-source writes this condition
 		if d := cmp.Diff(expected, got, cmp.AllowUnexported(reported{})); d != "" {
 			return fmt.Errorf("%s (-want +got):\n%s", what, d)
 		}
@@ -73,12 +73,12 @@ var (
 	workAvailable = reported{"Available", "True", "ResourcesAvailable", "All resources are available", 1}
 )
 
-// workFailed is Applied of a work, with what it says of the first manifest that failed: the reason first.
+// workFailed returns Applied of a work. text begins with the reason of the first failed manifest.
 func workFailed(text string) reported {
 	return reported{"Applied", "False", "AppliedManifestWorkFailed", text, 1}
 }
 
-// failed is Applied with the text of an error.
+// failed returns Applied of a manifest with the text of an error.
 func failed(text string) reported {
 	return reported{"Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: " + text, 1}
 }

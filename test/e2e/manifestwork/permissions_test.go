@@ -54,7 +54,7 @@ func TestPermissions_ForbiddenObjectNamesTheRule(t *testing.T) {
 	lists(t, w.Name, "one")
 	f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:2] })
 
-	// Nor does it hold a work that is deleted.
+	// A forbidden object does not delay the deletion of its work either.
 	gone := f.Create(t, harness.NewWork(t, cluster, "forbidden-gone", runtimeClassYAML(class+"-gone")))
 	f.ManifestCondition(t, gone, 0, workv1.ManifestApplied, func(c metav1.Condition) bool { return c.Status == metav1.ConditionFalse })
 	f.Remove(t, cluster, gone.Name)

@@ -15,13 +15,13 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// agentObject is one that an agent lives by, with what a work wants of it.
+// agentObject is an object that an agent needs, and a manifest that would damage it.
 type agentObject struct {
 	schema.GroupVersionResource
 	namespace, name, manifest string
 }
 
-// livedBy are objects of the agent of this cluster, and the namespace of another hub's.
+// livedBy returns the objects that the agent of this cluster needs, and the namespace of another hub's agent.
 func livedBy(t *testing.T, other string) []agentObject {
 	t.Helper()
 	api, ctx := shared.API[cluster], t.Context()

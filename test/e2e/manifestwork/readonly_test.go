@@ -106,7 +106,7 @@ func TestConfigs_FirstMatchCounts(t *testing.T) {
 	w := harness.NewWork(t, cluster, "first-match", harness.ConfigMapYAML(ns, "made-once", "x"), harness.ConfigMapYAML(ns, "only-read", "x"))
 	w.Spec.ManifestConfigs = []workv1.ManifestConfigOption{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: ns, Name: "*"},
-		FeedbackRules:      valueOfKey(), // no strategy: the next one counts
+		FeedbackRules:      valueOfKey(), // without a strategy: the next config decides
 	}, {
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "made-*"},
 		UpdateStrategy:     &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly},
@@ -119,12 +119,12 @@ func TestConfigs_FirstMatchCounts(t *testing.T) {
 	f.NoConfigMap(t, cluster, ns, "only-read")
 }
 
-// valueOfKey asks for the one value of a ConfigMap.
+// valueOfKey returns a rule for the value "key" of a ConfigMap.
 func valueOfKey() []workv1.FeedbackRule {
 	return []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "value", Path: ".data.key"}}}}
 }
 
-// reports waits for that value.
+// reports waits until the hub has that value.
 func reports(t *testing.T, w *workv1.ManifestWork, ordinal int, want string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {

@@ -20,12 +20,12 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// reportsReason waits until a condition of a work says this, and an Event on the hub and hawser get works the same. The
-// text is read in all three places from its first character to its last. Without an event no Event is looked for.
+// reportsReason waits until a condition of a work, an Event on the hub and hawser get works show exactly the
+// message want. If event is "", no Event is expected.
 func reportsReason(t *testing.T, w *workv1.ManifestWork, typ, reason, event, want string) {
 	t.Helper()
 	f := shared
-	// hub-source writes ten Events a second, and the other tests have hundreds of works that come first.
+	// hub-source writes at most ten Events per second, and hundreds of works of other tests may come first.
 	harness.EventuallyWithin(t, 2*time.Minute, func(ctx context.Context) error {
 		live, err := f.Get(ctx, w.Namespace, w.Name)
 		if err != nil {
@@ -151,7 +151,7 @@ func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 	if _, err := shackles.Patch(t.Context(), "other", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "", // that a text changes is no Event
+	reportsReason(t, w, workv1.WorkApplied, "AppliedManifestWorkFailed", "", // a changed text causes no new Event
 		`unknown kind: Shackle `+ns+`/s: the server doesn't have a resource type "Shackle" in shackle.example.com/v1; `+
 			`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 1 manifests failed`)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// appliedByServer has everything of these resources in a work applied on the server.
+// appliedByServer sets the strategy ServerSideApply for all objects of these resources.
 func appliedByServer(w *workv1.ManifestWork, resources ...workv1.ResourceIdentifier) *workv1.ManifestWork {
 	for _, r := range resources {
 		r.Namespace, r.Name = "*", "*"

@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// onServer has everything of a work applied on the server, with the options.
+// onServer sets the strategy ServerSideApply with these options for all objects of a work.
 func onServer(w *workv1.ManifestWork, c *workv1.ServerSideApplyConfig) *workv1.ManifestWork {
 	w.Spec.ManifestConfigs = nil
 	for _, r := range []workv1.ResourceIdentifier{{Resource: "configmaps"}, {Group: "apps", Resource: "deployments"}, {Group: "batch", Resource: "jobs"}} {
@@ -34,7 +34,7 @@ func onServer(w *workv1.ManifestWork, c *workv1.ServerSideApplyConfig) *workv1.M
 	return w
 }
 
-// dataYAML is a ConfigMap with data in YAML.
+// dataYAML returns a ConfigMap. data is a YAML mapping.
 func dataYAML(ns, name, data string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: %s\n", name, ns, data)
 }
@@ -45,7 +45,7 @@ func setManifest(t *testing.T, w *workv1.ManifestWork, text string) *workv1.Mani
 	return shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests[0] = harness.Manifest(t, text) })
 }
 
-// applyAs applies a ConfigMap with one value, "key", as another field manager.
+// applyAs applies a ConfigMap as another field manager. data is a YAML mapping.
 func applyAs(t *testing.T, manager, ns, name, data string) {
 	t.Helper()
 	_, err := shared.API[cluster].Kube.CoreV1().ConfigMaps(ns).Patch(t.Context(), name, types.ApplyPatchType, []byte(dataYAML(ns, name, data)), metav1.PatchOptions{FieldManager: manager})
@@ -109,7 +109,7 @@ func TestServerSideApply_AppliesAndUpdates(t *testing.T) {
 	f.Ready(t, w)
 	becomes(t, ns, "a", map[string]string{"k": "2"})
 
-	// Nothing is written again, and what others add stays.
+	// The object is not written again, and fields of other managers stay.
 	edit(t, ns, "a", map[string]any{"theirs": "1"})
 	version := configMap(t, ns, "a").ResourceVersion
 	harness.Stays(t, func(ctx context.Context) error {
@@ -123,7 +123,7 @@ func TestServerSideApply_AppliesAndUpdates(t *testing.T) {
 	becomes(t, ns, "a", map[string]string{"k": "2", "theirs": "1"})
 }
 
-// unable waits for the conflict over the value "key" of a ConfigMap.
+// unable waits for a conflict over the value "key" of a ConfigMap.
 func unable(t *testing.T, w *workv1.ManifestWork, manager string) {
 	t.Helper()
 	want := fmt.Sprintf(`Failed to apply manifest: Apply failed with 1 conflict: conflict with %q: .data.key`, manager)
@@ -133,7 +133,7 @@ func unable(t *testing.T, w *workv1.ManifestWork, manager string) {
 	shared.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionTrue})
 }
 
-// soon is the time in which the end of a conflict is noticed.
+// soon is the longest time until the agent detects the end of a conflict.
 const soon = 30 * time.Second
 
 func appliedSoon(t *testing.T, w *workv1.ManifestWork) {
@@ -355,7 +355,7 @@ func TestServerSideApply_JobWithoutSelector(t *testing.T) {
 	})
 }
 
-// ignoring are the options with one entry of ignoreFields.
+// ignoring returns options with one entry of ignoreFields.
 func ignoring(c workv1.IgnoreFieldsCondition, f workv1.IgnoreField) *workv1.ServerSideApplyConfig {
 	f.Condition = c
 	return &workv1.ServerSideApplyConfig{Force: true, IgnoreFields: []workv1.IgnoreField{f}}
@@ -369,7 +369,7 @@ func TestIgnoreFields_OnSpokeChange(t *testing.T) {
 	w := f.Deliver(t, onServer(harness.NewWork(t, cluster, "ignore-change", dataYAML(ns, "a", "{k: '1', l: '1'}")), options))
 	edit(t, ns, "a", map[string]any{"l": "theirs"})
 	stays(t, ns, "a", map[string]string{"k": "1", "l": "theirs"})
-	edit(t, ns, "a", map[string]any{"k": "x"}) // what is not ignored is repaired
+	edit(t, ns, "a", map[string]any{"k": "x"}) // all other fields are repaired
 	becomes(t, ns, "a", map[string]string{"k": "1", "l": "theirs"})
 	w = setManifest(t, w, dataYAML(ns, "a", "{k: '2', l: '1'}"))
 	f.Ready(t, w)
@@ -409,7 +409,7 @@ func TestIgnoreFields_ByJSONPointer(t *testing.T) {
 	becomes(t, ns, "a", map[string]string{"k": "2", "l": "theirs"})
 }
 
-// envYAML is a Deployment whose container has three variables.
+// envYAML returns a Deployment whose container has three variables.
 func envYAML(ns string, replicas int, image, mode string) string {
 	return fmt.Sprintf(`apiVersion: apps/v1
 kind: Deployment

@@ -17,14 +17,14 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// outcome is what a strategy makes of a ConfigMap whose manifest says "ours".
+// outcome is the effect of a strategy on a ConfigMap. The manifest has the value "ours".
 type outcome struct {
-	made  bool   // there was none
-	owned bool   // the work gets an owner reference, and the object goes with it
-	value string // what one that said "theirs" says afterwards
+	made  bool   // a missing object is created
+	owned bool   // the work becomes an owner, and deletes the object with itself
+	value string // final value of an object that had "theirs"
 }
 
-// inEveryState applies a work under a strategy to an object in each state.
+// inEveryState applies a work with a strategy to an object in each initial state.
 func inEveryState(t *testing.T, typ workv1.UpdateStrategyType, want outcome) {
 	for name, test := range map[string]func(*scene, *testing.T){
 		"absent": (*scene).absent, "equal": (*scene).equal, "different": (*scene).different,
@@ -38,7 +38,7 @@ func inEveryState(t *testing.T, typ workv1.UpdateStrategyType, want outcome) {
 	}
 }
 
-// byStrategy gives all objects of a resource in a namespace a strategy.
+// byStrategy sets the strategy for all objects of a resource in a namespace.
 func byStrategy(w *workv1.ManifestWork, typ workv1.UpdateStrategyType, resource, ns string) *workv1.ManifestWork {
 	w.Spec.ManifestConfigs = append(w.Spec.ManifestConfigs, workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: resource, Namespace: ns, Name: "*"},
@@ -155,7 +155,7 @@ func (s *scene) theirs(t *testing.T, value string, finalizers ...string) *corev1
 	return cm
 }
 
-// settled checks the final state of an object of another owner, and that it stays so.
+// settled checks the final state of another owner's object, and that it does not change again.
 func (s *scene) settled(t *testing.T, w *workv1.ManifestWork, before *corev1.ConfigMap, value string) {
 	t.Helper()
 	f := shared
@@ -186,7 +186,7 @@ func (s *scene) settled(t *testing.T, w *workv1.ManifestWork, before *corev1.Con
 	}
 }
 
-// ends deletes the work: an object that it owns goes, another stays.
+// ends deletes the work. An object that it owns is deleted too, others stay.
 func (s *scene) ends(t *testing.T, w *workv1.ManifestWork) {
 	t.Helper()
 	f := shared
@@ -202,7 +202,7 @@ func (s *scene) ends(t *testing.T, w *workv1.ManifestWork) {
 
 const touchLabel = "example.com/touched"
 
-// touch makes the agent look at the work once more, and waits until it did.
+// touch makes the agent reconcile the work once more, and waits for that.
 func touch(t *testing.T, w *workv1.ManifestWork) {
 	t.Helper()
 	var n string
@@ -211,7 +211,7 @@ func touch(t *testing.T, w *workv1.ManifestWork) {
 		if w.Labels == nil {
 			w.Labels = map[string]string{}
 		}
-		last, _ := strconv.Atoi(w.Labels[touchLabel]) // none is 0
+		last, _ := strconv.Atoi(w.Labels[touchLabel]) // 0 without the label
 		n = strconv.Itoa(last + 1)
 		w.Labels[touchLabel] = n
 	})
@@ -227,8 +227,8 @@ func touch(t *testing.T, w *workv1.ManifestWork) {
 	})
 }
 
-// grantAgent gives the agent all rights in API groups, as an administrator of the
-// cluster would, and waits until they count.
+// grantAgent gives the agent all rights in API groups, as an administrator of the cluster does. It waits until
+// they are in force.
 func grantAgent(t *testing.T, groups ...string) {
 	t.Helper()
 	name := strings.Trim(strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), "-") + "-agent"

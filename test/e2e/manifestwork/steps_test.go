@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// configMap reads a ConfigMap of the cluster that must be there.
+// configMap reads a ConfigMap of the cluster. It must exist.
 func configMap(t *testing.T, ns, name string) *corev1.ConfigMap {
 	t.Helper()
 	cm, err := shared.ConfigMap(t.Context(), cluster, ns, name)
@@ -22,7 +22,7 @@ func configMap(t *testing.T, ns, name string) *corev1.ConfigMap {
 	return cm
 }
 
-// exist checks that ConfigMaps are there and nothing deletes them.
+// exist checks that ConfigMaps exist and are not being deleted.
 func exist(ctx context.Context, ns string, names ...string) error {
 	for _, name := range names {
 		cm, err := shared.ConfigMap(ctx, cluster, ns, name)
@@ -45,8 +45,7 @@ func sameObject(ctx context.Context, ns, name string, uid types.UID) error {
 	return err
 }
 
-// lists waits until the AppliedManifestWork of a work lists exactly the objects
-// of these names, in its order.
+// lists waits until the AppliedManifestWork of a work lists exactly the objects with these names, in this order.
 func lists(t *testing.T, work string, names ...string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// finishing is a work of one ConfigMap that is complete when its value is "done".
+// finishing returns a work with one ConfigMap. The work is complete when the value is "done".
 func finishing(t *testing.T, ns, name, value string, change ...func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	t.Helper()
 	w := harness.NewWork(t, cluster, name, harness.ConfigMapYAML(ns, name, value))
@@ -39,13 +39,13 @@ func withTTL(seconds int64) func(*workv1.ManifestWork) {
 	}
 }
 
-// complete waits until the condition Complete of a work is that.
+// complete waits until the condition Complete of a work has a status.
 func complete(t *testing.T, w *workv1.ManifestWork, status metav1.ConditionStatus) {
 	t.Helper()
 	shared.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkComplete: status})
 }
 
-// staysThere checks that nothing deletes a work for a while.
+// staysThere checks for a while that a work is not being deleted.
 func staysThere(t *testing.T, name string) {
 	t.Helper()
 	harness.Stays(t, func(ctx context.Context) error {
@@ -57,8 +57,8 @@ func staysThere(t *testing.T, name string) {
 	})
 }
 
-// deletedAt watches a work from now on, until it is being deleted, and returns
-// since when, and since when it had been complete.
+// deletedAt watches a work until it is being deleted. It returns the times of the deletion and of the
+// completion.
 func deletedAt(t *testing.T, name string) (deleted, completed time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -109,7 +109,7 @@ func TestTTL_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	// Both times are in whole seconds. A busy machine may be late, never early.
+	// Both times are in whole seconds. A busy machine may delete late, never early.
 	if d := deleted.Sub(completed); d < 5*time.Second || d > 20*time.Second {
 		t.Errorf("deleted %s after it was complete, want 5 s", d)
 	}
@@ -124,7 +124,7 @@ func TestTTL_ZeroIsAtOnce(t *testing.T) {
 		w.Spec.DeleteOption.PropagationPolicy = workv1.DeletePropagationPolicyTypeOrphan
 	}))
 	shared.Gone(t, cluster, w.Name)
-	if err := exist(t.Context(), ns, w.Name); err != nil { // the work's delete option holds
+	if err := exist(t.Context(), ns, w.Name); err != nil { // the delete option of the work applies
 		t.Error(err)
 	}
 }
@@ -144,7 +144,7 @@ func TestTTL_WithoutOneACompletedWorkStays(t *testing.T) {
 	w := shared.Create(t, finishing(t, ns, "ttl-none", "done"))
 	complete(t, w, metav1.ConditionTrue)
 	staysThere(t, w.Name)
-	// One that is set later counts from when the work was complete.
+	// A TTL that is set later counts from the completion.
 	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { withTTL(1)(w) })
 	shared.Gone(t, cluster, w.Name)
 }

@@ -67,7 +67,7 @@ func TestUpdate_JobWithoutSelectorReportsWhy(t *testing.T) {
 		!strings.HasSuffix(c.Message, "(this does not pass by itself: correct the manifest, or delete the object so that it is created again, or use update strategy CreateOnly or ServerSideApply)") {
 		t.Errorf("got %s: %s", c.Reason, c.Message)
 	}
-	f.HasValue(t, cluster, ns, "one", "y") // the others are not concerned
+	f.HasValue(t, cluster, ns, "one", "y") // other objects are applied
 
 	background := metav1.DeletePropagationBackground
 	if err := f.API[cluster].Kube.BatchV1().Jobs(ns).Delete(t.Context(), "job", metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
@@ -162,7 +162,7 @@ func availableSince(w *workv1.ManifestWork) map[string]metav1.Time {
 	return since
 }
 
-// waitASecond lets the clock of conditions, which counts seconds, go on.
+// waitASecond waits until the transition times of conditions differ, which are in whole seconds.
 func waitASecond(t *testing.T) {
 	t.Helper()
 	harness.Stays(t, func(context.Context) error { return nil })

@@ -98,7 +98,7 @@ func TestExecutor_MakesNoRequestInTheNameOfTheAgent(t *testing.T) {
 	}
 }
 
-// envResults is how many accounts TestExecutor_ResultIsTheServers plays.
+// envResults is the environment variable for the number of accounts.
 const envResults = "VERDICTS"
 
 // TestExecutor_ResultIsTheServers plays accounts with random rights, objects and manifests. The result for a
@@ -125,12 +125,12 @@ func TestExecutor_ResultIsTheServers(t *testing.T) {
 	}
 }
 
-// results is one account, and what it may do.
+// results is one random account with its rights.
 type results struct {
 	*testing.T
 	*rand.Rand
 	ns    string
-	rules []rbacv1.PolicyRule // in the namespace, and on the cluster
+	rules []rbacv1.PolicyRule // in its namespace, and on the cluster
 }
 
 var (
@@ -157,7 +157,7 @@ var (
 	}
 )
 
-// manifestsEach is how many manifests an account has.
+// manifestsEach is the number of manifests of each account.
 const manifestsEach = 28
 
 func name(twin bool, i int, ns string) string {
@@ -167,10 +167,10 @@ func name(twin bool, i int, ns string) string {
 	return fmt.Sprintf("%s-work-%d", ns, i)
 }
 
-// oneOf picks one.
+// oneOf returns a random argument.
 func oneOf[T any](v *results, of ...T) T { return of[v.IntN(len(of))] }
 
-// grant gives the account rights by chance; a marker says when they count.
+// grant gives the account random rights. The right to read Pods shows when they are in force.
 func (v *results) grant() {
 	v.Helper()
 	for _, k := range resultKinds {
@@ -222,7 +222,7 @@ func (v *results) may(ctx context.Context, verb string, gr schema.GroupResource,
 	return r.Status.Allowed, nil
 }
 
-// content is what an object of a kind has, by chance.
+// content returns random content for an object of a kind. If bare is true, it has no rules and no subjects.
 func (v *results) content(kind string, bare bool) map[string]any {
 	c := map[string]any{}
 	rule := func(resource, verb string) any {
@@ -335,7 +335,7 @@ func playResults(t *testing.T, seed uint64, seen map[string]int) {
 	}
 }
 
-// bareOf is a manifest that says nothing about rights: the roleRef of a binding has to be there.
+// bareOf returns a manifest without rules and subjects. The roleRef of a binding is required.
 func (v *results) bareOf(kind string, live map[string]any) map[string]any {
 	c := v.content(kind, true)
 	if ref, has := live["roleRef"]; has {
@@ -381,7 +381,7 @@ func resultOf(c metav1.Condition) string {
 	return "failed"
 }
 
-// read is what an object has besides its name and what the server notes.
+// read returns an object without metadata, except its labels.
 func (v *results) read(objects agentcluster.Objects, ref agentcluster.Ref) map[string]any {
 	v.Helper()
 	o, err := objects.Get(v.Context(), ref)
@@ -405,7 +405,7 @@ func kubeOf(t *testing.T, c *rest.Config) *agentcluster.Kube {
 	return k
 }
 
-// twins are written by the account, and read by the administrator: the agent reads with its own rights.
+// twins writes as the account and reads as the administrator, because the agent reads with its own rights.
 type twins struct {
 	agentcluster.Objects
 	reads agentcluster.Objects
@@ -416,7 +416,7 @@ func (o twins) Get(ctx context.Context, ref agentcluster.Ref) (*unstructured.Uns
 	return o.reads.Get(ctx, ref)
 }
 
-// make makes an object as the administrator, for the time of the test.
+// make creates an object as the administrator, until the test ends.
 func (v *results) make(admin *rest.Config, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
 	v.Helper()
 	api, err := dynamic.NewForConfig(admin)

@@ -22,25 +22,25 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// A program in a network of its own: a namespace with only a loopback interface. On it are the addresses that
-// the test lets the program reach. This binary is the first process of the namespace. It listens at these
-// addresses and hands each connection to the test, outside, through a Unix socket. The socket is a file, so
-// both sides see it. Then it starts the program.
+// This file runs a program in a network namespace with only a loopback interface. The interface has the
+// addresses that the test lets the program reach. This test binary is the first process of the namespace. It
+// listens at these addresses, and passes each connection through a Unix socket to the test outside. Then it
+// starts the program.
 //
 //	program ─► 127.0.0.1:3128 ─► this binary ─► Unix socket ─► the test ─► the proxy, outside
 //	└──────── namespace ──────────────────────┘
 
-// envInside has, as JSON, the Unix socket for each address.
+// envInside is the environment variable with the Unix socket of each address, as JSON.
 const envInside = "HAWSER_TEST_INSIDE"
 
-// isolated is a network for one program.
+// isolated is a network namespace for one program.
 type isolated struct {
 	sockets map[string]string
-	// connections is how many were opened to each address.
+	// connections is the number of opened connections by address.
 	connections map[string]*atomic.Int64
 }
 
-// isolate makes a network in which the addresses are reached that ways has, each at what it names.
+// isolate prepares a network. ways maps the addresses inside the network to the addresses outside.
 func isolate(t *testing.T, ways map[string]string) *isolated {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hawser-net-") // t.TempDir() is too long a path for a socket
@@ -77,7 +77,7 @@ func isolate(t *testing.T, ways map[string]string) *isolated {
 	return n
 }
 
-// inside makes of a program one that runs in the network.
+// inside returns the specification of a program that runs in the network.
 func (n *isolated) inside(t *testing.T, s childproc.Spec) childproc.Spec {
 	t.Helper()
 	ways, err := json.Marshal(n.sockets)
@@ -104,7 +104,7 @@ func (n *isolated) run(t *testing.T, s childproc.Spec) (string, error) {
 	return string(out), err
 }
 
-// relay joins each connection of l with one that dial opens, until l is closed and all have ended.
+// relay connects each connection of l with a new one of dial, until l is closed and all have ended.
 func relay(l net.Listener, dial func() (net.Conn, error)) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -116,7 +116,7 @@ func relay(l net.Listener, dial func() (net.Conn, error)) {
 		all.Go(func() {
 			to, err := dial()
 			if err != nil {
-				_ = from.Close() // as an address without a listener
+				_ = from.Close() // as at an address without a listener
 				return
 			}
 			var both sync.WaitGroup
@@ -127,16 +127,17 @@ func relay(l net.Listener, dial func() (net.Conn, error)) {
 	}
 }
 
-// hand copies until one side ends, and then closes both, so that no half connection is left.
+// hand copies until one side ends, and then closes both connections.
 func hand(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // however it ends
+	_, _ = io.Copy(to, from) // every error ends the connection
 	_ = to.Close()           // the other copy may have closed it
 	_ = from.Close()         // likewise
 }
 
-// main of the first process in a namespace. The arguments are the program and its own.
+// runInside is the main function of the first process in a namespace. os.Args[1:] is the program with its
+// arguments.
 func runInside(ways string) int {
-	runtime.LockOSThread() // the signals of parents that die are a matter of threads
+	runtime.LockOSThread() // the kernel sends Pdeathsig when the parent thread ends
 	code, err := startInside(ways)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "in the namespace:", err)
@@ -173,7 +174,7 @@ func startInside(ways string) (int, error) {
 	}
 	go func() { // ends with this process
 		for s := range stop {
-			_ = cmd.Process.Signal(s) // fails when it has ended
+			_ = cmd.Process.Signal(s) // fails if the program has ended
 		}
 	}()
 	err := cmd.Wait()
@@ -183,7 +184,7 @@ func startInside(ways string) (int, error) {
 	return 0, err
 }
 
-// loopbackUp switches on the only interface of the namespace.
+// loopbackUp brings up the loopback interface of the namespace.
 func loopbackUp() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

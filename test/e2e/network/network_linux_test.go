@@ -25,7 +25,7 @@ import (
 
 const cluster = "cluster1"
 
-// within is the longest time of a client that waits between its attempts to connect.
+// within is the longest time until a client connects, with its waits between attempts.
 const within = 3 * harness.Within
 
 var f *harness.Fleet
@@ -40,16 +40,16 @@ func TestMain(m *testing.M) {
 // inner is the address of the proxy inside the namespace.
 const inner = "127.0.0.1:3128"
 
-// remotePeer is an agent in a network from which only the proxy and its kube-apiserver are reached.
+// remotePeer is an agent whose network reaches only the proxy and its kube-apiserver.
 type remotePeer struct {
 	name    string
 	network *isolated
-	// files are the lines of a driver file that say how to reach the broker, without the proxy.
+	// file is the driver file with the access to the broker, without the proxy.
 	file string
 	args []string
 }
 
-// runs makes names that no earlier run of a test had, whose works may still be on their way out.
+// runs makes a new name for each run, because works of an earlier run may still be on their way.
 var runs atomic.Int64
 
 func newRemotePeer(t *testing.T, name, proxy string, overMQTT bool) *remotePeer {
@@ -74,7 +74,7 @@ func newRemotePeer(t *testing.T, name, proxy string, overMQTT bool) *remotePeer 
 	return a
 }
 
-// spec starts the agent with one more line of its file.
+// spec returns the agent with one more line in its driver file.
 func (a *remotePeer) spec(t *testing.T, line string) childproc.Spec {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
@@ -84,7 +84,7 @@ func (a *remotePeer) spec(t *testing.T, line string) childproc.Spec {
 	return f.AgentSpec(t, cluster, a.name, append(a.args, "--hub-identity="+a.name, "--workload-source-config="+file)...)
 }
 
-// doctor runs hawser-agent doctor where the agent is.
+// doctor runs hawser-agent doctor in the network of the agent.
 func (a *remotePeer) doctor(t *testing.T, line string) (string, error) {
 	t.Helper()
 	s := a.spec(t, line)
@@ -94,7 +94,7 @@ func (a *remotePeer) doctor(t *testing.T, line string) (string, error) {
 
 const proxyLine = "proxy: http://" + user + ":" + password + "@" + inner
 
-// updated has the agent bring a ConfigMap, or its next version.
+// updated creates the work, or writes its next version, and waits until it is applied.
 func (a *remotePeer) updated(t *testing.T, version int) {
 	t.Helper()
 	works := f.HubAPI.Work.WorkV1().ManifestWorks(a.name)
@@ -133,7 +133,7 @@ func (a *remotePeer) updated(t *testing.T, version int) {
 	})
 }
 
-// ways are the transports.
+// ways are the transports. The value is true for MQTT.
 var ways = map[string]bool{"grpc": false, "mqtt": true}
 
 // TestProxy_IsTheOnlyWay: in the agent's network, nothing listens at the broker's address. Through the proxy
@@ -187,7 +187,7 @@ func TestProxy_EndsIdleConnections(t *testing.T) {
 			}
 			connections := stays.network.connections[inner].Load()
 			quiet := time.Now()
-			for version := 2; version < 5; version++ { // meanwhile nothing happens to the other agent
+			for version := 2; version < 5; version++ { // the other agent sends and receives nothing meanwhile
 				lost := cut.network.connections[inner].Load()
 				harness.EventuallyWithin(t, within, func(context.Context) error {
 					if cut.network.connections[inner].Load() == lost {

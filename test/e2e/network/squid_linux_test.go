@@ -14,8 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/local/thirdparty"
 )
 
-// The name and password of the proxy's one user; the password as it stands in a URL, and as crypt(3)
-// keeps it.
+// The user of the proxy, the password in its form for a URL, and the password as crypt(3) stores it.
 const (
 	user     = "ann"
 	password = "p%40ss%3Aword%2F%25"
@@ -52,7 +51,7 @@ icon_directory ROOT/usr/share/squid/icons
 mime_table ROOT/usr/share/squid/mime.conf
 `
 
-// squid starts one at an address of the fleet's subnet that is used for nothing else. idle is in seconds.
+// squid starts Squid at an unused address of the fleet's subnet. idle is its timeout in seconds.
 func squid(t *testing.T, port string, idle int) (addr string) {
 	t.Helper()
 	program, err := thirdparty.FetchPackage(t.Context(), "../../..", "squid", os.Stderr)

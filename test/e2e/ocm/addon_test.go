@@ -62,8 +62,8 @@ spec:
 
 const addOnNamespace = "open-cluster-management-agent-addon"
 
-// hasAddOn gives the cluster the add-on, and waits until that has both of its certificates on the
-// managed cluster, and what it deploys.
+// hasAddOn adds the add-on to the cluster. It waits until both certificates and the ConfigMap of the add-on are
+// on the managed cluster.
 func (k *klusterlet) hasAddOn() {
 	k.Helper()
 	k.program("addon-manager", "addon manager", nil, "--kubeconfig="+k.hub.KubeconfigPath, "--namespace="+hubNamespace, "--disable-leader-election")
@@ -89,7 +89,7 @@ func (k *klusterlet) hasAddOn() {
 	})
 }
 
-// signingCA makes the authority of the add-on, in base64: the add-on manager reads RSA keys only.
+// signingCA returns a new authority for the add-on in base64. The add-on manager accepts only RSA keys.
 func (k *klusterlet) signingCA() (cert, key string) {
 	k.Helper()
 	private, err := rsa.GenerateKey(rand.Reader, 2048)

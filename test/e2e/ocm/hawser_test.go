@@ -39,8 +39,8 @@ func (r *rig) hawser() *hawser {
 	return r.start("registration: {enabled: true, accessReviews: true, customSigners: ["+addOnSigner+"]}", "rbac.yaml")
 }
 
-// start starts broker and hub-source, with more configuration of the latter, and its rights in
-// these files of deploy/hub-source-registration.
+// start starts broker and hub-source. more is additional configuration of hub-source, rights are files of
+// deploy/hub-source-registration.
 func (r *rig) start(more string, rights ...string) *hawser {
 	r.Helper()
 	r.kubectl(r.hub, "", "apply", "-k", filepath.Join(root, "deploy", "namespace"))
@@ -106,7 +106,7 @@ tls: {certFile: %s, keyFile: %s, caFile: %s}
 	return r.ready("hub-source", admin, "--config="+config, "--kubeconfig="+r.kubeconfigOf("hawser", "hawser-hub-source"))
 }
 
-// ready runs a program of ours and waits until it says that it is ready.
+// ready runs a program of Hawser and waits until it is ready.
 func (r *rig) ready(name, admin string, args ...string) *supervised {
 	r.Helper()
 	return r.supervise(childproc.Spec{
@@ -120,7 +120,7 @@ func (r *rig) ready(name, admin string, args ...string) *supervised {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = resp.Body.Close() }() // nothing was read
+			defer func() { _ = resp.Body.Close() }() // the body is not needed
 			if resp.StatusCode != http.StatusOK {
 				return fmt.Errorf("readyz: %s", resp.Status)
 			}
@@ -135,7 +135,7 @@ func TestKlusterlet(t *testing.T) {
 	h := r.hawser()
 	began := time.Now()
 	step := func(what string) { t.Logf("%4.0fs %s", time.Since(began).Seconds(), what) }
-	k := joined(r, "cluster1", h.addr) // with a token as clusteradm prints it
+	k := joined(r, "cluster1", h.addr) // with a token like that of clusteradm
 	step("joined by token, accepted, available, first work delivered")
 	k.losesItsLease()
 	step("lease lost and regained")
@@ -178,9 +178,9 @@ func TestHubWithoutOCM(t *testing.T) {
 	step("acceptance withdrawn and given again")
 }
 
-// acceptanceWithdrawn: works stop when the hub takes its acceptance back, and what is there stays;
-// given again they go on. OCM's controllers say so in the condition only once no work is left, so
-// the broker's own decision is waited for.
+// acceptanceWithdrawn withdraws the acceptance. Works stop and their objects stay, until the acceptance is
+// granted again. OCM's controllers change the condition only when no work is left, so the test waits for the
+// decision of the broker.
 func (k *klusterlet) acceptanceWithdrawn(h *hawser) {
 	k.Helper()
 	before := h.deniedWorks(k.rig)
@@ -203,7 +203,7 @@ func (k *klusterlet) acceptanceWithdrawn(h *hawser) {
 	k.delivers("first", "4")
 }
 
-// deniedWorks returns how many subscriptions to works the broker has denied.
+// deniedWorks returns the number of subscriptions to works that the broker has denied.
 func (h *hawser) deniedWorks(r *rig) (n float64) {
 	r.Helper()
 	req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "http://"+h.admin+"/metrics", nil)
@@ -214,7 +214,7 @@ func (h *hawser) deniedWorks(r *rig) (n float64) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read to its end
+	defer func() { _ = resp.Body.Close() }() // the body was read
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
 		r.Fatal(err)

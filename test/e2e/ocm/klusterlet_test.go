@@ -31,8 +31,8 @@ const (
 	evictAfter = 45 * time.Second
 )
 
-// klusterlet is one of OCM's on the managed cluster: its registration agent, and its work agent
-// once it has a certificate, as OCM's operator does.
+// klusterlet is a klusterlet of OCM on the managed cluster. It runs the registration agent, and the work agent
+// once there is a certificate, as OCM's operator does.
 type klusterlet struct {
 	*rig
 	name               string
@@ -40,7 +40,7 @@ type klusterlet struct {
 	registration, work *supervised
 }
 
-// newKlusterlet runs the registration agent of a cluster that is to join at a gRPC endpoint.
+// newKlusterlet runs the registration agent of a cluster that joins at a gRPC endpoint.
 func (r *rig) newKlusterlet(name, endpoint, token string) *klusterlet {
 	r.Helper()
 	k := &klusterlet{rig: r, name: name, bootstrap: filepath.Join(r.dir, name, "bootstrap"), home: filepath.Join(r.dir, name, "hub-kubeconfig")}
@@ -52,10 +52,10 @@ func (r *rig) newKlusterlet(name, endpoint, token string) *klusterlet {
 	return k
 }
 
-// registrationEnv has the registration agent look at its certificate often.
+// registrationEnv makes the registration agent check its certificate often.
 var registrationEnv = []string{"HAWSER_TEST_RESYNC=2s", "HAWSER_TEST_RETRY=500ms", "CERT_CALLBACK_REFRESH_DURATION=1s"}
 
-// registrationArgs are those with which OCM's operator runs the registration agent, with the driver
+// registrationArgs returns the arguments that OCM's operator uses for the registration agent, with the driver
 // grpc or kube.
 func (k *klusterlet) registrationArgs(grpc bool) []string {
 	args := []string{
@@ -70,7 +70,7 @@ func (k *klusterlet) registrationArgs(grpc bool) []string {
 	return args
 }
 
-// workArgs are those of the work agent.
+// workArgs returns the arguments that OCM's operator uses for the work agent.
 func (k *klusterlet) workArgs(grpc bool) []string {
 	source := []string{"--workload-source-driver=kube", "--workload-source-config=" + filepath.Join(k.home, "kubeconfig")}
 	if grpc {
@@ -85,8 +85,8 @@ func (k *klusterlet) workArgs(grpc bool) []string {
 		"--terminate-on-files="+filepath.Join(k.home, "kubeconfig"))
 }
 
-// pointAt writes the bootstrap Secret: hub names the hub, for a klusterlet joins again where
-// that name is another.
+// pointAt writes the bootstrap Secret. hub is the name of the hub in it: a klusterlet joins again when this name
+// changes.
 func (k *klusterlet) pointAt(hub, endpoint, token string) {
 	k.Helper()
 	ca, err := os.ReadFile(k.pki.CACert())
@@ -100,8 +100,8 @@ users: [{name: bootstrap, user: {token: none}}]}`, hub, endpoint, hub))
 	k.sendToAgent(endpoint)
 }
 
-// sendToAgent updates the bootstrap Secret, whose change ends a running registration agent. What is
-// in it the agent reads from the files.
+// sendToAgent updates the bootstrap Secret. The change ends a running registration agent. The agent reads the
+// content from the files.
 func (k *klusterlet) sendToAgent(version string) {
 	k.Helper()
 	secrets := k.spoke.kube.CoreV1().Secrets(agentNamespace)
@@ -137,7 +137,7 @@ func (k *klusterlet) requests(ctx context.Context) ([]certificatesv1.Certificate
 	return l.Items, nil
 }
 
-// sendsRequests waits until the cluster has asked to join: its ManagedCluster and a request are there.
+// sendsRequests waits for the join request of the cluster: its ManagedCluster and a certificate request.
 func (k *klusterlet) sendsRequests() {
 	k.Helper()
 	k.eventually(func(ctx context.Context) error {
@@ -152,8 +152,7 @@ func (k *klusterlet) sendsRequests() {
 	})
 }
 
-// accept does what clusteradm accept does: it approves the requests of grpc-server's account and
-// sets hubAcceptsClient.
+// accept approves the requests of grpc-server's account and sets hubAcceptsClient, as clusteradm accept does.
 func (k *klusterlet) accept() {
 	k.Helper()
 	requests, err := k.requests(k.Context())
@@ -231,7 +230,7 @@ func (k *klusterlet) writes(name, value string) {
 	})
 }
 
-// delivers writes a work and waits until its ConfigMap and its status are there.
+// delivers writes a work, and waits for its ConfigMap and its status.
 func (k *klusterlet) delivers(name, value string) {
 	k.Helper()
 	k.writes(name, value)
@@ -265,8 +264,8 @@ func applied(w *workv1.ManifestWork) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == w.Generation
 }
 
-// joined runs what is the same whatever stands between: join by token, acceptance, Available, a work.
-// The token is made with these flags of kubectl create token.
+// joined joins a cluster with any server at the endpoint: token, acceptance, Available, first work. flags are
+// for kubectl create token.
 func joined(r *rig, name, endpoint string, flags ...string) *klusterlet {
 	r.Helper()
 	k := r.newKlusterlet(name, endpoint, r.token(flags...))
@@ -281,8 +280,7 @@ func joined(r *rig, name, endpoint string, flags ...string) *klusterlet {
 	return k
 }
 
-// losesItsLease stops the registration agent until the hub says that it does not know how the
-// cluster is, and lets it come back.
+// losesItsLease stops the registration agent until the hub shows an unknown availability, and starts it again.
 func (k *klusterlet) losesItsLease() {
 	k.Helper()
 	k.patchCluster(`{"spec":{"leaseDurationSeconds":2}}`)
@@ -293,7 +291,7 @@ func (k *klusterlet) losesItsLease() {
 	k.patchCluster(`{"spec":{"leaseDurationSeconds":60}}`)
 }
 
-// renews waits until the klusterlet has another certificate than it has now.
+// renews waits until the klusterlet has a new certificate.
 func (k *klusterlet) renews() {
 	k.Helper()
 	file := filepath.Join(k.home, "tls.crt")

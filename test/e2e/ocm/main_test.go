@@ -17,7 +17,7 @@ import (
 
 const (
 	root = "../../.."
-	// ocmImage is the program with all of OCM's.
+	// ocmImage is the program that contains all programs of OCM.
 	ocmImage = root + "/bin/klusterlet"
 )
 

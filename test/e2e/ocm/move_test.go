@@ -24,7 +24,7 @@ func TestMove(t *testing.T) {
 	k := joined(r, "cluster1", ocmAddr)
 	before := k.object("first")
 	k.moves("hawser", h.addr, r.token("--audience=hawser"))
-	k.records(recordOf(ocmAddr), recordOf(h.addr)) // the work agent has come over
+	k.records(recordOf(ocmAddr), recordOf(h.addr)) // the work agent has connected to the other hub
 	k.delivers("first", "over Hawser")
 	k.moves("ocm", ocmAddr, r.token())
 	k.delivers("first", "back at OCM")
@@ -89,7 +89,7 @@ func TestMoveFromKube(t *testing.T) {
 		t.Errorf("the work's object was created again: uid %s, was %s", after.UID, before.UID)
 	}
 
-	// The name of the hub in this kubeconfig is another one than that of Hawser.
+	// The hub has another name in this kubeconfig than in the one for Hawser.
 	hub, err := r.hub.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestMoveFromKube(t *testing.T) {
 	}
 }
 
-// becomes runs the program with other arguments, at another address of its own.
+// becomes restarts the program with other arguments, at a new address.
 func (p *supervised) becomes(args []string) {
 	p.r.Helper()
 	p.end()
@@ -127,8 +127,7 @@ func (k *klusterlet) hasRecord(name string) {
 	})
 }
 
-// moves updates the bootstrap Secret and approves the request that follows. hub is the name of
-// the hub in the Secret's kubeconfig, which has to change.
+// moves updates the bootstrap Secret and approves the next request. hub must be a new name of the hub.
 func (k *klusterlet) moves(hub, endpoint, token string) {
 	k.Helper()
 	k.pointAt(hub, endpoint, token)
@@ -148,13 +147,13 @@ func (k *klusterlet) object(name string) *corev1.ConfigMap {
 	return m
 }
 
-// recordOf returns the name of the AppliedManifestWork of the work: a work agent knows its hub by the address.
+// recordOf returns the name of the work's AppliedManifestWork. A work agent identifies its hub by the address.
 func recordOf(endpoint string) string {
 	return fmt.Sprintf("%x-first", sha256.Sum256([]byte(endpoint)))
 }
 
-// records waits until the cluster has these AppliedManifestWorks. One of the hub as it was reached
-// before ends with its grace period.
+// records waits until the cluster has exactly these AppliedManifestWorks. Those of the former hub disappear
+// after the grace period.
 func (k *klusterlet) records(want ...string) {
 	k.Helper()
 	slices.Sort(want)
@@ -166,7 +165,7 @@ func (k *klusterlet) records(want ...string) {
 	})
 }
 
-// recordNames are the AppliedManifestWorks that the cluster has, sorted.
+// recordNames returns the names of the AppliedManifestWorks on the cluster, sorted.
 func (k *klusterlet) recordNames() (names []string) {
 	k.Helper()
 	l, err := k.spoke.works.WorkV1().AppliedManifestWorks().List(k.Context(), metav1.ListOptions{})
@@ -180,7 +179,7 @@ func (k *klusterlet) recordNames() (names []string) {
 	return names
 }
 
-// output returns nil once a file of the Secret with the hub's certificate has a text.
+// output returns nil once a file of the Secret with the hub's certificate contains text.
 func (k *klusterlet) output(file, text string) error {
 	b, err := os.ReadFile(filepath.Join(k.home, filepath.Base(file)))
 	if err == nil && !strings.Contains(string(b), text) {

@@ -33,10 +33,10 @@ const (
 	bootstrapper   = "agent-registration-bootstrap"
 	// addOnSigner signs the certificate of an add-on.
 	addOnSigner = "example.com/add-on"
-	// patience is how long a step may take: OCM's agents wait 5 s and more after a failure.
+	// patience is the longest time of one step: OCM's agents wait 5 s and more after a failure.
 	patience = 90 * time.Second
-	// signedFor is how long the certificates last that OCM's hub signs; its agents renew them when
-	// 20 to 25 % are left.
+	// signedFor is the validity of certificates that OCM's hub signs. Agents renew them when 20 to 25 % of it
+	// are left.
 	signedFor = 90 * time.Second
 )
 
@@ -54,14 +54,14 @@ type rig struct {
 	*testing.T
 	dir        string
 	hub, spoke *plane
-	// pki is for programs and people; signer is the CA of OCM's controllers, which sign for clusters.
+	// pki signs for programs and operators. signer is the CA of OCM's controllers, which sign for clusters.
 	pki, signer pki.Dir
-	// module is the directory of OCM's sources, api that of its API.
+	// module is the directory of OCM's sources, api that of OCM's API module.
 	module, api string
 }
 
-// newRig starts a hub and a managed cluster with OCM's definitions and permissions, and the
-// hub's controllers. It all ends with the test.
+// newRig starts a hub with OCM's controllers, and a managed cluster, with OCM's definitions and permissions. All
+// ends with the test.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := newPlanes(t)
@@ -75,7 +75,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// newSigner makes the authority of OCM's controllers, and shows it on the hub as OCM's operator does.
+// newSigner creates the CA of OCM's controllers, and publishes it on the hub as OCM's operator does.
 func (r *rig) newSigner() {
 	r.Helper()
 	r.signer = pki.Dir(filepath.Join(r.dir, "signer"))
@@ -93,7 +93,7 @@ func (r *rig) newSigner() {
 	}
 }
 
-// newPlanes starts a hub and a managed cluster that have nothing yet.
+// newPlanes starts an empty hub and an empty managed cluster.
 func newPlanes(t *testing.T) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hawser-ocm-")
@@ -134,7 +134,8 @@ func (r *rig) sources(module string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// plane starts a control plane. It is called by several goroutines: errors are for the caller.
+// plane starts a control plane. Several goroutines call it, so it returns nil after an error instead of ending
+// the test.
 func (r *rig) plane(name string) *plane {
 	log := r.log(name)
 	c, err := controlplane.Start(context.WithoutCancel(r.Context()), controlplane.Config{
@@ -224,7 +225,7 @@ func (r *rig) installHub() {
 	r.manifests("grpc-server/serviceaccount.yaml", "grpc-server/clusterrole.yaml", "grpc-server/clusterrolebinding.yaml")
 }
 
-// bootstrapAccount is the account whose tokens clusters join with, as OCM's installation makes it.
+// bootstrapAccount creates the account for bootstrap tokens, as OCM's installation does.
 func (r *rig) bootstrapAccount() {
 	r.Helper()
 	r.apply(r.hub, `
@@ -259,14 +260,14 @@ func (r *rig) installSpoke() {
 	r.apply(r.spoke, "{apiVersion: v1, kind: Namespace, metadata: {name: "+agentNamespace+"}}")
 }
 
-// token returns a token with which clusters join.
+// token returns a bootstrap token.
 func (r *rig) token(args ...string) string {
 	r.Helper()
 	return r.kubectl(r.hub, "", append([]string{"create", "token", bootstrapper, "-n", "open-cluster-management"}, args...)...)
 }
 
-// program runs one of OCM's programs, again whenever it ends as a Deployment would, until stop
-// or the end of the test.
+// program runs a program of OCM until stop or the end of the test. Like a Deployment, it starts the program
+// again when it ends.
 func (r *rig) program(name, program string, env []string, args ...string) *supervised {
 	r.Helper()
 	_, port, err := net.SplitHostPort(freeAddr(r.T))
@@ -281,7 +282,7 @@ func (r *rig) program(name, program string, env []string, args ...string) *super
 	return r.supervise(childproc.Spec{Name: name, Path: path, Args: args, Env: env, LogFile: filepath.Join(r.dir, name+".log")})
 }
 
-// supervised is a program that runs again when it ends.
+// supervised is a program that is started again when it ends.
 type supervised struct {
 	r    *rig
 	spec childproc.Spec
@@ -297,7 +298,7 @@ func (r *rig) supervise(s childproc.Spec) *supervised {
 	return p
 }
 
-// again is how long it waits before it starts a program again, at first as a kubelet would.
+// again is the wait before a new start, like a kubelet's first back-off.
 const again = time.Second
 
 func (p *supervised) start() {
@@ -339,7 +340,7 @@ func (p *supervised) start() {
 
 func doneOf(p *childproc.Process) <-chan struct{} { return p.Done() }
 
-// end kills the program; start starts it again.
+// end kills the program. start starts it again.
 func (p *supervised) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,7 +357,7 @@ func freeAddr(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // it was only to find a port
+	defer func() { _ = l.Close() }() // the listener only reserves a port
 	return l.Addr().String()
 }
 

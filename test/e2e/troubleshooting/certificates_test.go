@@ -24,7 +24,7 @@ func TestOperatorCertificateExpired(t *testing.T) {
 	o.isWell(looks...)
 }
 
-// issueExpired issues a certificate that ended yesterday.
+// issueExpired issues a certificate that expired yesterday.
 func (o *operator) issueExpired(role pki.Role, name string) {
 	o.t.Helper()
 	if _, err := o.PKI().Issue(pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now().Add(-48*time.Hour), 24*time.Hour)}, true); err != nil {
@@ -32,8 +32,8 @@ func (o *operator) issueExpired(role pki.Role, name string) {
 	}
 }
 
-// comesWith runs the agent of a cluster with the certificate of some cluster, in files of
-// its own, and gives it a work.
+// comesWith runs the agent of a cluster with the certificate of the cluster certificate, and creates a work for
+// it.
 func (o *operator) comesWith(name, certificate string) *workv1.ManifestWork {
 	o.t.Helper()
 	o.carry(name, certificate)
@@ -47,7 +47,7 @@ func (o *operator) comesWith(name, certificate string) *workv1.ManifestWork {
 	return o.Create(o.t, w)
 }
 
-// carry puts the certificate of a cluster to where an agent has its own.
+// carry copies the certificate of a cluster to the files of an agent.
 func (o *operator) carry(name, certificate string) {
 	o.t.Helper()
 	for file, from := range map[string]string{"tls.key": o.PKI().Key(pki.Agent, certificate), "tls.crt": o.PKI().Cert(pki.Agent, certificate)} {

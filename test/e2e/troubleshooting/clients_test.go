@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// down stops a program, which runs again when the test ends, and returns what starts it.
+// down kills a program. up starts it again, also at the end of the test.
 func (o *operator) down(program string) (up func()) {
 	o.t.Helper()
 	o.Program(program).Kill()
@@ -54,10 +54,10 @@ func brokerDown(t *testing.T) {
 func hubSourceDown(t *testing.T) {
 	o := sit(t)
 	o.write("web.yaml", workYAML(10))
-	o.passes("hawser get clusters "+cluster, cluster+" +InSync") // the agent has acknowledged what was before
+	o.passes("hawser get clusters "+cluster, cluster+" +InSync") // the agent has acknowledged the earlier events
 	up := o.down(fleet.HubSource)
 	looks := []look{
-		{command: "kubectl apply -f web.yaml", output: `failed calling webhook.*hawser-hub-source`}, // the words are the kube-apiserver's
+		{command: "kubectl apply -f web.yaml", output: `failed calling webhook.*hawser-hub-source`}, // the text of the kube-apiserver
 		{command: `kubectl get validatingwebhookconfigurations -o custom-columns=NAME:.metadata.name,DESCRIPTION:.metadata.annotations.kubernetes\.io/description`,
 			output: `hawser-hub-source +hub-source decides .* While it does not answer`, next: `kubectl get pods --all-namespaces --selector app\.kubernetes\.io/name=hawser-hub-source`, past: true},
 		{command: "hawser get clusters " + cluster, output: `Warning: the hub-source of source hub is not connected: changes of its 0 works reach no cluster`, next: `Run kubectl -n hawser get pods`},
@@ -93,7 +93,7 @@ func TestDeletionOnADeadCluster(t *testing.T) {
 	o.isWell(looks...)
 }
 
-// diskNearlyFull: the broker has a small disk, on which others have left little room.
+// diskNearlyFull: the broker has a small disk, and another file fills it.
 func diskNearlyFull(t *testing.T) {
 	o := sit(t)
 	disk := o.onSmallDisk()
@@ -114,8 +114,8 @@ func diskNearlyFull(t *testing.T) {
 	o.isWell(looks...)
 }
 
-// onSmallDisk moves the broker's data to a file system of 256 MiB in a namespace of its own, until the test
-// ends. It returns the path at which this process sees it.
+// onSmallDisk moves the broker's data to a file system of 256 MiB, until the test ends. It returns the path of
+// that file system for this process.
 func (o *operator) onSmallDisk() string {
 	t, broker := o.t, o.Program(fleet.Broker)
 	t.Helper()
@@ -131,13 +131,13 @@ func (o *operator) onSmallDisk() string {
 	return disk
 }
 
-// moveStore has the broker go on in another directory.
+// moveStore moves the store to another directory, and restarts the broker there.
 func (o *operator) moveStore(from, to string, args []string) {
 	o.t.Helper()
 	broker, ctx := o.Program(fleet.Broker), context.WithoutCancel(o.t.Context())
 	err := broker.Stop()
 	if err == nil {
-		err = os.RemoveAll(filepath.Join(from, "RESERVE")) // which is as large as its disk
+		err = os.RemoveAll(filepath.Join(from, "RESERVE")) // its size depends on the disk
 	}
 	if err == nil {
 		err = os.CopyFS(to, os.DirFS(from))
@@ -148,7 +148,7 @@ func (o *operator) moveStore(from, to string, args []string) {
 	}
 }
 
-// fill leaves less room on a file system than the broker wants.
+// fill leaves 20 MiB of free space on a file system, less than the broker requires.
 func fill(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Create(filepath.Clean(name))

@@ -18,13 +18,13 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// everything are the rules of a webhook for all that there is.
+// everything is a webhook rule for all requests.
 const everything = `{apiGroups: ["*"], apiVersions: ["*"], operations: ["*"], resources: ["*/*"]}`
 
-// leases are those for the Leases of agents.
+// leases is a webhook rule for the Leases of agents.
 const leases = `{apiGroups: [coordination.k8s.io], apiVersions: ["*"], operations: ["*"], resources: [leases]}`
 
-// webhookYAML is a configuration of a webhook with no service behind it.
+// webhookYAML returns the configuration of a webhook without a service behind it.
 func webhookYAML(kind, failurePolicy, rules string) string {
 	return fmt.Sprintf(`apiVersion: admissionregistration.k8s.io/v1
 kind: %s
@@ -40,7 +40,7 @@ webhooks:
 `, kind, failurePolicy, rules)
 }
 
-// policyYAML are a policy that denies what agents write, and its binding.
+// policyYAML returns a policy that denies the agent's writes, and its binding.
 func policyYAML() []string {
 	return []string{`apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -58,7 +58,7 @@ spec: {policyName: cutoff, validationActions: [Deny]}
 `}
 }
 
-// named waits until a work says which of its manifests keeps the agent from its writes.
+// named waits until a work reports which of its manifests blocks the agent's writes.
 func named(t *testing.T, namespace, work string, manifest int) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
@@ -76,7 +76,7 @@ func named(t *testing.T, namespace, work string, manifest int) {
 	})
 }
 
-// goneFromHub waits until a work is no more on the hub, which its agent confirmed.
+// goneFromHub waits until a work has left the hub, which its agent has confirmed then.
 func goneFromHub(t *testing.T, namespace, work string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
@@ -143,7 +143,7 @@ func TestCutOff_Lease(t *testing.T) {
 	select {
 	case <-agent.Done():
 		t.Fatalf("the agent ended: %s", agent.LogTail())
-	case <-time.After(10 * time.Second): // more than twice as long as it tries to renew
+	case <-time.After(10 * time.Second): // more than twice the renew deadline of its Lease
 	}
 	agent.Kill()
 	for _, a := range spec.Args {
@@ -163,7 +163,7 @@ func TestCutOff_Lease(t *testing.T) {
 	}
 }
 
-// strippingYAML are a policy that takes the finalizer off the agent's records, and its binding.
+// strippingYAML returns a policy that removes the finalizer from the agent's records, and its binding.
 func strippingYAML() []string {
 	return []string{`apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -195,7 +195,7 @@ func TestCutOff_Finalizers(t *testing.T) {
 	w := o.Deliver(t, web(t, "old"))
 	o.Deliver(t, harness.NewWork(t, cluster, "cutoff", strippingYAML()...))
 	records := o.API[cluster].Work.WorkV1().AppliedManifestWorks()
-	harness.Eventually(t, func(ctx context.Context) error { // a server takes a moment until a policy counts
+	harness.Eventually(t, func(ctx context.Context) error { // a new policy needs a moment to be in force
 		tried := &workv1.AppliedManifestWork{ObjectMeta: metav1.ObjectMeta{Name: "tried", Finalizers: []string{workv1.AppliedManifestWorkFinalizer}}}
 		got, err := records.Create(ctx, tried, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && len(got.Finalizers) > 0 {

@@ -39,11 +39,11 @@ func TestDay(t *testing.T) {
 	for _, q := range quiet {
 		t.Run(q.fault, func(t *testing.T) { q.look(sit(t), strings.Fields(q.looks[0].command)[3]) })
 	}
-	// A restarted broker counts the minutes without an agent from 0.
+	// After its restart the broker counts the time without an agent from 0.
 	t.Run("disk nearly full", diskNearlyFull)
 	t.Run("broker down", brokerDown)
 	t.Run("hub-source down", hubSourceDown)
-	t.Run("many failing", manyFailing) // hub-source tells no more Events for a while then
+	t.Run("many failing", manyFailing) // after this, hub-source writes no Events for a while
 }
 
 func refusedByPolicy(t *testing.T) {
@@ -69,7 +69,7 @@ spec: {policyName: no-debug, validationActions: [Deny]}
 	settings := func(key string) string {
 		return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, namespace: %s}, data: {%s: x}}", ns, key)
 	}
-	// A policy counts a moment after it was made: until it refuses, the work goes through.
+	// A new policy needs a moment to be in force. Until then the work would be applied.
 	harness.Eventually(t, func(ctx context.Context) error {
 		_, err := o.API[cluster].Kube.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Data: map[string]string{"debug": "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "debug must not be set") {
@@ -83,7 +83,7 @@ spec: {policyName: no-debug, validationActions: [Deny]}
 	o.Update(t, cluster, "settings", func(w *workv1.ManifestWork) { w.Spec = harness.NewWork(t, cluster, "", settings("level")).Spec })
 	o.isWell(looks...)
 	o.Remove(t, cluster, "settings")
-	o.Remove(t, cluster, "policy") // as long as the agent may
+	o.Remove(t, cluster, "policy") // before the agent loses its right
 }
 
 func immutableField(t *testing.T) {
@@ -130,16 +130,16 @@ func twoWorks(t *testing.T) {
 	o.renamed = append(o.renamed, ns, "shop")
 	o.Deliver(t, harness.NewWork(t, cluster, "first", harness.ConfigMapYAML(ns, "shared", "a")))
 	o.Create(t, harness.NewWork(t, cluster, "second", harness.ConfigMapYAML(ns, "shared", "b")))
-	// One of the two says it, or both.
+	// One of the two works reports it, or both.
 	const names, next = `ConfigMap shop/shared: .* is changed by .*(first|second)`, `Take the object out of all works but one`
 	looks := []look{
 		{command: "kubectl events -n " + cluster + " --types=Warning", output: names, next: next, past: true},
 		{command: "hawser get works --cluster " + cluster, output: names, next: next},
 	}
-	o.sees("two works", looks...) // it is said until ten minutes after the last repair
+	o.sees("two works", looks...) // both lines stay for ten minutes after the last repair
 }
 
-// aWar has another program put back its own value whenever it is changed.
+// aWar: another program restores its own value after each change.
 func aWar(t *testing.T) {
 	o := sit(t)
 	ns := o.NamespaceOn(t, cluster)
@@ -151,7 +151,7 @@ func aWar(t *testing.T) {
 		{command: warnings("settings", cluster), output: by, next: next, past: true},
 		{command: "hawser get works settings --cluster " + cluster, output: by, next: next},
 	}
-	o.sees("war", looks...) // it is said until ten minutes after the last repair
+	o.sees("war", looks...) // both lines stay for ten minutes after the last repair
 	stop()
 }
 
@@ -186,7 +186,7 @@ func (o *operator) rival(ns, name string) (stop func()) {
 	return stop
 }
 
-// manyFailing are 300 works with one cause.
+// manyFailing: 300 works fail for one cause.
 func manyFailing(t *testing.T) {
 	o := sit(t)
 	const many = 300

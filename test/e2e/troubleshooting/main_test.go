@@ -14,7 +14,7 @@ import (
 
 const cluster = "cluster1"
 
-// shared is the fleet of all tests, which break it one after the other and mend it again.
+// shared is the fleet of all tests. Each test breaks and repairs it.
 var shared *harness.Fleet
 
 func TestMain(m *testing.M) {

@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// page is the place in a file that the screen of one fault has.
+// page is the part of a file with the screen of one fault.
 type page struct{ file, fault string }
 
-// find returns what is before, in and behind the place.
+// find returns the text before, in and after that part.
 func (p page) find() (before, screen, behind string, err error) {
 	b, err := os.ReadFile(p.file)
 	if err != nil {
@@ -41,7 +41,7 @@ func (p page) write(screen string) error {
 	return os.WriteFile(p.file, []byte(before+screen+behind), 0o600)
 }
 
-// What is another in each run.
+// Texts that differ in each run.
 var (
 	aHeader = regexp.MustCompile(`^[A-Z][A-Z-]*( [A-Z-]+)*( {2,}[A-Z-]+( [A-Z-]+)*)+ *$`)
 	aGap    = regexp.MustCompile(` {2,}`)
@@ -65,8 +65,7 @@ var (
 	}
 )
 
-// normalize takes out of a screen what is another in each run: ages, times, ids, ports, the
-// version of the programs.
+// normalize replaces all text that differs in each run: ages, times, ids, ports and the version of the programs.
 func normalize(screen, version string) string {
 	for _, c := range changes {
 		screen = c.what.ReplaceAllString(screen, c.with)
@@ -88,7 +87,7 @@ func normalize(screen, version string) string {
 	return out
 }
 
-// aligned gives a table the widths that it has without what changes.
+// aligned formats a table again after such texts were replaced.
 func aligned(lines []string, version string) []string {
 	starts := []int{0}
 	for _, gap := range aGap.FindAllStringIndex(strings.TrimRight(lines[0], " "), -1) {
@@ -113,7 +112,7 @@ func aligned(lines []string, version string) []string {
 			widths[n] = max(widths[n], utf8.RuneCountInString(cell))
 		}
 	}
-	if rows[0][0] == "LAST SEEN" { // those of one second have no order
+	if rows[0][0] == "LAST SEEN" { // Events of one second have no order
 		slices.SortFunc(rows[1:], slices.Compare)
 	}
 	for i, row := range rows {

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// proxy is the proxy of a company, before the broker.
+// proxy is an HTTP proxy between the operator and the broker.
 type proxy struct {
 	broker string
 	port   net.Listener
@@ -22,12 +22,12 @@ type proxy struct {
 
 	mu     sync.Mutex
 	answer string
-	// shows terminates TLS instead of the broker.
+	// shows is the TLS configuration of a proxy that terminates TLS, nil for a proxy that does not.
 	shows *tls.Config
 	ends  []net.Conn
 }
 
-// behindProxy has the operator reach the broker through a proxy only.
+// behindProxy lets the operator reach the broker only through a proxy.
 func (o *operator) behindProxy() *proxy {
 	o.t.Helper()
 	port, err := new(net.ListenConfig).Listen(o.t.Context(), "tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func (o *operator) behindProxy() *proxy {
 		for {
 			conn, err := port.Accept()
 			if err != nil {
-				return // closed
+				return // the listener is closed
 			}
 			p.wg.Go(func() { p.serve(conn) })
 		}
@@ -51,10 +51,10 @@ func (o *operator) behindProxy() *proxy {
 	return p
 }
 
-// outside is where the broker is, as the operator sees it. Only the proxy gets there.
+// outside is the broker's address for the operator. Only the proxy reaches it.
 const outside = "192.0.2.10:8090"
 
-// set says what the proxy does from now on.
+// set sets the answer and the TLS configuration for later connections.
 func (p *proxy) set(answer string, shows *tls.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *proxy) serve(conn net.Conn) {
 	_, _ = io.Copy(conn, remote)
 }
 
-// open is the answer of a proxy that lets through.
+// open is the answer of a proxy that accepts a connection.
 const open = "200 Connection established"
 
 func TestProxyRefuses(t *testing.T) {

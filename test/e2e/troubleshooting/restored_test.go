@@ -47,8 +47,9 @@ func TestClusterRestored_AndWentOn(t *testing.T) {
 	}
 }
 
-// prepareRestore runs one more agent, the agent of name. Its work has the ConfigMap a before a backup, and b
-// and another a after it. The agent reaches the server only while that is ready, as through a load balancer.
+// prepareRestore runs one more agent, the agent of name. Its work has the ConfigMap a before the backup. After
+// the backup it has b too, and another value in a. The agent reaches the server only while the server is ready,
+// as through a load balancer.
 func prepareRestore(t *testing.T, name string, args ...string) *backup {
 	t.Helper()
 	f := &scene{shared}
@@ -59,7 +60,7 @@ func prepareRestore(t *testing.T, name string, args ...string) *backup {
 	f.Deliver(t, harness.NewWork(t, name, "restored", harness.ConfigMapYAML(b.ns, "a", "1")))
 	b.take()
 	f.Ready(t, f.shop(t, name, b.ns, "2"))
-	// The agent watches again when it repairs what another client changes.
+	// A repair shows that the agent watches again.
 	if _, err := f.API[cluster].Kube.CoreV1().ConfigMaps(b.ns).Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func prepareRestore(t *testing.T, name string, args ...string) *backup {
 	return b
 }
 
-// heals checks that the cluster has what it lacks, and that the hub says nothing else.
+// heals checks that the missing objects are restored, and that the hub shows the true state.
 func (b *backup) heals(t *testing.T) {
 	t.Helper()
 	b.f.HasValue(t, cluster, b.ns, "b", "2")
@@ -78,7 +79,7 @@ func (b *backup) heals(t *testing.T) {
 // scene is the shared fleet with the steps of these tests.
 type scene struct{ *harness.Fleet }
 
-// shop gives the work two ConfigMaps with a value.
+// shop sets both ConfigMaps of the work to a value.
 func (f *scene) shop(t *testing.T, cluster, ns, value string) *workv1.ManifestWork {
 	t.Helper()
 	return f.Update(t, cluster, "restored", func(w *workv1.ManifestWork) {
@@ -88,7 +89,7 @@ func (f *scene) shop(t *testing.T, cluster, ns, value string) *workv1.ManifestWo
 	})
 }
 
-// isTrue checks that the cluster is as the hub says, at the moment when it says so.
+// isTrue checks that the cluster has the value at the moment when the hub shows the work as ready.
 func (f *scene) isTrue(t *testing.T, w *workv1.ManifestWork, ns, value string) {
 	t.Helper()
 	f.Ready(t, w)
@@ -119,7 +120,7 @@ func TestHubRestored_AndWentOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	restart(append(slices.Clone(args), "--kubeconfig="+kubeconfig, "--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m")) // it must outlive the restore
+	restart(append(slices.Clone(args), "--kubeconfig="+kubeconfig, "--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m")) // the Lease must outlive the restore
 	t.Cleanup(func() { restart(args) })
 	w := harness.NewWork(t, cluster, "restored", harness.ConfigMapYAML(b.ns, "a", "1"))
 	f.Deliver(t, w)
@@ -130,7 +131,7 @@ func TestHubRestored_AndWentOn(t *testing.T) {
 	f.HasValue(t, cluster, b.ns, "a", "1")
 }
 
-// overtake has the server, later, go on until its position is later than it is now.
+// overtake returns a function that writes to the server until its position is later than the present one.
 func (b *backup) overtake(t *testing.T) func() {
 	t.Helper()
 	was := b.position(t)
@@ -143,7 +144,7 @@ func (b *backup) overtake(t *testing.T) func() {
 	}
 }
 
-// position is that of the server.
+// position returns the resource version of the server.
 func (b *backup) position(t *testing.T) int {
 	t.Helper()
 	l, err := b.api.Kube.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{Limit: 1})
@@ -157,23 +158,23 @@ func (b *backup) position(t *testing.T) int {
 	return n
 }
 
-// backup is one of the etcd of a control plane.
+// backup is a backup of the etcd of a control plane.
 type backup struct {
 	f          *scene
 	t          *testing.T
 	name       string
 	data, copy string
 	api        harness.Clients
-	// user is the program that reaches it through the door, and needs some access.
+	// user is the account of the program behind the door. needs are the rights that it requires.
 	user  string
 	needs []authorizationv1.ResourceAttributes
 	door  *door
-	// The agent of a work has objects in a namespace of cluster.
+	// agent is the name of an agent whose work has objects in the namespace ns of cluster.
 	agent, ns string
 }
 
 func (f *scene) backup(t *testing.T, name string, api harness.Clients, user string, needs ...authorizationv1.ResourceAttributes) *backup {
-	t.Cleanup(func() { // other tests need it
+	t.Cleanup(func() { // other tests need the control plane
 		if err := f.StartControlPlane(name); err != nil {
 			t.Errorf("start %s again: %v", name, err)
 		}
@@ -188,8 +189,7 @@ func (b *backup) take() {
 	b.door.open()
 }
 
-// restore brings the control plane back from the backup, and does something there before the agent
-// reaches it.
+// restore restores the control plane from the backup. It calls then before the agent reaches the server again.
 func (b *backup) restore(then func()) {
 	b.t.Helper()
 	b.stopped(func() error {
@@ -199,7 +199,7 @@ func (b *backup) restore(then func()) {
 	b.door.open()
 }
 
-// stopped does something while the control plane is stopped.
+// stopped calls do while the control plane is stopped.
 func (b *backup) stopped(do func() error) {
 	b.t.Helper()
 	b.door.close()
@@ -217,8 +217,7 @@ func access(group, resource, namespace string) authorizationv1.ResourceAttribute
 	return authorizationv1.ResourceAttributes{Group: group, Resource: resource, Namespace: namespace, Verb: "get"}
 }
 
-// knowsRoles waits until the server has read its roles: before, it forbids what the program
-// needs, which lists again after that.
+// knowsRoles waits until the server has read its roles. Before that it forbids the requests of the program.
 func (b *backup) knowsRoles() {
 	b.t.Helper()
 	for _, r := range b.needs {
@@ -233,8 +232,7 @@ func (b *backup) knowsRoles() {
 	}
 }
 
-// agentBehindDoor runs one more agent, which is that of name and reaches the cluster through a
-// door.
+// agentBehindDoor runs one more agent, the agent of name, that reaches the cluster through a door.
 func (f *scene) agentBehindDoor(t *testing.T, name string, args ...string) *door {
 	t.Helper()
 	d, kubeconfig := f.doorTo(t, fleet.AgentOf(cluster))
@@ -243,7 +241,7 @@ func (f *scene) agentBehindDoor(t *testing.T, name string, args ...string) *door
 	return d
 }
 
-// doorTo returns a door to the server that a program reaches, and a kubeconfig that leads there.
+// doorTo returns a door to the server that a program uses, and a kubeconfig for that door.
 func (f *scene) doorTo(t *testing.T, program string) (d *door, path string) {
 	t.Helper()
 	kubeconfig := filepath.Join(filepath.Dir(f.LogDir()), program, "kubeconfig")
@@ -268,7 +266,7 @@ func (f *scene) doorTo(t *testing.T, program string) (d *door, path string) {
 	return d, path
 }
 
-// door lets connections through, or not.
+// door is a TCP relay that can be opened and closed.
 type door struct {
 	t    *testing.T
 	to   string
@@ -291,7 +289,7 @@ func newDoor(t *testing.T) *door {
 		for {
 			conn, err := port.Accept()
 			if err != nil {
-				return // closed
+				return // the listener is closed
 			}
 			d.wg.Go(func() { d.serve(conn) })
 		}
@@ -320,7 +318,7 @@ func (d *door) close() {
 	d.ends = nil
 }
 
-// through notes both ends of a connection, if the door is open.
+// through keeps connections so that close can end them. It returns an error if the door is closed.
 func (d *door) through(ends ...net.Conn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

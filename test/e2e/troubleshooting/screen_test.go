@@ -22,14 +22,14 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// look is a command of an operator, as it is typed.
+// look is a command of an operator, with its expected output.
 type look struct {
 	command string
-	// output is a regular expression for the line that tells the cause.
+	// output is a regular expression for the line with the cause.
 	output string
 	// next is a regular expression for the line with the operator's next step.
 	next string
-	// past: the line is about what happened, and stays when all is well again.
+	// past: the line is about the past, and stays after the repair.
 	past bool
 }
 
@@ -39,12 +39,12 @@ type operator struct {
 	t    *testing.T
 	home string
 	env  []string
-	// renamed are names of this run and those that the page has for them, in pairs.
+	// renamed are pairs: a name of this run, and its name on the page.
 	renamed []string
 	version string
 }
 
-// sit gives a test an operator.
+// sit returns an operator for a test.
 func sit(t *testing.T) *operator {
 	t.Helper()
 	f := shared
@@ -75,7 +75,7 @@ func sit(t *testing.T) *operator {
 	return o
 }
 
-// forget takes away the Events of earlier tests, whose works had the same names.
+// forget deletes the Events of earlier tests, whose works had the same names.
 func (o *operator) forget(namespace string) {
 	o.t.Helper()
 	if err := o.HubAPI.Kube.CoreV1().Events(namespace).DeleteCollection(o.t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -83,7 +83,7 @@ func (o *operator) forget(namespace string) {
 	}
 }
 
-// leave waits until nothing is left of the test's works.
+// leave waits until all works of the test are gone.
 func (o *operator) leave() {
 	left := ""
 	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, harness.Within, true, func(ctx context.Context) (bool, error) {
@@ -104,7 +104,7 @@ func (o *operator) leave() {
 	}
 }
 
-// trust writes the file by which hawser finds the broker, and the certificate it comes with.
+// trust writes hawser's configuration file, with the broker's address and the operator's certificate.
 func (o *operator) trust(broker, serverName string, role pki.Role, name string) {
 	o.t.Helper()
 	dir := o.PKI()
@@ -112,7 +112,7 @@ func (o *operator) trust(broker, serverName string, role pki.Role, name string) 
 		broker, serverName, dir.CACert(), dir.Cert(role, name), dir.Key(role, name)))
 }
 
-// write puts a file into the home of the operator.
+// write writes a file in the home directory of the operator.
 func (o *operator) write(name, text string) {
 	o.t.Helper()
 	path := filepath.Join(o.home, name)
@@ -122,8 +122,8 @@ func (o *operator) write(name, text string) {
 	}
 }
 
-// types runs a command and returns its screen. How it ends does not matter: many of these
-// commands fail, and say why.
+// types runs a command and returns its screen. A command that fails is no error: many of these commands fail,
+// and print the cause.
 func (o *operator) types(ctx context.Context, command string) (string, error) {
 	argv := strings.Fields(command)
 	for _, dir := range []string{filepath.Dir(o.Kubectl()), filepath.Join(o.Root, "bin")} {
@@ -145,8 +145,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// sees has an operator look until the cause is on the screen, as docs/troubleshooting.md
-// prints it below the name of the fault.
+// sees waits until the screen of the commands equals that in docs/troubleshooting.md for the fault.
 func (o *operator) sees(fault string, looks ...look) {
 	o.t.Helper()
 	page := page{filepath.Join(o.Root, "docs", "troubleshooting.md"), fault}
@@ -164,7 +163,7 @@ func (o *operator) sees(fault string, looks ...look) {
 			return err
 		}
 		same := screen == printed
-		if update { // what is still changing is not printed
+		if update { // a screen that still changes is not written
 			same = screen == last
 			last = screen
 		}
@@ -180,7 +179,8 @@ func (o *operator) sees(fault string, looks ...look) {
 	}
 }
 
-// screen is what the commands print, each with its cause and the next step on it.
+// screen returns the output of the commands. It returns an error unless each output has the cause and the next
+// step.
 func (o *operator) screen(ctx context.Context, looks []look) (screen string, err error) {
 	for _, l := range looks {
 		out, failed := o.types(ctx, l.command)
@@ -197,7 +197,7 @@ func (o *operator) screen(ctx context.Context, looks []look) (screen string, err
 	return screen, err
 }
 
-// shortened leaves rows out of a long table, which says so.
+// shortened returns a long table without most of its rows, and with their number.
 func shortened(out string) string {
 	const most, begin = 20, 3
 	lines := strings.SplitAfter(out, "\n")
@@ -207,7 +207,7 @@ func shortened(out string) string {
 	return strings.Join(lines[:begin], "") + fmt.Sprintf("… (%d more lines)\n", len(lines)-1-begin)
 }
 
-// isWell has an operator look until none of the causes is on the screen any more.
+// isWell waits until no command prints its cause.
 func (o *operator) isWell(looks ...look) {
 	o.t.Helper()
 	harness.Eventually(o.t, func(ctx context.Context) error {
@@ -224,7 +224,7 @@ func (o *operator) isWell(looks ...look) {
 	})
 }
 
-// passes has an operator look until a command says that all is well.
+// passes waits until a command prints a text.
 func (o *operator) passes(command, reported string) {
 	o.t.Helper()
 	harness.Eventually(o.t, func(ctx context.Context) error {

@@ -13,13 +13,13 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// The clusters from which no agent answers, each for another reason.
+// The clusters without an answering agent. Each has another cause.
 const down, wrong, ended, misspelt = "paris", "rome", "oslo", "clutser1"
 
-// disconnected are clusters whose works stay over the tests of the day.
+// disconnected are clusters whose works stay until the last test of the day.
 var disconnected = map[string]bool{down: true, wrong: true, ended: true, misspelt: true}
 
-// quiet is a cluster from which no agent answers.
+// quiet is a cluster without an answering agent.
 type quiet struct {
 	fault string
 	looks []look
@@ -31,12 +31,12 @@ type quiet struct {
 // busy machine.
 const reportedAfter = 6*time.Minute + harness.Within
 
-// disconnect stages all of them. Only after minutes the hub says that a cluster has no agent, so they
-// come first, and are looked at last.
+// disconnect prepares all these faults. The hub reports a disconnected cluster only after minutes. So the faults
+// come first, and are checked last.
 func disconnect(t *testing.T) []quiet {
 	t.Helper()
 	o := sit(t)
-	// looks has the cause and the next step of the cluster's row, and those of the work's Events.
+	// looks returns the commands for the cluster's row and the work's Events, each with its cause and next step.
 	looks := func(name, row, rowNext, event, eventNext string) []look {
 		return []look{
 			{command: "hawser get clusters " + name, output: name + row, next: rowNext},
@@ -58,7 +58,7 @@ func disconnect(t *testing.T) []quiet {
 	}
 }
 
-// workOf is the work that a silent cluster has.
+// workOf returns the work of such a cluster.
 func (o *operator) workOf(name, value string) *workv1.ManifestWork {
 	o.t.Helper()
 	w := web(o.t, value)
@@ -106,7 +106,7 @@ func (o *operator) isMisspelt() (mend func()) {
 	return func() {}
 }
 
-// look has an operator see one of the silent clusters, mend it, and see that it is well.
+// look checks the screen of one of these clusters, repairs the cluster, and checks that the cause is gone.
 func (q quiet) look(o *operator, name string) {
 	o.t.Helper()
 	harness.EventuallyWithin(o.t, reportedAfter, func(ctx context.Context) error {

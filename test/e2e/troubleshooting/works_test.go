@@ -12,7 +12,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// theWork shows a work, with the conditions as they are, and warnings what went wrong with it.
+// theWork is the command that shows a work with its conditions. warnings is the command that shows its Warning
+// Events.
 func theWork(name, cluster string) string {
 	return "kubectl get manifestwork " + name + " -n " + cluster
 }
@@ -21,8 +22,8 @@ func warnings(name, cluster string) string {
 	return "kubectl events --for manifestwork/" + name + " -n " + cluster + " --types=Warning"
 }
 
-// failing looks at a work that its cluster could not apply: both screens say the object and why,
-// and what to do.
+// failing returns commands for a work that was not applied. Event and hawser show the object, the cause and the
+// next step.
 func failing(name, why, next string) []look {
 	return []look{
 		{command: theWork(name, cluster), output: name + ` +False `},
@@ -40,7 +41,7 @@ func TestNamespaceMissing(t *testing.T) {
 	o.isWell(looks...)
 }
 
-// namespace makes one until the test ends.
+// namespace creates a namespace until the test ends.
 func namespace(t *testing.T, on harness.Clients, name string) {
 	t.Helper()
 	api := on.Kube.CoreV1().Namespaces()
@@ -54,7 +55,7 @@ func namespace(t *testing.T, on harness.Clients, name string) {
 	})
 }
 
-// allow lets works have a kind, until the test ends.
+// allow gives the agent all rights for a kind, until the test ends.
 func (o *operator) allow(group, resource string) {
 	o.t.Helper()
 	role := &rbacv1.ClusterRole{
@@ -66,7 +67,7 @@ func (o *operator) allow(group, resource string) {
 		o.t.Fatal(err)
 	}
 	o.t.Cleanup(func() {
-		o.leave() // the agent needs it to delete them
+		o.leave() // the agent needs the right to delete them
 		if err := roles.Delete(context.Background(), role.Name, metav1.DeleteOptions{}); err != nil {
 			o.t.Error(err)
 		}
@@ -80,7 +81,7 @@ func forbidden(t *testing.T) {
 	o.sees("forbidden", looks...)
 	o.allow("node.k8s.io", "runtimeclasses")
 	o.isWell(looks...)
-	o.Remove(t, cluster, "runtime") // as long as the agent may
+	o.Remove(t, cluster, "runtime") // before the agent loses its right
 }
 
 const crontabs = `apiVersion: apiextensions.k8s.io/v1
@@ -101,10 +102,10 @@ func unknownKind(t *testing.T) {
 	o.sees("unknown kind", looks...)
 	o.Deliver(t, harness.NewWork(t, cluster, "definition", crontabs))
 	o.isWell(looks...)
-	o.Remove(t, cluster, "nightly") // as long as there is its definition
+	o.Remove(t, cluster, "nightly") // before its definition is deleted
 }
 
-// workYAML is a work with so many bytes.
+// workYAML returns a work with a value of size bytes.
 func workYAML(size int) string {
 	return "apiVersion: work.open-cluster-management.io/v1\nkind: ManifestWork\nmetadata: {name: web, namespace: " + cluster + "}\nspec:\n  workload:\n    manifests:\n" +
 		"    - {apiVersion: v1, kind: ConfigMap, metadata: {name: web, namespace: default}, data: {key: " + strings.Repeat("x", size) + "}}\n"
