@@ -84,7 +84,7 @@ func (f *Fleet) deployment(ctx context.Context, ns, name string) (*appsv1.Deploy
 	return f.API[cluster1].Kube.AppsV1().Deployments(ns).Get(ctx, name, metav1.GetOptions{})
 }
 
-// conditionText is what people read of a condition.
+// conditionText returns type, status, reason and message of the conditions, sorted.
 func conditionText(conditions []metav1.Condition) []string {
 	var all []string
 	for _, c := range conditions {

@@ -21,24 +21,23 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// steadyWorks per cluster live through all outages.
+// steadyWorks is the number of works on each cluster that exist during all outages.
 const steadyWorks = 50
 
-// load is what all outages have in common: works with counters, and a watch on
-// both clusters that never ends, not even between scenarios.
+// load is shared by all outages: works with counters, and a watch on both clusters. The watch also runs between
+// scenarios.
 type load struct {
 	*consistency.Works
 	steady []consistency.Key
 
 	stop    context.CancelFunc
 	watches sync.WaitGroup
-	// failed is the first scenario that failed: what it left behind would only
-	// fail the next ones too, after long waits.
+	// failed is the first failed scenario. Later scenarios would fail too, after long waits, because of the
+	// state that it left.
 	failed string
 }
 
-// outage returns the load for one scenario, which fails when the watch sees
-// something wrong until its end.
+// outage returns the load for one scenario. The scenario fails if the history has a complaint at its end.
 func (f *Fleet) outage(t *testing.T) *load {
 	t.Helper()
 	if f.load == nil {
@@ -59,7 +58,7 @@ func (f *Fleet) outage(t *testing.T) *load {
 	return l
 }
 
-// startLoad makes the steady works.
+// startLoad creates the steady works and starts the watches.
 func (f *Fleet) startLoad(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -91,7 +90,7 @@ func (f *Fleet) endLoad() {
 	}
 }
 
-// each writes works, some at a time.
+// each writes works, several at a time.
 func (l *load) each(t *testing.T, keys []consistency.Key, write func(context.Context, consistency.Key) error) {
 	t.Helper()
 	if err := consistency.Each(t.Context(), keys, write); err != nil {
@@ -99,7 +98,7 @@ func (l *load) each(t *testing.T, keys []consistency.Key, write func(context.Con
 	}
 }
 
-// keys names works, on both clusters.
+// keys returns the keys of works with these names on both clusters.
 func keys(names ...string) []consistency.Key {
 	var all []consistency.Key
 	for _, c := range []string{cluster1, cluster2} {
@@ -110,22 +109,22 @@ func keys(names ...string) []consistency.Key {
 	return all
 }
 
-// settled waits until hub and clusters agree and hub statuses are right.
+// settled waits until hub and clusters agree, and the statuses on the hub are correct.
 func (l *load) settled(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	harness.EventuallyWithin(t, 2*time.Minute, l.Converged) // after a hundred works and a back-off
+	harness.EventuallyWithin(t, 2*time.Minute, l.Converged) // time for a hundred works and a back-off
 	t.Logf("hub and clusters agree after %.1f s", time.Since(began).Seconds())
 }
 
-// duringUpdates updates every steady work `rounds` times, and more often if act
-// takes longer; it calls act when 50 updates have been applied.
+// duringUpdates updates every steady work rounds times, and continues until act has returned. It calls act when
+// 50 updates have been applied.
 func (l *load) duringUpdates(t *testing.T, rounds int, act func()) {
 	t.Helper()
 	base, _ := l.History.Progress()
 	written := make(chan error, 1)
 	var acted atomic.Bool
-	defer acted.Store(true) // act may have failed the test
+	defer acted.Store(true) // act may end the test
 	go func() {
 		for round := 0; round < rounds || !acted.Load(); round++ {
 			if err := consistency.Each(t.Context(), l.steady, l.Update); err != nil {
@@ -143,11 +142,10 @@ func (l *load) duringUpdates(t *testing.T, rounds int, act func()) {
 	}
 }
 
-// enough updates are applied, and under way, when something happens.
+// enough is the number of applied updates, and of updates in flight, before a fault begins.
 const enough = 50
 
-// progress waits for something and returns the number of updates that were under
-// way then.
+// progress waits for a state of the updates, and returns the number of updates in flight then.
 func (l *load) progress(t *testing.T, what string, until func(accepted, applied int64) bool) (underWay int64) {
 	t.Helper()
 	var accepted, applied int64
@@ -191,7 +189,7 @@ func (l *load) steadyOn(cluster string) []consistency.Key {
 	return slices.DeleteFunc(slices.Clone(l.steady), func(k consistency.Key) bool { return k.Cluster != cluster })
 }
 
-// spoil changes some objects of steady works by hand, but not their counters.
+// spoil changes a field of some objects of steady works, as another client does. The counters stay.
 func (l *load) spoil(t *testing.T, cluster string) {
 	t.Helper()
 	typ, patch := harness.MergePatch(map[string]any{"data": map[string]string{consistency.FixedField: "spoiled"}})
@@ -201,7 +199,7 @@ func (l *load) spoil(t *testing.T, cluster string) {
 	})
 }
 
-// repaired waits until nothing of what spoil did is left.
+// repaired waits until all changes of spoil are repaired.
 func (l *load) repaired(t *testing.T, cluster string) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {
@@ -218,7 +216,7 @@ func (l *load) repaired(t *testing.T, cluster string) {
 	})
 }
 
-// hub is what the fleet calls the hub's control plane.
+// hub is the name of the hub's control plane in the fleet.
 const hub = "hub"
 
 // broker returns the fleet's broker.
@@ -232,8 +230,7 @@ func (f *Fleet) start(t *testing.T, program string) {
 	}
 }
 
-// startLater starts a program when the test ends, if it does not run then: other
-// scenarios need it.
+// startLater starts a program at the end of the test unless it runs: other scenarios need it.
 func (f *Fleet) startLater(t *testing.T, program string) {
 	t.Cleanup(func() {
 		if err := f.Program(program).Start(context.Background()); err != nil {
@@ -253,7 +250,7 @@ func emptyDir(t *testing.T, dir string) {
 	}
 }
 
-// hawser runs the command-line tool.
+// hawser runs the program hawser.
 func (f *Fleet) hawser(t *testing.T, args ...string) {
 	t.Helper()
 	if err := f.tryHawser(t.Context(), args...); err != nil {

@@ -27,8 +27,7 @@ const (
 	cluster2 = "cluster2"
 )
 
-// shared is the fleet all scenarios of this process run on; they keep apart by
-// the names of their works and namespaces.
+// shared is the fleet of all scenarios in this process. They use different names of works and namespaces.
 var shared Fleet
 
 func TestMain(m *testing.M) {
@@ -43,10 +42,10 @@ func TestMain(m *testing.M) {
 		Root:      "../..",
 		Clusters:  []string{cluster1, cluster2},
 		Transport: transport,
-		// Works change while hub-source is away, and some are too large.
+		// Works change while hub-source is down, and some works are too large for the webhook.
 		NoWebhook: true,
-		// Scenarios with a hundred works must not wait for the default rate, and
-		// what is evicted shall be so before they end, rightly or wrongly.
+		// Scenarios with a hundred works must not wait for the default rate. The short grace period makes a
+		// wrong eviction visible within a scenario.
 		Args: map[string][]string{fleet.Agent: {
 			"--kube-api-qps=500", "--kube-api-burst=500", "--appliedmanifestwork-eviction-grace-period=2s",
 		}},
@@ -64,8 +63,7 @@ var (
 	onlyStateless = []string{"TestDroppedSpecs", "TestDroppedStatuses"}
 )
 
-// choose reads which transport the fleet has, and leaves out the scenarios that
-// are not for it.
+// choose sets the transport of the fleet, and skips the scenarios for other transports.
 func choose(name string, transport *fleet.Transport) error {
 	if name == "" {
 		name = string(fleet.GRPC)

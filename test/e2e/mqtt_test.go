@@ -48,7 +48,7 @@ func (f *Fleet) takeOver(t *testing.T, role pki.Role, name, clientID string) {
 	if _, err := c.Connect(t.Context(), &paho.Connect{ClientID: clientID, KeepAlive: 60, CleanStart: true}); err != nil {
 		t.Fatalf("connect as %s: %v", clientID, err)
 	}
-	_ = c.Disconnect(&paho.Disconnect{}) // the client may have taken it over already
+	_ = c.Disconnect(&paho.Disconnect{}) // the client may have taken over the session already
 	<-c.Done()
 }
 
@@ -99,7 +99,7 @@ func TestDroppedSpecs(t *testing.T) {
 	l.settled(t)
 }
 
-// TestDroppedStatuses: the same with statuses of agents. No component notices a lost status. hub-source
+// TestDroppedStatuses: the broker loses statuses of agents. No component notices a lost status. hub-source
 // requests all statuses every 30 minutes and when it subscribes. Here it subscribes again because Mosquitto is
 // killed.
 func TestDroppedStatuses(t *testing.T) {
@@ -119,7 +119,7 @@ func TestDroppedStatuses(t *testing.T) {
 	l.settled(t)
 }
 
-// losing waits until messages of agents, or for them, were lost, and has no more lost.
+// losing waits until messages in direction d were lost and make a difference. Then it ends the losses.
 func (f *Fleet) losing(t *testing.T, l *load, r *relay, d int) {
 	t.Helper()
 	harness.Eventually(t, func(ctx context.Context) error {

@@ -46,7 +46,7 @@ func TestHubAway(t *testing.T) {
 	deleted, created := keys("hub-away-deleted"), keys("hub-away-created")
 	l.each(t, deleted, l.Create)
 	l.settled(t)
-	t.Cleanup(func() { // other scenarios need it
+	t.Cleanup(func() { // other scenarios need the hub
 		if err := f.StartControlPlane(hub); err != nil {
 			t.Errorf("start the hub again: %v", err)
 		}
@@ -69,7 +69,7 @@ func TestHubAway(t *testing.T) {
 	})
 	l.each(t, created, l.Create)
 	l.settled(t)
-	// It could not renew its Lease. kubelet would have restarted it too.
+	// hub-source could not renew its Lease, and ended. kubelet would have restarted it too.
 	f.Forgiven[fleet.HubSource] = len(f.Program(fleet.HubSource).Crashes())
 }
 
@@ -91,7 +91,7 @@ func TestClusterAway(t *testing.T) {
 		b, err := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(b), err
 	}
-	t.Cleanup(func() { // other scenarios need it
+	t.Cleanup(func() { // other scenarios need the cluster
 		if err := f.StartControlPlane(cluster2); err != nil {
 			t.Errorf("start the cluster again: %v", err)
 		}

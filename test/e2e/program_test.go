@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// reported is the part of a status payload that people look at.
+// reported is the checked part of a status payload.
 type reported struct {
 	Conditions     []metav1.Condition `json:"conditions"`
 	ResourceStatus []struct {
@@ -84,7 +84,7 @@ func TestProgramSource(t *testing.T) {
 	}
 }
 
-// awaitStatus reads the stream until a status is as wanted.
+// awaitStatus reads the stream until want returns true for a status.
 func awaitStatus(t *testing.T, stream grpc.ServerStreamingClient[cloudeventsv1.CloudEvent], want func(reported) bool) reported {
 	t.Helper()
 	got := make(chan reported)

@@ -45,7 +45,7 @@ func TestRecreatedWhileAgentIsAway(t *testing.T) {
 			return fmt.Errorf("no line of %s says %q:\n%s", name, want, out)
 		})
 	}
-	shows("clusters", "InSync") // the agent has it safe
+	shows("clusters", "InSync") // the agent has the work on its disk
 	stop()
 
 	works := f.HubAPI.Work.WorkV1().ManifestWorks(name)
@@ -73,7 +73,7 @@ func TestRecreatedWhileAgentIsAway(t *testing.T) {
 		t.Errorf("the object is another one: uid %s, before %s", after.UID, before.UID)
 	}
 
-	// The new one is a work like any other.
+	// The new work can be deleted like any other.
 	f.DeleteWork(t, name, recreated.Name)
 	f.NoConfigMap(t, cluster1, ns, "kept")
 	harness.Eventually(t, func(ctx context.Context) error {

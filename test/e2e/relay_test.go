@@ -25,13 +25,13 @@ import (
 // TLS of a client with the broker's certificate, and connects to the broker with the client's certificate. It
 // sends messages twice, or acknowledges and loses them, as stateless brokers do.
 type relay struct {
-	broker   string // where it is now
+	broker   string // present address of the broker
 	listener net.Listener
 	asBroker *tls.Config
 	clients  map[string]client // by the common names of their certificates
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	ends   map[net.Conn]bool
 	closed bool
 	random *rand.Rand
@@ -51,7 +51,7 @@ const (
 	toClient
 )
 
-// odds say how often a message meets with something, and did how often it has.
+// odds are the probabilities that a message is sent twice or lost. did counts such messages.
 type (
 	odds struct{ twice, dropped float64 }
 	did  struct{ twice, dropped int }
@@ -65,7 +65,7 @@ func (f *Fleet) relayed(t *testing.T) *relay {
 		odds: map[pki.Role][2]odds{}, did: map[pki.Role][2]did{},
 	}
 	r.asBroker.ClientAuth, r.asBroker.ClientCAs = tls.RequireAndVerifyClientCert, r.asBroker.RootCAs
-	const seed = 12 // what happens depends on the order of messages, too
+	const seed = 12 // the order of messages influences the result, too
 	r.random = rand.New(rand.NewPCG(seed, seed))
 	for name, role := range map[string]pki.Role{fleet.SourceID: pki.Source, cluster1: pki.Agent, cluster2: pki.Agent} {
 		user, _ := pki.Subject(role, name)
@@ -87,7 +87,7 @@ func (f *Fleet) relayed(t *testing.T) *relay {
 	return r
 }
 
-// behind is where the broker is behind a relay, and with which arguments.
+// behind returns the address of the broker behind a relay, and its arguments there.
 func (f *Fleet) behind(t *testing.T) (addr string, args []string) {
 	t.Helper()
 	const port = "8891"
@@ -112,7 +112,7 @@ func (f *Fleet) behind(t *testing.T) (addr string, args []string) {
 	return addr, args
 }
 
-// moveBroker starts the broker again, with other arguments.
+// moveBroker restarts the broker with other arguments.
 func (f *Fleet) moveBroker(t *testing.T, args []string) {
 	t.Helper()
 	err := f.broker().Stop()
@@ -146,7 +146,7 @@ func (r *relay) set(role pki.Role, broker, client odds) {
 	r.odds[role] = [2]odds{toBroker: broker, toClient: client}
 }
 
-// has returns what happened, by direction.
+// has returns the counts of a role, by direction.
 func (r *relay) has(role pki.Role) [2]did {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +175,7 @@ func (r *relay) accept() {
 	for {
 		conn, err := r.listener.Accept()
 		if err != nil {
-			return // closed
+			return // the listener is closed
 		}
 		near := tls.Server(conn, r.asBroker)
 		if r.hold(near) {
@@ -184,7 +184,7 @@ func (r *relay) accept() {
 	}
 }
 
-// hold remembers an end so that cut and close reach it.
+// hold stores a connection so that cut and close can end it. It returns false if the relay is closed.
 func (r *relay) hold(end net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +203,7 @@ func (r *relay) drop(end net.Conn) {
 	delete(r.ends, end)
 }
 
-// connect carries packets both ways until one end closes.
+// connect copies packets in both directions until one end closes.
 func (r *relay) connect(near *tls.Conn) {
 	defer r.drop(near)
 	if err := near.Handshake(); err != nil {
@@ -230,11 +230,11 @@ func (r *relay) connect(near *tls.Conn) {
 	<-done
 }
 
-// again is how many messages a repetition has at most. It goes through them in their
-// order, as MQTT has it: 1 2 3 2 3 4, and never 1 2 3 2 4.
+// again is the maximum number of messages in one repetition. A repetition keeps the order, as MQTT requires: 1 2
+// 3 2 3 4, and never 1 2 3 2 4.
 const again = 8
 
-// carry carries the packets of one direction.
+// carry copies the packets of one direction, with repetitions and losses.
 func (r *relay) carry(role pki.Role, d int, from, to net.Conn, all *[2]copies) {
 	in := bufio.NewReader(from)
 	var recent []packet
@@ -247,7 +247,7 @@ func (r *relay) carry(role pki.Role, d int, from, to net.Conn, all *[2]copies) {
 		id, ok := p.publishID()
 		switch {
 		case p.kind() == puback && all[1-d].ends(p):
-			continue // its sender knows nothing of the copy
+			continue // its sender did not send the copy
 		case !ok:
 		case r.drops(role, d):
 			sink, out = from, binary.BigEndian.AppendUint16([]byte{puback << 4, 2}, id)
@@ -276,7 +276,7 @@ func (r *relay) drops(role pki.Role, d int) bool {
 	return true
 }
 
-// repeats is how many of the latest n messages are repeated.
+// repeats returns the number of the latest n messages that are repeated.
 func (r *relay) repeats(role pki.Role, d, n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -290,8 +290,7 @@ func (r *relay) repeats(role pki.Role, d, n int) int {
 	return n
 }
 
-// copies are the copies on one connection, in one direction, that were not
-// acknowledged yet.
+// copies are the unacknowledged copies on one connection in one direction.
 type copies struct {
 	mu      sync.Mutex
 	last    uint16
@@ -302,7 +301,7 @@ type copies struct {
 // a test gets that far.
 const firstCopy = 40000
 
-// of returns a copy of a message, marked as such, with an identifier of its own.
+// of returns a copy of a message, with the DUP flag and a new packet identifier.
 func (c *copies) of(p packet) packet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,7 +316,7 @@ func (c *copies) of(p packet) packet {
 	return p
 }
 
-// ends reports whether an acknowledgement is that of a copy.
+// ends reports whether an acknowledgement is for a copy, and removes that copy.
 func (c *copies) ends(ack packet) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,15 +330,15 @@ func (c *copies) ends(ack packet) bool {
 	return mine
 }
 
-// packet is an MQTT packet as it is on the wire.
+// packet is an MQTT packet in its form on the wire.
 type packet []byte
 
-// The kinds of packets that a relay knows.
+// The types of packets that a relay handles.
 const publish, puback = 3, 4
 
 func (p packet) kind() byte { return p[0] >> 4 }
 
-// header is the length of the fixed header.
+// header returns the length of the fixed header, in bytes.
 func (p packet) header() int {
 	n := 1
 	for p[n]&0x80 != 0 {
@@ -356,7 +355,7 @@ func (p packet) publishID() (id uint16, ok bool) {
 	return binary.BigEndian.Uint16(p[p.idAt():]), true
 }
 
-// idAt is where the packet identifier of a message is: behind its topic.
+// idAt returns the offset of the packet identifier of a message, after its topic.
 func (p packet) idAt() int {
 	topic := p.header()
 	return topic + 2 + int(binary.BigEndian.Uint16(p[topic:]))

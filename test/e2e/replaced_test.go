@@ -20,7 +20,7 @@ func TestClusterReplaced(t *testing.T) {
 	f := &shared
 	const name = "replaced"
 	ns := f.NamespaceOn(t, cluster1)
-	f.NamespaceOn(t, cluster2) // of the same name
+	f.NamespaceOn(t, cluster2) // the namespace has the name of the test on each cluster
 	f.JoinAs(t, name)
 	stop := f.RunAgent(t, cluster1, name, "--hub-identity="+name)
 	w := f.Deliver(t, harness.NewWork(t, name, "kept", harness.ConfigMapYAML(ns, "kept", "old")))
@@ -58,7 +58,7 @@ func TestClusterReplaced(t *testing.T) {
 	if _, err := hawser("unbind", "cluster", name); err != nil {
 		t.Fatal(err)
 	}
-	stop() // it would come again by itself within minutes
+	stop() // without a restart the agent would try again only within minutes
 	f.RunAgent(t, cluster2, name, "--hub-identity="+name)
 	f.Ready(t, w)
 	f.HasValue(t, cluster2, ns, "kept", "new")

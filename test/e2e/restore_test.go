@@ -63,7 +63,7 @@ func TestHubRestored(t *testing.T) {
 func (f *Fleet) onHubDisk(t *testing.T, do func(data string) error) {
 	t.Helper()
 	f.startLater(t, fleet.HubSource)
-	t.Cleanup(func() { // other scenarios need it
+	t.Cleanup(func() { // other scenarios need the hub
 		if err := f.StartControlPlane(hub); err != nil {
 			t.Errorf("start the hub again: %v", err)
 		}
@@ -83,7 +83,7 @@ func (f *Fleet) onHubDisk(t *testing.T, do func(data string) error) {
 	f.start(t, fleet.HubSource)
 }
 
-// decide says that what the hub lacks on cluster1 is to be deleted.
+// decide approves the withheld deletions on cluster1.
 func (f *Fleet) decide(t *testing.T) {
 	t.Helper()
 	if !f.stateless {

@@ -30,7 +30,7 @@ import (
 
 const builtAt = 1_700_000_000
 
-// checkout makes what a checkout has after the programs were built: small ones here.
+// checkout creates a small checkout with built programs.
 func checkout(t *testing.T) build {
 	t.Helper()
 	b := build{
@@ -118,8 +118,8 @@ func packed(t *testing.T, b build) map[string]string {
 	return all
 }
 
-// Two builds in two folders are the same, byte for byte, also where something was
-// built before.
+// TestPack_SameBytesInTwoFolders: builds in two folders have equal bytes, also if one folder has files of an
+// earlier build.
 func TestPack_SameBytesInTwoFolders(t *testing.T) {
 	first := packed(t, checkout(t))
 	b := checkout(t)
@@ -132,7 +132,8 @@ func TestPack_SameBytesInTwoFolders(t *testing.T) {
 	}
 }
 
-// An image has its program and the public CAs, and runs as the user in deploy/.
+// TestImages_HoldTheProgramAndRoots: an image has its program and the public CAs, and runs as the user in
+// deploy/.
 func TestImages_HoldTheProgramAndRoots(t *testing.T) {
 	b := checkout(t)
 	if err := b.images(); err != nil {
@@ -237,8 +238,8 @@ func files(t *testing.T, into map[string][]byte, r io.Reader) {
 	}
 }
 
-// The user of the images is the one of deploy/, and each Deployment has an image. What overlays
-// change of a Deployment is neither.
+// TestImages_AreThoseOfDeploy: the user of the images is the user in deploy/, and each whole Deployment has an
+// image. Patches in overlays have neither.
 func TestImages_AreThoseOfDeploy(t *testing.T) {
 	found, err := filepath.Glob("../../deploy/*/deployment.yaml")
 	if err != nil {
@@ -265,7 +266,7 @@ func TestImages_AreThoseOfDeploy(t *testing.T) {
 	}
 }
 
-// A release can be checked, says which version it is, and what is in it.
+// TestArchives_AreComplete: a release has digests, its version, and a list of its content.
 func TestArchives_AreComplete(t *testing.T) {
 	b := checkout(t)
 	if err := errors.Join(b.images(), b.archives()); err != nil {
@@ -341,9 +342,9 @@ func unpack(t *testing.T, name string) map[string][]byte {
 	return held
 }
 
-// Each dependency of a program is a component with the version that is in it.
+// TestBill_ListsModulesOfProgram: each dependency of a program is a component with its version.
 func TestBill_ListsModulesOfProgram(t *testing.T) {
-	exe, err := os.Executable() // a program with dependencies: this one
+	exe, err := os.Executable() // this test binary is a program with dependencies
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/tools/testlog"
 )
 
-// program is a module whose tests come to every end there is. DIR is replaced,
-// so that no run finds the results of another in the cache.
+// program is a module whose tests end in all possible ways. DIR is replaced, so that the cache has no result of
+// another run.
 var program = map[string]string{
 	"go.mod":       "module example.com/m\ngo 1.26\n",
 	"none/none.go": "package none\n",
@@ -80,7 +80,7 @@ func write(t *testing.T) string {
 	return dir
 }
 
-// What differs from run to run: seconds, and goroutines behind a panic.
+// Texts that differ from run to run: seconds, and goroutines after a panic.
 var (
 	seconds    = regexp.MustCompile(`[0-9]+\.[0-9]+s`)
 	goroutines = regexp.MustCompile(`(?s)goroutine [0-9]+ \[.*?\nFAIL\t`)
@@ -98,8 +98,7 @@ func readable(t *testing.T, events []byte) string {
 	return goroutines.ReplaceAllString(seconds.ReplaceAllString(out.String(), "SECONDS"), "GOROUTINES\nFAIL\t")
 }
 
-// TestPrint_ReportsOutputOfGoTest with the real go command, so that another form
-// of its events is noticed.
+// TestPrint_ReportsOutputOfGoTest uses the real go command, so that a changed form of its events is detected.
 func TestPrint_ReportsOutputOfGoTest(t *testing.T) {
 	t.Parallel()
 	dir := write(t)
@@ -130,7 +129,7 @@ FAIL	example.com/m/panics	SECONDS
 		}
 	}
 
-	// The second time the result comes from the cache, and counts as well.
+	// The second result is from the cache, and is valid too.
 	for _, want := range []string{"SECONDS", "(cached)"} {
 		events := goTest(t, dir, "./good")
 		if got, want := readable(t, events), "ok  \texample.com/m/good\t"+want+"\n\tTestSkipped: day not today\n"; got != want {
@@ -164,7 +163,7 @@ func checkResults(t *testing.T, events string, want map[testlog.Name]testlog.Out
 	}
 }
 
-// A run that is cut off passed nothing that had not ended.
+// TestPrint_RunThatWasKilled: in an interrupted run, a test that did not end has failed.
 func TestPrint_RunThatWasKilled(t *testing.T) {
 	t.Parallel()
 	const events = `{"Action":"start","Package":"p"}
@@ -217,7 +216,7 @@ func TestResults_SecondRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	ab := map[testlog.Name]testlog.Outcome{{Package: "p", Test: "TestAB"}: testlog.Failed}
-	checkResults(t, first+string(rerun), ab) // a run that never was passes nothing
+	checkResults(t, first+string(rerun), ab) // a test that did not run has no outcome
 	const second = `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"pass","Package":"p","Test":"TestA"}
 `

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// tree makes a source tree with a script instead of build.sh.
+// tree creates a source tree with this script as build.sh.
 func tree(t *testing.T, script string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -53,7 +53,7 @@ func TestBuild_OutsideTheSourceTree(t *testing.T) {
 	}
 }
 
-// The script gets the chance to clean up.
+// TestBuild_EndsWithItsContext: the script gets a signal and can clean up.
 func TestBuild_EndsWithItsContext(t *testing.T) {
 	reason := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -68,7 +68,7 @@ type Cluster struct {
 	log      *tail
 	stopTime time.Duration
 	stopping atomic.Bool // Stop was called
-	killed   atomic.Bool // by this package
+	killed   atomic.Bool // this package sent SIGKILL
 	ended    chan struct{}
 	err      error // how it ended; written before ended is closed
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fake is a control plane that makes clusters of nothing.
+// fake is a control plane without a kube-apiserver. mode selects its behavior.
 func fake(mode string) int {
 	fmt.Fprintf(os.Stderr, "arguments: %q\n", os.Args[1:])
 	switch mode {
@@ -151,7 +151,7 @@ func TestStart_EndsWithItsContext(t *testing.T) {
 	t.Run("before it is ready", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cfg := fakeConfig(t, "mute")
-		cfg.Log = writerFunc(func(b []byte) (int, error) { // it runs
+		cfg.Log = writerFunc(func(b []byte) (int, error) { // the first output shows that the process runs
 			cancel(reason)
 			return len(b), nil
 		})

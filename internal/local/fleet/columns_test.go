@@ -27,8 +27,8 @@ status:
   - {type: Delivered, status: "False", reason: TooLarge}
 `
 
-// What kubectl shows of a work and of what it has on its cluster, of which some do not
-// have everything yet.
+// TestColumns_OfTheDefinitions checks the columns of kubectl for a ManifestWork and an AppliedManifestWork, also
+// without some fields.
 func TestColumns_OfTheDefinitions(t *testing.T) {
 	for name, c := range map[string]struct {
 		definition, object string
@@ -87,8 +87,7 @@ func columns(t *testing.T, definition string) []apiextensionsv1.CustomResourceCo
 	return crd.Spec.Versions[0].AdditionalPrinterColumns
 }
 
-// cell is what a kube-apiserver finds for a column: the first result, nothing if a key is
-// missing.
+// cell returns the cell that a kube-apiserver prints for a column: the first result, or "" if a key is missing.
 func cell(t *testing.T, column apiextensionsv1.CustomResourceColumnDefinition, object map[string]any) string {
 	t.Helper()
 	path := jsonpath.New(column.Name).AllowMissingKeys(true)

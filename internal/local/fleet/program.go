@@ -31,7 +31,7 @@ type Program struct {
 
 	watch *watch // nil before Start and after Stop and Kill
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	process *childproc.Process
 	crashes []string
 }

@@ -46,7 +46,7 @@ func TestFetch_ErrorNamesMissingFile(t *testing.T) {
 			t.Errorf("got %v, want those there are", err)
 		}
 	})
-	// apt has apt-get read a configuration, with lists that are empty.
+	// apt sets a configuration of apt-get with empty package lists.
 	apt := func(t *testing.T, more string) (cache string) {
 		empty := t.TempDir()
 		conf := filepath.Join(empty, "apt.conf")

@@ -30,7 +30,7 @@ func stop(t *testing.T, p *childproc.Process) {
 	}
 }
 
-// What answers is Mosquitto, and one that was killed comes back at its address.
+// TestStart_FreePort_AndAgain: Mosquitto starts at a free port, and after a kill again at the same address.
 func TestStart_FreePort_AndAgain(t *testing.T) {
 	c := Config{Program: program(t), Dir: t.TempDir(), Text: "allow_anonymous true\n"}
 	p, addr, err := Start(t.Context(), c)
@@ -89,7 +89,7 @@ func TestStart_AddressInUse_IsAnError(t *testing.T) {
 	}
 }
 
-// What operators are given is taken by Mosquitto as it is.
+// TestDeployed_Starts: Mosquitto accepts the configuration in deploy/mosquitto unchanged.
 func TestDeployed_Starts(t *testing.T) {
 	dir := t.TempDir()
 	keys := pki.Dir(filepath.Join(dir, "pki"))

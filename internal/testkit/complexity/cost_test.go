@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// record is a test that fails without failing the one it is in.
+// record is a test that records failures instead of failing.
 type record struct {
 	testing.TB
 	failures []string

@@ -22,7 +22,7 @@ const root = "../../.."
 // bases are the Deployments of deploy/.
 var bases = []string{"broker", "hub-source", "agent"}
 
-// read reads one manifest of deploy/, unknown fields being errors.
+// read reads one manifest of deploy/. Unknown fields are errors.
 func read(t *testing.T, into any, path ...string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(append([]string{root, "deploy"}, path...)...))
@@ -39,7 +39,7 @@ func container(t *testing.T, base string) corev1.Container {
 	return Deployment(t, root, base).Spec.Template.Spec.Containers[0]
 }
 
-// kustomization has the fields that deploy/ uses of one.
+// kustomization contains the fields of a kustomization.yaml that deploy/ uses.
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Namespace       string
@@ -47,14 +47,14 @@ type kustomization struct {
 	Resources       []string
 	Components      []string
 	Images          []struct{ Name, NewName, NewTag string }
-	// ConfigMapGenerator makes ConfigMaps of files.
+	// ConfigMapGenerator creates ConfigMaps from files.
 	ConfigMapGenerator []struct {
 		Name  string
 		Files []string
 	}
 }
 
-// One file names the images of all programs: one registry, one version.
+// TestImages_AreNamedOnce: one file names the images of all programs, with one registry and one version.
 func TestImages_AreNamedOnce(t *testing.T) {
 	var images kustomization
 	read(t, &images, "images", "kustomization.yaml")
@@ -83,7 +83,8 @@ func TestImages_AreNamedOnce(t *testing.T) {
 	}
 }
 
-// Each file of a base is in its kustomization.yaml, or is known to be for users who mount it.
+// TestBases_LeaveNothingOut: the kustomization.yaml of a base lists each of its files. Exceptions are the files
+// that users mount.
 func TestBases_LeaveNothingOut(t *testing.T) {
 	mounted := []string{"agent/config.yaml", "agent/policy.yaml"}
 	for _, base := range bases {
@@ -105,8 +106,8 @@ func TestBases_LeaveNothingOut(t *testing.T) {
 	}
 }
 
-// A NetworkPolicy is about the pods of its base, and opens every port that their
-// containers have, and no other.
+// TestNetworkPolicies_OpenThePortsOfTheirPods: a NetworkPolicy selects the pods of its base, and opens exactly
+// the ports of their containers.
 func TestNetworkPolicies_OpenThePortsOfTheirPods(t *testing.T) {
 	for _, base := range bases {
 		var p networkingv1.NetworkPolicy
@@ -147,7 +148,8 @@ func selects(t *testing.T, what string, s *metav1.LabelSelector, pod map[string]
 	}
 }
 
-// Of several replicas a drain leaves some; one replica never keeps a node.
+// TestDisruptionBudgets_LetNodesBeDrained: a drain evicts one of several replicas at a time, and a single
+// replica without a wait.
 func TestDisruptionBudgets_LetNodesBeDrained(t *testing.T) {
 	for _, base := range bases {
 		d := Deployment(t, root, base)
@@ -167,8 +169,8 @@ func TestDisruptionBudgets_LetNodesBeDrained(t *testing.T) {
 	}
 }
 
-// Liveness only means that the process answers, because a restart does not help while a peer is away. A program
-// that reads a disk before it answers has ten minutes, and is not killed in that time.
+// TestProbes_KillNoReadingProgram: the liveness probe only checks that the process answers, because a restart
+// does not help while a peer is down. A program that reads a disk first has ten minutes for it.
 func TestProbes_KillNoReadingProgram(t *testing.T) {
 	for _, base := range bases {
 		c := container(t, base)
@@ -177,7 +179,7 @@ func TestProbes_KillNoReadingProgram(t *testing.T) {
 			t.Errorf("deploy/%s: liveness probe %+v, want /livez", base, live)
 		}
 		if base == "hub-source" {
-			continue // it keeps nothing on a disk
+			continue // it reads no disk
 		}
 		if started == nil || started.HTTPGet == nil || started.HTTPGet.Path != "/livez" || started.PeriodSeconds*started.FailureThreshold < 600 {
 			t.Errorf("deploy/%s: startup probe %+v, want ten minutes of /livez", base, started)
@@ -185,8 +187,8 @@ func TestProbes_KillNoReadingProgram(t *testing.T) {
 	}
 }
 
-// Each container declares its requests, and limits for what cannot be reclaimed. It may write only to its
-// volumes.
+// TestContainers_AreBounded: each container declares its requests, and a limit for memory, which cannot be
+// reclaimed. It may write only to its volumes.
 func TestContainers_AreBounded(t *testing.T) {
 	for _, base := range bases {
 		c := container(t, base)
@@ -204,8 +206,8 @@ func TestContainers_AreBounded(t *testing.T) {
 	}
 }
 
-// A broker has no account of the hub: no token is mounted, no role is bound, and nothing goes out. So what a
-// broker reaches there, a hub-source does for it.
+// TestBroker_HasNoAccountOfTheHub: a broker has no token of the hub and no role on the hub. hub-source does all
+// that needs the hub.
 func TestBroker_HasNoAccountOfTheHub(t *testing.T) {
 	var account corev1.ServiceAccount
 	read(t, &account, "broker", "serviceaccount.yaml")
@@ -235,7 +237,8 @@ func TestBroker_HasNoAccountOfTheHub(t *testing.T) {
 	}
 }
 
-// On OpenShift the accounts of all pods may have what the constraint nonroot-v2 allows, and no pod asks for more.
+// TestOpenShift_BindsRightsOfPods: on OpenShift, the accounts of all pods get the constraint nonroot-v2, and no
+// pod needs more.
 func TestOpenShift_BindsRightsOfPods(t *testing.T) {
 	var b rbacv1.RoleBinding
 	read(t, &b, "openshift", "scc.yaml")

@@ -23,8 +23,7 @@ import (
 
 type object = fakehub.Object
 
-// TestServer_InformersFollow: informers see what is there, what happens, and what happened while a
-// restored hub had cut them off.
+// TestServer_InformersFollow: informers see existing objects, changes, and the state of a restored hub.
 func TestServer_InformersFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := fakehub.New()
@@ -60,7 +59,7 @@ func TestServer_InformersFollow(t *testing.T) {
 	})
 }
 
-// TestServer_Writes: conflicts, status apart from spec, finalizers.
+// TestServer_Writes checks conflicts, the separation of status and spec, and finalizers.
 func TestServer_Writes(t *testing.T) {
 	s, ctx := fakehub.New(), t.Context()
 	c := kubernetes.NewForConfigOrDie(s.Config("admin")).CoreV1()

@@ -16,12 +16,12 @@ import (
 	"github.com/hawser-io/hawser/tools/testlog"
 )
 
-// root is where the repository begins, seen from this package.
+// root is the path of the repository, relative to this package.
 const root = "../../.."
 
 const module = "github.com/hawser-io/hawser"
 
-// program is a module whose tests fail in every way there is. Each test notes that it runs.
+// program is a module whose tests fail in all possible ways. Each test records that it ran.
 var program = map[string]string{
 	"go.mod": "module example.com/m\ngo 1.26\n",
 	"note/note.go": `package note
@@ -92,16 +92,16 @@ func TestA(t *testing.T) { if note.Ran("A") == 0 { t.Error("the program does not
 `,
 }
 
-// result is what became of a run.
+// result is the result of a run.
 type result struct {
 	passed  bool
-	ran     string // what noted that it ran, in all packages
+	ran     string // names of the tests that ran, in all packages
 	printed string
 	record  string
 	tests   map[testlog.Name]testlog.Outcome
 }
 
-// play runs tests of the program.
+// play runs tests of the program with these arguments. list is the content of test/flaky.txt.
 func play(t *testing.T, again bool, list string, args ...string) result {
 	t.Helper()
 	dir := t.TempDir()
@@ -129,10 +129,10 @@ func play(t *testing.T, again bool, list string, args ...string) result {
 	}
 	r.printed = out.String()
 	for _, f := range slices.Sorted(maps.Keys(program)) {
-		b, _ := os.ReadFile(filepath.Join(dir, filepath.Dir(f), "ran")) // none: nothing ran
+		b, _ := os.ReadFile(filepath.Join(dir, filepath.Dir(f), "ran")) // without a file no test ran
 		r.ran += string(b)
 	}
-	b, _ := os.ReadFile(s.record()) // none: nothing was flaky
+	b, _ := os.ReadFile(s.record()) // without a file no test was flaky
 	r.record = string(b)
 	events, err := os.Open(s.file)
 	if err != nil {
@@ -145,7 +145,7 @@ func play(t *testing.T, again bool, list string, args ...string) result {
 	return r
 }
 
-// outcomes are those of tests of a package of the program.
+// outcomes returns the outcomes with the names of tests in a package of the program.
 func outcomes(pkg string, all map[string]testlog.Outcome) map[testlog.Name]testlog.Outcome {
 	named := map[testlog.Name]testlog.Outcome{}
 	for test, o := range all {
@@ -170,7 +170,7 @@ func (r result) wantPrinted(t *testing.T, all ...string) {
 	}
 }
 
-// TestAgain_PassesAlone: only what failed runs again, and both outputs are recorded.
+// TestAgain_PassesAlone: only failed tests run again, and both outputs are recorded.
 func TestAgain_PassesAlone(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "-timeout=1m", "./fine", "./once")
@@ -198,7 +198,7 @@ FLAKY example.com/m/once TestC
 	if d := cmp.Diff(want, record); d != "" {
 		t.Errorf("record (-want +got):\n%s", d)
 	}
-	// Of a test that ran again the second run counts: a subtest that did not run is not there.
+	// The second run of a test decides: a subtest that did not run again has no outcome.
 	all := outcomes("once", map[string]testlog.Outcome{"TestA": testlog.Passed, "TestB": testlog.Passed, "TestB/below": testlog.Passed, "TestC": testlog.Passed})
 	all[testlog.Name{Package: "example.com/m/fine", Test: "TestA"}] = testlog.Passed
 	if d := cmp.Diff(all, r.tests); d != "" {
@@ -215,8 +215,7 @@ func TestAgain_OnlyIfRequested(t *testing.T) {
 	}
 }
 
-// TestAgain_FailsAgain: the stage fails with the first test that does, and no package behind it
-// runs again.
+// TestAgain_FailsAgain: the stage fails with the first test that fails again, and no later package runs again.
 func TestAgain_FailsAgain(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "./always", "./once")
@@ -229,8 +228,8 @@ func TestAgain_FailsAgain(t *testing.T) {
 	r.wantPrinted(t, "example.com/m/skips TestA did not pass\n")
 }
 
-// TestAgain_Crash: the test that ended the test binary runs again alone, and then those that
-// did not end, or did not begin, because of it.
+// TestAgain_Crash: the test that ended the test binary runs again alone. After it, the tests run that did not
+// end or start because of the crash.
 func TestAgain_Crash(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "-skip=Skipped$", "./panics")
@@ -243,7 +242,7 @@ func TestAgain_Crash(t *testing.T) {
 	if d := cmp.Diff(all, r.tests); d != "" {
 		t.Errorf("results (-want +got):\n%s", d)
 	}
-	// A test behind the crash fails for the first time in the second run, and that counts.
+	// A test that the crash prevented fails in the second run. That fails the stage.
 	r = play(t, true, "", "./goes")
 	r.want(t, false, "A"+"A"+"B")
 	r.wantPrinted(t, "again, alone: example.com/m/goes TestA\n", "behind the crash")
@@ -252,7 +251,7 @@ func TestAgain_Crash(t *testing.T) {
 	r.wantPrinted(t, "test timed out after 1s", "again, alone: example.com/m/hangs TestB\n")
 }
 
-// TestAgain_Never: a failure that a second run does not mend, or of a test that is known to be flaky, is final.
+// TestAgain_Never: a failure is final if a second run cannot fix it, or if the test is known to be flaky.
 func TestAgain_Never(t *testing.T) {
 	t.Parallel()
 	r := play(t, true, "", "./broken", "./once")
@@ -288,7 +287,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestFlaky_ListIsRight: each line of test/flaky.txt has its form, and names a test that is there.
+// TestFlaky_ListIsRight: each line of test/flaky.txt has its form, and names an existing test.
 func TestFlaky_ListIsRight(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "test", "flaky.txt"))
@@ -314,7 +313,7 @@ func TestFlaky_ListIsRight(t *testing.T) {
 	}
 }
 
-// isThere tells whether a file of the package declares the test.
+// isThere reports whether a file of the package declares the test.
 func isThere(t *testing.T, n testlog.Name) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(strings.TrimPrefix(n.Package, module)), "*_test.go"))
@@ -333,8 +332,8 @@ func isThere(t *testing.T, n testlog.Name) bool {
 	return false
 }
 
-// TestStages_FlakyTestsAreLast: `make test` prints them behind the table, `make test-all` asks
-// for none.
+// TestStages_FlakyTestsAreLast: `make test` prints flaky tests after the table. `make test-all` runs no test
+// again.
 func TestStages_FlakyTestsAreLast(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
