@@ -31,7 +31,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"health": func(ctx context.Context, t target) error {
 		return bodies(ctx, t, false, "/grpc.health.v1.Health/Check")
 	},
-	// The same with the certificate of one agent, in publishes.
+	// 80 endless bodies of 16 MiB, of publishes with the certificate of one agent.
 	"publish": func(ctx context.Context, t target) error {
 		return bodies(ctx, t, true, "/io.cloudevents.v1.CloudEventService/Publish")
 	},
@@ -59,8 +59,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"mqttids":        mqttIDs,
 }
 
-// tried are what attackers of a broker try first, to the end: it counts what became of it, and not
-// for how long.
+// tried are the attempts that run once before an attack. The attack starts after all of them have ended.
 var tried = map[string]func(ctx context.Context, t target) error{"joiners": forge}
 
 func runAttack(ctx context.Context, name string) error {
@@ -92,14 +91,14 @@ func runAttack(ctx context.Context, name string) error {
 	return emit(outputLine{What: "load", Text: strings.Join(all, ", ")})
 }
 
-// side by side runs n attackers, each again whenever it is thrown out.
+// sideBySide runs n attackers. An attacker starts again after the broker has ended it.
 func sideBySide(ctx context.Context, n int, pause time.Duration, do func(ctx context.Context) error) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for range n {
 		wg.Go(func() {
 			_ = every(ctx, pause, func() error { // until ctx ends
-				_ = do(ctx) // whatever the broker does to it, it comes again
+				_ = do(ctx) // any error: the attacker starts again
 				return nil
 			})
 		})
@@ -107,11 +106,10 @@ func sideBySide(ctx context.Context, n int, pause time.Duration, do func(ctx con
 	return nil
 }
 
-// again is how soon an attacker that was thrown out comes again.
+// again is the delay before an attacker that the broker has ended starts again.
 const again = 10 * time.Millisecond
 
-// bodies opens eight connections with ten calls each, and sends all but the end
-// of a body of 16 MiB on each.
+// bodies opens eight connections with ten calls each. Each call sends a body of 16 MiB without its end.
 func bodies(ctx context.Context, t target, identified bool, method string) error {
 	const size = 16<<20 - 64
 	piece := make([]byte, 16<<10)
@@ -132,7 +130,7 @@ func bodies(ctx context.Context, t target, identified bool, method string) error
 					err = w.send(id, piece)
 				}
 				if err == nil {
-					<-w.ended.Done() // the rest never comes
+					<-w.ended.Done() // the end of the body is never sent
 				}
 			})
 		}
@@ -141,8 +139,7 @@ func bodies(ctx context.Context, t target, identified bool, method string) error
 	})
 }
 
-// connections opens more TCP connections than the broker may have files, and
-// says nothing on them.
+// connections opens more TCP connections than the broker may have open files, and sends nothing on them.
 func connections(ctx context.Context, t target) error {
 	return sideBySide(ctx, nofile+200, again, func(ctx context.Context) error {
 		c, err := t.tcp(ctx)
@@ -154,7 +151,7 @@ func connections(ctx context.Context, t target) error {
 	})
 }
 
-// idle does the same with TLS and HTTP/2, with the agent's certificate.
+// idle opens as many connections with TLS and HTTP/2, with the agent's certificate, and sends no call on them.
 func idle(ctx context.Context, t target) error {
 	return sideBySide(ctx, nofile+200, again, func(ctx context.Context) error {
 		w, err := t.open(ctx, true)
@@ -170,12 +167,12 @@ func idle(ctx context.Context, t target) error {
 func hold(ctx context.Context, c net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
-	_, _ = io.Copy(io.Discard, c) // how it ends does not matter
+	_, _ = io.Copy(io.Discard, c) // any error ends it
 	_ = c.Close()
 }
 
-// handshakes sends the same first message of TLS on one connection after the
-// other: the broker computes and signs, the attacker does nothing.
+// handshakes sends the same ClientHello on many connections. The broker computes a signature for each, the
+// attacker nothing.
 func handshakes(ctx context.Context, t target) error {
 	hello, err := firstMessage(t.config(false))
 	if err != nil {
@@ -187,7 +184,7 @@ func handshakes(ctx context.Context, t target) error {
 			return err
 		}
 		if _, err = c.Write(hello); err == nil && t.real {
-			_, err = io.ReadFull(c, make([]byte, 1)) // the signature is on its way
+			_, err = io.ReadFull(c, make([]byte, 1)) // the signature was computed
 		}
 		if err == nil {
 			t.load.add("handshakes begun", 1)
@@ -196,7 +193,7 @@ func handshakes(ctx context.Context, t target) error {
 	})
 }
 
-// firstMessage is what a client says first.
+// firstMessage returns the ClientHello of a TLS client.
 func firstMessage(c *tls.Config) ([]byte, error) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
@@ -208,8 +205,7 @@ func firstMessage(c *tls.Config) ([]byte, error) {
 	return hello[:n], err
 }
 
-// reflection asks on four connections what the port serves, without waiting for
-// answers.
+// reflection sends requests of gRPC server reflection on four connections, without waiting for answers.
 func reflection(ctx context.Context, t target) error {
 	request, err := proto.Marshal(&grpc_reflection_v1.ServerReflectionRequest{
 		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "hawser.v1.AdminService"},
@@ -239,16 +235,16 @@ func reflection(ctx context.Context, t target) error {
 	})
 }
 
-// grow lets the broker answer as much as it likes.
+// grow opens the stream window, so that the broker may send answers of any size.
 func (w *wire) grow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Fails only where the connection is gone, which the next call says.
+	// It fails only if the connection has ended. The next call returns that error.
 	_ = w.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 	_ = w.framer.WriteWindowUpdate(0, 1<<30)
 }
 
-// resets begins calls and resets them at once, as fast as it can.
+// resets starts calls and resets them immediately, without a pause.
 func resets(ctx context.Context, t target) error {
 	return sideBySide(ctx, 4, again, func(ctx context.Context) error {
 		w, err := t.open(ctx, true)
@@ -269,7 +265,7 @@ func resets(ctx context.Context, t target) error {
 	})
 }
 
-// crumbs sends bodies byte by byte: each byte comes in a frame of its own.
+// crumbs sends bodies byte by byte, each byte in a frame of its own.
 func crumbs(ctx context.Context, t target) error {
 	const size = 16<<20 - 64
 	return sideBySide(ctx, 4, again, func(ctx context.Context) error {
@@ -300,8 +296,7 @@ func crumbs(ctx context.Context, t target) error {
 	})
 }
 
-// outlived is what must not be: a connection that was open a second after its
-// certificate had ended, or some where times are not judged.
+// outlived is an error: a connection was open maxOutlive after its certificate had expired.
 const outlived = "connections that outlived their certificates"
 
 func maxOutlive() time.Duration {
@@ -311,8 +306,7 @@ func maxOutlive() time.Duration {
 	return 3 * time.Second
 }
 
-// outlive comes with certificates that end within a second, and stays as long as
-// it is let.
+// outlive connects with certificates that expire within a second, and keeps the connections open.
 func outlive(ctx context.Context, t target) error {
 	a, err := t.pki.Authority()
 	if err != nil {

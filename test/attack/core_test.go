@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// tick is the unit in which the kernel counts time of processors for programs.
+// tick is the unit of processor times in /proc.
 const tick = 10 * time.Millisecond
 
 // maxOthers is the share of core 0 that other programs may use while a long time still counts as a result. If
 // others use more, fleet and broker wait for each other.
 const maxOthers = 0.1
 
-// others returns the share of core 0 that neither broker nor fleet had while f ran, and that
-// was not idle.
+// others returns the share of core 0 that other programs used while f ran: neither the broker nor the fleet.
 func (s *stage) others(f func()) float64 {
 	s.t.Helper()
 	began, busy, ours := time.Now(), s.busy(), s.ours()
@@ -26,7 +25,7 @@ func (s *stage) others(f func()) float64 {
 	return float64(s.busy()-busy-(s.ours()-ours)) / float64(time.Since(began))
 }
 
-// busy is how long core 0 has not been idle, what the machine below it took included.
+// busy returns the time in which core 0 was not idle, including the time that a hypervisor took.
 func (s *stage) busy() time.Duration {
 	s.t.Helper()
 	b, err := os.ReadFile("/proc/stat")
@@ -43,15 +42,16 @@ func (s *stage) busy() time.Duration {
 	return 0
 }
 
-// ours is how long broker and fleet have had a core.
+// ours returns the processor time of broker and fleet.
 func (s *stage) ours() (sum time.Duration) {
 	s.t.Helper()
 	for _, pid := range []int{s.broker.PID(), s.fleet.process.PID()} {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
-			continue // it is gone, which alive says
+			continue // the process has ended; alive reports it
 		}
-		// After the name, in which anything may be: state is the third field, utime and stime the 14th and 15th.
+		// The name may contain any byte. After it, state is the third field, utime and stime are the 14th and
+		// 15th.
 		if f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])); len(f) > 12 {
 			sum += s.ticks(f[11], f[12])
 		}

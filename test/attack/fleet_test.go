@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// publishEvery is the pace of the well-behaved source.
+	// publishEvery is the interval of the well-behaved source.
 	publishEvery = 5 * time.Millisecond
 	// connectEvery is the interval at which a well-behaved agent reconnects.
 	connectEvery = 100 * time.Millisecond
 	// worksEach is the number of works of each cluster.
 	worksEach = 16
-	// givenUp is the time of a delivery or a connection that failed.
+	// givenUp is the timeout of a delivery or a connection, and the reported time of a failed one.
 	givenUp = 5 * time.Second
 )
 
@@ -37,11 +37,11 @@ type fleet struct {
 	files pki.Dir
 
 	mu    sync.Mutex
-	acked map[string]int // by work: the last version that was acknowledged
-	seen  map[string]int // by work: the last version that its agent got
+	acked map[string]int // the last acknowledged version, by work
+	seen  map[string]int // the last version that the agent received, by work
 	// waits are the waiters for a delivery, by work and version.
 	waits map[string]map[int]chan struct{}
-	conn  transport.Conn // of the source; nil: to be opened again
+	conn  transport.Conn // of the source; nil: it is opened again
 }
 
 func runFleet(ctx context.Context) error {
@@ -61,7 +61,7 @@ func runFleet(ctx context.Context) error {
 	wg.Go(func() { f.report(working) })
 	wg.Go(func() {
 		if err := f.request(working); err != nil {
-			fmt.Fprintln(os.Stderr, err) // the test waits in vain for what it was to say
+			fmt.Fprintln(os.Stderr, err) // the test fails without the expected lines
 		}
 	})
 	return ordered(ctx, func(what string) error {
@@ -93,14 +93,13 @@ func (f *fleet) dialer(role pki.Role, name string) (transport.Dialer, error) {
 	return transportgrpc.NewDialer(transportgrpc.Options{Target: f.addr, Credentials: creds, Log: slog.New(slog.DiscardHandler), DialTimeout: givenUp})
 }
 
-// subscribe connects one agent that says that it holds nothing, and calls up
-// when it is subscribed.
+// subscribe connects one agent that lists no works, and calls up when it is subscribed.
 func (f *fleet) subscribe(ctx context.Context, name string, up func(), got func(id string, version int)) error {
 	c, err := f.dial(ctx, pki.Agent, name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // nothing depends on it any more
+	defer func() { _ = c.Close() }() // every delivery has arrived or failed
 	ready := func(a transport.Accepted) {
 		r, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "r", Time: time.Now(), Source: "agent", Cluster: name, DataType: codec.ManifestBundles}, nil)
 		if err == nil {
@@ -124,7 +123,7 @@ func (f *fleet) subscribe(ctx context.Context, name string, up func(), got func(
 // serve keeps one agent subscribed.
 func (f *fleet) serve(ctx context.Context, name string) {
 	_ = every(ctx, 50*time.Millisecond, func() error { // until ctx ends
-		_ = f.subscribe(ctx, name, func() {}, f.got) // an attack that cuts it is seen in the deliveries
+		_ = f.subscribe(ctx, name, func() {}, f.got) // a broken connection shows in the deliveries
 		return nil
 	})
 }
@@ -134,15 +133,15 @@ func (f *fleet) got(id string, version int) {
 	defer f.mu.Unlock()
 	f.seen[id] = max(f.seen[id], version)
 	for v, w := range f.waits[id] {
-		if v <= version { // the latest stands for those before it
+		if v <= version { // the latest version replaces all earlier ones
 			close(w)
 			delete(f.waits[id], v)
 		}
 	}
 }
 
-// publish publishes at its pace, whatever becomes of what it published before,
-// and says how long each took until its agent had it.
+// publish publishes at its interval, without waiting for earlier publishes. It reports the time of each delivery
+// to the agent.
 func (f *fleet) publish(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -154,7 +153,7 @@ func (f *fleet) publish(ctx context.Context) {
 			return emit(outputLine{At: time.Now(), What: "delivery", Took: givenUp, Text: "no connection"})
 		}
 		n++
-		// Works take turns, so that no two versions of one are under way.
+		// The works are published in turn, so that no two versions of one work are in flight.
 		i, version := n%(clusters*worksEach), n
 		wg.Go(func() {
 			began := time.Now()
@@ -168,13 +167,13 @@ func (f *fleet) publish(ctx context.Context) {
 			if err == nil {
 				err = ready()
 			}
-			_ = emit(outputLine{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // a test that misses it fails
+			_ = emit(outputLine{At: began, What: "delivery", Took: took, Of: cluster(i % clusters), Text: fmt.Sprint(err)}) // without this line the test fails
 		})
 		return nil
 	})
 }
 
-// source is the connection of the source, nil when it cannot be made.
+// source returns the connection of the source, nil if it cannot connect.
 func (f *fleet) source(ctx context.Context) transport.Conn {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,14 +191,14 @@ func (f *fleet) drop(c transport.Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.conn == c {
-		_ = c.Close() // it is gone already
+		_ = c.Close() // the connection has ended already
 		f.conn = nil
 	}
 }
 
 func workID(i int) string { return fmt.Sprintf("w%d-of-%d", i/clusters, i%clusters) }
 
-// deliver publishes a version and waits until the agent got it.
+// deliver publishes a version and waits until the agent has received it.
 func (f *fleet) deliver(ctx context.Context, c transport.Conn, i, version int) (time.Duration, error) {
 	id, name := workID(i), cluster(i%clusters)
 	e, err := specOf(source, name, id, version, `{"manifests":[]}`)
@@ -230,7 +229,7 @@ func (f *fleet) deliver(ctx context.Context, c transport.Conn, i, version int) (
 	}
 }
 
-// reconnect reconnects agents in turn: a new client gets in during an attack too.
+// reconnect reconnects the agents in turn, because new clients must be served during an attack too.
 func (f *fleet) reconnect(ctx context.Context) {
 	n := 0
 	_ = every(ctx, connectEvery, func() error { // until ctx ends
@@ -273,7 +272,7 @@ func (f *fleet) dropped(ctx context.Context) string {
 		wg.Go(func() { f.serve(ctx, cluster(i)) })
 	}
 	missing := ""
-	_ = every(ctx, 20*time.Millisecond, func() error { // until all is there, or time is over
+	_ = every(ctx, 20*time.Millisecond, func() error { // until all works have arrived, or the time is over
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		missing = ""
@@ -291,7 +290,7 @@ func (f *fleet) dropped(ctx context.Context) string {
 	return missing
 }
 
-// runSink accepts and discards.
+// runSink accepts connections and discards all data.
 func runSink(ctx context.Context) error {
 	l, err := net.Listen("tcp", os.Getenv("HAWSER_HOSTILE_ADDR"))
 	if err != nil {
@@ -304,7 +303,7 @@ func runSink(ctx context.Context) error {
 			return errors.Join(err, ctx.Err())
 		}
 		go func() {
-			_, _ = io.Copy(io.Discard, c) // until the attacker has enough
+			_, _ = io.Copy(io.Discard, c) // until the attacker closes it
 			_ = c.Close()
 		}()
 	}

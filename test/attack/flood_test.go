@@ -18,14 +18,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestStatusFlood: a cluster that reports 200 KB again and again does not delay the statuses of
-// others on their way to the source.
+// TestStatusFlood: a cluster reports statuses of 200 KiB without end. It does not delay the statuses of other
+// clusters to the source.
 func TestStatusFlood(t *testing.T) { attack(t, "statusflood") }
 
-// reportEvery is how often a well-behaved agent reports a status.
+// reportEvery is the interval at which the well-behaved agents report statuses.
 const reportEvery = 25 * time.Millisecond
 
-// flood makes calls with whole bodies side by side, each so often, whatever the answers are.
+// flood makes calls with complete bodies in flooders goroutines, each with a pause between calls, for any
+// answers.
 func (t target) flood(ctx context.Context, role pki.Role, name, what string, flooders int, pause time.Duration, body func(n int64) ([]byte, error)) error {
 	var n atomic.Int64
 	return sideBySide(ctx, 4, again, func(ctx context.Context) error {
@@ -38,7 +39,7 @@ func (t target) flood(ctx context.Context, role pki.Role, name, what string, flo
 		defer wg.Wait()
 		for range flooders / 4 {
 			wg.Go(func() {
-				_ = every(w.ended, pause, func() error { // until it is thrown out
+				_ = every(w.ended, pause, func() error { // until the connection ends
 					b, err := body(n.Add(1))
 					began := time.Now()
 					if err == nil {
@@ -48,7 +49,7 @@ func (t target) flood(ctx context.Context, role pki.Role, name, what string, flo
 					if err == nil && t.real {
 						err = emit(outputLine{At: began, What: "flooded", Took: time.Since(began)})
 					}
-					if errors.Is(err, errAnswered) { // refused before its end
+					if errors.Is(err, errAnswered) { // rejected before the end of its body
 						err = nil
 					}
 					return err
@@ -59,7 +60,7 @@ func (t target) flood(ctx context.Context, role pki.Role, name, what string, flo
 	})
 }
 
-// statusFlood reports 16 works that exist, 200 KB each.
+// statusFlood reports statuses of 200 KiB for 16 existing works.
 func statusFlood(ctx context.Context, t target) error {
 	message := strings.Repeat("x", 200<<10)
 	var mu sync.Mutex
@@ -75,8 +76,7 @@ func statusFlood(ctx context.Context, t target) error {
 	})
 }
 
-// specFlood publishes works of 64 KB in the source's name, so many side by side that several
-// commits are full of them.
+// specFlood publishes works of 64 KiB as the source. So many are in flight that they fill several commits.
 func specFlood(ctx context.Context, t target) error {
 	data := fmt.Sprintf(`{"manifests":[{"data":%q}]}`, strings.Repeat("x", 64<<10))
 	return t.flood(ctx, pki.Source, source, "works of 64 KiB", 128, time.Millisecond, func(n int64) ([]byte, error) {
@@ -91,7 +91,7 @@ func specFlood(ctx context.Context, t target) error {
 
 func evilWork(i int) string { return fmt.Sprint("evil-", i) }
 
-// specOf is a version of a work.
+// specOf returns a version of a work.
 func specOf(owner, cluster, id string, version int, data string) (codec.Event, error) {
 	return codec.Builder{
 		ID: strconv.Itoa(version), Time: time.Now(), Source: owner, Cluster: cluster,
@@ -104,7 +104,7 @@ func specOf(owner, cluster, id string, version int, data string) (codec.Event, e
 	}.Event()
 }
 
-// reports are what the agents report, one after the other, and how long each takes to the source.
+// reports are the statuses that the agents report in turn, with the time of each until the source receives it.
 type reports struct {
 	*fleet
 	sequence codec.Sequencer
@@ -122,7 +122,7 @@ func (f *fleet) report(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() {
 		_ = every(ctx, 50*time.Millisecond, func() error { // until ctx ends
-			_ = s.listen(ctx) // an attack that cuts it is seen in the statuses
+			_ = s.listen(ctx) // a broken connection shows in the statuses
 			return nil
 		})
 	})
@@ -150,14 +150,14 @@ func (f *fleet) report(ctx context.Context) {
 				s.drop(name)
 			}
 			if ctx.Err() == nil {
-				_ = emit(outputLine{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // a test that misses it fails
+				_ = emit(outputLine{At: began, What: "status", Took: took, Of: name, Text: fmt.Sprint(err)}) // without this line the test fails
 			}
 		})
 		return nil
 	})
 }
 
-// conn is the connection with which an agent reports, nil when it cannot be made.
+// conn returns the connection on which an agent reports, nil if it cannot connect.
 func (s *reports) conn(ctx context.Context, name string) transport.Conn {
 	s.mu.Lock()
 	c := s.conns[name]
@@ -179,12 +179,12 @@ func (s *reports) drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.conns[name]; c != nil {
-		_ = c.Close() // it is gone already, or of no use any more
+		_ = c.Close() // the connection has ended, or is not needed
 		delete(s.conns, name)
 	}
 }
 
-// own publishes the works that the attacker's cluster has.
+// own publishes the works of the attacker's cluster. It returns false if ctx ends first.
 func (s *reports) own(ctx context.Context) bool {
 	for i := range worksEach {
 		err := every(ctx, 20*time.Millisecond, func() error {
@@ -210,18 +210,18 @@ func (s *reports) own(ctx context.Context) bool {
 
 var errDone = errors.New("done")
 
-// listen is the subscription of the source.
+// listen subscribes as the source until the subscription ends.
 func (s *reports) listen(ctx context.Context) error {
 	c, err := s.dial(ctx, pki.Source, source)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // nothing depends on it any more
+	defer func() { _ = c.Close() }() // every status has arrived or failed
 	filter := transport.Filter{Source: source, DataType: codec.ManifestBundles}
 	return c.Subscribe(ctx, transport.Subscription{Filter: filter}, func(transport.Accepted) {}, func(_ context.Context, e codec.Event) error {
 		sequence, _, err := codec.StringExtension(e, codec.ExtSequenceID)
 		if err != nil {
-			return nil // what the broker says of itself
+			return nil // an event about the subscription
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

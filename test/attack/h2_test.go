@@ -21,11 +21,10 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// attacker is where attacks come from: another address of this machine than that
-// of the fleet.
+// attacker is the address of attackers. It differs from the address of the fleet.
 const attacker = "127.0.0.2"
 
-// load is what an attacker offered.
+// load counts what an attacker sent, by kind.
 type load struct {
 	mu sync.Mutex
 	n  map[string]int64
@@ -45,12 +44,12 @@ type target struct {
 	addr  string
 	pki   pki.Dir
 	load  *load
-	token string // goes with each call, "" for none
-	// real: it is the broker, not the sink, so answers can be waited for.
+	token string // sent with each call, "" for none
+	// real is true for the broker and false for the sink. Only the broker sends answers.
 	real bool
 }
 
-// tcp opens a connection.
+// tcp opens a TCP connection.
 func (t target) tcp(ctx context.Context) (net.Conn, error) {
 	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(attacker)}, Control: reuse}
 	c, err := d.DialContext(ctx, "tcp", t.addr)
@@ -73,8 +72,7 @@ func reuse(_, _ string, raw syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// secure opens a connection with TLS. The sink does not shake hands: what would be
-// encrypted is sent in clear.
+// secure opens a connection with TLS. The sink has no TLS, so the data is sent to it in plain text.
 func (t target) secure(ctx context.Context, config *tls.Config) (net.Conn, error) {
 	raw, err := t.tcp(ctx)
 	if err != nil || !t.real {
@@ -84,7 +82,7 @@ func (t target) secure(ctx context.Context, config *tls.Config) (net.Conn, error
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if err := c.HandshakeContext(ctx); err != nil {
-		_ = raw.Close() // it is of no use any more
+		_ = raw.Close() // the handshake failed
 		return nil, err
 	}
 	t.load.add("handshakes", 1)
@@ -95,27 +93,27 @@ func (t target) config(identified bool) *tls.Config {
 	if identified {
 		return t.configOf(pki.Agent, evil)
 	}
-	// Whose certificate the broker has does not matter to an attacker.
+	// An attacker does not verify the broker's certificate.
 	return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // see above
 }
 
 func (t target) configOf(role pki.Role, name string) *tls.Config {
 	pair, err := tls.LoadX509KeyPair(t.pki.Cert(role, name), t.pki.Key(role, name))
 	if err != nil {
-		panic(err) // the stage made them
+		panic(err) // newStage has written the files
 	}
 	c := t.config(false)
 	c.Certificates = []tls.Certificate{pair}
 	return c
 }
 
-// wire speaks HTTP/2 as an attacker does: frame by frame. It keeps to the
-// windows that the other side gives, for what is beyond them is refused anyway.
+// wire sends single HTTP/2 frames, as an attacker does. It respects the flow-control windows, because a
+// violation ends the connection at once.
 type wire struct {
 	net.Conn
 	load  *load
 	ended context.Context // ends with the connection
-	token string          // goes with each call, "" for none
+	token string          // sent with each call, "" for none
 
 	mu      sync.Mutex
 	framer  *http2.Framer
@@ -123,12 +121,12 @@ type wire struct {
 	block   bytes.Buffer
 	next    uint32
 	conn    int64            // window of the connection
-	first   int64            // window that a stream begins with
+	first   int64            // initial window of a stream
 	streams map[uint32]int64 // windows of the streams
 	more    chan struct{}    // a window grew
 }
 
-// open speaks the preface; it reads until the connection ends.
+// open sends the connection preface, and reads frames until the connection ends.
 func (t target) open(ctx context.Context, identified bool) (*wire, error) {
 	return t.openWith(ctx, t.config(identified))
 }
@@ -153,7 +151,7 @@ func (t target) openWith(ctx context.Context, config *tls.Config) (*wire, error)
 	}
 	if err != nil {
 		end()
-		_ = c.Close() // it is of no use any more
+		_ = c.Close() // the preface failed
 		return nil, err
 	}
 	go w.read(end)
@@ -175,7 +173,7 @@ func (w *wire) read(end func()) {
 				w.first = int64(v)
 			}
 			if !f.IsAck() {
-				_ = w.framer.WriteSettingsAck() // the next read says that it failed
+				_ = w.framer.WriteSettingsAck() // the next read returns the error
 			}
 		case *http2.WindowUpdateFrame:
 			if f.StreamID == 0 {
@@ -228,13 +226,13 @@ func (w *wire) call(method string) (uint32, error) {
 	return id, w.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: w.block.Bytes(), EndHeaders: true})
 }
 
-// message is the prefix of a message of n bytes.
+// message returns the gRPC prefix of a message of n bytes.
 func message(n int) []byte { return binary.BigEndian.AppendUint32([]byte{0}, uint32(n)) }
 
 // errAnswered: the call is over, so there is no receiver.
 var errAnswered = os.ErrClosed
 
-// send sends a part of a call's body, of at most 16 KiB.
+// send sends a part of a call's body, at most 16 KiB.
 func (w *wire) send(id uint32, b []byte) error {
 	if err := w.spend(id, len(b)); err != nil {
 		return err
@@ -245,7 +243,7 @@ func (w *wire) send(id uint32, b []byte) error {
 	return w.framer.WriteData(id, false, b)
 }
 
-// spend waits until the windows allow n bytes.
+// spend waits until the flow-control windows allow n bytes.
 func (w *wire) spend(id uint32, n int) error {
 	for {
 		w.mu.Lock()

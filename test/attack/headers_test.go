@@ -38,7 +38,7 @@ var garbled = map[string][][2]string{
 	"long":         headers(slices.Repeat([]string{"x", strings.Repeat("y", 3<<10)}, 25)...),
 }
 
-// headers are those of a call, and more.
+// headers returns the headers of a call, with additional ones.
 func headers(more ...string) [][2]string {
 	all := [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", publish}, {"content-type", "application/grpc"}, {"te", "trailers"}}
 	for i := 0; i < len(more); i += 2 {
@@ -89,7 +89,7 @@ func TestPings_AreCharged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = c.CloseNow() }() // the broker has done so
+	defer func() { _ = c.CloseNow() }() // the broker has closed it already
 	ctx, cancel := context.WithTimeout(c.CloseRead(t.Context()), 5*time.Second)
 	defer cancel()
 	n := 0
@@ -101,7 +101,7 @@ func TestPings_AreCharged(t *testing.T) {
 	}
 }
 
-// alone starts a broker without a fleet; more is what its configuration has beside the source.
+// alone starts a broker without a fleet. more is additional configuration.
 func alone(t *testing.T, more string) *stage {
 	t.Helper()
 	s := prepareStage(t)
@@ -122,7 +122,7 @@ func alone(t *testing.T, more string) *stage {
 	return s
 }
 
-// counted is what a metric of the broker says.
+// counted returns the value of a metric of the broker.
 func (s *stage) counted(name string) float64 {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.admin+"/metrics", nil)
@@ -149,8 +149,8 @@ func (s *stage) counted(name string) float64 {
 	return n
 }
 
-// garble sends headers on one connection without a certificate, many at a time, until all were sent or
-// the connection ends. The result is how many were answered.
+// garble sends headers on one connection without a certificate, until all are sent or the connection ends. It
+// returns the number of answers.
 func (s *stage) garble(fields [][2]string) (answered float64, ended bool) {
 	s.t.Helper()
 	l := &load{}
@@ -164,7 +164,7 @@ func (s *stage) garble(fields [][2]string) (answered float64, ended bool) {
 	}
 	ctx, cancel := context.WithTimeout(w.ended, time.Second)
 	defer cancel()
-	_ = every(ctx, 10*time.Millisecond, func() error { // until it ends, or all are answered
+	_ = every(ctx, 10*time.Millisecond, func() error { // until the connection ends, or all are answered
 		if l.answered() >= manyGarbled {
 			return io.EOF
 		}
@@ -179,10 +179,10 @@ func (l *load) answered() int64 {
 	return l.n["calls answered"] + l.n["calls reset"]
 }
 
-// each is how many calls begin with one write.
+// each is the number of calls that begin with one write.
 const each = 300
 
-// many begins many calls at once, without a body.
+// many starts calls with these headers in one write, without bodies.
 func (w *wire) many(fields [][2]string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -205,7 +205,7 @@ func (w *wire) many(fields [][2]string) error {
 	return err
 }
 
-// garble sends them on six connections, all shapes in turn, as fast as it can.
+// garble sends headers of all shapes on six connections, without a pause.
 func garble(ctx context.Context, t target) error {
 	shapes := slices.Sorted(maps.Keys(garbled))
 	return sideBySide(ctx, 6, again, func(ctx context.Context) error {

@@ -14,16 +14,16 @@ import (
 
 // The bounds, as docs/guarantees.md states them.
 const (
-	maxGrowth   = 256 << 20 // of the broker's memory, over what it took when idle
+	maxGrowth   = 256 << 20 // of the broker's memory, over the idle broker, in bytes
 	maxFactor   = 1.5       // of the reference's p99
 	maxMore     = 5 * time.Millisecond
 	maxRecovery = 5 * time.Second
-	maxLog      = 1 << 20 // bytes of log in a minute
+	maxLog      = 1 << 20 // bytes of log per minute
 
-	windows = 5 // the median of their p99 counts
+	windows = 5 // the result is the median of their p99
 )
 
-// window is how long one measurement lasts, as HOSTILE says; 0: no times are measured.
+// window returns the duration of one measurement, from HOSTILE. 0 means that no times are measured.
 func window(t *testing.T) time.Duration {
 	t.Helper()
 	if !measures() {
@@ -36,8 +36,8 @@ func window(t *testing.T) time.Duration {
 	return d
 }
 
-// measures tells whether times are judged, against those at a sink, and not only that everyone goes
-// on. That needs a quiet machine, and time.
+// measures reports whether times are compared with those at a sink. That needs a quiet machine, and time.
+// Otherwise the tests only check that all clients are served.
 func measures() bool { return os.Getenv("HOSTILE") != "" }
 
 // TestHealthBodies: the broker reads no body of a client without a certificate.
@@ -50,7 +50,8 @@ func TestPublishBodies(t *testing.T) { attack(t, "publish") }
 // clients.
 func TestConnections(t *testing.T) { attack(t, "tcp") }
 
-// TestIdleConnections: the same for idle connections after a handshake.
+// TestIdleConnections: idle connections after a handshake use up neither the files of the store nor those of
+// later clients.
 func TestIdleConnections(t *testing.T) { attack(t, "idle") }
 
 // TestHandshakes: the broker limits the rate of handshakes that lead to no call.
@@ -79,11 +80,11 @@ const (
 	wide         = 3
 )
 
-// checks are the attacks that are not judged by the times that the fleet notices.
+// checks are the attacks with a check of their own instead of the compared times.
 var checks = map[string]func(s *stage, attacker *actor, from, to time.Time) string{"specflood": share}
 
-// attack runs an attack on the broker. Where times are measured it runs on a sink too, and the times
-// of the fleet are compared.
+// attack runs an attack on the broker. If times are measured, it also runs the attack on a sink, and compares
+// the times of the fleet.
 func attack(t *testing.T, name string) {
 	s := newStage(t, hubs[name])
 	if prepare := prepared[name]; prepare != nil {
@@ -100,7 +101,7 @@ func attack(t *testing.T, name string) {
 	}
 }
 
-// compare measures until the times are in their bounds, or too long too often.
+// compare repeats the attack until the times are within their limits, or have been too long in several attempts.
 func (s *stage) compare(name string, length time.Duration) {
 	s.t.Helper()
 	counted := 0
@@ -125,8 +126,8 @@ func (s *stage) compare(name string, length time.Duration) {
 	}
 }
 
-// attack does it once. The result says which time was too long, slack times, if any, and what
-// share of the core others had.
+// attack runs the attack once. tooLong describes a time above slack times its limit, "" for none. others is the
+// share of core 0 that other programs used.
 func (s *stage) attack(name string, length time.Duration, slack int) (tooLong string, others float64) {
 	s.t.Helper()
 	reference := s.reference(name, length).times(slack)
@@ -147,8 +148,8 @@ func (s *stage) attack(name string, length time.Duration, slack int) (tooLong st
 	if late(reference, under) == "" {
 		return "", others
 	}
-	// What others on the machine began to do meanwhile is in a reference after it, unless
-	// nothing went on in that.
+	// Other programs may have started since the reference. So a second reference is measured, unless the fleet
+	// was not served in it.
 	after := s.reference(name, length)
 	if after.longest() == givenUp {
 		return late(reference, under), 1
@@ -159,10 +160,10 @@ func (s *stage) attack(name string, length time.Duration, slack int) (tooLong st
 // raid is an attack on the broker, and its cost for the broker.
 type raid struct {
 	attacker     *actor
-	load         string // that the attacker offered
+	load         string // what the attacker sent
 	began, ended time.Time
-	growth       int64   // of memory, in bytes
-	log          float64 // bytes of log in a minute
+	growth       int64   // of the broker's memory, in bytes
+	log          float64 // bytes of log per minute
 }
 
 // raid attacks the broker while f runs.
@@ -185,7 +186,7 @@ func (s *stage) raid(name string, f func(began time.Time)) (r raid) {
 	return r
 }
 
-// unharmed fails the test if the broker took too much, whatever the times are.
+// unharmed fails the test if the broker used too much memory or log.
 func (s *stage) unharmed(r raid) {
 	s.t.Helper()
 	if s.hub != nil {
@@ -202,7 +203,7 @@ func (s *stage) unharmed(r raid) {
 	}
 }
 
-// reference is what the fleet notices while the same attacker meets a sink.
+// reference returns the times of the fleet while the same attacker attacks a sink.
 func (s *stage) reference(name string, length time.Duration) noticed {
 	s.t.Helper()
 	sinkAt := freeAddr(s.t)
@@ -215,7 +216,7 @@ func (s *stage) reference(name string, length time.Duration) noticed {
 	return reference
 }
 
-// late says which times are beyond their bounds.
+// late describes the first time above its limit, "" for none.
 func late(reference, under noticed) string {
 	switch {
 	case under.delivery > bound(reference.delivery):
@@ -228,7 +229,7 @@ func late(reference, under noticed) string {
 	return ""
 }
 
-// longer has the longer times of both.
+// longer returns the longer of each pair of times.
 func longer(a, b noticed) noticed {
 	return noticed{delivery: max(a.delivery, b.delivery), status: max(a.status, b.status), connect: max(a.connect, b.connect)}
 }
@@ -243,7 +244,7 @@ func bound(reference time.Duration) time.Duration {
 	return time.Duration(float64(reference)*maxFactor) + maxMore
 }
 
-// noticed is what the fleet notices: medians of the p99 of several windows.
+// noticed has the times of the fleet: medians of the p99 of several windows.
 type noticed struct{ delivery, status, connect time.Duration }
 
 func (n noticed) String() string {
@@ -251,8 +252,7 @@ func (n noticed) String() string {
 	return fmt.Sprintf("p99 of delivery %v, of status %v, of connect %v", n.delivery.Round(exact), n.status.Round(exact), n.connect.Round(exact))
 }
 
-// measure takes as long as its windows. What began in one counts when it has
-// ended, or was given up.
+// measure takes windows times length. An action belongs to the window in which it began.
 func (s *stage) measure(length time.Duration) noticed {
 	s.t.Helper()
 	began := time.Now()
@@ -267,7 +267,7 @@ func (s *stage) measure(length time.Duration) noticed {
 	return noticed{delivery: median(deliveries), status: median(statuses), connect: median(connects)}
 }
 
-// percentile is the p99. Where nothing ended, nothing went on.
+// percentile returns the p99 of all. Without an action it returns givenUp.
 func percentile(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return givenUp
@@ -281,14 +281,14 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// pause lets an attack go on for a while.
+// pause waits while an attack continues.
 func pause(t *testing.T, d time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	<-ctx.Done()
 }
 
-// end ends an attacker and returns the load that it offered.
+// end ends an attacker and returns the load that it sent.
 func (s *stage) end(a *actor) string {
 	s.t.Helper()
 	if err := a.process.Stop(); err != nil {
@@ -306,8 +306,8 @@ func (s *stage) logSize() int64 {
 	return f.Size()
 }
 
-// recovery is how long after a moment the last delivery or connection began that
-// took too long, once 200 ms went well.
+// recovery returns the time from since until the last action began that took too long. It waits until all
+// actions are fast for 200 ms.
 func (s *stage) recovery(since time.Time, allowed time.Duration) time.Duration {
 	s.t.Helper()
 	const enough = 200 * time.Millisecond
@@ -318,7 +318,7 @@ func (s *stage) recovery(since time.Time, allowed time.Duration) time.Duration {
 		last = since
 		n := 0
 		for _, l := range s.fleet.output() {
-			late := l.Took > 4*allowed // no window, single ones
+			late := l.Took > 4*allowed // the limit is for single actions, not for a p99
 			switch {
 			case l.At.Before(since) || l.What != "delivery" && l.What != "connect":
 			case late && l.At.After(last):
@@ -338,8 +338,7 @@ func (s *stage) recovery(since time.Time, allowed time.Duration) time.Duration {
 	return last.Sub(since)
 }
 
-// verify kills the broker, starts it again, and asks every agent whether what
-// was acknowledged is there.
+// verify kills the broker and starts it again. Each agent must then receive all acknowledged works.
 func (s *stage) verify() {
 	s.t.Helper()
 	s.fleet.order("stop")

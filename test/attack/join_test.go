@@ -41,39 +41,39 @@ import (
 // clusters. Its requests for certificates do not delay the fleet.
 func TestJoiners(t *testing.T) { attack(t, "joiners") }
 
-// joinConfig is what a broker needs through which clusters join.
+// joinConfig is the configuration of a broker with registration.
 const joinConfig = "registration: {source: hub}\n" +
 	"tokens: {audiences: [hawser], mapping: [{user: '" + bootstrapUser + "', role: bootstrap}]}\n"
 
 const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 
-// hubs are the attacks for which there is a hub behind the broker.
+// hubs are the attacks with a hub behind the broker.
 var hubs = map[string]bool{"joiners": true}
 
-// Beside joiners.
+// Limits and loads of the attack joiners.
 const (
-	// forged is how many things that may not be are tried.
+	// forged is the number of forbidden requests.
 	forged = 15
-	// maxUndecided is how many undecided requests for certificates a cluster may have on the hub,
-	// as docs/operations/hub-source.md says.
+	// maxUndecided is the limit of undecided certificate requests of a cluster on the hub, as
+	// docs/operations/hub-source.md says.
 	maxUndecided = 20
 	// maxOnTheHub is the limit for the final size of the hub in bytes, with its clusters and the attacker's
 	// objects. maxEvents is the limit for the Events of one cluster at once, with those of half a minute.
 	maxOnTheHub = 512 << 10
 	maxEvents   = 66
-	// fills is how many objects of a mebibyte are offered: what the port reads of one identity at once.
+	// fills is the number of offered objects of 1 MiB. The port reads at most that many of one identity at once.
 	fills = 6
-	// maxAnswer is how long a member's Lease, or a cluster that joins, waits for its answer.
+	// maxAnswer is the longest p99 of the hub's answers to the Lease of a member and to a cluster that joins.
 	maxAnswer = time.Second
-	// requestEvery is how often they ask.
+	// requestEvery is the interval of these requests.
 	requestEvery = 50 * time.Millisecond
 )
 
-// tokenFile is where the hub leaves the bootstrap token.
+// tokenFile returns the file in which the hub writes the bootstrap token.
 func tokenFile(files pki.Dir) string { return filepath.Join(string(files), "bootstrap-token") }
 
-// runHub is a hub with its hub source: it has accepted the clusters of the fleet, and the
-// attacker's.
+// runHub runs a hub with its hub-source. The hub has accepted the clusters of the fleet, and the attacker's
+// cluster.
 func runHub(ctx context.Context) error {
 	files := pki.Dir(os.Getenv("HAWSER_HOSTILE_PKI"))
 	s := fakehub.New()
@@ -133,13 +133,13 @@ func runHub(ctx context.Context) error {
 			}
 		}
 	}
-	return emit(outputLine{What: "load", Text: fmt.Sprintf(onTheHub, n, size, events, renewals)}) // as an attacker, when it ends
+	return emit(outputLine{What: "load", Text: fmt.Sprintf(onTheHub, n, size, events, renewals)}) // when it ends, as an attacker does
 }
 
-// onTheHub is what the hub says in the end.
+// onTheHub is the format of the hub's last line.
 const onTheHub = "%d requests for certificates, %d bytes, %d Events, %d renewals"
 
-// approve approves each request of the attacker's cluster that is there, as hub-source does with renewals.
+// approve approves each certificate request of the attacker's cluster, as hub-source does for renewals.
 func approve(ctx context.Context, s *fakehub.Server) error {
 	return every(ctx, 2*time.Millisecond, func() error {
 		for _, o := range s.All("certificatesigningrequests") {
@@ -154,13 +154,13 @@ func approve(ctx context.Context, s *fakehub.Server) error {
 	})
 }
 
-// flooded is the cluster for which joiners asks.
+// flooded is the cluster of the certificate requests in joiners.
 const flooded = "new"
 
-// requestedCSRs are the requests of members and of joining clusters beside the attack.
+// requestedCSRs are the kinds of requests of well-behaved clusters during the attack.
 var requestedCSRs = []string{"lease", "join"}
 
-// undecided says what is wrong with what came through to the hub.
+// undecided fails the test if the attack left too many objects on the hub, or none.
 func (s *stage) undecided() {
 	s.t.Helper()
 	var n, size, events, renewals int
@@ -175,7 +175,7 @@ func (s *stage) undecided() {
 	}
 }
 
-// tried fails the test if the attacker left something out.
+// tried fails the test if the attacker did not send all of its requests.
 func (s *stage) tried(load string) {
 	s.t.Helper()
 	if want := fmt.Sprintf("%d refused with reasons", forged); !strings.Contains(load, want) || !strings.Contains(load, requested) {
@@ -183,7 +183,7 @@ func (s *stage) tried(load string) {
 	}
 }
 
-// joinersWait fails the test if the answers of the hub took too long.
+// joinersWait fails the test if the hub's answers to well-behaved clusters took too long.
 func (s *stage) joinersWait(r raid) {
 	s.t.Helper()
 	for _, what := range requestedCSRs {
@@ -195,11 +195,12 @@ func (s *stage) joinersWait(r raid) {
 	}
 }
 
-// request lets a member renew its Lease, and a new cluster request to join. It reports how long each takes.
+// request renews the Lease of a member, and requests to join as a new cluster. It reports the time of each
+// answer.
 func (f *fleet) request(ctx context.Context) error {
 	token, err := os.ReadFile(tokenFile(f.files))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // there is no hub
+		return nil // this attack has no hub
 	}
 	if err != nil {
 		return err
@@ -222,7 +223,7 @@ func (f *fleet) request(ctx context.Context) error {
 	})
 }
 
-// answered asks, and says how long the hub's answer took.
+// answered sends a request, and reports the time until the hub's answer.
 func answered(ctx context.Context, c transport.Conn, what string, d codec.DataType, a codec.Action, cluster string, o object) error {
 	e, err := requester(d, codec.Spec, a, cluster, o)
 	if err != nil {
@@ -240,10 +241,10 @@ func answered(ctx context.Context, c transport.Conn, what string, d codec.DataTy
 	return emit(outputLine{At: began, What: what, Took: took, Text: fmt.Sprint(err)})
 }
 
-// requested is what joiners does as fast as it can.
+// requested is the kind of load that joiners sends.
 const requested = "requests for certificates"
 
-// forge tries what it may not.
+// forge sends all forbidden requests.
 func forge(ctx context.Context, t target) error {
 	token, err := os.ReadFile(tokenFile(t.pki))
 	if err != nil {
@@ -252,7 +253,7 @@ func forge(ctx context.Context, t target) error {
 	return t.refused(ctx, string(token))
 }
 
-// joiners asks for certificates, as fast as it can.
+// joiners sends certificate requests without a pause.
 func joiners(ctx context.Context, t target) error {
 	token, err := os.ReadFile(tokenFile(t.pki))
 	if err != nil {
@@ -274,7 +275,7 @@ func joiners(ctx context.Context, t target) error {
 		defer wg.Wait()
 		for range 8 {
 			wg.Go(func() {
-				_ = every(w.ended, time.Millisecond, func() error { // until it is thrown out
+				_ = every(w.ended, time.Millisecond, func() error { // until the connection ends
 					e, err := requester(codec.SigningRequests, codec.Spec, codec.CreateRequest, flooded, csr(flooded, fmt.Sprint(flooded, "-", n.Add(1)), request))
 					if err != nil {
 						return err
@@ -284,7 +285,7 @@ func joiners(ctx context.Context, t target) error {
 						err = w.whole(publish, b, t.real)
 					}
 					t.load.add(requested, 1)
-					if errors.Is(err, errAnswered) { // refused before its end
+					if errors.Is(err, errAnswered) { // rejected before the end of its body
 						err = nil
 					}
 					return err
@@ -297,7 +298,7 @@ func joiners(ctx context.Context, t target) error {
 
 type object = fakehub.Object
 
-// requester is an event of an agent.
+// requester returns the event of an agent's request.
 func requester(d codec.DataType, s codec.Subresource, a codec.Action, cluster string, o object) (codec.Event, error) {
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -321,7 +322,7 @@ func groupsOf(cluster string) []string {
 	return []string{prefix + cluster, prefix + "managed-clusters"}
 }
 
-// requestOf is a request for a certificate, perhaps for that of a CA.
+// requestOf returns a certificate request, with the extension of a CA if ca is true.
 func requestOf(subject pkix.Name, ca bool) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -335,7 +336,7 @@ func requestOf(subject pkix.Name, ca bool) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), err
 }
 
-// csr is a CertificateSigningRequest that names another user as its requester.
+// csr returns a CertificateSigningRequest that names another user as its requester.
 func csr(cluster, name string, request []byte) object {
 	return object{
 		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": object{
@@ -368,7 +369,8 @@ type forgery struct {
 	object                object
 }
 
-// refused tries all that may not be, and returns what was not refused, or for another reason.
+// refused sends all forbidden requests. The error lists those that were accepted, or rejected for another
+// reason.
 func (t target) refused(ctx context.Context, token string) error {
 	joiner, err := t.joiner(ctx, token)
 	if err != nil {
@@ -414,7 +416,7 @@ func (t target) fill(ctx context.Context, joiner, member transport.Conn) error {
 		t.load.add("objects to fill the hub with", 1)
 		var refusal *transport.Error
 		if errors.As(err, &refusal) {
-			return nil // or taken: what is on the hub in the end is judged
+			return nil // an accepted object is allowed: the test checks the final size of the hub
 		}
 		return err
 	}
@@ -433,7 +435,7 @@ func (t target) fill(ctx context.Context, joiner, member transport.Conn) error {
 	return err
 }
 
-// try does it. The error says what became of it instead.
+// try sends the request. It returns an error unless the request is rejected for the expected reason.
 func (f forgery) try(ctx context.Context, c transport.Conn) error {
 	e, err := requester(f.dataType, f.subresource, f.action, f.cluster, f.object)
 	if err != nil {
@@ -525,10 +527,10 @@ func raised(ctx context.Context, c transport.Conn) error {
 	return nil
 }
 
-// errLooked ends a subscription on which everything was as it should be.
+// errLooked ends a subscription after a correct object.
 var errLooked = errors.New("looked at")
 
-// looked waits for an object, and says what should not be in it.
+// looked waits for an object, and returns an error if it contains a forbidden value.
 func looked(ctx context.Context, c transport.Conn, d codec.DataType, cluster string) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()

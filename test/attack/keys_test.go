@@ -24,7 +24,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// dearRequests are as many as hold all that read requests at the hub.
+// dearRequests is the number of requests that occupy all readers of requests in hub-source.
 const dearRequests = 8
 
 // TestDearRequests: a client with a bootstrap token requests certificates with RSA keys of 131,072 bits. They
@@ -38,7 +38,7 @@ func TestDearRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	const own, honest = "rogue", "honest"
-	// The broker refuses the first by its size, hub-source the second by its key.
+	// The broker rejects the first request by its size, hub-source rejects the second by its key.
 	var dear [2][]byte
 	for n, bits := range []int{131072, 24576} {
 		key, err := hugekey.New(bits, hugekey.Dear)
@@ -136,14 +136,14 @@ func TestDearChains(t *testing.T) {
 		if alert := (*net.OpError)(nil); !errors.As(err, &alert) || alert.Op != "remote error" {
 			t.Errorf("the chain was not refused: %v", err)
 		}
-		_ = raw.Close() // the broker has done so
+		_ = raw.Close() // the broker has closed it already
 	}
 	if took := s.spent() - before; took > most {
 		t.Errorf("%d handshakes took the broker %v of a core, at most %v are allowed", times, took, most)
 	}
 }
 
-// spent is how long the broker has had a core.
+// spent returns the processor time of the broker.
 func (s *stage) spent() time.Duration {
 	s.t.Helper()
 	b, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(s.broker.PID()), "stat"))

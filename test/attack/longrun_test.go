@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// The bounds where times are not compared. The deadlines are wide: a fleet that is served
-// needs a tenth of a second, and one that starves is never served.
+// The limits if times are not compared. The timeouts are long: a fleet that is served needs 100 ms, and a fleet
+// that starves is never served.
 const (
-	// lasts is how long an attack goes on at least.
+	// lasts is the shortest duration of an attack.
 	lasts = 2 * time.Second
-	// starves is how long each cluster may wait for the first success.
+	// starves is the longest time until the first success of each cluster.
 	starves = 10 * time.Second
-	// fewest is how many things of a kind may be given up in an attack; of more than two hundred
-	// one in a hundred.
+	// fewest is the number of actions of one kind that may fail in an attack. Of more than 200 actions, 1 % may
+	// fail.
 	fewest = 2
 )
 
-// survive attacks the broker once, and fails the test if a cluster of the fleet starves, or the broker
-// takes too much.
+// survive attacks the broker once. It fails the test if a cluster of the fleet starves, or if the broker uses
+// too much memory or log.
 func (s *stage) survive(name string) {
 	s.t.Helper()
 	r := s.raid(name, func(began time.Time) {
 		enough := lasts
-		if name == "outlive" { // they outlive in the attack, or never
+		if name == "outlive" { // the certificates must expire during the attack
 			enough = max(enough, 2*time.Second+maxOutlive())
 		}
 		pause(s.t, enough)
@@ -62,7 +62,7 @@ func (s *stage) wanted(name string) []string {
 	return want
 }
 
-// goesOn waits until the whole fleet had a success that began after a moment.
+// goesOn waits until all wanted actions had a success that began after since.
 func (s *stage) goesOn(when string, since time.Time, want []string) {
 	s.t.Helper()
 	missing := ""
@@ -81,7 +81,7 @@ func (s *stage) goesOn(when string, since time.Time, want []string) {
 	s.t.Logf("%s all were served within %v", when, time.Since(since).Round(time.Millisecond))
 }
 
-// unserved names the wanted successes that did not come since a moment.
+// unserved names the wanted successes that are missing since a time.
 func unserved(reported []outputLine, since time.Time, want []string) string {
 	served := map[string]bool{}
 	for _, l := range reported {
@@ -93,8 +93,8 @@ func unserved(reported []outputLine, since time.Time, want []string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(want), func(what string) bool { return served[what] }), ", ")
 }
 
-// tooMany says if too many of a kind that began between two moments failed, or took longer than the
-// fleet waits.
+// tooMany returns a message if too many actions of a kind failed that began between two times. A timeout is a
+// failure too.
 func tooMany(reported []outputLine, what string, from, to time.Time) string {
 	all, n, why := 0, 0, ""
 	for _, l := range reported {

@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// part makes of the test binary one of the processes of an attack.
+// part is the environment variable that makes this test binary one of the processes of an attack.
 const part = "HAWSER_HOSTILE_PART"
 
-// parts are those processes. Each ends with its context, at SIGTERM.
+// parts are these processes. Each ends at SIGTERM, with its context.
 var parts = map[string]func(ctx context.Context) error{
 	"fleet":       runFleet,
 	"hub":         runHub,

@@ -36,21 +36,21 @@ func TestMQTT_HalfPackets(t *testing.T) { attack(t, "mqtthalves") }
 // loses its connection and costs no more.
 func TestMQTT_PacketIDs(t *testing.T) { attack(t, "mqttids") }
 
-// mqtt opens a connection and says CONNECT. What comes back is discarded.
+// mqtt opens a connection, sends CONNECT and discards the answers.
 func (t target) mqtt(ctx context.Context, id string) (net.Conn, error) {
 	c, err := t.unread(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	go func() { // ends with the connection
-		_, _ = io.Copy(io.Discard, c) // how it ends does not matter
+		_, _ = io.Copy(io.Discard, c) // any error ends it
 		_ = c.Close()
 		t.load.add("connections ended", 1)
 	}()
 	return c, nil
 }
 
-// unread is mqtt without a reader for the answers.
+// unread is mqtt without a reader of the answers.
 func (t target) unread(ctx context.Context, id string) (net.Conn, error) {
 	config := t.configOf(pki.Agent, evil)
 	config.NextProtos = []string{"mqtt"}
@@ -68,13 +68,13 @@ func (t target) unread(ctx context.Context, id string) (net.Conn, error) {
 		_, err = c.Write(b.Bytes())
 	}
 	if err != nil {
-		_ = c.Close() // it is of no use any more
+		_ = c.Close() // CONNECT failed
 		return nil, err
 	}
 	return c, nil
 }
 
-// mqttLengths begins a publish of 15 MiB on each of sixteen connections, and sends all but its end.
+// mqttLengths starts a publish of 15 MiB on each of 16 connections, and sends all but its end.
 func mqttLengths(ctx context.Context, t target) error {
 	const size = 15 << 20
 	head := append(binary.AppendUvarint([]byte{0x32}, size), 0, 1, 'x', 0, 1)
@@ -97,7 +97,7 @@ func mqttLengths(ctx context.Context, t target) error {
 	})
 }
 
-// mqttProperties publishes packets of 9 MiB that are nothing but user properties.
+// mqttProperties publishes packets of 9 MiB that contain only user properties.
 func mqttProperties(ctx context.Context, t target) error {
 	k := packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, ProtocolVersion: 5, PacketID: 1,
@@ -109,9 +109,9 @@ func mqttProperties(ctx context.Context, t target) error {
 	return t.repeat(ctx, 4, "packets of 9 MiB", k)
 }
 
-// mqttSlow asks for the longest answers there are, and reads none.
+// mqttSlow sends subscribes with the longest possible answers, and reads no answer.
 func mqttSlow(ctx context.Context, t target) error {
-	var all []packets.Packet // refusals say why, and are longer than what they refuse
+	var all []packets.Packet // a rejection has a reason, and is longer than its request
 	for id := range uint16(400) {
 		k := statusRequest(packets.Subscribe, "#", "sources/+/clusters/c1/sourceevents")
 		k.PacketID = id + 1
@@ -135,8 +135,8 @@ func mqttSlow(ctx context.Context, t target) error {
 	})
 }
 
-// mqttHalves sends halves of packets, of SUBSCRIBE and of PUBLISH, byte by byte, stays there, and
-// leaves every other time.
+// mqttHalves sends incomplete packets byte by byte, of SUBSCRIBE and of PUBLISH. It keeps every second
+// connection open.
 func mqttHalves(ctx context.Context, t target) error {
 	b, err := encode(statusRequest(packets.Subscribe, "#"), foreign(1))
 	if err != nil {
@@ -161,10 +161,10 @@ func mqttHalves(ctx context.Context, t target) error {
 	})
 }
 
-// mqttIDs breaks each rule for packet identifiers, over and over.
+// mqttIDs violates each rule for packet identifiers, repeatedly.
 func mqttIDs(ctx context.Context, t target) error {
 	unasked := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, ProtocolVersion: 5, PacketID: 9}
-	var flood []packets.Packet // more than may be under way
+	var flood []packets.Packet // more than may be in flight
 	for id := range uint16(1000) {
 		flood = append(flood, foreign(id+1))
 	}
@@ -189,7 +189,7 @@ func mqttIDs(ctx context.Context, t target) error {
 			}
 			for range 20 {
 				if _, err = c.Write(b); err != nil {
-					break // as it should be
+					break // the expected end
 				}
 				t.load.add("tricks", 1)
 			}
@@ -199,7 +199,7 @@ func mqttIDs(ctx context.Context, t target) error {
 	})
 }
 
-// statusRequest is a SUBSCRIBE or UNSUBSCRIBE of these filters.
+// statusRequest returns a SUBSCRIBE or UNSUBSCRIBE with these filters.
 func statusRequest(kind byte, filters ...string) packets.Packet {
 	k := packets.Packet{FixedHeader: packets.FixedHeader{Type: kind, Qos: 1}, ProtocolVersion: 5, PacketID: 1}
 	for _, f := range filters {
@@ -208,7 +208,7 @@ func statusRequest(kind byte, filters ...string) packets.Packet {
 	return k
 }
 
-// foreign is a publish on a topic of another cluster, of QoS 0 where id is 0.
+// foreign returns a publish on a topic of another cluster. Its QoS is 0 if id is 0, else 1.
 func foreign(id uint16) packets.Packet {
 	return packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: byte(min(id, 1))}, ProtocolVersion: 5, PacketID: id,
@@ -217,7 +217,7 @@ func foreign(id uint16) packets.Packet {
 	}
 }
 
-// mqttStorm says what costs a broker more than its client, over and over.
+// mqttStorm repeatedly sends packets that cost a broker more than their sender.
 func mqttStorm(ctx context.Context, t target) error {
 	id := func(kind byte) packets.Packet {
 		return packets.Packet{FixedHeader: packets.FixedHeader{Type: kind}, ProtocolVersion: 5, PacketID: 1}
@@ -241,7 +241,7 @@ func mqttStorm(ctx context.Context, t target) error {
 	return t.repeat(ctx, 16, "rounds", all...)
 }
 
-// encode returns packets as they are on the wire.
+// encode returns packets in their form on the wire.
 func encode(all ...packets.Packet) ([]byte, error) {
 	var b bytes.Buffer
 	for _, k := range all {
@@ -265,7 +265,7 @@ func encode(all ...packets.Packet) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// repeat sends packets again and again, on so many connections.
+// repeat sends packets repeatedly on this number of connections.
 func (t target) repeat(ctx context.Context, connections int, what string, all ...packets.Packet) error {
 	b, err := encode(all...)
 	if err != nil {

@@ -31,13 +31,13 @@ const (
 	subscribe = "/io.cloudevents.v1.CloudEventService/Subscribe"
 )
 
-// request makes a whole body of a message.
+// request returns the complete body of a message.
 func request(m proto.Message) ([]byte, error) {
 	b, err := proto.Marshal(m)
 	return append(message(len(b)), b...), err
 }
 
-// eventOf is the body of a publish of the attacker's agent.
+// eventOf returns the body of a publish of the attacker's agent.
 func eventOf(sub codec.Subresource, action codec.Action, extensions map[string]any, data string) ([]byte, error) {
 	e, err := codec.Builder{
 		ID: "e", Time: time.Now(), Source: evil, Cluster: evil,
@@ -50,7 +50,7 @@ func eventOf(sub codec.Subresource, action codec.Action, extensions map[string]a
 	return publishOf(e)
 }
 
-// publishOf is the body of a publish.
+// publishOf returns the body of a publish.
 func publishOf(e codec.Event) ([]byte, error) {
 	p, err := codec.ToProto(e)
 	if err != nil {
@@ -59,8 +59,7 @@ func publishOf(e codec.Event) ([]byte, error) {
 	return request(&cloudeventsv1.PublishRequest{Event: p})
 }
 
-// whole makes a call with a whole body, and waits for the broker's answer where it
-// is a publish.
+// whole makes a call with a complete body. If answers is true, it waits for the broker's answer.
 func (w *wire) whole(method string, body []byte, answers bool) error {
 	id, err := w.call(method)
 	for len(body) > 0 && err == nil {
@@ -103,7 +102,7 @@ func (t target) subscribed(ctx context.Context) (*wire, error) {
 	return w, err
 }
 
-// lists sends four lists of nothing, of 16 MiB each, again and again.
+// lists sends lists of empty entries, of 16 MiB each, on four connections.
 func lists(ctx context.Context, t target) error {
 	const size = 16<<20 - 1<<10
 	body, err := eventOf(codec.Spec, codec.ResyncRequest, nil, `{"resourceVersions":[`+strings.Repeat("{},", size/3)+`{}]}`)
@@ -126,7 +125,7 @@ func lists(ctx context.Context, t target) error {
 	})
 }
 
-// statuses reports 200 works side by side that do not exist, with conditions of nothing.
+// statuses reports statuses with empty conditions for works that do not exist, 200 at a time.
 func statuses(ctx context.Context, t target) error {
 	const size = 220 << 10
 	data := `{"conditions":[` + strings.Repeat("{},", size/3) + `{}]}`
@@ -141,7 +140,7 @@ func statuses(ctx context.Context, t target) error {
 		defer wg.Wait()
 		for range 25 {
 			wg.Go(func() {
-				_ = every(ctx, time.Second, func() error { // until it is thrown out
+				_ = every(ctx, time.Second, func() error { // until the connection ends
 					body, err := eventOf(codec.Status, codec.UpdateRequest, map[string]any{
 						codec.ExtResourceID: fmt.Sprint("none-", n.Add(1)), codec.ExtResourceVersion: 1,
 						codec.ExtSequenceID: (&codec.Sequencer{}).Next(time.Now().UnixMilli()),

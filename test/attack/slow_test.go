@@ -50,14 +50,14 @@ func TestSpecFlood(t *testing.T) {
 }
 
 const (
-	// commitTakes is how long the slow disk needs for a commit.
+	// commitTakes is the duration of a commit on the slow disk.
 	commitTakes = 100 * time.Millisecond
-	// maxShare is how long a delivery may take of the time that a publish of the flood takes
-	// until it is answered. In one line both would wait as long, and the agent is behind that.
+	// maxShare is the largest ratio of a delivery to the answer to a publish of the flood. In one common queue
+	// both would wait equally long.
 	maxShare = 0.5
 )
 
-// share says whether what the fleet publishes waits for the flood.
+// share returns a message if the publishes of the fleet wait for the flood.
 func share(s *stage, attacker *actor, from, to time.Time) string {
 	s.t.Helper()
 	flooded, delivered := attacker.took("flooded", from, to), s.fleet.took("delivery", from, to)
@@ -72,8 +72,7 @@ func share(s *stage, attacker *actor, from, to time.Time) string {
 	return ""
 }
 
-// runSlowBroker is the broker on a disk that is slow, and otherwise as hawser-broker puts it
-// together.
+// runSlowBroker runs a broker with a slow disk. It combines the same parts as hawser-broker.
 func runSlowBroker(ctx context.Context) (err error) {
 	files, log := pki.Dir(os.Getenv("HAWSER_HOSTILE_PKI")), slog.New(slog.NewTextHandler(os.Stderr, nil))
 	creds, err := identity.Files{CA: files.CACert(), Cert: files.Cert(pki.Broker, "broker"), Key: files.Key(pki.Broker, "broker")}.Server(func(error) {})
@@ -106,7 +105,7 @@ func runSlowBroker(ctx context.Context) (err error) {
 		taskgroup.Task{Name: "broker", Run: b.Run}, taskgroup.Task{Name: "grpc", Run: front.Run}, taskgroup.Task{Name: "admin", Run: admin.Run}, memlimit.GiveMemoryBack())
 }
 
-// slowDisk is a store whose commits take their time.
+// slowDisk is a store with slow commits.
 type slowDisk struct{ store.Store }
 
 func (d slowDisk) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {

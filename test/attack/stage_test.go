@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// clusters have a well-behaved agent each, evil is the cluster whose
-	// certificate the attacker has.
+	// clusters is the number of clusters with a well-behaved agent. evil is the cluster of the attacker's
+	// certificate.
 	clusters = 8
 	evil     = "evil"
 	source   = "hub"
@@ -41,7 +41,7 @@ const (
 
 func cluster(i int) string { return fmt.Sprintf("c%d", i) }
 
-// stage is one broker with its fleet, and the place for an attacker.
+// stage is one broker with its fleet, and possibly an attacker and a hub.
 type stage struct {
 	t        *testing.T
 	dir      string
@@ -50,11 +50,11 @@ type stage struct {
 	admin    string
 	broker   *childproc.Process
 	fleet    *actor
-	hub      *actor // through which clusters join, if they do
+	hub      *actor // nil unless clusters join
 	brokerAt childproc.Spec
 }
 
-// prepareStage prepares what broker and fleet need.
+// prepareStage prepares the files and addresses of broker and fleet.
 func prepareStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{t: t, dir: t.TempDir(), addr: freeAddr(t), admin: freeAddr(t)}
@@ -62,7 +62,7 @@ func prepareStage(t *testing.T) *stage {
 	return s
 }
 
-// newStage starts broker and fleet on core 0, and a hub beside the attacker if clusters are to join.
+// newStage starts broker and fleet on core 0. If hub is true, it starts a hub beside the attacker.
 func newStage(t *testing.T, hub bool) *stage {
 	t.Helper()
 	s := prepareStage(t)
@@ -84,14 +84,14 @@ func newStage(t *testing.T, hub bool) *stage {
 		},
 		Ready: s.ready,
 	}
-	if os.Getenv("BROKER") == "" { // that of another commit may know no audit stream
+	if os.Getenv("BROKER") == "" { // the broker of another commit may not have this flag
 		s.brokerAt.Args = append(s.brokerAt.Args, "--audit=rejections")
 	}
 	s.start(hub)
 	return s
 }
 
-// start starts the broker, and the fleet when it is ready, behind a hub if there is to be one.
+// start starts the broker, the hub if required, and then the fleet.
 func (s *stage) start(hub bool) {
 	s.t.Helper()
 	s.startBroker()
@@ -104,8 +104,8 @@ func (s *stage) start(hub bool) {
 	s.fleet.wait("ready")
 }
 
-// brokerProgram is the one that `make build` made, or the one that BROKER names:
-// that of another commit, for comparison.
+// brokerProgram returns the path of the broker that `make build` has built. BROKER names another one, for
+// comparison with another commit.
 func brokerProgram(t *testing.T) string {
 	t.Helper()
 	path := os.Getenv("BROKER")
@@ -181,7 +181,7 @@ func (s *stage) ready(ctx context.Context) error {
 	return err
 }
 
-// alive says why the broker does not run, nil when it does.
+// alive returns an error if the broker has ended.
 func (s *stage) alive() error {
 	select {
 	case <-s.broker.Done():
@@ -195,7 +195,7 @@ func (s *stage) alive() error {
 func (s *stage) memory(field string) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.broker.PID()))
 	if err != nil {
-		return -1 // it is gone, which alive says
+		return -1 // the process has ended; alive reports it
 	}
 	for line := range strings.Lines(string(b)) {
 		if value, ok := strings.CutPrefix(line, field+":"); ok {
@@ -209,7 +209,7 @@ func (s *stage) memory(field string) int64 {
 	return -1
 }
 
-// restartPeak makes the kernel forget the broker's largest size.
+// restartPeak resets the peak of the broker's memory in the kernel.
 func (s *stage) restartPeak() {
 	s.t.Helper()
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.broker.PID()), []byte("5"), 0); err != nil {
@@ -217,19 +217,18 @@ func (s *stage) restartPeak() {
 	}
 }
 
-// actor is a process of its own made of this test binary. What it writes to its
-// standard output are lines of JSON, see [outputLine].
+// actor is another process of this test binary. It writes JSON lines to its standard output, see [outputLine].
 type actor struct {
 	t       *testing.T
 	name    string
 	process *childproc.Process
-	stdin   string // file that it looks for orders in
+	stdin   string // file from which it reads orders
 	mu      sync.Mutex
-	read    int // bytes of its log that were read
+	read    int // number of read bytes of its log
 	lines   []outputLine
 }
 
-// outputLine is one thing that an actor says.
+// outputLine is one line of an actor.
 type outputLine struct {
 	At   time.Time     // start of the reported action
 	What string        // delivery, status, connect, lease, join, ready, stopped, verified, load
@@ -238,10 +237,10 @@ type outputLine struct {
 	Text string
 }
 
-// emit writes a line of an actor.
+// emit writes one line of an actor.
 func emit(l outputLine) error { return json.NewEncoder(os.Stdout).Encode(l) }
 
-// play starts an actor on a core, against an address.
+// play starts an actor on a core. addr is the address of the broker or the sink.
 func (s *stage) play(core, name, addr string) *actor {
 	s.t.Helper()
 	log, err := os.CreateTemp(s.dir, name+"-*.log")
@@ -261,7 +260,7 @@ func (s *stage) play(core, name, addr string) *actor {
 	return a
 }
 
-// order tells the actor to do something.
+// order sends an order to the actor.
 func (a *actor) order(what string) {
 	a.t.Helper()
 	if err := os.WriteFile(a.stdin+".new", []byte(what), 0o600); err != nil {
@@ -272,13 +271,13 @@ func (a *actor) order(what string) {
 	}
 }
 
-// ordered calls do, an actor, with each order of the test, until ctx ends.
+// ordered calls do with each order of the test, until ctx ends.
 func ordered(ctx context.Context, do func(what string) error) error {
 	last := ""
 	return every(ctx, 20*time.Millisecond, func() error {
 		b, err := os.ReadFile(os.Getenv("HAWSER_HOSTILE_ORDERS"))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && string(b) == last {
-			return nil // no new one
+			return nil // no new order
 		}
 		if err != nil {
 			return err
@@ -304,7 +303,7 @@ func every(ctx context.Context, interval time.Duration, f func() error) error {
 	}
 }
 
-// output returns what the actor has said so far.
+// output returns all lines that the actor has written so far.
 func (a *actor) output() []outputLine {
 	a.t.Helper()
 	a.mu.Lock()
@@ -318,14 +317,14 @@ func (a *actor) output() []outputLine {
 	a.read += len(b)
 	for scan := bufio.NewScanner(bytes.NewReader(b)); scan.Scan(); {
 		var l outputLine
-		if json.Unmarshal(scan.Bytes(), &l) == nil { // else it is a log line of a library
+		if json.Unmarshal(scan.Bytes(), &l) == nil { // otherwise it is a log line of a library
 			a.lines = append(a.lines, l)
 		}
 	}
 	return a.lines
 }
 
-// wait returns the first line of that kind, which must come within patience.
+// wait returns the first line of a kind. It waits up to patience.
 func (a *actor) wait(what string) outputLine {
 	a.t.Helper()
 	var found *outputLine
@@ -351,7 +350,7 @@ func (a *actor) wait(what string) outputLine {
 	return *found
 }
 
-// took returns what began between two moments, of one kind.
+// took returns the durations of a kind of actions that began between two times.
 func (a *actor) took(what string, from, to time.Time) (all []time.Duration) {
 	a.t.Helper()
 	for _, l := range a.output() {

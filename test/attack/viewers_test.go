@@ -27,16 +27,16 @@ import (
 const (
 	// viewer is the name of the client that lists without end.
 	viewer = "nosy"
-	// manyWorks are what there is to list, on clusters of their own.
+	// manyWorks is the number of listed works, on clusters of their own.
 	manyWorks = 20_000
-	// viewers list at a time, of the one identity that all have.
+	// viewers is the number of concurrent lists, all of one identity.
 	viewers = 16
 )
 
 // TestViewers: viewers that list everything repeatedly are served after publishes.
 func TestViewers(t *testing.T) { attack(t, "viewers") }
 
-// prepared is what an attack needs before it begins.
+// prepared are the preparations of attacks.
 var prepared = map[string]func(s *stage){"viewers": (*stage).fill}
 
 // fill publishes many works, as the source.
@@ -47,7 +47,7 @@ func (s *stage) fill() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer func() { _ = c.Close() }() // what was acknowledged is there
+	defer func() { _ = c.Close() }() // the broker has stored all acknowledged works
 	var wg sync.WaitGroup
 	const side = 64
 	for n := range side {

@@ -24,9 +24,8 @@ spec:
     - {apiVersion: v1, kind: ConfigMap, metadata: {name: %[1]s, namespace: default}, data: {k: v}}
 `
 
-// apply runs kubectl apply for new works, one after the other, and waits for
-// each to be Applied. Two times are taken: from the start of kubectl, which is
-// what a person feels, and from the moment the hub had the object.
+// apply runs kubectl apply for new works in turn, and waits until each is Applied. It measures two times: from
+// the start of kubectl, and from the moment the hub had the object.
 func (b *bench) apply(ctx context.Context) error {
 	cfg, err := b.fleet.Hub.RESTConfig()
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 // agentUser is the user of the agent on its cluster, as in deploy/.
 const agentUser = "system:serviceaccount:hawser:hawser-agent"
 
-// auditPolicy logs each request of the agent once, when it is answered, and
-// nothing else.
+// auditPolicy logs only the requests of the agent, each once when it is answered.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -25,7 +24,7 @@ rules:
 // audit is the audit log of the kube-apiservers of a fleet.
 type audit struct {
 	path string
-	read int // up to where take has read
+	read int // the offset up to which take has read
 }
 
 // newAudit returns the log and the flags with which a kube-apiserver writes it.
@@ -48,14 +47,14 @@ func (r requests) total() (n int) {
 	return n
 }
 
-// take returns the requests of the agent since the last take, watches aside.
+// take returns the agent's requests since the last take, without watches.
 func (a *audit) take() (requests, error) {
 	b, err := os.ReadFile(a.path)
 	if err != nil {
 		return nil, err
 	}
 	b = b[a.read:]
-	b = b[:bytes.LastIndexByte(b, '\n')+1] // a line may be half written
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // the last line may be incomplete
 	a.read += len(b)
 	return countRequests(b)
 }

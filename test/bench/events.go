@@ -10,14 +10,13 @@ import (
 
 const (
 	bundles = "io.open-cluster-management.works.v1alpha1.manifestbundles"
-	// source is the identity that publishes; deploy/ does not know it, the
-	// fleet maps it.
+	// source is the identity that publishes. deploy/ has no mapping for it, so the fleet adds one.
 	source = "program"
 	// payloadBytes is the size of a work's data.
 	payloadBytes = 4096
 )
 
-// payload is a work's data of payloadBytes, hard to compress as Secrets are.
+// payload is a work's data of payloadBytes. Like the data of Secrets it cannot be compressed well.
 var payload = func() []byte {
 	const frame = `{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bench","namespace":"default"},"data":{"k":"%s"}}]}`
 	noise := make([]byte, (payloadBytes-len(frame)+2)*3/4)
@@ -35,7 +34,7 @@ func integer(n int32) *value {
 	return &value{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeInteger{CeInteger: n}}
 }
 
-// spec is one version of a work, as an OCM source sends it.
+// spec returns one version of a work, as an OCM source sends it.
 func spec(cluster, name string, version int32) *cloudeventsv1.PublishRequest {
 	id := cluster + "-" + name
 	return &cloudeventsv1.PublishRequest{Event: &cloudeventsv1.CloudEvent{
@@ -49,7 +48,7 @@ func spec(cluster, name string, version int32) *cloudeventsv1.PublishRequest {
 	}}
 }
 
-// resyncRequest says that a cluster holds nothing.
+// resyncRequest returns a version list of a cluster without works.
 func resyncRequest(cluster string) *cloudeventsv1.PublishRequest {
 	return &cloudeventsv1.PublishRequest{Event: &cloudeventsv1.CloudEvent{
 		Id: "resync-" + cluster, Source: cluster + "-agent", SpecVersion: "1.0", Type: bundles + ".spec.resync_request",

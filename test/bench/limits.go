@@ -20,8 +20,8 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// fdatasync appends 4 KiB and syncs, again and again, and returns the median:
-// what one durable write costs on this disk.
+// fdatasync appends 4 KiB and syncs, 500 times. It returns the median: the duration of one durable write on this
+// disk.
 func fdatasync(dir string) (p50 time.Duration, err error) {
 	f, err := os.CreateTemp(dir, "fdatasync-")
 	if err != nil {
@@ -43,7 +43,7 @@ func fdatasync(dir string) (p50 time.Duration, err error) {
 	return percentile(took, 50), nil
 }
 
-// echo is the service without anything behind it: 4 KiB in, nothing out.
+// echo is a gRPC service that accepts 4 KiB and does nothing with it.
 type echo struct {
 	cloudeventsv1.UnimplementedCloudEventServiceServer
 }
@@ -52,8 +52,7 @@ func (echo) Publish(context.Context, *cloudeventsv1.PublishRequest) (*emptypb.Em
 	return &emptypb.Empty{}, nil
 }
 
-// serveEcho is the main function of the child process that is measured as the
-// limit.
+// serveEcho is the main function of the child process with the echo service, which is the limit for the broker.
 func serveEcho(ctx context.Context, dir, addr string) error {
 	d := pki.Dir(dir)
 	creds, err := identity.Files{CA: d.CACert(), Cert: d.Cert(pki.Broker, "broker"), Key: d.Key(pki.Broker, "broker")}.
@@ -72,8 +71,8 @@ func serveEcho(ctx context.Context, dir, addr string) error {
 	return s.Serve(l)
 }
 
-// publishRate lets n callers publish as fast as they can for a while and returns
-// calls per second and the median of one call.
+// publishRate lets n callers publish without a pause for a while. It returns calls per second and the median
+// duration of a call.
 func publishRate(ctx context.Context, cs []cloudeventsv1.CloudEventServiceClient, n int, next func(worker, i int) *cloudeventsv1.PublishRequest) (rate float64, p50 time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*cellTime)
 	defer cancel()

@@ -27,8 +27,8 @@ func main() {
 	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
 	echoAddr := flag.String("echo-addr", "", "internal: where to serve it")
 	flag.Parse()
-	// The load's own garbage collection must not be taken for the broker's cost:
-	// at 3,000 sessions this program holds as many connections.
+	// The garbage collection of this program must not count as cost of the broker. With 3,000 sessions it has as
+	// many connections.
 	debug.SetGCPercent(400)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// vmRSS reads a process's resident memory in bytes.
+// vmRSS returns a process's resident memory in bytes.
 func vmRSS(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -22,13 +22,13 @@ func vmRSS(pid int) (int64, error) {
 	return 0, fmt.Errorf("process %d shows no VmRSS", pid)
 }
 
-// sessionMemory is what each of n sessions added to the broker, in KiB.
+// sessionMemory returns the memory that each of n sessions added to the broker, in KiB.
 func sessionMemory(pid int, before int64, n int) (float64, error) {
 	after, err := vmRSS(pid)
 	return float64(after-before) / float64(n) / 1024, err
 }
 
-// memory reads every program of the fleet.
+// memory measures the memory of every program of the fleet.
 func (b *bench) memory() error {
 	b.results.rss = map[string]float64{}
 	for _, name := range b.fleet.Programs() {

@@ -32,12 +32,12 @@ import (
 
 const (
 	partRegistration = "registration"
-	// joinAtOnce clusters join in the same moment; all others join after them, as many at a time.
+	// joinAtOnce is the number of clusters that join at the same time. The next ones join after them.
 	joinAtOnce = 1000
 	joinUser   = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
-	// joinWithin is how long clusters may take until all are available.
+	// joinWithin is the longest time until all these clusters are available.
 	joinWithin = 5 * time.Minute
-	// maxHubRequests is how many requests a second a hub at rest may get, writes of Leases aside.
+	// maxHubRequests is the target for requests per second at an idle hub, without writes of Leases.
 	maxHubRequests = 40
 )
 
@@ -55,8 +55,8 @@ type joining struct {
 	requests, leases atomic.Int64
 }
 
-// registers measures how clusters join, and what they cost at rest. It returns how many requests
-// a second the hub gets then, writes of Leases aside.
+// registers measures how clusters join, and their idle cost. It returns the requests per second at the idle hub,
+// without writes of Leases.
 func registers(ctx context.Context, root string, clusters int, rest time.Duration, out io.Writer) (perSecond float64, err error) {
 	dir, err := os.MkdirTemp("", "hawser-bench-")
 	if err != nil {
@@ -104,9 +104,9 @@ func registers(ctx context.Context, root string, clusters int, rest time.Duratio
 	return perSecond, errors.Join(err, t.Flush())
 }
 
-// rest lets all rest, and then measures for as long.
+// rest waits for d, and then measures for d.
 func (j *joining) rest(ctx context.Context, d time.Duration, clusters int, out io.Writer) (perSecond float64, err error) {
-	if err := pass(ctx, d); err != nil { // what joining left to do
+	if err := pass(ctx, d); err != nil { // work that is left from joining
 		return 0, err
 	}
 	requests, leases, cpu, began := j.requests.Load(), j.leases.Load(), j.processors(), time.Now()
@@ -137,16 +137,16 @@ func pass(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// processors is how many seconds broker and hub-source have had a processor.
+// processors returns the processor time of broker and hub-source, in seconds.
 func (j *joining) processors() (seconds [2]float64) {
 	for i, p := range []*childproc.Process{j.broker, j.source} {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 		if err != nil {
-			continue // it is gone, which others say
+			continue // other checks report the ended process
 		}
-		// After the name, in which anything may be: utime and stime are the 12th and 13th field.
+		// The name may contain any byte. After it, utime and stime are the 12th and 13th field.
 		if f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])); len(f) > 12 {
-			user, _ := strconv.ParseFloat(f[11], 64) // digits, says the kernel
+			user, _ := strconv.ParseFloat(f[11], 64) // the kernel writes only digits
 			system, _ := strconv.ParseFloat(f[12], 64)
 			seconds[i] = (user + system) / 100
 		}
@@ -154,7 +154,7 @@ func (j *joining) processors() (seconds [2]float64) {
 	return seconds
 }
 
-// available waits until so many clusters are.
+// available waits until n clusters are available.
 func (j *joining) available(ctx context.Context, n int) error {
 	ctx, stop := context.WithTimeout(ctx, joinWithin)
 	defer stop()
@@ -200,7 +200,7 @@ func (j *joining) start(ctx context.Context, root string) (stop func(), err erro
 	}
 	j.token = j.hub.Token("open-cluster-management", "agent-registration-bootstrap", 24*time.Hour, "hawser")
 	server := &http.Server{Handler: j.hub, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.ServeTLS(l, j.pki.Cert(pki.Broker, "broker"), j.pki.Key(pki.Broker, "broker")) }() // stop closes it
+	go func() { _ = server.ServeTLS(l, j.pki.Cert(pki.Broker, "broker"), j.pki.Key(pki.Broker, "broker")) }() // stop closes the server
 	if err := j.programs(ctx, root, "https://"+l.Addr().String()); err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
@@ -308,7 +308,7 @@ func freeAddr() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// joiner is the agent of one cluster as far as it registers it.
+// joiner is the registration part of the agent of one cluster.
 type joiner struct {
 	*registration.Registration
 	files identity.Files
@@ -341,7 +341,7 @@ func (j *joining) agent(cluster string) (*joiner, error) {
 	return a, err
 }
 
-// lateDialer dials with the certificate that its agent has by then.
+// lateDialer dials with the certificate that its agent has at that time.
 type lateDialer struct {
 	addr   string
 	joiner *joiner

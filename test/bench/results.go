@@ -12,8 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
-// results holds one value per round for each figure; times are milliseconds,
-// rates per second, memory MiB.
+// results holds one value per round for each figure. Times are in milliseconds, rates per second, memory in MiB.
 type results struct {
 	fdatasync, echoRTT, echo64 sample
 	publish1, publish64        sample
@@ -24,20 +23,20 @@ type results struct {
 	perSession                 float64 // KiB
 	rss                        map[string]float64
 
-	// Of many works.
+	// The figures of many works.
 	cold, warm             start
 	repaired50, repaired99 sample
 	reported50, reported99 sample
-	restRequests           float64 // a minute, counted
+	restRequests           float64 // per minute, counted
 	worksMemory            float64
 
-	// Over gRPC, over MQTT, and through Mosquitto.
+	// The figures of gRPC, MQTT, and MQTT through Mosquitto.
 	roads []*road
 
-	// Of clusters that joined, at rest.
-	hubRequests float64 // a second, writes of Leases aside
+	// The figures of joined clusters at rest.
+	hubRequests float64 // per second, without writes of Leases
 
-	// parts says what was measured.
+	// parts reports whether a part was measured.
 	parts func(part string) bool
 }
 
@@ -61,7 +60,7 @@ func (r *results) write(w io.Writer) {
 		}
 		row("  "+g.name, fmt.Sprintf("%.2f %s %.2f", g.got, g.relation(), g.want), result)
 	}
-	_ = t.Flush() // a terminal that is gone sees nothing anyway
+	_ = t.Flush() // the terminal may have been closed
 }
 
 func (r *results) writeCore(row func(...string)) {
@@ -114,7 +113,7 @@ func (r *results) writeRoads(row func(...string)) {
 	}
 }
 
-// roadGoals compare MQTT at our broker with gRPC.
+// roadGoals returns the targets that compare MQTT at the Hawser broker with gRPC.
 func (r *results) roadGoals() []goal {
 	grpc, mqtt := r.roads[0], r.roads[1]
 	return []goal{
@@ -126,14 +125,14 @@ func (r *results) roadGoals() []goal {
 	}
 }
 
-// hourlyReads is what the agent adds to a minute by reading every object and
-// AppliedManifestWork once in 60 to 90 minutes.
+// hourlyReads returns the requests per minute with which the agent reads every object and AppliedManifestWork
+// once in 60 to 90 minutes.
 func hourlyReads() float64 { return workCount * (manifestsPerWork + 1) / lookAgain.Minutes() }
 
-// polledReads is what OCM's agent would read in a minute.
+// polledReads returns the computed reads per minute of OCM's agent.
 func polledReads() float64 { return workCount * manifestsPerWork * ocmReadsPerManifest * 60 }
 
-// goal is a target; got must be at least want, or at most.
+// goal is a target: got must be at least want, or at most want if atMost is true.
 type goal struct {
 	name      string
 	got, want float64
@@ -202,7 +201,7 @@ func (r *results) coreGoals() []goal {
 	return gs
 }
 
-// check returns an error naming every target that was missed.
+// check returns an error that names every missed target.
 func (r *results) check() error {
 	var errs []error
 	for _, g := range r.goals() {

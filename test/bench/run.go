@@ -23,13 +23,12 @@ import (
 
 const (
 	defaultIdle = time.Minute
-	// cellTime is how long one rate is measured in one round.
+	// cellTime is the duration of the measurement of one rate in one round.
 	cellTime = 2 * time.Second
 	cluster  = "cluster1"
-	// publisherConns is how many connections the 64 publishers share.
+	// publisherConns is the number of connections of the 64 publishers.
 	publisherConns = 8
-	// latencySamples of publish → delivered, applySamples of kubectl apply, per
-	// round.
+	// latencySamples and applySamples are the numbers of deliveries and of kubectl apply in each round.
 	latencySamples = 300
 	applySamples   = 10
 )
@@ -43,14 +42,14 @@ const (
 
 type options struct {
 	check    bool
-	only     string // a part; "": all
+	only     string // the only part; "": all
 	idle     time.Duration
-	clusters int // that join
+	clusters int // number of clusters that join
 }
 
 func (o options) measures(part string) bool { return o.only == "" || o.only == part }
 
-// bench is one run: a fleet, the echo beside it, and what was measured.
+// bench is one run: a fleet, the echo service, and the results.
 type bench struct {
 	options
 	dir   string
@@ -78,10 +77,10 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	var failed error
-	if o.measures(partRegistration) { // last, when the fleet is gone: it takes the whole machine
+	if o.measures(partRegistration) { // last, without the fleet, because it needs the whole machine
 		b.results.hubRequests, failed = registers(ctx, root, o.clusters, o.idle, os.Stdout)
 	}
-	// What was measured before is not lost with it.
+	// A failure must not lose the earlier results.
 	b.results.parts = func(part string) bool { return o.measures(part) && (part != partRegistration || failed == nil) }
 	b.results.write(os.Stdout)
 	if failed == nil && o.check {
@@ -90,7 +89,7 @@ func run(ctx context.Context, o options) error {
 	return failed
 }
 
-// onFleet measures the parts that need a fleet, on one of its own.
+// onFleet starts a fleet and measures the parts that need it.
 func (b *bench) onFleet(ctx context.Context, root string) (err error) {
 	dir, err := os.MkdirTemp("", "hawser-bench-")
 	if err != nil {
@@ -134,7 +133,7 @@ func (b *bench) onFleet(ctx context.Context, root string) (err error) {
 	return nil
 }
 
-// core measures broker and delivery, beside the echo.
+// core measures publishes and deliveries, beside the echo service.
 func (b *bench) core(ctx context.Context) error {
 	echo, err := b.startEcho(ctx)
 	if err != nil {
@@ -144,13 +143,13 @@ func (b *bench) core(ctx context.Context) error {
 	return b.measure(ctx)
 }
 
-// echoAddr is beside the broker, whose certificate it uses.
+// echoAddr returns an address on the broker's IP, because the echo service uses the broker's certificate.
 func (b *bench) echoAddr() string {
 	host, _, _ := net.SplitHostPort(b.fleet.BrokerAddr()) // always host:port
 	return net.JoinHostPort(host, "8190")
 }
 
-// startEcho runs this program again as the bare echo server.
+// startEcho starts this program as the echo server.
 func (b *bench) startEcho(ctx context.Context) (*childproc.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -182,7 +181,7 @@ func (b *bench) measure(ctx context.Context) error {
 	conns, err := b.connect()
 	defer func() {
 		for _, c := range conns {
-			_ = c.Close() // only ever fails when closed already
+			_ = c.Close() // fails only if it is closed already
 		}
 	}()
 	if err != nil {
@@ -234,7 +233,7 @@ func (b *bench) limits(ctx context.Context) error {
 	return err
 }
 
-// freshSpec is a new version of one of many works of a cluster without subscribers.
+// freshSpec returns a new version of one of many works, of a cluster without subscribers.
 func (b *bench) freshSpec(worker, i int) *cloudeventsv1.PublishRequest {
 	return spec("bench-unsubscribed", fmt.Sprintf("w%d-%d", worker, i%64), b.version.Add(1))
 }
@@ -273,7 +272,7 @@ func (b *bench) latency(ctx context.Context) error {
 	return nil
 }
 
-// deliveries compares 100 with 3,000 sessions; the rounds alternate.
+// deliveries compares 100 sessions with 3,000 sessions, in alternating rounds.
 func (b *bench) deliveries(ctx context.Context) error {
 	const few, many = 100, 3000
 	b.printf("opening %d sessions", many)

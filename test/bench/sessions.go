@@ -16,19 +16,19 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// heartbeat is the one event on a stream that is no delivery.
+// heartbeat is the type of the only event on a stream that is no delivery.
 const heartbeat = "io.open-cluster-management.cloudevents.heartbeat"
 
 // session is one agent's subscription to its own cluster.
 type session struct {
 	cluster string
 	conn    *grpc.ClientConn
-	// arrived gets the time of each delivery; the bench waits for one before it
-	// publishes the next, so one place is enough.
+	// arrived gets the time of each delivery. Its capacity is one, because the bench waits for a delivery before
+	// it publishes the next.
 	arrived chan time.Time
 }
 
-// client connects with a certificate that is made for it.
+// client connects with a newly issued certificate.
 func client(ca *pki.Authority, addr string, role pki.Role, name string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	pair, err := ca.Issue(pki.Request{Role: role, Name: name, Valid: pki.Starting(time.Now(), time.Hour)})
 	if err != nil {
@@ -42,8 +42,7 @@ func client(ca *pki.Authority, addr string, role pki.Role, name string, opts ...
 	return grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(creds))...)
 }
 
-// openSessions subscribes n agents, a few at a time, and returns when every one
-// of them would see the next event.
+// openSessions subscribes n agents, a few at a time. It returns when every agent would receive the next event.
 func openSessions(ctx context.Context, ca *pki.Authority, addr string, n int) ([]*session, error) {
 	const atOnce = 16
 	sessions := make([]*session, n)
@@ -68,7 +67,7 @@ func openSessions(ctx context.Context, ca *pki.Authority, addr string, n int) ([
 func clusterName(i int) string { return fmt.Sprintf("bench-%d", i) }
 
 func openSession(ctx context.Context, ca *pki.Authority, addr, cluster string) (*session, error) {
-	// As the connections of our agents, which do not measure their bandwidth.
+	// Agents of Hawser use these windows too, and do not measure the bandwidth.
 	conn, err := client(ca, addr, pki.Agent, cluster, grpc.WithStaticStreamWindowSize(1<<20), grpc.WithStaticConnWindowSize(1<<20))
 	if err != nil {
 		return nil, err
@@ -98,7 +97,7 @@ func (s *session) read(stream grpc.ServerStreamingClient[cloudeventsv1.CloudEven
 		if e.Type != heartbeat && e.Type != bundles+".status.resync_request" {
 			select {
 			case s.arrived <- time.Now():
-			default: // what an earlier run left over
+			default: // the delivery of an earlier run
 			}
 		}
 	}
@@ -107,7 +106,7 @@ func (s *session) read(stream grpc.ServerStreamingClient[cloudeventsv1.CloudEven
 func closeSessions(sessions []*session) {
 	for _, s := range sessions {
 		if s != nil {
-			_ = s.conn.Close() // only ever fails when closed already
+			_ = s.conn.Close() // fails only if it is closed already
 		}
 	}
 }
@@ -120,8 +119,8 @@ func (s *session) drain() {
 	}
 }
 
-// deliver publishes one new version of the session's work and waits for it; it
-// returns how long that took.
+// deliver publishes a new version of the session's work and waits for its delivery. It returns the time until
+// then.
 func (s *session) deliver(ctx context.Context, c cloudeventsv1.CloudEventServiceClient, version int32) (time.Duration, error) {
 	s.drain()
 	began := time.Now()
@@ -136,8 +135,7 @@ func (s *session) deliver(ctx context.Context, c cloudeventsv1.CloudEventService
 	}
 }
 
-// warmUp delivers once to every session, so that what a new session costs (its
-// comparison, cold buffers) is over when the rate is measured.
+// warmUp delivers once to every session. So the first costs of a session, such as the resync, are not measured.
 func warmUp(ctx context.Context, cs []cloudeventsv1.CloudEventServiceClient, sessions []*session, version *atomic.Int32) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -155,8 +153,7 @@ func warmUp(ctx context.Context, cs []cloudeventsv1.CloudEventServiceClient, ses
 	return errors.Join(errs...)
 }
 
-// deliveryRate keeps 64 deliveries under way, each to another session, and
-// returns how many were completed per second.
+// deliveryRate keeps 64 deliveries in flight, each to another session. It returns the deliveries per second.
 func deliveryRate(ctx context.Context, cs []cloudeventsv1.CloudEventServiceClient, sessions []*session, version *atomic.Int32) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*cellTime)
 	defer cancel()
@@ -168,7 +165,7 @@ func deliveryRate(ctx context.Context, cs []cloudeventsv1.CloudEventServiceClien
 	for w := range workers {
 		wg.Go(func() {
 			for i := w; time.Since(began) < cellTime; i += workers {
-				// Sessions are dealt out so that no two workers share one.
+				// Each worker has sessions of its own.
 				if i >= len(sessions) {
 					i = w
 				}

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// rounds is how often each figure is measured; tables show median and spread.
+// rounds is the number of measurements of each figure. Tables show median and spread.
 const rounds = 5
 
-// sample is one figure, measured once per round.
+// sample is one figure, with one value per round.
 type sample []float64
 
 func (s sample) median() float64 {
@@ -23,7 +23,7 @@ func (s sample) median() float64 {
 	return sorted[len(sorted)/2]
 }
 
-// text is "median [least–most]" in the given format.
+// text returns "median [least–most]" in the given format.
 func (s sample) text(format string) string {
 	if len(s) == 0 {
 		return "–"
@@ -42,8 +42,7 @@ func percentile(ds []time.Duration, p float64) time.Duration {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// ratios divides round by round, so that a slow moment of the machine counts on
-// both sides.
+// ratios divides round by round, so that a slow moment of the machine affects both values.
 func ratios(a, b sample) sample {
 	var out sample
 	for i := range min(len(a), len(b)) {

@@ -26,28 +26,27 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// road is a way from a source to an agent, on which both are clients of ours.
+// road is a path from a source to an agent, both with the transports of Hawser.
 type road struct {
 	name string
 	dial func(role pki.Role, name string) (transport.Dialer, error)
-	// restart restarts the broker of the road; pid returns its process id.
+	// restart restarts the broker of this path; pid returns its process id.
 	restart func(ctx context.Context) error
 	pid     func() int
 
 	publish1, publish64, delivered50, deliver3000 sample
-	opened, perSession                            float64 // KiB of a session, at once and at rest
+	opened, perSession                            float64 // KiB per session, at first and at rest
 }
 
 const (
-	// manySessions is how many agents are subscribed at a time.
+	// manySessions is the number of concurrent subscriptions.
 	manySessions = 3000
-	// rest is more than the 20 seconds after which our programs have given back what a burst
-	// took, here thousands of handshakes.
+	// rest is longer than the 20 seconds after which Hawser's programs return unused memory to the system.
 	rest = 30 * time.Second
 )
 
-// transports measures the same over gRPC and MQTT, at our broker, and through
-// Mosquitto, which keeps nothing on disk; the rounds alternate.
+// transports measures gRPC, MQTT at the Hawser broker, and MQTT through Mosquitto without a disk, in alternating
+// rounds.
 func (b *bench) transports(ctx context.Context) (err error) {
 	m := &mosquittoProcess{}
 	defer func() { err = errors.Join(err, m.stop()) }()
@@ -77,7 +76,7 @@ func (b *bench) transports(ctx context.Context) (err error) {
 	return nil
 }
 
-// overGRPC and overMQTT make dialers with a certificate that is made for them.
+// overGRPC and overMQTT return dialers with newly issued certificates.
 func (b *bench) overGRPC(role pki.Role, name string) (transport.Dialer, error) {
 	c, err := b.tlsOf(role, name)
 	if err != nil {
@@ -110,14 +109,13 @@ func (b *bench) tlsOf(role pki.Role, name string) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: b.ca.Pool(), Certificates: []tls.Certificate{cert}}, err
 }
 
-// travel measures one round: publishes on one connection, and one delivery after
-// the other.
+// travel measures one round: publishes on one connection, and single deliveries.
 func (b *bench) travel(ctx context.Context, r *road) error {
 	conn, err := r.connect(ctx, pki.Source, source)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is lost with it
+	defer func() { _ = conn.Close() }() // all results have arrived
 	for n, s := range map[int]*sample{1: &r.publish1, 64: &r.publish64} {
 		rate, err := b.publishOn(ctx, conn, n)
 		if err != nil {
@@ -150,8 +148,7 @@ func (r *road) connect(ctx context.Context, role pki.Role, name string) (transpo
 	return d.Dial(ctx)
 }
 
-// publishOn keeps n publishes under way on one connection and returns how many
-// were answered per second.
+// publishOn keeps n publishes in flight on one connection. It returns the answers per second.
 func (b *bench) publishOn(ctx context.Context, conn transport.Conn, n int) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*cellTime)
 	defer cancel()
@@ -175,8 +172,8 @@ func (b *bench) publishOn(ctx context.Context, conn transport.Conn, n int) (floa
 	return float64(done.Load()) / time.Since(began).Seconds(), errors.Join(errs...)
 }
 
-// crowd opens many sessions to a fresh process, reads what they cost there, and
-// has each get its share of deliveries.
+// crowd opens many sessions at a restarted broker. It measures their memory, and the rate of deliveries to all
+// of them.
 func (b *bench) crowd(ctx context.Context, r *road) error {
 	b.printf("transports: %d sessions over %s", manySessions, r.name)
 	if err := r.restart(ctx); err != nil {
@@ -202,7 +199,7 @@ func (b *bench) crowd(ctx context.Context, r *road) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is lost with it
+	defer func() { _ = conn.Close() }() // all results have arrived
 	if _, err := b.deliverAll(ctx, conn, agents, func(done int) bool { return done >= manySessions }); err != nil {
 		return err
 	}
@@ -217,7 +214,7 @@ func (b *bench) crowd(ctx context.Context, r *road) error {
 	return nil
 }
 
-// remember reads what the sessions cost that have just come, and what they cost when idle.
+// remember measures the memory of the new sessions, and again after a rest.
 func (r *road) remember(ctx context.Context, before int64) (err error) {
 	if r.opened, err = sessionMemory(r.pid(), before, manySessions); err != nil {
 		return err
@@ -231,7 +228,8 @@ func (r *road) remember(ctx context.Context, before int64) (err error) {
 	return err
 }
 
-// deliverAll keeps 64 deliveries under way, each to another agent, until enough.
+// deliverAll keeps 64 deliveries in flight, each to another agent, until enough returns true. It returns the
+// deliveries per second.
 func (b *bench) deliverAll(ctx context.Context, conn transport.Conn, agents []*benchAgent, enough func(done int) bool) (float64, error) {
 	const workers = 64
 	var done atomic.Int64
@@ -316,7 +314,7 @@ func (a *benchAgent) take(_ context.Context, e codec.Event) error {
 	if e.Type() != bundles+".status.resync_request" {
 		select {
 		case a.arrived <- time.Now():
-		default: // what an earlier run left over
+		default: // the delivery of an earlier run
 		}
 	}
 	return nil
@@ -327,11 +325,11 @@ func (a *benchAgent) close() {
 		return
 	}
 	a.stop()
-	_ = a.conn.Close() // nothing is lost with it
+	_ = a.conn.Close() // all results have arrived
 	<-a.ended
 }
 
-// deliver is that of a session.
+// deliver publishes a new version and waits for its delivery; see [session.deliver].
 func (a *benchAgent) deliver(ctx context.Context, conn transport.Conn, version int32) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -355,7 +353,7 @@ func (a *benchAgent) deliver(ctx context.Context, conn transport.Conn, version i
 	}
 }
 
-// mosquittoProcess is a Mosquitto beside the fleet, for all clients with a certificate.
+// mosquittoProcess is a Mosquitto beside the fleet, with access for all clients with a certificate.
 type mosquittoProcess struct {
 	config  thirdparty.Config
 	process *childproc.Process

@@ -27,22 +27,21 @@ import (
 )
 
 const (
-	// workCount works of manifestsPerWork manifests are spread over spaceCount
-	// namespaces.
+	// There are workCount works with manifestsPerWork manifests each, in spaceCount namespaces.
 	workCount        = 200
 	manifestsPerWork = 5
 	spaceCount       = 20
-	// changeSamples of each kind of change are taken per round.
+	// changeSamples is the number of changes of each kind in each round.
 	changeSamples = 12
-	// restTime is how long requests are counted while nothing happens.
+	// restTime is the duration in which the idle requests are counted.
 	restTime = 2 * time.Minute
-	// quiet is how long everything is left alone before that.
+	// quiet is the wait before that.
 	quiet = 20 * time.Second
 
-	// What OCM's agent is known to do: a read of every manifest at each status run,
+	// ocmReadsPerManifest is the reads per second of OCM's agent: one read of every manifest in each status run,
 	// on average every 1.45 intervals of 10 s.
 	ocmReadsPerManifest = 1 / (1.45 * 10)
-	// lookAgain is how often the agent reads everything, whatever watches say; see
+	// lookAgain is the interval at which the agent reads everything, also without events of watches; see
 	// pkg/agent.
 	lookAgain = 75 * time.Minute
 )
@@ -77,7 +76,7 @@ rules:
 	return b.String()
 }
 
-// mixed is one of the works: name and namespace of its objects are filled in.
+// mixed is the template of one work. Name and namespace of its objects are filled in.
 const mixed = `apiVersion: work.open-cluster-management.io/v1
 kind: ManifestWork
 metadata: {name: %[1]s, namespace: %[3]s}
@@ -110,17 +109,16 @@ var (
 func workOf(i int) string  { return fmt.Sprintf("mixed-%03d", i) }
 func spaceOf(i int) string { return fmt.Sprintf("bench-%02d", i%spaceCount) }
 
-// worksBench measures what the agent costs its cluster, and how fast it is, with
-// many works.
+// worksBench measures the cost of the agent for its cluster, and its speed, with many works.
 type worksBench struct {
 	*bench
 	hub     workclient.Interface
 	objects dynamic.Interface
 	agent   *fleet.Program
-	next    int // sample
+	next    int // number of the next sample
 }
 
-// works runs all of it.
+// works runs all measurements with many works.
 func (b *bench) works(ctx context.Context) error {
 	w, err := b.newWorks(ctx)
 	if err != nil {
@@ -164,7 +162,7 @@ func (b *bench) newWorks(ctx context.Context) (*worksBench, error) {
 	return w, nil
 }
 
-// clear deletes the works of what was measured before, and waits for their end.
+// clear deletes the works of earlier measurements, and waits until they are gone.
 func (w *worksBench) clear(ctx context.Context) error {
 	all := w.hub.WorkV1().ManifestWorks(cluster)
 	if err := all.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
@@ -186,7 +184,7 @@ func (w *worksBench) kubectl(ctx context.Context, kubeconfig, name, text string)
 	return err
 }
 
-// until waits for something that takes a few minutes at most.
+// until waits up to a few minutes for a condition.
 func (w *worksBench) until(ctx context.Context, what string, done func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -204,8 +202,8 @@ func (w *worksBench) until(ctx context.Context, what string, done func(context.C
 	}
 }
 
-// coldStart starts the agent when all works wait for it at the broker, and takes
-// the time until the hub knows that all are applied.
+// coldStart starts the agent while all works are at the broker. It measures the time until the hub shows all of
+// them as applied.
 func (w *worksBench) coldStart(ctx context.Context) error {
 	if err := w.agent.Stop(); err != nil {
 		return err
@@ -238,7 +236,7 @@ func (w *worksBench) coldStart(ctx context.Context) error {
 	})
 }
 
-// allApplied watches the hub until it has seen every work applied.
+// allApplied watches the hub until every work has been shown as applied.
 func (w *worksBench) allApplied(ctx context.Context, since string) error {
 	stream, err := w.hub.WorkV1().ManifestWorks(cluster).Watch(ctx, metav1.ListOptions{ResourceVersion: since})
 	if err != nil {
@@ -261,7 +259,8 @@ func (w *worksBench) allApplied(ctx context.Context, since string) error {
 	return fmt.Errorf("%d of %d works are applied: %w", len(done), workCount, errors.Join(ctx.Err(), errors.New("the watch ended")))
 }
 
-// restart restarts the agent when everything is applied, and measures the time until it has read everything.
+// restart restarts the agent while all works are applied. It measures the time until the agent has read
+// everything.
 func (w *worksBench) restart(ctx context.Context) error {
 	if err := w.rest(ctx, quiet); err != nil {
 		return err
@@ -272,8 +271,8 @@ func (w *worksBench) restart(ctx context.Context) error {
 	return w.timed(ctx, &w.results.warm, w.allLookedAt)
 }
 
-// allLookedAt returns when the agent had its last round. A work may have several,
-// so their number alone does not tell: after the last there are no more.
+// allLookedAt returns the time of the agent's last reconcile. A work may need several, so it waits until there
+// are no more.
 func (w *worksBench) allLookedAt(ctx context.Context) (last time.Time, err error) {
 	const noMore = 3 * time.Second
 	rounds := 0.0
@@ -291,14 +290,13 @@ func (w *worksBench) allLookedAt(ctx context.Context) (last time.Time, err error
 	return last, err
 }
 
-// start is what a start of the agent took.
+// start is the cost of one start of the agent.
 type start struct {
 	took     time.Duration
 	requests int
 }
 
-// timed starts the agent and waits for what done waits for, which returns when
-// that was.
+// timed starts the agent and measures until the time that done returns.
 func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Context) (time.Time, error)) error {
 	if _, err := w.audit.take(); err != nil {
 		return err
@@ -320,7 +318,7 @@ func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Cont
 	return err
 }
 
-// printRequests shows which requests were made.
+// printRequests prints the requests by kind.
 func (w *worksBench) printRequests(when string, made requests) {
 	w.printf("%s: %d requests", when, made.total())
 	for _, what := range slices.Sorted(maps.Keys(made)) {
@@ -328,7 +326,7 @@ func (w *worksBench) printRequests(when string, made requests) {
 	}
 }
 
-// changes changes objects and statuses behind the agent's back.
+// changes changes objects and statuses as another client.
 func (w *worksBench) changes(ctx context.Context) error {
 	r := &w.results
 	for range rounds {
@@ -353,7 +351,7 @@ func (w *worksBench) changes(ctx context.Context) error {
 	return nil
 }
 
-// repair changes a ConfigMap and takes the time until it is as the work has it.
+// repair changes a ConfigMap, and measures the time until the agent has repaired it.
 func (w *worksBench) repair(ctx context.Context, i int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -382,8 +380,7 @@ func (w *worksBench) repair(ctx context.Context, i int) (time.Duration, error) {
 	return 0, fmt.Errorf("ConfigMap %s was not repaired: %w", workOf(i), ctx.Err())
 }
 
-// report changes the status of a Gauge and takes the time until the hub has the
-// value.
+// report changes the status of a Gauge, and measures the time until the hub has the value.
 func (w *worksBench) report(ctx context.Context, i int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -438,7 +435,7 @@ func (w *worksBench) rest(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// atRest counts what the agent asks its kube-apiserver while nothing happens.
+// atRest counts the agent's requests to its kube-apiserver while nothing happens.
 func (w *worksBench) atRest(ctx context.Context) error {
 	if err := w.rest(ctx, quiet); err != nil {
 		return err
@@ -480,7 +477,7 @@ func metric(ctx context.Context, admin, name string, labels ...string) (float64,
 	return sumOf(string(b), name, labels...)
 }
 
-// sumOf does that in the text of an answer. A metric that is not there yet is 0.
+// sumOf returns the sum of matching series in the text of /metrics. A missing metric is 0.
 func sumOf(text, name string, labels ...string) (sum float64, err error) {
 	for line := range strings.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")

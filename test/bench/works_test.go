@@ -50,7 +50,7 @@ m 7
 	}
 }
 
-// TestPolledReads: the computed, not counted, value: four thousand reads a minute.
+// TestPolledReads: the computed value is about four thousand reads per minute.
 func TestPolledReads(t *testing.T) {
 	if n := polledReads(); n < 4100 || n > 4200 {
 		t.Errorf("%v reads a minute", n)

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// writtenRules are what hawser mqtt acl writes, and an onlooker.
+// writtenRules returns the rules of hawser mqtt acl, and a rule for an operator that may read everything.
 func writtenRules(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -26,7 +26,7 @@ func writtenRules(t *testing.T, args ...string) string {
 	return out.String() + "\nuser " + user + "\ntopic readwrite #\n"
 }
 
-// principal is a client of the rules, with the topics that only it may use.
+// principal is a client of the rules, with the topics that only this client may use.
 type principal struct {
 	role             pki.Role
 	name             string
@@ -119,7 +119,7 @@ func TestMosquitto_Rules_BindClientIDs(t *testing.T) {
 			all.publish(topic, "for the victim")
 			c.got.await(t, 0, "the message", func(m message) bool { return m.payload == "for the victim" })
 
-			// A session that outlives its connection, with a message in it.
+			// The session outlives its connection, with one pending message.
 			expiry := uint32(3600)
 			away := &paho.Connect{ClientID: victim.user(), KeepAlive: 60, Properties: &paho.ConnectProperties{SessionExpiryInterval: &expiry}}
 			kept, err := tryMQTT(t, b.addr, victim.role, victim.name, away)

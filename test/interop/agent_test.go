@@ -46,7 +46,7 @@ func startPair(t *testing.T) (*ocmBroker, *ourAgent, *cable) {
 	return b, a, wire
 }
 
-// status matches a status of a work that the broker was sent.
+// statusOfWork matches statuses of a work that the broker received.
 func statusOfWork(id string, match func(report manifestwork.StatusReport, l outputLine) bool) func(outputLine) bool {
 	return func(l outputLine) bool {
 		if l.What != "published" || l.Event.Extensions[codec.ExtResourceID] != id {
@@ -57,7 +57,7 @@ func statusOfWork(id string, match func(report manifestwork.StatusReport, l outp
 	}
 }
 
-// report reads a status event.
+// report decodes a status event.
 func (e *event) report() (manifestwork.StatusReport, error) {
 	var cluster, original string
 	rest := map[string]any{}
@@ -302,7 +302,7 @@ func TestC19_StatusEvent_HasItsAttributes(t *testing.T) {
 	}
 }
 
-// requesting is the request with which a source asks for statuses.
+// requesting returns the event with which a source requests statuses.
 func requesting(t *testing.T, cluster string, hashes ...codec.StatusHash) codec.Event {
 	t.Helper()
 	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
@@ -335,7 +335,7 @@ func TestC23_C24_HashList_SelectsAnswers(t *testing.T) {
 	} {
 		from := b.position()
 		b.do(command{Do: "send", Event: shown(requesting(t, cluster1, c.list...))})
-		// What comes after the answer: the status of one more work.
+		// The status of one more work arrives after all answers.
 		b.awaitCount(t, from, len(c.want), "the answers to "+c.name, publishedLine("status.resync_response"))
 		version := int64(from)
 		b.put(withID("barrier", newWork(cluster1, "barrier", version)))

@@ -35,19 +35,17 @@ const (
 	src2 = "src2"
 )
 
-// ourBroker is a running Hawser broker with a port like a deployed one's:
-// mutual TLS on 127.0.0.1.
+// ourBroker is a running Hawser broker with a port on 127.0.0.1. The port uses mutual TLS, as deployed.
 type ourBroker struct {
 	*broker.Broker
 	addr     string
 	store    store.Store
 	registry *prometheus.Registry
-	// wire is every event that passed, in both directions.
+	// wire records every event at the port, in both directions.
 	wire *journal[passed]
 }
 
-// startBroker starts a broker that runs until the test ends; configure may
-// change what it is made of.
+// startBroker starts a broker that runs until the test ends. configure may change its configuration.
 func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	t.Helper()
 	b := &ourBroker{registry: prometheus.NewRegistry(), wire: newJournal("broker", passed.String)}
@@ -109,7 +107,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 	return b
 }
 
-// tokens has those of the hub taken with which clusters join; nil where none does.
+// tokens returns the verification of bootstrap tokens, nil without registration.
 func (b *ourBroker) tokens(cfg broker.Config) (*tokens.Tokens, error) {
 	if cfg.Registration == "" {
 		return nil, nil //nolint:nilnil // none is taken
@@ -135,8 +133,7 @@ func serverCredentials(t testing.TB) credentials.TransportCredentials {
 	return creds
 }
 
-// metric returns the value of a counter or gauge: the sum of those that have
-// all these label values.
+// metric returns the value of a counter or gauge: the sum of the series with all these label values.
 func (b *ourBroker) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -163,7 +160,7 @@ func (b *ourBroker) metric(t testing.TB, name string, labels ...string) float64 
 	return sum
 }
 
-// awaitMetric returns when a counter has reached a value.
+// awaitMetric waits until a counter has reached a value.
 func (b *ourBroker) awaitMetric(t testing.TB, atLeast float64, name string, labels ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%s%v >= %v", name, labels, atLeast), func() bool { return b.metric(t, name, labels...) >= atLeast })
@@ -176,16 +173,15 @@ const (
 	subscriptions = "hawser_broker_subscriptions"
 )
 
-// passed is an event that passed a broker's port. Data that is large is left
-// out.
+// passed is an event at a broker's port, without its data if that is large.
 type passed struct {
-	// sent: from the broker to a stream; else published by peer.
+	// sent is true for an event from the broker to a stream, false for a publish of peer.
 	sent bool
 	peer transport.Peer
-	// stream is the id of the subscription it was sent on.
+	// stream is the id of the subscription on which the event was sent.
 	stream  string
 	event   codec.Event
-	err     error // what the broker answered, or what is wrong with the event
+	err     error // answer of the broker, or decoding error
 	outcome string
 }
 
@@ -196,7 +192,7 @@ func (p passed) String() string {
 	return fmt.Sprintf("from %s/%s: %s %v: %s %v", p.peer.Role, p.peer.Name, p.event.Type(), p.event.Extensions(), p.outcome, p.err)
 }
 
-// id is the resource id of the event.
+// id returns the resource id of the event.
 func (p passed) id() string { return extension(p.event, codec.ExtResourceID) }
 
 func extension(e codec.Event, name string) string {
@@ -219,17 +215,16 @@ func sentTo(role identity.Role, name, id string) func(passed) bool {
 	}
 }
 
-// tap writes down what passes a server: a published event once it is answered,
-// a sent one before it is.
+// tap records the events at a server: a publish after its answer, a sent event before it is sent.
 type tap struct {
 	transport.Server
 	wire *journal[passed]
 }
 
-// large is how much data is left out of what is written down.
+// large is the size, in bytes, above which data is not recorded.
 const large = 4 << 10
 
-// eventOf decodes an event to write it down.
+// eventOf decodes an event for the record.
 func eventOf(b []byte) (codec.Event, error) {
 	e, err := codec.Unmarshal(b)
 	if len(e.Data()) > large {
@@ -312,7 +307,7 @@ func connectTo(t testing.TB, addr string, role pki.Role, name string, edit ...fu
 	return &client{Conn: conn, t: t}
 }
 
-// publish publishes an event, which must be taken, and returns the outcome.
+// publish publishes an event, which the broker must accept, and returns the outcome.
 func (p *client) publish(e codec.Event) string {
 	p.t.Helper()
 	outcome, err := p.tryPublish(e)

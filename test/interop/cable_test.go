@@ -38,7 +38,7 @@ func (c *cable) accept() {
 	for {
 		near, err := c.listener.Accept()
 		if err != nil {
-			return // closed
+			return // the listener is closed
 		}
 		if c.hold(near) {
 			c.wg.Go(func() { c.connect(near) })
@@ -46,7 +46,7 @@ func (c *cable) accept() {
 	}
 }
 
-// hold remembers an end so that cut and close reach it.
+// hold stores a connection so that cut and close can end it. It returns false if the cable is closed.
 func (c *cable) hold(end net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *cable) hold(end net.Conn) bool {
 	return true
 }
 
-// connect waits until the cable is plugged and carries bytes both ways.
+// connect waits until the cable is plugged, and copies bytes in both directions.
 func (c *cable) connect(near net.Conn) {
 	defer c.drop(near)
 	target, ok := c.plugged()
@@ -77,7 +77,7 @@ func (c *cable) connect(near net.Conn) {
 	_, _ = io.Copy(near, remote)
 }
 
-// plugged waits for a target; false when the cable is closed.
+// plugged waits for a target. It returns false when the cable is closed.
 func (c *cable) plugged() (string, bool) {
 	for {
 		c.mu.Lock()
@@ -100,10 +100,10 @@ func (c *cable) drop(end net.Conn) {
 	delete(c.ends, end)
 }
 
-// cut breaks all connections; new ones wait.
+// cut breaks all connections. New connections wait.
 func (c *cable) cut() { c.set("", false) }
 
-// plug leads new connections, and those that wait, to target.
+// plug connects new and waiting connections to target.
 func (c *cable) plug(target string) { c.set(target, false) }
 
 func (c *cable) set(target string, closed bool) {

@@ -46,7 +46,7 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	source, agent := startSource(t, src1, b.addr), startAgent(t, cluster1, b.addr)
-	b.awaitMetric(t, 2, resyncs) // else the broker may ask the agent for a status
+	b.awaitMetric(t, 2, resyncs) // otherwise the broker may request a status from the agent
 	id := source.create(newWork(cluster1, "w", 1))
 	agent.awaitAdded(id)
 	source.remove(cluster1, "w")
@@ -136,7 +136,7 @@ func TestC57_DeletedWhileAway_IsRemoved(t *testing.T) {
 				return ofID("received", id)(l) && l.Event.Extensions[codec.ExtDeletionTimestamp] != nil && l.Error == ""
 			})
 			if forgets {
-				// Its controllers delete what is on the cluster, then the finalizer.
+				// The test acts as the agent's controllers: they delete the objects, then the finalizer.
 				agent.finalizers("w")
 			}
 			agent.await(t, 0, "the end of the work", ofID("deleted", id))

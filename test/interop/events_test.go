@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// listOf is the request with which an agent says what it holds.
+// listOf returns the version list of an agent.
 func listOf(t testing.TB, cluster string, versions ...codec.ResourceVersion) codec.Event {
 	t.Helper()
 	e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
@@ -23,8 +23,7 @@ func listOf(t testing.TB, cluster string, versions ...codec.ResourceVersion) cod
 	return e
 }
 
-// refusal is what a broker said about an event that it did not take, the zero
-// value when it took it.
+// refusal returns the broker's error about an event, or the zero value if it accepted the event.
 func refusal(err error) transport.Error {
 	var e *transport.Error
 	if errors.As(err, &e) {

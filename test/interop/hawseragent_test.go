@@ -30,8 +30,7 @@ type ourAgent struct {
 	done    chan struct{}
 }
 
-// startOurAgent runs an agent until the test ends or it is stopped. A broker
-// that it cannot reach it waits for.
+// startOurAgent runs an agent until the test ends or end is called. It starts without a reachable broker too.
 func startOurAgent(t testing.TB, addr string, cluster *clustertest.Fake, edit ...func(*agent.Config)) *ourAgent {
 	t.Helper()
 	cert, key := certify(t, pki.Agent, cluster1)
@@ -46,7 +45,7 @@ func startOurAgent(t testing.TB, addr string, cluster *clustertest.Fake, edit ..
 	return runOurAgent(t, d, cluster, edit...)
 }
 
-// logOf is a log that is shown with a test that failed.
+// logOf returns a log that is printed if the test fails.
 func logOf(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
@@ -75,13 +74,13 @@ func runOurAgent(t testing.TB, d transport.Dialer, cluster *clustertest.Fake, ed
 	return a
 }
 
-// end stops the agent and waits for it. It may be called again.
+// end stops the agent and waits for it. It may be called repeatedly.
 func (a *ourAgent) end() {
 	a.stop()
 	<-a.done
 }
 
-// value is the value of a ConfigMap made by newWork, "" when it is not there.
+// value returns the value of a ConfigMap of newWork, "" if it does not exist.
 func (a *ourAgent) value(name string) string {
 	o := a.cluster.Look(a.cluster.Ref("v1", "ConfigMap", "default", name))
 	if o == nil {
@@ -94,13 +93,13 @@ func (a *ourAgent) value(name string) string {
 	return v
 }
 
-// awaitValue returns when a ConfigMap has a value; "" stands for its absence.
+// awaitValue waits until a ConfigMap has a value. "" waits until it does not exist.
 func (a *ourAgent) awaitValue(name, value string) {
 	a.t.Helper()
 	eventually(a.t, "ConfigMap "+name+" with value "+value, func() bool { return a.value(name) == value })
 }
 
-// record is the AppliedManifestWork of a work, nil when there is none.
+// record returns the AppliedManifestWork of a work, nil if there is none.
 func (a *ourAgent) record(work string) *workv1.AppliedManifestWork {
 	a.t.Helper()
 	o := a.cluster.Look(appliedwork.Ref(appliedwork.Name(appliedwork.HubHash(hub), work)))

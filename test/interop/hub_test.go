@@ -56,7 +56,7 @@ func newFakeHub(t testing.TB) *fakeHub {
 	return h
 }
 
-// patch is a patch as the hub source makes them, with preconditions.
+// patch performs a patch of hub-source, with its preconditions.
 func (h *fakeHub) patch(action k8stesting.Action) (bool, runtime.Object, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *fakeHub) patch(action k8stesting.Action) (bool, runtime.Object, error) 
 	return true, h.store(h.get(w.Namespace, w.Name)), nil
 }
 
-// get returns a work, nil when there is none.
+// get returns a work, nil if there is none.
 func (h *fakeHub) get(namespace, name string) *workv1.ManifestWork {
 	o, err := h.client.Tracker().Get(manifestWorks, namespace, name)
 	if apierrors.IsNotFound(err) {
@@ -96,7 +96,7 @@ func (h *fakeHub) get(namespace, name string) *workv1.ManifestWork {
 	return w.DeepCopy()
 }
 
-// store writes a work, which goes when it is deleted and nothing holds it.
+// store writes a work. A deleted work without finalizers is removed.
 func (h *fakeHub) store(w *workv1.ManifestWork) *workv1.ManifestWork {
 	h.versions++
 	w.ResourceVersion = strconv.Itoa(h.versions)
@@ -154,7 +154,7 @@ func (h *fakeHub) remove(namespace, name string) {
 	h.store(w)
 }
 
-// work returns a work as it is now, nil when there is none.
+// work returns the present state of a work, nil if there is none.
 func (h *fakeHub) work(namespace, name string) *workv1.ManifestWork {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +187,7 @@ func (h *fakeHub) metadata(t *testing.T) metadata.Interface {
 	return c
 }
 
-// startHubSource runs a hub source, as source src1, on a hub in memory.
+// startHubSource runs hub-source, as source src1, on a hub in memory.
 func startHubSource(t *testing.T, addr string) *fakeHub {
 	t.Helper()
 	cert, key := certify(t, pki.Source, src1)

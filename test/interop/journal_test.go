@@ -8,12 +8,10 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what must happen. It only ever runs out
-// when the test fails.
+// patience is the longest wait of a test. Only a failed test waits that long.
 const patience = 20 * time.Second
 
-// journal keeps what happened, in order, for a test to wait for. It may be used
-// concurrently.
+// journal records entries in order, so that a test can wait for them. It may be used concurrently.
 type journal[T any] struct {
 	name string
 	show func(T) string
@@ -21,7 +19,7 @@ type journal[T any] struct {
 	mu      sync.Mutex
 	entries []T
 	more    chan struct{} // closed at the next entry
-	ended   error         // why there will be no more
+	ended   error         // the reason why there are no more entries
 }
 
 func newJournal[T any](name string, show func(T) string) *journal[T] {
@@ -36,7 +34,7 @@ func (j *journal[T]) add(e T) {
 	j.more = make(chan struct{})
 }
 
-// end says that there will be no more entries.
+// end reports that there will be no more entries.
 func (j *journal[T]) end(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -45,14 +43,14 @@ func (j *journal[T]) end(err error) {
 	j.more = make(chan struct{})
 }
 
-// position is the place behind the last entry.
+// position returns the position after the last entry.
 func (j *journal[T]) position() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.entries)
 }
 
-// since returns the entries from a place on that match.
+// since returns the matching entries from a position on.
 func (j *journal[T]) since(from int, match func(T) bool) []T {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -65,13 +63,13 @@ func (j *journal[T]) since(from int, match func(T) bool) []T {
 	return found
 }
 
-// await returns the first entry from a place on that matches, when there is one.
+// await waits for the first matching entry from a position on.
 func (j *journal[T]) await(t testing.TB, from int, what string, match func(T) bool) T {
 	t.Helper()
 	return j.awaitCount(t, from, 1, what, match)[0]
 }
 
-// awaitCount returns the first n entries from a place on that match.
+// awaitCount waits for the first n matching entries from a position on.
 func (j *journal[T]) awaitCount(t testing.TB, from, n int, what string, match func(T) bool) []T {
 	t.Helper()
 	timeout := time.NewTimer(patience)
@@ -101,7 +99,7 @@ func (j *journal[T]) awaitCount(t testing.TB, from, n int, what string, match fu
 	}
 }
 
-// tail is how many entries an error shows.
+// tail is the number of entries in an error.
 const tail = 40
 
 // String returns the last entries, for errors.
@@ -116,7 +114,7 @@ func (j *journal[T]) String() string {
 	return b.String()
 }
 
-// eventually returns when ok does, which is asked again and again.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick, timeout := time.NewTicker(time.Millisecond), time.NewTimer(patience)

@@ -27,13 +27,13 @@ type ocmKlusterlet struct {
 	cluster string
 }
 
-// startJoiner runs what a klusterlet runs that has a token, and no certificate yet.
+// startJoiner runs the OCM clients of a klusterlet with a token and without a certificate.
 func startJoiner(t testing.TB, token, cluster, addr string) *ocmKlusterlet {
 	t.Helper()
 	return startClients(t, configFile(t, addr, "token: "+token), cluster, codec.ManagedClusters, codec.SigningRequests)
 }
 
-// startMember runs what a klusterlet of OCM v1.3 runs when it has one.
+// startMember runs the OCM clients of a klusterlet of OCM v1.3 with a certificate.
 func startMember(t testing.TB, cluster, addr string) *ocmKlusterlet {
 	t.Helper()
 	return startKlusterlet(t, cluster, addr, codec.ManagedClusters, codec.SigningRequests, codec.Leases, codec.KubeEvents, codec.AddOnsV1Beta1)
@@ -67,19 +67,19 @@ func ofType(kind string, d codec.DataType) func(outputLine) bool {
 	return func(l outputLine) bool { return l.What == kind && l.Type == d.String() }
 }
 
-// shows matches the lines in which an informer shows an object in this way.
+// shows matches lines of a kind in which an informer shows an object.
 func shows(kind string, d codec.DataType, name string) func(outputLine) bool {
 	return func(l outputLine) bool { return ofType(kind, d)(l) && l.Object != nil && l.Object.GetName() == name }
 }
 
-// showsAs matches the lines in which an informer shows an object that is as wanted.
+// showsAs matches lines in which an informer shows an object for which wanted returns true.
 func showsAs(d codec.DataType, name string, wanted func(*unstructured.Unstructured) bool) func(outputLine) bool {
 	return func(l outputLine) bool {
 		return (shows("added", d, name)(l) || shows("modified", d, name)(l)) && wanted(&l.Object.Unstructured)
 	}
 }
 
-// held returns what the client of a type has in its cache, by name.
+// held returns the objects in the cache of a type's client, by name.
 func (k *ocmKlusterlet) held(d codec.DataType) map[string]unstructured.Unstructured {
 	k.t.Helper()
 	all := map[string]unstructured.Unstructured{}
@@ -89,7 +89,8 @@ func (k *ocmKlusterlet) held(d codec.DataType) map[string]unstructured.Unstructu
 	return all
 }
 
-// awaitHeld returns an object when the client has it with that version; version "": any.
+// awaitHeld waits until the client has an object with that version, and returns it. With version "" any version
+// is enough.
 func (k *ocmKlusterlet) awaitHeld(d codec.DataType, name, version string) unstructured.Unstructured {
 	k.t.Helper()
 	var o unstructured.Unstructured
@@ -111,8 +112,8 @@ func (k *ocmKlusterlet) tryPatch(d codec.DataType, name string, status any) outp
 	return k.try(command{Do: "patch", Type: d.String(), Name: name, Patch: b})
 }
 
-// wants fails unless the command failed with this reason, which is what
-// IsAlreadyExists, IsConflict, IsForbidden and their like look at.
+// wants reports an error unless the command failed with this reason. Functions such as IsAlreadyExists and
+// IsConflict check that reason.
 func wants(t testing.TB, l outputLine, reason metav1.StatusReason) {
 	t.Helper()
 	if l.Reason != string(reason) {
@@ -132,7 +133,7 @@ func fields(o any) *unstructured.Unstructured {
 	return u
 }
 
-// aCluster is a ManagedCluster that the hub has accepted, or not.
+// aCluster returns a ManagedCluster that the hub has accepted, or not.
 func aCluster(name string, accepted bool) *unstructured.Unstructured {
 	return fields(map[string]any{
 		"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster",
@@ -144,7 +145,7 @@ func aCluster(name string, accepted bool) *unstructured.Unstructured {
 
 func clusterKey(name string) objectKey { return objectKey{codec.ManagedClusters, name, name} }
 
-// aRequest is a certificate request of a cluster.
+// aRequest returns a certificate request of a cluster.
 func aRequest(cluster, name string) *unstructured.Unstructured {
 	return fields(map[string]any{
 		"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -173,8 +174,7 @@ func aLease(cluster string, renewed time.Time) *unstructured.Unstructured {
 
 const leaseName = "managed-cluster-lease"
 
-// registering returns a broker that knows src1 as its source of registration,
-// and a hub with these clusters accepted, which serves.
+// registering returns a broker with src1 as its registration source, and a hub that has accepted these clusters.
 func registering(t *testing.T, accepted ...string) (*ourBroker, *registrar) {
 	t.Helper()
 	b, hub := startBroker(t, registersWith), newRegistrar(t)
@@ -203,7 +203,7 @@ func TestKlusterlet_Bootstrap(t *testing.T) {
 		}
 	}
 
-	// One that begins again does not know that its cluster is there.
+	// A klusterlet that starts again does not know that its ManagedCluster exists.
 	hub.refuseNext(codec.ManagedClusters, errors.NewAlreadyExists(schema.GroupResource{Group: codec.ManagedClusters.Group, Resource: "managedclusters"}, cluster2))
 	again := startJoiner(t, hub.token(joiner), cluster2, b.addr)
 	wants(t, again.try(command{Do: "create", Type: codec.ManagedClusters.String(), Object: aCluster(cluster2, false)}), metav1.StatusReasonAlreadyExists)
@@ -272,7 +272,7 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 		hub.refuseNext(codec.KubeEvents, refusal)
 		wants(t, k.try(command{Do: "create", Type: codec.KubeEvents.String(), Object: anEvent(cluster1)}), reason)
 	}
-	// Another's name, in what it sends: the broker's own refusal has that form too.
+	// The request names another cluster. The broker rejects it with an error in the same form.
 	wants(t, k.try(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster2, "c")}), metav1.StatusReasonForbidden)
 	if requests := hub.requests.since(0, func(a request) bool { return a.GetCluster() != cluster1 }); len(requests) != 0 {
 		t.Errorf("the hub was asked %v", requests)
@@ -524,7 +524,7 @@ func TestKlusterlet_Acceptance_ReleasesExistingWorks(t *testing.T) {
 	k.do(command{Do: "create", Type: codec.KubeEvents.String(), Object: anEvent(cluster1)})
 	works.await(t, 0, "the work", ofID("added", id))
 
-	// Withdrawn: works stop, given again they go on.
+	// Without acceptance works stop. With it they continue.
 	hub.put(clusterKey(cluster1), accept(hub.get(clusterKey(cluster1)), false))
 	k.awaitHeld(codec.ManagedClusters, cluster1, hub.get(clusterKey(cluster1)).GetResourceVersion())
 	second := source.create(newWork(cluster1, "w2", 1))

@@ -19,16 +19,16 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// programs is where `make interop` puts the OCM programs.
+// programs is the directory in which `make interop` writes the OCM programs.
 const programs = "../../bin/interop"
 
 // certs holds the authority and the certificates of all tests.
 var certs pki.Dir
 
-// ignoreSpawnThread starts Mosquitto and lives as long as this process.
+// ignoreSpawnThread is the goroutine that starts Mosquitto. It ends with this process.
 var ignoreSpawnThread = goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/childproc.newSpawnThread.func1")
 
-// validFor is how long the certificates of one run are good.
+// validFor is the validity of the certificates of one run.
 const validFor = time.Hour
 
 func TestMain(m *testing.M) {
@@ -48,11 +48,11 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// together is how many tests run at a time. Most of the time they wait: an agent
-// of sdk-go looks every 2 s for works that are to be reported as gone.
+// together is the number of concurrent tests. They mostly wait: an agent of sdk-go looks for deleted works only
+// every 2 s.
 const together = "8"
 
-// prepare looks for the programs and makes the authority.
+// prepare checks that the programs exist, and creates the CA.
 func prepare() (dir string, err error) {
 	if err := flag.Set("test.parallel", together); err != nil {
 		return "", err

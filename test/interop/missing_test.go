@@ -39,8 +39,8 @@ func publishMissing(t testing.TB, b *ourBroker) {
 	}
 }
 
-// awaitReceived returns when a quiet agent has received n events, a multiple of
-// the 1,000 after which it says so.
+// awaitReceived waits until a quiet agent has received n events. n is a multiple of 1,000, because the agent
+// prints a line only then.
 func (a *ocmAgent) awaitReceived(t testing.TB, n int) {
 	t.Helper()
 	a.await(t, 0, fmt.Sprintf("%d events", n), func(l outputLine) bool { return l.What == "count" && l.Count == n })
@@ -63,7 +63,7 @@ func TestC43_ManyMissingWorks_AllArrive(t *testing.T) {
 			ids[p.id()] = true
 		case published("spec.resync_request")(p):
 			requests = n
-			// Asked returned before even a tenth had been sent.
+			// The list request returned before a tenth of the works had been sent.
 			if len(ids) > missing/10 {
 				t.Errorf("the request returned after %d events", len(ids))
 			}

@@ -19,8 +19,8 @@ func TestMosquitto_OCMClients_Lifecycle(t *testing.T) {
 	ocmLifecycle(t, mqttacl.Usual(src1))
 }
 
-// TestC54_OCMClients_SharedSubscription: the same on Maestro's topics, on which sources share the events of
-// agents.
+// TestC54_OCMClients_SharedSubscription runs the same clients on Maestro's topics, on which sources share the
+// events of agents.
 func TestC54_OCMClients_SharedSubscription(t *testing.T) {
 	t.Parallel()
 	ocmLifecycle(t, maestro(src1))
@@ -32,8 +32,8 @@ func ocmLifecycle(t *testing.T, l mqttacl.Layout) {
 	lifecycle(t, startMQTTSource(t, b.addr, l), startMQTTAgent(t, cluster1, b.addr, l))
 }
 
-// maestro is how Maestro lays out its topics: clusters are consumers, nothing is
-// broadcast, and the servers share what agents say.
+// maestro returns the topics of Maestro. Clusters are called consumers, there are no broadcasts, and the servers
+// share the events of agents.
 func maestro(source string) mqttacl.Layout {
 	return mqttacl.Layout{Source: source, Topics: topic.Set{
 		SourceEvents: "sources/" + source + "/consumers/+/sourceevents",
@@ -43,8 +43,8 @@ func maestro(source string) mqttacl.Layout {
 
 const shareGroup = "$share/statussubscribers/"
 
-// lifecycle plays a work of OCM clients. Both must have subscribed: a stateless broker drops events for
-// disconnected clients.
+// lifecycle runs the life of a work between OCM clients. Both must have subscribed: a stateless broker drops
+// events for disconnected clients.
 func lifecycle(t *testing.T, source *ocmSource, agent *ocmAgent) {
 	t.Helper()
 	agent.await(t, 0, "its subscription", what("subscribed"))
@@ -89,7 +89,7 @@ func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 			t.Errorf("%s on %s, want %s", want.kind, m.topic, want.topic)
 		}
 	}
-	// The other two: answers to a client that reconnects, on the topics of events.
+	// The other two cases are answers to a client that reconnects, on the topics of events.
 	source.kill()
 	again := startMQTTSource(t, b.addr, mqttacl.Usual(src1))
 	again.await(t, 0, "its subscription", what("subscribed"))

@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// mosquittoBroker is a Mosquitto with the configuration that operators are
-// given, and the rules of hawser mqtt acl for src1, src2 and both clusters.
+// mosquittoBroker is a Mosquitto with the configuration in deploy/mosquitto, and the rules of hawser mqtt acl
+// for src1, src2 and both clusters.
 type mosquittoBroker struct {
 	t       testing.TB
 	config  thirdparty.Config
@@ -31,8 +31,8 @@ type mosquittoBroker struct {
 	addr    string
 }
 
-// startMosquitto runs one until the test ends. rules are the lines of its
-// acl_file, more is added to its configuration.
+// startMosquitto runs a Mosquitto until the test ends. rules are the lines of its acl_file, more is additional
+// configuration.
 func startMosquitto(t testing.TB, rules string, more ...string) *mosquittoBroker {
 	t.Helper()
 	program, err := thirdparty.FetchMosquitto(t.Context(), "../..", nil)
@@ -61,7 +61,7 @@ func startMosquitto(t testing.TB, rules string, more ...string) *mosquittoBroker
 	return b
 }
 
-// start starts it, after kill at the same address.
+// start starts Mosquitto, after kill at the same address.
 func (b *mosquittoBroker) start() {
 	b.t.Helper()
 	var err error
@@ -70,10 +70,10 @@ func (b *mosquittoBroker) start() {
 	}
 }
 
-// kill ends it at once.
+// kill kills Mosquitto.
 func (b *mosquittoBroker) kill() { b.process.Kill() }
 
-// layouts are the topics of both sources as they usually are.
+// layouts are the usual topics of both sources.
 var layouts = []mqttacl.Layout{mqttacl.Usual(src1), mqttacl.Usual(src2)}
 
 // rulesOf returns the rules of hawser mqtt acl, of one source after the other. It adds a user with all rights,
@@ -100,7 +100,7 @@ func rulesOf(t testing.TB, layouts ...mqttacl.Layout) string {
 	return text
 }
 
-// onlooker is the name of an operator that a stateless broker lets read everything.
+// onlooker is the name of an operator that may read everything at a stateless broker.
 const onlooker = "onlooker"
 
 func principalOf(role pki.Role, name string) mqttacl.Principal {
@@ -149,21 +149,21 @@ func startMQTTSource(t testing.TB, addr string, l mqttacl.Layout, args ...string
 	return &ocmSource{program: start(t, "ocmsource", args...)}
 }
 
-// message is what an MQTT client of a test received.
+// message is a message that an MQTT client of a test has received.
 type message struct {
 	topic      string
 	properties map[string]string
 	payload    string
 }
 
-// mqttClient is an MQTT client that a test uses itself.
+// mqttClient is an MQTT client of a test.
 type mqttClient struct {
 	*paho.Client
 	t   testing.TB
 	got *journal[message]
 }
 
-// connectMQTT connects with the certificate of a client and a client id of the test's choice.
+// connectMQTT connects with the certificate of a client and with any client id.
 func connectMQTT(t testing.TB, addr string, role pki.Role, name, clientID string) *mqttClient {
 	t.Helper()
 	c, err := tryMQTT(t, addr, role, name, &paho.Connect{ClientID: clientID, KeepAlive: 60, CleanStart: true})
@@ -199,7 +199,7 @@ func tryMQTT(t testing.TB, addr string, role pki.Role, name string, connect *pah
 		return nil, errors.Join(err, conn.Close())
 	}
 	t.Cleanup(func() {
-		_ = c.Disconnect(&paho.Disconnect{}) // fails when the broker has ended it
+		_ = c.Disconnect(&paho.Disconnect{}) // fails if the broker has ended the connection
 		<-c.Done()
 	})
 	return c, nil

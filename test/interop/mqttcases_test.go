@@ -75,7 +75,7 @@ func TestC54_OCMSources_OneGetsEachStatus(t *testing.T) {
 				agent.report("w", message)
 				eventually(t, message, func() bool { return got(message) > 0 })
 			}
-			for i := range reports - 1 { // what was to come of these has come: order is kept
+			for i := range reports - 1 { // messages keep their order, so all earlier ones have arrived
 				if message := fmt.Sprintf("report %d", i); got(message) != 1 {
 					t.Errorf("%s came %d times", message, got(message))
 				}

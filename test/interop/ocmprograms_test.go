@@ -14,7 +14,7 @@ type ocmAgent struct {
 	cluster string
 }
 
-// works returns what the agent holds, by resource id.
+// works returns the works of the agent, by resource id.
 func (a *ocmAgent) works() map[string]workv1.ManifestWork {
 	a.t.Helper()
 	held := map[string]workv1.ManifestWork{}
@@ -24,8 +24,8 @@ func (a *ocmAgent) works() map[string]workv1.ManifestWork {
 	return held
 }
 
-// patch patches a work as the agent's controllers do: again, where an event was
-// faster, or the informer faster than the store.
+// patch patches a work as the agent's controllers do. It repeats the patch if an event, or the informer, was
+// faster.
 func (a *ocmAgent) patch(name string, status bool, patch any) {
 	a.t.Helper()
 	b, err := json.Marshal(patch)
@@ -45,21 +45,20 @@ func (a *ocmAgent) patch(name string, status bool, patch any) {
 	})
 }
 
-// report patches the status of a work: one condition Applied with this message.
+// report reports a status of a work with one condition, Applied, and this message.
 func (a *ocmAgent) report(name, message string) {
 	a.t.Helper()
 	status := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{applied(message)}}
 	a.patch(name, true, map[string]any{"status": status})
 }
 
-// finalizers sets a work's finalizers; without any, a work that is deleted is
-// reported as gone.
+// finalizers sets a work's finalizers. A deleted work without finalizers is reported as gone.
 func (a *ocmAgent) finalizers(name string, finalizers ...string) {
 	a.t.Helper()
 	a.patch(name, false, map[string]any{"metadata": map[string]any{"finalizers": finalizers}})
 }
 
-// awaitAdded returns when the agent's informer knows the work.
+// awaitAdded waits until the agent's informer has the work.
 func (a *ocmAgent) awaitAdded(id string) workv1.ManifestWork {
 	a.t.Helper()
 	return *a.await(a.t, 0, "work "+id, ofID("added", id)).Work
@@ -78,8 +77,8 @@ func (s *ocmSource) create(w *workv1.ManifestWork) string {
 	return id
 }
 
-// update gives a work another version and another manifest. It returns once
-// the source has them in its cache: a deletion carries the version from there.
+// update changes version and manifest of a work. It returns when the source has them in its cache, because a
+// deletion uses the version in the cache.
 func (s *ocmSource) update(w *workv1.ManifestWork) {
 	s.t.Helper()
 	b, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": w.Annotations}, "spec": w.Spec})
@@ -96,7 +95,7 @@ func (s *ocmSource) remove(cluster, name string) {
 	s.do(command{Do: "delete", Namespace: cluster, Name: name})
 }
 
-// works returns what the source has in its cache, by resource id.
+// works returns the works in the source's cache, by resource id.
 func (s *ocmSource) works() map[string]workv1.ManifestWork {
 	s.t.Helper()
 	held := map[string]workv1.ManifestWork{}
@@ -106,8 +105,7 @@ func (s *ocmSource) works() map[string]workv1.ManifestWork {
 	return held
 }
 
-// awaitStatus returns when the source's informer shows the work with a
-// condition Applied of this message.
+// awaitStatus waits until the source's informer shows the work with a condition Applied and this message.
 func (s *ocmSource) awaitStatus(t testing.TB, id, message string) workv1.ManifestWork {
 	t.Helper()
 	return *s.await(t, 0, "status "+message, func(l outputLine) bool {

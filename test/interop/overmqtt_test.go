@@ -16,7 +16,7 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// dialMQTT returns the dialer of a Hawser client, made from a file of OCM.
+// dialMQTT returns the dialer of a Hawser client, with a configuration file of OCM.
 func dialMQTT(t testing.TB, role pki.Role, name, addr string, l mqttacl.Layout) transport.Dialer {
 	t.Helper()
 	filter := transport.Filter{Cluster: name}
@@ -37,13 +37,13 @@ func dialMQTT(t testing.TB, role pki.Role, name, addr string, l mqttacl.Layout) 
 	return d
 }
 
-// startMQTTHub runs our hub source as src1 over MQTT.
+// startMQTTHub runs hub-source as src1 over MQTT.
 func startMQTTHub(t *testing.T, addr string, l mqttacl.Layout) *fakeHub {
 	t.Helper()
 	return runHubSource(t, dialMQTT(t, pki.Source, src1, addr, l))
 }
 
-// startOurMQTTAgent runs our agent of cluster1 over MQTT.
+// startOurMQTTAgent runs a Hawser agent of cluster1 over MQTT.
 func startOurMQTTAgent(t *testing.T, addr string, l mqttacl.Layout, edit ...func(*agent.Config)) *ourAgent {
 	t.Helper()
 	return runOurAgent(t, dialMQTT(t, pki.Agent, cluster1, addr, l), clustertest.New(), edit...)
@@ -60,14 +60,14 @@ func TestMosquitto_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), agent)
 }
 
-// TestListener_HubAndOCMAgent_Lifecycle: the same with the Hawser broker.
+// TestListener_HubAndOCMAgent_Lifecycle: Hawser's hub-source and an OCM agent at the Hawser broker.
 func TestListener_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
 }
 
-// hubLifecycle plays a work of Hawser's hub-source at an OCM agent.
+// hubLifecycle runs the life of a work between hub-source and an OCM agent.
 func hubLifecycle(t *testing.T, hub *fakeHub, agent *ocmAgent) {
 	t.Helper()
 	w := newWork(agent.cluster, "w", 0)
@@ -106,14 +106,14 @@ func TestMosquitto_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	}
 }
 
-// TestListener_OCMSourceAndOurAgent_Lifecycle: the same with the Hawser broker.
+// TestListener_OCMSourceAndOurAgent_Lifecycle: an OCM source and a Hawser agent at the Hawser broker.
 func TestListener_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	sourceLifecycle(t, startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1)))
 }
 
-// sourceLifecycle plays a work of an OCM source at a Hawser agent.
+// sourceLifecycle runs the life of a work between an OCM source and a Hawser agent.
 func sourceLifecycle(t *testing.T, source *ocmSource, a *ourAgent) {
 	t.Helper()
 	id := source.create(newWork(cluster1, "w", 1))
@@ -158,8 +158,8 @@ func TestListener_OCMClients_Lifecycle(t *testing.T) {
 	}
 }
 
-// TestC51_HawserClients_PublishOnTheirTopics: the topics on which Hawser clients publish, in those of the six
-// cases that exist with a stateless broker.
+// TestC51_HawserClients_PublishOnTheirTopics checks the topics on which Hawser clients publish, in those of the
+// six cases that exist with a stateless broker.
 func TestC51_HawserClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))

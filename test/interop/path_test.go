@@ -37,7 +37,7 @@ func TestC57_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 		return l.What == "received" && l.Event.Extensions[codec.ExtResourceVersion] == 2.0
 	})
 
-	// The last work is deleted while the agent is away.
+	// The last work is deleted while the agent is disconnected.
 	wire.cut()
 	source.remove(cluster1, "w")
 	wire.plug(b.addr)
@@ -58,7 +58,7 @@ func TestC58_TwoOCMSourcesAndOurAgent_KeepApart(t *testing.T) {
 	a.awaitValue("one", "1")
 	a.awaitValue("two", "1")
 
-	// A name that is taken is refused, and its owner's work stays.
+	// A name of another source is rejected, and the work of its owner stays.
 	w := newWork(cluster1, "one", 1)
 	if l := second.try(command{Do: "create", Namespace: w.Namespace, Work: w}); l.Reason != "PublishError" {
 		t.Errorf("a name of another source: error %q (%s), want a PublishError", l.Error, l.Reason)
@@ -80,7 +80,7 @@ type ourSource struct {
 	connected chan struct{}
 }
 
-// startOurSource runs src1 as a Go program of a platform developer would be.
+// startOurSource runs src1 as a platform developer's Go program.
 func startOurSource(t *testing.T, addr string) *ourSource {
 	t.Helper()
 	cert, key := certify(t, pki.Source, src1)
@@ -113,7 +113,7 @@ func startOurSource(t *testing.T, addr string) *ourSource {
 // Hello implements [session.Handler].
 func (s *ourSource) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
-// Subscribed implements [session.Handler]: the program asks for every status.
+// Subscribed implements [session.Handler]. It requests every status.
 func (s *ourSource) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	e, err := codec.NewStatusResyncRequest(codec.ResyncParams{
 		ID: uuid.NewString(), Time: time.Now(), Source: src1, DataType: codec.ManifestBundles,
@@ -125,7 +125,7 @@ func (s *ourSource) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 // Handle implements [session.Handler].
 func (s *ourSource) Handle(_ context.Context, e codec.Event) error {
 	if e.Type() == codec.TypeCheckpoint {
-		return nil // it keeps no cursor
+		return nil // the program keeps no cursor
 	}
 	r, err := manifestwork.DecodeStatus(e)
 	if err != nil {

@@ -45,7 +45,7 @@ func (b *ourBroker) stub(t testing.TB, role pki.Role, name string) (context.Cont
 var works = codec.ManifestBundles.String()
 
 // TestC39_InvalidSubscription_IsRefused: subscriptions without cluster and source, with both, or without a data
-// type.
+// type are rejected.
 func TestC39_InvalidSubscription_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
@@ -188,7 +188,7 @@ func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
 	}
 	agent, source := startAgent(t, cluster2, b.addr), startSource(t, src1, b.addr)
 	src := b.connect(t, pki.Source, src1)
-	const n, size = 100, 100 << 10 // far more than any window between them
+	const n, size = 100, 100 << 10 // far more than all flow-control windows on the path
 	for i := range n {
 		id := fmt.Sprintf("big%d", i)
 		w := withID(id, newWork(cluster1, id, 1))
@@ -202,7 +202,7 @@ func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
 	if waiting := b.metric(t, queuedRecords); waiting == 0 {
 		t.Error("nothing waits for the subscriber that does not read: the test is too small")
 	}
-	// Once it reads it gets everything.
+	// When the subscriber reads, it receives everything.
 	for range n {
 		if _, err := stuck.Recv(); err != nil {
 			t.Fatal(err)
@@ -255,7 +255,7 @@ func TestC47_InvalidEvent_IsRefused(t *testing.T) {
 func TestC47_OCMSource_GetsTheReason(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	// The certificate is that of src2: what the source says of itself does not count.
+	// The certificate is that of src2. The source's own claim does not count.
 	imposter := start(t, "ocmsource", "-config", clientConfig(t, pki.Source, src2, b.addr, ""), "-source-id", src1)
 	w := newWork(cluster1, "w", 1)
 	l := imposter.try(command{Do: "create", Namespace: w.Namespace, Work: w})

@@ -50,7 +50,7 @@ type outputLine struct {
 	Objects []object `json:"objects"`
 }
 
-// object is any object of Kubernetes, also one that does not name its kind.
+// object is any Kubernetes object, also without a kind.
 type object struct{ unstructured.Unstructured }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -161,7 +161,7 @@ func ownAttribute(e *event) string {
 	return ""
 }
 
-// kill ends the program at once. It may be called again.
+// kill kills the program. It may be called repeatedly.
 func (p *program) kill() {
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.t.Errorf("%s: %v", p.name, err)
@@ -169,7 +169,7 @@ func (p *program) kill() {
 	<-p.done
 }
 
-// try has the program perform a command and returns its answer.
+// try sends a command to the program and returns its answer.
 func (p *program) try(c command) outputLine {
 	p.t.Helper()
 	p.lastID++
@@ -185,7 +185,7 @@ func (p *program) try(c command) outputLine {
 	return p.await(p.t, from, fmt.Sprintf("the answer to %s", c.Do), func(l outputLine) bool { return l.What == "done" && l.ID == c.ID })
 }
 
-// do is try for commands that must not fail.
+// do is try for commands that must succeed.
 func (p *program) do(c command) outputLine {
 	p.t.Helper()
 	l := p.try(c)
@@ -195,10 +195,10 @@ func (p *program) do(c command) outputLine {
 	return l
 }
 
-// issued is held while certificates are made.
+// issued serializes the creation of certificates.
 var issued sync.Mutex
 
-// certify returns the files of the certificate of (role, name).
+// certify returns the certificate files of (role, name).
 func certify(t testing.TB, role pki.Role, name string) (cert, key string) {
 	t.Helper()
 	issued.Lock()
@@ -213,7 +213,7 @@ func certify(t testing.TB, role pki.Role, name string) (cert, key string) {
 	return certs.Cert(role, name), certs.Key(role, name)
 }
 
-// clientConfig writes a client configuration of sdk-go; more is added to it.
+// clientConfig writes a client configuration of sdk-go, with additional lines.
 func clientConfig(t testing.TB, role pki.Role, name, addr, more string) string {
 	t.Helper()
 	cert, key := certify(t, role, name)
@@ -244,7 +244,7 @@ func startSource(t testing.TB, id, addr string) *ocmSource {
 	return &ocmSource{program: start(t, "ocmsource", "-config", clientConfig(t, pki.Source, id, addr, ""), "-source-id", id)}
 }
 
-// startOCMBroker runs an OCM broker; addr is "" for a free port.
+// startOCMBroker runs an OCM broker. addr "" means a free port.
 func startOCMBroker(t testing.TB, addr string) *ocmBroker {
 	t.Helper()
 	cert, key := certify(t, pki.Broker, "broker")
@@ -256,12 +256,12 @@ func startOCMBroker(t testing.TB, addr string) *ocmBroker {
 	return b
 }
 
-// what matches the lines of one kind.
+// what matches lines of one kind.
 func what(kind string) func(outputLine) bool {
 	return func(l outputLine) bool { return l.What == kind }
 }
 
-// ofID matches the lines of one kind about one work.
+// ofID matches lines of one kind about one work.
 func ofID(kind, id string) func(outputLine) bool {
 	return func(l outputLine) bool {
 		switch {

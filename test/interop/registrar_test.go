@@ -27,9 +27,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// registrar is a hub and its source of registration in one: objects in memory,
-// and a session that serves as hub-source does. It decides as a kube-apiserver
-// would where a test does not say otherwise.
+// registrar is a hub with its registration source: objects in memory, and a session that serves as hub-source
+// does. Without other instructions it decides as a kube-apiserver does.
 type registrar struct {
 	*session.Session
 	t        testing.TB
@@ -40,17 +39,17 @@ type registrar struct {
 	mu      sync.Mutex
 	objects map[objectKey]*unstructured.Unstructured
 	version int
-	tokens  map[string]string                 // the user of each
-	refuse  map[codec.DataType]*metav1.Status // the next ask of the type
+	tokens  map[string]string                 // user by token
+	refuse  map[codec.DataType]*metav1.Status // answer to the next request, by data type
 }
 
-// objectKey names an object of the hub.
+// objectKey identifies an object of the hub.
 type objectKey struct {
 	dataType      codec.DataType
 	cluster, name string
 }
 
-// request is what an agent wanted of the hub.
+// request is a request of an agent to the hub.
 type request struct {
 	*hawserv1.AgentRequest
 	event codec.Event
@@ -60,7 +59,7 @@ func (a request) String() string {
 	return fmt.Sprintf("%s of %s %v", a.event.Type(), a.GetUser(), a.GetGroups())
 }
 
-// newRegistrar returns a hub that has nothing. It serves once it is connected.
+// newRegistrar returns an empty hub. It serves once it is connected.
 func newRegistrar(t testing.TB) *registrar {
 	return &registrar{
 		t: t, issuer: testkit.NewIssuer(t, "https://hub.example"), tokens: map[string]string{}, objects: map[objectKey]*unstructured.Unstructured{}, refuse: map[codec.DataType]*metav1.Status{},
@@ -69,8 +68,8 @@ func newRegistrar(t testing.TB) *registrar {
 	}
 }
 
-// serve connects it to a broker as src1, until the test ends. It returns when the
-// broker knows all objects.
+// serve connects the registrar to a broker as src1, until the test ends. It returns when the broker has all
+// objects.
 func (r *registrar) serve(b *ourBroker) {
 	r.t.Helper()
 	defer b.wire.await(r.t, b.wire.position(), "the objects of the hub", func(p passed) bool {
@@ -101,7 +100,7 @@ func (r *registrar) serve(b *ourBroker) {
 // Hello implements [session.Handler].
 func (r *registrar) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
 
-// Subscribed implements [session.Handler]: it says all that the hub has.
+// Subscribed implements [session.Handler]. It sends all objects of the hub.
 func (r *registrar) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +123,7 @@ func envelope() codec.SyncParams {
 // Handle implements [session.Handler].
 func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() != codec.TypeRegistrationRequest {
-		return nil // a checkpoint: it keeps no cursor
+		return nil // a checkpoint: the registrar keeps no cursor
 	}
 	m, err := codec.ParseRegistrationRequest(e)
 	if err != nil {
@@ -160,7 +159,7 @@ func (r *registrar) Handle(ctx context.Context, e codec.Event) error {
 	return err
 }
 
-// answer does what an agent asks for, or says why not.
+// answer performs the request of an agent. It returns the error of the hub, nil for success.
 func (r *registrar) answer(e codec.Event, a *hawserv1.AgentRequest, answer *hawserv1.RegistrationAnswer) *metav1.Status {
 	t, err := codec.ParseEventType(e.Type())
 	if err != nil {
@@ -189,7 +188,7 @@ func (r *registrar) answer(e codec.Event, a *hawserv1.AgentRequest, answer *haws
 	return r.change(t, objectKey{t.DataType, a.GetCluster(), o.GetName()}, a.GetUser(), o)
 }
 
-// change creates an object, or takes the status of one.
+// change creates an object, or updates the status of an object.
 func (r *registrar) change(t codec.EventType, k objectKey, user string, o *unstructured.Unstructured) *metav1.Status {
 	is := r.get(k)
 	resource := schema.GroupResource{Group: t.DataType.Group, Resource: t.DataType.Resource}
@@ -212,14 +211,14 @@ func (r *registrar) change(t codec.EventType, k objectKey, user string, o *unstr
 
 func refusalOf(err errors.APIStatus) *metav1.Status { s := err.Status(); return &s }
 
-// refuseNext makes the hub refuse the next ask of a type.
+// refuseNext makes the hub reject the next request of a type.
 func (r *registrar) refuseNext(d codec.DataType, err errors.APIStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refuse[d] = refusalOf(err)
 }
 
-// The accounts with which clusters join.
+// The accounts of bootstrap tokens.
 const (
 	joiner      = "agent-registration-bootstrap"
 	otherJoiner = "another-bootstrap"
@@ -229,7 +228,7 @@ const (
 
 func userOf(account string) string { return "system:serviceaccount:" + joinersAt + ":" + account }
 
-// token returns one of an account, which the hub knows from then on.
+// token returns a new token of an account. The hub accepts it from then on.
 func (r *registrar) token(account string) string {
 	r.t.Helper()
 	text := r.issuer.Token(joinersAt, account, nil)
@@ -239,7 +238,7 @@ func (r *registrar) token(account string) string {
 	return text
 }
 
-// sign approves a request for a certificate, and answers it.
+// sign approves a certificate request, and publishes its certificate.
 func (r *registrar) sign(cluster, name string) {
 	r.t.Helper()
 	key := objectKey{codec.SigningRequests, cluster, name}
@@ -262,7 +261,7 @@ func (r *registrar) get(k objectKey) *unstructured.Unstructured {
 	return nil
 }
 
-// put creates or changes an object: it gets a new version, and a uid if it has none.
+// put creates or changes an object. The object gets a new version, and a uid if it has none.
 func (r *registrar) put(k objectKey, o *unstructured.Unstructured) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -288,8 +287,8 @@ func (r *registrar) remove(k objectKey) {
 	r.notify(gone)
 }
 
-// notify publishes an object. The caller has the lock, so that they go in order.
-// Without a connection the next one begins with all objects.
+// notify publishes an object. The caller holds the lock, so that the order is kept. Without a connection it does
+// nothing: the next connection begins with all objects.
 func (r *registrar) notify(o *hawserv1.RegistrationObject) {
 	if r.Session == nil {
 		return

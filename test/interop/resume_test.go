@@ -19,10 +19,10 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// inSync is how many works an agent holds that comes back and lacks nothing.
+// inSync is the number of works of an agent that reconnects and misses none.
 const inSync = 10_000
 
-// BenchmarkResume compares the CPU time of brokers when an agent with 10,000 works reconnects that lacks none.
+// BenchmarkResume compares the CPU time of brokers when an agent reconnects that has all of its 10,000 works.
 // The Hawser broker resumes by cursor and by version list, the OCM broker only by list. The Hawser broker runs
 // in the test's process, so its time includes that of the agent.
 func BenchmarkResume(b *testing.B) {
@@ -49,7 +49,7 @@ func BenchmarkResume(b *testing.B) {
 	})
 }
 
-// measureCPU reports the processor time that used shows for do.
+// measureCPU reports the processor time of do. used returns the time that a process has used so far.
 func measureCPU(b *testing.B, used func(testing.TB) time.Duration, do func()) {
 	b.Helper()
 	b.ReportAllocs()
@@ -60,7 +60,7 @@ func measureCPU(b *testing.B, used func(testing.TB) time.Duration, do func()) {
 	b.ReportMetric(float64((used(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 }
 
-// ownCPU is the processor time that this process has used.
+// ownCPU returns the processor time of this process.
 func ownCPU(t testing.TB) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -69,14 +69,13 @@ func ownCPU(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// cpuOf is what another process has used, in steps of 10 ms.
+// cpuOf returns the processor time of another process, in steps of 10 ms.
 func cpuOf(t testing.TB, pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Behind the name, which ends with the last parenthesis, user and system
-	// time are the 12th and 13th field.
+	// The name ends with the last parenthesis. After it, user and system time are the 12th and 13th field.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	ticks := 0
 	for _, f := range fields[11:13] {
@@ -89,11 +88,10 @@ func cpuOf(t testing.TB, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// syncing is an agent that holds works, as far as a broker can tell.
+// syncing is a client that behaves to a broker as an agent with works.
 type syncing struct{ *client }
 
-// syncedAgent returns an agent of ours and what it holds: all that a new broker
-// has for its cluster.
+// syncedAgent returns a Hawser agent and its works: all works that a new broker has for its cluster.
 func syncedAgent(b *testing.B) (*syncing, []codec.ResourceVersion) {
 	b.Helper()
 	broker := startBroker(b)
@@ -116,8 +114,8 @@ func syncedAgent(b *testing.B) (*syncing, []codec.ResourceVersion) {
 // errResumed ends a subscription that is in sync.
 var errResumed = errors.New("in sync")
 
-// resume subscribes, lists what is held where the broker asks for that, and
-// returns the checkpoint that says that nothing is lacking.
+// resume subscribes, and sends the version list if the broker requests it. It returns the checkpoint that
+// reports the agent as in sync.
 func (a *syncing) resume(b *testing.B, cursor string, held []codec.ResourceVersion) (c codec.Checkpoint) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

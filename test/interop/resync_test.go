@@ -15,7 +15,7 @@ import (
 
 const cluster1, cluster2 = "cluster1", "cluster2"
 
-// put gives the OCM broker a work as src1 would publish it.
+// put stores a work in the OCM broker, as a publish of src1 does.
 func (b *ocmBroker) put(w *workv1.ManifestWork) {
 	b.t.Helper()
 	b.do(command{Do: "put", Event: shown(specOf(b.t, src1, codec.CreateRequest, w))})
@@ -40,8 +40,7 @@ func (b *ourBroker) settle(t testing.TB, src *client, a *ocmAgent, lists float64
 
 const queuedRecords = "hawser_broker_delivery_queue_records"
 
-// received returns the ids of the events that the agent got from a place on, in
-// the order of the ids.
+// received returns the ids of the events that the agent received from a position on, sorted.
 func (a *ocmAgent) received(from int) []string {
 	var ids []string
 	for _, l := range a.since(from, what("received")) {
@@ -192,7 +191,7 @@ func TestC31_NothingLeft_DeletionIsSent(t *testing.T) {
 	wire.plug(b.addr)
 	agent.await(t, 0, "the end of the work", ofID("deleted", "only"))
 
-	// An agent whose memory went back in time.
+	// This agent reports an older state of its works.
 	late := b.connect(t, pki.Agent, cluster1)
 	events := late.subscribe(transport.Filter{Cluster: cluster1})
 	late.publish(listOf(t, cluster1, codec.ResourceVersion{ResourceID: "only", ResourceVersion: 1}))

@@ -16,7 +16,7 @@ import (
 // Its agents see it as an OCM broker.
 type scripted struct {
 	addr string
-	// wire is what agents published.
+	// wire records the events that agents published.
 	wire *journal[passed]
 	send chan codec.Event
 }

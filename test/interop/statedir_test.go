@@ -11,8 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// startKeepingAgent runs our agent with a state directory until the test ends or
-// end is called.
+// startKeepingAgent runs a Hawser agent with a state directory, until the test ends or end is called.
 func startKeepingAgent(t *testing.T, addr, dir string, cluster *clustertest.Fake) (a *ourAgent, end func()) {
 	t.Helper()
 	j, err := statedir.Open(statedir.Config{Dir: dir, Log: logOf(t)})
@@ -57,14 +56,14 @@ func TestC59_OCMBrokerAway_DriftIsRepaired(t *testing.T) {
 	second, end := startKeepingAgent(t, wire.addr, dir, cluster)
 	second.awaitValue("one", "3")
 	second.awaitValue("two", "0")
-	drift(second, "two", "one") // while it runs
+	drift(second, "two", "one") // while the agent runs
 	second.awaitValue("one", "3")
 	second.awaitValue("two", "0")
 	end()
 	drift(first, "one", "two")
 
-	// It meets a broker whose hub went back in time and that lacks a work. Versions of an earlier process block no
-	// update, and absence deletes nothing.
+	// The broker's hub went back in time, and the broker lacks a work. Versions of an earlier process block no
+	// update, and a missing work is not deleted.
 	third, _ := startKeepingAgent(t, wire.addr, dir, cluster)
 	third.awaitValue("one", "3")
 	b = startOCMBroker(t, "")
@@ -72,7 +71,7 @@ func TestC59_OCMBrokerAway_DriftIsRepaired(t *testing.T) {
 	wire.plug(b.addr)
 	third.awaitValue("one", "2")
 	third.awaitValue("two", "0")
-	b.send(codec.UpdateRequest, withID("u1", newWork(cluster1, "one", 1)), nil) // late
+	b.send(codec.UpdateRequest, withID("u1", newWork(cluster1, "one", 1)), nil) // this event is late
 	b.put(withID("u3", newWork(cluster1, "three", 1)))
 	third.awaitValue("three", "1")
 	if got := third.value("one"); got != "2" {

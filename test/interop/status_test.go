@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// number is a sequence id as agents make them, n steps after the first.
+// number returns the n-th sequence id after the first, in the form of OCM agents.
 func number(n int64) string {
 	const first = 2123694259314888704 // some time in 2025, node 1
 	return strconv.FormatInt(first+n, 10)
@@ -72,7 +72,7 @@ func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	from := agent.position()
 	wire.cut()
 	wire.plug(b.addr)
-	// The second answer would be that of the other work.
+	// A second answer would be that of the other work.
 	from2 := source.position()
 	source.await(t, from2, "the agent's own status", func(l outputLine) bool {
 		return ofID("modified", differs)(l) && appliedMessage(l.Work.Status) == "differs"
@@ -91,7 +91,7 @@ func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
 	}
 }
 
-// after is the sequence id one step later.
+// after returns the next sequence id.
 func after(t testing.TB, sequence string) string {
 	t.Helper()
 	n, err := strconv.ParseInt(sequence, 10, 64)

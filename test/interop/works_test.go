@@ -22,14 +22,14 @@ import (
 // versionAnnotation is the annotation in which the caller of an OCM source keeps a work's version.
 const versionAnnotation = "cloudevents.open-cluster-management.io/resourceversion"
 
-// configMap is a manifest of about size bytes, at least that of an empty one.
+// configMap returns a manifest of about size bytes, at least the size of an empty one.
 func configMap(name, value string, size int) workv1.Manifest {
 	head := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":%q,"fill":"`, name, value)
 	fill := max(0, size-len(head)-len(`"}}`))
 	return workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(head + strings.Repeat("x", fill) + `"}}`)}}
 }
 
-// newWork is a work with one ConfigMap of its name, whose value is its version.
+// newWork returns a work with one ConfigMap of the same name. Its value is the version.
 func newWork(cluster, name string, version int64) *workv1.ManifestWork {
 	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: cluster, Generation: version}}
 	if version != 0 {
@@ -39,7 +39,7 @@ func newWork(cluster, name string, version int64) *workv1.ManifestWork {
 	return w
 }
 
-// withID gives a work its resource id. Works of OCM sources get theirs when they are created.
+// withID sets the resource id of a work. An OCM source sets it when it creates a work.
 func withID(id string, w *workv1.ManifestWork) *workv1.ManifestWork {
 	w.UID = types.UID(id)
 	return w
@@ -52,7 +52,7 @@ func deleting(w *workv1.ManifestWork) *workv1.ManifestWork {
 	return w
 }
 
-// specOf is the event with which an OCM source publishes the work.
+// specOf returns the event with which an OCM source publishes the work.
 func specOf(t testing.TB, source string, action codec.Action, w *workv1.ManifestWork) codec.Event {
 	t.Helper()
 	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: uuid.NewString(), Now: time.Now(), Source: source, Action: action})
@@ -62,7 +62,7 @@ func specOf(t testing.TB, source string, action codec.Action, w *workv1.Manifest
 	return e
 }
 
-// shown is an event in the form that the OCM broker's program accepts.
+// shown returns an event in the form that the program ocmbroker accepts.
 func shown(e codec.Event) *event {
 	s := &event{ID: e.ID(), Source: e.Source(), Type: e.Type(), ContentType: e.DataContentType(), Data: string(e.Data()), Extensions: map[string]any{}}
 	for name, v := range e.Extensions() {
@@ -74,13 +74,13 @@ func shown(e codec.Event) *event {
 	return s
 }
 
-// statusOf is a status that an agent reports to src1: one condition Applied.
+// statusOf returns a status for src1 with one condition, Applied.
 func statusOf(t testing.TB, sequence string, w *workv1.ManifestWork, message string) codec.Event {
 	t.Helper()
 	return encodeStatus(t, sequence, w, workv1.ManifestWorkStatus{Conditions: []metav1.Condition{applied(message)}}, false)
 }
 
-// endOf is the status with which an agent reports that a work is gone.
+// endOf returns the status with which an agent reports that a work is gone.
 func endOf(t testing.TB, sequence string, w *workv1.ManifestWork) codec.Event {
 	t.Helper()
 	return encodeStatus(t, sequence, w, workv1.ManifestWorkStatus{}, true)
@@ -108,7 +108,7 @@ func metadataOf(t testing.TB, w *workv1.ManifestWork) string {
 	return string(b)
 }
 
-// applied is the condition Applied with a message to tell statuses apart.
+// applied returns the condition Applied. The message distinguishes statuses.
 func applied(message string) metav1.Condition {
 	return metav1.Condition{
 		Type: workv1.WorkApplied, Status: metav1.ConditionTrue, Reason: "Test", Message: message,
@@ -116,7 +116,7 @@ func applied(message string) metav1.Condition {
 	}
 }
 
-// appliedMessage is the message of the condition Applied, "" without one.
+// appliedMessage returns the message of the condition Applied, "" without the condition.
 func appliedMessage(s workv1.ManifestWorkStatus) string {
 	if c := meta.FindStatusCondition(s.Conditions, workv1.WorkApplied); c != nil {
 		return c.Message
@@ -124,7 +124,7 @@ func appliedMessage(s workv1.ManifestWorkStatus) string {
 	return ""
 }
 
-// valueOf is the value in the ConfigMap of a work made by newWork.
+// valueOf returns the value in the ConfigMap of a work of newWork.
 func valueOf(t testing.TB, w workv1.ManifestWork) string {
 	t.Helper()
 	if len(w.Spec.Workload.Manifests) != 1 {

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// churnEvery and churnBytes let the broker write 2.5 MB a second: its store
-	// has filled its tables in memory (64 MiB) before growth is judged.
+	// churnEvery and churnBytes make the broker write 2.5 MB per second. So its store has filled its tables in
+	// memory (64 MiB) before growth is measured.
 	churnEvery = 40 * time.Millisecond
 	churnBytes = 100 << 10
 	// churnWorks is the number of works that are changed in turn, of a cluster without an agent.
@@ -25,21 +25,20 @@ const (
 	publishTime  = 10 * time.Second
 )
 
-// churner is a program that publishes works by itself, much and large.
+// churner is a source that publishes many large works.
 type churner struct {
 	client  cloudeventsv1.CloudEventServiceClient
 	payload []byte
 	done    int // publishes that were accepted
 }
 
-// run publishes until ctx ends; what the broker does not take is overtaken by the
-// next version.
+// run publishes until ctx ends. The next version replaces a version that the broker did not accept.
 func (c *churner) run(ctx context.Context, dir pki.Dir, addr string) error {
 	conn, err := connect(dir, addr, pki.Source, "program")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // only ever fails when closed already
+	defer func() { _ = conn.Close() }() // fails only if it is closed already
 	c.client = cloudeventsv1.NewCloudEventServiceClient(conn)
 	noise := make([]byte, churnBytes*3/4)
 	_, _ = rand.Read(noise) // never fails
@@ -82,7 +81,7 @@ func text(s string) *attribute {
 	return &attribute{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
 }
 
-// connect makes a connection with the certificate of (role, name).
+// connect opens a connection with the certificate of (role, name).
 func connect(dir pki.Dir, addr string, role pki.Role, name string) (*grpc.ClientConn, error) {
 	files := identity.Files{CA: dir.CACert(), Cert: dir.Cert(role, name), Key: dir.Key(role, name)}
 	creds, err := files.Client("", func(error) {}) // the files do not change

@@ -10,22 +10,21 @@ import (
 	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
-// faults does what the plan says to every part of the fleet, each on its own, so
-// that faults overlap as chance has it.
+// faults injects the faults of the plan. Each program has faults of its own, so faults may overlap.
 type faults struct {
 	fleet  *fleet.Fleet
 	plan   plan
 	seed   uint64
 	since  func() time.Duration
 	printf func(format string, args ...any)
-	// victim dies all the time, the other programs only in storms.
+	// victim is killed during the whole run, the other programs only in storms.
 	victim string
 
 	mu    sync.Mutex
 	count map[string]int
 }
 
-// run goes on until the end of the plan and leaves everything running.
+// run injects faults until the end of the plan. Then all programs run.
 func (f *faults) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -48,7 +47,7 @@ func (f *faults) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// hub is what the fleet calls the hub's control plane.
+// hub is the name of the hub's control plane in the fleet.
 const hub = "hub"
 
 func (f *faults) program(ctx context.Context, r *rand.Rand, name string) error {
@@ -77,7 +76,7 @@ func (f *faults) program(ctx context.Context, r *rand.Rand, name string) error {
 	if e.fault == pause {
 		return p.Resume()
 	}
-	return p.Launch(context.WithoutCancel(ctx)) // it may be that nothing it needs runs
+	return p.Launch(context.WithoutCancel(ctx)) // without waiting, because the programs that it needs may be down
 }
 
 func (f *faults) hub(ctx context.Context, r *rand.Rand) error {
@@ -93,7 +92,7 @@ func (f *faults) hub(ctx context.Context, r *rand.Rand) error {
 	return f.fleet.StartControlPlane(hub)
 }
 
-// wait tells whether the time has passed and the plan goes on.
+// wait waits for a duration. It returns false if the plan or ctx ends before.
 func (f *faults) wait(ctx context.Context, d time.Duration) bool {
 	d = min(d, f.plan.end-f.since())
 	select {

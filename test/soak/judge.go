@@ -7,24 +7,24 @@ import (
 	"text/tabwriter"
 )
 
-// quantity is what must not grow.
+// quantity is a measured quantity that must not grow.
 type quantity struct {
 	name  string
 	value func(sample) float64
-	limit float64 // the growth that is allowed, as a part of what it was
-	slack float64 // the growth that is allowed whatever it was
-	unit  float64 // for people
+	limit float64 // the allowed growth, relative to the first window
+	slack float64 // the allowed growth, absolute
+	unit  float64 // divisor for display
 }
 
 var quantities = []quantity{
 	{name: "goroutines", value: func(s sample) float64 { return s.goroutines }, limit: 0.05, unit: 1},
-	// The broker's store has a table more or less open at any time, and 30 descriptors in
-	// all. A leak shows all the same: the storms break hundreds of connections.
+	// The broker's store has about 30 open files, and the number of its tables varies. A leak still shows,
+	// because the storms break hundreds of connections.
 	{name: "descriptors", value: func(s sample) float64 { return s.descriptors }, limit: 0.05, slack: 4, unit: 1},
 	{name: "resident MiB", value: func(s sample) float64 { return s.resident }, limit: 0.10, unit: 1 << 20},
 }
 
-// growth compares the first window of the calm with the last.
+// growth compares the first and the last window of the calm.
 type growth struct {
 	program, quantity string
 	before, after     float64
@@ -34,11 +34,10 @@ type growth struct {
 
 func (g growth) percent() float64 { return 100 * (g.after/g.before - 1) }
 
-// leastSamples of each window make a median.
+// leastSamples is the number of samples in a window that a median needs.
 const leastSamples = 10
 
-// judge compares the windows of one program, which must have been the same
-// process all the time.
+// judge compares the windows of one program. The program must have been the same process during the calm.
 func (p plan) judge(program string, s series) ([]growth, error) {
 	calm := s.in(p.calm, p.judged)
 	before, after := calm.in(p.calm, p.calm+p.window), calm.in(p.judged-p.window, p.judged)

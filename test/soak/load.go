@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// writers write side by side; each has works of its own.
+	// writers is the number of concurrent writers. Each has works of its own.
 	writers       = 8
 	worksOfWriter = 12
 	// writeEvery is the mean time between two writes of one writer.
 	writeEvery = 400 * time.Millisecond
-	// absent is about how many of its works a writer leaves deleted.
+	// absent is about the number of works that each writer leaves deleted.
 	absent = 2
 )
 
-// load writes works until the test stops it.
+// load writes works until ctx ends.
 type load struct {
 	*consistency.Works
 	seed                      uint64
 	created, updated, deleted atomic.Int64
 }
 
-// run returns the first error of a writer; nil when ctx ended. Requests in
-// flight are answered first: what the hub has must be known.
+// run returns the first error of a writer, nil when ctx has ended. It waits for the answers to requests in
+// flight, so that the state of the hub is known.
 func (l *load) run(ctx context.Context, clusters []string) error {
 	failed, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -52,8 +52,7 @@ func (l *load) run(ctx context.Context, clusters []string) error {
 	return context.Cause(failed)
 }
 
-// writer has works on the hub (there) and works that it deleted or has not made
-// yet (away).
+// writer has works on the hub (there), and works that it has deleted or not created yet (away).
 type writer struct {
 	*load
 	random      *rand.Rand
@@ -64,14 +63,14 @@ func (w *writer) run(ctx context.Context) error {
 	for {
 		pause := time.Duration(w.random.ExpFloat64() * float64(writeEvery))
 		if len(w.away) > absent {
-			pause = 0 // at the start
+			pause = 0 // at the start all works are created
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil
 		}
-		// The hub may be away for longer than the load goes on.
+		// The hub may be down for longer than ctx.
 		if err := w.write(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
@@ -80,7 +79,7 @@ func (w *writer) run(ctx context.Context) error {
 
 // write creates, updates or deletes one work. Creations and deletions balance.
 func (w *writer) write(ctx context.Context) error {
-	const round = 10 // one write in ten begins or ends a work
+	const round = 10 // one write in ten creates or deletes a work
 	switch ends := w.random.IntN(round) == 0; {
 	case len(w.away) > absent || ends && len(w.away) > 0 && w.random.IntN(2) == 0:
 		w.created.Add(1)
@@ -94,7 +93,7 @@ func (w *writer) write(ctx context.Context) error {
 	}
 }
 
-// move takes an element out of one list and puts it at the end of another.
+// move removes an element from one list and appends it to another.
 func move(from, to *[]consistency.Key, i int) consistency.Key {
 	k := (*from)[i]
 	*from = append((*from)[:i:i], (*from)[i+1:]...)

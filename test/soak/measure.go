@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/local/fleet"
 )
 
-// sample is what one process had at one time.
+// sample is the measured state of one process at one time.
 type sample struct {
 	at                      time.Duration
 	pid                     int
@@ -40,7 +40,7 @@ var measured = []struct {
 	{"process_resident_memory_bytes", func(s *sample, v float64) { s.resident = v }},
 }
 
-// parse reads the measured metrics from what /metrics serves.
+// parse reads the measured metrics from the text of /metrics.
 func parse(r io.Reader) (s sample, err error) {
 	found := 0
 	lines := bufio.NewScanner(r)
@@ -68,8 +68,8 @@ func parse(r io.Reader) (s sample, err error) {
 	return s, nil
 }
 
-// sampleEvery is the time between samples of a program; one that is paused or
-// away at that moment gives none.
+// sampleEvery is the time between samples of a program. A program that is paused or down has no sample at that
+// time.
 const sampleEvery = time.Second
 
 // sampler takes samples of every program of a fleet.
@@ -106,7 +106,7 @@ func (s *sampler) sample(ctx context.Context, name string) {
 	pid := p.PID()
 	got, err := fetch(ctx, "http://"+p.Admin+"/metrics")
 	if err != nil || pid == 0 || p.PID() != pid {
-		return // away, paused, or another process by now
+		return // down, paused, or replaced by another process
 	}
 	got.at, got.pid = s.since(), pid
 	s.mu.Lock()
@@ -129,7 +129,7 @@ func fetch(ctx context.Context, url string) (sample, error) {
 	return parse(resp.Body)
 }
 
-// write keeps all samples in a file, for those who look for the cause of growth.
+// write writes all samples to a file, for the search of a leak.
 func (s *sampler) write(file string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,12 +149,12 @@ func (s *sampler) series(name string) series {
 	return slices.Clone(s.got[name])
 }
 
-// in returns the samples of a stretch of time.
+// in returns the samples of a period.
 func (s series) in(from, to time.Duration) series {
 	return slices.DeleteFunc(slices.Clone(s), func(x sample) bool { return x.at < from || x.at >= to })
 }
 
-// median is that of one value: what a load that goes up and down comes back to.
+// median returns the median of one value. It hides the short changes of the load.
 func (s series) median(value func(sample) float64) float64 {
 	values := make([]float64, len(s))
 	for i, x := range s {

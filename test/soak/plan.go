@@ -25,11 +25,11 @@ type plan struct {
 
 const (
 	shortest = 4 * time.Minute
-	// recovery is how long before a window the last fault begins.
+	// recovery is the time between the last fault and a window.
 	recovery = 30 * time.Second
 )
 
-// newPlan makes that for a length, which ends with the calm.
+// newPlan returns the plan for a length, the time until the end of the calm.
 func newPlan(length time.Duration) (plan, error) {
 	if length < shortest {
 		return plan{}, fmt.Errorf("%s is too short to see anything grow: use at least %s", length, shortest)
@@ -41,27 +41,27 @@ func newPlan(length time.Duration) (plan, error) {
 	}, nil
 }
 
-// stormy tells whether any process may die at a time.
+// stormy reports whether any process may be killed at a time.
 func (p plan) stormy(at time.Duration) bool { return at < p.storm || at >= p.judged && at < p.end }
 
-// quiet tells whether no fault may begin at a time.
+// quiet reports whether no fault may begin at a time.
 func (p plan) quiet(at time.Duration) bool {
 	return at >= p.storm && at < p.calm+p.window || at >= p.judged-p.window-recovery && at < p.judged
 }
 
-// random is the chance of one part of the run, the same for the same seed.
+// random returns the random source for one part of the run. The same seed gives the same numbers.
 func random(seed uint64, part string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(part)) // never fails
 	return rand.New(rand.NewPCG(seed, h.Sum64()))
 }
 
-// between draws a duration.
+// between returns a random duration.
 func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)))
 }
 
-// fault is what happens to one part of the fleet.
+// fault is a kind of fault of one part of the fleet.
 type fault string
 
 const (
@@ -71,14 +71,13 @@ const (
 	restart fault = "restart" // of a kube-apiserver
 )
 
-// event is a fault, how long after the one before it comes, and how long it
-// lasts.
+// event is a fault, its delay after the previous fault, and its duration.
 type event struct {
 	fault       fault
 	after, last time.Duration
 }
 
-// nextFault draws what happens next to a program.
+// nextFault returns a random fault of a program.
 func nextFault(r *rand.Rand) event {
 	e := event{fault: pause, after: between(r, 8*time.Second, 25*time.Second), last: between(r, 500*time.Millisecond, 10*time.Second)}
 	switch r.IntN(4) {
@@ -90,7 +89,7 @@ func nextFault(r *rand.Rand) event {
 	return e
 }
 
-// nextRestart draws the next restart of the hub.
+// nextRestart returns a random restart of the hub.
 func nextRestart(r *rand.Rand) event {
 	return event{fault: restart, after: between(r, 30*time.Second, 80*time.Second), last: between(r, time.Second, 15*time.Second)}
 }

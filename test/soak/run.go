@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-io/hawser/test/consistency"
 )
 
-// The clusters; the second one's agent is the victim.
+// The clusters. The agent of the second one is the victim.
 const cluster1, cluster2 = "cluster1", "cluster2"
 
 // soak is one run.
@@ -77,11 +77,10 @@ func (s *soak) start(ctx context.Context, dir string) error {
 	s.fleet = fleet.New(fleet.Config{
 		Root: root, Dir: dir, Bin: filepath.Join(root, "bin"), ControlPlane: programs,
 		Clusters: []string{cluster1, cluster2},
-		// Works change while hub-source is away.
+		// Works change while hub-source is down.
 		NoWebhook: true,
 		Args: map[string][]string{
-			// A hub that is away, or a pause, must not end a process whose growth
-			// is to be judged.
+			// A hub that is down, or a pause, must not end a process whose growth is measured.
 			fleet.HubSource: {"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"},
 			fleet.Agent:     {"--kube-api-qps=500", "--kube-api-burst=500"},
 		},
@@ -94,7 +93,7 @@ func (s *soak) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.watch.Wait()
-	defer cancel() // before the watches are waited for
+	defer cancel() // this ends the watches before the wait for them
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
@@ -172,7 +171,7 @@ func workclientOf(c *controlplane.Cluster) (workclient.Interface, error) {
 	return workclient.NewForConfig(cfg)
 }
 
-// settle waits until hub and clusters agree.
+// settle waits until hub and clusters are equal.
 func (s *soak) settle(ctx context.Context) error {
 	const within = 2 * time.Minute
 	began := time.Now()
@@ -195,7 +194,7 @@ func (s *soak) settle(ctx context.Context) error {
 	}
 }
 
-// promises returns everything that was promised and not kept.
+// promises returns an error for each complaint of the history, and for each crash of a program.
 func (s *soak) promises() error {
 	var errs []error
 	for _, c := range s.load.History.Complaints() {
@@ -209,7 +208,7 @@ func (s *soak) promises() error {
 	return errors.Join(errs...)
 }
 
-// judge compares the long-lived processes with what they were.
+// judge compares the first and the last state of the long-lived processes.
 func (s *soak) judge(samples *sampler) error {
 	var all []growth
 	var errs []error

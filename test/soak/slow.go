@@ -13,7 +13,7 @@ import (
 
 const bundles = "io.open-cluster-management.works.v1alpha1.manifestbundles"
 
-// slowness is how long the slow subscriber thinks about an event.
+// slowness is the pause of the slow subscriber after each event.
 const slowness = 2 * time.Second
 
 // slowly subscribes to a cluster's works beside its agent, as an OCM agent would. It reads far too slowly,
@@ -23,16 +23,16 @@ func slowly(ctx context.Context, dir pki.Dir, addr, cluster string) (read int, e
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // only ever fails when closed already
+	defer func() { _ = conn.Close() }() // fails only if it is closed already
 	for {
 		read += readStream(ctx, conn, cluster)
-		if !rest(ctx) { // the broker is away
+		if !rest(ctx) { // a pause before the next subscription
 			return read, nil
 		}
 	}
 }
 
-// readStream reads one subscription until it ends, and returns how many events.
+// readStream reads one subscription until it ends, and returns the number of events.
 func readStream(ctx context.Context, conn *grpc.ClientConn, cluster string) (read int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,8 +44,8 @@ func readStream(ctx context.Context, conn *grpc.ClientConn, cluster string) (rea
 	if _, err := stream.Header(); err != nil {
 		return 0
 	}
-	// What has arrived before a connection broke would be read for minutes, and
-	// the broker would have a subscriber less.
+	// Events that arrived before the connection broke would keep this reader busy for minutes. During that time
+	// the broker would have one subscriber less.
 	go func() {
 		conn.WaitForStateChange(ctx, connectivity.Ready)
 		cancel()
@@ -61,7 +61,7 @@ func readStream(ctx context.Context, conn *grpc.ClientConn, cluster string) (rea
 	}
 }
 
-// rest tells whether to go on afterwards.
+// rest waits for slowness. It returns false if ctx ends.
 func rest(ctx context.Context) bool {
 	select {
 	case <-time.After(slowness):

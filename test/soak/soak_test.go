@@ -96,7 +96,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// samples has a sample a second of one process; value gives each its values.
+// samples returns one sample per second of one process. value returns the values of each.
 func samples(p plan, value func(at time.Duration) sample) series {
 	var s series
 	for at := time.Duration(0); at < p.end; at += time.Second {

@@ -518,7 +518,7 @@ func extract(layer, into string) error {
 }
 
 func write(name string, mode os.FileMode, r io.Reader) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // users other than root read it
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // others than root run it
 		return err
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)

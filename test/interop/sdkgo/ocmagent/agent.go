@@ -68,7 +68,7 @@ func (a *agent) run(ctx context.Context, in io.Reader) error {
 	})
 }
 
-// handlers tell what the informer, and so the controllers of an agent, see.
+// handlers print the events of the informer, as an agent's controllers see them.
 func (a *agent) handlers() cache.ResourceEventHandler {
 	report := func(what string) func(any) {
 		return func(o any) {
@@ -92,7 +92,7 @@ func (a *agent) print(l console.Line) {
 	}
 }
 
-// everySo is after how many received events a quiet agent writes a line.
+// everySo is the number of received events after which a quiet agent prints a line.
 const everySo = 1000
 
 func (a *agent) printReceived(e *wire.Event, err error) {
@@ -125,8 +125,8 @@ func (a *agent) count(context.Context, console.Command) (console.Line, error) {
 	return console.Line{Count: int(a.received.Load())}, nil
 }
 
-// patch does to a work what an agent's controllers do: a patch of the status is
-// reported, any other stays local.
+// patch patches a work as an agent's controllers do. A patch of the status is reported, any other patch stays
+// local.
 func (a *agent) patch(ctx context.Context, c console.Command) (console.Line, error) {
 	var subresources []string
 	if c.Status {
@@ -136,8 +136,8 @@ func (a *agent) patch(ctx context.Context, c console.Command) (console.Line, err
 	return console.Line{Work: w}, err
 }
 
-// loggingStore tells when the client has subscribed: the client asks only then
-// whether the store is ready for a resync.
+// loggingStore reports when the client has subscribed: only then the client checks whether the store is ready
+// for a resync.
 type loggingStore struct {
 	*workstore.AgentInformerWatcherStore
 	subscribed func()

@@ -81,7 +81,7 @@ func (b *broker) credentials() (credentials.TransportCredentials, error) {
 	}), nil
 }
 
-// printPublish tells what was published and how the broker answered.
+// printPublish prints each published event with the broker's answer.
 func (b *broker) printPublish(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	r, ok := req.(*pbv1.PublishRequest)
 	if !ok {
@@ -115,7 +115,7 @@ func (b *broker) registered(ctx context.Context, eventType, cluster string) erro
 	return b.subscribed(ctx, cluster)
 }
 
-// printStream tells of streams that come and go.
+// printStream prints the start and the end of each stream.
 func (b *broker) printStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	b.console.Print(console.Line{What: "stream"})
 	err := next(srv, ss)
@@ -138,7 +138,7 @@ func (b *broker) subscribed(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// put keeps an event as the state of its work and sends it to the cluster.
+// put stores an event as the state of its work, and sends it to the cluster.
 func (b *broker) put(ctx context.Context, c console.Command) (console.Line, error) {
 	e, err := c.Event.CloudEvent()
 	if err != nil {
@@ -150,7 +150,7 @@ func (b *broker) put(ctx context.Context, c console.Command) (console.Line, erro
 	return console.Line{}, b.ocm.HandleEvent(ctx, e)
 }
 
-// send sends an event to the cluster and keeps nothing.
+// send sends an event to the cluster without storing it.
 func (b *broker) send(ctx context.Context, c console.Command) (console.Line, error) {
 	e, err := c.Event.CloudEvent()
 	if err != nil {
@@ -159,13 +159,13 @@ func (b *broker) send(ctx context.Context, c console.Command) (console.Line, err
 	return console.Line{}, b.ocm.HandleEvent(ctx, e)
 }
 
-// drop forgets a work without an event.
+// drop removes a work without an event.
 func (b *broker) drop(_ context.Context, c console.Command) (console.Line, error) {
 	return console.Line{}, b.works.drop(c.Name)
 }
 
-// fill keeps that many works of that cluster, made from one event with "%d" for
-// the number in its texts, and sends nothing.
+// fill stores the given number of works of a cluster without sending them. Each is a copy of one event in which
+// "%d" becomes the number.
 func (b *broker) fill(_ context.Context, c console.Command) (console.Line, error) {
 	for n := range c.Count {
 		e, err := c.Event.Numbered(n).CloudEvent()
@@ -179,8 +179,7 @@ func (b *broker) fill(_ context.Context, c console.Command) (console.Line, error
 	return console.Line{Count: c.Count}, nil
 }
 
-// refuse makes the next status updates fail: with a conflict as the kube server
-// has it, or with a plain error.
+// refuse makes the next status updates fail, with a conflict of a kube-apiserver or with another error.
 func (b *broker) refuse(_ context.Context, c console.Command) (console.Line, error) {
 	return console.Line{}, b.works.refuse(c.Count, c.Text)
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // service keeps one event per work, in the order of arrival. It accepts every status update, unless a command
-// makes it refuse.
+// makes it reject some.
 type service struct {
 	mu      sync.Mutex
 	order   []string
@@ -68,7 +68,7 @@ func (s *service) refuse(n int, how string) error {
 	return nil
 }
 
-// List implements [server.Service]. The caller changes what it gets.
+// List implements [server.Service]. The caller may change the returned events.
 func (s *service) List(_ context.Context, o types.ListOptions) ([]*cloudevents.Event, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,5 +94,5 @@ func (s *service) HandleStatusUpdate(context.Context, *cloudevents.Event) error 
 	return s.refusal
 }
 
-// RegisterHandler implements [server.Service]. The broker is at hand anyway.
+// RegisterHandler implements [server.Service]. It does nothing, because the commands call the broker directly.
 func (s *service) RegisterHandler(context.Context, server.EventHandler) {}

@@ -27,7 +27,7 @@ import (
 	"open-cluster-management.io/sdk-go/pkg/cloudevents/generic"
 )
 
-// maker makes the client of one data type.
+// maker creates the client of one data type.
 type maker struct {
 	dataType string
 	make     func(context.Context, *klusterlet) (kind, error)
@@ -65,7 +65,7 @@ func requests(ctx context.Context, k *klusterlet) (kind, error) {
 }
 
 func leases(ctx context.Context, k *klusterlet) (kind, error) {
-	held := store.NewSimpleStore[*coordinationv1.Lease]() // has no informer
+	held := store.NewSimpleStore[*coordinationv1.Lease]() // this client has no informer
 	client, err := lease.NewLeaseClient(ctx, clientOptions(k, lease.NewLeaseCodec(), held), k.cluster)
 	if err != nil {
 		return kind{}, err
@@ -126,7 +126,7 @@ func addonsBeta(ctx context.Context, k *klusterlet) (kind, error) {
 	}, nil
 }
 
-// creating makes a client's Create take JSON.
+// creating makes a client's Create accept JSON.
 func creating[T any](create func(context.Context, *T, metav1.CreateOptions) (*T, error)) func(context.Context, json.RawMessage) (any, error) {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		o := new(T)

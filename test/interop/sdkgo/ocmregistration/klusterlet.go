@@ -76,7 +76,7 @@ func (k *klusterlet) run(ctx context.Context, in io.Reader) error {
 	})
 }
 
-// connect makes the clients, in the order in which OCM's agent does.
+// connect creates the clients, in the order of OCM's agent.
 func (k *klusterlet) connect(ctx context.Context) error {
 	k.kinds = map[string]kind{}
 	wanted := map[string]bool{}
@@ -103,8 +103,8 @@ func (k *klusterlet) connect(ctx context.Context) error {
 	return nil
 }
 
-// clientOptions are what OCM gives a client of a type; the codec and the store
-// tell what passes them.
+// clientOptions returns the options that OCM uses for a client of a type. The codec and the store print what
+// passes them.
 func clientOptions[T generic.ResourceObject](k *klusterlet, codec generic.Codec[T], held store.ClientWatcherStore[T]) *options.GenericClientOptions[T] {
 	dataType := codec.EventDataType().String()
 	reporting := wire.Codec[T]{
@@ -125,8 +125,8 @@ func clientOptions[T generic.ResourceObject](k *klusterlet, codec generic.Codec[
 		}})
 }
 
-// loggingStore tells when the client has subscribed: the client asks only then
-// whether the store is ready for a resync.
+// loggingStore reports when the client has subscribed: only then the client checks whether the store is ready
+// for a resync.
 type loggingStore[T generic.ResourceObject] struct {
 	store.ClientWatcherStore[T]
 	subscribed func()
@@ -140,7 +140,7 @@ func (s loggingStore[T]) HasInitiated() bool {
 	return ready
 }
 
-// handlers tell what an informer, and so the controllers of a klusterlet, see.
+// handlers print the events of an informer, as a klusterlet's controllers see them.
 func (k *klusterlet) handlers(dataType string) cache.ResourceEventHandler {
 	report := func(what string) func(any) {
 		return func(o any) {
@@ -185,7 +185,7 @@ func (k *klusterlet) patch(ctx context.Context, c console.Command) (console.Line
 	return console.Line{Object: o}, err
 }
 
-// list answers with what the client of a type holds.
+// list answers with the objects of the client of a type.
 func (k *klusterlet) list(ctx context.Context, c console.Command) (console.Line, error) {
 	do := k.kinds[c.Type].list
 	if do == nil {
@@ -195,8 +195,8 @@ func (k *klusterlet) list(ctx context.Context, c console.Command) (console.Line,
 	return console.Line{Objects: held}, err
 }
 
-// token asks for a token of a ServiceAccount: the client subscribes, asks, and
-// waits up to 10 s for the answer to its own request.
+// token requests a token of a ServiceAccount. The client subscribes, sends the request, and waits up to 10 s for
+// its own answer.
 func (k *klusterlet) token(ctx context.Context, c console.Command) (console.Line, error) {
 	seconds := int64(c.Count)
 	o, err := serviceaccount.NewServiceAccountClient(k.cluster, k.options).CreateToken(ctx, c.Name, &authenticationv1.TokenRequest{

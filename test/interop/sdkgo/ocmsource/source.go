@@ -116,13 +116,12 @@ func (s *source) list(ctx context.Context, _ console.Command) (console.Line, err
 	return console.Line{Works: works.Items}, nil
 }
 
-// loggingStore tells when the client has subscribed: the client asks only then
-// whether the store is ready for a resync.
+// loggingStore reports when the client has subscribed: only then the client checks whether the store is ready
+// for a resync.
 type loggingStore struct {
 	*workstore.SourceInformerWatcherStore
 	subscribed func()
-	// ready is closed when the store has its informer; the client may subscribe
-	// before.
+	// ready is closed when the store has its informer. The client may subscribe before that.
 	ready chan struct{}
 }
 
