@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/internal/local/thirdparty"
 )
 
-// inhibitRules is what an operator merges into alertmanager.yml.
+// inhibitRules is the file that an operator merges into alertmanager.yml.
 const inhibitRules = "deploy/monitoring/alertmanager/inhibit-rules.yaml"
 
 // TestInhibition_NamesAlerts: each alert that the file names is one of the rules.
@@ -64,7 +64,7 @@ func TestInhibition_ADeadBrokerIsOnePage(t *testing.T) {
 	other := labels{"alertname": "HawserAgentDisconnected", "cluster": "cluster1", "fleet": "another"}
 	dead := labels{"alertname": "HawserBrokerDown", "severity": "critical"}
 	firing(t, append(cutOff, other, dead), dead, other)
-	firing(t, append(cutOff, other), append(cutOff, other)...) // the broker is back, they are not
+	firing(t, append(cutOff, other), append(cutOff, other)...) // the broker runs again, the others are still disconnected
 }
 
 // TestInhibition_OfOneCluster: a cause on one cluster inhibits no alert of another cluster.
@@ -74,7 +74,7 @@ func TestInhibition_OfOneCluster(t *testing.T) {
 	firing(t, []labels{down, elsewhere, {"alertname": "HawserAgentDisconnected", "cluster": "a"}}, down, elsewhere)
 }
 
-// labels are those of an alert that fires.
+// labels are the labels of a firing alert.
 type labels map[string]string
 
 func (l labels) key() string { return l["fleet"] + "/" + l["cluster"] + "/" + l["alertname"] }
@@ -99,7 +99,7 @@ func shippedInhibitions(t *testing.T) []inhibition {
 
 var matcher = regexp.MustCompile(`^([a-z]+)(=~?)"([^"]*)"$`)
 
-// match says whether all matchers take an alert, as Alertmanager reads them.
+// match reports whether all matchers match an alert, as in Alertmanager.
 func match(t *testing.T, matchers []string, l labels) bool {
 	t.Helper()
 	for _, text := range matchers {
@@ -136,7 +136,7 @@ func uninhibited(t *testing.T, firing []labels) []labels {
 	return reported
 }
 
-// firing checks which of the firing alerts are sent.
+// firing checks that exactly the alerts in want are not inhibited.
 func firing(t *testing.T, firing []labels, want ...labels) {
 	t.Helper()
 	keys := func(all []labels) (keys []string) {

@@ -20,7 +20,7 @@ import (
 
 const root = "../.."
 
-// runbooks is where the annotation runbook_url leads.
+// runbooks is the target of the annotation runbook_url.
 const runbooks = "https://github.com/hawser-io/hawser/blob/main/docs/alerts.md#"
 
 var (
@@ -184,7 +184,7 @@ func TestRules_FireAndClear(t *testing.T) {
 	}
 }
 
-// allTested reports alerts that no test sees fire, or none sees quiet.
+// allTested reports each alert that no test checks as firing, or that no test checks as quiet.
 func allTested(t *testing.T, rules Rules, text string) {
 	t.Helper()
 	var file struct {

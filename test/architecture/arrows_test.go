@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// rows is the order of the packages: a package imports packages of its own row
-// and of the rows below, never of a row above. A pattern that ends in /... also
-// means everything below it; the longest pattern that matches counts.
+// rows is the order of the packages. A package imports only packages of its own row and of the rows below. A
+// pattern with /... at its end also matches all packages below it. The longest matching pattern decides.
 var rows = [][]string{
 	{"cmd/..."},
 	{"internal/cli", "internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/thirdparty", "internal/mqttacl", "internal/install"},
@@ -39,8 +38,8 @@ var rows = [][]string{
 	{"proto/...", "deploy"},
 }
 
-// apart lists what the order alone would allow: the left package, and all
-// below it, never imports the right one.
+// apart lists imports that rows would allow. The left package, and all packages below it, never import the right
+// one.
 var apart = []struct{ from, to, why string }{
 	{"internal/broker", "k8s.io/", "the broker treats payloads as opaque"},
 	{"internal/broker", "open-cluster-management.io/", "the broker treats payloads as opaque"},
@@ -55,17 +54,16 @@ var apart = []struct{ from, to, why string }{
 	{"pkg", module + "/internal/broker", "what programs import does not bring a broker along"},
 }
 
-// pure lists the packages without clock, socket, lock, file, logger or chance:
-// inputs in, decisions out.
+// pure lists the packages without clock, socket, lock, file, logger and random numbers.
 var pure = []string{"pkg/codec/...", "internal/workmetrics", "internal/fair", "internal/resync", "internal/sessionfence", "internal/kubeerror", "internal/broker/deliveryqueue", "internal/broker/quota", "internal/admission", "internal/hubsource/core"}
 
-// impure lists what those may not import. time is allowed as a type.
+// impure lists the packages that they may not import. time is allowed for its types.
 var impure = []string{
 	"bufio", "context", "crypto/rand", "io/ioutil", "log", "math/rand", "net", "os", "sync", "syscall",
 	"google.golang.org/grpc", "k8s.io/client-go", "k8s.io/klog", "github.com/prometheus", "github.com/go-logr",
 }
 
-// harmless lists the exceptions: no socket in them.
+// harmless lists the exceptions. They open no socket.
 var harmless = []string{"net/url", "net/netip"}
 
 // clock lists the functions of package time that pure packages may not call.
@@ -110,7 +108,7 @@ func checkRows(files []source) []string {
 	var bad []string
 	for _, s := range files {
 		if strings.HasPrefix(s.path, "test/") {
-			continue // tests and benchmarks stand above everything
+			continue // tests and benchmarks may import every package
 		}
 		row := rowOf(s.dir())
 		if row < 0 {
@@ -136,7 +134,7 @@ func checkRows(files []source) []string {
 	return bad
 }
 
-// rowOf returns the row of a package, -1 where no pattern matches.
+// rowOf returns the row of a package, -1 if no pattern matches.
 func rowOf(dir string) int {
 	row, length := -1, 0
 	for n, patterns := range rows {
@@ -171,7 +169,7 @@ func checkApart(files []source) []string {
 	return bad
 }
 
-// under tells whether an imported path is above or below it.
+// under reports whether an imported path is above, or below it.
 func under(imported, above string) bool {
 	above = strings.TrimSuffix(above, "/")
 	return imported == above || strings.HasPrefix(imported, above+"/")

@@ -121,7 +121,7 @@ func countCode(t *testing.T, files []source) (lines int) {
 	return lines
 }
 
-// codeLines counts the lines on which there is more than a comment.
+// codeLines counts the lines with code.
 func codeLines(t *testing.T, text []byte) int {
 	t.Helper()
 	var s scanner.Scanner

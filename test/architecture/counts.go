@@ -16,7 +16,7 @@ import (
 const (
 	drawnComments   = 30
 	drawnParagraphs = 20
-	// leastWords bounds what is drawn: shorter texts show no style.
+	// leastWords is the shortest length of a drawn text, in words: shorter texts show no style.
 	leastWords = 8
 )
 
@@ -49,7 +49,7 @@ func PrintCounts(w io.Writer, dir string, seed uint64) error {
 	return nil
 }
 
-// column prints a number and what it counts.
+// column prints a number and its meaning.
 func column(w io.Writer, n int, format string, args ...any) {
 	fmt.Fprintf(w, "%7d  %s\n", n, fmt.Sprintf(format, args...))
 }
@@ -58,7 +58,7 @@ func title(w io.Writer, format string, args ...any) {
 	fmt.Fprintf(w, "\n## "+format+"\n\n", args...)
 }
 
-// byCount returns the keys of counts, the largest first.
+// byCount returns the keys of counts, in descending order of their counts.
 func byCount(counts map[string]int) []string {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(counts[b]-counts[a], strings.Compare(a, b))
@@ -298,7 +298,7 @@ func printWatched(w io.Writer, texts []text) {
 	}
 }
 
-// printFolders prints how many violations each part of the tree has.
+// printFolders prints the number of violations in each folder.
 func printFolders(w io.Writer, found []violation) {
 	title(w, "Violations by folder")
 	parts := map[string]int{}
@@ -317,7 +317,7 @@ func topFolders(name string) string {
 	return cmp.Or(strings.Join(parts, "/"), ".")
 }
 
-// printDrawn prints texts that the seed draws. The same seed and tree give the same texts.
+// printDrawn prints random texts. The same seed and tree give the same texts.
 func printDrawn(w io.Writer, texts []text, seed uint64) {
 	chance := rand.New(rand.NewPCG(seed, 0))
 	for _, of := range []struct {
@@ -332,7 +332,7 @@ func printDrawn(w io.Writer, texts []text, seed uint64) {
 	}
 }
 
-// draw returns n texts of a kind that have at least leastWords words.
+// draw returns n random texts of a kind, each with at least leastWords words.
 func draw(chance *rand.Rand, texts []text, k kind, n int) []text {
 	var all []text
 	for _, t := range texts {

@@ -15,9 +15,8 @@ import (
 	"testing"
 )
 
-// cores lists the packages that decide, and that one has to be able to hold in the
-// head: the bounds below hold for them. whole is the type that stands for the
-// package to its users, "" where there is none: no part points back at it.
+// cores lists the packages that decide. One person must be able to understand each, so the limits below apply to
+// them. whole is the main type of the package, "" without one. No part of the package may refer to it.
 var cores = []struct{ dir, whole string }{
 	{"internal/fair", ""},
 	{"internal/hubsource", ""},
@@ -37,14 +36,13 @@ var cores = []struct{ dir, whole string }{
 	{"pkg/session", ""},
 }
 
-// shells are types that run the whole of their package and decide nothing.
+// shells are the types that run a whole package and decide nothing.
 var shells = map[string]string{"pkg/agent": "Agent"}
 
 const (
-	// maxMethods bounds the methods of one receiver, those of what it embeds
-	// included.
+	// maxMethods is the limit of methods of one receiver, including the methods of embedded types.
 	maxMethods = 60
-	// maxFunction bounds the lines of 99 of 100 functions.
+	// maxFunction is the limit of lines for 99 % of the functions.
 	maxFunction = 50
 )
 
@@ -109,7 +107,7 @@ func checkMethods(files []source) (bad []string) {
 	return bad
 }
 
-// checkWhole looks for parts that hold the whole.
+// checkWhole finds structs with a field of the main type.
 func checkWhole(files []source, whole, shell string) (bad []string) {
 	for _, s := range files {
 		structs(s, func(name string, f *ast.Field) {
@@ -121,7 +119,7 @@ func checkWhole(files []source, whole, shell string) (bad []string) {
 	return bad
 }
 
-// checkWriters looks for fields that are assigned in more than one file.
+// checkWriters finds fields that are assigned in more than one file.
 func checkWriters(files []source) (bad []string) {
 	writers := map[string]map[string]bool{} // files by field
 	asts, info := resolve(files)
@@ -163,7 +161,7 @@ func checkWriters(files []source) (bad []string) {
 	return bad
 }
 
-// checkFunctions looks at how long the functions are.
+// checkFunctions checks the lengths of functions.
 func checkFunctions(files []source) (bad []string) {
 	type function struct {
 		name  string
@@ -203,7 +201,8 @@ func structs(s source, f func(name string, field *ast.Field)) {
 	})
 }
 
-// typeName is the name of a type of the same package, or of what it points to.
+// typeName returns the name of a type in the same package, or of the type that it points to. Other types give
+// "".
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -216,8 +215,8 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// resolve finds out what the selectors of a package mean, as far as that follows
-// from the package itself. The files it returns are copies with positions in common.
+// resolve determines the types of the selectors in a package, as far as its own files define them. The returned
+// files are copies with common positions.
 func resolve(files []source) ([]*ast.File, *types.Info) {
 	info := &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	fset := token.NewFileSet()
@@ -225,7 +224,7 @@ func resolve(files []source) ([]*ast.File, *types.Info) {
 	for _, s := range files {
 		var text bytes.Buffer
 		if err := printer.Fprint(&text, s.fset, s.ast); err != nil {
-			panic(err) // it was parsed
+			panic(err) // the file was parsed before
 		}
 		f, err := parser.ParseFile(fset, s.path, text.Bytes(), parser.SkipObjectResolution)
 		if err != nil {
@@ -234,11 +233,11 @@ func resolve(files []source) ([]*ast.File, *types.Info) {
 		asts = append(asts, f)
 	}
 	c := types.Config{Error: func(error) {}, Importer: nothing{}}
-	_, _ = c.Check("core", fset, asts, info) // what is imported is not known, and is not asked for
+	_, _ = c.Check("core", fset, asts, info) // imported packages are empty, so errors are expected
 	return asts, info
 }
 
-// nothing imports packages without content.
+// nothing is an importer that returns empty packages.
 type nothing struct{}
 
 func (nothing) Import(name string) (*types.Package, error) {
@@ -247,7 +246,7 @@ func (nothing) Import(name string) (*types.Package, error) {
 	return p, nil
 }
 
-// owner is the struct that a field belongs to.
+// owner returns the name of the struct that a field belongs to.
 func owner(s *types.Selection) string {
 	t := s.Recv()
 	for {

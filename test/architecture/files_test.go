@@ -14,7 +14,7 @@ const (
 	maxMainLines = 60
 )
 
-// vague lists names that say nothing about what a package does.
+// vague lists package names without information.
 var vague = []string{"util", "utils", "common", "helper", "helpers", "types", "base", "generic", "misc", "shared"}
 
 func TestPackages_ExplainThemselvesOnce(t *testing.T) {
@@ -95,8 +95,8 @@ func checkDocs(files []source) []string {
 	return bad
 }
 
-// opening is how the comment of a file's package begins: with the name of the
-// package or, for a command, of the program.
+// opening returns the required begin of a package comment: the name of the package or, for a command, of the
+// program.
 func opening(s source) *regexp.Regexp {
 	if s.ast.Name.Name == "main" {
 		return regexp.MustCompile("^Command (hawser-)?" + regexp.QuoteMeta(path.Base(s.dir())) + " ")

@@ -12,13 +12,11 @@ import (
 	"testing"
 )
 
-// decoding is how functions are named that make something of bytes or text that
-// a peer sent or a disk gave back.
+// decoding matches the names of functions that decode bytes or text from a peer or a disk.
 var decoding = regexp.MustCompile(`^(Parse|parse|Decode|decode|Unmarshal|unmarshal|unseal)([A-Z].*)?$`)
 
-// decoders says which fuzz target feeds each function of such a name, and some
-// that go by another: "directory Function" to "directory Target". A method is
-// "directory Type.Method".
+// decoders maps each function with such a name, and some other functions, to its fuzz target: "directory
+// Function" to "directory Target". A method is "directory Type.Method".
 var decoders = map[string]string{
 	"cmd/agent parseDriver":         "cmd/agent FuzzDriver",
 	"cmd/broker config.load":        "cmd/broker FuzzConfig",
@@ -160,12 +158,11 @@ var decoders = map[string]string{
 	"pkg/transport/mqtt/topic parsePattern":          "pkg/transport/mqtt/topic FuzzParse",
 }
 
-// notFuzzed are those that read only what a person wrote on the command line, or what
-// the same command kept of it.
+// notFuzzed are functions that read only the command line of a user, or what the same command has stored of it.
 var notFuzzed = []string{"internal/pki ParseRole", "internal/install ParseIssuer"}
 
-// fuzzed tells whether the decoders of a file are looked at. What plays a fleet
-// on one machine reads what it wrote itself.
+// fuzzed reports whether the decoders of a file need a fuzz target. Packages for a local fleet read only their
+// own files.
 func fuzzed(s source) bool {
 	for _, dir := range []string{"internal/local/demo", "internal/local/fleet", "internal/local/controlplane", "internal/local/thirdparty", "internal/childproc"} {
 		if matches(dir+"/...", s.dir()) {
@@ -186,7 +183,7 @@ func TestDecoders_AreFuzzed(t *testing.T) {
 	wantViolation(t, checkDecoders([]source{fuzz}, map[string]string{"pkg/x decodeIt": "pkg/x FuzzIt"}), "no function pkg/x decodeIt")
 }
 
-// joining are what reads requests for certificates, subjects, tokens and payloads of registration.
+// joining are the readers of certificate requests, subjects, tokens and payloads of registration.
 var joining = []string{
 	"internal/broker/denylist ParseSubject", "internal/broker/tokens Tokens.Authenticate", "internal/cli applicationOf",
 	"internal/earliest Parse", "internal/hubsource/clustercontroller parseSubject", "internal/identity ReadRequest",
@@ -258,8 +255,7 @@ func checkDecoders(files []source, table map[string]string) []string {
 	return bad
 }
 
-// functions returns the functions that match, as "directory Name", and methods
-// as "directory Type.Name".
+// functions returns the matching functions as "directory Name", and methods as "directory Type.Name".
 func functions(files []source, match func(source, *ast.FuncDecl) bool) map[string]bool {
 	found := map[string]bool{}
 	for _, s := range files {
@@ -284,7 +280,7 @@ func receiver(f *ast.FuncDecl) string {
 	if name, ok := t.(*ast.Ident); ok {
 		return name.Name + "."
 	}
-	return "?." // generic: none is a decoder
+	return "?." // of a generic type; no decoder is one
 }
 
 func isTarget(s source, f *ast.FuncDecl) bool {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// kind says where a text is from, and so which checks it has to pass.
+// kind is the origin of a text. It determines which checks apply.
 type kind int
 
 const (
@@ -17,7 +17,7 @@ const (
 	kindName         // an identifier, a part of a path, or a string without a space
 	kindComment      // a paragraph of a comment in Go or proto
 	kindNote         // a comment of any other file
-	kindString       // a string literal that people read
+	kindString       // a string literal that people may read
 	kindProse        // a paragraph, list item or heading of a page
 	kindCell         // a row of a table
 	kindCode         // a line of a code block, or of a file that is no Go

@@ -52,7 +52,7 @@ aLabel:
 `
 	file, err := parser.ParseFile(token.NewFileSet(), "a.go", src, parser.SkipObjectResolution)
 	if file == nil {
-		t.Fatal(err) // the field on the left of := is an error, and the tree is there
+		t.Fatal(err) // the source has an intended error, and is parsed nevertheless
 	}
 	var got []string
 	for _, name := range declaredNames(file) {

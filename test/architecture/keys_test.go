@@ -7,18 +7,16 @@ import (
 	"testing"
 )
 
-// keyReader is the one file that reads keys and certificates of peers: it judges them before anything is
-// computed.
+// keyReader is the only file that reads keys and certificates of peers. It checks them before any computation.
 const keyReader = "internal/identity/keys.go"
 
-// readsKeys are the files that may read keys and certificates nevertheless: they do not verify anything of a
-// peer with them.
+// readsKeys are the exceptions. These files verify nothing of a peer with the keys that they read.
 var readsKeys = []string{
-	"internal/identity/watch.go",                   // when its own certificates expire
-	"internal/hubsource/clustercontroller/sign.go", // again what ReadPair has judged
-	"internal/install/certmanager.go",              // the same
-	"internal/pki/authority.go",                    // its own, ECDSA alone
-	"pkg/agent/registration/credential.go",         // its own private key
+	"internal/identity/watch.go",                   // when the program's own certificates expire
+	"internal/hubsource/clustercontroller/sign.go", // after ReadPair has checked the pair
+	"internal/install/certmanager.go",              // after ReadPair has checked the pair
+	"internal/pki/authority.go",                    // certificates of Hawser's own CA, always ECDSA
+	"pkg/agent/registration/credential.go",         // the agent's own private key
 }
 
 // TestKeys_AreReadOnce: code that reads a key of a peer elsewhere would skip the checks of keyReader.

@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// maxSentence bounds the words of a sentence. The rule is aimSentence; the fence leaves some air.
+// maxSentence is the limit of words in a sentence. The rule for authors is aimSentence; the test allows a little
+// more.
 const (
 	aimSentence = 25
 	maxSentence = 30
 )
 
-// rule names what a violation is about.
+// rule is the kind of a violation.
 type rule string
 
 const (
@@ -27,9 +28,9 @@ const (
 // violation is one place where the tree breaks a rule of its language.
 type violation struct {
 	rule rule
-	text text   // where
+	text text   // the place
 	what string // the word, the source of the phrase, or the sentence
-	use  string // what to do instead
+	use  string // the replacement
 }
 
 func (v violation) String() string {
@@ -74,7 +75,7 @@ func isKept(v violation, kept []keptWord) bool {
 	})
 }
 
-// instead maps each inflection of each unused word to what to use.
+// instead maps each inflection of each unused word to its replacement.
 var instead = func() map[string]string {
 	all := map[string]string{}
 	for _, u := range unusedWords {
@@ -104,8 +105,8 @@ func checkWord(t text) []violation {
 	return found
 }
 
-// namesOf returns the names in a text. A name, and a line of code without a space, is one as a
-// whole. In other texts each identifier with an underscore or a capital inside is one.
+// namesOf returns the names in a text. A text of kind name, and a line of code without a space, is one name. In
+// other texts each identifier with an underscore or an inner capital is a name.
 func namesOf(t text) []string {
 	if t.kind == kindName || t.kind == kindCode && !strings.Contains(t.text, " ") {
 		return []string{t.text}
@@ -113,12 +114,12 @@ func namesOf(t text) []string {
 	return slices.DeleteFunc(codeToken.FindAllString(t.text, -1), func(s string) bool { return !camelHump.MatchString(s) })
 }
 
-// compiledPhrase is a phrase as it is looked for.
+// compiledPhrase is a phrase that is prepared for the search.
 type compiledPhrase struct {
 	phrase
 	pattern *regexp.Regexp
 	english *regexp.Regexp // nil for none
-	parts   []string       // each match has one of them
+	parts   []string       // each match contains one of them
 }
 
 var compiledPhrases = func() []compiledPhrase {
@@ -133,8 +134,8 @@ var compiledPhrases = func() []compiledPhrase {
 	return all
 }()
 
-// find returns the matches of the phrase in a text, except those that are plain English. lower is
-// the text in lower case.
+// find returns the matches of the phrase in a text, except those in plain English. lower is the text in lower
+// case.
 func (c compiledPhrase) find(s, lower string) []string {
 	if !slices.ContainsFunc(c.parts, func(part string) bool { return strings.Contains(lower, part) }) {
 		return nil

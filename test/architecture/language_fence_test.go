@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// maxShown bounds the violations that are printed of one file.
+// maxShown is the limit of printed violations per file.
 const maxShown = 10
 
 func TestLanguage_HasNoUnusedWordsAndLongSentences(t *testing.T) {

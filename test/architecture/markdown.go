@@ -40,7 +40,7 @@ func markdownTexts(path string, src []byte) []text {
 	return page.texts
 }
 
-// blankComments replaces HTML comments by their line breaks.
+// blankComments replaces HTML comments by their line breaks, so that line numbers stay.
 func blankComments(src string) string {
 	return htmlComment.ReplaceAllStringFunc(src, func(c string) string {
 		return strings.Repeat("\n", strings.Count(c, "\n"))
@@ -52,11 +52,11 @@ type markdownPage struct {
 	path  string
 	texts []text
 
-	fence  string // what closes the code block, "" outside of one
+	fence  string // the mark that closes the code block, "" outside of one
 	block  []string
 	begin  int  // line of the block's first line
-	inList bool // a list is open: indented lines are no code
-	blank  bool // the line before was empty
+	inList bool // a list is open, so indented lines are no code
+	blank  bool // the previous line was empty
 }
 
 func (p *markdownPage) read(number int, line string) {
@@ -102,7 +102,7 @@ func (p *markdownPage) read(number int, line string) {
 	}
 }
 
-// end closes the block that is open.
+// end closes the open block.
 func (p *markdownPage) end() {
 	if len(p.block) > 0 {
 		p.inline(p.begin, kindProse, strings.Join(p.block, "\n"))
@@ -110,7 +110,7 @@ func (p *markdownPage) end() {
 	}
 }
 
-// inline adds a text without its inline code and link targets, and the code as names.
+// inline adds a text without its inline code and link targets. It adds the code as names.
 func (p *markdownPage) inline(number int, k kind, body string) {
 	for _, code := range inlineCode.FindAllString(body, -1) {
 		p.add(number, kindCode, strings.Trim(code, "`"))
@@ -126,7 +126,7 @@ func (p *markdownPage) add(number int, k kind, body string) {
 	}
 }
 
-// stripInline returns a paragraph as it is read: without code, link targets, addresses and marks.
+// stripInline returns the visible text of a paragraph: without code, link targets, addresses and marks.
 func stripInline(body string) string {
 	body = inlineCode.ReplaceAllString(body, codeMark)
 	body = linkTarget.ReplaceAllString(body, "$1")

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// requiredParts returns strings in lower case of which each match of a pattern contains one. The
-// phrases are many and Go's regular expressions slow, so texts without a part are skipped. A
-// pattern without such parts has the empty string, which each text contains.
+// requiredParts returns strings in lower case. Each match of a pattern contains one of them. Go's regular
+// expressions are slow, and the phrases are many, so texts without a part are skipped. A pattern without
+// required parts returns the empty string, which each text contains.
 func requiredParts(pattern string) []string {
 	re, err := syntax.Parse(pattern, syntax.Perl|syntax.FoldCase)
 	if err != nil {
@@ -20,7 +20,7 @@ func requiredParts(pattern string) []string {
 	return []string{""}
 }
 
-// partsOf returns nil where a match may lack any part.
+// partsOf returns nil if a match may lack all parts.
 func partsOf(re *syntax.Regexp) []string {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -50,7 +50,7 @@ func partsOf(re *syntax.Regexp) []string {
 	}
 }
 
-// shortest returns the length of the shortest part, 0 for none.
+// shortest returns the length of the shortest part, 0 without parts.
 func shortest(parts []string) int {
 	if len(parts) == 0 {
 		return 0

@@ -18,9 +18,9 @@ var abbreviations = []string{
 var softAbbreviations = []string{"etc.", "a.m.", "p.m.", "al.", "inc.", "...", "…"}
 
 var (
-	// stop finds each place where a sentence can end: marks, closing marks, and a space.
+	// stop matches each possible end of a sentence: marks, closing marks, and a space.
 	stop = regexp.MustCompile(`(?:[.!?]+|…)[)\]"'”’*_]*(?:\s+|$)`)
-	// ordinal finds the number of a list item, as in "1. Install it".
+	// ordinal matches the number of a list item, as in "1. Install it".
 	ordinal = regexp.MustCompile(`^[(]?(\d{1,2}|[a-z])[.)]$`)
 )
 
@@ -43,13 +43,13 @@ func splitSentences(paragraph string) []string {
 	return sentences
 }
 
-// endsSentence reports whether the stop at the end of sentence ends it. rest is what follows.
+// endsSentence reports whether the stop at the end of sentence ends it. rest is the text after it.
 func endsSentence(sentence, rest string) bool {
 	words := strings.Fields(sentence)
 	last := strings.ToLower(strings.TrimLeft(words[len(words)-1], `([{"'“‘*_`))
 	last = strings.TrimRight(last, `)]}"'”’*_`)
 	if len(words) == 1 && ordinal.MatchString(words[0]) {
-		return false // the number of a list item
+		return false // this is the number of a list item
 	}
 	for _, a := range abbreviations {
 		if last == a {
@@ -63,7 +63,7 @@ func endsSentence(sentence, rest string) bool {
 	return !soft || beginsUpper(rest)
 }
 
-// beginsUpper reports whether a text begins as a sentence does, or is empty.
+// beginsUpper reports whether a text begins like a sentence, or is empty.
 func beginsUpper(rest string) bool {
 	rest = strings.TrimLeft(rest, `([{"'“‘*_`)
 	for _, r := range rest {
@@ -72,8 +72,8 @@ func beginsUpper(rest string) bool {
 	return true
 }
 
-// countWords counts what has a letter or a digit. A word with a hyphen, a path and a number with
-// a point are one word each.
+// countWords counts the words with a letter or a digit. A word with a hyphen, a path, and a number with a point
+// are one word each.
 func countWords(sentence string) int {
 	n := 0
 	for word := range strings.FieldsSeq(sentence) {

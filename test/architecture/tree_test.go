@@ -17,7 +17,7 @@ import (
 
 const module = "github.com/hawser-io/hawser"
 
-// root is where the repository begins, seen from this package.
+// root is the path of the repository, relative to this package.
 const root = "../.."
 
 // source is one Go file.
@@ -34,14 +34,14 @@ func (s source) dir() string { return path.Dir(s.path) }
 
 func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 
-// forTests tells whether only tests can use the file: what is below test/, in
-// internal/testkit, or in a contract suite such as internal/broker/store/storetest.
+// forTests reports whether only tests can use the file. Such files are below test/, in internal/testkit, or in a
+// contract suite such as internal/broker/store/storetest.
 func (s source) forTests() bool {
 	return s.isTest() || strings.HasPrefix(s.path, "test/") || testOnly(s.dir())
 }
 
-// testOnly tells whether a package serves tests: internal/testkit, and what is
-// named <package>test somewhere below <package>.
+// testOnly reports whether a package serves only tests: internal/testkit, and each <package>test below
+// <package>.
 func testOnly(dir string) bool {
 	above, name := path.Split(dir)
 	subject, ok := strings.CutSuffix(name, "test")
@@ -103,7 +103,7 @@ func parse(name string, src []byte) (source, error) {
 	}, nil
 }
 
-// mustParse makes a source of a rule's counterexample.
+// mustParse parses a counterexample of a rule.
 func mustParse(t *testing.T, name, src string) source {
 	t.Helper()
 	s, err := parse(name, []byte(src))
@@ -113,8 +113,7 @@ func mustParse(t *testing.T, name, src string) source {
 	return s
 }
 
-// tree returns every Go file of the repository, those of the modules nested in
-// it included.
+// tree returns all Go files of the repository, including those of nested modules.
 func tree(t *testing.T) []source {
 	t.Helper()
 	files, err := loadTree()
@@ -127,7 +126,7 @@ func tree(t *testing.T) []source {
 	return files
 }
 
-// product is tree without the modules nested in the repository.
+// product returns all Go files except those of nested modules.
 func product(t *testing.T) []source {
 	t.Helper()
 	var files []source
@@ -170,7 +169,7 @@ var loadTree = sync.OnceValues(func() ([]source, error) {
 	return files, err
 })
 
-// report fails the test with each violation.
+// report fails the test if there are violations.
 func report(t *testing.T, violations []string) {
 	t.Helper()
 	for _, v := range violations {
@@ -178,8 +177,7 @@ func report(t *testing.T, violations []string) {
 	}
 }
 
-// wantViolation fails the test unless a rule found something to say that
-// contains want.
+// wantViolation fails the test unless one of the violations contains want.
 func wantViolation(t *testing.T, violations []string, want string) {
 	t.Helper()
 	if len(violations) == 0 || !strings.Contains(strings.Join(violations, "\n"), want) {

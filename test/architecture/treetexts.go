@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// skippedFolders lists folders that hold no text of the project: built programs, data of tests, and
-// caches of tools. Hidden folders are skipped too, except those in shownFolders.
+// skippedFolders lists folders without texts of the project: built programs, test data, and caches of tools.
+// Hidden folders are skipped too, except those in shownFolders.
 var (
 	skippedFolders = []string{"bin", "testdata", "vendor", "node_modules"}
 	shownFolders   = []string{".ci", ".github"}
 )
 
-// maxTextFile bounds the files that are read. Larger ones are data.
+// maxTextFile is the limit of the size of a file, in bytes. Larger files are data.
 const maxTextFile = 2 << 20
 
 // treeTexts returns the texts of all folders and files below dir, and the paths that could not be
@@ -44,7 +44,7 @@ func treeTexts(dir string, ignored func(path string) bool) (texts []text, broken
 	return texts, broken, err
 }
 
-// walkFiles calls visit with each file below dir that people read, its path relative to dir.
+// walkFiles calls visit for each text file below dir, with its path relative to dir.
 func walkFiles(dir string, visit func(name string, src []byte) error) error {
 	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -75,7 +75,7 @@ func skipsFolder(name string) bool {
 	return slices.Contains(skippedFolders, name) || strings.HasPrefix(name, ".") && !slices.Contains(shownFolders, name)
 }
 
-// fileTexts returns the texts of one file: its name, and what its format has.
+// fileTexts returns the texts of one file: its name, and the texts in its content.
 func fileTexts(name string, src []byte) ([]text, error) {
 	texts := []text{{name, 0, kindName, path.Base(name)}}
 	var found []text
@@ -96,7 +96,7 @@ func fileTexts(name string, src []byte) ([]text, error) {
 	return append(texts, found...), err
 }
 
-// hashFiles lists the extensions of files whose comments begin with #, or that have none.
+// hashFiles lists the extensions of files with comments that begin with #, or without comments.
 var hashFiles = []string{"", ".yaml", ".yml", ".sh", ".tpl", ".conf", ".json", ".txt"}
 
 var protoName = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
@@ -121,7 +121,7 @@ func protoTexts(name string, src []byte) []text {
 	return append(texts, paragraphs(name, kindComment, comment)...)
 }
 
-// patchTexts returns the head of a patch. The rest is source that is checked where it is.
+// patchTexts returns the header of a patch. The rest is source code, which is checked in its own file.
 func patchTexts(name string, src []byte) []text {
 	var texts []text
 	for number, line := range numberedLines(src) {

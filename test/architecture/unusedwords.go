@@ -2,10 +2,10 @@ package architecture
 
 import "regexp"
 
-// This file is the list of words and phrases that the tree does without, and nothing else.
-// docs/glossary.md has the words to use. The checks skip this file and its test.
+// This file contains only the list of words and phrases that the tree must not contain. docs/glossary.md has the
+// words to use. The checks skip this file and its test.
 
-// unusedWord is a word that no name has, in all its inflections, and what to use instead.
+// unusedWord is a word that no name may contain, in all its inflections, with its replacement.
 type unusedWord struct{ words, use string }
 
 // unusedWords is checked in identifiers, file names, strings without a space, inline code, and
@@ -67,8 +67,8 @@ var watchedWords = []string{
 	"verdict", "verdicts", "word", "rest", "rests", "silent", "silence", "alive", "presence", "claims", "lost", "what",
 }
 
-// phrase is a way to put something that the tree does without. It is a regular expression that
-// ignores case. A match that overlaps one of except is plain English and stays.
+// phrase is an expression that the tree must not contain. It is a regular expression that ignores case. A match
+// that overlaps a match of except is plain English, and is allowed.
 type phrase struct{ old, use, except string }
 
 // phrases is checked in comments, strings, pages with their tables and code, and other files.
@@ -133,7 +133,7 @@ var phrases = []phrase{
 	{inThePlaceOf, "instead of, replaces", ``},
 }
 
-// These two have targets of their own, so PrintCounts also counts them alone.
+// These two patterns have names, because PrintCounts also counts them alone.
 const (
 	takesItThat  = `\b(take|takes|taken|taking|took) it that\b`
 	inThePlaceOf = `\bin (the|its|their|whose) places? of\b|\bin (its|their|his|whose) place\b`
@@ -170,8 +170,7 @@ var (
 	}
 )
 
-// keptWord allows an old word in one file: a reader of data that a former release wrote, or an
-// entry of the changelog that names what was renamed.
+// keptWord allows an old word in one file, such as a reader of data from an earlier release, or the changelog.
 type keptWord struct{ path, word, why string }
 
 var keptWords = []keptWord{

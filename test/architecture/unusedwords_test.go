@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// phrasesOf returns the phrases and the subjects without a noun that a comment has.
+// phrasesOf returns the phrases and the free subjects in a comment.
 func phrasesOf(comment string) []string {
 	var found []string
 	t := text{"a.go", 1, kindComment, comment}
@@ -135,7 +135,7 @@ var planted = []struct {
 	{"CHANGELOG.md", "* It has" + strings.Repeat(" one word", 15) + "\n* It ends\n", ruleSentence, ""},
 }
 
-// harmless files have no violation.
+// harmlessFiles are files without a violation.
 var harmlessFiles = map[string]string{
 	"a/good.go":      "package a\n// It has" + strings.Repeat(" one word", 14) + ".\nvar thirdParty = f(\"text/plain\")\n",
 	"a/good.md":      "| It has" + strings.Repeat(" one word", 30) + " |\n\n```\n" + strings.Repeat("word ", 40) + "\n```\n",

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// unused are words with several meanings, or none, that names of declarations do
-// without; docs/glossary.md has the words for what they meant.
+// unused are ambiguous words that names of declarations must not contain. docs/glossary.md has the words to use
+// instead.
 var unused = regexp.MustCompile(`(?i)settle|ledger|lasting|blind|outrun|worse|^round$|^rounds$|^again$|^stands$`)
 
 // TestWords_NamesFollowTheGlossary: no function, type, method or field of the product uses one of the ambiguous
@@ -26,8 +26,7 @@ func TestWords_NamesFollowTheGlossary(t *testing.T) {
 	}
 }
 
-// checkWords returns the declarations whose names have one of the unused words, and
-// how many it looked at.
+// checkWords returns the declarations whose names contain an unused word. seen is the number of checked names.
 func checkWords(files []source) (violations []string, seen int) {
 	for _, f := range files {
 		top, _, _ := strings.Cut(f.path, "/")
@@ -45,8 +44,8 @@ func checkWords(files []source) (violations []string, seen int) {
 	return violations, seen
 }
 
-// declared returns the names that a file gives to functions, methods, types,
-// fields, and package variables and constants.
+// declared returns the declared names of a file: functions, methods, types, fields, and package variables and
+// constants.
 func declared(file *ast.File) (names []*ast.Ident) {
 	for _, d := range file.Decls {
 		switch d := d.(type) {

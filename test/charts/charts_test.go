@@ -28,7 +28,7 @@ var programs = []string{"broker", "hub-source", "agent"}
 
 type object = map[string]any
 
-// helm is the pinned tool.
+// helm returns the path of the pinned Helm, which it builds once.
 var helm = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "tool", "-modfile="+filepath.Join(root, "tools", "helm", "go.mod"), "-n", "helm").Output()
 	return strings.TrimSpace(string(out)), err
@@ -41,7 +41,7 @@ func runHelm(t *testing.T, args ...string) (string, error) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), program, args...)
-	// What a user has set up, plugins and all, is not part of it.
+	// The user's configuration and plugins of Helm must not influence the test.
 	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
 	var output strings.Builder
 	cmd.Stderr = &output
@@ -54,7 +54,7 @@ func runHelm(t *testing.T, args ...string) (string, error) {
 
 func chart(program string) string { return filepath.Join(root, "deploy", "charts", "hawser-"+program) }
 
-// render returns what a chart makes, by kind and name.
+// render returns the objects of a chart, by kind and name.
 func render(t *testing.T, program, namespace string, args ...string) map[string]object {
 	t.Helper()
 	out, err := runHelm(t, slices.Concat([]string{"template", "a-release", chart(program), "--namespace", namespace}, args)...)
@@ -64,8 +64,8 @@ func render(t *testing.T, program, namespace string, args ...string) map[string]
 	return parse(t, out)
 }
 
-// kustomize returns what a base or an overlay makes, the namespace aside: that is
-// there before a release of Helm is.
+// kustomize returns the objects of a base or an overlay, without the namespace: Helm requires that it exists
+// before.
 func kustomize(t *testing.T, dir string) map[string]object {
 	t.Helper()
 	kubectl, err := controlplane.Build(t.Context(), root, os.Stderr)
@@ -141,7 +141,7 @@ func TestCharts_RenderRegistrationWithoutControllers(t *testing.T) {
 }
 
 // TestCharts_RenderSameAsOverlays: settings change the configuration. Chart and overlay must render the same
-// one, and the hash in its name differs.
+// configuration. Only the hash in its name differs.
 func TestCharts_RenderSameAsOverlays(t *testing.T) {
 	for _, program := range programs {
 		for _, c := range []struct{ name, namespace string }{{"settings", "hawser"}, {"elsewhere", "elsewhere"}} {
@@ -157,8 +157,7 @@ func TestCharts_RenderSameAsOverlays(t *testing.T) {
 
 var hash = regexp.MustCompile(`-config-[2456789bcdfghkmt]{10}$`)
 
-// output replaces configurations by what they say, and their names by some without
-// their hash.
+// output replaces the text of configurations by parsed content, and removes the hash from their names.
 func output(t *testing.T, all map[string]object) map[string]object {
 	t.Helper()
 	out := map[string]object{}
@@ -298,7 +297,7 @@ func TestCharts_SchemaHasTheSettings(t *testing.T) {
 		for _, m := range slices.Concat(flagKey.FindAllStringSubmatch(string(page), -1), fileKey.FindAllStringSubmatch(string(page), -1)) {
 			want[m[1]] = true
 		}
-		for key := range want { // what has settings of its own is there with them
+		for key := range want { // a key with nested keys is represented by them
 			for parent := range want {
 				if strings.HasPrefix(key, parent+"[]") {
 					delete(want, parent)
@@ -312,7 +311,7 @@ func TestCharts_SchemaHasTheSettings(t *testing.T) {
 	}
 }
 
-// settings collects the leaves of a schema whose objects are closed.
+// settings collects the leaves of a schema, and reports open objects.
 func settings(schema object, at string, into map[string]bool) {
 	properties, _ := schema["properties"].(object)
 	if schema["additionalProperties"] != false {
@@ -345,7 +344,7 @@ func TestCharts_SchemaMatchesValues(t *testing.T) {
 				t.Fatalf("%s: %v", file, err)
 			}
 		}
-		delete(schema.(object)["properties"].(object), "global") // Helm's own
+		delete(schema.(object)["properties"].(object), "global") // a value of Helm itself
 		compareSchema(t, program, values, schema.(object))
 	}
 }
@@ -354,7 +353,7 @@ func compareSchema(t *testing.T, at string, values, schema object) {
 	t.Helper()
 	properties, closed := schema["properties"].(object)
 	if !closed {
-		return // free, such as the configuration of a program
+		return // any keys, as in the configuration of a program
 	}
 	if schema["additionalProperties"] != false {
 		t.Errorf("%s: the schema takes whatever comes", at)
@@ -376,7 +375,7 @@ func compareSchema(t *testing.T, at string, values, schema object) {
 	}
 }
 
-// Backups, PodMonitor and alerts are those of deploy/.
+// TestCharts_RenderMonitoringAndBackups: backups, PodMonitor and alerts equal those in deploy/.
 func TestCharts_RenderMonitoringAndBackups(t *testing.T) {
 	for _, program := range programs {
 		want := kustomize(t, filepath.Join(root, "deploy", program))

@@ -26,7 +26,7 @@ func TestRights_AreTheSame(t *testing.T) {
 		name     string
 		settings install.Settings
 		folders  []string
-		charts   map[string]string // and their values
+		charts   map[string]string // with their values
 	}{
 		{"hub", install.Settings{}, []string{"broker", "hub-source"}, map[string]string{"broker": "", "hub-source": ""}},
 		{
@@ -50,14 +50,14 @@ func TestRights_AreTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "cluster that joins", ofPlan(t, p), []string{"agent-registration"}, nil) // no chart joins
+	same(t, "cluster that joins", ofPlan(t, p), []string{"agent-registration"}, nil) // no chart lets a cluster join
 	simple := kustomize(t, filepath.Join(root, "deploy", "agent"))
 	if diff := cmp.Diff(rightsIn(t, simple), rightsIn(t, render(t, "agent", "hawser"))); diff != "" {
 		t.Errorf("agent (-kustomize +helm):\n%s", diff)
 	}
 }
 
-// ofPlan are the objects of what hawser install does.
+// ofPlan returns the objects of a plan of hawser install.
 func ofPlan(t *testing.T, p install.Plan) map[string]object {
 	t.Helper()
 	all := map[string]object{}
@@ -67,7 +67,7 @@ func ofPlan(t *testing.T, p install.Plan) map[string]object {
 	return all
 }
 
-// same compares the three ways.
+// same compares the rights of hawser install, kustomize and the charts.
 func same(t *testing.T, name string, installed map[string]object, folders []string, charts map[string]string) {
 	t.Helper()
 	want := rightsIn(t, installed)
@@ -98,8 +98,8 @@ func sorted(all []string) []string {
 	return slices.Compact(all)
 }
 
-// rightsIn returns the single rights that objects give, each with its role, the subjects of each role, and the
-// rules of an admission policy.
+// rightsIn returns the rights that objects grant, one for each verb and resource. It also returns the subjects
+// of each role, and the rules of an admission policy.
 func rightsIn(t *testing.T, all map[string]object) (found []string) {
 	t.Helper()
 	for _, o := range all {
@@ -125,7 +125,7 @@ func rightsIn(t *testing.T, all map[string]object) (found []string) {
 	return sorted(found)
 }
 
-// single are the rights of a rule, one for each verb and resource, and each name.
+// single returns the rights of a rule, one for each verb, resource and name.
 func single(rule object) (all []string) {
 	rights := []string{""}
 	for _, field := range slices.Sorted(maps.Keys(rule)) {

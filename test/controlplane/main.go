@@ -38,7 +38,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	if cfg.StopWithStdin {
 		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin) // its end is the message, however it ends
+			_, _ = io.Copy(io.Discard, os.Stdin) // the end of standard input stops the process
 			stop()
 		}()
 	}

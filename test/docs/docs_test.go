@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
-// blockTime is more than any block needs.
+// blockTime is longer than any block needs.
 const blockTime = 2 * time.Minute
 
 func root(t *testing.T) string {
@@ -25,7 +25,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// TestBlocks_Run runs each block twice: it cleans up after itself.
+// TestBlocks_Run runs each block twice, because each must clean up after itself.
 func TestBlocks_Run(t *testing.T) {
 	repository := root(t)
 	blocks, err := shellblocks.Find(repository)
@@ -43,7 +43,7 @@ func TestBlocks_Run(t *testing.T) {
 			r := shellblocks.Runner{
 				Dir:  repository,
 				Path: []string{filepath.Join(repository, "bin")},
-				// Where a block writes, so that it leaves the repository alone.
+				// A block may write to this directory, so that the repository stays unchanged.
 				Env: []string{"TMPDIR=" + t.TempDir()},
 			}
 			for _, run := range []string{"first", "second"} {
@@ -59,7 +59,8 @@ func TestBlocks_Run(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 
-// TestLinks_LeadSomewhere: every relative link leads to a file or, with a fragment, to a heading of it.
+// TestLinks_LeadSomewhere: every relative link leads to an existing file and, with a fragment, to a heading in
+// it.
 func TestLinks_LeadSomewhere(t *testing.T) {
 	repository := root(t)
 	pages := 0
@@ -93,7 +94,7 @@ func TestLinks_LeadSomewhere(t *testing.T) {
 func checkLink(t *testing.T, page, target, fragment string) {
 	t.Helper()
 	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
-		return // what others publish is not ours to check
+		return // external pages are not checked
 	}
 	file := page
 	if target != "" {
@@ -118,7 +119,7 @@ func checkLink(t *testing.T, page, target, fragment string) {
 	t.Errorf("%s: link to %s#%s: no such heading", page, target, fragment)
 }
 
-// anchor is how a heading is addressed on the usual forges.
+// anchor returns the fragment of a heading, as GitHub forms it.
 func anchor(title string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(strings.TrimSpace(title)) {

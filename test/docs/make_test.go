@@ -34,7 +34,7 @@ func TestMake_WithoutGo(t *testing.T) {
 	}
 }
 
-// TestProgress: a build shows its progress while it runs, and hides messages that do not concern the developer.
+// TestProgress: a build shows its progress while it runs, and hides messages without use for the developer.
 func TestProgress(t *testing.T) {
 	goOn := filepath.Join(t.TempDir(), "go-on")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root(t), ".ci", "progress"), "building x", "sh", "-c", `
@@ -63,7 +63,7 @@ func TestProgress(t *testing.T) {
 		case strings.Contains(lines.Text(), ": 1 modules downloaded, 1 packages compiled, "):
 			reports++
 		}
-		if reports == 2 { // it goes on saying so
+		if reports == 2 { // the report is repeated
 			if err := os.WriteFile(goOn, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +109,7 @@ func TestBuild_NamesTheHolderOfTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(reported)
-	for range 2 { // it goes on saying so
+	for range 2 { // the report is repeated
 		if !lines.Scan() || lines.Text() != "control plane: waiting for "+holder {
 			t.Errorf("%q", lines.Text())
 		}

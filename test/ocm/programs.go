@@ -17,11 +17,11 @@ import (
 	"open-cluster-management.io/ocm/pkg/features"
 )
 
-// program is one of OCM's. Only the chosen one is made: making an agent adds its
-// feature gates to a set that all agents of a process share.
+// program is a program of OCM. Only the selected one is created, because creating an agent adds its feature
+// gates to a set of the whole process.
 type program struct {
 	make  func() *cobra.Command
-	gates map[featuregate.Feature]featuregate.FeatureSpec // a hub program's; agents bring their own
+	gates map[featuregate.Feature]featuregate.FeatureSpec // of a hub program; agents add their own
 }
 
 var programs = map[string]program{
@@ -34,7 +34,7 @@ var programs = map[string]program{
 }
 
 func run(args []string) error {
-	const words = 2 // of a program's name
+	const words = 2 // in a program's name
 	p, ok := programs[strings.Join(args[:min(len(args), words)], " ")]
 	if !ok {
 		return fmt.Errorf("name a program: %s", strings.Join(names(), ", "))

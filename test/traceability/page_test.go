@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// root is the root of the repository, seen from this package.
+// root is the path of the repository, relative to this package.
 const root = "../.."
 
 // TestPages_AnswerEverything checks each page of docs/traceability: every label has one row, and

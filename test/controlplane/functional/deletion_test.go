@@ -104,7 +104,7 @@ const anchorCRD = `{
   }
 }`
 
-// kube-controller-manager needs up to 40 s for this one.
+// TestGarbageCollector_CollectsDependentsOfANewKind: kube-controller-manager needs up to 40 s for this.
 func TestGarbageCollector_CollectsDependentsOfANewKind(t *testing.T) {
 	t.Parallel()
 	ns, ctx := namespace(t), t.Context()

@@ -31,14 +31,13 @@ import (
 
 const (
 	startTimeout = 60 * time.Second
-	// waitTimeout is for all that must come true. It takes well under a second
-	// on a quiet machine.
+	// waitTimeout is the longest wait for a condition. On an idle machine a condition needs well under a second.
 	waitTimeout = 20 * time.Second
 )
 
 var (
-	binDir string   // where the programs are
-	shared *cluster // one cluster for the tests that do not stop it
+	binDir string   // directory of the programs
+	shared *cluster // one cluster for all tests that do not stop it
 )
 
 func TestMain(m *testing.M) {
@@ -82,10 +81,10 @@ type process struct {
 	lines  chan string // of standard output, closed at its end
 	stderr tail
 	ended  chan struct{}
-	err    error // how it ended; to be read after ended
+	err    error // the exit error, valid after ended is closed
 }
 
-// launch starts the program and does not wait for it to be ready.
+// launch starts the program without waiting until it is ready.
 func launch(args ...string) (*process, error) {
 	p := &process{
 		cmd:   exec.Command(filepath.Join(binDir, "controlplane"), args...),
@@ -109,7 +108,7 @@ func launch(args ...string) (*process, error) {
 		for s := bufio.NewScanner(stdout); s.Scan(); {
 			select {
 			case p.lines <- s.Text():
-			default: // one line is all it has to say
+			default: // only the first line matters
 			}
 		}
 		close(p.lines)
@@ -119,7 +118,7 @@ func launch(args ...string) (*process, error) {
 	return p, nil
 }
 
-// ready waits for the path of the kubeconfig.
+// ready waits for the path of the kubeconfig, and returns it.
 func (p *process) ready() (string, error) {
 	select {
 	case path, ok := <-p.lines:
@@ -133,13 +132,13 @@ func (p *process) ready() (string, error) {
 	}
 }
 
-// kill ends the process as a crash would.
+// kill kills the process.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // the process may have ended
 	<-p.ended
 }
 
-// end waits for a process that was stopped, and fails if that is slow or leads to an error.
+// end waits for a stopped process. It fails the test if the process ends late or with an error.
 func (p *process) end(t *testing.T) {
 	t.Helper()
 	select {
@@ -152,8 +151,7 @@ func (p *process) end(t *testing.T) {
 	}
 }
 
-// start runs a control plane until the end of the test and returns when it is
-// ready.
+// start runs a control plane until the test ends. It returns when the control plane is ready.
 func start(t *testing.T, args ...string) (*process, *cluster) {
 	t.Helper()
 	p, err := launch(args...)
@@ -172,7 +170,7 @@ func start(t *testing.T, args ...string) (*process, *cluster) {
 	return p, c
 }
 
-// refused runs a control plane that must not start and returns what it says.
+// refused runs a control plane that must not start, and returns its standard error.
 func refused(t *testing.T, wantCode int, args ...string) string {
 	t.Helper()
 	p, err := launch(args...)
@@ -191,7 +189,7 @@ func refused(t *testing.T, wantCode int, args ...string) string {
 	return p.stderr.String()
 }
 
-// cluster is what a client has of a control plane.
+// cluster holds the clients of a control plane.
 type cluster struct {
 	kubeconfig string // path
 	config     *rest.Config
@@ -232,7 +230,7 @@ func signal(t *testing.T, p *process, s syscall.Signal) {
 	}
 }
 
-// tail is a log of which the last lines matter.
+// tail is a log. String returns its last lines.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// namespace creates one for a test and waits for what a pod needs there.
+// namespace creates a namespace, and waits for the ServiceAccount that pods need.
 func namespace(t *testing.T) string {
 	t.Helper()
 	ns, err := shared.typed.CoreV1().Namespaces().Create(t.Context(),
@@ -24,8 +24,7 @@ func namespace(t *testing.T) string {
 	return ns.Name
 }
 
-// found turns a get into a condition that holds when the object is there, gone
-// into one that holds when it is not.
+// found returns a condition that is true if the object exists, gone one that is true if it does not.
 func found(get func(context.Context) error) func(context.Context) (bool, error) {
 	return func(ctx context.Context) (bool, error) {
 		err := get(ctx)

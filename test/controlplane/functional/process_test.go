@@ -20,7 +20,7 @@ import (
 // valid for the same cluster, after a crash and after a stop.
 func TestControlPlane_RestartKeepsObjectsPortAndCredentials(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long-", 20), "hub") // longer than a socket may be
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long-", 20), "hub") // longer than the path of a Unix socket may be
 	p, c := start(t, "--dir", dir, "--name=hub")
 	ctx := t.Context()
 	want, err := c.typed.CoreV1().ConfigMaps("default").Create(ctx,
@@ -124,7 +124,7 @@ func TestControlPlane_RefusesBadFlags(t *testing.T) {
 	}
 }
 
-// tokenClient returns a client that has only a token of a service account.
+// tokenClient returns a client with only the token of a service account.
 func tokenClient(t *testing.T, c *cluster, namespace, name string) *kubernetes.Clientset {
 	t.Helper()
 	req, err := c.typed.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})

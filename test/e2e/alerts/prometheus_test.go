@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-io/hawser/test/e2e/harness"
 )
 
-// faster is the divisor of all durations in the rules: two minutes become two seconds. Nothing else in the rules
-// is changed.
+// faster divides the waiting time ("for") of the rules: two minutes become two seconds. Nothing else in the
+// rules is changed.
 const faster = 60
 
 // within is the longest time until an alert fires on a busy machine. Clients back off for up to half a minute,

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// maxNodes keeps a typing error from filling the cluster with nodes.
+// maxNodes prevents that a typing error fills the cluster with nodes.
 const maxNodes = 1000
 
 // Config is the configuration of one control plane process.

@@ -26,7 +26,7 @@ const (
 	workers       = 8
 	firstRetry    = 20 * time.Millisecond
 	longestRetry  = 2 * time.Second
-	warnAfterFail = 5 // conflicts are common and pass
+	warnAfterFail = 5 // conflicts are common, and a retry succeeds
 )
 
 // Kubelet acts for all nodes of a cluster.
@@ -71,8 +71,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	return nil
 }
 
-// serveNext takes one pod from the queue. It returns false when the queue is
-// shut down.
+// serveNext takes one pod from the queue. It returns false after the queue was shut down.
 func (k *Kubelet) serveNext(ctx context.Context, queue workqueue.TypedRateLimitingInterface[cache.ObjectName], lister corelisters.PodLister) bool {
 	name, stopped := queue.Get()
 	if stopped {
@@ -91,8 +90,8 @@ func (k *Kubelet) serveNext(ctx context.Context, queue workqueue.TypedRateLimiti
 	return true
 }
 
-// serve takes a pod one step further. The step shows up as a change of the
-// pod, which brings the next one.
+// serve performs the next step of a pod. The step changes the pod, and the event of that change starts the next
+// step.
 func (k *Kubelet) serve(ctx context.Context, lister corelisters.PodLister, name cache.ObjectName) error {
 	pod, err := lister.Pods(name.Namespace).Get(name.Name)
 	if apierrors.IsNotFound(err) {
@@ -117,7 +116,7 @@ func (k *Kubelet) serve(ctx context.Context, lister corelisters.PodLister, name 
 		_, err = client.UpdateStatus(ctx, started(pod, metav1.Now()), metav1.UpdateOptions{})
 	}
 	if apierrors.IsNotFound(err) {
-		return nil // deleted meanwhile
+		return nil // the pod was deleted in the meantime
 	}
 	return err
 }

@@ -26,8 +26,7 @@ func (k *Kubelet) register(ctx context.Context, node *corev1.Node) error {
 	if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	// Admission taints every new node as not ready; the controller that would
-	// lift the taint is not here.
+	// Admission taints every new node as not ready. The controller that removes the taint does not run here.
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		got, err := nodes.Get(ctx, node.Name, metav1.GetOptions{})
 		if err != nil || len(got.Spec.Taints) == 0 {

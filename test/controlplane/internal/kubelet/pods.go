@@ -10,7 +10,7 @@ import (
 
 const hostIP = "127.0.0.1"
 
-// step is what a pod needs next.
+// step is the next step of a pod.
 type step int
 
 const (
@@ -24,12 +24,12 @@ func next(p *corev1.Pod) step {
 	switch {
 	case p.DeletionTimestamp != nil:
 		if grace := p.DeletionGracePeriodSeconds; grace != nil && *grace == 0 {
-			return nothing // already ended; what remains waits for its finalizers
+			return nothing // it has ended already, and waits for its finalizers
 		}
 		return remove
 	case p.Spec.NodeName == "":
 		if len(p.Spec.SchedulingGates) > 0 || p.Spec.SchedulerName != corev1.DefaultSchedulerName {
-			return nothing // held back, or someone else's
+			return nothing // a gate holds it, or another scheduler binds it
 		}
 		return bind
 	case p.Status.Phase == corev1.PodPending:
@@ -38,8 +38,7 @@ func next(p *corev1.Pod) step {
 	return nothing
 }
 
-// pickNode honours the one node that the DaemonSet controller asks for and
-// spreads all other pods.
+// pickNode returns the node that the DaemonSet controller requires. It spreads all other pods.
 func pickNode(p *corev1.Pod, nodes int) string {
 	if name := requiredNode(p.Spec.Affinity); name != "" {
 		return name
@@ -47,7 +46,7 @@ func pickNode(p *corev1.Pod, nodes int) string {
 	return nodeName(int(hash(p) % uint32(nodes)))
 }
 
-// requiredNode is the node that a required affinity names, if it names one.
+// requiredNode returns the node of a required affinity, "" if there is none.
 func requiredNode(a *corev1.Affinity) string {
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return ""
@@ -115,8 +114,8 @@ func containerStatus(c corev1.Container, done bool, now metav1.Time) corev1.Cont
 	return s
 }
 
-// podIP is an address in 10.128.0.0/9 that a restart of this process does not
-// hand out again to another pod.
+// podIP returns an address in 10.128.0.0/9. It follows from the uid, so a restart of this process gives it to no
+// other pod.
 func podIP(p *corev1.Pod) string {
 	h := hash(p)
 	return fmt.Sprintf("10.%d.%d.%d", 128+h>>16&127, h>>8&255, h&255)

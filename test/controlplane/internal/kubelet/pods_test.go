@@ -14,7 +14,7 @@ import (
 
 var now = metav1.NewTime(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 
-// pod returns a pod as the API server makes it, changed by edits.
+// pod returns a pod as the API server creates it, changed by edits.
 func pod(edits ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "7d9a", Generation: 1},

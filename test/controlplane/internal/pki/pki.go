@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// lifetime is far beyond that of any state directory.
+// lifetime is much longer than the life of a state directory.
 const lifetime = 10 * 365 * 24 * time.Hour
 
 // Files are the absolute paths of PEM files.
@@ -65,7 +65,7 @@ func Ensure(dir string, now time.Time) (Files, error) {
 	return f, nil
 }
 
-// create fills a neighbour of dir and renames it.
+// create fills a temporary directory beside dir and renames it.
 func create(dir string, now time.Time) error {
 	draft := dir + ".new"
 	if err := os.RemoveAll(draft); err != nil {
@@ -95,7 +95,7 @@ func fill(f Files, now time.Time) error {
 		return err
 	}
 	admin := x509.Certificate{
-		// The group is kube-apiserver's name for those whom RBAC never denies.
+		// RBAC never denies a request of this group of kube-apiserver.
 		Subject:     pkix.Name{CommonName: "controlplane-admin", Organization: []string{"system:masters"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -113,7 +113,7 @@ func fill(f Files, now time.Time) error {
 	return writePEM(f.TokenVerifyKeys, "PUBLIC KEY", public)
 }
 
-// authority signs certificates while the files are made.
+// authority signs certificates while the files are created.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -135,7 +135,7 @@ func newAuthority(f Files, now time.Time) (*authority, error) {
 	return a, err
 }
 
-// issue makes a key and a leaf certificate for it.
+// issue creates a key and a leaf certificate for it.
 func (a *authority) issue(template x509.Certificate, certFile, keyFile string) error {
 	key, err := newKey(keyFile)
 	if err != nil {
@@ -146,7 +146,7 @@ func (a *authority) issue(template x509.Certificate, certFile, keyFile string) e
 	return err
 }
 
-// sign signs template as the parent does, or as itself if there is none.
+// sign signs template with the authority's key. parent is the issuer, nil for a self-signed certificate.
 func (a *authority) sign(template x509.Certificate, parent *x509.Certificate, public *ecdsa.PublicKey, file string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -154,7 +154,7 @@ func (a *authority) sign(template x509.Certificate, parent *x509.Certificate, pu
 	}
 	template.SerialNumber = serial
 	template.BasicConstraintsValid = true
-	template.NotBefore = a.now.Add(-time.Minute) // clocks of clients may be behind
+	template.NotBefore = a.now.Add(-time.Minute) // the clocks of clients may be behind
 	template.NotAfter = a.now.Add(lifetime)
 	if parent == nil {
 		parent = &template

@@ -13,7 +13,7 @@ import (
 
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// ensure returns the files of dir and what is in the directory.
+// ensure returns the files of dir, and the content of the directory.
 func ensure(t *testing.T, dir string) (Files, map[string]string) {
 	t.Helper()
 	f, err := Ensure(dir, now)

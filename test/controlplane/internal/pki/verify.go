@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// verify proves that the files belong together and are valid at now.
+// verify returns an error unless the files belong together and are valid at now.
 func (f Files) verify(now time.Time) error {
 	ca, err := loadPair(f.CACert, f.CAKey)
 	if err != nil {
@@ -38,8 +38,7 @@ func (f Files) verify(now time.Time) error {
 	return f.verifyTokenKeys()
 }
 
-// verifyTokenKeys proves that tokens signed with the one key are accepted with
-// the other.
+// verifyTokenKeys returns an error unless the public key verifies tokens of the private key.
 func (f Files) verifyTokenKeys() error {
 	der, err := readPEM(f.TokenSigningKey)
 	if err != nil {

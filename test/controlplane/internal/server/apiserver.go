@@ -18,8 +18,7 @@ import (
 	"github.com/hawser-io/hawser/test/controlplane/internal/pki"
 )
 
-// apiServerFlags are the flags of kube-apiserver. All defaults of admission
-// and authentication hold.
+// apiServerFlags returns the flags of kube-apiserver. Admission and authentication keep all defaults.
 func apiServerFlags(etcdSocket string, certs pki.Files, extra []string) []string {
 	return append([]string{
 		"--etcd-servers=unix://" + etcdSocket,
@@ -39,10 +38,10 @@ func apiServerFlags(etcdSocket string, certs pki.Files, extra []string) []string
 	}, extra...)
 }
 
-// runAPIServer serves the Kubernetes API on an open listener. It does what the
-// command kube-apiserver does, except for signals.
+// runAPIServer serves the Kubernetes API on an open listener. It does the same as the command kube-apiserver,
+// without its signal handling.
 func runAPIServer(ctx context.Context, listener net.Listener, flags []string) error {
-	// Several components of this process configure the one logger.
+	// Several components of this process configure the same logger.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	s := options.NewServerRunOptions()
 	registry, err := newRegistry()
@@ -53,7 +52,7 @@ func runAPIServer(ctx context.Context, listener net.Listener, flags []string) er
 	if err := parseFlags(s.Flags(), flags); err != nil {
 		return err
 	}
-	s.SecureServing.Listener = listener // goes before any address and port
+	s.SecureServing.Listener = listener // it takes precedence over address and port
 	s.SecureServing.BindPort = listener.Addr().(*net.TCPAddr).Port
 	if err := registry.Set(); err != nil {
 		return err
@@ -71,8 +70,8 @@ func runAPIServer(ctx context.Context, listener net.Listener, flags []string) er
 	return app.Run(ctx, completed)
 }
 
-// newRegistry holds the version and feature gates of one component. Each has
-// its own, since each sets them from its own flags.
+// newRegistry returns the version and feature gates of one component. Each component has its own, because it
+// sets them from its own flags.
 func newRegistry() (basecompat.ComponentGlobalsRegistry, error) {
 	r := basecompat.NewComponentGlobalsRegistry()
 	err := r.Register(basecompat.DefaultKubeComponent, utilcompat.DefaultBuildEffectiveVersion(), utilfeature.DefaultMutableFeatureGate)

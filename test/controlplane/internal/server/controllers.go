@@ -11,10 +11,9 @@ import (
 	"github.com/hawser-io/hawser/test/controlplane/internal/pki"
 )
 
-// controllers run as they are in kube-controller-manager. The garbage
-// collector and the namespace controller run with shorter waits, see
-// garbagecollector.go and namespaces.go. The controllers of the node lifecycle
-// must not run: simulated nodes send no heartbeats.
+// controllers are the enabled controllers of kube-controller-manager. The garbage collector and the namespace
+// controller run separately with shorter waits, see garbagecollector.go and namespaces.go. The controllers of
+// the node lifecycle must not run, because simulated nodes send no heartbeats.
 var controllers = []string{
 	names.ServiceAccountController,
 	names.ServiceAccountTokenController,
@@ -31,8 +30,8 @@ var controllers = []string{
 	names.CertificateSigningRequestApprovingController,
 }
 
-// runControllers does what the command kube-controller-manager does, except
-// for signals, leader election and an address of its own.
+// runControllers does the same as the command kube-controller-manager, without signal handling, leader election
+// and an address.
 func runControllers(ctx context.Context, kubeconfig string, certs pki.Files) error {
 	s, err := options.NewKubeControllerManagerOptions()
 	if err != nil {

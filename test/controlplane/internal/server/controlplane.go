@@ -57,13 +57,12 @@ func (c *ControlPlane) Run(ctx context.Context) error {
 	}
 }
 
-// start brings up one part after the other and then waits for ctx. Parts that
-// keep running report their end to fail, which ends ctx.
+// start starts one part after the other and then waits for ctx. A part that ends calls fail, which ends ctx.
 func (c *ControlPlane) start(ctx context.Context, fail context.CancelCauseFunc) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	// Deprecated versions of kinds are served and watched here like all others.
+	// Deprecated versions of kinds are served and watched here without warnings.
 	restclient.SetDefaultWarningHandler(restclient.NoWarnings{})
 
 	dir, err := statedir.Open(c.Config.Dir)
@@ -101,8 +100,7 @@ func (c *ControlPlane) start(ctx context.Context, fail context.CancelCauseFunc) 
 	return nil
 }
 
-// startClients starts all that talks to the API server, once that is ready,
-// and returns when it works.
+// startClients starts all clients of the API server once that is ready. It returns when they work.
 func (c *ControlPlane) startClients(ctx context.Context, kubeconfig string, certs pki.Files, fail context.CancelCauseFunc) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -129,8 +127,7 @@ func (c *ControlPlane) startClients(ctx context.Context, kubeconfig string, cert
 	return waitForControllers(ctx, client)
 }
 
-// background runs a part that lives as long as the control plane. Its end,
-// unless ctx is done, is a failure.
+// background runs a part until the control plane ends. If the part ends before ctx, that is a failure.
 func background(ctx context.Context, fail context.CancelCauseFunc, name string, run func() error) {
 	go func() {
 		err := run()

@@ -12,25 +12,24 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// walSegment is enough for a small cluster. By default etcd sets aside twice
-// 64 MB on disk.
+// walSegment is the size of an etcd log segment, enough for a small cluster. The default is 64 MB, allocated
+// twice.
 const walSegment = 4 << 20
 
-// startEtcd starts an etcd with one member that serves clients on a Unix
-// socket, and returns when it does.
+// startEtcd starts an etcd with one member on a Unix socket. It returns when etcd serves clients.
 func startEtcd(ctx context.Context, dataDir, socket string, fail context.CancelCauseFunc) error {
 	wal.SegmentSizeBytes = walSegment
-	// kube-apiserver opens and drops some two hundred connections to etcd when
-	// it starts, and gRPC would warn about each.
+	// kube-apiserver opens and closes about 200 connections to etcd at its start. gRPC would log a warning for
+	// each.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr))
 	cfg := embed.NewConfig()
 	cfg.Dir = dataDir
 	cfg.LogLevel = "error"
-	cfg.UnsafeNoFsync = true // a kill loses nothing, a power cut may
-	// There are no peers, but etcd insists on an address for them.
+	cfg.UnsafeNoFsync = true // a kill loses nothing, a power loss may
+	// etcd requires an address for peers, although there are none.
 	peers := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls, cfg.AdvertiseClientUrls = peers, peers, peers
-	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Path: socket}} // replaces one that a kill left
+	cfg.ListenClientUrls = []url.URL{{Scheme: "unix", Path: socket}} // etcd replaces a socket that a killed process left
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	etcd, err := embed.StartEtcd(cfg)
 	if err != nil {

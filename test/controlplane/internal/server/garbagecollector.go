@@ -19,13 +19,13 @@ import (
 const (
 	collectorWorkers     = 5
 	collectorSyncTimeout = 30 * time.Second
-	// discoveryPeriod is how soon objects of a new CRD are collected.
-	// kube-controller-manager looks for new kinds every 30 s.
+	// discoveryPeriod is the time until objects of a new CRD are collected. kube-controller-manager looks for
+	// new kinds every 30 s.
 	discoveryPeriod = time.Second
 )
 
-// runGarbageCollector deletes dependents and serves foreground and orphaning
-// deletion, for the kinds of new CRDs too.
+// runGarbageCollector deletes dependents, and serves foreground and orphaning deletion, also for the kinds of
+// new CRDs.
 func runGarbageCollector(ctx context.Context, cfg *restclient.Config, client kubernetes.Interface) error {
 	objects, err := metadata.NewForConfig(cfg)
 	if err != nil {

@@ -23,14 +23,12 @@ const (
 	// consistent list after up to 100 ms. That is seconds of waiting without work. Parallel tests each end with a
 	// namespace: with 4 workers some waited for a minute.
 	namespaceWorkers = 32
-	// kube-controller-manager waits 5 s before it empties a namespace, and
-	// seconds to minutes before it looks again.
+	// kube-controller-manager waits 5 s before it empties a namespace, and seconds to minutes before each retry.
 	namespaceFirstRetry   = 50 * time.Millisecond
 	namespaceLongestRetry = time.Second
 )
 
-// runNamespaceController empties namespaces that are being deleted and then
-// lets them go.
+// runNamespaceController empties namespaces that are being deleted, and then removes their finalizer.
 func runNamespaceController(ctx context.Context, cfg *restclient.Config, client kubernetes.Interface, log *slog.Logger) error {
 	objects, err := metadata.NewForConfig(cfg)
 	if err != nil {
@@ -67,8 +65,7 @@ func runNamespaceController(ctx context.Context, cfg *restclient.Config, client 
 	return nil
 }
 
-// emptyNext takes one namespace from the queue. It returns false when the
-// queue is shut down.
+// emptyNext takes one namespace from the queue. It returns false after the queue was shut down.
 func emptyNext(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], deleter deletion.NamespacedResourcesDeleterInterface, log *slog.Logger) bool {
 	name, stopped := queue.Get()
 	if stopped {
@@ -80,8 +77,7 @@ func emptyNext(ctx context.Context, queue workqueue.TypedRateLimitingInterface[s
 		queue.Forget(name)
 		return true
 	}
-	// The usual reasons to look again are objects whose deletion takes time and
-	// a namespace that was changed meanwhile.
+	// The usual reasons for a retry are objects whose deletion takes time, and a namespace that has changed.
 	var remaining *deletion.ResourcesRemainingError
 	if !errors.As(err, &remaining) && !apierrors.IsConflict(err) && ctx.Err() == nil {
 		log.Warn("namespace cannot be emptied yet", "namespace", name, "error", err)

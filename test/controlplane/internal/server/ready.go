@@ -11,8 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// A start takes 3 s on two free cores; a busy machine may be twenty times
-// slower.
+// A start needs 3 s on two idle cores. A busy machine may be twenty times slower.
 const (
 	readyTimeout = 2 * time.Minute
 	readyPoll    = 20 * time.Millisecond
@@ -24,8 +23,8 @@ func waitForAPIServer(ctx context.Context, client kubernetes.Interface) error {
 	})
 }
 
-// waitForControllers returns when the controllers do their work, of which the
-// default service account is a sample that every pod needs.
+// waitForControllers returns when the controllers work. It checks the default ServiceAccount, which every pod
+// needs.
 func waitForControllers(ctx context.Context, client kubernetes.Interface) error {
 	return waitUntil(ctx, "the controllers do not work", func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
@@ -33,8 +32,8 @@ func waitForControllers(ctx context.Context, client kubernetes.Interface) error 
 	})
 }
 
-// waitUntil repeats a probe until it succeeds. failure is what to say if it
-// does not in time. If ctx ends first, the error is the cause of that.
+// waitUntil repeats a probe until it succeeds. failure begins the error after a timeout. If ctx ends first, the
+// error is the cause of ctx.
 func waitUntil(ctx context.Context, failure string, probe func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, readyPoll, readyTimeout, true, func(ctx context.Context) (bool, error) {

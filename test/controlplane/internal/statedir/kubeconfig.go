@@ -17,8 +17,8 @@ func (d *Dir) Certificates(now time.Time) (pki.Files, error) {
 	return pki.Ensure(d.Path("pki"), now)
 }
 
-// WriteKubeconfig writes a kubeconfig of the administrator, complete in one
-// file, for the API at server (a URL). It returns the path.
+// WriteKubeconfig writes the administrator's kubeconfig for the API at server (a URL), with all credentials in
+// one file. It returns the path.
 func (d *Dir) WriteKubeconfig(name, server string, certs pki.Files) (string, error) {
 	var data [3][]byte
 	for i, file := range []string{certs.CACert, certs.AdminCert, certs.AdminKey} {

@@ -12,9 +12,8 @@ import (
 	"syscall"
 )
 
-// Free ports are chosen below the range from which Linux and macOS take the
-// local ports of outgoing connections. Otherwise such a connection could sit
-// on the port while the control plane is stopped for a moment.
+// Free ports are below the range of local ports for outgoing connections on Linux and macOS. Otherwise such a
+// connection could use the port during a restart of the control plane.
 const (
 	firstFreePort = 20000
 	freePorts     = 10000
@@ -44,8 +43,7 @@ func (d *Dir) Listen(port int) (net.Listener, error) {
 	return nil, fmt.Errorf("found no free port between %d and %d: choose one with --port", firstFreePort, firstFreePort+freePorts-1)
 }
 
-// listen opens the port and writes it down. taken is what to say if another
-// process has it.
+// listen opens the port and stores it. taken is the error text if another process uses the port.
 func (d *Dir) listen(port int, taken string) (net.Listener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -60,7 +58,7 @@ func (d *Dir) listen(port int, taken string) (net.Listener, error) {
 	return l, nil
 }
 
-// rememberedPort is 0 before the first start.
+// rememberedPort returns the stored port, 0 before the first start.
 func (d *Dir) rememberedPort() (int, error) {
 	data, err := os.ReadFile(d.Path("port"))
 	if errors.Is(err, fs.ErrNotExist) {

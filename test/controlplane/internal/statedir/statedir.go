@@ -32,9 +32,8 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open creates the directory if needed and locks it. It fails if another
-// process holds the lock. The kernel releases the lock when the process ends,
-// however it ends.
+// Open creates the directory if needed and locks it. It returns an error if another process holds the lock. The
+// kernel releases the lock when the process ends in any way.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("create state directory: %w", err)
@@ -61,11 +60,11 @@ func Open(path string) (*Dir, error) {
 // Close releases the lock.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// Path is the absolute path of a file or directory in the state directory.
+// Path returns the absolute path of a file or directory in the state directory.
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
 
-// EtcdSocket is the path of the socket on which etcd listens. It is in the state directory, whose mode keeps
-// other users out. If that path is too long for a socket, it is in the directory for temporary files.
+// EtcdSocket returns the path of etcd's socket. It is in the state directory, whose mode excludes other users.
+// If that path is too long for a socket, it is in the directory for temporary files.
 func (d *Dir) EtcdSocket() (string, error) {
 	if socket := d.Path("etcd.sock"); len(socket) <= maxSocketPath {
 		return socket, nil
@@ -78,14 +77,14 @@ func (d *Dir) EtcdSocket() (string, error) {
 	return socket, nil
 }
 
-// owner names the process whose id is in the lock file.
+// owner describes the process whose id is in the lock file.
 func owner(lock io.Reader) string {
 	if data, err := io.ReadAll(io.LimitReader(lock, 32)); err == nil {
 		if pid, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
 			return fmt.Sprintf("process %d", pid)
 		}
 	}
-	return "another process" // it has not written its id yet
+	return "another process" // the process has not written its id yet
 }
 
 func writeOwner(lock *os.File) error {
@@ -98,8 +97,7 @@ func writeOwner(lock *os.File) error {
 	return nil
 }
 
-// writeFile replaces a file at once, so that neither a kill nor a reader ever
-// sees half of it.
+// writeFile replaces a file atomically: neither a kill nor a reader sees a partial file.
 func writeFile(name string, data []byte) error {
 	draft := name + ".new"
 	if err := os.WriteFile(draft, data, 0o600); err != nil {

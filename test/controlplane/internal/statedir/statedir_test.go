@@ -30,7 +30,7 @@ func open(t *testing.T, path string) *Dir {
 	return d
 }
 
-// portOf closes the listener and returns its port.
+// portOf closes the listener, and returns its port.
 func portOf(t *testing.T, l net.Listener) int {
 	t.Helper()
 	port := l.Addr().(*net.TCPAddr).Port
