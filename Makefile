@@ -26,15 +26,15 @@ tool = go tool -modfile=$(CURDIR)/tools/$(1)/go.mod $(1)
 # Builds a tool and reports the progress; the first build of some takes minutes.
 ready = .ci/progress "building $(1)" go tool -modfile=$(CURDIR)/tools/$(1)/go.mod -n $(1) >/dev/null
 
-# All packages but those whose tests need a control plane, programs of Debian, Helm,
-# built programs or the results of the others. The simulator plays for a time: it begins first,
-# beside the others.
+# All packages except those whose tests need a control plane, programs of Debian, Helm, built
+# programs or the results of other stages. The simulator plays for a fixed time, so it begins
+# first and runs beside the others.
 UNIT = $$(go list ./test/sim ./... | grep -Ev '/internal/local/thirdparty$$|/test/(alerts|charts|e2e|docs|attack|interop|traceability/passed)(/|$$)')
 # Runs go test, and keeps its events for the stage guarantees. With AGAIN=1 failed tests
 # run once more, alone. $(1) is part of the name of the events' file.
 gotest = go run ./tools/testlog/gotest .cache/tests/$@$(1).json
-# The modules of this repository, those of the tools aside, and test/ocm, which is checked where it is built:
-# only a build of OCM's programs fetches its 130 more modules and compiles OCM.
+# The modules of this repository without those of the tools and without test/ocm. Only a build of
+# OCM's programs fetches the 130 more modules of test/ocm and compiles OCM, so it is checked there.
 MODULES := . test/controlplane test/interop/sdkgo tools/release
 CONTROLPLANE := test/controlplane/build.sh
 
@@ -139,9 +139,10 @@ unit: ## run the tests that need no control plane and no program of Debian
 	@$(call gotest,-release) -C=tools/release
 
 .PHONY: race
-# Tests that mostly start other processes (scripts of the CLI, calls of go test) are left out, measures and long tests of one
-# goroutine, and the seeds of fuzz targets; each property has fewer cases. The stage unit has all of them, and
-# vets them: for the race detector go test would vet every package and its dependencies once more.
+# Without the seeds of fuzz targets, measurements, long tests of one goroutine, and tests that mostly start
+# other processes (scripts of the CLI, calls of go test); each property has fewer cases. The stage unit runs
+# all of them. It also vets the packages, so race does not: go test would vet each of them, with its
+# dependencies, once more for the race detector.
 race: ## the same under the race detector, without the tests that cannot have races
 	@CGO_ENABLED=1 $(gotest) -race -short -vet=off -skip='Scripts$$|^TestAgain_|^TestPrint_ReportsOutputOfGoTest$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestBound_|_Cost(Of|Grows|IsThat)|_MemoryPerTrackedObject$$|^TestLinear_' $(UNIT)
 
@@ -177,7 +178,8 @@ docs: build ## run the commands that README and docs/ print
 	@$(gotest) -count=1 ./test/docs
 
 # Long end-to-end tests of parts that change seldom: packages, and some tests
-# that e2e-mqtt-long and e2e-long have. Those with OCM's programs are e2e-ocm's. Lint has vetted all.
+# that e2e-mqtt-long and e2e-long have. Those with OCM's programs are in e2e-ocm.
+# The stage lint has vetted all packages.
 E2E_LONG := ./test/e2e/alerts ./test/e2e/install ./test/e2e/troubleshooting
 E2E_OCM := ./test/e2e/ocm
 e2e = $(call gotest,) -count=1 -vet=off -p=1 -parallel=8 -timeout=30m $(if $(RUN),-run='$(RUN)',$(2)) $(1)
@@ -221,7 +223,7 @@ guarantees: ## fail unless the tests that docs/traceability names passed in the 
 	@go test -count=1 ./test/traceability/...
 
 .PHONY: test-fast
-# For each shape of the simulator.
+# The playing time of each shape of the simulator.
 test-fast: export TIME := 15s
 test-fast: unit ## the quick check while working: two minutes once built
 
@@ -269,8 +271,8 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@echo 'building hawser (a minute or two the first time) …'
 	@mkdir -p bin
 	@.ci/progress 'building hawser' go build -v -ldflags '$(LDFLAGS)' -o bin/hawser ./cmd/hawser
-# A job of its own: Ctrl-C is for the demo, which ends in order, and not for make, which
-# would report an error. Its hints are for the user that runs make.
+# In a separate job, so that Ctrl-C reaches the demo, which ends in order, and not make, which
+# would report an error. With HAWSER_RUN_BY the demo's hints name commands of make.
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?
 
 .PHONY: bench
