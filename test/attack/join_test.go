@@ -54,8 +54,8 @@ var hubs = map[string]bool{"joiners": true}
 const (
 	// forged is the number of forbidden requests.
 	forged = 15
-	// maxUndecided is the limit of undecided certificate requests of a cluster on the hub, as
-	// docs/operations/hub-source.md says.
+	// maxUndecided is the limit of undecided certificate requests of a cluster on the hub, see
+	// docs/operations/hub-source.md.
 	maxUndecided = 20
 	// maxOnTheHub is the limit for the final size of the hub in bytes, with its clusters and the attacker's
 	// objects. maxEvents is the limit for the Events of one cluster at once, with those of half a minute.

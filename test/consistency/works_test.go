@@ -20,7 +20,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// world is a hub and one cluster, without Hawser: deliver stands for it.
+// world is a hub and one cluster, without Hawser. The method deliver replaces Hawser.
 type world struct {
 	*Works
 	hub, spoke *workfake.Clientset
@@ -230,7 +230,7 @@ func TestWorks_GiveUpWhenQueryingIsUseless(t *testing.T) {
 }
 
 // TestWorks_CreateAgain: a create whose answer was lost is not repeated. A create that meets the previous work
-// waits until that is gone.
+// waits until that work is gone.
 func TestWorks_CreateAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

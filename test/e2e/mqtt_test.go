@@ -82,7 +82,7 @@ func TestMessagesTwice(t *testing.T) {
 // created, changed and deleted. The connections stay, so no agent requests a list. hub-source publishes again
 // what no agent has answered for a minute.
 //
-// The Hawser broker never loses such a message: what it acknowledged is on its disk.
+// The Hawser broker never loses such a message: acknowledged messages are on its disk.
 func TestDroppedSpecs(t *testing.T) {
 	f := &shared
 	l := f.outage(t)

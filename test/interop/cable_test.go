@@ -21,7 +21,7 @@ type cable struct {
 	closed bool
 }
 
-// newCable returns a cable to target, "" for one that is cut.
+// newCable returns a cable to target, a cut cable for "".
 func newCable(t testing.TB, target string) *cable {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -270,7 +270,7 @@ func (n *node) steps(list []step) []step {
 // knowsLater reports whether the broker has received a hub position later than that of a copy of the hub. It
 // receives one each minute.
 func (n *node) knowsLater(b *hubBackup) bool {
-	if !n.up { // what it will begin with
+	if !n.up { // the store at the next start
 		return knowsLater(mem.Open(mem.Options{From: n.backup, NewID: n.w.newID}), b)
 	}
 	return knowsLater(n.gate.Store, b)

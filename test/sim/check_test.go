@@ -101,8 +101,8 @@ func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
 	return err == nil && strings.Contains(env.RawMetadata, `"l":"`+o.Labels["l"]+`"`)
 }
 
-// checkCluster checks that a cluster holds exactly the objects of its works. invariant is the one that a
-// difference breaks. If the hub does not serve the cluster, the objects of the hub's works are not checked.
+// checkCluster checks that a cluster holds exactly the objects of its works. A difference breaks
+// the given invariant. If the hub does not serve the cluster, the objects of the hub's works are not checked.
 func (w *world) checkCluster(name, invariant string) {
 	want := map[string]map[string]string{"bystander": {"mine": "yes"}}
 	for k, o := range w.live() {

@@ -143,7 +143,7 @@ func (a *joinAgent) Save(_ context.Context, data map[string][]byte) error {
 	return nil
 }
 
-// agentName is the name by which it asks for certificates, "" as long as it has none.
+// agentName is the name with which the agent requests certificates; "" before it has a name.
 func (a *joinAgent) agentName() string {
 	a.j.mu.Lock()
 	defer a.j.mu.Unlock()

@@ -316,7 +316,7 @@ func (a *joinAgent) connect(ctx context.Context) (transport.Conn, error) {
 	return (&joinDialer{a.j.net, a.name, func() (transport.Peer, time.Time, error) { return a.j.net.byCertificate(a) }}).Dial(ctx)
 }
 
-// tokenTime is how long an add-on waits for its token.
+// tokenTime is the time that an add-on waits for its token.
 const tokenTime = 20 * time.Second
 
 // requestToken is an add-on that requests a token, while other subscribers of the cluster listen.

@@ -323,7 +323,7 @@ func (o *joinOracle) lookAtCertificate(csr fakehub.Object) {
 	o.lookAtApproval(csr, id.Name, leaf)
 }
 
-// lookAtApproval checks that a signed certificate was approved by a person, or renews one that was.
+// lookAtApproval checks that a signed certificate was approved by the operator, or renews such a certificate.
 func (o *joinOracle) lookAtApproval(csr fakehub.Object, cluster string, leaf *x509.Certificate) {
 	m := csr["metadata"].(fakehub.Object)
 	request, _ := csr["spec"].(fakehub.Object)["request"].(string)

@@ -112,8 +112,8 @@ func (o *oracle) evictsNothing(clusterName string) bool {
 	return slices.ContainsFunc(o.w.agents, func(a *agentNode) bool { return a.name == clusterName && a.dir != nil && a.dir.full })
 }
 
-// sharedLeft reports whether a shared object may exist although no live work has it. It may be left by a work
-// with the Orphan option, or by one that is not evicted yet.
+// sharedLeft reports whether a shared object may exist although no live work has it. A work with
+// the Orphan option leaves it, and a work that is not evicted yet.
 func (o *oracle) sharedLeft(clusterName string) bool {
 	t := o.clusters[clusterName]
 	if t.sharedMayStay || !o.evictsNothing(clusterName) {

@@ -186,8 +186,8 @@ type caller struct {
 type client struct {
 	conn    *conn
 	wire    net.Conn
-	publish func(t codec.EventType, env *codec.Envelope) (string, error) // says on which topic
-	entered atomic.Bool                                                  // the broker was asked for the subscription
+	publish func(t codec.EventType, env *codec.Envelope) (string, error) // returns the topic
+	entered atomic.Bool                                                  // the broker has received the subscription
 	left    atomic.Bool                                                  // the program now uses another connection
 
 	unacked chan uint16 // deliveries, as in stream.events
@@ -397,7 +397,7 @@ func (c *client) send(call *call) {
 		call.answers <- answer{err: unavailable("no way"), given: time.Now()}
 		return
 	}
-	_ = c.sendPacket(k) // where that fails the connection has ended, and run tells the call
+	_ = c.sendPacket(k) // it fails if the connection has ended; then run answers the call
 }
 
 // acknowledge acknowledges the oldest event that the client has received.

@@ -89,7 +89,7 @@ func (a *ocmAgent) replace() {
 	a.link.truth = a.w.oracle.clusters[a.name]
 }
 
-// Hello implements session.Handler: it says nothing.
+// Hello implements session.Handler. It returns an empty Hello.
 func (a *ocmAgent) Hello() transport.Hello { return transport.Hello{} }
 
 // Subscribed implements session.Handler.

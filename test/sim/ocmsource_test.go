@@ -36,7 +36,7 @@ type ocmSource struct {
 
 type ocmWork struct {
 	o        *workv1.ManifestWork // never modified
-	reported *workv1.ManifestWork // as it was accepted last; nil if it never was, or if that is unknown
+	reported *workv1.ManifestWork // the last accepted version; nil if there is none, or if it is unknown
 	epoch    string
 	accepted bool // some version was accepted
 	tried    bool // some version may have been accepted
@@ -64,7 +64,7 @@ func newShop(w *world) *ocmSource {
 
 func (s *ocmSource) keys() []string { return slices.Sorted(maps.Keys(s.works)) }
 
-// create creates a work. It returns nil if there is one that is not being deleted.
+// create creates a work. It returns nil if a work of that name exists and is not being deleted.
 func (s *ocmSource) create(cluster, name string, bits uint32) *ocmWork {
 	key := cluster + "/" + name
 	old := s.works[key]
@@ -195,7 +195,7 @@ func (s *ocmSource) recreate(a, b uint32) string {
 	return now.epoch
 }
 
-// Hello implements session.Handler: it says nothing.
+// Hello implements session.Handler. It returns an empty Hello.
 func (s *ocmSource) Hello() transport.Hello { return transport.Hello{} }
 
 // Subscribed implements session.Handler.

@@ -529,7 +529,7 @@ func hostile(w *world, a, b uint32) string {
 			ID: w.newID(), Now: time.Now(), Source: "liar", OriginalSource: hubName, Action: codec.UpdateRequest,
 			SequenceID: []string{"9223372036854771711", fmt.Sprint(1<<60 | 7<<12)}[b/8%2], Deleted: b/16%2 == 1,
 		})
-	default: // a lying agent: the work is gone
+	default: // a lying agent reports the end of the work
 		from = w.agents[0].link
 		ref := manifestwork.Ref{ResourceID: string(o.UID), Name: o.Name, Cluster: o.Namespace, Generation: o.Generation + 1}
 		e, err = manifestwork.EncodeStatus(ref, o.Status, manifestwork.StatusParams{

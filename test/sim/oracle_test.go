@@ -101,7 +101,7 @@ type oracle struct {
 	notified   map[string]bool   // by cluster and id: its agent was sent the deletion
 	forwarded  map[string]bool   // ids whose names were taken over
 	confirmed  map[string]bool   // ids whose clusters confirmed the deletion
-	successors map[string]string // by id that was deleted: the one that took over its name
+	successors map[string]string // by id of a deleted work: the id that took over its name
 
 	kept    map[string]bool   // committed events
 	where   map[string]string // by id: the cluster whose agent reported

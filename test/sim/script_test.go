@@ -107,7 +107,7 @@ func (k *shape) script(seed uint64) []op {
 // result is the result of a script.
 type result struct {
 	broken *violation
-	did    []string // by op: what it did, "" for nothing
+	did    []string // by op: its effect, "" for none
 	lines  []string // everything that happened
 }
 

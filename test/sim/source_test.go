@@ -36,11 +36,11 @@ type source struct {
 	unresponsive bool    // the next answer of the hub is lost
 	located      int     // the version of the hub when the core first read it in the present hub epoch
 	blind        bool    // the informer sees nothing new
-	stateRV      int     // of the state that it read or wrote last
+	stateRV      int     // the resource version of the state that hub-source read or wrote last
 	sent         string  // the cursor of the broker's last checkpoint
 
-	informer           // of the replica that leads
-	standby  *informer // of the one that waits, nil: it shows what the hub has
+	informer           // of the leader
+	standby  *informer // of the standby replica, with the hub before a restore; nil otherwise
 	former   *informer // of the previous hub epoch, stopped; nil if there is none
 }
 

@@ -29,7 +29,7 @@ type Config struct {
 	// Clusters are the names of the managed clusters.
 	Clusters []string
 	// Subnet is the second byte of the loopback addresses 127.<Subnet>.0.x that the programs listen on; concurrent
-	// fleets need different ones. 0 means one that no other fleet uses.
+	// fleets need different ones. 0 means a subnet that no other fleet uses.
 	Subnet byte
 	// APIServerArgs are added to each kube-apiserver.
 	APIServerArgs []string

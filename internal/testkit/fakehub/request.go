@@ -115,9 +115,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n, err := a.Body.Read(buffer)
 		if n > 0 {
 			if _, err := w.Write(buffer[:n]); err != nil {
-				return // the client is gone
+				return // the client has disconnected
 			}
-			_ = flush.Flush() // it is gone, if that fails
+			_ = flush.Flush() // an error means that the client has disconnected
 		}
 		if err != nil {
 			return

@@ -74,8 +74,8 @@ func TestExecutor_LabelGivesNothingAway(t *testing.T) {
 }
 
 // TestExecutor_MakesNoRequestInTheNameOfTheAgent: a certificate request contains the name of its creator, and
-// that name decides about the approval. With an executor the creator would be the agent, in this test one that
-// may do everything.
+// that name decides about the approval. With an executor the creator would be the agent, which has
+// all rights in this test.
 func TestExecutor_MakesNoRequestInTheNameOfTheAgent(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)

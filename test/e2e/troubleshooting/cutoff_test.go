@@ -98,7 +98,7 @@ func TestCutOff(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		broken    []string
-		corrected []string // none: the work is deleted as it is
+		corrected []string // none: the work is deleted without a correction
 	}{
 		{"a webhook on everything", []string{webhookYAML("ValidatingWebhookConfiguration", "Fail", everything)}, []string{webhookYAML("ValidatingWebhookConfiguration", "Ignore", everything)}},
 		{"a webhook on everything, deleted", []string{webhookYAML("ValidatingWebhookConfiguration", "Fail", everything)}, nil},
