@@ -29,7 +29,8 @@ type broker struct {
 	joining *joining
 }
 
-// changed signals that works may flow which could not before.
+// changed signals that the next connection may succeed: the configuration, a file or the certificate has
+// changed.
 func (b *broker) changed() <-chan struct{} {
 	if b.joining != nil {
 		return b.joining.changed

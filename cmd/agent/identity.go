@@ -29,7 +29,7 @@ type process struct {
 	agent     agent.Config // hub identity not yet set
 	broker    *broker
 	rest      *rest.Config
-	answering func() error // of the managed cluster
+	answering func() error // checks whether the managed cluster answers
 	namespace string
 	journal   *journal.Journal
 	registry  prometheus.Registerer
@@ -166,7 +166,7 @@ func (p *process) identityReady() error {
 	return r.IdentityReady()
 }
 
-// refused is the metric about that, until the agent has its own.
+// refused is the metric of a refused identity, until the agent has registered its own.
 func (p *process) refused() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: agent.IdentityRefusedMetric, Help: agent.IdentityRefusedHelp}, func() float64 {
 		if p.unknown.Load() != nil {

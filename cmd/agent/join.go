@@ -33,7 +33,7 @@ type joining struct {
 	bootstrap, registered *transport.SharedDialer
 	// credential is the certificate, nil if there is none.
 	credential atomic.Pointer[registration.Credential]
-	// changed signals that works may flow which could not before.
+	// changed signals that works may connect now: there is a certificate, or the hub has granted rights.
 	changed taskgroup.Bell
 	watch   *identity.Watch
 	file    func() (*driver, error)

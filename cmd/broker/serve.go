@@ -64,7 +64,7 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	}
 	ended()
 	log.Info("stopped")
-	if closed := s.Close(); !errors.Is(err, closed) { // the store may be why the tasks ended
+	if closed := s.Close(); !errors.Is(err, closed) { // an error of the store may have ended the tasks
 		err = errors.Join(err, closed)
 	}
 	return err
@@ -161,7 +161,7 @@ func (c *config) tasks(
 func storeReady(s *pebble.Store) func() error {
 	return func() error {
 		err := s.Err()
-		if errors.Is(err, store.ErrLow) { // clients with deletions must still reach the broker
+		if errors.Is(err, store.ErrLow) { // the broker must still accept deletions
 			err = telemetry.Notice(err)
 		}
 		return err
@@ -211,7 +211,7 @@ func (c *config) keepAuthorities(log *slog.Logger) func(*hawserv1.RegistrationKe
 	file := c.hubCAFile()
 	return func(k *hawserv1.RegistrationKeys) {
 		if k.ClientAuthorities == nil {
-			return // the source does not know them
+			return // nil: the source does not know the CAs
 		}
 		changed, err := identity.KeepHubCA(file, k.GetClientAuthorities(), time.Now())
 		switch {

@@ -7,9 +7,9 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Budget shares a number of bytes among clients: each may have as much as is free. So a single client gets half
-// of all, and there is always something left for the next one. A client's part is shared in the same way among
-// its parts.
+// Budget shares a number of bytes among clients: each client may hold as many bytes as are free. So a single
+// client gets half of all, and the next one gets a part of the rest. A client's bytes are shared in the same
+// way among its parts.
 type Budget struct {
 	whole int
 

@@ -92,7 +92,7 @@ func (a *acceptance) accept(ctx context.Context, env Env, hub hubAPI, name strin
 	return wait(there)
 }
 
-// once does all that is possible for a cluster now. It reports whether it approved a request.
+// once performs the steps for a cluster that are possible now. It reports whether it approved a request.
 func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string) (approved bool, err error) {
 	r, err := a.read(ctx, env, hub, name)
 	switch c := r.cluster; {
@@ -103,7 +103,7 @@ func (a *acceptance) once(ctx context.Context, env Env, hub hubAPI, name string)
 	case c.DeletionTimestamp != nil && c.Spec.HubAcceptsClient:
 		return false, leaving(name)
 	case c.DeletionTimestamp != nil:
-		// So that the cluster receives the deletions of its works. It gets no certificate.
+		// An accepted cluster receives the deletions of its works. It gets no certificate.
 		if err := hub.setAccepted(ctx, name, true); err != nil {
 			return false, err
 		}

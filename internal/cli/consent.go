@@ -35,7 +35,7 @@ func (c *consent) get(ctx context.Context, cmd *cobra.Command, env Env, what str
 	if err := printf(env.Stderr, "%s\nGo on? Type yes: ", what); err != nil {
 		return err
 	}
-	answer := make(chan string, 1) // so that the reader ends even if its answer is not awaited
+	answer := make(chan string, 1) // the goroutine ends even if its answer is not received
 	go func() {
 		line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 		if err != nil {

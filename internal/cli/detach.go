@@ -53,17 +53,16 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	case c == nil:
 		return hint(fmt.Errorf("the hub has no cluster %s", name), "see those it has with: kubectl get managedclusters")
 	}
-	// Before the deletion.
 	// Scenario:
 	//   t1: the ManagedCluster is deleted.
 	//   t2: this program ends.
 	//   t3: another cluster of that name gets its works.
-	// Result: first the certificates become invalid.
+	// Result: the certificates become invalid before the deletion.
 	until := c.UID
 	if had, err := hub.earliestOf(ctx, name); err != nil {
 		return err
 	} else if had.Counts() && !c.Spec.HubAcceptsClient {
-		until = "" // it was denied, and cannot connect
+		until = "" // the rejected cluster cannot connect
 	}
 	if err := hub.end(ctx, name, until); err != nil {
 		return err

@@ -45,7 +45,7 @@ func clusterColumns(env Env, output *string) []column[hawserv1.ListClustersRespo
 		{header: "JOINED", sparse: true, cell: func(m *item) string { return yesOrNo(m.GetRegistration(), m.GetRegistration().GetJoined()) }},
 		{header: "AVAILABLE", sparse: true, cell: func(m *item) string { return m.GetRegistration().GetAvailable() }},
 		{header: "CERTIFICATE", sparse: true, cell: func(m *item) string {
-			if *output == asWide || m.GetRegistration() == nil { // another column has it
+			if *output == asWide || m.GetRegistration() == nil { // another column shows it
 				return ""
 			}
 			return until(env.Now(), m.GetCertificateNotAfter())

@@ -33,7 +33,7 @@ type listing[T any] struct {
 	// The broker sorts by group; sort orders the items of a group, if it is set.
 	group func(*T) string
 	order func(x, y *T) int
-	// keep reports whether to show an item; nil shows all.
+	// keep reports whether to show an item; a nil keep shows all.
 	keep func(*T) bool
 	// sum counts a shown item. total returns the summary line below a table; nil for none.
 	sum   func(*T)
@@ -49,9 +49,9 @@ type column[T any] struct {
 	cell   func(*T) string
 	// field is the field of the object with the same meaning: json and yaml use the word of the table.
 	field string
-	// wide: only with --output wide.
+	// wide: the column is shown only with --output wide.
 	wide bool
-	// sparse: only where there is something in it.
+	// sparse: the column is shown only if one of its cells has a value.
 	sparse bool
 }
 

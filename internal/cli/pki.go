@@ -124,7 +124,7 @@ func issue(env Env, d pki.Dir, req pki.Request, force bool) error {
 	}
 	err = printf(env.Stdout, "wrote %s and %s, valid until %s\n", d.Cert(req.Role, req.Name), d.Key(req.Role, req.Name), day(pair.NotAfter))
 	if err != nil || req.Role == pki.Broker || req.Role == pki.Webhook || req.Role == pki.Agent {
-		return err // these need no identity rule
+		return err // certificates of these roles need no identity rule
 	}
 	commonName, _ := pki.Subject(req.Role, req.Name)
 	return printf(env.Stdout, "identity rule for the broker: {commonName: %q, role: %s, name: %s}\n", commonName, req.Role, req.Name)

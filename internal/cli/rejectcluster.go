@@ -49,7 +49,7 @@ func rejectCluster(ctx context.Context, env Env, hub hubAPI, name, reason string
 	if c == nil {
 		return unknownCluster(ctx, hub, name)
 	}
-	// First, so that no controller approves a pending request.
+	// This write comes first, so that no controller approves a pending request.
 	if err := hub.setAccepted(ctx, name, false); err != nil {
 		return err
 	}

@@ -179,7 +179,7 @@ func (h hubAPI) setEarliest(ctx context.Context, cluster string, e earliest.Entr
 func (h hubAPI) end(ctx context.Context, cluster string, until types.UID) error {
 	now, err := h.now(ctx)
 	if err == nil {
-		// Includes certificates issued in this second.
+		// The limit also covers certificates issued in this second.
 		err = h.setEarliest(ctx, cluster, earliest.Entry{At: now.Add(time.Second), Until: string(until)})
 	}
 	if err != nil {

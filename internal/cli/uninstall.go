@@ -40,7 +40,7 @@ func (f *uninstallFlags) add(cmd *cobra.Command, of, works string) {
 	cmd.Flags().BoolVar(&f.workloads, "delete-workloads", false, "delete "+works+" first, wait until they are gone, and leave nothing")
 }
 
-// checkWord is check of the connection, and of the consent if it is needed.
+// checkWord checks the connection and, with --delete-workloads, the consent.
 func (f *uninstallFlags) checkWord(cmd *cobra.Command, check func(*cobra.Command) error) error {
 	if err := check(cmd); err != nil || !f.workloads {
 		return err

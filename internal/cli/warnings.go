@@ -36,7 +36,7 @@ type warnedStream struct {
 func (s *warnedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	header, no := s.Header()
-	if no != nil { // the stream failed before it, with err
+	if no != nil { // the stream had failed already, and err is the reason
 		return err
 	}
 	if no := s.by.write(header); no != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// Command returns the command of a program, without flags. serve is called if no verb is given. Its error is
-// the command's, which prints none itself.
+// Command returns the command of a program, without flags. It calls serve if no verb is given. The command
+// returns the error of serve, and does not print it.
 func Command(name, short string, stdout, stderr io.Writer, serve func(cmd *cobra.Command) error) *cobra.Command {
 	root := &cobra.Command{
 		Use:               name,

@@ -128,7 +128,7 @@ func (w *explanation) leaf(place string, n *yamlv3.Node, into reflect.Value) {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case err == nil:
-	case errors.As(err, &kind) && !unmarshalsItself(into): // the library's text may contain the value
+	case errors.As(err, &kind) && !unmarshalsItself(into): // the text of the library's error may contain the value
 		w.wrong(n, place, "is %s, and has to be %s", jsonKind(kind.Value), goKind(kind.Type))
 	default:
 		w.wrong(n, place, "%v", withoutPrefix(err))

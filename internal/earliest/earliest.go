@@ -1,6 +1,6 @@
-// Package earliest is about the earliest issue time of a cluster. Earlier certificates of its agents are
-// rejected, for connections and for renewals. So a new certificate invalidates a stolen key, and a name that
-// another cluster has inherited.
+// Package earliest defines the earliest issue time of a cluster. Certificates of its agents that were issued
+// before it are rejected, for connections and for renewals. That ends the use of a stolen key, and of a
+// certificate of a former cluster with the same name.
 //
 // Only hawser detach, hawser reject cluster and hawser rotate cluster set it on the hub. hub-source publishes
 // it to the broker, which keeps it too. Of two times the later one is valid.
@@ -22,7 +22,7 @@ const (
 	// Namespace is the namespace of the ConfigMap with the times. It has one key for each cluster, outside of the
 	// objects that are deleted with a cluster. The value is an [Entry].
 	Namespace = "open-cluster-management-hub"
-	// ConfigMap is its name.
+	// ConfigMap is the name of the ConfigMap with the times.
 	ConfigMap = "hawser-earliest-issue"
 	// RotateAnnotation of a ManagedCluster is a time in RFC 3339. It becomes the earliest issue time once an agent
 	// has connected with a certificate from after it.
@@ -40,8 +40,8 @@ const (
 // Entry is the earliest issue time of one cluster.
 type Entry struct {
 	At time.Time
-	// Until, if set, is the uid of a ManagedCluster under detachment. While that exists, the entry is not valid:
-	// its agent has to delete the objects of its works.
+	// Until, if set, is the uid of a ManagedCluster under detachment. While that ManagedCluster exists, the entry
+	// is not valid: the agent still has to delete the objects of its works.
 	Until string
 }
 
@@ -84,8 +84,8 @@ func Extension(at time.Time) pkix.Extension {
 	return pkix.Extension{Id: period, Value: der}
 }
 
-// IssuedAt returns when a certificate was issued, to the second. reported: the certificate contains that time.
-// Otherwise it is when the certificate begins.
+// IssuedAt returns when a certificate was issued, to the second. If the certificate contains its issue time,
+// reported is true. Otherwise the result is its NotBefore.
 func IssuedAt(c *x509.Certificate) (at time.Time, reported bool) {
 	for _, e := range c.Extensions {
 		var u usage

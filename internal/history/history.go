@@ -1,11 +1,11 @@
 // Package history detects that an API server has another history than before: its etcd was restored from a
 // backup.
 //
-// A watch that continues from a position of the former history gets no error. It gets no events, or those after
-// an equal number. Each restore breaks the connections. After that, two checks detect it. The server's position
-// is before one that it had. Or the server lacks the last write of this process, although other writes made its
-// position later. The rules are in [Behind] and [Write]. A [History] holds the number of the present history
-// for all watches of a process.
+// A watch that continues from a position of the former history gets no error. It gets no events, or the events
+// of the new history from the same number on. Each restore breaks the connections, so a check follows each
+// broken watch. It finds a restore if the server's position is before a known one. It also finds one if the
+// server lacks the last write of this process, although its position is later. The rules are in [Behind] and
+// [Write]. A [History] holds the number of the present history for all watches of a process.
 package history
 
 import (

@@ -1,12 +1,12 @@
 // Package httpport limits what clients can use of a small HTTP port, such as that of a webhook or of metrics.
-// Every host that reaches such a port may send requests, so attackers must leave capacity for others.
+// Every host that reaches such a port may send requests, so one host must not use all of its capacity.
 //
 // The port supports only HTTP/1.1. A connection carries one request at a time, so it is enough to limit the
 // connections and the received bytes of running requests.
 //
 // A connection above the limit is accepted, and another one is closed instead. Connections without an answered
-// request may use half of the limit, the others the rest. In the half that is too full, the address with the
-// most loses its longest idle connection or, without one, its oldest.
+// request may use half of the limit, the others the rest. If one half is full, the address with the most
+// connections in it loses its longest idle connection or, without one, its oldest.
 package httpport
 
 import (

@@ -40,7 +40,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to when the first status about it came."),
 		state:     &stateCollector{},
 	}
-	m.events.WithLabelValues("dropped") // so that an increase is visible
+	m.events.WithLabelValues("dropped") // exports 0, so that the first increase is visible
 	r.MustRegister(m.state)
 	return m
 }

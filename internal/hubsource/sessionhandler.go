@@ -42,7 +42,7 @@ func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]c
 }
 
 func (p sessionHandler) Disconnected(error) {
-	_ = p.update(func(c *core.Core) { c.Disconnected() }) // a former epoch must not end this one
+	_ = p.update(func(c *core.Core) { c.Disconnected() }) // the end of a session of a former epoch does not disconnect the present one
 }
 
 // Handle handles an event of the broker's stream: a status, or an event about the stream and the records. It

@@ -251,7 +251,7 @@ func (s *shell) onHub(ctx context.Context, e core.Effect) (r core.Result) {
 	case core.PatchStatus:
 		r.Work, r.Err = s.hub.PatchStatus(ctx, e.Work, e.Status)
 	case core.DeleteCompleted:
-		if r.Err = s.hub.Delete(ctx, e.Work); r.Err == nil { // no request of a user shows it
+		if r.Err = s.hub.Delete(ctx, e.Work); r.Err == nil { // no user sent this deletion, so only the log shows it
 			s.log.Info("completed work deleted, its ttlSecondsAfterFinished is over", "cluster", e.Work.Namespace, "work", e.Work.Name, "uid", e.Work.UID)
 		}
 	case core.Get:

@@ -154,7 +154,7 @@ func (s *Source) serve(ctx context.Context, first *watch) error {
 		hub:   NewHub(s.cfg.Works.WorkV1(), s.cfg.Metadata),
 		store: s.store, state: state, log: s.cfg.Log, metrics: s.metrics,
 	})
-	defer sh.shutDown() // it may end before it runs
+	defer sh.shutDown() // serve may return before sh runs
 	connected := func() bool {
 		stats, _ := sh.stats()
 		return stats.Connected

@@ -177,8 +177,8 @@ func (e notIssuedError) Hint() string {
 	return "see why with: kubectl -n " + namespace + " describe certificate,certificaterequest; is the issuer there and ready?"
 }
 
-// left reports whether an existing object is not changed. These are definitions and namespaces of others,
-// volumes, which the owner may have enlarged, and the CAs.
+// left reports whether an existing object stays as it is. Such objects are definitions and namespaces of
+// others, CAs, and volumes, which the owner may have enlarged.
 func left(o, have *unstructured.Unstructured) bool {
 	switch o.GetKind() {
 	case "PersistentVolumeClaim":

@@ -51,7 +51,7 @@ func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now t
 		return p, err
 	}
 	if settings.HubIdentity == "" {
-		// Its uid is unique per hub, and survives changes of addresses.
+		// The uid of kube-system is unique per hub, and survives changes of addresses.
 		system, err := get(ctx, client, object("v1", "Namespace", "", "kube-system"))
 		if err != nil || system == nil {
 			return p, errors.Join(err, errors.New("the hub has no namespace kube-system, whose uid identifies it"))

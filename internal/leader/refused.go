@@ -131,7 +131,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return err
 	}
 	if l.holder = held.HolderIdentity; l.holder == l.Identity() {
-		return nil // and no other replica can write it either
+		return nil // no other replica can write the Lease either
 	}
 	l.reportStuck()
 	return err

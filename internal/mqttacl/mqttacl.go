@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// Layout is the topics of a source and its agents.
+// Layout holds the topics of a source and its agents.
 type Layout struct {
 	// Source is the id of the source. Topics are the topics in the configuration of its clients.
 	Source string

@@ -128,7 +128,7 @@ func decideLive(r Spec, h listedSpec, has bool) SendAction {
 
 func decideDeleted(r Spec, h listedSpec, has bool) SendAction {
 	if has && Newer(h.version, r.Version, r.Supersedes) {
-		return Ahead // the source may have undone it in a history that the broker lost
+		return Ahead // the source may have undone the deletion in a history that the broker lost
 	}
 	behind, reported := h.version, has
 	if !has && r.Reported {

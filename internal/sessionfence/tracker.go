@@ -138,8 +138,8 @@ func (l *Tracker) IsHawser(name string) bool {
 	return l.peers[name] != nil && l.peers[name].latest != codec.Session{}
 }
 
-// Counts reports whether a peer accepts an event with this stamp of ours, as far as is known. It may have begun
-// another session since.
+// Counts reports whether a peer accepts an event with this stamp of ours, by its latest known session. The peer
+// may have begun another session since.
 func (l *Tracker) Counts(name string, m Stamp) bool {
 	p := l.peer(name)
 	return m.Session == l.own(p) && m.PeerSession == p.latest

@@ -9,7 +9,7 @@ import (
 // it. The zero value has measured nothing.
 type VersionLatency struct {
 	version int64
-	since   int64 // Unix nanoseconds, or one of the two below
+	since   int64 // Unix nanoseconds, or answered, or sent
 }
 
 const (
@@ -66,7 +66,7 @@ type commit struct {
 // maxCommits is the maximum number of commits. thin keeps less than half of it.
 const maxCommits = 4096
 
-// Times that differ by less than finest are merged, and so are ages above longest.
+// thin merges times that differ by less than finest, and all times older than longest.
 const (
 	finest  = 500 * time.Microsecond
 	longest = 2 * time.Hour

@@ -92,7 +92,7 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// check returns what an operator has to know, as a notice. Works are delivered all the same.
+// check returns the problems that an operator has to know, as a notice: works are still delivered.
 func (c *Controller) check() error {
 	all := []error{c.unread.get(), c.unknown.get()}
 	if c.active.Load() && c.cfg.Signer.configured() {

@@ -19,7 +19,7 @@ const (
 	LeaseName = "managed-cluster-lease"
 	// defaultPeriod is the Lease period of a cluster that sets none.
 	defaultPeriod = 60 * time.Second
-	// missedPeriods is how many periods an agent may be silent.
+	// missedPeriods is the number of periods without a renewal after which an agent counts as disconnected.
 	missedPeriods = 5
 	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management set on a cluster.
 	// After these controllers are removed, it has to be removed too.

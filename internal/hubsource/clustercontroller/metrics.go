@@ -9,7 +9,7 @@ import (
 
 const metricPrefix = "hawser_hubsource_"
 
-// Results of CSRs, beside the decisions.
+// The results of approved CSRs; the metric has them beside the values of csrAction.
 const (
 	signed = "signed"
 	failed = "failed"
@@ -29,7 +29,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		requests: m.Counters("registration_controllers_requests_total", "Requests to the hub about its members besides the informers', by operation and result.", "operation", "result"),
 	}
 	for _, decision := range []string{string(approve), string(deny), string(drop), signed, failed} {
-		all.csrs.WithLabelValues(decision) // so that an increase is visible
+		all.csrs.WithLabelValues(decision) // exports 0, so that the first increase is visible
 	}
 	return all
 }

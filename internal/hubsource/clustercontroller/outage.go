@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// latePeriods is the number of periods after which an agent is counted in the check for an outage. Agents that
-	// one cause cuts off renewed last within one period of each other. A renewal is written one period late at
-	// most.
+	// latePeriods is the number of periods without a renewal after which an agent counts for an outage. It is the
+	// sum of three times, one period each. The last renewals of agents before an outage spread over one period. A
+	// renewal is written up to one period late.
 	latePeriods = 3
 	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together. minDisconnected is how
 	// many may in any case, as for the nodes of a Kubernetes zone.

@@ -194,9 +194,9 @@ func (a authority) warning(now time.Time, valid time.Duration) error {
 // nearEnd: a CA expires soon in the last 1/nearEnd of its lifetime.
 const nearEnd = 5
 
-// superseded returns why a CSR is not signed, nil if it may be signed. It is not signed if it was created
-// before the earliest issue time of its cluster, or with a certificate from before. Its certificate would be
-// valid.
+// superseded returns why a CSR is not signed, nil if it may be signed. A CSR is superseded if it, or the
+// certificate with which it was created, is from before the earliest issue time of its cluster. Its new
+// certificate would have a later issue time, and be accepted.
 func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) error {
 	with, err := time.Parse(time.RFC3339, earliest.IssuedOf(csr.Annotations))
 	requested := csr.Spec.Username == CreatorName && err == nil

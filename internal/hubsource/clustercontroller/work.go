@@ -38,7 +38,7 @@ const (
 
 type queue = workqueue.TypedRateLimitingInterface[string]
 
-// members are the informers and queues of one time as the leader.
+// members are the informers and queues of one period as the leader.
 type members struct {
 	*Controller
 	hub   hub
@@ -413,14 +413,15 @@ func (m *members) sign(ctx context.Context, name string) error {
 	return nil
 }
 
-// earliest reads the earliest issue time of a cluster from the hub; zero: all certificates are valid. An
-// informer may lag.
+// earliest reads the earliest issue time of a cluster from the hub; zero: all certificates are valid.
 //
 // Scenario:
 //
 //	t1: the time is set.
-//	t2: a thief renews a stolen certificate.
+//	t2: a client renews a stolen certificate.
 //	t3: the informer shows the time.
+//
+// Result: the certificate of t2 is not signed.
 func (m *members) earliest(ctx context.Context, cluster string) (time.Time, error) {
 	o, err := m.hub.kube.CoreV1().ConfigMaps(earliest.Namespace).Get(ctx, earliest.ConfigMap, metav1.GetOptions{})
 	text := ""

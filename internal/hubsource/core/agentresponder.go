@@ -248,7 +248,7 @@ func (p *agentResponder) subscribe(cl *cluster) {
 	cl.agent.clearGoodbye()
 }
 
-// waits reports whether something is still to be done for an agent.
+// waits reports whether the agent has to get an answer, a request or a session notice.
 func (r *remoteAgent) waits() bool {
 	return r.list != nil || r.noticeDue || len(r.unknown) > 0 || len(r.orphans) > 0
 }

@@ -89,7 +89,7 @@ func (c *clusterSync) subscribe() {
 	c.epochs.locateOn(c.on || c.f.stateless)
 }
 
-// off records that the broker has no inventory.
+// off records that this broker has no inventory.
 func (c *clusterSync) off() { c.on, c.inventory = false, inventory{} }
 
 // setStage sets the stage of a cluster and keeps the counts.
@@ -156,7 +156,7 @@ func (c *clusterSync) wantRecords(cl *cluster) {
 func (c *clusterSync) digestCame(cl *cluster, d codec.Digest) {
 	k := &cl.comparing
 	k.digest = d
-	if d.Count == 0 && len(cl.works) > 0 { // and there are deletions
+	if d.Count == 0 && len(cl.works) > 0 { // an empty digest may stand for deletions only
 		c.wantRecords(cl)
 		return
 	}
@@ -246,12 +246,12 @@ func (c *clusterSync) compareDigest(cl *cluster) {
 		switch {
 		case w.comparable() != nil:
 			c.inSync(w, c.inventory.digests)
-		case w.hub.ended == deleted: // and is not among the live records
+		case w.hub.ended == deleted: // the digest covers live records only, so the record is not live
 			w.broker.list(c.f.sub, c.inventory.digests, nil, c.f.tick())
 			c.f.look(w.key())
 		}
 	}
-	c.setStage(cl, differencesKnown) // and no work is missing
+	c.setStage(cl, differencesKnown) // equal digests: no work is missing
 }
 
 // inSync records that the broker holds exactly the present state of a work.
@@ -327,7 +327,7 @@ func (c *clusterSync) read(cl *cluster, rows map[string]*codec.InventoryRecord, 
 }
 
 // noteNames records the works that take the name of another record, and those that lost their name to one. A
-// publish of a work from before the hub went back in time can be in flight for a long time.
+// publish from before a rollback of the hub may be in flight for long, and take a name late.
 func (c *clusterSync) noteNames(cl *cluster, replacing []string, rows map[string]*codec.InventoryRecord) {
 	if len(replacing) == 0 {
 		return

@@ -217,8 +217,8 @@ func (c *Core) Done(queue Queue, key Key, r Result) {
 	}
 }
 
-// Suspected starts a check whether the hub went back in time, as after a watch that broke. older: an object
-// that only this source writes is older than its last write by this process.
+// Suspected starts a check whether the hub went back in time, for example after a broken watch. older: an
+// object that only this source writes is older than its last write by this process.
 func (c *Core) Suspected(older bool) {
 	if older {
 		c.epochs.endEpoch("the Lease is older than it was")
@@ -383,7 +383,7 @@ func (c *Core) ClusterSelected(epoch int, name string) {
 	}
 	c.releases.set(cl, false)
 	cl.serve(true)
-	// Also if the broker continues from a cursor: reports of a cluster that was not served have been ignored.
+	// A cursor does not help: reports of a cluster that was not served were ignored.
 	cl.lists.repeat(c.cursor, c.index.lists || c.index.connected && !c.index.ocmBroker)
 	c.compare.enter(cl)
 	c.index.wakeCluster(BrokerQueue, cl)
@@ -493,8 +493,8 @@ func (c *Core) Inventory(page codec.Inventory) bool {
 	return true
 }
 
-// Report handles a report. The core keeps r and never changes it. After Taken the core holds the report until
-// the process ends. After that, the next resync sends it again.
+// Report handles a report. The core keeps r and never changes it. If the result is Taken, the core holds the
+// report until the process ends. Then the next resync sends it again.
 func (c *Core) Report(r *Report) ReportResult {
 	if c.index.All {
 		c.cluster(r.Cluster)

@@ -19,7 +19,8 @@ import (
 type cursor struct {
 	f *workIndex
 	// reached is the last reached cursor. ackDue: the broker does not know it yet; ackAt is the earliest time for
-	// the next ack.
+	// reached is the last reached cursor. ackDue: reached was not sent to the broker yet; ackAt is the earliest
+	// time for the next ack.
 	reached  codec.Cursor
 	ackDue   bool
 	ackAt    time.Time
@@ -63,8 +64,8 @@ func newCursor(f *workIndex, saved string) *cursor {
 
 func (c *cursor) at() string { return c.reached.String() }
 
-// subscribe resets the cursor for a new subscription. Checkpoints of the one before are no longer valid: the
-// broker's store may be another one.
+// subscribe resets the cursor for a new subscription. Checkpoints of the previous subscription are no longer
+// valid, because the broker may have another store.
 func (c *cursor) subscribe() {
 	c.join()
 	c.deferred, c.lists, c.ackDue = nil, 0, false
@@ -189,8 +190,8 @@ func (c *cursor) doneSendAck(at codec.Cursor, r Result) {
 
 // statusLists are the statuses of a cluster that may have been missed and are to be requested.
 type statusLists struct {
-	// all: the statuses of all works are requested. left are the works still to list. attempt separates the answer
-	// to an earlier attempt.
+	// all: the statuses of all works are requested. left are the works still to list. attempt counts the
+	// requests, so that the answer to an earlier one is detected.
 	all, requesting bool
 	left            []types.UID
 	attempt         int
@@ -264,7 +265,7 @@ func (s *statuses) nextStatusRequest(cl *cluster) *todo {
 	for len(l.left) > 0 {
 		n := min(maxListed, len(l.left))
 		held := heldOf(cl, l.left[:n])
-		if len(held) == 0 { // the works have left since
+		if len(held) == 0 { // all of these works have left the hub
 			l.listed(n)
 			continue
 		}

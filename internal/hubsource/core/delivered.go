@@ -53,7 +53,7 @@ const (
 // Reasons lists the reasons, for the metric.
 var Reasons = []string{ReasonTooLarge, ReasonNameConflict, ReasonRejected, ReasonQuotaExceeded, ReasonBrokerFull, ReasonVersionConflict, ReasonStatusRejected, ReasonStatusTooLarge, ReasonAgentDisconnected, ReasonAgentNeverConnected}
 
-// longestMessage is the limit of a condition message in bytes; errors of a peer may be longer.
+// longestMessage is the limit of a condition message in bytes; errors of the broker may be longer.
 const longestMessage = 1024
 
 // problem is a reason of Delivered=False.
@@ -110,7 +110,7 @@ func disconnectedProblem(o *workv1.ManifestWork, since time.Time, ever bool) *pr
 		howToEnd(o, fmt.Sprintf(`kubectl patch manifestwork %s -n %s --type=merge -p '{"metadata":{"finalizers":null}}'`, o.Name, o.Namespace)))
 }
 
-// offline returns the same problem behind a broker that keeps records and reports that no agent is connected.
+// offline returns the same problem for a broker with records that reports the cluster as disconnected.
 func offline(o *workv1.ManifestWork, c codec.DisconnectedCluster) *problem {
 	end := howToEnd(o, fmt.Sprintf("hawser force-delete work %s %s", o.Namespace, o.Name))
 	if c.NeverConnected && c.Reason == "" {
@@ -187,8 +187,8 @@ func withDelivered(agents, old []metav1.Condition, b deliveryProblems, now metav
 	return conditions
 }
 
-// withAnswer adds the version that the cluster has answered to a status that is written anyway. It is not
-// written for this alone: after an upgrade that would be a patch for each work of the hub.
+// withAnswer adds the version that the cluster has answered to a status that is written anyway. The answer
+// alone causes no write. Otherwise an upgrade would cause one patch for each work of the hub.
 func withAnswer(conditions []metav1.Condition, generation int64, now metav1.Time) []metav1.Condition {
 	n := min(answered(conditions), generation)
 	if n > 0 && !slices.ContainsFunc(conditions, isFault) {

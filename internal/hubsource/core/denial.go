@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
-// A report that the hub rejects must not stop the cursor, because all works share the cursor. Every reconnect
+// A report that the hub rejects must not stop the cursor, because all works share it. Otherwise every reconnect
 // would bring all later statuses of all clusters again.
 //
 // Scenario:
@@ -28,15 +28,16 @@ const (
 // denial is the state of the rejected reports of one work.
 type denial struct {
 	kubeerror.Series
-	// retryAt is when the report is requested again, zero if none was rejected. Until unreportedSince the condition
-	// Delivered is not written without a report: the hub rejected that too.
+	// retryAt is when the report is requested again, zero if none was rejected. The hub rejected a write of
+	// Delivered alone; it is not repeated before unreportedSince.
 	retryAt, unreportedSince time.Time
 }
 
-// changed allows to write Delivered again, because the work has changed.
+// changed permits a write of Delivered again, because the work has changed.
 func (d *denial) changed() { d.unreportedSince = time.Time{} }
 
-// fitting returns the report, or nil if it does not fit on the hub; then it is refused. For nil it returns nil.
+// fitting returns the report, or nil if it does not fit on the hub; then refuse was called. For nil it returns
+// nil.
 func (s *statuses) fitting(w *work, o *workv1.ManifestWork, r *Report) *Report {
 	if r == nil || r.Size < largeReport {
 		return r
@@ -59,7 +60,7 @@ func (s *statuses) mayWrite(w *work) bool {
 	return s.f.due(HubQueue, w.key(), &w.report.retry)
 }
 
-// refuse drops a report until it is requested again. err is nil if the hub was not asked. r is nil if the hub
+// refuse drops a report until it is requested again. err is nil if no write was tried. r is nil if the hub
 // rejected the condition Delivered alone.
 func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error) {
 	if r == nil {
@@ -94,8 +95,8 @@ func (s *statuses) retryRefused(w *work) {
 	}
 }
 
-// adopt continues after an earlier process that rejected a report; the cursor is behind that report. The
-// informer may lag, and show this late.
+// adopt takes over a rejected report of an earlier process from the condition Delivered; the cursor may have
+// passed that report. The informer may lag, and show the condition late.
 func (s *statuses) adopt(w *work) {
 	if p := problemOnHub(w, ReasonStatusRejected, ReasonStatusTooLarge); p != nil && w.report.pending == nil && w.problems.status == nil {
 		s.giveUp(w, p, refusedDelay)

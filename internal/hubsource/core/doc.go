@@ -17,7 +17,7 @@
 // arrive in any order.
 //
 // The observations of hub and broker may contradict each other. For example, the broker lacks a work that an
-// earlier process began to publish, or has something later. Then the core queries the hub itself before it
+// earlier process began to publish, or has a later version. Then the core queries the hub itself before it
 // decides, because a slow informer is no evidence. It queries one work by name, and more than ten works of a
 // cluster by one consistent list (hubqueries.go).
 //

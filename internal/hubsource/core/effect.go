@@ -76,7 +76,7 @@ type todo struct {
 // OfWork is a write of a work on the hub.
 type OfWork struct{ Work *workv1.ManifestWork }
 
-// Object returns the work as it was before.
+// Object returns the work as it was before the write.
 func (o OfWork) Object() *workv1.ManifestWork { return o.Work }
 
 // AddFinalizer adds the cleanup finalizer to the work. The result carries the work as the hub returned it.
@@ -96,12 +96,13 @@ type Publish struct {
 	RequireConfirmation bool
 	// Fence is the fencing token of the event, 0 for a broker that does not support it.
 	Fence uint64
-	// Stamp is the session stamp of the event behind a stateless broker; First is what is sent before it.
+	// Stamp is the session stamp of the event behind a stateless broker; First is the event that goes out before
+	// it.
 	Stamp sessionfence.Stamp
 	First Before
 }
 
-// Before is what an agent that orders by version needs before a spec or a deletion.
+// Before is the event that an agent which orders by version needs before a spec or a deletion.
 type Before uint8
 
 // Values of Before.

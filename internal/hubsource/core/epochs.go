@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// hubEpochs is what the source knows of its hub's history, and what it saves on the hub for the next process.
+// hubEpochs is the known history of the hub, and the state that the source saves on the hub for the next
+// process.
 //
 // A hub that was restored from a backup lacks works that were not deleted, and has others in an older state.
 // Everything read before the restore is invalid: a hub epoch has ended. First the rollback suspicion is saved
@@ -29,9 +30,9 @@ type hubEpochs struct {
 
 	// over: the present epoch has ended; nothing is decided in it any more.
 	over bool
-	// position is the last read position of the hub. It was read on subscription positionReadOn; due: it is to be
-	// read again. An answer is valid if it was requested in the present attempt. queriedAt limits how often the hub
-	// is queried.
+	// position is the last read position of the hub. It was read on subscription positionReadOn. due: it has to
+	// be read again. Only the answer of the present attempt is valid. queriedAt limits how often the hub is
+	// queried.
 	position       *codec.HubPosition
 	newest         string // newest resource version that the hub has shown in this epoch
 	first          string // resource version of the first position in this epoch
@@ -41,7 +42,8 @@ type hubEpochs struct {
 	queriedAt      time.Time
 	retry          retry
 
-	// withheld are the clusters under rollback suspicion, [everywhere] included; reason is why.
+	// withheld are the clusters under rollback suspicion, [everywhere] included; reason is why. trusted and
+	// against are ClearedPosition and SuspectedPosition of [SavedState].
 	withheld         map[string]bool
 	reason           string
 	trusted, against *codec.HubPosition
@@ -105,8 +107,8 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 	if l.savedAt = l.f.Now(); r.Err != nil {
 		switch {
 		case apierrors.IsConflict(r.Err):
-			// Only this source writes it, and another leader just before. So the hub is another one. It may have been
-			// restored to an old backup and then to a newer one, which none of its positions shows.
+			// Only leaders of this source write the saved state, one at a time. So a conflict shows that the hub
+			// was replaced. It may be an old backup followed by a newer one, which no position shows.
 			l.endEpoch("what the hub keeps for this source is not what was written last")
 		case apierrors.IsNotFound(r.Err):
 			l.saved = SavedState{Version: l.saved.Version} // the hub may have gone back in time; its position is read
@@ -118,11 +120,11 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 	l.keeps(r.Kept)
 	if over != l.over {
 		l.f.wake(HubQueue, Key{}, 0)
-		return // the save may be from before the hub went back in time
+		return // the save may have reached the hub before it went back
 	}
 	if s.suspectsAll() && !l.saved.suspectsAll() {
-		// This save has moved the resource version of the hub. So the position at the end of the suspicion differs from
-		// all that a broker may know from before.
+		// This save has increased the resource version of the hub. So the position at the end of the suspicion is
+		// new to every broker.
 		l.readPositionNow()
 	}
 	l.saved = s
@@ -152,7 +154,7 @@ func (l *hubEpochs) end(reason string, against *codec.HubPosition) {
 		return
 	}
 	l.over = true
-	l.saved = SavedState{} // the saved state may have gone back too; and the hub has to move on, see doneSave
+	l.saved = SavedState{} // the saved state may have gone back too; the new save increases the hub's resource version, see doneSave
 	l.suspectRollback(reason)
 	if l.against == nil || against != nil && !covers(l.against, against) {
 		l.against = against
@@ -190,8 +192,8 @@ func (l *hubEpochs) suspectRollback(reason string) {
 	l.f.wake(HubQueue, Key{}, 0)
 }
 
-// rollbackSuspicion returns why nothing is deleted on a cluster, or everywhere, because it is missing. It
-// returns "" if there is no such suspicion of its own.
+// rollbackSuspicion returns why nothing is deleted on a cluster because it is missing, "" without such a
+// suspicion. For [everywhere] it returns the suspicion about the whole hub.
 func (l *hubEpochs) rollbackSuspicion(cluster string) string {
 	switch {
 	case !l.withheld[cluster]:
@@ -245,7 +247,7 @@ func (l *hubEpochs) clearAllSuspicions(reported *codec.HubPosition) {
 // isSuspected reports whether deletions are withheld anywhere.
 func (l *hubEpochs) isSuspected() bool { return len(l.withheld) > 0 }
 
-// locateOn makes the position of the hub due at once on a new subscription.
+// locateOn makes a read of the hub's position due at once on a new subscription.
 //
 // Scenario:
 //
@@ -266,7 +268,7 @@ func (l *hubEpochs) nextReadPosition() *todo {
 	newest, attempt, sub := l.newest, l.attempt, l.f.sub
 	return &todo{ReadHubPosition{}, func(r Result) {
 		switch {
-		case sub != l.f.sub: // the position is read again
+		case sub != l.f.sub: // a new subscription needs a new position
 		case r.Err != nil || r.Position == nil:
 			l.f.hubFailed(HubQueue, Key{}, &l.retry, r.Err)
 		default:
@@ -295,7 +297,7 @@ func (l *hubEpochs) doneReadPosition(newest string, again bool, r Result) {
 	if l.newest == newest {
 		l.newest = r.Position.ResourceVersion
 	} else if !l.due && laterThan(&codec.HubPosition{ResourceVersion: l.newest}, r.Position) {
-		// An object that came during the read may be later than the position, or from before the hub went back.
+		// An object that came during the read may be later than the position, or from before the rollback.
 		l.readPositionAt(requestedAt.Add(readPositionEvery))
 	}
 	l.f.wake(HubQueue, Key{}, 0)
@@ -306,8 +308,8 @@ func (l *hubEpochs) isSince(o *workv1.ManifestWork) bool {
 	return olderVersion(l.first, o.ResourceVersion)
 }
 
-// checkPosition compares the position of the hub with the last one that the broker knows. What this process has
-// read of the hub may be from before it went back.
+// checkPosition compares the position of the hub with the last one that the broker knows. Earlier reads of this
+// process may be from before a rollback.
 func (l *hubEpochs) checkPosition(last *codec.HubPosition) {
 	reason := l.beforeThat(last)
 	if reason == "" || l.saved.suspectsAll() && l.saved.SuspectedPosition != nil && covers(l.saved.SuspectedPosition, last) {
@@ -316,9 +318,9 @@ func (l *hubEpochs) checkPosition(last *codec.HubPosition) {
 	l.end(reason, last)
 }
 
-// checkStore checks, by the last position that the broker knows, whether its store is from before the end of
-// the last rollback suspicion. Such a store may have works again that the hub lost, and whose records were
-// removed since.
+// checkStore checks whether the broker's store is older than the end of the last rollback suspicion. last is
+// the last position that the broker knows. Such a store may contain works that the hub lost, and whose records
+// were removed since.
 func (l *hubEpochs) checkStore(last *codec.HubPosition) {
 	if l.trusted == nil || last != nil && last.UID == l.trusted.UID && !laterThan(l.trusted, last) {
 		return
@@ -392,11 +394,12 @@ type SavedState struct {
 	// comparison finds nothing missing there. [everywhere] stands for all clusters. Sorted.
 	Withheld []string
 	// ClearedPosition is the position of the hub that was reported to the broker at the end of the last suspicion
-	// about the whole hub. It is nil if there was none. A broker's store that does not know this position is from
-	// before that.
+	// about the whole hub. It is nil if there was none. A store of the broker that does not know this position is
+	// older than that end.
 	ClearedPosition *codec.HubPosition
-	// SuspectedPosition is the position at which the suspicion about the whole hub was found. A position that is
-	// not later adds nothing to it. It is nil without such a suspicion, or if no position showed it.
+	// SuspectedPosition is the position at which the suspicion about the whole hub was found. Another position
+	// causes a new suspicion only if it is later. It is nil without such a suspicion, or if no position showed
+	// it.
 	SuspectedPosition *codec.HubPosition
 	// Version is the resource version of this state on the hub, "" if it is not there or unknown.
 	Version string

@@ -13,8 +13,8 @@ import (
 )
 
 // hubObservation is what the hub has shown of a work in its present epoch. Within an epoch, resource versions
-// order two states, a generation never falls, and a deleted uid does not come back. An informer that only lags
-// does not contradict this: the hub is queried.
+// order two states, a generation never falls, and a deleted uid does not come back. An informer may lag, so the
+// hub itself is queried before an epoch ends.
 type hubObservation struct {
 	// object is the newest state, or the last one of a deleted work. It is nil while only a report is known. since
 	// is the tick of its arrival.
@@ -30,7 +30,7 @@ type hubObservation struct {
 	endedAt time.Time
 	endTick int
 	absent  bool
-	// answered is the tick of the last query that the hub has answered; querying: an answer is wanted.
+	// answered is the tick of the last query that the hub has answered; querying: a query is due.
 	answered int
 	querying bool
 	retry    retry
@@ -107,8 +107,8 @@ func (h *hubObservation) end(e ending, tick int, now time.Time) {
 	h.retry.reset()
 }
 
-// found stores the hub's answer to a query of tick requests. It returns why the hub must have gone back in
-// time, "" if it need not.
+// found stores the hub's answer to a query that began at tick requests. It returns why the hub must have gone
+// back in time, "" without a contradiction.
 func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now time.Time) (contradiction string) {
 	known := h.object != nil && h.since < requests
 	switch {
@@ -116,7 +116,7 @@ func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now t
 		return "the hub has a work again that was gone"
 	case known && (olderThan(o, h.object) || o.Generation < h.object.Generation), h.differs(o):
 		return "the hub has an older state of its works than before"
-	case h.ended == deleted: // after the query
+	case h.ended == deleted: // the deletion came after the query
 		return ""
 	}
 	h.ended = alive
@@ -127,8 +127,8 @@ func (h *hubObservation) found(o *workv1.ManifestWork, requests, tick int, now t
 	return ""
 }
 
-// wrote stores the hub's answer to a write of this source. A query of that time stays open. The informer has to
-// show the answer too, unless it has shown that state or a later one already.
+// wrote stores the hub's answer to a write of this source. An open query stays open. The informer has to show
+// the answer too, unless it has shown that state or a later one already.
 func (h *hubObservation) wrote(o *workv1.ManifestWork, requests, tick int, now time.Time) {
 	if o == nil || h.ended != alive || h.absent {
 		return
@@ -143,7 +143,7 @@ func (h *hubObservation) wrote(o *workv1.ManifestWork, requests, tick int, now t
 }
 
 // listed stores the resource version of the work in a list of the hub. It returns why the hub must have gone
-// back in time, "" if it need not.
+// back in time, "" without a contradiction.
 func (h *hubObservation) listed(version string, requests int, now time.Time) (contradiction string) {
 	switch {
 	case h.object == nil || h.since > requests || h.ended == deleted && h.endTick > requests:
@@ -159,9 +159,9 @@ func (h *hubObservation) listed(version string, requests int, now time.Time) (co
 	return ""
 }
 
-// confirmByHub records that the hub answered the query of tick requests. While the informer shows something
-// older, the hub is queried again after a delay. A hub that went back to the state that the informer showed
-// last shows nothing new.
+// confirmByHub records that the hub answered the query that began at tick requests. While the informer shows an
+// older state, the hub is queried again after a delay. Without this, a rollback to the state that the informer
+// shows would not be detected.
 func (h *hubObservation) confirmByHub(requests int, now time.Time) {
 	h.answered, h.querying, h.lagging = max(h.answered, requests), false, time.Time{}
 	if h.shown != h.object.ResourceVersion {
@@ -170,9 +170,9 @@ func (h *hubObservation) confirmByHub(requests int, now time.Time) {
 	h.retry.reset()
 }
 
-// notThere records that the hub did not have the work at a tick. If the informer still shows the work, the hub
-// is queried again, because the work may come back. The informer cannot report the end of a work that it never
-// showed.
+// notThere records that the hub did not have the work at tick requests. If the informer still shows the work,
+// the hub is queried again, because the work may come back. The informer cannot report the end of a work that
+// it never showed.
 func (h *hubObservation) notThere(requests, tick int, now time.Time) {
 	if h.object != nil && h.since > requests {
 		return

@@ -42,7 +42,7 @@ type digestMismatch struct {
 }
 
 // keepalive stores the digest of a keepalive for nextSum. Events in flight cause a mismatch too, so only the
-// same mismatch twice in a row is acted on.
+// same mismatch twice in a row has an effect.
 func (p *agentResponder) keepalive(a *Keepalive) {
 	cl := p.f.clusters[a.Cluster]
 	if cl == nil || !p.f.stateless || !p.f.mayReport(cl) || cl.agent.list != nil {

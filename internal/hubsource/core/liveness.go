@@ -16,7 +16,7 @@ import (
 type liveness struct {
 	// lastSeen is the time of the agent's last event.
 	lastSeen time.Time
-	// goodbye: the last will of the agent came after that.
+	// goodbye: the last will of the agent came after lastSeen.
 	goodbye bool
 }
 
@@ -56,7 +56,7 @@ func (p *agentResponder) handleGoodbye(a *Keepalive) {
 	}
 }
 
-// rejudge wakes the works whose condition may have to name another state of their agent.
+// rejudge wakes the works whose condition Delivered may have to change with the state of their agent.
 func (p *agentResponder) rejudge(cl *cluster) {
 	for _, w := range cl.works {
 		if w.problems.agent != nil || w.hub.object != nil && !p.arrived(w) {
@@ -82,7 +82,7 @@ func (p *agentResponder) updateAgentProblem(w *work) {
 	}
 	if has := w.problems.agent; message == nil && has == nil || message != nil && has != nil && message.generation == has.generation && message.reason == has.reason {
 		w.nextTurn = time.Time{}
-		return // the condition keeps the time that it names
+		return // the condition keeps its time
 	}
 	if w.nextTurn.IsZero() {
 		w.nextTurn = p.f.Now().Add(p.noticeLimit.Reserve(tellings, p.f.Now(), 1))
@@ -139,7 +139,8 @@ type disconnectedClusters struct {
 	coming []codec.DisconnectedCluster
 }
 
-// subscribe begins a subscription: pages of another one are incomplete for ever.
+// subscribe begins a subscription. It drops incomplete reports of the previous one, whose other pages no longer
+// come.
 func (a *disconnectedClusters) subscribe() { a.coming = nil }
 
 // DisconnectedClusters handles an event of the broker about clusters without a connected agent. The last event

@@ -17,9 +17,9 @@ import (
 
 // missing are the records of a cluster without a work on the hub, and the progress of their deletion.
 type missing struct {
-	// records are left of candidates; live is how many records there were. The hub has confirmed that it lacks the
-	// first absent ones. That is valid once its position was read afterwards, because the hub may have gone back
-	// just before.
+	// records are the undecided records among candidates; live is the number of live records. The hub has
+	// confirmed that it lacks the first absent ones. That is valid once its position was read afterwards, because
+	// the hub may have gone back just before.
 	records          []codec.InventoryRecord
 	candidates, live int
 	absent           int
@@ -28,8 +28,8 @@ type missing struct {
 	// withheld are the withheld deletions, for one reason.
 	withheld []codec.WithheldDeletion
 	reason   string
-	// replacing are the works that were to take the name of another record. While one of them has not, that record
-	// is treated as missing.
+	// replacing are the works that take the name of another record. Until such a work has the name, that record
+	// counts as missing.
 	replacing []*work
 }
 
@@ -57,7 +57,7 @@ func (c *clusterSync) nextMissing(cl *cluster) *todo {
 		return nil
 	case c.unjudged > 0 || !c.inventory.complete || !c.epochs.positionRead():
 		return nil
-	case c.f.behind > 0 && c.epochs.rollbackSuspicion(everywhere) == "": // such a work may cause a rollback suspicion
+	case c.f.behind > 0 && c.epochs.rollbackSuspicion(everywhere) == "": // a work that is behind may cause a rollback suspicion
 		return nil
 	}
 	if reason := c.epochs.suspicionOfMissing(cl.name, m.candidates, m.live); reason != "" {
@@ -97,12 +97,12 @@ func (c *clusterSync) of(cl *cluster, e Effect, done func(Result)) *todo {
 	})
 }
 
-// sought handles the hub's answer about the next n records: it has one of them, or none.
+// sought handles the hub's answer about the next n records; has: the hub has at least one of their works.
 func (c *clusterSync) sought(cl *cluster, n int, has bool, err error) {
 	switch {
 	case err != nil:
 		c.f.hubFailed(BrokerQueue, cl.key(), &cl.comparing.retry, err)
-	case has: // only the informer does not have it yet
+	case has: // only the informer lacks it
 		c.repeat(cl, missingDelay)
 	default:
 		m := &cl.comparing.missing
@@ -121,7 +121,7 @@ func (c *clusterSync) doneDelete(cl *cluster, r Result) {
 	case transport.CodeOf(r.Err) == transport.CodeConflict:
 		c.repeat(cl, 0)
 	case c.f.brokerFailed(cl.key(), &cl.comparing.retry, r.Err):
-	default: // it belongs to another source by now, or the broker refuses it; the shell has logged the error
+	default: // another source owns the record now, or the broker refuses the deletion; the shell has logged the error
 		c.resolved(cl)
 	}
 }

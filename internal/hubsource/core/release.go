@@ -57,13 +57,13 @@ func (s *releases) set(cl *cluster, must bool) {
 }
 
 // next decides the next step of a release. It goes out after all publishes of the cluster's works. It also
-// waits for sync reports in flight, because those describe the clusters as they are then.
+// waits for a sync report in flight, because that report must not describe a released cluster.
 func (s *releases) next(cl *cluster) *todo {
 	r := &cl.release
 	switch {
 	case !r.must || r.sending || r.inFlight > 0 || s.compare.isReporting() || !s.f.connected:
 		return nil
-	case s.f.ocmBroker: // it has no records
+	case s.f.ocmBroker: // an OCM broker has no records
 		s.released(cl)
 		return nil
 	case r.open == s.f.sub:
@@ -78,8 +78,8 @@ func (s *releases) next(cl *cluster) *todo {
 
 func (s *releases) done(cl *cluster, r Result) {
 	if isOpen(r.Err) {
-		// The release may still be executed. If the cluster is served again, it would drop works that are published
-		// from now on.
+		// The release may still be executed. If the cluster is served again, a late release would drop newly
+		// published works.
 		s.f.endSubscription()
 		return
 	}
@@ -94,7 +94,7 @@ func (s *releases) done(cl *cluster, r Result) {
 	s.released(cl)
 }
 
-// released ends the release of a cluster, which may be served again by now.
+// released ends the release of a cluster, which may be served again.
 func (s *releases) released(cl *cluster) {
 	s.set(cl, false)
 	if !cl.selected {
@@ -105,7 +105,7 @@ func (s *releases) released(cl *cluster) {
 	s.compare.tidy(cl)
 }
 
-// goOn wakes what waited for the end of a release.
+// goOn wakes the keys that waited for the end of a release.
 func (s *releases) goOn(cl *cluster) {
 	if cl.selected {
 		s.compare.enter(cl)

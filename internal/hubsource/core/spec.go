@@ -135,10 +135,10 @@ func (s *specs) addFinalizer(w *work) *todo {
 
 // adopt requests the status of a work that an earlier leader published, or that was published in another hub
 // epoch. It detects such a work by a finalizer that this process did not add. bare is the state that the hub
-// showed before, nil for none. If bare has no finalizer and is later than the first position read by this
-// leader, no earlier leader has published the work. Then the finalizer is from this leader, even if the answer
-// to the write was lost. In other cases the informer may lag and first show the work without the finalizer. A
-// hub that went back may also be replaced by a later copy.
+// showed before, nil for none. No earlier leader published the work if bare has no finalizer and is later than
+// the first position read by this leader. Then the finalizer is from this leader, even if the answer to the
+// write was lost. In other cases the informer may lag and first show the work without the finalizer. A later
+// copy of the hub may also replace a restored hub.
 func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
 	if !hasFinalizer(w.hub.object) || bare != nil && (hasFinalizer(bare) || w.spec.adding || s.epochs.isSince(bare)) {
 		return
@@ -150,8 +150,8 @@ func (s *specs) adopt(w *work, bare *workv1.ManifestWork) {
 }
 
 // nextPublish decides how to publish a state of a work. If the state contradicts the broker's records, the hub
-// itself must have confirmed it after those records came. The informer may lag, also behind a deletion that an
-// earlier process completed, or the hub went back in time.
+// itself must have confirmed it after those records came. Without this, an informer that lags, or a rollback of
+// the hub, would bring back a deleted work.
 func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	o := w.hub.object
 	behind := w.isBehind(s.f.sub)
@@ -159,7 +159,7 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 	case s.stillRefused(w, m) || !s.f.ready(w.key(), &w.spec.retry):
 		return nil
 	case m.deleting && s.compare.nameIsQueued(w.cl, o.Name):
-		return nil // the record with this name goes first
+		return nil // the record with this name is deleted first
 	case m.deleting:
 		return s.publish(w, m)
 	case w.hub.absent:
@@ -308,7 +308,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		s.stale(w, e, r.Receipt.Revision)
 	case r.Err == nil:
 		s.accepted(w, e, r.Receipt)
-	case reported.Code == transport.CodeConflict && w.hub.gone(): // the record that has its name by now is not older
+	case reported.Code == transport.CodeConflict && w.hub.gone(): // another record has the name, and is not older
 		s.refused(w, e, r)
 	case reported.Code == transport.CodeConflict:
 		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0)
@@ -323,7 +323,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 		}
 		if isOpen(r.Err) {
 			w.broker.assume(unsure, s.f.sub, s.f.tick())
-			s.nameTaken(w, e) // perhaps
+			s.nameTaken(w, e) // the work may have the name
 		}
 	default:
 		s.refused(w, e, r)
@@ -332,11 +332,11 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 
 func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 	if w.spec.overtaken || s.responder.isDropped(w.cl, e.Stamp) {
-		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0) // as if it had not been published
+		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, 0) // the agent has not received the publish
 		return
 	}
 	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
-		s.compare.cursor.request(w) // it has the work from another hub epoch
+		s.compare.cursor.request(w) // the broker has the work from another hub epoch
 	}
 	what := holds
 	if e.fingerprint().deleting && r.Outcome == codec.OutcomeConfirmed {
@@ -351,7 +351,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		w.turnaround.Accepted(e.Work.Generation, r.Outcome != "" && r.Outcome != codec.OutcomeAccepted, s.f.Now())
 	}
 	if p := w.report.pending; p != nil && p.Deleted && !e.fingerprint().deleting {
-		w.report.drop(s.f, s.compare.cursor) // it confirmed an earlier deletion of the work
+		w.report.drop(s.f, s.compare.cursor) // the report confirmed an earlier deletion of the work
 	}
 	s.nameTaken(w, e)
 }

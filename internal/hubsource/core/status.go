@@ -24,7 +24,7 @@ type Report struct {
 	Cluster, Name string
 	// Version is the generation the report is about, 0 when it has none.
 	Version int64
-	// Unversioned: the agent received the work without a version, and orders it so.
+	// Unversioned: the agent received the work without a version, so versions do not order this report.
 	Unversioned bool
 	// Sequence orders the reports of one work, decimal.
 	Sequence string
@@ -76,11 +76,12 @@ type statuses struct {
 
 // reportState is the progress of one work's status to the hub.
 type reportState struct {
-	// pending waits for its patch; a newer report replaces it. came is the tick of its arrival.
+	// pending is the report that waits for its patch; a newer report replaces it. came is the tick of its
+	// arrival.
 	pending *Report
 	came    int
-	// sequence and version are the highest that this process has taken. After a restart the generations in the
-	// conditions on the hub replace version. revision is the revision of the last report.
+	// sequence and version are the highest that this process has taken. After a restart, version comes from the
+	// generations in the conditions on the hub. revision is the revision of the last report.
 	sequence string
 	revision uint64
 	version  int64
@@ -94,7 +95,8 @@ type reportState struct {
 	// early is since when the pending report waits for a state that the hub has not shown yet.
 	early  time.Time
 	denial denial
-	// expiry is when a completed work expires by the clock. over is when this process deletes it.
+	// expiry is the end of a completed work's time to live, by the time of its completion. over is when this
+	// process deletes the work.
 	expiry, over time.Time
 }
 
@@ -187,7 +189,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 	switch {
 	case w.cl != cl, w.hub.ended != alive:
 		return Ignored
-	case r.Deleted: // also a repeated one, of a later deletion
+	case r.Deleted: // also a repeated confirmation, of a later deletion
 		return s.reportDeleted(w, r)
 	case w.broker.on(s.f.sub) == confirmedDeleted:
 		return Ignored
@@ -205,7 +207,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 		s.f.Answered(took)
 	}
 	if s.compare.nameIsQueued(cl, r.Name) && !cl.comparing.missing.has(string(r.UID)) {
-		s.compare.repeat(cl, 0) // the former record of the name no longer exists: a late publish took the name
+		s.compare.repeat(cl, 0) // a late publish took the name, so the former record no longer exists
 	}
 	s.keep(w, r)
 	s.responder.noteReport(w)
@@ -229,7 +231,7 @@ func mayBeMade(id string, now time.Time) bool { return codec.CheckSequence(id, n
 // agent's last one.
 func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 	if w.spec.redelivery.went == publishLastSpec {
-		return PreviousSession // it answers a deletion of an earlier process, and the last spec may have arrived after that
+		return PreviousSession // the report answers a deletion of an earlier process, and the last spec may have arrived after that
 	}
 	w.cl.gone(w.uid)
 	if m := &w.cl.comparing.missing; m.later || m.withholds(string(r.UID)) {
@@ -295,7 +297,7 @@ func (s *statuses) keep(w *work, r *Report) {
 	}
 	w.report.hold(s.cursor)
 	w.report.pending, w.report.came, w.report.early = r, s.f.tick(), time.Time{}
-	s.f.setStatusProblem(w, nil) // it belongs to the report before
+	s.f.setStatusProblem(w, nil) // the problem was that of the previous report
 	s.f.wake(HubQueue, w.key(), 0)
 }
 
@@ -502,8 +504,8 @@ func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
 	return complete.LastTransitionTime.Add(time.Duration(max(ttl, 0)) * time.Second), true
 }
 
-// trustClock is how long a source waits before it believes its clock that the time of a work is over. After it
-// has seen the completion, it measures the time that passes, whatever the clock shows.
+// trustClock is the minimum time between the first view of a completed work and its deletion, or its time to
+// live if that is shorter. The clock may jump, so this process measures the time by itself.
 //
 // Scenario:
 //

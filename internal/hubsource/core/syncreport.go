@@ -62,9 +62,9 @@ func (c *clusterSync) reportIn(d time.Duration) {
 // isReporting reports whether a sync report is in flight.
 func (c *clusterSync) isReporting() bool { return c.pending.busy }
 
-// nextSyncReport decides the next sync report. It needs the position of the hub: without it, the hub does not
-// answer queries about works either. Works that its informers have not shown yet could then not be published
-// before agents evict them.
+// nextSyncReport decides the next sync report. It waits for the position of the hub. Without an answer of the
+// hub, works that the informers have not shown cannot be published. Agents would evict such works after the
+// report.
 func (c *clusterSync) nextSyncReport() *todo {
 	t := &c.pending
 	if !c.on || !c.f.connected || !c.epochs.positionRead() || t.at.IsZero() || t.busy || c.f.until(BrokerQueue, Key{}, t.at) || !c.f.due(BrokerQueue, Key{}, &t.retry) {
@@ -76,7 +76,7 @@ func (c *clusterSync) nextSyncReport() *todo {
 		return &todo{SendSyncReport{Report: o, Fence: c.f.nextOrder()}, func(r Result) { c.doneSendSyncReport(o, all, r) }}
 	}
 	t.at = time.Time{}
-	if c.clean() { // and the broker knows the position
+	if c.clean() { // the broker knows the position too
 		c.epochs.clearAllSuspicions(t.position)
 	}
 	return nil

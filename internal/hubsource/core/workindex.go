@@ -164,7 +164,7 @@ func (f *workIndex) mayReport(cl *cluster) bool {
 	return cl.selected && !cl.release.pending() && f.connected
 }
 
-// ofWork returns an effect of a work. Its result is dropped if the work was forgotten meanwhile.
+// ofWork returns an effect of a work. Its result is dropped if the work was forgotten.
 func (f *workIndex) ofWork(w *work, e Effect, done func(Result)) *todo {
 	return &todo{e, func(r Result) {
 		if f.works[w.uid] == w {
@@ -173,7 +173,7 @@ func (f *workIndex) ofWork(w *work, e Effect, done func(Result)) *todo {
 	}}
 }
 
-// ofCluster does the same for a cluster.
+// ofCluster returns an effect of a cluster. Its result is dropped if the cluster was forgotten.
 func (f *workIndex) ofCluster(cl *cluster, e Effect, done func(Result)) *todo {
 	return &todo{e, func(r Result) {
 		if f.clusters[cl.name] == cl {
@@ -268,12 +268,12 @@ func (f *workIndex) setSpecProblem(w *work, p *problem) {
 }
 
 func (f *workIndex) setAgentProblem(w *work, p *problem) {
-	known := w.problems.known || p == nil // the kept condition had no other problem
+	known := w.problems.known || p == nil // an earlier process wrote no other problem
 	f.setProblems(w, deliveryProblems{known: known, spec: w.problems.spec, status: w.problems.status, agent: p})
 }
 
 func (f *workIndex) setStatusProblem(w *work, p *problem) {
-	known := w.problems.known || w.problems.status != nil // then Delivered on the hub shows that problem
+	known := w.problems.known || w.problems.status != nil // Delivered on the hub shows that problem
 	f.setProblems(w, deliveryProblems{known: known, spec: w.problems.spec, status: p, agent: w.problems.agent})
 }
 
@@ -395,7 +395,7 @@ func (a *agenda) until(l Queue, k Key, at time.Time) bool {
 // due reports whether an action may be tried. If not, its key is woken in time.
 func (a *agenda) due(l Queue, k Key, r *retry) bool { return !a.until(l, k, r.notBefore) }
 
-// ready is due for events to the broker, which may have asked to wait.
+// ready is due for events to the broker, which may have requested a delay.
 func (a *agenda) ready(k Key, r *retry) bool {
 	return !a.until(BrokerQueue, k, a.pauses[""]) && !a.until(BrokerQueue, k, a.pauses[k.Cluster]) && a.due(BrokerQueue, k, r)
 }
@@ -408,7 +408,7 @@ func (a *agenda) pause(cluster string, delay time.Duration) {
 	a.wake(BrokerQueue, Key{Cluster: cluster}, delay)
 }
 
-// failed plans the next attempt, after least or more.
+// failed plans the next attempt after the back-off, and not earlier than after least.
 func (a *agenda) failed(l Queue, k Key, r *retry, least time.Duration) {
 	longest := longestSpec
 	if l == HubQueue {
@@ -457,7 +457,7 @@ func (a *agenda) brokerFailed(k Key, r *retry, err error) bool {
 	return true
 }
 
-// needsPerson reports whether the broker has no space until an operator makes some: the error states it, or
+// needsPerson reports whether an operator has to make space on the broker's disk. The error has Full set, or
 // names no delay.
 func needsPerson(e transport.Error) bool {
 	return e.Code == transport.CodeOverloaded && (e.Full || e.Delay == 0)

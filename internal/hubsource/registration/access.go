@@ -45,7 +45,7 @@ const (
 // access requests access reviews from the hub.
 type access struct {
 	reviews authorizationclient.SubjectAccessReviewInterface
-	find    func(ctx context.Context) (string, error) // nil if it is configured
+	find    func(ctx context.Context) (string, error) // nil unless AccessReviews is Auto
 	log     *slog.Logger
 	enabled atomic.Bool
 

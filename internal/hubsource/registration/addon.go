@@ -54,8 +54,8 @@ const (
 	tokenLabelValue = "true"
 )
 
-// requestToken requests a token of a service account of an add-on. The uid in the request is a mark of the
-// client, which the hub does not accept.
+// requestToken requests a token of a service account of an add-on. The hub rejects a uid in the request, by
+// which the client recognizes the answer, so the call has none.
 func requestToken(a agentRequest) (call, error) {
 	if ns := a.sent.Metadata.Namespace; ns != "" && ns != a.cluster {
 		return call{}, a.forbidden("it is in namespace %q, that of cluster %s is %s", ns, a.cluster, a.cluster)

@@ -24,8 +24,8 @@ const (
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
 // authorities returns the authorities that sign for clusters on a hub with the controllers of Open Cluster
-// Management, as PEM. It returns an empty slice, not nil, without such controllers. With an error it is
-// unknown.
+// Management, as PEM. It returns an empty slice, not nil, without such controllers. On an error the result is
+// nil.
 func (h Hub) authorities(ctx context.Context) ([]byte, error) {
 	bundle, err := h.Own.Resource(configMaps).Namespace(BundleNamespace).Get(ctx, BundleConfigMap, metav1.GetOptions{})
 	switch {

@@ -18,8 +18,8 @@ type changes struct {
 	order []key
 	// waiting has the keys in order. The value is the uid of a deleted object, otherwise "".
 	waiting map[key]types.UID
-	// unlisted is how many keys of order have to be published until the broker knows all objects; listed: it knows
-	// that.
+	// unlisted is the number of keys at the start of order that the broker does not know yet since restart.
+	// listed: take has returned true.
 	unlisted int
 	listed   bool
 }

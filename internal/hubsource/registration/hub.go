@@ -99,7 +99,8 @@ func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error)
 // errUnlabelled marks a refusal by hub-source itself, not by the hub.
 var errUnlabelled = errors.New("an object is not one that calls are made for")
 
-// statusOf returns the Status of the hub's refusal, or a Status that the hub does not answer.
+// statusOf returns the Status in an error of the hub. Without one it returns ServiceUnavailable: the hub did
+// not answer.
 func statusOf(err error) metav1.Status {
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// missedPeriods is the number of periods without a renewal after which a cluster is lost. A renewal of that age
-	// is treated as one of a wrong clock, and is not written.
+	// missedPeriods is the number of periods without a renewal after which a cluster counts as disconnected. A
+	// renewal of that age is treated as one of a wrong clock, and is not written.
 	missedPeriods = 5
 	// fewestWrites is the lowest limit of Lease writes per second.
 	fewestWrites = 20
@@ -20,8 +20,8 @@ const (
 	retryLease = 10 * time.Second
 )
 
-// renewals decide when which Lease is written: at most once per period and cluster, with the last renewal. The
-// rate is limited so that the hub can follow after an outage too. The caller passes the time.
+// renewals decide which Lease is written next, and when: at most once per period and cluster, with the last
+// renewal. The rate is limited, so that the hub keeps up after an outage too. The caller passes the time.
 type renewals struct {
 	clusters map[string]*renewal
 	due      renewalHeap
@@ -78,7 +78,7 @@ func (r *renewals) next(now time.Time) (cluster string, renewed time.Time, wait 
 			return "", time.Time{}, wait, false
 		}
 		if now.Sub(e.renewed) >= missedPeriods*e.period {
-			heap.Pop(&r.due) // the hub has already noticed the loss, and so old a renewal would not change that
+			heap.Pop(&r.due) // the hub counts the cluster as disconnected already, and a renewal of that age would not change this
 			continue
 		}
 		pace := fair.Rate{PerSecond: max(fewestWrites, float64(len(r.clusters))/spread.Seconds()), Burst: fewestWrites}

@@ -177,7 +177,7 @@ func mayRequest(a agentRequest, s hubState) error {
 	case a.user == "" && joins:
 		return a.forbidden("the client is not identified: clusters join over connections with a token or a certificate")
 	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):
-		return a.forbidden("%s is an agent, and comes with its certificate, not with a token", a.user) // a broker lies
+		return a.forbidden("%s is an agent, and comes with its certificate, not with a token", a.user) // no correct broker sends this
 	case a.bootstrap && joins:
 		return nil
 	case a.bootstrap:

@@ -44,7 +44,7 @@ const (
 	refusals
 )
 
-// queuesEach is the number of shared queues of such a class.
+// queuesEach is the number of shared queues for bootstrap requests, and for token reviews.
 const queuesEach = 8
 
 // longest is the limit of one queue of each class.
@@ -55,7 +55,7 @@ type queuedRequest struct {
 	*hawserv1.RegistrationRequest
 	on    string // subscription of the request
 	since time.Time
-	// refused: it gets a refusal, because too many requests wait.
+	// refused: too many requests wait, and the answer is a refusal.
 	refused bool
 }
 
