@@ -14,8 +14,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestBroker_WatchesTheCertificate: whatever the driver, the certificate that its file names is known
-// to be near its end.
+// TestBroker_WatchesTheCertificate: with either driver, the program warns that the certificate in its file
+// expires soon.
 func TestBroker_WatchesTheCertificate(t *testing.T) {
 	d := pki.Dir(t.TempDir())
 	if _, err := d.Init("test", pki.Starting(time.Now(), time.Hour), false); err != nil {

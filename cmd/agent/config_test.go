@@ -100,7 +100,7 @@ func TestConfig_KubeconfigIsNeverTakenByAccident(t *testing.T) {
 	}
 }
 
-// files issues what an agent needs and returns the directory.
+// files writes the certificates of an agent and returns the directory.
 func files(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// What deploy/ ships is read by the loaders that the program uses.
+// The program's loader reads the files in deploy/.
 func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	cfg := defaults()
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
@@ -23,8 +23,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	// The pod gets the name of its cluster from a Secret, that of its namespace
-	// from the cluster.
+	// The pod gets the name of its cluster from a Secret, and its namespace from the cluster.
 	if cfg.clusterName != "$CLUSTER_NAME" || cfg.namespace != "$POD_NAMESPACE" || cfg.noLeaderElection || cfg.sourceConfig != "/etc/hawser/broker/config.yaml" || cfg.insecure {
 		t.Errorf("%q give %+v, not what deploy/agent says", args, cfg)
 	}
@@ -49,8 +48,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	}
 }
 
-// The state directory is a volume that survives the container, and no two pods
-// of a roll-out work at the same time.
+// The state directory is a volume that survives the container. During a rollout at most one pod runs.
 func TestDeploy_StateDirectoryIsAVolume(t *testing.T) {
 	cfg := defaults()
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
@@ -74,7 +72,7 @@ func TestDeploy_StateDirectoryIsAVolume(t *testing.T) {
 	}
 }
 
-// The file for the broker is read as it is, apart from the address.
+// The program's loader reads the file for the broker; only the address is replaced.
 func TestDriver_LoadsFilesOfDeploy(t *testing.T) {
 	d, err := readDriver(flagSource, "../../deploy/agent/config.yaml", false)
 	if err != nil || d.unknown != nil || d.CAFile == "" {
@@ -82,7 +80,7 @@ func TestDriver_LoadsFilesOfDeploy(t *testing.T) {
 	}
 }
 
-// What deploy/agent/config.yaml has in comments, for MQTT, is read as well.
+// The MQTT keys in the comments of deploy/agent/config.yaml are valid too.
 func TestConfig_MQTTKeysOfDeploy(t *testing.T) {
 	b, err := os.ReadFile("../../deploy/agent/config.yaml")
 	if err != nil {

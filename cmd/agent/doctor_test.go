@@ -21,8 +21,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){program: func() { os.Exit(cmdline.Main(program, command)) }})
 }
 
-// TestDoctor: each script in testdata/doctor is a session at a terminal with a broker and
-// a cluster.
+// TestDoctor: each script in testdata/doctor is a terminal session with a broker and a cluster.
 func TestDoctor(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true})
 	agent := identity.Identity{Role: identity.Agent, Name: "cluster1"}
@@ -63,7 +62,7 @@ func mkdir(t *testing.T, dir, name string) string {
 	return path
 }
 
-// expand puts the environment into files.
+// expand replaces environment variables in files.
 func expand(ts *testscript.TestScript, _ bool, files []string) {
 	for _, name := range files {
 		text := os.Expand(ts.ReadFile(name), ts.Getenv)
@@ -71,11 +70,11 @@ func expand(ts *testscript.TestScript, _ bool, files []string) {
 	}
 }
 
-// TestCheck_RequestsMatchGrantedRights: what the doctor asks for is what deploy/ grants the
-// agent for itself, no more and no less.
+// TestCheck_RequestsMatchGrantedRights: the doctor checks exactly the rights that deploy/ grants the agent for
+// itself.
 func TestCheck_RequestsMatchGrantedRights(t *testing.T) {
 	deployfiles.CompareRights(t, "../../deploy/agent/rbac.yaml", defaults().check("hawser").Rights, deployfiles.Without{
-		// For the objects of works.
+		// These roles are for the objects of works.
 		Roles: []string{"hawser-agent-executor", "hawser-agent-execution", "hawser-agent-aggregate"},
 	})
 }

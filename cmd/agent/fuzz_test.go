@@ -38,7 +38,7 @@ func FuzzDriver(f *testing.F) {
 			t.Errorf("accepted: health timeout %d", *v)
 		}
 		if d.CAFile != "" || d.ClientCertFile != "" || d.ClientKeyFile != "" {
-			return // what is in files is package identity's
+			return // package identity tests the content of the files
 		}
 		if dialer, err := d.dialer(insecure, slog.New(slog.DiscardHandler)); (dialer == nil) == (err == nil) {
 			t.Errorf("dialer %v, %v", dialer, err)

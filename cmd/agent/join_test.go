@@ -61,7 +61,7 @@ func TestJoin_LoadsFilesOfDeploy(t *testing.T) {
 	deployfiles.CompareRights(t, "../../deploy/agent-registration/rbac.yaml", append(cfg.secretRights("hawser"), factRights...), deployfiles.Without{Objects: []string{"list clusterclaims cluster.open-cluster-management.io"}})
 }
 
-// TestJoin_Refused: what cannot work is said before anything starts.
+// TestJoin_Refused: invalid settings are rejected before anything starts.
 func TestJoin_Refused(t *testing.T) {
 	for args, want := range map[string]string{
 		"--workload-source-driver=mqtt": "a cluster joins over gRPC only",
@@ -76,8 +76,8 @@ func TestJoin_Refused(t *testing.T) {
 	}
 }
 
-// TestJoining_IDOfTheFile: another text is another file, and so is another token in the file that it
-// names; the same ones are not. A file that cannot be read has no id.
+// TestJoining_IDOfTheFile: the id changes with the text of the file, and with the token in a named file.
+// Otherwise it stays the same. An unreadable file has no id.
 func TestJoining_IDOfTheFile(t *testing.T) {
 	dir := t.TempDir()
 	path, token := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "token")
@@ -146,9 +146,9 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		t.Cleanup(func() { _ = conn.Close() }) // it is closed once more
+		t.Cleanup(func() { _ = conn.Close() }) // the test closes it before, too
 		ready, ended := make(chan struct{}), make(chan error, 1)
-		go func() { // ended is received from below, or the connection is closed at the end
+		go func() { // the test receives ended, or closes the connection at its end
 			ended <- conn.Subscribe(t.Context(), transport.Subscription{Filter: transport.Filter{Cluster: "c1", DataType: codec.ManifestBundles}}, func(transport.Accepted) { close(ready) }, func(context.Context, codec.Event) error { return nil })
 		}()
 		select {
@@ -261,7 +261,7 @@ func TestJoining_BrokenFile(t *testing.T) {
 		"no text":         func() { write(path, "{") },
 		"no CA":           func() { write(caFile, "no PEM") },
 		"another address": func() { write(path, strings.ReplaceAll(good, "127.0.0.1:1", "127.0.0.1:2")) }, // without --hub-identity
-		"no file":         func() { _ = os.Remove(path) },                                                 // seen below
+		"no file":         func() { _ = os.Remove(path) },                                                 // written again below
 	} {
 		spoil()
 		log.Reset()
@@ -276,8 +276,8 @@ func TestJoining_BrokenFile(t *testing.T) {
 	}
 }
 
-// TestDoctor_OfAnAgentThatJoins: it goes the way that the agent goes: with the certificate that the
-// Secret keeps, and before there is one with the token.
+// TestDoctor_OfAnAgentThatJoins: the doctor connects as the agent does: with the certificate in the Secret or,
+// without one, with the token.
 func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 	subject := registration.Subject{Cluster: "c1", Agent: "a"}
 	otherKey, _, err := registration.NewKey(subject)
@@ -296,7 +296,7 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 		if r.URL.Path != "/api/v1/namespaces/hawser/secrets/s" {
 			t.Errorf("asked for %s", r.URL.Path)
 		}
-		_ = json.NewEncoder(w).Encode(secret) // the client sees it
+		_ = json.NewEncoder(w).Encode(secret) // on an error the client fails
 	}))
 	defer api.Close()
 	dir := t.TempDir()
@@ -336,7 +336,7 @@ func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
 	}
 }
 
-// roundTripper is a function that is one.
+// roundTripper is a function as an http.RoundTripper.
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -348,7 +348,7 @@ func TestJoin_Hosted(t *testing.T) {
 	dir := t.TempDir()
 	forbidding := fakekube.Start(t, nil, "get secrets")
 	hosting, managed := fakekube.Start(t, nil), fakekube.Start(t, []string{"appliedmanifestworks"})
-	requested := "" // last
+	requested := "" // the last requested path
 	remember := func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			requested = r.URL.String()
@@ -371,9 +371,9 @@ func TestJoin_Hosted(t *testing.T) {
 	t.Setenv("KUBECONFIG", spoke)
 	for _, flag := range []string{"", spoke} {
 		for name, tc := range map[string]struct {
-			pod   *rest.Config // nil: none
+			pod   *rest.Config // nil: no pod
 			where *rest.Config
-			want  string // of the doctor
+			want  string // the expected output of the doctor
 		}{
 			"hosted":                {loads(hosting, "full"), loads(hosting, "full"), ""},
 			"hosted without rights": {loads(forbidding, "few"), loads(forbidding, "few"), "does not let us get secrets s in namespace pods"},
@@ -427,8 +427,8 @@ func TestJoin_Hosted(t *testing.T) {
 	}
 }
 
-// TestProcess_RegistrationReady: an agent that does not register itself has nothing to wait for, and
-// one that does is not ready before it has begun.
+// TestProcess_RegistrationReady: an agent that does not register itself is ready. One that registers itself is
+// ready only after its registration has begun.
 func TestProcess_RegistrationReady(t *testing.T) {
 	p := &process{cfg: &config{}}
 	if err := p.registrationReady(); err != nil {

@@ -44,8 +44,7 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// A process with the same state directory has the same identity, one without has
-// one of its own.
+// Processes with the same state directory have the same identity. A process without one has its own identity.
 func TestLease_Identity(t *testing.T) {
 	c := defaults()
 	c.namespace, c.stateDir = "hawser", t.TempDir()
@@ -185,8 +184,7 @@ func TestLease_WaitsForACluster(t *testing.T) {
 	})
 }
 
-// The state directory of a running agent is refused by name, before anything is
-// asked of the cluster.
+// The state directory of a running agent is rejected by name, before any request to the cluster.
 func TestServe_StateDirectoryInUse(t *testing.T) {
 	dir := t.TempDir()
 	j, err := journal.Open(journal.Config{Dir: dir})
@@ -201,7 +199,7 @@ func TestServe_StateDirectoryInUse(t *testing.T) {
 	}
 }
 
-// After serve has ended another process may have the directory.
+// After serve has ended, another process can use the directory.
 func TestServe_GivesTheStateDirectoryBack(t *testing.T) {
 	c := serveConfig(t)
 	c.stateDir, c.noLeaderElection, c.output.AdminListen = t.TempDir(), true, ""
@@ -220,7 +218,7 @@ func TestServe_GivesTheStateDirectoryBack(t *testing.T) {
 	}
 }
 
-// serveConfig is enough to start an agent whose cluster and broker are away.
+// serveConfig starts an agent whose cluster and broker are unreachable.
 func serveConfig(t *testing.T) *config {
 	t.Helper()
 	dir := t.TempDir()

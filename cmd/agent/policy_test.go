@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// What deploy/ ships says something about every hub.
+// The policy file in deploy/ applies to every hub.
 func TestPolicy_LoadsFilesOfDeploy(t *testing.T) {
 	for hub, denied := range map[string]string{"hub1": "limitranges", "hub2": "hawser"} {
 		var got workpolicy.Rules
@@ -30,7 +30,7 @@ func TestPolicy_LoadsFilesOfDeploy(t *testing.T) {
 	}
 }
 
-// A file that changes counts from then on; one that cannot be used changes nothing.
+// A changed file applies from then on; an invalid one changes nothing.
 func TestPolicy_IsReadAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// TestReference: the page of this program in docs/reference says what there is.
+// TestReference compares the page of this program in docs/reference with the program.
 func TestReference(t *testing.T) {
 	refdocs.Check(t, refdocs.Page{Root: "../..", Command: command(io.Discard, io.Discard), Files: []refdocs.File{
 		{

@@ -80,7 +80,7 @@ func TestBroker_UsesTheFileAsItIsNow(t *testing.T) {
 			if b.current().addr != server.Addr {
 				t.Errorf("the address is said to be %s", b.current().addr)
 			}
-			try(b, "not: [closed", "") // what was before stays in use
+			try(b, "not: [closed", "") // the previous file stays in use
 			if !strings.Contains(log.String(), "stay") {
 				t.Errorf("log: %s", log)
 			}
@@ -121,7 +121,7 @@ func TestBroker_LogsAChangedFile(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- b.watch.Run(ctx) }()
-			write(head + "12\n") // its size tells
+			write(head + "12\n") // the new size shows the change
 			<-b.watch.Changed()
 			stop()
 			if err := <-done; err != nil {

@@ -19,8 +19,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// subscribeAs says what becomes of an agent that says it runs on the cluster
-// with this uid.
+// subscribeAs returns the result of a subscription of an agent with this cluster uid.
 func (p *process) subscribeAs(uid string) error {
 	p.t.Helper()
 	dialer, err := transportgrpc.NewDialer(transportgrpc.Options{Target: p.grpc, Insecure: true})
@@ -48,8 +47,8 @@ func (p *process) subscribeAs(uid string) error {
 	return err
 }
 
-// TestUnbindCluster: a cluster that was replaced is let in under the old name
-// once an operator says so, and not before.
+// TestUnbindCluster: a replaced cluster is accepted under its former name only after an operator has unbound
+// the name.
 func TestUnbindCluster(t *testing.T) {
 	p := launch(t, "--insecure", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", filepath.Join(t.TempDir(), "store"))
 	defer p.end()
@@ -76,8 +75,7 @@ func TestUnbindCluster(t *testing.T) {
 	}
 }
 
-// TestBackup: what the broker sends is a store that can be opened, and nothing
-// is left of it in the broker's directory.
+// TestBackup: the broker sends a store that can be opened, and leaves no copy in its directory.
 func TestBackup(t *testing.T) {
 	data, copied := filepath.Join(t.TempDir(), "store"), filepath.Join(t.TempDir(), "copy")
 	p := launch(t, "--insecure", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--data-dir", data)

@@ -16,7 +16,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// publish tells of the authorities that sign for clusters; nil: the source does not know.
+// publish reports the authorities that sign for clusters; nil: the source does not know them.
 func (h *hub) publish(authorities []byte) {
 	h.t.Helper()
 	h.mu.Lock()
@@ -31,13 +31,13 @@ func (h *hub) publish(authorities []byte) {
 	}
 }
 
-// member is an agent of c1 that a hub's signer has signed for, while it is let in.
+// member is an agent of c1 with a certificate of the hub's signer, while it is connected.
 type member struct {
 	ended chan error
 	stop  context.CancelFunc
 }
 
-// attempt connects it once; the error is why it was not let in.
+// attempt connects the agent once; the error is the rejection.
 func (p *process) attempt(d, signer pki.Dir) (*member, error) {
 	p.t.Helper()
 	files := identity.Files{CA: d.CACert(), Cert: signer.Cert(pki.Agent, "c1"), Key: signer.Key(pki.Agent, "c1")}
@@ -55,10 +55,10 @@ func (p *process) attempt(d, signer pki.Dir) (*member, error) {
 	}
 	ctx, stop := context.WithTimeout(p.t.Context(), patience)
 	accepted, m := make(chan struct{}), &member{ended: make(chan error, 1), stop: stop}
-	go func() { // received here or by the owner of the member
+	go func() { // attempt or leaves receives the result
 		s := transport.Subscription{Filter: transport.Filter{Cluster: "c1", DataType: codec.ManagedClusters}}
 		err := c.Subscribe(ctx, s, func(transport.Accepted) { close(accepted) }, func(context.Context, codec.Event) error { return nil })
-		_ = c.Close() // it may be cut off
+		_ = c.Close() // the broker may have closed the connection
 		m.ended <- err
 	}()
 	select {
@@ -70,7 +70,7 @@ func (p *process) attempt(d, signer pki.Dir) (*member, error) {
 	}
 }
 
-// comes waits until the agent is let in.
+// comes waits until the agent is accepted.
 func (p *process) comes(d, signer pki.Dir) *member {
 	p.t.Helper()
 	late := time.After(patience)
@@ -82,12 +82,12 @@ func (p *process) comes(d, signer pki.Dir) *member {
 		select {
 		case <-late:
 			p.t.Fatal(err)
-		case <-time.After(100 * time.Millisecond): // those that fail are bounded for each address
+		case <-time.After(100 * time.Millisecond): // the broker limits failed handshakes per address
 		}
 	}
 }
 
-// leaves ends its connection.
+// leaves ends the connection of the agent.
 func (m *member) leaves(t *testing.T) {
 	t.Helper()
 	m.stop()
@@ -96,7 +96,7 @@ func (m *member) leaves(t *testing.T) {
 	}
 }
 
-// refused waits until the agent is not let in. Its library then shows no certificate.
+// refused waits until the agent is rejected. Its library then sends no certificate.
 func (p *process) refused(d, signer pki.Dir) {
 	p.t.Helper()
 	for late := time.After(patience); ; {
@@ -154,7 +154,7 @@ func TestProgram_SignerOfTheHub(t *testing.T) {
 	first, second := ocm(), ocm()
 	t.Run("reported", func(t *testing.T) {
 		p := launch(t, args...)
-		t.Cleanup(p.end) // after its hub
+		t.Cleanup(p.end) // ends after its hub
 		p.refused(d, first)
 		p.serveHub(d).publish(authority(first))
 		p.comes(d, first).leaves(t)

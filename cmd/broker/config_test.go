@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// load reads arguments as the program does.
+// load parses arguments as the program does.
 func load(args ...string) (*config, error) {
 	c := defaults()
 	f := pflag.NewFlagSet(program, pflag.ContinueOnError)
@@ -30,7 +30,7 @@ func load(args ...string) (*config, error) {
 	return c, c.load(f)
 }
 
-// loaded is load with a file, which the arguments can name as FILE.
+// loaded is load with a configuration file, which the arguments can name as FILE.
 func loaded(t *testing.T, file string, args ...string) (*config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "broker.yaml")

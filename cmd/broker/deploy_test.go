@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
-// What deploy/ ships is read by the loader that the program uses.
+// The program's loader reads the files in deploy/.
 func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	cfg, err := load(deployfiles.Args(t, "../..", "broker")...)
 	if err != nil {
@@ -20,7 +20,8 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 		t.Errorf("configuration %+v is not what deploy/broker says", cfg)
 	}
 	pod := deployfiles.Deployment(t, "../..", "broker").Spec.Template.Spec
-	// What the broker takes under full load, and what an attacker may add: test/attack.
+	// The memory of the broker under full load, and the additional memory under attack; test/attack measures
+	// both.
 	const measured, attacked = 440 << 20, 256 << 20
 	r := pod.Containers[0].Resources
 	if r.Requests.Memory().Value() < measured || r.Limits.Memory().Value() < measured+attacked {

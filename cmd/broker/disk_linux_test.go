@@ -26,7 +26,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// A real broker, in a process of its own, on a small disk of its own.
+// The tests run a real broker in its own process, on a small disk of its own.
 
 // volume is a disk that a test fills and empties.
 type volume struct {
@@ -39,7 +39,7 @@ func newVolume(t *testing.T) *volume {
 	return &volume{smalldisk.New(t), t}
 }
 
-// fill leaves no room on the volume.
+// fill uses all space on the volume.
 func (v *volume) fill() {
 	v.t.Helper()
 	f, err := os.OpenFile(v.Path("filler"), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -62,7 +62,7 @@ func (v *volume) fill() {
 	}
 }
 
-// empty takes away what filled it.
+// empty deletes the files that fill wrote.
 func (v *volume) empty() {
 	v.t.Helper()
 	if err := os.Remove(v.Path("filler")); err != nil {
@@ -75,7 +75,7 @@ type onDisk struct {
 	t           *testing.T
 	cmd         *exec.Cmd
 	grpc, admin string
-	log         *strings.Builder // until it ended
+	log         *strings.Builder // complete after the end of the process
 	logged      chan struct{}
 	source      transport.Conn
 }
@@ -94,7 +94,7 @@ func (v *volume) start() *onDisk {
 		v.t.Fatal(err)
 	}
 	opened := make(chan string, 2)
-	go func() { // end waits for it
+	go func() { // end waits for the goroutine
 		defer close(b.logged)
 		defer close(opened)
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
@@ -138,11 +138,11 @@ func (b *onDisk) end(s syscall.Signal) string {
 		b.t.Error(err)
 	}
 	<-b.logged
-	_ = b.cmd.Wait() // however it ends
+	_ = b.cmd.Wait() // the result of the process does not matter here
 	return b.log.String()
 }
 
-// publish publishes a work, or its deletion.
+// publish publishes a work or its deletion, and returns the outcome.
 func (b *onDisk) publish(within time.Duration, id string, version int, deleted bool) (string, error) {
 	e := codec.Builder{
 		ID: "1", Time: time.Now(), Source: "hub", Cluster: "c1",
@@ -164,8 +164,8 @@ func (b *onDisk) publish(within time.Duration, id string, version int, deleted b
 	return r.Outcome, err
 }
 
-// backup connects an operator, who asks for a backup when the result is called: the store
-// begins a log for that. What becomes of it comes later.
+// backup connects as an operator. The returned request starts a backup, for which the store begins a log. The
+// channel gets the result.
 func (b *onDisk) backup() (request func() <-chan error) {
 	b.t.Helper()
 	cc, err := grpc.NewClient(b.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -187,7 +187,7 @@ func (b *onDisk) backup() (request func() <-chan error) {
 	}
 	return func() <-chan error {
 		sent := make(chan error, 1)
-		go func() { // the receiver waits for it
+		go func() { // the receiver of sent waits for the goroutine
 			s, err := c.Backup(b.t.Context(), &hawserv1.BackupRequest{})
 			for err == nil {
 				_, err = s.Recv()
@@ -227,8 +227,8 @@ func (b *onDisk) must(outcome, id string, version int, deleted bool) {
 	}
 }
 
-// eventually publishes new works until one is taken, or refused with what says so. One that
-// was under way when the room went waits for it.
+// eventually publishes new works until one is accepted or, if refusal is set, until one is rejected with that
+// text. A publish in flight delays the result.
 func (b *onDisk) eventually(refusal string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
@@ -246,7 +246,7 @@ func (b *onDisk) eventually(refusal string) {
 	}
 }
 
-// ready asks on a connection that stays open.
+// ready sends a request to the admin port on a connection that stays open.
 func (b *onDisk) ready(c *http.Client, path string) (int, string) {
 	b.t.Helper()
 	r, err := c.Get("http://" + b.admin + path)
@@ -261,7 +261,7 @@ func (b *onDisk) ready(c *http.Client, path string) (int, string) {
 	return r.StatusCode, string(body)
 }
 
-// reports waits until the broker answers so: something of the store may just find no room.
+// reports waits until the broker returns this code and text.
 func (b *onDisk) reports(c *http.Client, path string, code int, text string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
@@ -303,7 +303,7 @@ func (b *onDisk) fill(v *volume, c *http.Client) {
 	}
 }
 
-// client is one for a connection that stays open.
+// client returns a client with one connection that stays open.
 func client(t *testing.T) *http.Client {
 	c := &http.Client{Timeout: patience, Transport: &http.Transport{}}
 	t.Cleanup(c.CloseIdleConnections)
@@ -330,7 +330,7 @@ func TestDisk_Full(t *testing.T) {
 	if b.source == nil {
 		t.Fatalf("it does not start on a full disk: %s", b.end(syscall.SIGKILL))
 	}
-	v.fill() // also the room of the log of the one before
+	v.fill() // also uses the space of the previous log
 	b.eventually("nearly full")
 	v.empty()
 	b.eventually("")
@@ -358,7 +358,7 @@ func TestDisk_NoFileDescriptor(t *testing.T) {
 		}
 	}
 	backup := b.backup()
-	limit("3") // it has these
+	limit("3") // the process has these three open
 	sent := backup()
 	b.eventually("no file descriptor")
 	b.reports(c, "/readyz", http.StatusServiceUnavailable, "too many open files")

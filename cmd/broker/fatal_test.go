@@ -18,8 +18,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestMain_EndsWhenAWriteFails: the store cannot make its next log, as on a disk
-// that fails. The process ends by itself, with the reason.
+// TestMain_EndsWhenAWriteFails: the store cannot create its next log, as on a failed disk. The process ends by
+// itself, with the reason.
 func TestMain_EndsWhenAWriteFails(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "store")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -51,13 +51,13 @@ func TestMain_EndsWhenAWriteFails(t *testing.T) {
 	}
 }
 
-// failNextLog puts something in the way of every log that a store could make.
+// failNextLog creates a directory with the name of every log that the store may create next.
 func failNextLog(t *testing.T, dir string) {
 	t.Helper()
 	for n := range 100 {
 		log := filepath.Join(dir, fmt.Sprintf("%06d.log", n))
 		if _, err := os.Stat(log); err == nil {
-			continue // the present one
+			continue // the store writes this log now
 		}
 		if err := os.MkdirAll(filepath.Join(log, "full"), 0o700); err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func failNextLog(t *testing.T, dir string) {
 	}
 }
 
-// requestBackup makes a store begin a log, which fails.
+// requestBackup makes the store begin a log, which fails.
 func requestBackup(t *testing.T, addr string) {
 	t.Helper()
 	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
-// FuzzConfig: no configuration file lets the broker serve plaintext to others
-// than this machine, or gives the identity of an agent away.
+// FuzzConfig: no configuration file lets the broker serve plaintext to other machines, or gives a client the
+// identity of an agent.
 func FuzzConfig(f *testing.F) {
 	deployfiles.Fuzz(f, "../../deploy/broker/config.yaml", []string{
 		"insecure: true\nlisten: 127.0.0.1:8090\ndataDir: d\nmaxEventBytes: 1024\ndrainTimeout: 5s\nlog: {level: debug}\n",

@@ -19,7 +19,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// tried subscribes as c1 until it is accepted, and returns why it was not.
+// tried subscribes once as c1. It returns nil if the subscription was accepted, otherwise the error.
 func (p *process) tried(d pki.Dir) error {
 	p.t.Helper()
 	c := p.connect(d, pki.Agent, "c1")
@@ -74,7 +74,7 @@ func TestProgram_Denials(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	accepted, ended := make(chan struct{}), make(chan error, 1)
-	go func() { // received from below
+	go func() { // the test receives the result
 		s := transport.Subscription{Filter: transport.Filter{Cluster: "c1", DataType: codec.ManifestBundles}}
 		ended <- agent.Subscribe(ctx, s, func(transport.Accepted) { close(accepted) }, func(context.Context, codec.Event) error { return nil })
 	}()
@@ -117,8 +117,7 @@ func TestProgram_Denials(t *testing.T) {
 	}
 }
 
-// TestProgram_ExpiredCertificate: a broker whose own certificate has expired is not
-// ready, and says which file it is.
+// TestProgram_ExpiredCertificate: a broker whose own certificate has expired is not ready, and names the file.
 func TestProgram_ExpiredCertificate(t *testing.T) {
 	d := certificates(t)
 	expired := pki.Request{Role: pki.Broker, Name: "old", Hosts: []string{"127.0.0.1"}, Valid: pki.Starting(time.Now(), -time.Minute)}

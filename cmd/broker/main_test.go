@@ -25,7 +25,7 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// asProgram makes of the test the program, with the arguments that it was given.
+// asProgram is the environment variable that makes the test binary run as the program, with its arguments.
 const asProgram = "HAWSER_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
-// process is the program, running in the test.
+// process is the program as a part of the test process.
 type process struct {
 	t           *testing.T
 	grpc, admin string
@@ -54,13 +54,13 @@ func launch(t *testing.T, args ...string) *process {
 	p := &process{t: t, stop: stop, ended: make(chan error, 1), out: &syncbuffer.Buffer{}}
 	c := command(p.out, w)
 	c.SetArgs(append(args, "--log-format=json"))
-	go func() { // received from by end
+	go func() { // end receives the result
 		err := c.ExecuteContext(ctx)
 		p.ended <- err
 		_ = w.CloseWithError(io.EOF) // never fails
 	}()
 	opened := make(chan [2]string, 2)
-	go func() { // ends with the program's log
+	go func() { // ends with the end of the log
 		d := json.NewDecoder(lines)
 		for {
 			var l struct{ Msg, Addr string }
@@ -154,7 +154,7 @@ func (p *process) connect(d pki.Dir, role pki.Role, name string) transport.Conn 
 	return c
 }
 
-// TestProgram_KeepsAcknowledgedWrites over a restart, over mTLS.
+// TestProgram_KeepsAcknowledgedWrites checks a restart, over mTLS.
 func TestProgram_KeepsAcknowledgedWrites(t *testing.T) {
 	d := certificates(t)
 	file := filepath.Join(t.TempDir(), "broker.yaml")
@@ -227,8 +227,8 @@ func TestProgram_Insecure(t *testing.T) {
 	p.end()
 }
 
-// TestProgram_KeepsFilesToItself, also in a directory that is there and open to all, with
-// files of a former release.
+// TestProgram_KeepsFilesToItself checks also a directory that exists with access for all, and has files of a
+// former release.
 func TestProgram_KeepsFilesToItself(t *testing.T) {
 	data := t.TempDir()
 	former := filepath.Join(data, "former")

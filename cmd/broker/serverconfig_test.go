@@ -22,7 +22,7 @@ func ocmServer(t *testing.T, text string) string {
 	return "--server-config=" + file
 }
 
-// everything is a file with all keys that OCM's server has, in the forms that it takes.
+// everything is a file with all keys of OCM's server, in all accepted forms.
 const everything = `
 tls_cert_file: /test/tls.crt
 tls_key_file: /test/tls.key
@@ -64,7 +64,7 @@ func TestServerConfig_IsReadAsItIs(t *testing.T) {
 	}
 }
 
-// What the broker's own file and the flags say wins, also where it is the default.
+// The broker's own file and flags override the file, even with default values.
 func TestServerConfig_LosesAgainstOurOwn(t *testing.T) {
 	c, err := loaded(t, "listen: 0.0.0.0:8090\nmaxEventBytes: 70000\ntls: {certFile: own.crt}\n",
 		"--config=FILE", "--tls-key-file=own.key", "--max-event-bytes=80000", "--proxy-protocol-from=10.0.0.0/24", ocmServer(t, everything))
@@ -77,7 +77,7 @@ func TestServerConfig_LosesAgainstOurOwn(t *testing.T) {
 	}
 }
 
-// The key of our own file names it, too.
+// A key of the broker's own file can name the file too.
 func TestServerConfig_ByKey(t *testing.T) {
 	file := strings.TrimPrefix(ocmServer(t, everything), "--server-config=")
 	if c, err := loaded(t, "serverConfig: "+file+"\n", "--config=FILE"); err != nil || c.Listen != "0.0.0.0:9999" {
@@ -136,7 +136,7 @@ func TestServerConfig_Refuses(t *testing.T) {
 	}
 }
 
-// docs/ocm.md has every key, and an example that is read.
+// docs/ocm.md has every key, and a valid example.
 func TestServerConfig_IsDocumented(t *testing.T) {
 	b, err := os.ReadFile("../../docs/ocm.md")
 	if err != nil {
@@ -163,7 +163,7 @@ func TestServerConfig_IsDocumented(t *testing.T) {
 	}
 }
 
-// FuzzServerConfig: whatever is in the file, it is refused or says a port and a size that can be.
+// FuzzServerConfig: any file is rejected, or has a valid port and a valid size.
 func FuzzServerConfig(f *testing.F) {
 	f.Add([]byte(everything))
 	f.Add([]byte("server_bind_port: 8090\nother: {a: 1}\n"))

@@ -20,7 +20,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// hub is the source that serves registration: it hands its keys over, and says whose tokens are.
+// hub is the source that serves registration. It publishes its keys, and reviews tokens.
 type hub struct {
 	t      *testing.T
 	conn   transport.Conn
@@ -29,17 +29,17 @@ type hub struct {
 	ended chan error
 
 	mu       sync.Mutex
-	id       string // of the subscription
+	id       string // id of the subscription
 	reviewed []*hawserv1.TokenReview
 }
 
-// serveHub serves until the test ends, from when it returns.
+// serveHub serves until the test ends. It returns once the source is subscribed.
 func (p *process) serveHub(d pki.Dir) *hub {
 	p.t.Helper()
 	h := &hub{t: p.t, conn: p.connect(d, pki.Source, "hub"), issuer: testkit.NewIssuer(p.t, "https://hub.example"), ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(context.Background())
 	ready := make(chan string, 1)
-	go func() { // received from below
+	go func() { // the test receives the result
 		s := transport.Subscription{Filter: transport.Filter{Source: "hub", DataType: codec.Registrations}, Hello: transport.Hello{Protocol: transport.Protocol}}
 		h.ended <- h.conn.Subscribe(ctx, s, func(a transport.Accepted) { ready <- a.SubscriptionID }, h.answer)
 	}()
@@ -74,7 +74,7 @@ func (h *hub) params() codec.SyncParams {
 	return codec.SyncParams{ID: uuid.NewString(), Time: time.Now(), Source: "hub", Owner: "hub"}
 }
 
-// answer knows the bootstrap account alone.
+// answer accepts the tokens of the bootstrap account only.
 func (h *hub) answer(ctx context.Context, e codec.Event) error {
 	r, err := codec.ParseRegistrationRequest(e)
 	if err != nil || r.GetReview() == nil {

@@ -17,7 +17,7 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// load reads arguments as the program does.
+// load parses arguments as the program does.
 func load(args ...string) (*config, error) {
 	c := defaults()
 	f := pflag.NewFlagSet(program, pflag.ContinueOnError)
@@ -42,7 +42,7 @@ func loaded(t *testing.T, file string, args ...string) (*config, error) {
 	return load(args...)
 }
 
-// tls is the least that a real set-up needs besides a source id.
+// tls has the smallest set of flags for a real installation, except for the source id.
 var tls = []string{"--broker", "broker.example.com:8090", "--tls-cert-file", "tls.crt", "--tls-key-file", "tls.key"}
 
 func TestConfig_FlagsWinOverTheFile(t *testing.T) {
@@ -139,7 +139,7 @@ func TestConfig_AcceptsPlaintextOnLoopback(t *testing.T) {
 	}
 }
 
-// mqttFile is a file of OCM's mqtt driver, of a source, and what is added to it.
+// mqttFile writes a file of OCM's mqtt driver for a source, with more text at its end.
 func mqttFile(t *testing.T, source, more string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mqtt.yaml")
@@ -150,8 +150,7 @@ func mqttFile(t *testing.T, source, more string) string {
 	return path
 }
 
-// One key moves hub-source to MQTT; what says how to reach a broker over gRPC may
-// stay. Keys that mean nothing are named.
+// One key moves hub-source to MQTT; the settings for gRPC may stay. Keys without effect are named.
 func TestConfig_MovesToMQTT(t *testing.T) {
 	c, err := loaded(t, "transport: mqtt\n", append(tls, "--source-id=hub", "--transport-config="+mqttFile(t, "hub", "keepalive: 5\n"))...)
 	if err != nil {

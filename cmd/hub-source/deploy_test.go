@@ -57,7 +57,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	t.Errorf("no rule of deploy/broker gives the identity of source %q", cfg.SourceID)
 }
 
-// The hub-source that clusters join through says the same, and that they do.
+// The hub-source that serves registration has the same settings, and registration is enabled.
 func TestConfig_LoadsFilesOfRegistration(t *testing.T) {
 	defaults, err := load(deployfiles.Args(t, "../..", "hub-source")...)
 	if err != nil {

@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){program: func() { os.Exit(cmdline.Main(program, command)) }})
 }
 
-// TestDoctor: each script in testdata/doctor is a session at a terminal with a broker and
-// a hub. A source with the name of the hub is known to the broker, and another one.
+// TestDoctor: each script in testdata/doctor is a terminal session with a broker and a hub. The broker knows a
+// source with the name of the hub, and another one.
 func TestDoctor(t *testing.T) {
 	hub1, ci := identity.Identity{Role: identity.Source, Name: "hub1"}, identity.Identity{Role: identity.Source, Name: "ci"}
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{hub1, ci}})
@@ -43,7 +43,7 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
-// expand puts the environment into files.
+// expand replaces environment variables in files.
 func expand(ts *testscript.TestScript, _ bool, files []string) {
 	for _, name := range files {
 		text := os.Expand(ts.ReadFile(name), ts.Getenv)
@@ -51,8 +51,7 @@ func expand(ts *testscript.TestScript, _ bool, files []string) {
 	}
 }
 
-// TestCheck_RequestsMatchGrantedRights: what the doctor asks for is what deploy/ grants, no more
-// and no less.
+// TestCheck_RequestsMatchGrantedRights: the doctor checks exactly the rights that deploy/ grants.
 func TestCheck_RequestsMatchGrantedRights(t *testing.T) {
 	cfg, err := load(append(deployfiles.Args(t, "../..", "hub-source"), "--cluster-selector=a=b", "--feature-gates="+gateCleanUp+"=true")...)
 	if err != nil {
@@ -61,7 +60,7 @@ func TestCheck_RequestsMatchGrantedRights(t *testing.T) {
 	rights := cfg.check().Rights
 	cfg.ClusterSelector, cfg.NamespaceSelector = "", "a=b"
 	deployfiles.CompareRights(t, "../../deploy/hub-source/rbac.yaml", append(rights, cfg.check().Rights...), deployfiles.Without{
-		Roles:   []string{"hawser-work-executor-admin"},    // for people
-		Objects: []string{"create events", "patch events"}, // it works without
+		Roles:   []string{"hawser-work-executor-admin"},    // the role is for people
+		Objects: []string{"create events", "patch events"}, // the program works without Events
 	})
 }

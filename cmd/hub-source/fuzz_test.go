@@ -8,8 +8,8 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
-// FuzzConfig: no configuration file lets the source talk in plaintext to another
-// machine, or run without a name.
+// FuzzConfig: no configuration file lets the source use plaintext to another machine, or run without a source
+// id.
 func FuzzConfig(f *testing.F) {
 	deployfiles.Fuzz(f, "../../deploy/hub-source/config.yaml", []string{
 		"sourceID: hub\nbroker: 127.0.0.1:8090\ninsecure: true\nleaderElection: {enabled: false}\nkubeAPIQPS: 1\n",

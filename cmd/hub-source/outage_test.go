@@ -20,7 +20,7 @@ func (unreachable) Dial(context.Context) (transport.Conn, error) {
 	return nil, &transport.Error{Code: transport.CodeUnavailable, Message: "tcp: no program listens at broker.example:8090"}
 }
 
-// A broker that cannot be reached is one Event about the Lease, with the reason and the next step.
+// An unreachable broker causes one Event about the Lease, with the reason and the next step.
 func TestOutage_IsReportedOnTheHub(t *testing.T) {
 	hub := fake.NewClientset()
 	o := newOutage(unreachable{}, hub.CoreV1(), "hawser", "hawser-hub-source")

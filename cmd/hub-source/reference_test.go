@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/refdocs"
 )
 
-// TestReference: the page of this program in docs/reference says what there is.
+// TestReference compares the page of this program in docs/reference with the program.
 func TestReference(t *testing.T) {
 	cfg := defaults()
 	root := cmdline.Command(program, command(io.Discard, io.Discard).Short, io.Discard, io.Discard, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 )
 
-// What deploy/hub-source-registration ships is deploy/hub-source, and clusters join.
+// deploy/hub-source-registration is deploy/hub-source with registration.
 func TestRegistration_MatchesFilesOfDeploy(t *testing.T) {
 	args := deployfiles.Args(t, "../..", "hub-source")
 	for i := range args {
@@ -68,7 +68,7 @@ func TestRegistration_RejectsInvalidSettings(t *testing.T) {
 	}
 }
 
-// A change of files reaches both sessions, also if it is signalled twice before they read it.
+// A change of files reaches both sessions, even if it is signalled twice before they receive it.
 func TestBoth_ReportsEachSession(t *testing.T) {
 	changed := make(chan struct{})
 	b := newBoth(changed)

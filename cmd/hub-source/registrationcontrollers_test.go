@@ -69,7 +69,7 @@ func TestConfig_RegistrationControllersOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// TestRegistrationControllers_HaveTheRightsTheyNeed: what doctor asks for is what deploy/ grants.
+// TestRegistrationControllers_HaveTheRightsTheyNeed: the doctor checks the rights that deploy/ grants.
 func TestRegistrationControllers_HaveTheRightsTheyNeed(t *testing.T) {
 	c := registrationControllersConfig{Mode: clustercontroller.Auto}
 	deployfiles.CompareRights(t, "../../deploy/hub-source-registration/registration-controllers.yaml", c.rights(), deployfiles.Without{})

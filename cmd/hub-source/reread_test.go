@@ -15,9 +15,9 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestDialer_UsesTheFileAsItIsNow: what is corrected in the configuration file, or in that
-// of the MQTT broker, is used at the next attempt. A flag wins as at the start, and what cannot
-// be used leaves in use what was before.
+// TestDialer_UsesTheFileAsItIsNow: the next attempt uses a corrected configuration file, or a corrected file of
+// the MQTT broker. A flag overrides the file, as at the start. After an invalid change the previous values stay
+// in use.
 func TestDialer_UsesTheFileAsItIsNow(t *testing.T) {
 	hub1 := identity.Identity{Role: identity.Source, Name: "hub1"}
 	server := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{hub1}})

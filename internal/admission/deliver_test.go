@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// etcd takes no object above this size, so that a hub has no larger works.
+// largestObject is the size in bytes of the largest object in etcd, and so of the largest work on a hub.
 const largestObject = 1536 << 10
 
 // The largest work that a hub can have, by its manifests and all other fields, fits into an event. A broker as
@@ -46,7 +46,7 @@ func TestRules_AdmittedWorksAreDeliverable(t *testing.T) {
 	}
 }
 
-// manyRules is a config that takes a lot of room.
+// manyRules returns a config with many condition rules, which is large.
 func manyRules(i int) workv1.ManifestConfigOption {
 	return workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: fmt.Sprint("n", i)},

@@ -66,8 +66,7 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
-// checkDeliverable publishes a work as hub-source does and reads it as an agent
-// does.
+// checkDeliverable publishes a work as hub-source does, and reads it as an agent does.
 func checkDeliverable(t *testing.T, raw []byte) {
 	t.Helper()
 	var work workv1.ManifestWork
@@ -75,7 +74,7 @@ func checkDeliverable(t *testing.T, raw []byte) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(bytes.ToLower(raw), []byte("generatename")) {
-		return // agents know it in any spelling; the hub's API has but one
+		return // agents accept any spelling of generateName; the hub's API accepts only one
 	}
 	work.ObjectMeta = metav1.ObjectMeta{Namespace: "cluster1", Name: "w", UID: "u", Generation: 1}
 	e, err := manifestwork.EncodeSpec(&work, manifestwork.SpecParams{ID: "1", Now: time.Unix(1700000000, 0), Source: "hub", Action: codec.CreateRequest})

@@ -19,7 +19,7 @@ import (
 
 const configMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"}}`
 
-// rules are those of a hub that says nothing else.
+// rules returns the default rules of a hub.
 func rules() Rules { return Rules{ManifestLimit: manifestwork.MaxManifestsSize} }
 
 func workOf(manifests ...string) *workv1.ManifestWork {
@@ -50,7 +50,7 @@ func withTTL(seconds int64) func(*workv1.ManifestWork) {
 	}
 }
 
-// request is what a kube-apiserver sends about a work; old is nil for a new one.
+// request returns the request of a kube-apiserver about a work; old is nil for a new one.
 func request(tb testing.TB, work, old *workv1.ManifestWork) *admissionv1.AdmissionRequest {
 	tb.Helper()
 	req := &admissionv1.AdmissionRequest{
@@ -74,7 +74,7 @@ func marshal(tb testing.TB, v any) []byte {
 	return b
 }
 
-// sized is a ConfigMap of exactly so many bytes.
+// sized returns a ConfigMap of exactly size bytes.
 func sized(t *testing.T, name string, size int) string {
 	t.Helper()
 	frame := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s"},"data":{"a":"%s"}}`
@@ -191,7 +191,7 @@ func TestRules_CheckExecuteAs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		work, old *workv1.ManifestWork
 		nilToo    bool
-		want      string // the name that is asked about, "" for no question
+		want      string // the name in the question, "" for no question
 	}{
 		"created without":                   {work: simple},
 		"created without, which is checked": {work: simple, nilToo: true, want: agentName},

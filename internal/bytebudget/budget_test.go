@@ -18,7 +18,7 @@ func TestBudget_DistinguishesPartFromWhole(t *testing.T) {
 		bytes      int
 		ok, others bool
 	}{
-		{"one", 251, false, false}, // no part of it has so much
+		{"one", 251, false, false}, // no part of the client could reserve this many
 		{"one", 125, true, true},
 		{"one", 126, false, true},
 		{"two", 125, true, true},

@@ -47,7 +47,7 @@ func TestStart_AnotherProcessBeingReadyIsNotEnough(t *testing.T) {
 	ended := make(chan struct{})
 	s.Ready = func(context.Context) error {
 		select {
-		case <-ended: // the second call comes after the end is known
+		case <-ended: // the second call comes after the process has ended
 			return nil
 		case <-time.After(100 * time.Millisecond):
 			close(ended)

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// joinedOnce is a hub with a cluster that joined once, and is not available.
+// joinedOnce is a hub with a cluster that joined before, and is not available.
 func joinedOnce(accepted bool) hubAPI {
 	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": accepted}, "status", conditions("Unknown"))
 	return hubWith(north)
@@ -29,8 +29,8 @@ func conditions(available string) map[string]any {
 	}}
 }
 
-// TestAccept_WaitsForReturningCluster: a cluster that joined once says nothing by having joined. Its
-// request comes later, or none where its certificate is still good.
+// TestAccept_WaitsForReturningCluster: the condition Joined of a former member shows nothing. Its request comes
+// later, or never if its certificate is still valid.
 func TestAccept_WaitsForReturningCluster(t *testing.T) {
 	for name, requests := range map[string]bool{"asks again": true, "has its certificate": false} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestAccept_WaitsForReturningCluster(t *testing.T) {
 				if err != nil || !north.Spec.HubAcceptsClient {
 					t.Fatalf("%v, it is not accepted", err)
 				}
-				if requests { // any holder of a token may have made it, so it is approved only by name
+				if requests { // any holder of a token may have made the request, so it is approved only by name
 					if _, err := hub.Resource(signingRequests).Create(ctx, firstRequest(t, "north-aaaaa", "north"), metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
 					}
@@ -100,7 +100,7 @@ func TestAccept_WaitsForReturningCluster(t *testing.T) {
 	}
 }
 
-// firstRequest is what the agent of a cluster asks for over a broker.
+// firstRequest is the CSR that a broker creates for the agent of a cluster.
 func firstRequest(t *testing.T, name, cluster string) *unstructured.Unstructured {
 	t.Helper()
 	group := "system:open-cluster-management:" + cluster

@@ -16,11 +16,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// A step is a verb of hawser, and flags that a text names with it.
+// step matches a verb of hawser with the flags that a text names.
 var step = regexp.MustCompile("hawser((?: +(?:[a-z]+|--?[a-z-]+(?:[= ][A-Z%{$/][^ `'\"]*)?|[A-Z%{$][^ `'\"]*))+)")
 
 // executedBy are tests outside of testdata that execute a step with a flag which no script executes.
-var executedBy = map[string]string{"hawser get discrepancies --watch": "internal/cli TestWatch"} // which does not end by itself
+var executedBy = map[string]string{"hawser get discrepancies --watch": "internal/cli TestWatch"} // this command does not end by itself
 
 // TestAdvice_IsExecuted: each hawser command that a message of a program or an alert advises exists with the
 // named flags. A test script executes the verb with them.
@@ -44,7 +44,7 @@ func TestAdvice_IsExecuted(t *testing.T) {
 			words := strings.Fields(m[1])
 			c, rest, err := newRoot(Env{}).Find(words)
 			if err != nil || c.Parent() == nil || strings.HasPrefix(words[0], "-") {
-				continue // hawser is the name of much else
+				continue // other uses of the word hawser
 			}
 			found++
 			if !c.Runnable() {
@@ -67,7 +67,7 @@ func TestAdvice_IsExecuted(t *testing.T) {
 	}
 }
 
-// named are the flags among words, by their long names, without those that stand in brackets.
+// named returns the flags among words, by their long names. Flags in brackets are left out.
 func named(words []string) (flags []string) {
 	for _, w := range words {
 		if name, ok := strings.CutPrefix(w, "--"); ok && name != "help" {
@@ -78,7 +78,7 @@ func named(words []string) (flags []string) {
 	return flags
 }
 
-// executedSteps are the verbs that scripts execute, alone and with each of their flags.
+// executedSteps returns the verbs that scripts execute, alone and with each of their flags.
 func executedSteps(t *testing.T) map[string]bool {
 	t.Helper()
 	executed := map[string]bool{}
@@ -103,7 +103,7 @@ func executedSteps(t *testing.T) map[string]bool {
 	return executed
 }
 
-// note takes a command of hawser for executed, with its flags. Other words are none.
+// note adds a command of hawser with its flags to executed. Other commands are ignored.
 func note(executed map[string]bool, words []string) {
 	if len(words) < 2 || words[0] != program {
 		return
@@ -150,7 +150,7 @@ func advices(t *testing.T) map[string]string {
 	return texts
 }
 
-// literals are the strings of a Go file in which there may be a command.
+// literals returns the strings of a Go file that may contain a command.
 func literals(t *testing.T, path string) (texts []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
@@ -165,7 +165,7 @@ func literals(t *testing.T, path string) (texts []string) {
 		}
 		if strings.Contains(text, program+" ") || strings.Contains(text, "kubectl ") {
 			texts = append(texts, text)
-			return false // the parts of a sum are no commands
+			return false // the parts of a concatenation are no commands
 		}
 		return true
 	})

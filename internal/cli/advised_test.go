@@ -16,10 +16,10 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/shellblocks"
 )
 
-// repository is where all texts are below.
+// repository is the root directory of all searched texts.
 const repository = "../.."
 
-// kubectlVerbs are the verbs of kubectl that advice may have, with those below them.
+// kubectlVerbs are the verbs of kubectl that advice may contain, each with its subcommands.
 var kubectlVerbs = map[string][]string{
 	"annotate": nil, "apply": nil, "config": {"get-contexts", "use-context"}, "create": nil, "debug": nil, "delete": nil, "describe": nil, "drain": nil, "edit": nil,
 	"events": nil, "exec": nil, "explain": nil, "get": nil, "kustomize": nil, "label": nil, "logs": nil, "patch": nil, "port-forward": nil, "replace": nil,
@@ -29,7 +29,7 @@ var kubectlVerbs = map[string][]string{
 // longFlags are flags of kubectl by their short names.
 var longFlags = map[string]string{"-A": "--all-namespaces", "-f": "--filename", "-k": "--kustomize", "-l": "--selector", "-n": "--namespace", "-o": "--output", "-p": "--patch"}
 
-// valued are the flags of kubectl whose value may be a word of its own.
+// valued are the flags of kubectl whose value may be the next word.
 var valued = map[string]bool{
 	"--context": true, "--field-selector": true, "--filename": true, "--for": true, "--kubeconfig": true, "--kustomize": true,
 	"--namespace": true, "--output": true, "--patch": true, "--selector": true, "--subresource": true, "--timeout": true, "--type": true,
@@ -38,10 +38,10 @@ var valued = map[string]bool{
 // kinds are other names of kinds.
 var kinds = map[string]string{"csr": "certificatesigningrequests", "deploy": "deployments", "deployment": "deployments"}
 
-// kubectlStep is what a command of kubectl does, and how; not on which object.
+// kubectlStep is a command of kubectl without the name of its object.
 type kubectlStep struct {
-	words []string // verbs, kind, and what is run in a container
-	flags []string // by their long names, without those that say how a cluster is reached
+	words []string // verbs, kind, and the command that runs in a container
+	flags []string // by their long names, without those of the connection
 }
 
 func (s kubectlStep) String() string {
@@ -55,16 +55,16 @@ func (s kubectlStep) does(other kubectlStep) bool {
 			return false
 		}
 	}
-	n := min(len(s.words), len(other.words)) // no kind means any kind
+	n := min(len(s.words), len(other.words)) // a step without a kind matches any kind
 	return n == len(other.words) && slices.EqualFunc(s.words[:n], other.words, func(a, b string) bool {
-		return a == b || strings.HasPrefix(b, "/%") && strings.HasPrefix(a, "/") // the name of a program
+		return a == b || strings.HasPrefix(b, "/%") && strings.HasPrefix(a, "/") // %s stands for the name of a program
 	})
 }
 
-// template is what a chart fills in.
+// template matches a placeholder of a chart.
 var template = regexp.MustCompile(`{{[^}]*}}`)
 
-// kubectlSteps are the commands of kubectl in a text.
+// kubectlSteps returns the commands of kubectl in a text.
 func kubectlSteps(text string) (steps []kubectlStep) {
 	text = template.ReplaceAllString(strings.ReplaceAll(text, "\\\n", " "), "X")
 	for line := range strings.Lines(text) {

@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) {
 	program := func() {
 		now := func() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
-		if os.Getenv("OLD_CERT")+os.Getenv("DATA") != "" { // with a broker, whose certificates are dated by the true one
+		if os.Getenv("OLD_CERT")+os.Getenv("DATA") != "" { // a broker runs in the script, and its certificates have the true date
 			now = time.Now
 		}
 		os.Exit(cli.Main(context.Background(), cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Now: now, Program: os.Args[0]}, os.Args[1:]))
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"hawser": program, "kubectl-hawser": program})
 }
 
-// Each script in testdata is a session at a terminal.
+// Each script in testdata is a terminal session.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,

@@ -49,7 +49,7 @@ func TestClusterScripts(t *testing.T) {
 	})
 }
 
-// writeKubeconfig writes one with a context of the same name for each cluster.
+// writeKubeconfig writes a kubeconfig with a context of the same name for each cluster.
 func writeKubeconfig(file, current string, urls map[string]string) error {
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: %s\n", current)
 	var clusters, contexts []string
@@ -81,11 +81,10 @@ func inUse(t *testing.T) *clustertest.Fake {
 	return f
 }
 
-// api is a cluster as a kube-apiserver shows it, whose controllers do at once what they are asked
-// for.
+// api is a cluster as a kube-apiserver shows it. Its controllers carry out each change at once.
 type api struct{ *clustertest.Fake }
 
-// kinds are those that it tells of, where the cluster has them.
+// kinds are the kinds that discovery lists, if the cluster has them.
 var kinds = []string{
 	"AppliedManifestWork", "ManifestWork", "CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ConfigMap",
 	"Secret", "Service", "Deployment", "PersistentVolumeClaim", "PodDisruptionBudget", "NetworkPolicy", "ValidatingWebhookConfiguration",
@@ -122,13 +121,13 @@ func (a api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		status.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 		what = status.ErrStatus
 	}
-	_ = json.NewEncoder(w).Encode(what) // the client sees it
+	_ = json.NewEncoder(w).Encode(what) // on an error the client fails
 }
 
-// refOf reads a path of the API; isVersion: it asks which kinds a version of a group has.
+// refOf reads a path of the API; isVersion: the request lists the kinds of a version.
 func refOf(path string) (ref kubeclient.Ref, subresource string, isVersion bool) {
 	words := strings.Split(strings.Trim(path, "/"), "/")
-	if words[0] == "api" { // of the group without a name
+	if words[0] == "api" { // the group without a name
 		words = slices.Insert(words, 1, "")
 	}
 	ref.Group, ref.Version = words[1], words[2]
@@ -160,7 +159,7 @@ func (a api) resources(r *http.Request, gv schema.GroupVersion) metav1.APIResour
 	return l
 }
 
-// do does what is asked for with an object, or with a list of them.
+// do carries out a request about an object, or about a list of objects.
 func (a api) do(r *http.Request, ref kubeclient.Ref, subresource string, body []byte) (any, error) {
 	o := &unstructured.Unstructured{}
 	if r.Method == http.MethodPost || r.Method == http.MethodPut || strings.Contains(r.Header.Get("Content-Type"), "apply-patch") {
@@ -212,7 +211,7 @@ func (a api) list(r *http.Request, ref kubeclient.Ref) (any, error) {
 	return l, nil
 }
 
-// token answers for a service account that is there.
+// token answers a token request for an existing service account.
 func (a api) token(r *http.Request, ref kubeclient.Ref, o *unstructured.Unstructured) (any, error) {
 	if _, err := a.Get(r.Context(), ref); err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ works        InSync           yes        yes      True        2d            2   
 	}
 }
 
-// TestClusters_DetachedIsOver: a cluster that was detached is listed while something is left of it.
+// TestClusters_DetachedIsOver: a detached cluster is listed until nothing is left of it.
 func TestClusters_DetachedIsOver(t *testing.T) {
 	offline := hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED
 	absent := &hawserv1.ClusterRegistration{NotOnHub: true}
@@ -83,7 +83,7 @@ func TestClusters_DetachedIsOver(t *testing.T) {
 	}
 }
 
-// printed is what a person sees of clusters.
+// printed returns the table of these clusters.
 func printed(t *testing.T, env Env, output string, clusters []*hawserv1.ListClustersResponse) string {
 	t.Helper()
 	var out strings.Builder

@@ -35,7 +35,7 @@ func FuzzApplication(f *testing.F) {
 		f.Add(text, "c1", "", "mallory", bootstrapUser, grpcSigner, true)
 	}
 	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n"), "c2", "x", "system:bootstrap:abcdef", "", "kubernetes.io/kubelet-serving", true)
-	labelValue := regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?$`) // what a terminal prints as it is
+	labelValue := regexp.MustCompile(`^[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?$`) // a terminal prints these characters unchanged
 	f.Fuzz(func(t *testing.T, text []byte, label, addOn, user, annotation, signer string, inGroup bool) {
 		r := &certificatesv1.CertificateSigningRequest{}
 		r.Name, r.Labels = "c1-x", map[string]string{"open-cluster-management.io/cluster-name": label, addOnLabel: addOn}

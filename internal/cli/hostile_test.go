@@ -29,11 +29,11 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// hostile is a possible name of a peer. It makes a terminal clear itself, ring, write backwards, and show a
-// forged line.
+// hostile is a possible name of a peer. It clears the terminal, rings, changes colors and the writing
+// direction, and adds a forged line.
 const hostile = "x\x1b[2J\x07\r\u009b31m\u202etxt\u2028\u200b\x7f\nhint: run evil"
 
-// unclean returns what of a text a terminal would obey.
+// unclean returns the characters of a text that a terminal would interpret.
 func unclean(text string) string {
 	for i := 0; i < len(text); {
 		r, size := utf8.DecodeRuneInString(text[i:])
@@ -50,7 +50,7 @@ func unclean(text string) string {
 	return ""
 }
 
-// filled returns a message all of whose texts are hostile, and that says of itself that it is there.
+// filled returns a message whose texts are all hostile. Its enum fields have their last value.
 func filled(m proto.Message) proto.Message {
 	r := m.ProtoReflect()
 	fields := r.Descriptor().Fields()
@@ -75,7 +75,7 @@ func filled(m proto.Message) proto.Message {
 	return m
 }
 
-// broker answers everything with hostile texts: with results, or where fails is set with an error.
+// hostileBroker answers each call with hostile texts: with results or, if fails is set, with an error.
 type hostileBroker struct {
 	hawserv1.UnimplementedAdminServiceServer
 	fails bool
@@ -104,7 +104,7 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 	panic("no message " + d.FullName())
 }
 
-// messages are those of the service.
+// messages are the messages of the service.
 var messages = []proto.Message{
 	&hawserv1.ListClustersRequest{}, &hawserv1.ListClustersResponse{}, &hawserv1.ListWorksRequest{}, &hawserv1.ListWorksResponse{},
 	&hawserv1.ListDiscrepanciesRequest{}, &hawserv1.ListDiscrepanciesResponse{}, &hawserv1.ListQuotasRequest{}, &hawserv1.ListQuotasResponse{},
@@ -114,7 +114,7 @@ var messages = []proto.Message{
 	&hawserv1.BackupRequest{}, &hawserv1.BackupResponse{},
 }
 
-// start serves it, and returns where.
+// start serves the broker, and returns its address.
 func (b hostileBroker) start(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -157,7 +157,7 @@ func hostileHub(t *testing.T, dir string, refuses bool) (kubeconfig string) {
 			w.WriteHeader(http.StatusForbidden)
 			object = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": hostile, "reason": hostile, "code": http.StatusForbidden}
 		}
-		_ = json.NewEncoder(w).Encode(object) // the client sees it
+		_ = json.NewEncoder(w).Encode(object) // on an error the client fails
 	}))
 	t.Cleanup(s.Close)
 	kubeconfig = filepath.Join(dir, fmt.Sprintf("config-%t", refuses))
@@ -168,8 +168,8 @@ func hostileHub(t *testing.T, dir string, refuses bool) (kubeconfig string) {
 	return kubeconfig
 }
 
-// hostileCases are the arguments of each verb, by its path, with which it prints what others said. BROKER, CONFIG and
-// DIR are filled in.
+// hostileCases maps each verb's path to arguments with which it prints texts of peers. BROKER, CONFIG and DIR
+// are placeholders.
 var hostileCases = map[string][]string{
 	"hawser version":               {""},
 	"hawser pki init":              {"--dir DIR/pki"},
@@ -206,8 +206,8 @@ var hostileCases = map[string][]string{
 	"hawser store restore":         {"--dir HOSTILE --from HOSTILE"},
 }
 
-// TestVerbs_PrintNothingThatATerminalObeys: whatever peers are called and say, what each verb prints has characters
-// and line feeds only, and no line that a peer began.
+// TestVerbs_PrintNothingThatATerminalObeys: for all names and texts of peers, the output of each verb has only
+// printable characters and line feeds. No peer's text begins a line.
 func TestVerbs_PrintNothingThatATerminalObeys(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)

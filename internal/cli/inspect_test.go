@@ -31,10 +31,9 @@ var (
 	agent1   = identity.Identity{Role: identity.Agent, Name: "cluster1"}
 )
 
-// TestBrokerScripts: each script in testdata/broker is a session at a terminal
-// with a broker that holds some works. Its agent of cluster1 lists one work that
-// the broker does not know, and one AppliedManifestWork without an owner; hub1
-// withholds one deletion.
+// TestBrokerScripts: each script in testdata/broker is a terminal session with a broker that holds some works.
+// The agent of cluster1 lists one work that the broker does not know, and one AppliedManifestWork without an
+// owner. hub1 withholds one deletion.
 func TestBrokerScripts(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, viewer, dora, hub1}})
 	fill(t, b)
@@ -85,7 +84,7 @@ func work(cluster, id, name string, version int) codec.Builder {
 	}
 }
 
-// publish publishes what is built in the name of id.
+// publish builds an event and publishes it as id.
 func publish(t *testing.T, b *testkit.Broker, id identity.Identity, e codec.Builder) {
 	t.Helper()
 	e.ID, e.Time, e.ContentType = "1", at, codec.ContentTypeJSON
@@ -106,8 +105,7 @@ func publish(t *testing.T, b *testkit.Broker, id identity.Identity, e codec.Buil
 	}
 }
 
-// fill puts works into the broker and brings agent and source into the state
-// that the scripts show.
+// fill publishes works to the broker, and brings agent and source into the state that the scripts show.
 func fill(t *testing.T, b *testkit.Broker) {
 	t.Helper()
 	ctx := t.Context()
@@ -128,7 +126,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 	publish(t, b, hub1, old)
 	publish(t, b, ci, work("cluster1", "id-job", "job", 1))
 	publish(t, b, hub1, work("cluster2", "id-db", "db", 2))
-	publish(t, b, hub1, work("cluster2", "id-stays", "stays", 1)) // so scripts that run meanwhile find the cluster
+	publish(t, b, hub1, work("cluster2", "id-stays", "stays", 1)) // concurrent scripts find the cluster
 	publish(t, b, hub1, work("cluster2", "id-left", "left", 1))
 	list, err := codec.NewSpecResyncRequest(
 		codec.ResyncParams{ID: "1", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1", DataType: codec.ManifestBundles},
@@ -137,7 +135,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 		codec.SyncParams{ID: "2", Time: at, Source: "cluster1-work-agent", Cluster: "cluster1"},
 		codec.OrphanReport{Records: []codec.OrphanRecord{{UID: "uid-lost", Name: "hash-lost", Objects: 2, Created: at}}})
 	printf(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, errors.Join(err, err2), list, lost)
-	for _, name := range []string{"hub2", "hub3"} { // connected; hub2 gets works from others, hub3 has none
+	for _, name := range []string{"hub2", "hub3"} { // both are connected; scripts transfer works to hub2, and hub3 has none
 		printf(t, b, identity.Identity{Role: identity.Source, Name: name}, transport.Filter{Source: name, DataType: codec.ManifestBundles}, nil)
 	}
 	left := b.Store.Head().Revision
@@ -251,8 +249,8 @@ func printf(t *testing.T, b *testkit.Broker, id identity.Identity, f transport.F
 	return end
 }
 
-// writeContexts writes the file of contexts where it is looked for below a home, with
-// copies of what it names.
+// writeContexts writes the file of contexts to its default path below a home directory, with copies of the
+// named files.
 func writeContexts(home, broker string, copies map[string]string) error {
 	dir := filepath.Join(home, ".config", "hawser")
 	err := os.MkdirAll(dir, 0o700)

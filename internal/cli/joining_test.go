@@ -15,15 +15,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// The user in whose name a broker has requests made, and the one with whose token clusters join.
+// courier creates the requests that came through a broker. bootstrap is the user of the tokens with which
+// clusters join.
 const (
 	courier   = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
 	bootstrap = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 )
 
-// requested is a hub with clusters that request to join. north and young have one agent, south has two, west
-// uses another identity's name. Of the accepted ones, east has a request that none of its agents can have made.
-// held has a finalizer that stays. tied has such a finalizer and a work.
+// requested is a hub with clusters that request to join. north and young have one agent each, south has two.
+// west uses the name of another identity. Of the accepted ones, east has a request that none of its agents can
+// have made. held has a finalizer that stays. tied has such a finalizer and a work.
 func requested(t *testing.T) *clustertest.Fake {
 	t.Helper()
 	f := clustertest.New()
@@ -59,7 +60,7 @@ func requested(t *testing.T) *clustertest.Fake {
 	return f
 }
 
-// definition is that of a kind which is in no namespace.
+// definition is the definition of a cluster-scoped kind.
 func definition(group, plural, kind string) *unstructured.Unstructured {
 	return clustertest.Object("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", plural+"."+group, "spec", map[string]any{
 		"group": group, "scope": "Cluster", "names": map[string]any{"plural": plural, "kind": kind},
@@ -72,10 +73,10 @@ func subject(cluster, agent string) pkix.Name {
 	return pkix.Name{CommonName: own + ":" + agent, Organization: []string{own, "system:open-cluster-management:managed-clusters"}}
 }
 
-// request is one that a broker had made for a user.
+// request is a CSR that a broker created for a user.
 func request(t *testing.T, name, cluster string, of pkix.Name, requester string) *unstructured.Unstructured {
 	t.Helper()
-	seed := sha256.Sum256([]byte(name)) // its SHA-256 is printed
+	seed := sha256.Sum256([]byte(name)) // the output contains its SHA-256
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: of}, ed25519.NewKeyFromSeed(seed[:]))
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func request(t *testing.T, name, cluster string, of pkix.Name, requester string)
 	return o
 }
 
-// spoke is a cluster with the operator of a klusterlet that has joined nothing.
+// spoke is a cluster with the klusterlet operator, and without a klusterlet that has joined.
 func spoke() *clustertest.Fake {
 	f := clustertest.New()
 	f.Put(definition("operator.open-cluster-management.io", "klusterlets", "Klusterlet"))

@@ -7,8 +7,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// masks are what differs from run to run in what a verb prints, and what stands for it in a
-// golden file.
+// masks match the parts of the output that differ from run to run. The replacements are in the golden files.
 var masks = []struct {
 	what *regexp.Regexp
 	mask string
@@ -18,11 +17,11 @@ var masks = []struct {
 	{regexp.MustCompile(`/\S+/(\w+\.(?:crt|key)|env)\b`), "DIR/$1"},
 	{regexp.MustCompile(`\b(?:\d+(?:\.\d+)?(?:ns|µs|ms|[smhdy]))+\b`), "SPAN"},
 	{regexp.MustCompile(`\d+ values in \d+ bytes, up to revision \d+`), "N values in N bytes, up to revision N"},
-	{regexp.MustCompile(`\d+/(\d{10,})`), "N/$1"}, // bytes of those that are allowed
+	{regexp.MustCompile(`\d+/(\d{10,})`), "N/$1"}, // the maximum number of bytes
 	{regexp.MustCompile(`-config-[a-z0-9]{10}\b`), "-config-HASH"},
 }
 
-// gaps are what lies between the columns of a table: as wide as the longest cell makes it.
+// gaps matches the space between columns, whose width depends on the longest cell.
 var gaps = regexp.MustCompile(` {2,}`)
 
 // compareMasked implements cmpmasked of the scripts: cmp stdout FILE or cmp stderr FILE. It ignores values that

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cli"
 )
 
-// Without arguments there are rules for each ManagedCluster of the hub.
+// Without arguments, the output has rules for each ManagedCluster of the hub.
 func TestMQTTACL_ManagedClusters(t *testing.T) {
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/cluster.open-cluster-management.io/v1/managedclusters" {

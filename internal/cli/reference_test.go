@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/refdocs"
 )
 
-// TestReference: the page of hawser in docs/reference says which verbs there are.
+// TestReference compares the page of hawser in docs/reference with its verbs.
 func TestReference(t *testing.T) {
 	root := newRoot(Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now, Program: program})
 	refdocs.Check(t, refdocs.Page{Root: "../..", Command: root, Files: []refdocs.File{{

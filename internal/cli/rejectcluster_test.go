@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// hubWith is a hub with nothing but some objects.
+// hubWith is a hub with these objects only.
 func hubWith(objects ...runtime.Object) hubAPI {
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		clusterKind: "ManagedClusterList", signingRequests: "CertificateSigningRequestList",
@@ -28,9 +28,9 @@ func hubWith(objects ...runtime.Object) hubAPI {
 	return hubAPI{client}
 }
 
-// TestRejectCluster_OnlyAPersonAcceptsItAgain: a cluster that was never accepted is denied. Its agent
-// asks again with a token of an account whose clusters hub-source lets in by itself; the annotation
-// is what keeps it out.
+// TestRejectCluster_OnlyAPersonAcceptsItAgain: a cluster that was never accepted is rejected. Its agent
+// requests again with the token of an account whose clusters hub-source accepts automatically. The annotation
+// prevents that.
 func TestRejectCluster_OnlyAPersonAcceptsItAgain(t *testing.T) {
 	north := clustertest.Object("cluster.open-cluster-management.io/v1", "ManagedCluster", "", "north", "spec", map[string]any{"hubAcceptsClient": false})
 	hub := hubWith(north)

@@ -53,7 +53,7 @@ func TestStoreScripts(t *testing.T) {
 	})
 }
 
-// TestStore_BackupIsPrivate, also in a directory that is there and open to all.
+// TestStore_BackupIsPrivate checks also a target directory that exists with access for all.
 func TestStore_BackupIsPrivate(t *testing.T) {
 	data, to := filepath.Join(t.TempDir(), "data"), t.TempDir()
 	s, err := pebble.Open(pebble.Options{Dir: data})

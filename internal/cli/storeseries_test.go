@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestSeries_ClockAhead: one backup was made while the clock was a year ahead. The later ones are newer:
-// they stay, and the last one is restored.
+// TestSeries_ClockAhead: one backup was made while the clock was a year ahead. Later backups have later names:
+// they are kept, and the last one is restored.
 func TestSeries_ClockAhead(t *testing.T) {
 	dir, now := filepath.Join(t.TempDir(), "backups"), time.Date(2026, 11, 23, 9, 0, 0, 5, time.UTC)
 	var made []string

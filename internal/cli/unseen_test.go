@@ -9,8 +9,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestUnseen: the row of a cluster that cannot be asked says since when, and how many works wait. Its
-// works say the same, and what was known of them last.
+// TestUnseen: the row of a cluster without a connected agent shows since when, and the number of waiting works.
+// Its works show the same, with their last known status.
 func TestUnseen(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }

@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestVerbs_HaveAScript: of each verb some script in testdata compares what it prints with what
-// it shall print, word for word.
+// TestVerbs_HaveAScript: for each verb, a script in testdata compares the whole output with the expected text.
 func TestVerbs_HaveAScript(t *testing.T) {
 	compared := map[string]bool{}
 	for _, pattern := range []string{"testdata/*.txtar", "testdata/*/*.txtar"} {
@@ -38,7 +37,7 @@ func TestVerbs_HaveAScript(t *testing.T) {
 	}
 }
 
-// eachVerb calls f with each verb that does something, without those that cobra adds.
+// eachVerb calls f with each verb that has an action, except those that cobra adds.
 func eachVerb(c *cobra.Command, f func(*cobra.Command)) {
 	for _, sub := range c.Commands() {
 		eachVerb(sub, f)
@@ -48,7 +47,7 @@ func eachVerb(c *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// noteCompared notes the verbs whose output a script compares.
+// noteCompared adds the verbs whose output a script compares.
 func noteCompared(script string, compared map[string]bool) {
 	commands, _, _ := strings.Cut(script, "\n-- ")
 	last := ""

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// fullStore is a store whose disk is as full as the test says.
+// fullStore is a store with an error of its disk that the test sets.
 type fullStore struct {
 	store.Store
 	err atomic.Pointer[error]
@@ -30,8 +30,8 @@ func (s *fullStore) Err() error {
 	return s.Store.Err()
 }
 
-// TestWarnings_OfThirdPartyBroker: where hub-source is dead, or the disk of the broker is
-// full, each list says so, and the doctor fails. Sources without a hub come and go.
+// TestWarnings_OfThirdPartyBroker: if hub-source is disconnected, or the disk of the broker is full, each list
+// shows a warning and the doctor fails. A source that is no hub-source may disconnect without a warning.
 func TestWarnings_OfThirdPartyBroker(t *testing.T) {
 	disk := &fullStore{Store: mem.Open(mem.Options{NewID: testkit.NewIDs("store")})}
 	t.Cleanup(func() { _ = disk.Close() })
@@ -59,7 +59,7 @@ func TestWarnings_OfThirdPartyBroker(t *testing.T) {
 		}
 	}
 	publish(t, b, hub1, work("cluster1", "id-web", "web", 4))
-	reports("") // a program that publishes may go
+	reports("") // a source without a hub may disconnect
 
 	compared, err := codec.NewSyncReport(codec.SyncParams{ID: "1", Time: at, Source: "hub1", Owner: "hub1"}, codec.SyncReport{
 		AllClusters: true, Position: &codec.HubPosition{UID: "hub-uid", ResourceVersion: "7"},
@@ -67,7 +67,7 @@ func TestWarnings_OfThirdPartyBroker(t *testing.T) {
 	end := printf(t, b, hub1, transport.Filter{Source: "hub1", DataType: codec.ManifestBundles}, err, compared)
 	reports("")
 	end()
-	for len(b.Warnings()) == 0 { // the broker notices the end of a stream by and by
+	for len(b.Warnings()) == 0 { // the broker notices the end of a stream with a delay
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():

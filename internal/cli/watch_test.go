@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// lines is what a verb writes, line by line.
+// lines receives the output of a verb, line by line.
 type lines struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -53,7 +53,7 @@ func (l *lines) until(t *testing.T, want string) {
 	}
 }
 
-// TestStatus: scripts tell what failed from what was asked for in the wrong way.
+// TestStatus: the exit status distinguishes failures from invalid arguments.
 func TestStatus(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator}})
 	ca, cert, key := b.CA.Write(t.TempDir(), operator)
@@ -76,7 +76,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestWatch: what is there is shown once, then what changes and what is gone.
+// TestWatch: existing items are shown once, then each changed and each removed item.
 func TestWatch(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Known: []identity.Identity{operator, hub1}})
 	ca, cert, key := b.CA.Write(t.TempDir(), operator)
@@ -113,7 +113,7 @@ func TestWatch(t *testing.T) {
 	}
 	denials.until(t, "denial/agent/cluster9 is gone\n")
 
-	// Ctrl-C is how it is meant to end.
+	// A watch ends with Ctrl-C, so this is no failure.
 	for _, end := range []func() int{endWorks, endNames, endDenials, endOrphans} {
 		if status := end(); status != 0 {
 			t.Errorf("status %d", status)
@@ -129,7 +129,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("a list without an end:\n%s", names.text.String())
 	}
 
-	// The work is as it was, and its cluster is not.
+	// The work is unchanged, and its cluster has changed.
 	works, endWorks = start("get", "works", "--watch", "--cluster", "cluster1")
 	works.until(t, "the cluster is NeverConnected\n")
 	printf(t, b, agent1, transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, nil)

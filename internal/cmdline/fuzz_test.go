@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// FuzzDecode: what the library takes is taken, and everything else is refused with a text.
+// FuzzDecode: text that the library accepts is accepted, and all other text is rejected with an error text.
 func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		fresh := func() *file { return &file{Gates: cmdline.NewGates(map[string]bool{"Opened": true})} }

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// gated is a program's configuration with gates.
+// gated is the configuration of a program with gates.
 type gated struct {
 	Gates cmdline.Gates `json:"featureGates"`
 }

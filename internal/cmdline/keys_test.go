@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// part is embedded, as what several files have in common.
+// part is an embedded struct, with keys that several files share.
 type part struct {
 	CAFile string `json:"caFile"`
 }

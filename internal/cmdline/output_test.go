@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 )
 
-// shown is a configuration that embeds what programs have in common.
+// shown is a configuration that embeds the shared settings of programs.
 type shown struct {
 	Name string `json:"name"`
 

@@ -1,4 +1,4 @@
 package fair
 
-// Keys is the number of keys that are known.
+// Keys returns the number of known keys.
 func (t *Scheduler[K]) Keys() int { return len(t.keys) }

@@ -50,7 +50,7 @@ func TestScheduler_StarvesNoKey(t *testing.T) {
 		for range rapid.IntRange(0, 50).Draw(t, "turns before") {
 			if k, _ := turns.Next(cost.Draw(t, "cost")); rapid.Bool().Draw(t, "leaves") {
 				turns.Leave(k)
-				turns.Join(k) // as a key with one item at a time
+				turns.Join(k) // a key with one item at a time joins again
 			}
 		}
 		turns.Join("late")
@@ -107,7 +107,7 @@ func TestScheduler_ForgetsIdleKeys(t *testing.T) {
 	for k := range 100_000 {
 		turns.Join(k)
 		turns.Next(1)
-		turns.Next(1) // each had one
+		turns.Next(1) // each key had one turn
 		turns.Leave(k)
 	}
 	if n := turns.Keys(); n > 200 {
@@ -115,7 +115,7 @@ func TestScheduler_ForgetsIdleKeys(t *testing.T) {
 	}
 }
 
-// naive is a queue written for readers only.
+// naive is a simple and slow queue, for comparison.
 type naive []entry
 
 type entry struct {
@@ -124,13 +124,13 @@ type entry struct {
 	urgent bool
 }
 
-// push adds an entry; one that may not overtake is not urgent.
+// push adds an entry. An urgent entry that may not overtake an earlier one becomes a normal one.
 func (q naive) push(e entry) naive {
 	e.urgent = e.urgent && !slices.ContainsFunc(q, func(o entry) bool { return o.key == e.key && !o.urgent && (o.id == e.id || o.id == 0) })
 	return append(q, e)
 }
 
-// firstOf returns what has to be next of a key.
+// firstOf returns the entry of a key that has to be next.
 func (q naive) firstOf(key string) entry {
 	i := slices.IndexFunc(q, func(e entry) bool { return e.key == key && e.urgent })
 	if i < 0 {

@@ -140,7 +140,7 @@ func TestWatches_ReportsBrokenWatches(t *testing.T) {
 					if _, err := io.ReadAll(res.Body); err != nil {
 						t.Fatal(err)
 					}
-					_, _ = res.Body.Read(make([]byte, 1)) // it is reported once
+					_, _ = res.Body.Read(make([]byte, 1)) // the end is reported once
 				}
 				if broke != c.want {
 					t.Errorf("reported %d times, want %d", broke, c.want)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
-// serve has a port that answers with the length of a body.
+// serve serves a port that answers with the length of the body.
 func serve(t *testing.T, limits Limits) *port {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -50,7 +50,7 @@ func serve(t *testing.T, limits Limits) *port {
 	return bound.(*port)
 }
 
-// client is a connection from an address of this machine.
+// client is a connection from one of this machine's addresses.
 type client struct {
 	*testing.T
 	net.Conn
@@ -67,7 +67,7 @@ func (p *port) dial(t *testing.T, from string) client {
 	return client{t, c}
 }
 
-// begins sends a request, of whose body only a part comes.
+// begins sends a request with a part of its body.
 func (c client) begins(length, sent int) {
 	c.Helper()
 	if _, err := fmt.Fprintf(c.Conn, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", length, strings.Repeat("x", sent)); err != nil {
@@ -75,7 +75,7 @@ func (c client) begins(length, sent int) {
 	}
 }
 
-// answer reads one, "" when the connection has ended.
+// answer reads one answer, "" if the connection has ended.
 func (c client) answer() string {
 	c.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -99,7 +99,7 @@ func (c client) sends() string {
 	return c.answer()
 }
 
-// until waits for what the port counts.
+// until waits until the counts of the port meet a condition.
 func (p *port) until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -133,7 +133,7 @@ func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
 	var muted []client
 	for i := range 7 {
 		muted = append(muted, p.dial(t, "127.0.0.3"))
-		p.accepted(t, uint64(3+i)) // in order
+		p.accepted(t, uint64(3+i)) // accepted in order
 	}
 	fresh := p.dial(t, "127.0.0.2")
 	if got := fresh.sends(); got != "3" {
@@ -222,7 +222,7 @@ func TestServer_SpeaksOneRequestAtATime(t *testing.T) {
 	}
 }
 
-// remote is a connection from an address.
+// remote is a connection with any remote address.
 type remote struct {
 	net.Conn
 	from string

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
-// access is a hub that answers as a test says.
+// access is the answer of a hub to access reviews.
 type access func(ctx context.Context, r *authorizationv1.SubjectAccessReview) (allowed bool, err error)
 
 func (a access) Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
@@ -76,7 +76,7 @@ func newFixture(t *testing.T, a access, log *slog.Logger) *fixture {
 	return f
 }
 
-// certify puts a certificate for 127.0.0.1 where the webhook looks for it.
+// certify writes a certificate for 127.0.0.1 to the files of the webhook.
 func (f *fixture) certify() {
 	f.Helper()
 	valid := pki.Starting(time.Now(), time.Hour)
@@ -104,7 +104,7 @@ func (f *fixture) post(target, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// counted returns how many requests had this end.
+// counted returns the number of requests with this operation and result.
 func (f *fixture) counted(op operation, res result) float64 {
 	f.Helper()
 	families, err := f.registry.Gather()
@@ -125,8 +125,7 @@ func (f *fixture) counted(op operation, res result) float64 {
 	return 0
 }
 
-// review is what a kube-apiserver sends about the creation of a work with these
-// manifests.
+// review returns the request of a kube-apiserver to create a work with these manifests.
 func review(op admissionv1.Operation, manifests string) string {
 	work := fmt.Sprintf(`{"metadata":{"namespace":"cluster1","name":"w"},"spec":{"workload":{"manifests":[%s]}}}`, manifests)
 	old := ""
@@ -155,7 +154,7 @@ func TestWebhook_AnswersReviews(t *testing.T) {
 	for name, tc := range map[string]struct {
 		body    string
 		access  access
-		code    int32 // 0 is admitted
+		code    int32 // 0: admitted
 		message string
 		warned  int
 		op      operation
@@ -227,7 +226,7 @@ func TestWebhook_AnswersAfterAPanic(t *testing.T) {
 		}
 		return true, nil
 	}, slog.New(slog.NewTextHandler(&log, nil)))
-	for range maxAtOnce + 1 { // its place is free again
+	for range maxAtOnce + 1 { // each request must free its slot
 		if w := f.post(Path, review("CREATE", configMap)); w.Code != http.StatusInternalServerError {
 			t.Fatalf("answered %d %s", w.Code, w.Body)
 		}
@@ -272,8 +271,7 @@ func TestWebhook_BoundsConcurrencyAndTime(t *testing.T) {
 	})
 }
 
-// start serves on a port of this machine until the returned function is called,
-// which waits for the end.
+// start serves on a port of this machine. The returned function ends that, and waits for the end.
 func (f *fixture) start() (addr string, end func()) {
 	f.Helper()
 	l, err := (&net.ListenConfig{}).Listen(f.Context(), "tcp", f.webhook.cfg.Addr)
@@ -328,7 +326,7 @@ func TestWebhook_FinishesRequestsAtStop(t *testing.T) {
 		defer close(ended)
 		end()
 	}()
-	for { // until it accepts no new connection
+	for { // until the port accepts no new connection
 		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
 		if err != nil {
 			break
