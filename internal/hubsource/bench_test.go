@@ -28,8 +28,7 @@ import (
 	transportmem "github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// bench is a hub, a broker and whatever sources and agents a test starts,
-// inside of a synctest bubble.
+// bench is a hub and a broker in a synctest bubble, with the sources and agents that a test starts.
 type bench struct {
 	*testing.T
 	hub    *fakeHub
@@ -46,7 +45,7 @@ func inBubble(t *testing.T, test func(b *bench)) {
 type running struct {
 	dialer *transportmem.Dialer
 	source *Source
-	stop   func() error // stops it and returns what it ended with
+	stop   func() error // stops the program and returns its error
 	ended  <-chan struct{}
 }
 
@@ -64,7 +63,7 @@ func (b *bench) start(run func(context.Context) error) *running {
 		<-ended
 		return err
 	}
-	b.Cleanup(func() { _ = r.stop() }) // tests that care look themselves
+	b.Cleanup(func() { _ = r.stop() }) // tests that need the error call stop themselves
 	return r
 }
 
@@ -89,7 +88,7 @@ func (b *bench) source(change ...func(*Config)) *running {
 	return r
 }
 
-// fakeAgent holds what it is sent and reports it as applied.
+// fakeAgent stores the works that it receives, and reports them as applied.
 type fakeAgent struct {
 	b       *bench
 	cluster string
@@ -140,12 +139,12 @@ func (a *fakeAgent) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 
 func (a *fakeAgent) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() == codec.TypeCheckpoint {
-		return nil // it has no disk
+		return nil // the fake agent has no disk
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if t, err := codec.ParseEventType(e.Type()); err == nil && t.Subresource == codec.Status {
-		return a.reportAll(ctx) // the broker asks what it missed
+		return a.reportAll(ctx) // the broker requests statuses that it may have missed
 	}
 	s, err := manifestwork.DecodeSpec(e)
 	if err != nil {
@@ -157,7 +156,7 @@ func (a *fakeAgent) Handle(ctx context.Context, e codec.Event) error {
 		return nil
 	}
 	if err := a.report(ctx, s, a.message()); err != nil {
-		delete(a.held, s.Name) // so that it is sent again, and reported
+		delete(a.held, s.Name) // the spec is sent and reported again
 		return err
 	}
 	return nil
@@ -181,7 +180,7 @@ func (a *fakeAgent) reportAll(ctx context.Context) error {
 	return nil
 }
 
-// take does what a spec says; the caller holds the lock.
+// take applies a spec, or deletes the work; the caller holds the lock.
 func (a *fakeAgent) take(s *manifestwork.Spec) {
 	old := a.held[s.Name]
 	if !s.Deleting {
@@ -194,8 +193,8 @@ func (a *fakeAgent) take(s *manifestwork.Spec) {
 		return
 	}
 	if old != nil && (old.ResourceID == s.ResourceID || !s.Work.CreationTimestamp.Before(&old.Work.CreationTimestamp)) {
-		// Itself, or what had its name before: a work may take the place of another one
-		// while the agent is away, and go. A real agent evicts that then.
+		// The work itself, or the work that had its name before. While the agent is disconnected, a work may
+		// replace another one and be deleted. A real agent then evicts the replaced work.
 		delete(a.held, s.Name)
 		a.setApplied(old.ResourceID, false)
 	}
@@ -212,7 +211,7 @@ func (a *fakeAgent) setApplied(id string, there bool) {
 	a.applied[id] = there
 }
 
-// isApplied reports whether something of a work is on the cluster.
+// isApplied reports whether objects of a work are on the cluster.
 func (a *fakeAgent) isApplied(id string) bool {
 	a.appliedMu.Lock()
 	defer a.appliedMu.Unlock()
@@ -251,7 +250,7 @@ func (a *fakeAgent) history() string {
 
 // settle lets d pass in the bubble, and then waits until all goroutines are blocked.
 func (b *bench) settle(d time.Duration) {
-	<-time.After(d) // of the bubble
+	<-time.After(d) // the time of the bubble
 	synctest.Wait()
 }
 

@@ -9,14 +9,14 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// ttl has a work deleted that long after it completed.
+// ttl sets the time to live of a completed work.
 func ttl(seconds int64) func(*workv1.ManifestWork) {
 	return func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{TTLSecondsAfterFinished: &seconds}
 	}
 }
 
-// complete says for the agent that a work it holds is complete.
+// complete makes the agent report a work as complete.
 func (b *bench) complete(name string) {
 	b.Helper()
 	w := b.hub.work("c1/" + name)
@@ -61,11 +61,11 @@ func TestSource_CleansUpCompletedWorks(t *testing.T) {
 		if got := there(); got != "later kept " {
 			b.Errorf("after 31 s: %s", got)
 		}
-		if err := s.stop(); err != nil { // the next leader knows as much
+		if err := s.stop(); err != nil { // the next leader reads the same state
 			b.Error(err)
 		}
 		b.source(func(c *Config) { c.CleanUp = true })
-		b.settle(10*time.Minute + time.Second) // but does not believe its clock at once
+		b.settle(10*time.Minute + time.Second) // the next leader does not trust its clock at once
 		if got := there(); got != "kept " {
 			b.Errorf("after 10 min and a change of leaders: %s", got)
 		}

@@ -31,7 +31,7 @@ func TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) 
 		}
 		b.settle(time.Minute)
 		patches := b.hub.called("PATCH manifestworks")
-		if patches != 2*count { // a finalizer and a status each
+		if patches != 2*count { // one finalizer and one status each
 			b.Errorf("%d patches for %d works", patches, count)
 		}
 		b.wantDelivered(keys...)
@@ -39,7 +39,7 @@ func TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) 
 			b.Fatal(err)
 		}
 
-		for i, key := range keys { // as the release before wrote them
+		for i, key := range keys { // the statuses as the earlier release wrote them
 			status := b.hub.work(key).Status
 			status.Conditions = status.Conditions[:2]
 			if _, err := NewHub(b.hub.works().WorkV1(), b.hub.metadata()).PatchStatus(b.Context(), b.hub.work(key), status); err != nil {
@@ -70,13 +70,13 @@ func TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) 
 	})
 }
 
-// scarce is a store whose disk has no room at times.
+// scarce is a store whose disk is full at times.
 type scarce struct {
 	store.Store
 	err atomic.Pointer[error]
 }
 
-// options are those of a broker with that store.
+// options configures a broker with that store.
 func (s *scarce) options() (o testkit.Options) {
 	s.Store = mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	o.Broker.Store = s

@@ -25,7 +25,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// eventsOf are the Events of a hub, as kubectl describe shows them.
+// eventsOf returns the Events of a hub, as kubectl describe shows them.
 func eventsOf(t *testing.T, c *fake.Clientset) (all []string) {
 	t.Helper()
 	list, err := c.CoreV1().Events(metav1.NamespaceAll).List(context.Background(), metav1.ListOptions{})
@@ -42,7 +42,7 @@ func eventsOf(t *testing.T, c *fake.Clientset) (all []string) {
 	return all
 }
 
-// eventsThat counts the Events that had this result.
+// eventsThat returns the number of Events with this result.
 func eventsThat(t *testing.T, r prometheus.Gatherer, result string) (n int) {
 	t.Helper()
 	families, err := r.Gather()
@@ -125,17 +125,17 @@ func TestEvents_OfFailures(t *testing.T) {
 		report.changed(o, conditionsOf(failed))
 		o.Status = conditionsOf(failed)
 		failed.Message = "another text"
-		report.changed(o, conditionsOf(failed)) // no news
+		report.changed(o, conditionsOf(failed)) // nothing has changed
 		report.changed(o, conditionsOf(failed, tooLarge))
 		deleting := metav1.Condition{Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: "WorkDeleting", Message: "ManifestWork is being deleted"}
 		held := deleting
 		held.Reason, held.Message = "WorkDeletionBlocked", "waits for finalizers: ConfigMap a/b"
-		report.changed(o, conditionsOf(failed, deleting)) // as it has to be
+		report.changed(o, conditionsOf(failed, deleting)) // this condition is expected
 		o.Status = conditionsOf(failed, deleting)
 		report.changed(o, conditionsOf(failed, held))
 		o.Status = conditionsOf(failed, tooLarge, held)
 		answered := metav1.Condition{Type: core.ConditionDelivered, Status: metav1.ConditionTrue, Reason: core.ReasonClusterAnswered, ObservedGeneration: 2, Message: "answered"}
-		report.changed(o, conditionsOf(failed, answered, held)) // what went wrong is over, which is no warning
+		report.changed(o, conditionsOf(failed, answered, held)) // the failure is over, which is no warning
 		late := metav1.Condition{Type: "ReconcileSlow", Status: metav1.ConditionTrue, Reason: "RemovalBlocked", ObservedGeneration: 2, Message: "denied: keep it"}
 		report.changed(o, conditionsOf(failed, tooLarge, held, late))
 		s := &shell{shellConfig: shellConfig{events: report, log: slog.New(slog.DiscardHandler)}}
@@ -143,7 +143,7 @@ func TestEvents_OfFailures(t *testing.T) {
 		s.reportWithheld(t.Context(), core.Withhold{ClusterSyncReport: codec.ClusterSyncReport{
 			Cluster: "c2", Withheld: []codec.WithheldDeletion{{Name: "held", ResourceID: "uid-held"}}, Reason: "the hub went back",
 		}})
-		<-time.After(time.Second) // of the bubble
+		<-time.After(time.Second) // the time of the bubble
 		want := []string{
 			"c1/lost Warning DeletionWithheld x1: an operator decides",
 			"c1/w Warning ApplyFailed x1: " + strings.Repeat("é", 510) + "...",
@@ -169,7 +169,7 @@ func TestEvents_AreBounded(t *testing.T) {
 		for range 100 {
 			report.ofWork(o, corev1.EventTypeNormal, "Applied", "once more")
 		}
-		<-time.After(20 * time.Second) // of the bubble
+		<-time.After(20 * time.Second) // the time of the bubble
 		if d := cmp.Diff([]string{"c1/w Normal Applied x25: once more"}, eventsOf(t, hub)); d != "" {
 			t.Error(d)
 		}
@@ -182,7 +182,7 @@ func TestEvents_AreBounded(t *testing.T) {
 			o.UID = "uid"
 			report.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
 		}
-		<-time.After(10*time.Second + time.Millisecond) // of the bubble
+		<-time.After(10*time.Second + time.Millisecond) // the time of the bubble
 		if n := len(hub.Actions()); n < 95 || n > 105 {
 			t.Errorf("%d writes in 10 s", n)
 		}
@@ -200,7 +200,7 @@ func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
 		o.UID = "uid"
 		send := func() []string {
 			report.ofWork(o, corev1.EventTypeNormal, "Applied", "once")
-			<-time.After(time.Second) // of the bubble
+			<-time.After(time.Second) // the time of the bubble
 			return eventsOf(t, hub)
 		}
 		send()

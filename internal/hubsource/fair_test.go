@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// slowHub lets requests that change a status take their time.
+// slowHub delays requests that change a status.
 type slowHub struct {
 	http.RoundTripper
 	took func(r *http.Request) time.Duration
@@ -25,7 +25,7 @@ type slowHub struct {
 func (h slowHub) RoundTrip(r *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(r.URL.Path, "/status") {
 		select {
-		case <-time.After(h.took(r)): // of the bubble
+		case <-time.After(h.took(r)): // the time of the bubble
 		case <-r.Context().Done():
 			return nil, r.Context().Err()
 		}
@@ -33,7 +33,7 @@ func (h slowHub) RoundTrip(r *http.Request) (*http.Response, error) {
 	return h.RoundTripper.RoundTrip(r)
 }
 
-// slow makes the hub of a source slow.
+// slow delays the hub of a source.
 func (b *bench) slow(took func(r *http.Request) time.Duration) func(*Config) {
 	return func(c *Config) {
 		config := b.hub.config()
@@ -42,7 +42,7 @@ func (b *bench) slow(took func(r *http.Request) time.Duration) func(*Config) {
 	}
 }
 
-// worksOf names as many works of a cluster as there are workers for the hub.
+// worksOf returns the keys of as many works of a cluster as there are workers of the hub queue.
 func worksOf(cluster string) (keys []string) {
 	for i := range hubWorkers {
 		keys = append(keys, fmt.Sprintf("%s/w%d", cluster, i))
@@ -50,7 +50,7 @@ func worksOf(cluster string) (keys []string) {
 	return keys
 }
 
-// message is what the hub shows of what the agent of a work says.
+// messageOf returns the message of the agent that the hub shows on a work.
 func (b *bench) messageOf(key string) string {
 	if c := b.hub.work(key).Status.Conditions; len(c) > 0 {
 		return c[0].Message
@@ -58,8 +58,7 @@ func (b *bench) messageOf(key string) string {
 	return ""
 }
 
-// arrive returns how long it takes until the hub shows of all works of a cluster what its
-// agent says now.
+// arrive changes the status of all works of a cluster, and returns the time until the hub shows that.
 func (b *bench) arrive(a *fakeAgent, within time.Duration) time.Duration {
 	b.Helper()
 	began := time.Now()
@@ -85,7 +84,7 @@ func (b *bench) arrive(a *fakeAgent, within time.Duration) time.Duration {
 	return time.Since(began)
 }
 
-// twoClusters is a source that serves a cluster that floods and one that does not.
+// twoClusters starts a source with a cluster that floods and a quiet one.
 func (b *bench) twoClusters(took func(r *http.Request) time.Duration) (flood, quiet *fakeAgent) {
 	b.Helper()
 	for _, key := range append(worksOf("flood"), worksOf("quiet")...) {
@@ -112,7 +111,7 @@ func TestSource_FloodOfOneClusterLeavesTheOthersTheirShare(t *testing.T) {
 				for i := range hubWorkers {
 					flood.send(fmt.Sprint("w", i), fmt.Sprint("flood ", n))
 				}
-				<-time.After(patch / 2) // of the bubble
+				<-time.After(patch / 2) // the time of the bubble
 			}
 			return nil
 		})
@@ -200,7 +199,7 @@ func TestClusterFairQueue_PutsDeletionsFirst(t *testing.T) {
 		l.Add(key("a", i))
 	}
 	l.Add(key("b", 0))
-	l.Hurry(key("a", 3)) // it waits already
+	l.Hurry(key("a", 3)) // the key waits already
 	l.Add(key("a", 3))
 	l.Hurry(key("a", 7))
 	l.Add(key("a", 7))

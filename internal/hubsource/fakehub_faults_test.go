@@ -18,10 +18,10 @@ import (
 
 // hubFaults are the faults of a fakeHub, and the hooks of tests. The hub's lock guards it.
 type hubFaults struct {
-	// writes says what becomes of the next write, nil: nothing goes wrong.
+	// writes returns the fault of the next write; nil: no faults.
 	writes func() fault
-	// lags: watches of works show nothing new. before are the works as they were when
-	// that began, at version; since is what happened since.
+	// lags: watches of works show no changes. before are the works at the begin of the lag, at version; since are
+	// the changes since then.
 	lags    bool
 	before  map[string]object
 	version int
@@ -35,21 +35,21 @@ type hubChange struct {
 	gone     bool
 }
 
-// fault is what becomes of a write.
+// fault is the fault of a write.
 type fault uint8
 
 const (
 	noFault    fault = iota
-	refused          // it is not carried out
-	lostAnswer       // it is carried out, and the answer is lost
-	comesLate        // so it is, but later, when its sender has given it up
+	refused          // the write is not executed
+	lostAnswer       // the write is executed, and the answer is lost
+	comesLate        // the write is executed late, after its sender has given up
 )
 
-// late is how late a write comes, in a bubble: after the sender tried again, perhaps
-// also after another one leads.
+// late is the delay of a late write, in a bubble. The sender has tried again by then, and another replica may
+// lead.
 const late = 3 * time.Second
 
-// meddle lets a write go wrong; the caller holds the lock.
+// meddle executes a write with a fault; the caller holds the lock.
 func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 	switch h.faults.writes() {
 	case refused:
@@ -66,7 +66,7 @@ func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 		}
 		again := r.Clone(context.Background())
 		again.Body = io.NopCloser(bytes.NewReader(body))
-		go func() { // ends before the test, which waits for longer
+		go func() { // ends before the test, which waits longer
 			<-time.After(late)
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func (h *fakeHub) meddle(r *http.Request) (*http.Response, error) {
 	return h.serve(r)
 }
 
-// unsent carries out a request whose answer is lost.
+// unsent executes a request whose answer is lost.
 func (h *fakeHub) unsent(r *http.Request) error {
 	answer, err := h.serve(r)
 	if err != nil {
@@ -98,8 +98,7 @@ func (h *fakeHub) cutWatches() {
 	}
 }
 
-// fallBehind lets watches show nothing new of the works, as a kube-apiserver does
-// whose cache lags.
+// fallBehind makes watches of works lag, as with a kube-apiserver whose cache lags.
 func (h *fakeHub) fallBehind() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +107,7 @@ func (h *fakeHub) fallBehind() {
 	}
 }
 
-// catchUp ends that.
+// catchUp ends the lag.
 func (h *fakeHub) catchUp() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,14 +126,13 @@ func (f *hubFaults) changed(resource string, old, now object, gone bool) {
 	}
 }
 
-// mayShow reports whether a cache that lags may answer a list that is not to be older
-// than a version.
+// mayShow reports whether a lagging cache may answer a list that must not be older than a version.
 func (f *hubFaults) mayShow(resource, version string) bool {
 	n, err := strconv.Atoi(version)
 	return f.lags && resource == "manifestworks" && err == nil && n <= f.version
 }
 
-// stale is the list of works as such a cache has it, and what it does not show yet.
+// stale returns the works in the lagging cache, and the changes that it does not show yet.
 func (f *hubFaults) stale(h *fakeHub, s labels.Selector) (list object, since []hubChange) {
 	now, rv := h.objects["manifestworks"], h.rv
 	h.objects["manifestworks"], h.rv = f.before, f.version
@@ -142,7 +140,7 @@ func (f *hubFaults) stale(h *fakeHub, s labels.Selector) (list object, since []h
 	return h.list("manifestworks", "", s), f.since
 }
 
-// letGo looks whether an update takes the source's finalizer off.
+// letGo calls endsWork if an update removes the source's finalizer.
 func (f *hubFaults) letGo(old, now object) {
 	has := func(o object) bool {
 		list, _ := metaOf(o)["finalizers"].([]any)

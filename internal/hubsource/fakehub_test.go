@@ -27,10 +27,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// fakeHub is a kube-apiserver as far as a hub source sees one: resource
-// versions with conflicts, generations, finalizers, the status subresource,
-// lists, watches, label selectors. It is an http.RoundTripper, so that the real
-// clients run on it, in a synctest bubble too.
+// fakeHub is the part of a kube-apiserver that a hub source uses. It has resource versions with conflicts,
+// generations, finalizers, the status subresource, lists, watches, and label selectors. It is an
+// http.RoundTripper, so that the real clients use it, also in a synctest bubble.
 type fakeHub struct {
 	t *testing.T
 
@@ -41,7 +40,7 @@ type fakeHub struct {
 	absent       map[string]bool // resources without an API
 	objects      map[string]map[string]object
 	watches      map[*hubWatch]bool
-	unresponsive bool           // watches go on from any position, as after a restore
+	unresponsive bool           // watches continue from any position, as after a restore
 	calls        map[string]int // requests by verb and resource
 	faults       hubFaults
 }
@@ -77,7 +76,7 @@ var kinds = map[string][2]string{
 
 func (h *fakeHub) config() *rest.Config {
 	c := &rest.Config{Host: "http://hub", Transport: h, QPS: -1}
-	c.AcceptContentTypes, c.ContentType = "application/json", "application/json" // it does not speak protobuf
+	c.AcceptContentTypes, c.ContentType = "application/json", "application/json" // the fake does not support protobuf
 	return c
 }
 
@@ -93,7 +92,7 @@ func (h *fakeHub) leases() coordinationv1.LeasesGetter {
 	return coordinationv1.NewForConfigOrDie(h.config())
 }
 
-// What a person with kubectl does.
+// The actions of an operator with kubectl.
 
 // apply creates a work, or changes its spec, labels and annotations.
 func (h *fakeHub) apply(w *workv1.ManifestWork) {
@@ -138,7 +137,7 @@ func (h *fakeHub) terminate(resource, key string, old object) object {
 	return h.store(resource, key, old, n)
 }
 
-// tear removes a work, finalizers or not.
+// tear removes a work, even if it has finalizers.
 func (h *fakeHub) tear(key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,7 +183,7 @@ func (h *fakeHub) work(key string) *workv1.ManifestWork {
 	return w
 }
 
-// setDown disconnects all clients, or lets them in again.
+// setDown disconnects all clients, or accepts them again.
 func (h *fakeHub) setDown(down bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -210,7 +209,7 @@ func (h *fakeHub) create(resource, key string, o object) object {
 	return h.store(resource, key, nil, o)
 }
 
-// store writes an object and tells the watches. old is nil for a new one.
+// store writes an object and notifies the watches. old is nil for a new one.
 func (h *fakeHub) store(resource, key string, old, n object) object {
 	h.rv++
 	n["apiVersion"], n["kind"] = kinds[resource][0], kinds[resource][1]
@@ -328,7 +327,7 @@ func (h *fakeHub) serve(r *http.Request) (*http.Response, error) {
 	switch {
 	case old == nil:
 		return status(http.StatusNotFound, "NotFound"), nil
-	case r.Method == http.MethodGet, q.Has("dryRun"): // a dry run keeps nothing
+	case r.Method == http.MethodGet, q.Has("dryRun"): // a dry run stores nothing
 		return respond(http.StatusOK, old), nil
 	}
 	if r.Method == http.MethodDelete {
@@ -386,7 +385,7 @@ func merge(o, patch object) {
 	}
 }
 
-// list lists the objects of a namespace, "" is all.
+// list returns the objects of a namespace, of all if it is "".
 func (h *fakeHub) list(resource, namespace string, s labels.Selector) object {
 	items := []any{}
 	for _, key := range slices.SortedFunc(maps.Keys(h.objects[resource]), cmp.Compare) {
@@ -398,7 +397,7 @@ func (h *fakeHub) list(resource, namespace string, s labels.Selector) object {
 		"metadata": object{"resourceVersion": fmt.Sprint(h.rv)}, "items": items}
 }
 
-// page is the part of a list that was asked for.
+// page returns the requested part of a list.
 func page(list object, q url.Values) object {
 	items := list["items"].([]any)
 	from, _ := strconv.Atoi(q.Get("continue"))
@@ -411,7 +410,7 @@ func page(list object, q url.Values) object {
 	return list
 }
 
-// touch lets the position of the hub go on.
+// touch increases the resource version of the hub.
 func (h *fakeHub) touch() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -420,7 +419,7 @@ func (h *fakeHub) touch() {
 
 func (h *fakeHub) watch(r *http.Request, resource string, s labels.Selector) *http.Response {
 	if q := r.URL.Query(); q.Get("sendInitialEvents") == "" && q.Get("resourceVersion") != fmt.Sprint(h.rv) && !h.unresponsive {
-		return status(http.StatusGone, "Expired") // keeps no history
+		return status(http.StatusGone, "Expired") // the fake keeps no history
 	}
 	ctx, stop := context.WithCancel(r.Context())
 	w := &hubWatch{resource: resource, selector: s, wake: make(chan struct{}, 1), stop: stop}
@@ -460,7 +459,7 @@ func (h *fakeHub) feed(ctx context.Context, w *hubWatch, pipe *io.PipeWriter) {
 		h.mu.Lock()
 		if h.faults.lags && w.resource == "manifestworks" {
 			h.mu.Unlock()
-			continue // catchUp wakes it
+			continue // catchUp wakes the watch
 		}
 		events := w.pending
 		w.pending = nil
@@ -473,7 +472,7 @@ func (h *fakeHub) feed(ctx context.Context, w *hubWatch, pipe *io.PipeWriter) {
 			lines = append(append(lines, b...), '\n')
 		}
 		h.mu.Unlock()
-		_, _ = pipe.Write(lines) // a reader that left is noticed above
+		_, _ = pipe.Write(lines) // the watch notices above that its reader has left
 	}
 }
 
@@ -487,8 +486,7 @@ func (s stopping) Close() error {
 	return s.PipeReader.Close()
 }
 
-// route splits a path into resource, key ("namespace/name", or the namespace of
-// a collection) and subresource.
+// route splits a path into resource, key ("namespace/name", or the namespace of a collection) and subresource.
 func route(path string) (resource, key, subresource string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] == "api" {
@@ -536,7 +534,7 @@ func status(code int, reason string) *http.Response {
 	return respond(code, object{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason})
 }
 
-// cuttable is a way to the hub that can be cut for one client.
+// cuttable is a connection to the hub that can be cut for one client.
 type cuttable struct {
 	hub *fakeHub
 	cut *bool // guarded by the hub's lock

@@ -27,7 +27,7 @@ const (
 	formerWork      = "testdata/former/manifestwork.json"
 )
 
-// readFormer is an object in a file.
+// readFormer returns the object in a file.
 func readFormer(t *testing.T, file string) (o object) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -40,7 +40,7 @@ func readFormer(t *testing.T, file string) (o object) {
 	return o
 }
 
-// putFormer puts it on the hub.
+// putFormer puts the object of a file on the hub.
 func (b *bench) putFormer(resource, key, file string) {
 	b.Helper()
 	o := readFormer(b.T, file)

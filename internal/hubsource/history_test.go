@@ -10,9 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// A restored hub lets watches continue from their position, and sends nothing. That holds if its position is
-// behind theirs, and if it was written to until its position was later. The tasks beside the works have
-// informers too, and restart.
+// A restored hub lets watches continue from their position, and sends no events. That also holds if later
+// writes have moved its position ahead of theirs. The tasks beside the works have informers too, and restart.
 func TestSource_DetectsRestoredHubWithRunningWatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes   int

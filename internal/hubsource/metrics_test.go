@@ -15,7 +15,7 @@ import (
 
 var metricRow = regexp.MustCompile("^\\| `(hawser_hubsource_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
 
-// ofRegistrationControllers are those of package clustercontroller, which has such a test of its own.
+// ofRegistrationControllers matches the metrics of packages with such a test of their own.
 var ofRegistrationControllers = regexp.MustCompile("^hawser_hubsource_(registration|csrs|signer)_")
 
 // TestMetrics_AreDocumented: docs/metrics.md and the registry have the same metrics.

@@ -13,12 +13,11 @@ import (
 	workversioned "open-cluster-management.io/api/client/work/clientset/versioned"
 )
 
-// paced is a way to the hub on which watches or answers to patches are slow, or the answers are
-// lost now and then.
+// paced is a connection to the hub with slow watches, slow answers to patches, or lost answers.
 type paced struct {
 	hub              *fakeHub
 	watches, answers time.Duration
-	drop             int // each which-th answer, 0: none
+	drop             int // each drop-th answer is lost; 0: none
 	patches          int // guarded by the hub's lock
 }
 
@@ -40,7 +39,7 @@ func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// slowly is a body of which each part comes late.
+// slowly is a body that delays each read.
 type slowly struct {
 	io.ReadCloser
 	pause func()
@@ -86,7 +85,7 @@ func TestSource_EndsDeletionsWhereNoAgentEverCame(t *testing.T) {
 						b.hub.apply(example("c1", fmt.Sprint("w", i)))
 					}
 					if round%2 == 0 {
-						b.settle(time.Second) // else they are deleted while the finalizer is on its way
+						b.settle(time.Second) // otherwise they are deleted while the write of the finalizer is in flight
 					} else {
 						b.settle(time.Duration(round) * 10 * time.Millisecond)
 					}
@@ -103,7 +102,7 @@ func TestSource_EndsDeletionsWhereNoAgentEverCame(t *testing.T) {
 	}
 }
 
-// works are the keys of the works that the hub has.
+// works returns the keys of the works on the hub.
 func (b *bench) works() (keys []string) {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()

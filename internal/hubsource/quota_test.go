@@ -24,14 +24,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// inBubbleOf is inBubble with a broker that is configured.
+// inBubbleOf is inBubble with options of the broker.
 func inBubbleOf(t *testing.T, options func() testkit.Options, test func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		test(&bench{T: t, hub: newFakeHub(t), broker: testkit.StartBroker(t, options())})
 	})
 }
 
-// wantDelivered asserts that a work is on its cluster, and says so.
+// wantDelivered asserts that works are on their clusters, and that their conditions show it.
 func (b *bench) wantDelivered(keys ...string) {
 	b.Helper()
 	for _, key := range keys {
@@ -51,8 +51,8 @@ func TestSource_ShowsQuotaRejectionsAndContinues(t *testing.T) {
 	for name, c := range map[string]struct {
 		hub, each identity.Limits
 		over      *workv1.ManifestWork
-		message   string // in its condition
-		gone      string // what makes room
+		message   string // of the condition Delivered
+		gone      string // the work whose deletion frees the quota
 	}{
 		"works of a cluster": {identity.Limits{}, identity.Limits{Works: 2}, example("c1", "over"), "cluster c1 may have 2 works", "c1/b"},
 		"bytes of a cluster": {identity.Limits{}, identity.Limits{Bytes: 8000}, example("c1", "over", large), "cluster c1 may have 8000 bytes", "c1/b"},
@@ -86,7 +86,7 @@ func TestSource_ShowsQuotaRejectionsAndContinues(t *testing.T) {
 					b.Fatalf("%s is over a quota, and shows %+v", over, b.hub.work(over).Status.Conditions)
 				}
 				b.wantDelivered("c1/a", "c1/b", "c2/w")
-				for _, key := range []string{"c1/a", "c2/w"} { // other works do not wait for it
+				for _, key := range []string{"c1/a", "c2/w"} { // these works are not affected
 					cluster, work, _ := strings.Cut(key, "/")
 					b.hub.apply(example(cluster, work, data("n")))
 				}
@@ -110,7 +110,7 @@ func TestSource_ShowsQuotaRejectionsAndContinues(t *testing.T) {
 	}
 }
 
-// refusals is how often a broker refused something because of a quota.
+// refusals returns how often a broker rejected a publish because of a quota.
 func refusals(b *bench, r *prometheus.Registry) (n int) {
 	b.Helper()
 	families, err := r.Gather()
@@ -127,14 +127,14 @@ func refusals(b *bench, r *prometheus.Registry) (n int) {
 	return n
 }
 
-// slowDisk is a store whose commits take their time.
+// slowDisk is a store with slow commits.
 type slowDisk struct {
 	store.Store
 	took time.Duration
 }
 
 func (d slowDisk) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
-	<-time.After(d.took) // of the bubble
+	<-time.After(d.took) // the time of the bubble
 	return d.Store.Commit(ctx, ops)
 }
 
@@ -169,8 +169,8 @@ func TestSource_ClusterThatFillsTheQueueHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// flood publishes a work of a cluster in the hub's name, in so many versions at a time, as fast as
-// the broker takes them.
+// flood publishes a work of a cluster as the hub's source, with parallel versions in flight, as fast as the
+// broker accepts them.
 func (b *bench) flood(cluster string, parallel int) {
 	b.Helper()
 	peer := transport.Peer{Role: string(identity.Source), Name: "hub"}
@@ -188,7 +188,7 @@ func (b *bench) flood(cluster string, parallel int) {
 					return err
 				}
 				if _, err := b.broker.Publish(ctx, peer, raw, ""); err != nil {
-					<-time.After(100 * time.Millisecond) // of the bubble
+					<-time.After(100 * time.Millisecond) // the time of the bubble
 				}
 			}
 			return nil

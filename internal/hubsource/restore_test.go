@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// backUp returns what brings the hub back to what it is now.
+// backUp returns a function that restores the present state of the hub.
 func (h *fakeHub) backUp() (restore func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,7 +35,7 @@ func (h *fakeHub) backUp() (restore func()) {
 	}
 }
 
-// state is what the source has left on the hub.
+// state returns the state that the source has saved on the hub.
 func (b *bench) state() core.SavedState {
 	b.hub.mu.Lock()
 	defer b.hub.mu.Unlock()
@@ -150,7 +150,7 @@ func TestSource_SurvivesARestoreOfTheHub(t *testing.T) {
 					b.Errorf("withheld is %v", w)
 				}
 
-				// Another process, later: it still withholds the deletion.
+				// Another process starts later, and still withholds the deletion.
 				_ = s.stop()
 				for i := range 20 {
 					b.hub.apply(example("c2", fmt.Sprint("w", i)))
@@ -161,7 +161,7 @@ func TestSource_SurvivesARestoreOfTheHub(t *testing.T) {
 					b.Errorf("the broker has %s", b.records())
 				}
 
-				b.hub.apply(example("c1", "lost")) // that settles it
+				b.hub.apply(example("c1", "lost")) // the hub has a work of that name again
 				b.settle(3 * time.Minute)
 				if gauge(b, s, "withheld_works") != "0" || len(b.state().Withheld) != 0 {
 					b.Errorf("still withheld: %v, %v", b.state(), gather(b, s))

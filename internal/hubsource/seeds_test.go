@@ -24,19 +24,19 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// Two replicas of the real source, with their informers, on a fakeHub and a real
-// broker. A seed says what people do and what goes wrong; when all is well again,
-// hub and broker have to agree. It looks at the source from outside only. Unlike in
-// test/sim goroutines run as they like, so a seed need not do the same each time.
+// The test runs two replicas of the real source, with their informers, on a fakeHub and a real broker. A seed
+// determines the actions of users and the faults. After the last fault, hub and broker have to agree. The test
+// observes the source from outside only. Unlike in test/sim, goroutines run freely, so a seed need not give the
+// same run each time.
 
-// The environment of TestSource_ConvergesAfterAnyEvents, as that of test/sim.
+// The environment variables of TestSource_ConvergesAfterAnyEvents, as in test/sim.
 const (
-	envSeed  = "SEED"  // play this one and show what happens
-	envFirst = "FIRST" // begin with this one, not with 1
-	envTime  = "TIME"  // play as many as fit in this time, a duration
+	envSeed  = "SEED"  // plays this seed and prints the steps
+	envFirst = "FIRST" // the first seed, 1 by default
+	envTime  = "TIME"  // plays as many seeds as fit into this duration
 )
 
-// seedsTime is how long seeds are played, and leastPlayed how many at least.
+// seedsTime is the time for playing seeds, leastPlayed the minimum number of seeds.
 const (
 	seedsTime   = 8 * time.Second
 	leastPlayed = 10
@@ -56,7 +56,7 @@ type play struct {
 	lines    []string
 
 	// The hub's lock guards these.
-	troubles int             // writes that go wrong yet
+	troubles int             // number of writes that will still fail
 	deleted  map[string]bool // uids of deleted works, or of works that may be deleted
 }
 
@@ -65,14 +65,14 @@ type hubCopy struct {
 	version int
 }
 
-// replica is one of the processes that may lead. It is started again when it ends.
+// replica is a process that may lead. It is started again when it ends.
 type replica struct {
 	*running
 	name string
-	cut  bool // from the hub; guarded by the hub's lock
+	cut  bool // the replica cannot reach the hub; guarded by the hub's lock
 }
 
-// newPlay starts everything.
+// newPlay starts the hub, the agents and the replicas.
 func newPlay(b *bench, seed uint64) *play {
 	p := &play{bench: b, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), agents: map[string]*fakeAgent{}, deleted: map[string]bool{}}
 	for _, c := range playedClusters {
@@ -92,7 +92,7 @@ func newPlay(b *bench, seed uint64) *play {
 	return p
 }
 
-// restart starts the replicas again that have ended.
+// restart restarts the replicas that have ended.
 func (p *play) restart() {
 	for _, r := range p.replicas {
 		if r.running != nil {
@@ -106,7 +106,7 @@ func (p *play) restart() {
 	}
 }
 
-// through lets a replica reach the hub on a way that can be cut.
+// through connects a replica to the hub so that the connection can be cut.
 func (p *play) through(c *Config, cut *bool) {
 	cfg := p.hub.config()
 	cfg.Transport = cuttable{p.hub, cut}
@@ -117,7 +117,7 @@ func (p *play) note(format string, args ...any) {
 	p.lines = append(p.lines, fmt.Sprintf(format, args...))
 }
 
-// fault is what becomes of a write; the caller holds the hub's lock.
+// fault returns the fault of a write; the caller holds the hub's lock.
 func (p *play) fault() fault {
 	if p.troubles == 0 {
 		return noFault
@@ -126,8 +126,8 @@ func (p *play) fault() fault {
 	return fault(1 + p.troubles%3)
 }
 
-// endsWork judges that the finalizer goes: the cluster has nothing of the work.
-// The caller holds the hub's lock.
+// endsWork fails if the finalizer of a work is removed while its cluster has objects of the work. The caller
+// holds the hub's lock.
 func (p *play) endsWork(cluster, uid string) {
 	if p.agents[cluster].isApplied(uid) {
 		p.Errorf("seed %d: %s is let go, and cluster %s has it", p.seed, uid, cluster)
@@ -220,7 +220,7 @@ var playSteps = []playStep{
 			p.note("%v", err)
 		}
 		if p.rng.IntN(2) == 0 {
-			p.pass(5 * time.Second) // the other one leads
+			p.pass(5 * time.Second) // the other replica leads
 		}
 		return r.name
 	}},
@@ -255,8 +255,8 @@ func (p *play) pass(longest time.Duration) string {
 	return d.String()
 }
 
-// backUp copies the hub. After it a lot happens there besides works, so that it takes
-// a while until a restored hub is where it was before.
+// backUp copies the hub. Then the hub gets many writes besides works, so that a restored hub needs some time to
+// reach its former position.
 func (p *play) backUp() string {
 	restore := p.hub.backUp()
 	p.hub.mu.Lock()
@@ -278,7 +278,7 @@ func (p *play) restore() string {
 	return "done"
 }
 
-// known is how far the hub has come as far as the broker knows.
+// known returns the position of the hub that the broker knows.
 func (p *play) known() int {
 	var position struct {
 		ResourceVersion int `json:"resourceVersion,string"`
@@ -291,7 +291,7 @@ func (p *play) known() int {
 	return position.ResourceVersion
 }
 
-// cutOff cuts a replica from the hub, for long enough that it may lose the lease.
+// cutOff cuts a replica from the hub, for long enough that it may lose the Lease.
 func (p *play) cutOff(r *replica) string {
 	p.setCut(r, true)
 	d := p.pass(30 * time.Second)
@@ -340,7 +340,7 @@ func (p *play) run() {
 	p.check()
 }
 
-// approve lets everything be deleted that is withheld.
+// approve approves all withheld deletions.
 func (p *play) approve() int {
 	withheld := map[string][]*hawserv1.WithheldDeletion{}
 	n := 0
@@ -411,7 +411,7 @@ func (p *play) checkWork(w *workv1.ManifestWork, records map[string]store.Meta) 
 	}
 }
 
-// checkStatus: the hub shows what the broker has.
+// checkStatus fails unless the hub shows the broker's status of a work.
 func (p *play) checkStatus(w *workv1.ManifestWork, k store.Key) {
 	record, err := p.broker.Store.Get(context.Background(), k)
 	if err != nil {
@@ -432,7 +432,7 @@ func (p *play) checkStatus(w *workv1.ManifestWork, k store.Key) {
 	}
 }
 
-// checkAgents: each cluster has the works that the hub has, and no others.
+// checkAgents fails unless each cluster has exactly the works of the hub.
 func (p *play) checkAgents() {
 	for c, a := range p.agents {
 		a.mu.Lock()

@@ -14,7 +14,7 @@ import (
 )
 
 // pinned is a broker that notes on which subscription events were to go out.
-type pinned map[string][]string // types by subscription
+type pinned map[string][]string // event types by subscription
 
 func (p pinned) PublishOn(_ context.Context, subscription string, e codec.Event) (transport.Receipt, error) {
 	p[subscription] = append(p[subscription], e.Type())

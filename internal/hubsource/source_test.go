@@ -62,9 +62,9 @@ func TestSource_MakesNoRequestAtRest(t *testing.T) {
 		for i := range 5 {
 			b.hub.apply(example("c1", fmt.Sprint("w", i)))
 		}
-		b.settle(2 * time.Minute) // once more the hub's position
+		b.settle(2 * time.Minute) // the source reads the hub's position once more
 		patches, gets := b.hub.called("PATCH manifestworks"), b.hub.called("GET manifestworks")
-		if patches != 10 { // a finalizer and a status each
+		if patches != 10 { // one finalizer and one status each
 			b.Errorf("%d patches for 5 works", patches)
 		}
 		b.settle(time.Hour)
@@ -83,7 +83,7 @@ func TestSource_CatchesUpWhenTheBrokerWasAway(t *testing.T) {
 		}
 		b.settle(time.Second)
 		s.dialer.Cut()
-		b.settle(time.Millisecond) // until the source knows
+		b.settle(time.Millisecond) // until the source notices the cut
 		b.hub.apply(example("c1", "changed", data("a")))
 		b.hub.apply(example("c1", "changed", data("b")))
 		b.hub.remove("manifestworks", "c1/deleted")
@@ -232,7 +232,7 @@ func TestSource_ReleasesAClusterWithoutDeletingAnything(t *testing.T) {
 			b.hub.label("managedclusters", c, map[string]string{"served": "yes"})
 			b.hub.apply(example(c, "w"))
 		}
-		b.hub.apply(example("c3", "w")) // not selected
+		b.hub.apply(example("c3", "w")) // the cluster is not selected
 		a := b.agent("c1")
 		selected := func(c *Config) { c.Selection.Clusters = "served=yes" }
 		s := b.source(selected)
@@ -248,7 +248,7 @@ func TestSource_ReleasesAClusterWithoutDeletingAnything(t *testing.T) {
 		if err := s.stop(); err != nil {
 			b.Fatal(err)
 		}
-		b.hub.label("managedclusters", "c2", nil) // while no source is running
+		b.hub.label("managedclusters", "c2", nil) // no source is running
 		b.source(selected)
 		b.settle(time.Second)
 		if r := b.records(); r != "" {
@@ -352,7 +352,7 @@ func TestSource_HandsOverWhenTheLeaderStops(t *testing.T) {
 			b.Errorf("the leader ended with %v", err)
 		}
 		b.hub.apply(example("c1", "w", data("more")))
-		b.settle(5 * time.Second) // well before the lease would have run out
+		b.settle(5 * time.Second) // well before the Lease expires
 		b.shown("c1/w", 2)
 		if h := a.history(); h != "w 1, w 2" {
 			b.Errorf("the agent saw %s", h)

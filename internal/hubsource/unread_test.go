@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// countedDialer counts how often the broker is dialled.
+// countedDialer counts the connections to the broker.
 type countedDialer struct {
 	transport.Dialer
 	dials atomic.Int32

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 )
 
-// newWork is a work as the informer has it, with the finalizer on.
+// newWork is a work with its finalizer, as the informer shows it.
 func newWork(name string, generation int64, change ...func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "cluster1", Name: name, UID: types.UID("uid-" + name), Generation: generation,

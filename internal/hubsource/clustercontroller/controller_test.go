@@ -35,7 +35,7 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// world is a hub with a controller. It is for one synctest bubble.
+// world is a hub with a controller, in one synctest bubble.
 type world struct {
 	*testing.T
 	kube     *fake.Clientset
@@ -106,7 +106,7 @@ func (w *world) add(o runtime.Object) {
 	}
 }
 
-// pass lets time pass, and waits until nothing is left to do at that time.
+// pass lets time pass, and waits until all goroutines are idle.
 func (w *world) pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -121,7 +121,7 @@ func (w *world) cluster(name string) *clusterv1.ManagedCluster {
 	return c
 }
 
-// edit changes a cluster as a person or its agent would.
+// edit changes a cluster as an operator or its agent does.
 func (w *world) edit(name string, changes ...func(*clusterv1.ManagedCluster)) {
 	w.Helper()
 	c := w.cluster(name).DeepCopy()
@@ -140,7 +140,7 @@ func sets(kind string, status metav1.ConditionStatus) func(*clusterv1.ManagedClu
 	}
 }
 
-// shows says what a cluster has, in short.
+// shows compares the state of a cluster, in short form, with want.
 func (w *world) shows(name, want string) {
 	w.Helper()
 	c := w.cluster(name)
@@ -197,7 +197,7 @@ func (w *world) renew(cluster string, minutes int) {
 	}
 }
 
-// forget forgets which requests came.
+// forget drops the recorded requests.
 func (w *world) forget() {
 	w.kube.ClearActions()
 	w.clusters.ClearActions()
@@ -205,7 +205,7 @@ func (w *world) forget() {
 	w.meta.ClearActions()
 }
 
-// requests are those of the controller since, a Lease that an agent renews aside.
+// requests returns the requests of the controller since forget, without the renewals of agents.
 func (w *world) requests() (all []string) {
 	for _, actions := range [][]clienttesting.Action{w.kube.Actions(), w.clusters.Actions(), w.addons.Actions(), w.meta.Actions()} {
 		for _, a := range actions {
@@ -217,7 +217,7 @@ func (w *world) requests() (all []string) {
 	return all
 }
 
-// signer is a CA in files that is valid in a bubble, which begins in the year 2000.
+// signer is a CA in files that is valid in a bubble, whose time begins in the year 2000.
 func signer(t *testing.T) Signer {
 	t.Helper()
 	dir := t.TempDir()
@@ -278,7 +278,7 @@ func TestController_ClusterLifecycle(t *testing.T) {
 			t.Errorf("at rest there are requests: %v", r)
 		}
 
-		// It falls silent, and is back.
+		// The agent is silent, and later is back.
 		w.add(&addonv1alpha1.ManagedClusterAddOn{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: "search"}})
 		w.pass(3 * time.Minute)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=True ClockSynced=True held")
@@ -296,7 +296,7 @@ func TestController_ClusterLifecycle(t *testing.T) {
 		w.renew("east", 1)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=True ClockSynced=True held")
 
-		// An agent that says that it is back is alive, as long as any renewal is due.
+		// A report of the agent counts for five periods, as a renewal does.
 		w.pass(5 * time.Minute)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=Unknown ClockSynced=True unreachable held")
 		w.edit("east", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionFalse))
@@ -306,7 +306,7 @@ func TestController_ClusterLifecycle(t *testing.T) {
 		w.shows("east", "HubAcceptedManagedCluster=True Available=Unknown ClockSynced=True unreachable held")
 		w.edit("east", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue))
 
-		// Its acceptance is withdrawn, and given again.
+		// The acceptance is withdrawn, and granted again.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
 		w.shows("east", "HubAcceptedManagedCluster=False Available=True ClockSynced=True held")
 		w.request(csrOf(t, "east-2", "east", "agent", userOf("east", "agent"), newKey(t)))

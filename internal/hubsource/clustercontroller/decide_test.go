@@ -11,7 +11,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// reported says what was decided, in short.
+// reported returns the decisions in short form.
 func reported(e effects) string {
 	var all []string
 	send := func(yes bool, format string, args ...any) {
@@ -126,7 +126,7 @@ func TestDecide_Member(t *testing.T) {
 	}
 }
 
-// after is the situation after e was done.
+// after returns the state after the effects were executed.
 func after(s clusterState, e effects) clusterState {
 	s.cluster = s.cluster.DeepCopy()
 	s.cluster.Status.Conditions = with(s.cluster.Status.Conditions, e.conditions...)

@@ -42,7 +42,7 @@ func TestController_SignsNothingFromBefore(t *testing.T) {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: earliest.Namespace, Name: earliest.ConfigMap}, Data: map[string]string{"east": e.String()}}
 	}
 	for name, c := range map[string]struct {
-		at, created, with time.Duration // from t2 on
+		at, created, with time.Duration // relative to t2
 		until             string
 		signed            bool
 	}{
@@ -50,7 +50,7 @@ func TestController_SignsNothingFromBefore(t *testing.T) {
 		"asked with a certificate from before": {created: time.Second, with: -time.Second},
 		"asked after":                          {created: time.Second, signed: true},
 		"another cluster was detached":         {created: -time.Second, with: -time.Second, until: "uid-of-another"},
-		"this one is being detached":           {created: -time.Second, with: -time.Second, until: "uid-of-cluster", signed: true}, // approval is denied
+		"this one is being detached":           {created: -time.Second, with: -time.Second, until: "uid-of-cluster", signed: true}, // decideRenewal would deny this CSR
 		"the time lies far ahead":              {at: time.Hour, created: time.Second, signed: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,7 +35,7 @@ func readFormer[T any](t *testing.T, file string) *T {
 	return &o
 }
 
-// decideFormer is what becomes of a cluster and of requests.
+// decideFormer returns the decisions about a cluster and its requests.
 func decideFormer(c *clusterv1.ManagedCluster, requests ...*certificatesv1.CertificateSigningRequest) string {
 	s := clusterState{name: "east", cluster: c, renewal: &renewal{written: start, seen: start}, requests: requests, now: start}
 	return reported(effects{decisions: decide(rules{users: []string{bootstrapUser}}, s).decisions})

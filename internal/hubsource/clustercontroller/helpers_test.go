@@ -18,7 +18,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// start is when most tests begin.
+// start is the time at which most tests begin.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
@@ -32,7 +32,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// pemOf signs a request.
+// pemOf returns a signed certificate request as PEM.
 func pemOf(t testing.TB, template *x509.CertificateRequest, key crypto.Signer) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
@@ -46,7 +46,7 @@ func userOf(cluster, agent string) string {
 	return "system:open-cluster-management:" + cluster + ":" + agent
 }
 
-// subject is what a klusterlet asks for.
+// subject is the subject that a klusterlet requests.
 func subject(cluster, agent string) pkix.Name {
 	return pkix.Name{
 		CommonName:   userOf(cluster, agent),
@@ -54,7 +54,7 @@ func subject(cluster, agent string) pkix.Name {
 	}
 }
 
-// csrOf is the CSR of an agent, asked for by user.
+// csrOf is the CSR of an agent, requested by user.
 func csrOf(t testing.TB, name, cluster, agent, user string, key crypto.Signer, change ...func(*certificatesv1.CertificateSigningRequest)) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	csr := &certificatesv1.CertificateSigningRequest{
@@ -83,7 +83,7 @@ func condition(t certificatesv1.RequestConditionType, reason string) func(*certi
 	}
 }
 
-// clusterNamed is a ManagedCluster as agents make it.
+// clusterNamed is a ManagedCluster as agents create it.
 func clusterNamed(name string, change ...func(*clusterv1.ManagedCluster)) *clusterv1.ManagedCluster {
 	c := &clusterv1.ManagedCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-" + "cluster", ResourceVersion: "1"}, Spec: clusterv1.ManagedClusterSpec{LeaseDurationSeconds: 60}}
 	for _, f := range change {
@@ -121,7 +121,7 @@ var (
 	isBroken       = conditions(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionFalse, "ManagedClusterKubeAPIServerUnavailable")
 )
 
-// caOf is a CA, as PEM.
+// caOf returns certificate and key of a CA, as PEM.
 func caOf(t testing.TB, from, to time.Time) (certs, keys []byte) {
 	t.Helper()
 	key := newKey(t)
@@ -145,7 +145,7 @@ func pkcs8(t testing.TB, key crypto.Signer) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
 }
 
-// issuedBy is a certificate for a key, of a CA or not.
+// issuedBy returns a certificate for a key, with or without the rights of a CA.
 func issuedBy(t testing.TB, a authority, key crypto.Signer, isCA bool) []byte {
 	t.Helper()
 	template := &x509.Certificate{

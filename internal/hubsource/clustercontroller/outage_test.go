@@ -60,8 +60,8 @@ func reasonOf(c *metav1.Condition) string {
 	return c.Reason
 }
 
-// outageFleet is a hub with available clusters, c0 and so on, whose Leases were just renewed. link is
-// that of hub-source.
+// outageFleet is a hub with the available clusters c0, c1 and so on. Their Leases were just renewed. link is
+// the connection state of hub-source.
 func outageFleet(t *testing.T, n int) (w *world, link *atomic.Pointer[ConnectionState]) {
 	link = &atomic.Pointer[ConnectionState]{}
 	link.Store(&ConnectionState{Connected: true, Since: time.Now()})
@@ -78,7 +78,7 @@ func outageFleet(t *testing.T, n int) (w *world, link *atomic.Pointer[Connection
 	return w, link
 }
 
-// renewAll renews the first n Leases, which takes no time.
+// renewAll renews the first n Leases. No time passes.
 func (w *world) renewAll(n int) {
 	w.Helper()
 	for i := range n {
@@ -95,7 +95,7 @@ func (w *world) renewAll(n int) {
 	w.pass(0)
 }
 
-// is checks what the clusters from one to another say of being available, and their taint.
+// is compares the condition Available and the taint of the clusters from..to with want.
 func (w *world) is(from, to int, want string) {
 	w.Helper()
 	for i := from; i < to; i++ {
@@ -144,7 +144,7 @@ func TestController_BrokerIsDown(t *testing.T) {
 func TestController_ManyAgentsAreDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := outageFleet(t, 10)
-		for range 10 { // four agents go on
+		for range 10 { // four agents still renew their Leases
 			w.pass(time.Minute)
 			w.renewAll(4)
 		}
@@ -165,7 +165,7 @@ func TestController_ManyAgentsAreDisconnected(t *testing.T) {
 		}
 		w.is(0, 8, "Test")
 		w.is(8, 10, markedDisconnected)
-		for range 7 { // three of those eight, which is less
+		for range 7 { // three of these eight agents stay silent, which is less than 55 %
 			w.pass(time.Minute)
 			w.renewAll(5)
 		}

@@ -62,7 +62,7 @@ func issued(t *testing.T, a authority, csr *certificatesv1.CertificateSigningReq
 	return c
 }
 
-// caExtension asks for the bits of a CA.
+// caExtension returns an extension that requests the rights of a CA.
 func caExtension(t *testing.T) pkix.Extension {
 	t.Helper()
 	value, err := asn1.Marshal(struct {
@@ -242,7 +242,7 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 			if !errors.As(err, &u) || u.reason != c.reason || u.message == "" {
 				t.Errorf("got %v, want the reason %s", err, c.reason)
 			}
-			// Nor is it approved by itself.
+			// The CSR is not approved automatically either.
 			csr.Status.Conditions, csr.Annotations[UserAnnotation] = nil, bootstrapUser
 			s := clusterState{name: "east", cluster: clusterNamed("east"), requests: csrs{csr}, now: start}
 			if e := decide(rules{users: []string{bootstrapUser}}, s); len(e.decisions) > 0 || e.change != nil && e.change.claim != "" {
@@ -269,7 +269,7 @@ func TestToSign_OnlyApprovedRequests(t *testing.T) {
 	if r, err := toSign(renewalCSR(t, approved)); err != nil || r == nil || r.cluster != "east" || r.agent != "agent" {
 		t.Errorf("approved: got %+v, %v", r, err)
 	}
-	// What hawser pki gives has no organization of all clusters.
+	// A certificate of hawser pki has no organization of all clusters.
 	key := newKey(t)
 	alone := renewalCSR(t, approved, func(c *certificatesv1.CertificateSigningRequest) {
 		c.Spec.Request = pemOf(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: userOf("east", "agent"), Organization: []string{"system:open-cluster-management:east"}}}, key)
@@ -311,7 +311,7 @@ func TestAuthority_Files(t *testing.T) {
 	write(certs, keys)
 	reports("private key does not match")
 
-	// A certificate that may not sign, and one that another CA signed.
+	// The first certificate may not sign others, and the second one is from another CA.
 	root := signerOf(t, start, start.Add(10*year))
 	leafKey := newKey(t)
 	keys = pkcs8(t, leafKey)
@@ -340,8 +340,8 @@ func TestIssue_ClockAhead(t *testing.T) {
 		t.Fatalf("not to be signed: %v", err)
 	}
 	for name, c := range map[string]struct {
-		ca, now time.Time // since when the CA is valid, and what the clock says
-		want    time.Time // from when the certificate is as long as configured
+		ca, now time.Time // begin of the CA's validity, and the time of the local clock
+		want    time.Time // begin of the configured lifetime
 	}{
 		"a year ahead":           {start.Add(-time.Hour), start.Add(365 * 24 * time.Hour), start},
 		"a little later":         {start.Add(-time.Hour), start.Add(time.Minute), start.Add(time.Minute)},

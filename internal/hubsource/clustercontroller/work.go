@@ -440,7 +440,7 @@ func (m *members) earliest(ctx context.Context, cluster string) (time.Time, erro
 	}
 	c, found, err := m.clusters.GetStore().GetByKey(cluster)
 	if has, ok := c.(*clusterv1.ManagedCluster); found && ok && string(has.UID) == e.Until {
-		return time.Time{}, err // the cluster is being detached, and gets no certificate
+		return time.Time{}, err // while the cluster is being detached, the time is not valid
 	}
 	return e.At, err
 }

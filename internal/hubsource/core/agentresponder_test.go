@@ -49,7 +49,7 @@ func (f *fixture) requested(cluster string) (requests []RequestStatuses) {
 	}
 }
 
-// lists has an agent list what it holds, and the hub say what it has.
+// lists sends the list of an agent. The hub answers the query with the works in has.
 func (f *fixture) lists(has Present, versions ...codec.ResourceVersion) {
 	f.t.Helper()
 	f.requested("cluster1")
@@ -154,7 +154,7 @@ func TestStatelessBroker_AnswersAList(t *testing.T) {
 	f.deliver("uid-b")
 	f.deliver("uid-c")
 	f.now = f.now.Add(time.Hour)
-	f.idle(BrokerQueue, "uid-a") // it arrived
+	f.idle(BrokerQueue, "uid-a") // the agent has the last spec
 }
 
 // TestStatelessBroker_AnswersNoListBeforeInformersHaveShownAll: a work that they have not shown yet is not
@@ -189,7 +189,7 @@ func TestStatelessBroker_QueriesTheHubForUnlistedWorks(t *testing.T) {
 	next[Get](f, HubQueue, "uid-a")
 }
 
-// oneOrphan is an agent that lists a work which the hub lacks, and was asked for it.
+// oneOrphan is an agent that lists a work which the hub lacks. Its status was requested.
 func oneOrphan(t *testing.T) (*fixture, *Report) {
 	a := newWork("a", 3)
 	f := statelessFixture(t, a)
@@ -213,9 +213,9 @@ func TestStatelessBroker_DeletesOrphans(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(missingDelay)
 	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Work: newWork("x", 1, func(o *workv1.ManifestWork) { o.UID = "another" })})
-	f.clusterIdle("cluster1") // where the hub is now, is not known
+	f.clusterIdle("cluster1") // the present position of the hub is unknown
 	f.locate("1001")
-	for range 3 { // until the agent says that it is gone
+	for range 3 { // until the agent confirms the deletion
 		d := nextOf[Delete](f, BrokerQueue, cluster)
 		e, err := eventOf(d, f.id, f.now)
 		if err != nil || e.Extensions()[codec.ExtResourceID] != "uid-x" || e.Extensions()[codec.ExtIfRevision] != nil {
@@ -446,7 +446,7 @@ func TestStatelessBroker_RepairsArePaced(t *testing.T) {
 		}
 		return n
 	}
-	for range 20 { // the hub is asked for all of them
+	for range 20 { // the hub is queried for all of them
 		if l, ok := f.core.Next(HubQueue, Key{Cluster: "cluster1"}).(List); ok {
 			f.done(l, Result{Present: present(works...)})
 		}
@@ -554,7 +554,7 @@ func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 			requests++
 		}
 	}
-	if requests != 3 { // the fourth, the eighth and the sixteenth time
+	if requests != 3 { // at the fourth, the eighth and the sixteenth time
 		t.Errorf("it is asked %d times more for what does not change", requests)
 	}
 }

@@ -75,7 +75,7 @@ func TestCore_IgnoresConfirmationOfEarlierDeletion(t *testing.T) {
 			}
 		} else {
 			f.core.Report(earlier)
-			f.idle(HubQueue, w.UID) // the answer may say that it was another one
+			f.idle(HubQueue, w.UID) // the answer may show that the broker began another deletion
 			f.done(p, answer)
 		}
 		f.idle(HubQueue, w.UID)
@@ -152,8 +152,8 @@ func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
 	}
 }
 
-// As above, but the copy is from before the finalizer. A listing shows that the broker has the work, or the
-// answer to its publish does.
+// As above, but the copy is from before the finalizer. A listing, or the answer to a publish, shows that the
+// broker has the work.
 func TestCore_QueriesAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
@@ -194,8 +194,7 @@ func TestCore_WithholdsAlthoughAWorkStaysBehind(t *testing.T) {
 	}
 }
 
-// behindOf is a source of two clusters, with a work on cluster1 that is older than its
-// record.
+// behindOf is a source of two clusters, with a work on cluster1 that is older than its record.
 func behindOf(t *testing.T, s SavedState, records ...codec.InventoryRecord) *fixture {
 	t.Helper()
 	f := comparingCore(t, Config{All: true, State: s})

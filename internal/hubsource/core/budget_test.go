@@ -8,8 +8,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// writesNow writes what may be written at this moment, and returns how many statuses were of
-// the works.
+// writesNow executes the writes that are due now, and returns how many of them were statuses of the works.
 func writesNow(f *fixture, works []*workv1.ManifestWork) (n int) {
 	f.t.Helper()
 	for _, w := range works {
@@ -55,7 +54,7 @@ func TestStatus_BudgetOfACluster(t *testing.T) {
 			if n := writesNow(f, flood); n != tc.atOnce {
 				t.Errorf("%d are written at once, want %d", n, tc.atOnce)
 			}
-			send(2) // takes the place of what waits, not another one's
+			send(2) // replaces the waiting status of the same work only
 			for range 3 {
 				f.now = f.now.Add(time.Second)
 				if n := writesNow(f, flood); n < tc.perSecond-1 || n > tc.perSecond+1 {

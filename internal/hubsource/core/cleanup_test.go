@@ -8,7 +8,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// cleaning is a fixture whose core cleans up, with one work.
+// cleaning is a fixture with one work, whose core deletes completed works.
 func cleaning(t *testing.T, w *workv1.ManifestWork) *fixture {
 	t.Helper()
 	f := newFixture(t, true)
@@ -24,8 +24,7 @@ func ttl(seconds int64) func(*workv1.ManifestWork) {
 	}
 }
 
-// completed gives a work the condition Complete, d after the clock of a fixture
-// stands still at the start.
+// completed gives a work the condition Complete, with a transition time d after the start of a fixture.
 func completed(status metav1.ConditionStatus, d time.Duration) func(*workv1.ManifestWork) {
 	return func(w *workv1.ManifestWork) {
 		w.Status = applied(w.Generation)
@@ -54,9 +53,9 @@ func TestCore_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	if e.Work.ResourceVersion != w.ResourceVersion || e.Work.UID != w.UID {
 		t.Errorf("deletes %s of %s", e.Work.UID, e.Work.ResourceVersion)
 	}
-	f.idle(HubQueue, w.UID) // one at a time
+	f.idle(HubQueue, w.UID) // one deletion runs at a time
 	f.done(e, Result{})
-	f.idle(HubQueue, w.UID) // the informer is about to show it
+	f.idle(HubQueue, w.UID) // the informer has to show the deletion first
 	f.seen(newWork("w", 2, ttl(3600), completed("True", -20*time.Second), deleting))
 	f.idle(HubQueue, w.UID)
 }
@@ -176,7 +175,7 @@ func TestCore_TriesADeletionAgain(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
 	f.core.index.setSpecProblem(f.core.index.works[w.UID], newProblem(w, ReasonTooLarge, "m"))
-	p := next[PatchStatus](f, HubQueue, w.UID) // another reason to look at the status in every step
+	p := next[PatchStatus](f, HubQueue, w.UID) // another reason to check the status in every step
 	f.seen(newWork("w", 1, ttl(0), version("102"), withStatus(p.Status)))
 	f.done(p, Result{Work: newWork("w", 1, ttl(0), version("102"), withStatus(p.Status))})
 	var last time.Duration

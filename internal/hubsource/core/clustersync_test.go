@@ -23,7 +23,7 @@ func comparingFixture(t *testing.T, state SavedState, works ...*workv1.ManifestW
 	return f
 }
 
-// comparingCore is a core that compares, under a clock that stands still.
+// comparingCore is a core that compares, under a clock that the test moves.
 func comparingCore(t *testing.T, c Config) *fixture {
 	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	requests := 0
@@ -44,7 +44,7 @@ func nextOf[E Effect](f *fixture, l Queue, k Key) E {
 	return got
 }
 
-// page asks for the inventory and answers with a page.
+// page returns the request for the inventory, and answers it with a page.
 func (f *fixture) page(answer codec.Inventory) codec.InventoryRequest {
 	f.t.Helper()
 	e := nextOf[RequestInventory](f, BrokerQueue, Key{})
@@ -68,10 +68,10 @@ func (f *fixture) tag() {
 	e := nextOf[Tag](f, BrokerQueue, Key{Cluster: "cluster1"})
 	f.done(e, Result{Tags: e.Tags()})
 	f.clusterIdle("cluster1")
-	f.clusterIdle("cluster1") // what it was woken for
+	f.clusterIdle("cluster1") // the page woke the cluster
 }
 
-// digestOf is what a broker says of a cluster that has exactly these works.
+// digestOf is the digest of a cluster for which the broker has exactly these works.
 func digestOf(t *testing.T, works ...*workv1.ManifestWork) codec.ClusterDigest {
 	t.Helper()
 	d := codec.ClusterDigest{Cluster: "cluster1"}
@@ -127,7 +127,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 		t.Errorf("reported %+v", c)
 	}
 
-	f.seen(newWork("w", 2)) // from now on as ever
+	f.seen(newWork("w", 2)) // later changes need no comparison
 	if p := f.deliver(w.UID); p.Supersedes != 0 || p.Work.Generation != 2 {
 		t.Errorf("published %+v", p)
 	}
@@ -150,7 +150,7 @@ func TestCore_PublishesOnlyDifferences(t *testing.T) {
 	if r := f.page(codec.Inventory{Records: records[:1], NextPageToken: "more"}); len(r.Clusters) != 1 || r.PageToken != "" {
 		t.Fatalf("asked for %+v", r)
 	}
-	f.idle(BrokerQueue, fresh.UID) // a part of the records says nothing of the rest
+	f.idle(BrokerQueue, fresh.UID) // a part of the records shows nothing about the other works
 	if r := f.page(codec.Inventory{Records: records[1:]}); r.PageToken != "more" {
 		t.Fatalf("asked for %+v", r)
 	}
@@ -185,7 +185,7 @@ func TestCore_RequestsMissingPageAgain(t *testing.T) {
 	}
 	f.now = f.now.Add(3 * time.Second)
 	f.page(codec.Inventory{})
-	f.deliver("uid-w") // the broker has nothing
+	f.deliver("uid-w") // the broker has no record
 }
 
 func TestCore_PublishesEverythingAtABrokerThatReportsNothing(t *testing.T) {
@@ -196,7 +196,7 @@ func TestCore_PublishesEverythingAtABrokerThatReportsNothing(t *testing.T) {
 		t.Errorf("next is %+v", e)
 	}
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: transport.Protocol}) // perhaps another one
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol}) // the broker may be another one
 	nextOf[RequestInventory](f, BrokerQueue, Key{})
 }
 
@@ -233,7 +233,7 @@ func TestCore_SupersedesNewerRecordAtBroker(t *testing.T) {
 			f.done(next[Get](f, HubQueue, w.UID), Result{Err: errHubDown()})
 			f.now = f.now.Add(time.Second)
 			f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})
-			f.idle(BrokerQueue, w.UID) // the next process would not know that the hub went back
+			f.idle(BrokerQueue, w.UID) // the suspicion is not saved yet, so the next process would not know of the rollback
 			f.beginEpoch(w)
 			f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 			f.page(codec.Inventory{Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: 1}}}})
@@ -324,7 +324,7 @@ func TestCore_RepeatsDeletionInRestoredStore(t *testing.T) {
 			}
 			if c.again {
 				f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}})
-				f.idle(HubQueue, w.UID) // its cluster is asked once more
+				f.idle(HubQueue, w.UID) // the status of the cluster is requested once more
 				return
 			}
 			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeConfirmed}})
@@ -383,7 +383,7 @@ func TestCore_OrdersBrokerReports(t *testing.T) {
 		f.clusterIdle("cluster1")
 		f.page(codec.Inventory{Revision: revision})
 	}
-	relist(4) // from before it was accepted
+	relist(4) // this listing is from before the acceptance
 	f.idle(BrokerQueue, "uid-w")
 	relist(6)
 	accepted(f, 7)
@@ -392,11 +392,11 @@ func TestCore_OrdersBrokerReports(t *testing.T) {
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	f.idle(BrokerQueue, "uid-w")
-	f.page(codec.Inventory{Revision: 2}) // an older store
+	f.page(codec.Inventory{Revision: 2}) // the broker has an older store
 	accepted(f, 3)
 }
 
-// queryAndIdle answers what is asked for of the statuses of the cluster.
+// queryAndIdle answers a request for the statuses of the cluster.
 func (f *fixture) queryAndIdle() {
 	f.t.Helper()
 	if e, is := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); is {

@@ -63,7 +63,7 @@ func sizedJSON(bytes int) func(*workv1.ManifestWork) {
 	}
 }
 
-// lockTime measures for how long the shell would hold the core's lock.
+// lockTime measures how long the shell would hold the core's lock.
 type lockTime struct {
 	core          *Core
 	held, longest time.Duration
@@ -92,7 +92,7 @@ func (l *lockTime) connect(b *testing.B, digests []codec.ClusterDigest) {
 	l.lock(func() { l.core.Done(BrokerQueue, Key{}, Result{}) })
 	l.lock(func() { l.core.Inventory(codec.Inventory{RequestID: request.ID, Clusters: digests}) })
 	for _, d := range digests {
-		for idle := 0; idle < 2; { // the second time it settles
+		for idle := 0; idle < 2; { // the second idle step ends the comparison
 			switch e := l.next(Key{Cluster: d.Cluster}).(type) {
 			case nil:
 				idle++

@@ -31,7 +31,7 @@ func TestCore_CostOfAReport(t *testing.T) {
 				}
 			}
 			for _, w := range works {
-				f.now = f.now.Add(time.Second) // their cluster has a budget
+				f.now = f.now.Add(time.Second) // the cluster has a write budget
 				next[PatchStatus](f, HubQueue, w.UID)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// countsOf counts the works of a core again.
+// countsOf counts the works of a core independently.
 func countsOf(c *Core) (n workmetrics.Counts) {
 	for _, w := range c.index.works {
 		if w.hub.object != nil && w.hub.ended == alive {
@@ -42,12 +42,12 @@ func TestCore_CountsWorksByCondition(t *testing.T) {
 	counted(1, 1, 0, 0)
 	f.seen(newWork("b", 2, withStatus(applied(1))))
 	counted(0, 1, 1, 0)
-	f.missing("uid-b") // a list lacks it, the next one has it again
+	f.missing("uid-b") // one list lacks the work, and the next one has it
 	counted(0, 1, 0, 0)
 	f.seen(newWork("b", 2, withStatus(applied(1))))
 	counted(0, 1, 1, 0)
 
-	f.deliver("uid-a") // what we write ourselves, the informer need not show
+	f.deliver("uid-a") // the informer need not show our own writes
 	f.core.Report(report(newWork("a", 1), 1, applied(1)))
 	p := next[PatchStatus](f, HubQueue, "uid-a")
 	f.done(p, Result{Work: newWork("a", 1, withStatus(p.Status), version("900"))})
@@ -89,26 +89,26 @@ func TestCore_MeasuresTheWayToTheFirstStatus(t *testing.T) {
 	reported(one)
 	measured(3 * time.Second)
 	f.now = f.now.Add(time.Hour)
-	reported(one) // something has changed on the cluster
+	reported(one) // the status on the cluster has changed
 	measured()
 
 	two := newWork("a", 2)
 	f.seen(two)
 	p := next[Publish](f, BrokerQueue, "uid-a")
-	reported(two) // it is faster than the answer to the publish
+	reported(two) // the status is faster than the answer to the publish
 	f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 501}})
 	reported(two)
 	measured(0)
 
 	had := newWork("b", 1)
 	f.seen(had)
-	answer("uid-b", codec.OutcomeUnchanged) // the broker has it from an earlier process
+	answer("uid-b", codec.OutcomeUnchanged) // the broker has the version from an earlier process
 	reported(had)
 	measured()
 
 	known := newWork("c", 4, withStatus(applied(4)))
 	f.seen(known)
-	answer("uid-c", codec.OutcomeAccepted) // the broker has lost it, the hub has its status
+	answer("uid-c", codec.OutcomeAccepted) // the broker has lost the work, and the hub has its status
 	f.now = f.now.Add(time.Hour)
 	reported(known)
 	measured()

@@ -12,7 +12,7 @@ func cursorAt(revision uint64) codec.Cursor {
 	return codec.Cursor{StoreID: "epoch", Incarnation: "term", Revision: revision}
 }
 
-// at asserts how far the stream is on the hub.
+// at asserts the cursor up to which all reports are on the hub.
 func (f *fixture) at(revision uint64) {
 	f.t.Helper()
 	want := ""
@@ -35,19 +35,19 @@ func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 		t.Errorf("says hello with %q", h.Cursor)
 	}
 	f.checkpoint(2, 0)
-	f.at(2) // nothing came before it
+	f.at(2) // no report came before the checkpoint
 	f.core.Report(report(w, 1, applied(1)))
 	f.checkpoint(3, 0)
 	f.core.Report(report(v, 1, applied(1)))
 	f.checkpoint(4, 0)
 	f.at(2)
 	e := next[PatchStatus](f, HubQueue, w.UID)
-	f.core.Report(report(w, 2, applied(1))) // comes again after cursor 3 and 4
+	f.core.Report(report(w, 2, applied(1))) // the broker sends this report again after the cursors 3 and 4
 	f.checkpoint(5, 0)
 	f.at(3)
 	f.done(e, Result{Err: errHubDown()})
 	f.at(3)
-	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Err: errInvalid()}) // dropped for good, when Delivered says so
+	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Err: errInvalid()}) // dropped for good, once Delivered gives the reason
 	f.at(3)
 	reported := next[PatchStatus](f, HubQueue, v.UID)
 	f.done(reported, Result{Work: newWork("v", 1, version("200"), withStatus(reported.Status))})
@@ -102,15 +102,15 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 	w := newWork("w", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(9).String()}, w)
 	f.core.Disconnected()
-	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList}) // the store is another one
+	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList}) // the broker has another store
 	f.at(0)
 	f.checkpoint(2, 0)
 	f.at(0)
 	e := nextRequest(f)
-	f.checkpoint(3, 1) // the answer to the list is on its way
+	f.checkpoint(3, 1) // the second answer to the request is in flight
 	f.at(0)
 	f.done(e, Result{Sent: 2})
-	f.at(0) // there are two
+	f.at(0) // two lists were sent
 	f.checkpoint(4, 2)
 	f.at(4)
 }
@@ -143,7 +143,7 @@ func TestCore_ForgetsCheckpointsOfAnEarlierConnection(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("300"), withStatus(e.Status))})
-	f.at(0) // it may be of a store that is no more
+	f.at(0) // the checkpoint may belong to a former store
 	f.checkpoint(3, 0)
 	f.at(3)
 }
@@ -171,7 +171,7 @@ func TestCore_DoesNotWaitForARolledBackGeneration(t *testing.T) {
 		t.Fatalf("verdict is %s", v)
 	}
 	f.checkpoint(2, 0)
-	f.idle(HubQueue, w.UID) // the informer may be late
+	f.idle(HubQueue, w.UID) // the informer may lag
 	f.now = f.now.Add(informerPatience)
 	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errHubDown()})
 	f.at(0)
@@ -203,7 +203,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	f.core.Report(report(w, 1, applied(1)))
 	e := next[PatchStatus](f, HubQueue, w.UID)
 	f.done(e, Result{Work: newWork("w", 1, version("501"), withStatus(e.Status))})
-	back := newWork("w", 1, version("400")) // without the status
+	back := newWork("w", 1, version("400")) // the copy is from before the status
 	f.seen(back)
 	f.beginEpoch(back)
 	f.at(0)
@@ -253,7 +253,7 @@ func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
 	if s, _ := f.core.State(); s.Cursor != "" {
 		t.Errorf("a process that ends saves %q", s.Cursor)
 	}
-	f.now = f.now.Add(time.Minute) // a write that failed is backed off
+	f.now = f.now.Add(time.Minute) // the failed write has to back off
 	f.beginEpoch()
 	if h := f.core.Hello(); h.Cursor != "" {
 		t.Errorf("continues from %q", h.Cursor)

@@ -16,12 +16,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// errStore is what an API server hands on of its store.
+// errStore is an error of an API server with a text of etcd.
 func errStore(text string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: text}}
 }
 
-// large is a report that says so much.
+// large is a report with a status of about bytes bytes.
 func large(w *workv1.ManifestWork, n, bytes int) *Report {
 	s := applied(w.Generation)
 	for i := range bytes / 1000 {
@@ -34,7 +34,7 @@ func large(w *workv1.ManifestWork, n, bytes int) *Report {
 	return r
 }
 
-// onlyDelivered reports whether a write is of the condition Delivered alone.
+// onlyDelivered reports whether a write changes the condition Delivered alone.
 func onlyDelivered(e PatchStatus) bool {
 	rest := func(s workv1.ManifestWorkStatus) []metav1.Condition {
 		return slices.DeleteFunc(slices.Clone(s.Conditions), isDelivered)
@@ -42,7 +42,7 @@ func onlyDelivered(e PatchStatus) bool {
 	return apiequality.Semantic.DeepEqual(rest(e.Status), rest(e.Work.Status)) && apiequality.Semantic.DeepEqual(e.Status.ResourceStatus, e.Work.Status.ResourceStatus)
 }
 
-// showsDelivered carries out the write of Delivered, and nothing else.
+// showsDelivered executes the write of Delivered, which must change nothing else.
 func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.ManifestWork {
 	f.t.Helper()
 	e := next[PatchStatus](f, HubQueue, w.UID)
@@ -68,7 +68,7 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 	f.at(1)
 	f.done(next[PatchStatus](f, HubQueue, v.UID), Result{Work: newWork("v", 1, version("300"), withStatus(applied(1)))})
 	f.at(2)
-	for n := 2; n < 50; n++ { // an agent that says it once more does not move the hub
+	for n := 2; n < 50; n++ { // the same report again must not cause a write on the hub
 		f.core.Report(large(w, n, 1_700_000))
 		f.idle(HubQueue, w.UID)
 	}
@@ -81,7 +81,7 @@ func TestCore_AStatusThatDoesNotFit(t *testing.T) {
 		t.Fatalf("asks %+v", request)
 	}
 	f.done(request, Result{Sent: 1})
-	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the one that was refused, and it fits now
+	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the rejected report fits now
 		t.Fatalf("verdict %s", v)
 	}
 	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil || onlyDelivered(e) {
@@ -103,7 +103,7 @@ func TestCore_StatusTooLargeForTheHub(t *testing.T) {
 			f.core.Report(large(w, 1, 1_300_000))
 			f.checkpoint(2, 0)
 			f.done(next[PatchStatus](f, HubQueue, w.UID), Result{Err: err})
-			f.at(1) // a process that ended here would say nothing of it
+			f.at(1) // a process that ends here leaves no trace of the rejection
 			w = f.showsDelivered(w, ReasonStatusTooLarge)
 			f.at(2)
 			f.core.index.works[w.UID].problems.known = true // the spec was published
@@ -160,10 +160,10 @@ func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
 	}
 	webhook := errStore("failed calling webhook after 31 ms: no such host")
 	refuse(webhook, 10*time.Minute)
-	f.at(1) // the hub takes nothing: nothing is wrong with this one
+	f.at(1) // the hub accepts no status at all, so this one is not rejected
 	refuse(errHubDown(), 10*time.Minute)
 	f.core.index.wroteAt = f.now
-	refuse(errHubDown(), 10*time.Minute) // says nothing of the status
+	refuse(errHubDown(), 10*time.Minute) // this error shows nothing about the status
 	f.at(1)
 	refuse(webhook, time.Minute)
 	f.core.Report(report(v, 1, applied(1)))
@@ -238,7 +238,7 @@ func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
 	next[RemoveFinalizer](f, HubQueue, w.UID)
 }
 
-// rejected is a work of which an earlier process said that the hub does not take its status.
+// rejected is a work whose Delivered shows that the hub rejected its status in an earlier process.
 func rejected(v string) *workv1.ManifestWork {
 	s := applied(1)
 	s.Conditions = append(s.Conditions, metav1.Condition{Type: ConditionDelivered, Status: "False", Reason: ReasonStatusRejected, Message: "no"})
@@ -258,7 +258,7 @@ func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
 	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
 
-// TestCore_ARefusedStatusWithoutABroker: the status is requested as soon as there is a broker.
+// TestCore_ARefusedStatusWithoutABroker: the status is requested once the broker is connected.
 func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	w := rejected("100")
 	f := comparingCore(t, Config{All: true, State: SavedState{Cursor: cursorAt(1).String()}})

@@ -21,7 +21,7 @@ func TestCore_QueriesAgainWhenTheAnswerIsOlder(t *testing.T) {
 	answer(e, "200")
 	e = nextOf[ReadHubPosition](f, HubQueue, Key{})
 	f.seen(newWork("w", 2, version("400")))
-	answer(e, "350") // later than 300: the hub did not go back
+	answer(e, "350") // 350 is later than 300: the hub did not go back
 	if e := f.core.Next(HubQueue, Key{}); e != nil {
 		t.Fatalf("asked again at once: %T", e)
 	}
@@ -152,7 +152,7 @@ func TestCore_EndsTheEpochWhenASaveReplacesAnOlderState(t *testing.T) {
 	f.locateKeeping("510", "500")
 	f.core.epochs.suspectCluster("cluster1")
 	f.done(nextOf[Save](f, HubQueue, Key{}), Result{Err: errNotFound()})
-	f.locateKeeping("511", "500") // it was asked because of that
+	f.locateKeeping("511", "500") // the lost state causes this query
 	f.now = f.now.Add(time.Minute)
 	f.done(nextOf[Save](f, HubQueue, Key{}), Result{Kept: "400"})
 	f.beginEpoch()

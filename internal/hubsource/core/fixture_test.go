@@ -17,16 +17,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// fixture is a core under a clock that stands still until it is moved.
+// fixture is a core under a clock that the test moves.
 type fixture struct {
 	t     *testing.T
 	core  *Core
 	now   time.Time
 	wakes []wakeup
-	// hurried is what was to go first.
+	// hurried are the keys that the core has prioritized.
 	hurried []slot
 	ids     int
-	lags    bool // what the informer shows is not what the hub has
+	lags    bool // the informer does not show the present state of the hub
 }
 
 type wakeup struct {
@@ -49,7 +49,7 @@ func newFixture(t *testing.T, all bool) *fixture {
 
 func (f *fixture) id() string { f.ids++; return fmt.Sprint("id-", f.ids) }
 
-// connect subscribes to a broker that does not tell what it has.
+// connect subscribes to a broker without an inventory.
 func (f *fixture) connect() {
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol})
 	f.refuseInventory()
@@ -67,7 +67,7 @@ func (f *fixture) missing(uid types.UID)       { f.core.WorkMissing(f.core.Epoch
 func (f *fixture) selected(name string)        { f.core.ClusterSelected(f.core.Epoch(), name) }
 func (f *fixture) unselected(name string)      { f.core.ClusterUnselected(f.core.Epoch(), name) }
 
-// done answers an effect.
+// done passes the result of an effect to the core.
 func (f *fixture) done(e Effect, r Result) {
 	l, k := slotOf(f.core, e)
 	f.core.Done(l, k, r)
@@ -89,9 +89,9 @@ func (f *fixture) beginEpoch(works ...*workv1.ManifestWork) BeginHubEpoch {
 	return e
 }
 
-// slotOf is where an effect is carried out.
+// slotOf returns the queue and the key of an effect.
 func slotOf(c *Core, e Effect) (Queue, Key) {
-	compares := func(k Key) bool { // what only the broker has is asked for in its cluster's slot
+	compares := func(k Key) bool { // a cluster's slot runs the effects about works that only the broker has
 		u := c.inFlight[slot{BrokerQueue, k}]
 		return u.todo != nil && u.Effect == e
 	}
@@ -131,7 +131,7 @@ func slotOf(c *Core, e Effect) (Queue, Key) {
 	return BrokerQueue, Key{}
 }
 
-// next returns the next effect of a lane, which must have the given type.
+// next returns the next effect of a queue, which must have the given type.
 func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 	f.t.Helper()
 	e := f.core.Next(l, Key{UID: uid})
@@ -152,7 +152,7 @@ func next[E Effect](f *fixture, l Queue, uid types.UID) E {
 	return got
 }
 
-// sure answers those who ask whether works are there: all that the informer shows.
+// sure answers the queries for works: the hub has all works that the informer shows.
 func (f *fixture) sure() (requested bool) {
 	for uid, w := range f.core.index.works {
 		if f.lags || !w.hub.querying || w.hub.ended != alive || w.hub.object == nil || w.report.pending != nil {
@@ -166,7 +166,7 @@ func (f *fixture) sure() (requested bool) {
 	return requested
 }
 
-// idle asserts that a lane has nothing to do now.
+// idle asserts that a queue has no effect for a work now.
 func (f *fixture) idle(l Queue, uid types.UID) {
 	f.t.Helper()
 	if e := f.core.Next(l, Key{UID: uid}); e != nil {
@@ -183,7 +183,7 @@ func (f *fixture) deliver(uid types.UID) Publish {
 	return p
 }
 
-// nextWake is the shortest delay asked for since the last call, for one lane.
+// nextWake returns the shortest delay of a wake in one queue since the last call.
 func (f *fixture) nextWake(l Queue) time.Duration {
 	shortest := time.Duration(-1)
 	for _, w := range f.wakes {
@@ -195,7 +195,7 @@ func (f *fixture) nextWake(l Queue) time.Duration {
 	return shortest
 }
 
-// newWork is a work as the informer has it, with the finalizer on.
+// newWork is a work with its finalizer, as the informer shows it.
 func newWork(name string, generation int64, change ...func(*workv1.ManifestWork)) *workv1.ManifestWork {
 	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "cluster1", Name: name, UID: types.UID("uid-" + name), Generation: generation,
@@ -244,7 +244,7 @@ func report(w *workv1.ManifestWork, n int, s workv1.ManifestWorkStatus) *Report 
 	return &Report{UID: w.UID, Cluster: w.Namespace, Name: w.Name, Version: w.Generation, Sequence: sequence(n), Hash: fmt.Sprint("hash-", n), Status: s}
 }
 
-// fault is what Delivered says is wrong, nil if nothing is.
+// fault returns the condition Delivered if it is False, otherwise nil.
 func fault(s workv1.ManifestWorkStatus) *metav1.Condition {
 	if d := delivered(s); d != nil && d.Status != metav1.ConditionTrue {
 		return d
@@ -268,7 +268,7 @@ func errInvalid() error {
 	return apierrors.NewInvalid(schema.GroupKind{Group: workv1.GroupName, Kind: "ManifestWork"}, "w", nil)
 }
 
-// eventOf is the one event that carries out an effect.
+// eventOf returns the only event of an effect.
 func eventOf(e ForBroker, newID func() string, now time.Time) (codec.Event, error) {
 	events, err := e.Events(newID, now, "hub")
 	if err != nil {

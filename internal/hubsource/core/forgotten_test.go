@@ -67,7 +67,7 @@ func TestCore_DeletesFormerOwnerOfNameFirst(t *testing.T) {
 		t.Fatalf("published %s", p.Action)
 	}
 
-	// Where a person has to decide, the deletion waits for that.
+	// If an operator has to decide about the former owner, the deletion waits.
 	f = begin(&codec.HubPosition{UID: "hub", ResourceVersion: "900"})
 	f.beginEpoch(w)
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
@@ -82,7 +82,7 @@ func TestCore_DeletesFormerOwnerOfNameFirst(t *testing.T) {
 	}
 	f.deliver(w.UID)
 
-	// What has left the hub waits for no other work.
+	// The deletion of a work that left the hub waits for no other work.
 	f = comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.deleted(w.UID)
 	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
@@ -105,7 +105,7 @@ func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 	f.page(codec.Inventory{})
 	f.idle(BrokerQueue, w.UID)
 	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
-	f.idle(BrokerQueue, w.UID) // the informer will say so
+	f.idle(BrokerQueue, w.UID) // the informer has to show the deletion first
 	if s, _ := f.core.State(); len(s.Withheld) != 0 {
 		t.Errorf("a late informer causes a rollback suspicion: %+v", s)
 	}
@@ -119,7 +119,7 @@ func TestCore_QueriesTheHubForWorksDeletedAtTheBroker(t *testing.T) {
 		t.Errorf("published %+v", p)
 	}
 
-	// What the hub let this process put its finalizer on needs no such question.
+	// A work whose finalizer this process has added needs no query.
 	f = comparingFixture(t, SavedState{}, newWork("w", 1, withoutFinalizer))
 	f.page(codec.Inventory{})
 	f.done(next[AddFinalizer](f, BrokerQueue, w.UID), Result{Work: newWork("w", 1, version("300"))})
@@ -271,7 +271,7 @@ func TestCore_ForgetsWorksDeletedBetweenSubscriptions(t *testing.T) {
 	f.reported()
 	f.seen(w)
 	f.deliver(w.UID)
-	f.lags = true // the informer does not show what follows
+	f.lags = true // the informer shows nothing from here on
 	f.core.index.works[w.UID].hub.query()
 	f.done(next[Get](f, HubQueue, w.UID), Result{Err: errNotFound()})
 

@@ -10,8 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// written is a core that wrote a status to the hub, at version 900, which the
-// informer has not shown.
+// written is a core that wrote a status at version 900, which the informer has not shown.
 func written(t *testing.T) *fixture {
 	t.Helper()
 	w := newWork("w", 1)
@@ -75,7 +74,7 @@ func TestCore_EndsTheEpochOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
 	f.seen(restored)
 	f.now = f.now.Add(informerLag)
 	f.done(next[Get](f, HubQueue, "uid-w"), Result{Work: restored})
-	f.idle(BrokerQueue, "uid-w") // the next process would not know that the hub went back
+	f.idle(BrokerQueue, "uid-w") // the suspicion is not saved yet, so the next process would not know of the rollback
 	f.beginEpoch(restored)
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	last := &codec.HubPosition{UID: "hub", ResourceVersion: "700"}

@@ -26,7 +26,7 @@ func lagging(t *testing.T, records []codec.InventoryRecord, works ...*workv1.Man
 	return f
 }
 
-// compareWith is a connection to a broker that has these records.
+// compareWith connects to a broker with these records, and compares.
 func (f *fixture) compareWith(records ...codec.InventoryRecord) {
 	f.t.Helper()
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
@@ -39,7 +39,7 @@ func (f *fixture) compareWith(records ...codec.InventoryRecord) {
 	f.page(codec.Inventory{Records: records})
 }
 
-// answer answers what is asked about a work.
+// answer answers the query for a work.
 func (f *fixture) answer(uid types.UID, r Result) {
 	f.t.Helper()
 	f.done(next[Get](f, HubQueue, uid), r)
@@ -55,7 +55,7 @@ func TestCore_QueriesTheHubForWorksMissingAtTheBroker(t *testing.T) {
 	}
 	on := newWork("fresh", 1, version("200"))
 	f.done(next[AddFinalizer](f, BrokerQueue, fresh.UID), Result{Work: on})
-	f.deliver(fresh.UID) // the hub said that it lives when it took the finalizer
+	f.deliver(fresh.UID) // the write of the finalizer has shown that the work exists
 
 	f.answer(live.UID, Result{Err: errHubDown()})
 	f.idle(BrokerQueue, live.UID)
@@ -71,7 +71,7 @@ func TestCore_QueriesTheHubForWorksMissingAtTheBroker(t *testing.T) {
 		t.Errorf("asks again in %v", d)
 	}
 	f.deleted(dead.UID)
-	f.idle(BrokerQueue, dead.UID) // the broker never had it
+	f.idle(BrokerQueue, dead.UID) // the broker never had the work
 	if n := f.core.Stats().Works; n != 2 {
 		t.Errorf("%d works are left", n)
 	}
@@ -97,7 +97,7 @@ func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 		t.Fatalf("asked again at once: %T", e)
 	}
 	f.now = f.now.Add(longestHub)
-	delete(present, works[0].UID) // it is gone
+	delete(present, works[0].UID) // the work is deleted
 	present[works[1].UID] = "200" // the informer lags behind a change
 	f.done(nextOf[List](f, HubQueue, cluster), Result{Present: present})
 	for _, w := range works[2:] {

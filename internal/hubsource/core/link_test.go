@@ -19,7 +19,7 @@ func nextRelease(f *fixture, name string) Release {
 	return e
 }
 
-// clusterIdle asserts that nothing is to be done for a cluster as a whole now.
+// clusterIdle asserts that there is no effect for a cluster as a whole now.
 func (f *fixture) clusterIdle(name string) {
 	f.t.Helper()
 	if e := f.core.Next(BrokerQueue, Key{Cluster: name}); e != nil {
@@ -47,16 +47,16 @@ func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
 	f.connect()
 	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.unselected("cluster1")
-	f.clusterIdle("cluster1") // a publish that arrives later would undo it
+	f.clusterIdle("cluster1") // a late publish would undo the release
 	f.done(p, Result{})
 	r := nextRelease(f, "cluster1")
 	f.idle(BrokerQueue, "uid-w")
 
 	f.selected("cluster1")
-	f.idle(BrokerQueue, "uid-w") // the release is still on its way
+	f.idle(BrokerQueue, "uid-w") // the release is in flight
 	f.done(r, Result{})
 	f.deliver("uid-w")
-	nextRequest(f) // and no release
+	nextRequest(f) // and no release goes out
 }
 
 // A release whose answer is lost may still be executed, and would drop works of the cluster that are published
@@ -77,7 +77,7 @@ func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 			f.done(nextRelease(f, "cluster1"), lost)
 			if again {
 				f.selected("cluster1")
-				f.idle(BrokerQueue, "uid-w") // nothing is said of the cluster any more
+				f.idle(BrokerQueue, "uid-w") // the subscription is about to end
 			}
 			f.clusterIdle("cluster1")
 			d := f.core.index.ends.notBefore.Sub(f.now)
@@ -94,7 +94,7 @@ func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 		}
 		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 		if again {
-			f.done(nextRequest(f), Result{}) // reports were ignored
+			f.done(nextRequest(f), Result{}) // reports of the cluster were ignored
 			f.clusterIdle("cluster1")
 			f.deliver("uid-w")
 			continue
@@ -112,7 +112,7 @@ func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.unselected("cluster1")
-	f.clusterIdle("cluster1") // as long as it is under way
+	f.clusterIdle("cluster1") // while the publish is in flight
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(firstDelay)
@@ -146,7 +146,7 @@ func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
 		}
 		f.seen(newWork("w", 1))
 		f.deliver("uid-w")
-		nextRequest(f) // and no release
+		nextRequest(f) // and no release goes out
 	}
 }
 
@@ -161,8 +161,8 @@ func TestCore_NumbersNothingForAnOCMBroker(t *testing.T) {
 	}
 }
 
-// TestCore_ReleasesNothingDuringSyncReport: a release waits for a sync report in flight, so that
-// the answer describes the clusters as they are then.
+// TestCore_ReleasesNothingDuringSyncReport: a release waits for a sync report in flight, because that report
+// must not describe a released cluster.
 func TestCore_ReleasesNothingDuringSyncReport(t *testing.T) {
 	for name, err := range map[string]error{"reported": nil, "not reported": &transport.Error{Code: transport.CodeUnavailable}} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestCore_ReleasesNothingDuringSyncReport(t *testing.T) {
 			f.clusterIdle("cluster1")
 			f.wakes = nil
 			f.done(reported, Result{Err: err})
-			if err != nil { // it may come late, and count for what is so then
+			if err != nil { // the report may arrive late, and describe the released cluster
 				f.clusterIdle("cluster1")
 				f.now = f.now.Add(firstDelay)
 				nextOf[EndSubscription](f, BrokerQueue, Key{})
@@ -288,14 +288,14 @@ func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 func TestCore_ReleasesClustersDeselectedWhileDown(t *testing.T) {
 	f := newFixture(t, false)
 	f.seen(newWork("w", 1))
-	f.clusterIdle("cluster1") // not before the session, when all selected clusters are known
+	f.clusterIdle("cluster1") // all selected clusters are known only when the session starts
 	f.connect()
 	keys := f.core.NextInitialSync(10)
 	if len(keys) != 1 || keys[0] != (Key{Cluster: "cluster1"}) {
 		t.Fatalf("swept %v", keys)
 	}
 	f.done(nextRelease(f, "cluster1"), Result{Err: &transport.Error{Code: transport.CodeInvalid}})
-	f.clusterIdle("cluster1") // refused: again with the next session
+	f.clusterIdle("cluster1") // rejected: the next session sends it again
 	f.connect()
 	nextRelease(f, "cluster1")
 }
@@ -336,7 +336,7 @@ func TestCore_TakesADroppedReportAgain(t *testing.T) {
 	f.connect()
 	f.deliver(w.UID)
 	f.core.Report(report(w, 1, applied(1)))
-	f.unselected("cluster1") // nothing has been written yet
+	f.unselected("cluster1") // no finalizer was written yet
 	f.selected("cluster1")
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 		t.Fatalf("the answer to what it asked is %s", v)

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// wantDisconnected asserts that so many clusters count as away.
+// wantDisconnected asserts the number of disconnected clusters.
 func (f *fixture) wantDisconnected(when string, want int) {
 	f.t.Helper()
 	if n := f.core.Stats().Disconnected; n != want {
@@ -34,7 +34,7 @@ func TestStatelessBroker_CountsDisconnectedClusters(t *testing.T) {
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.wantDisconnected("seen again", 0)
 
-	// Late, of a session before: it says nothing of now.
+	// A late event of an earlier session shows nothing about the present.
 	f.now = f.now.Add(sessionfence.DisconnectedAfter)
 	before := sessionfence.NewTracker(4, "before")
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: before.Stamp("hub")})
@@ -92,10 +92,10 @@ func TestStatelessBroker_CountsAgentsByLastSeen(t *testing.T) {
 	}
 }
 
-// reports patches the status of a work and returns what its Delivered says of its agent.
+// reports executes the status patch of a work and returns its Delivered if that is False, otherwise nil.
 func (f *fixture) reports(uid types.UID) *metav1.Condition {
 	f.t.Helper()
-	f.now = f.now.Add(time.Second / 20) // its turn
+	f.now = f.now.Add(time.Second / 20) // the limit allows the next write
 	e := next[PatchStatus](f, HubQueue, uid)
 	o := e.Work.DeepCopy()
 	n, err := strconv.Atoi(o.ResourceVersion)
@@ -119,8 +119,8 @@ func (f *fixture) wantDisconnectedProblem(uid types.UID, since time.Time, genera
 	}
 }
 
-// TestStatelessBroker_ReportsDisconnectedAgentOnWorks: only works whose present version is not confirmed report
-// it.
+// TestStatelessBroker_ReportsDisconnectedAgentOnWorks: only a work whose present version is not confirmed shows
+// the disconnected agent.
 func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	waiting, done := newWork("waiting", 3, withStatus(applied(2))), newWork("done", 3, withStatus(applied(3)))
 	f := statelessFixture(t, waiting, done)
@@ -140,7 +140,7 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 		t.Errorf("%d works are counted as disconnected", n)
 	}
 	f.now = f.now.Add(time.Hour)
-	f.idle(HubQueue, "uid-waiting") // nothing new
+	f.idle(HubQueue, "uid-waiting") // no further write
 
 	// Without a connection, and right after its start, the state of the agent is unknown: the condition stays.
 	f.core.Disconnected()
@@ -164,7 +164,7 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 		t.Errorf("%d works are counted as disconnected", n)
 	}
 
-	// Gone, as the broker says.
+	// The broker sends the last will of the agent.
 	lastSeen = f.now.Add(-time.Second / 20)
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Goodbye: true, Stamp: agent.Goodbye("hub")})
 	f.wantDisconnectedProblem("uid-waiting", lastSeen, 3)
@@ -204,7 +204,7 @@ func TestStatelessBroker_KeepsConditionOfEarlierProcess(t *testing.T) {
 	f.deliver("uid-a")
 	f.idle(HubQueue, "uid-a")
 	f.now = f.now.Add(sessionfence.DisconnectedAfter)
-	f.idle(HubQueue, "uid-a") // it is so still
+	f.idle(HubQueue, "uid-a") // the agent is still disconnected
 	f.ours("cluster1")
 	if d := f.reports("uid-a"); d != nil {
 		t.Errorf("the agent was seen, and Delivered is %+v", d)
@@ -264,7 +264,7 @@ func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 	}
 	f := statelessFixture(t, works...)
 	agent := f.ours("cluster1")
-	for _, w := range works { // paced too
+	for _, w := range works { // the publishes are paced too
 		for e := f.core.Next(BrokerQueue, Key{UID: w.UID}); ; e = f.core.Next(BrokerQueue, Key{UID: w.UID}) {
 			if p, ok := e.(Publish); ok {
 				f.done(p, Result{})
@@ -315,9 +315,9 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 		f.seen(w)
 	}
 	f.connect()
-	f.idle(HubQueue, "uid-waiting") // no report has come
+	f.idle(HubQueue, "uid-waiting") // the broker has sent no report yet
 	f.absent(true, codec.DisconnectedCluster{Cluster: "another", Since: since})
-	f.idle(HubQueue, "uid-waiting") // the rest of the report is to follow
+	f.idle(HubQueue, "uid-waiting") // more pages of the report follow
 	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since})
 	reports := func(uid types.UID, reason, what string) {
 		t.Helper()
@@ -330,7 +330,7 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	reports("uid-going", ReasonAgentDisconnected, "hawser force-delete work cluster1 going")
 	f.idle(HubQueue, "uid-done")
 
-	// Not while hub-source is disconnected, nor before the broker has reported again.
+	// The condition stays while hub-source is disconnected, and until the broker has reported again.
 	f.core.Disconnected()
 	f.now = f.now.Add(time.Hour)
 	f.idle(HubQueue, "uid-waiting")

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// meets gives an event of the core's session to an agent, which answers with its list.
+// meets passes an event of the core's session to an agent, which answers with its list.
 func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has Present) {
 	f.t.Helper()
 	if agent.Observe("hub", m).IsAccepted() {
@@ -182,7 +182,7 @@ func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
 	f.idle(HubQueue, "uid-x")
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
-	f.idle(BrokerQueue, a.UID) // it has the hub asked
+	f.idle(BrokerQueue, a.UID) // the later version causes a query to the hub
 	f.done(next[Get](f, HubQueue, a.UID), Result{Work: a})
 	f.idle(BrokerQueue, a.UID)
 	f.beginEpoch(a)
@@ -205,7 +205,7 @@ func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	}
 	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
 	f.idle(HubQueue, "uid-x")
-	for range 3 { // the first ones are lost
+	for range 3 { // the first answers are lost
 		f.now = f.now.Add(missingDelay)
 		requests := f.requested("cluster1")
 		if len(requests) != 1 || len(requests[0].Held) != 1 || requests[0].Held[0] != emptyStatusRequest[0] || requests[0].Stamp.PeerSession != (codec.Session{}) {

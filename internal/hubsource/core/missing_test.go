@@ -11,14 +11,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// onlyAtTheBroker has the broker list records that the hub lacks.
+// onlyAtTheBroker is a core whose broker lists n records that the hub lacks.
 func onlyAtTheBroker(t *testing.T, state SavedState, last *codec.HubPosition, n int) *fixture {
 	f := comparingFixture(t, state)
 	f.compare(last, n)
 	return f
 }
 
-// compare has the broker list records that the hub lacks.
+// compare lists n records of the broker that the hub lacks.
 func (f *fixture) compare(last *codec.HubPosition, n int) {
 	records := missingRecords(n)
 	f.page(codec.Inventory{LastPosition: last, Clusters: []codec.ClusterDigest{{Cluster: "cluster1", Digest: codec.Digest{Count: uint64(n)}}}})
@@ -29,12 +29,12 @@ func (f *fixture) compare(last *codec.HubPosition, n int) {
 func TestCore_DeletesOrphansConditionally(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f := onlyAtTheBroker(t, SavedState{}, &codec.HubPosition{UID: "hub", ResourceVersion: "200"}, 2)
-	f.clusterIdle("cluster1") // which hub it is, is not known
+	f.clusterIdle("cluster1") // the position of the hub is unknown
 	f.locate("200")
 	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Err: errNotFound()})
 	other := newWork("m001", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
 	f.done(nextOf[Get](f, BrokerQueue, cluster), Result{Work: other})
-	f.clusterIdle("cluster1") // whether it was the same hub, is not known
+	f.clusterIdle("cluster1") // the position may have changed since the query
 	f.locate("200")
 	d := nextOf[Delete](f, BrokerQueue, cluster)
 	e, err := eventOf(d, f.id, f.now)
@@ -58,7 +58,7 @@ func TestCore_DeletesNothingAfterRollback(t *testing.T) {
 	f.core.epochs.readPositionNow()
 	early := nextOf[ReadHubPosition](f, HubQueue, Key{})
 	f.done(missing, Result{Err: errNotFound()})
-	f.done(early, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: "200"}}) // from before it went back
+	f.done(early, Result{Position: &codec.HubPosition{UID: "hub", ResourceVersion: "200"}}) // this position is from before the rollback
 	f.clusterIdle("cluster1")
 	f.locate("150")
 	f.clusterIdle("cluster1")
@@ -76,7 +76,7 @@ func TestCore_DeletesNothingMissingOnlyInTheInformer(t *testing.T) {
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 1)}})
-	f.deliver(w.UID) // it was never tagged
+	f.deliver(w.UID) // the work has no tag, so it is published
 	f.clusterIdle("cluster1")
 }
 
@@ -185,7 +185,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	f.reported()
-	// An operator approved, and the cluster has confirmed.
+	// An operator has approved, and the cluster has confirmed.
 	v := f.core.Report(&Report{UID: "uid-m000", Cluster: "cluster1", Name: "m000", Version: 1, Sequence: sequence(1), Deleted: true})
 	if v != Taken {
 		t.Fatalf("verdict is %s", v)
@@ -218,11 +218,11 @@ func TestCore_RecomparesWorksMissingFromNewList(t *testing.T) {
 	f.locate("200")
 	f.tag()
 	f.missing(w.UID)
-	f.idle(BrokerQueue, w.UID) // and no deletion
+	f.idle(BrokerQueue, w.UID) // and no deletion goes out
 	f.now = f.now.Add(missingDelay)
 	f.clusterIdle("cluster1")
 	f.page(codec.Inventory{Records: []codec.InventoryRecord{recordOf(t, w, 3)}})
-	f.clusterIdle("cluster1") // the hub is asked once more how far it is
+	f.clusterIdle("cluster1") // the position of the hub is read once more
 	f.locate("90")
 	f.beginEpoch()
 }

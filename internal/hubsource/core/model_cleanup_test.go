@@ -7,9 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Completed works in the world of the model.
+// The file adds completed works to the model.
 
-// setTTL gives a work a time to live, or takes it away.
+// setTTL sets or removes the time to live of a work.
 func (w *world) setTTL(key string) {
 	seconds := rapid.SampledFrom([]int64{-1, 0, 3, 3600}).Draw(w.t, "seconds")
 	w.change(key, func(o *workv1.ManifestWork) {
@@ -20,7 +20,7 @@ func (w *world) setTTL(key string) {
 	})
 }
 
-// toggleComplete has the agent find that a work is complete, or not any more.
+// toggleComplete changes whether the agent reports a work as complete.
 func (w *world) toggleComplete(uid types.UID) {
 	c := w.complete[uid]
 	c.Type, c.Reason, c.LastTransitionTime = workv1.WorkComplete, "ConditionRulesAggregated", metav1.NewTime(w.now)
@@ -31,8 +31,8 @@ func (w *world) toggleComplete(uid types.UID) {
 	w.records[uid].reported = false
 }
 
-// expire is a deletion by hub-source. Only works that are complete and past their time to live may get one, as
-// the hub has them at this moment.
+// expire executes a deletion by hub-source. It fails unless the work on the hub is complete now and past its
+// time to live.
 func (w *world) expire(o *workv1.ManifestWork) {
 	at, expires := expiry(o)
 	if !expires || at.After(w.now) {
@@ -42,7 +42,7 @@ func (w *world) expire(o *workv1.ManifestWork) {
 	o.DeletionTimestamp = &metav1.Time{Time: w.now}
 }
 
-// outlived: nothing is left to be waited for, and the work is still there.
+// outlived reports whether a work should have been deleted after its time to live.
 func outlived(o *workv1.ManifestWork) bool {
 	_, expires := expiry(o)
 	return expires && o.DeletionTimestamp == nil

@@ -16,9 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// world is a hub, a broker and one agent per cluster, as simple as they can be,
-// around the real core. Everything happens in steps that rapid chooses: watch
-// events and reports lag, answers get lost, processes restart.
+// world is a simple hub and broker, with one agent per cluster, around the real core. rapid chooses the steps:
+// watch events and reports lag, answers get lost, processes restart.
 type world struct {
 	t    *rapid.T
 	core *Core
@@ -39,17 +38,17 @@ type world struct {
 	selected map[string]bool
 	queue    map[Queue]map[Key]time.Time
 	inFlight []Effect
-	deleted  map[types.UID]bool             // the agent has deleted it at least once
-	complete map[types.UID]metav1.Condition // what the agent says of it, if anything
+	deleted  map[types.UID]bool             // the agent has deleted the work at least once
+	complete map[types.UID]metav1.Condition // the condition Complete that the agent reports, if any
 	torn     map[types.UID]int              // works removed from the hub without their finalizer, by the run in which the informer sees it
 }
 
-// record is what broker and agent hold of a work.
+// record is the state of a work at the broker and the agent.
 type record struct {
 	work     *workv1.ManifestWork
 	version  int64
 	deleting bool
-	status   *Report // accepted last
+	status   *Report // last accepted
 	reported bool    // the agent has reported its present state
 }
 
@@ -60,7 +59,7 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// Hurry changes nothing: what is next is drawn.
+// Hurry does nothing: the test draws the next key.
 func (*world) Hurry(Queue, Key) {}
 
 func (w *world) Wake(l Queue, k Key, after time.Duration) {
@@ -70,7 +69,7 @@ func (w *world) Wake(l Queue, k Key, after time.Duration) {
 	}
 }
 
-// start is a new process: a fresh core that reads the hub.
+// start starts a process: a new core that reads the hub.
 func (w *world) start() {
 	w.run++
 	w.connected, w.events, w.inFlight, w.reports = false, nil, nil, nil
@@ -174,7 +173,7 @@ func (w *world) publish(e Publish) Result {
 	return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}}
 }
 
-// onCluster: in this world the agent always holds what was published once.
+// onCluster reports whether the agent has a work: in this model, each published one.
 func (w *world) onCluster(o *workv1.ManifestWork) bool { return len(o.Status.Conditions) > 0 }
 
 func (w *world) release(e Release) Result {
@@ -203,7 +202,7 @@ func (w *world) agent(uid types.UID) {
 	}
 	p.Hash = hashOf(p.Status)
 	if r.status = p; r.deleting {
-		// The confirmed tombstone is left out: a deletion published again becomes a record again.
+		// The confirmed tombstone is left out: a deletion that is published again becomes a record again.
 		delete(w.records, uid)
 		w.deleted[uid] = true
 	}
@@ -250,7 +249,7 @@ func (w *world) begin(l Queue, k Key) {
 	}
 }
 
-// finish carries out the i-th effect. lost: it happens, but the answer is lost.
+// finish executes the i-th effect. lost: the effect is executed, but the answer is lost.
 func (w *world) finish(i int, lost bool) {
 	e := w.inFlight[i]
 	w.inFlight = slices.Delete(w.inFlight, i, i+1)
@@ -283,7 +282,7 @@ func (w *world) finish(i int, lost bool) {
 		r = w.present(e.Namespace)
 	case ReadHubPosition:
 		r.Position = &codec.HubPosition{UID: "hub", ResourceVersion: fmt.Sprint(w.rv)}
-	case RequestInventory: // this broker has none
+	case RequestInventory: // this broker has no inventory
 		if r.Err = gone; w.connected {
 			r.Err = &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop}
 		}
@@ -309,15 +308,15 @@ func (w *world) finish(i int, lost bool) {
 	}
 }
 
-// toBroker reports whether an effect is carried out on a subscription.
+// toBroker reports whether an effect is for the broker.
 func toBroker(e Effect) bool {
 	_, is := e.(ForBroker)
 	_, ends := e.(EndSubscription)
 	return is || ends
 }
 
-// restarted ends the subscription, and begins another: the broker takes nothing any more
-// that was published on the one before.
+// restarted ends the subscription and begins another. The broker accepts no publish of the previous one any
+// more.
 func (w *world) restarted() {
 	w.disconnect()
 	for _, e := range slices.Clone(w.inFlight) {
@@ -360,7 +359,7 @@ func (w *world) deliver() {
 	w.core.Report(p)
 }
 
-// dueKeys are the keys a worker could take now, in a stable order.
+// dueKeys are the keys that a worker could take now, in a stable order.
 func (w *world) dueKeys() []wakeup {
 	var due []wakeup
 	for l, keys := range w.queue {
@@ -374,7 +373,7 @@ func (w *world) dueKeys() []wakeup {
 	return due
 }
 
-// settle lets everything happen that can happen.
+// settle executes steps until none is left.
 func (w *world) settle() {
 	w.hubUp = true
 	if !w.connected {
@@ -428,7 +427,7 @@ func (w *world) skip() bool {
 	return true
 }
 
-// check compares the settled ends.
+// check compares the settled states.
 func (w *world) check() {
 	for key, o := range w.hub {
 		r := w.records[o.UID]
@@ -450,7 +449,7 @@ func (w *world) check() {
 	for uid, r := range w.records {
 		if o := w.hub[r.work.Namespace+"/"+r.work.Name]; o == nil || o.UID != uid {
 			if run, torn := w.torn[uid]; torn && run != w.run {
-				continue // seen only by comparing inventories
+				continue // only a comparison of inventories shows this
 			}
 			w.t.Fatalf("record of %s, which is not on the hub: %+v", r.work.Name, r)
 		}
@@ -463,7 +462,7 @@ func (w *world) check() {
 	}
 }
 
-// step does one thing at random.
+// step executes one random step.
 func (w *world) step() {
 	t := w.t
 	keys := make([]string, 0, len(w.hub))

@@ -20,10 +20,10 @@ import (
 func TestCore_KnowsItsOwnFinalizer(t *testing.T) {
 	const located = "150"
 	for name, c := range map[string]struct {
-		bare  string   // the version without the finalizer
-		shown []string // versions with it that the informer shows before the answer
+		bare  string   // the resource version without the finalizer
+		shown []string // resource versions with the finalizer that the informer shows before the answer
 		err   error
-		late  bool // the informer shows it after the answer
+		late  bool // the informer shows the finalizer after the answer
 		held  bool
 	}{
 		"the answer is first":                       {bare: "140", late: true},

@@ -48,8 +48,7 @@ func BenchmarkCore_MissesTheAnswerToARelease(b *testing.B) {
 	}
 }
 
-// answer answers what is to be done for a key, if it is a release or the end of the
-// subscription.
+// answer executes the next effect of a key, which must be a release or the end of the subscription.
 func answer(b *testing.B, c *Core, k Key, r Result) {
 	switch e := c.Next(BrokerQueue, k); e.(type) {
 	case Release, EndSubscription:
@@ -59,7 +58,7 @@ func answer(b *testing.B, c *Core, k Key, r Result) {
 	}
 }
 
-// compareSums is one subscription, from its beginning until all is compared.
+// compareSums runs one subscription, from its beginning until all clusters are compared.
 func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first bool) {
 	c.Disconnected()
 	c.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
@@ -71,7 +70,7 @@ func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first boo
 	c.Inventory(codec.Inventory{RequestID: request.ID, Clusters: digests})
 	for _, d := range digests {
 		k := Key{Cluster: d.Cluster}
-		for idle := 0; idle < 2; { // the second time it is concluded
+		for idle := 0; idle < 2; { // the second idle step ends the comparison
 			e := c.Next(BrokerQueue, k)
 			tag, tags := e.(Tag)
 			switch _, releases := e.(Release); {
@@ -94,7 +93,7 @@ func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first boo
 	}
 }
 
-// fleetOf is a fleet that a broker has as it is.
+// fleetOf returns works, and the digests of a broker that has exactly these.
 func fleetOf(b *testing.B, total, clusters int, change func(*workv1.ManifestWork)) (works []*workv1.ManifestWork, digests []codec.ClusterDigest) {
 	digests = make([]codec.ClusterDigest, clusters)
 	for i := range total {

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// The agents report again what a store forgot.
+// The agents report again the statuses that a store lost.
 
 func (r *realm) agentsBehind() []store.Meta {
 	var behind []store.Meta
@@ -59,7 +59,7 @@ func (r *realm) status(m store.Meta, sequence string, deleted bool) (codec.Event
 	})
 }
 
-// approve is an operator who agrees with everything.
+// approve is an operator who approves all withheld deletions.
 func (r *realm) approve() bool {
 	done := false
 	for _, cluster := range slices.Sorted(maps.Keys(r.withheld)) {

@@ -22,9 +22,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// realm is a hub that is restored from backups, a broker with the real rules of
-// its store, and agents, around the real core. Everything happens in steps that
-// rapid chooses; the core is dropped at any of them and another one started.
+// realm is a hub that is restored from backups, a broker with the real rules of its store, and agents, around
+// the real core. rapid chooses the steps. At any of them the core may be replaced by a new one.
 type realm struct {
 	t   *rapid.T
 	now time.Time
@@ -37,29 +36,28 @@ type realm struct {
 	// lostWorks are works that a restore removed without a deletion. dead are works that a user deleted, or removed
 	// from the hub without their finalizer.
 	lostWorks, dead map[types.UID]bool
-	suspicious      bool // a restore cannot be noticed
-	// unnoticed: there was a restore that is noticed if the source looks while
-	// the hub is below this resource version.
+	suspicious      bool // there was a restore that cannot be noticed
+	// unnoticed is the resource version below which the source notices a restore, 0 without such a restore.
 	unnoticed     int64
-	restored      bool // there was one
-	storeReplaced bool // the broker has an earlier state, or none
+	restored      bool // the hub was restored at least once
+	storeReplaced bool // the broker has an earlier store, or an empty one
 
 	store    *mem.Store
 	copies   []*mem.Backup
-	stream   *modelStream // of the source, nil when there is none
+	stream   *modelStream // the source's subscription, nil without one
 	withheld map[string][]codec.WithheldDeletion
 	agents   map[store.Key]uint64 // revision that the agent has applied
 	sequence int
-	written  int // publishes that changed something
+	written  int // number of publishes that caused a change
 
 	core     *Core
-	epoch    int // that the informer was made for
+	epoch    int // the hub epoch of the informer
 	queue    map[Queue]map[Key]time.Time
 	inFlight []Effect
-	shown    int64 // highest resource version that the core was shown
+	shown    int64 // highest resource version that the core has seen
 }
 
-// hubState is what a backup of the hub has.
+// hubState is the content of a backup of the hub.
 type hubState struct {
 	works map[string]*workv1.ManifestWork
 	rv    int64
@@ -70,11 +68,11 @@ func (h hubState) clone() hubState { h.works = maps.Clone(h.works); return h }
 
 // modelStream is the source's subscription.
 type modelStream struct {
-	established bool // it continues from a cursor, or a list was compared
+	established bool // the stream continues from a cursor, or a list was compared
 	grace       time.Time
 	lists       []codec.Event
 	answered    uint64
-	sent        map[store.Key]uint64 // still to be sent, with its revision
+	sent        map[store.Key]uint64 // the records still to be sent, with their revisions
 	routed      uint64
 	reported    uint64 // revision of the last checkpoint
 	inbox       []codec.Event
@@ -116,7 +114,7 @@ func (r *realm) Wake(l Queue, k Key, after time.Duration) {
 	}
 }
 
-// start is a new process. What the one before had begun has happened or not.
+// start starts a process. The effects in flight of the previous one were executed or not.
 func (r *realm) start() {
 	for _, e := range r.inFlight {
 		if rapid.Bool().Draw(r.t, "happened") {
@@ -130,7 +128,7 @@ func (r *realm) start() {
 		NewID: r.id, State: r.hub.state, All: true,
 	})
 	r.shown, r.epoch = 0, r.core.Epoch()
-	if r.unnoticed > 0 && !r.suspected() { // what the process before saw is forgotten
+	if r.unnoticed > 0 && !r.suspected() { // the evidence that the previous process saw is lost
 		r.suspicious = r.suspicious || r.notified() == 0
 		r.unnoticed = r.notified()
 	}
@@ -214,20 +212,20 @@ func (r *realm) present(namespace string) Result {
 	return Result{Present: present}
 }
 
-// restore restores a backup of the hub. While the source is running, its informer lists everything again,
-// unless the source is restarted as well.
+// restore restores a backup of the hub. While the source runs, its informer lists everything again, unless the
+// source restarts too.
 func (r *realm) restore(b hubState, bump, running bool) {
-	// A restore with higher resource versions shows in nothing but what the
-	// works say. It takes longer than a lease, so no process outlives it.
+	// Only the works show a restore with higher resource versions. It takes longer than a Lease, so no process
+	// outlives it.
 	running = running && !bump
-	for len(r.inFlight) > 0 { // no request outlives the hub that it went to
+	for len(r.inFlight) > 0 { // no request outlives the hub that received it
 		r.finish(0, true)
 	}
 	before := r.hub
 	r.hub = b.clone()
 	if bump {
 		r.hub.rv = before.rv + 1000
-		for key, o := range r.hub.works { // as a restore with --bump-revision shows them
+		for key, o := range r.hub.works { // as after a restore with --bump-revision
 			o = o.DeepCopy()
 			o.ResourceVersion = fmt.Sprint(r.hub.rv)
 			r.hub.works[key] = o
@@ -245,12 +243,12 @@ func (r *realm) restore(b hubState, bump, running bool) {
 		}
 	}
 	reported := r.notified()
-	known := reported // what a position must lie below for the restore to be noticed
+	known := reported // a position below this version shows the restore
 	if running {
 		known = max(known, r.shown)
 	}
 	switch {
-	case r.suspected(): // for an earlier one
+	case r.suspected(): // an earlier restore was noticed
 	case bump || known <= b.rv:
 		r.suspicious = true
 	default:
@@ -272,15 +270,15 @@ func (r *realm) restore(b hubState, bump, running bool) {
 	}
 }
 
-// suspected: the hub says itself that it went back.
+// suspected reports whether the hub has a saved rollback suspicion.
 func (r *realm) suspected() bool {
 	return len(r.hub.state.Withheld) > 0 && r.hub.state.Withheld[0] == everywhere
 }
 
-// notified is the position of the hub that the broker knows.
+// notified returns the position of the hub that the broker knows.
 func (r *realm) notified() int64 {
 	n, _ := strconv.ParseInt(string(r.store.Bookmarks("hub")["hub"]), 10, 64)
-	return n // 0 where there is none
+	return n // 0 if there is none
 }
 
 // The broker.
@@ -296,7 +294,7 @@ func (r *realm) commit(op store.Op) store.Outcome {
 	return o[0]
 }
 
-// publish is what the broker makes of a spec event.
+// publish is the broker's handling of a spec event.
 func (r *realm) publish(e codec.Event, err error) Result {
 	if err != nil {
 		r.t.Fatal(err)
@@ -350,7 +348,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 	return Result{}
 }
 
-// checkDeletion: nothing is deleted that was not deleted on the hub.
+// checkDeletion fails if a work is deleted that was not deleted on the hub.
 func (r *realm) checkDeletion(env codec.Envelope) {
 	uid := types.UID(env.ResourceID)
 	live := r.hub.works[env.Cluster+"/"+env.ObjectName]
@@ -411,7 +409,7 @@ func (r *realm) route() {
 	s.routed = r.store.Head().Revision
 }
 
-// muteAgents is the end of the grace for a source that lists nothing.
+// muteAgents ends the waiting time for a source that lists nothing.
 func (r *realm) muteAgents() {
 	r.since(r.stream, 0)
 	r.stream.established, r.stream.reported = true, 0
@@ -534,7 +532,7 @@ func (r *realm) send() {
 	s.inbox = append(s.inbox, e)
 }
 
-// mayCheckpoint: nothing is left to send.
+// mayCheckpoint reports whether nothing is left to send.
 func (r *realm) mayCheckpoint() bool {
 	s := r.stream
 	return s != nil && s.established && len(s.sent) == 0 && len(s.lists) == 0 && s.routed == r.store.Head().Revision && s.reported < s.routed
@@ -593,6 +591,6 @@ func (r *realm) replaceStore(b *mem.Backup) {
 	r.withheld = map[string][]codec.WithheldDeletion{}
 	r.storeReplaced = true
 	if len(r.lostWorks) > 0 {
-		r.suspicious = true // what the store knew of the hub is of an earlier time
+		r.suspicious = true // what the store knows of the hub is from an earlier time
 	}
 }

@@ -35,7 +35,7 @@ func (r *realm) begin(l Queue, k Key) {
 	}
 }
 
-// finish carries out the i-th effect. lost: it happens, but the answer is lost.
+// finish executes the i-th effect. lost: the effect is executed, but the answer is lost.
 func (r *realm) finish(i int, lost bool) {
 	e := r.inFlight[i]
 	r.inFlight = slices.Delete(r.inFlight, i, i+1)
@@ -63,7 +63,7 @@ func (r *realm) beginEpoch() {
 	}
 }
 
-// perform does what an effect says; broker: it is one on the broker.
+// perform executes an effect; broker: it is one for the broker.
 func (r *realm) perform(e Effect) (result Result, broker bool) {
 	switch e := e.(type) {
 	case AddFinalizer:
@@ -103,7 +103,7 @@ func (r *realm) perform(e Effect) (result Result, broker bool) {
 	return r.request(e), true
 }
 
-// request is what the broker answers.
+// request returns the broker's answer to an effect.
 func (r *realm) request(e Effect) Result {
 	accepted := Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted}}
 	switch e := e.(type) {
@@ -136,7 +136,7 @@ func (r *realm) request(e Effect) Result {
 	return accepted
 }
 
-// syncReport takes over what the source says about its comparison.
+// syncReport applies a sync report of the source.
 func (r *realm) syncReport(c codec.SyncReport) {
 	r.t.Logf("  compared %+v", c)
 	if c.Position != nil {
@@ -154,7 +154,7 @@ func (r *realm) syncReport(c codec.SyncReport) {
 	}
 }
 
-// checkStatus: no older status of a work takes the place of a newer one.
+// checkStatus fails if an older status of a work replaces a newer one.
 func (r *realm) checkStatus(e PatchStatus) {
 	live := r.hub.works[e.Work.Namespace+"/"+e.Work.Name]
 	if live == nil || live.ResourceVersion != e.Work.ResourceVersion || len(live.Status.Conditions) == 0 || len(e.Status.Conditions) == 0 {
@@ -195,7 +195,7 @@ func (r *realm) underWay(l Queue, k Key) bool {
 	return slices.ContainsFunc(r.inFlight, func(e Effect) bool { el, ek := slotOf(r.core, e); return el == l && ek == k })
 }
 
-// streamSteps are what the broker's stream can do now.
+// streamSteps are the possible next steps of the broker's stream.
 func (r *realm) streamSteps() map[string]func() {
 	steps := map[string]func(){}
 	s := r.stream
@@ -226,7 +226,7 @@ func (r *realm) streamSteps() map[string]func() {
 	return steps
 }
 
-// settle lets everything happen that can happen.
+// settle executes steps until none is left.
 func (r *realm) settle() {
 	r.hubUp = true
 	for step := 0; ; step++ {
@@ -273,7 +273,7 @@ func (r *realm) skip() bool {
 	return true
 }
 
-// check compares the settled ends.
+// check compares the settled states.
 func (r *realm) check() {
 	t := r.t
 	for key, o := range r.hub.works {
@@ -281,7 +281,7 @@ func (r *realm) check() {
 		tag, tagErr := manifestwork.SpecTag(o)
 		switch {
 		case o.DeletionTimestamp != nil && slices.ContainsFunc(r.withheld[o.Namespace], func(w codec.WithheldDeletion) bool { return w.Name == o.Name }):
-			// It waits for what a person decides about the work that has its name.
+			// The work waits until an operator has decided about the work that has its name.
 		case err != nil || tagErr != nil:
 			t.Fatalf("%s %s: %v, %v", key, o.UID, err, tagErr)
 		case o.DeletionTimestamp != nil:
@@ -318,13 +318,13 @@ func (r *realm) check() {
 	if unsaved || (len(state.Withheld) > 0) != (len(r.withheld) > 0) {
 		t.Fatalf("state %+v is saved: %v, withheld are %v", state, !unsaved, r.withheld)
 	}
-	// A process that sees its hub go back loses the cursor until a status comes.
+	// A process that detects a rollback loses the cursor until a status comes.
 	if cursor := r.core.cursor.reached; r.stream.established && cursor.Revision != r.stream.reported && !(r.restored && cursor == (codec.Cursor{})) {
 		t.Fatalf("cursor is %s, the last checkpoint was at %d", cursor, r.stream.reported)
 	}
 }
 
-// step does one thing at random.
+// step executes one random step.
 func (r *realm) step() {
 	t := r.t
 	keys := slices.Sorted(maps.Keys(r.hub.works))
@@ -376,7 +376,7 @@ func (r *realm) step() {
 		{"lose", len(r.inFlight) > 0, func() { r.finish(pick(len(r.inFlight)), true) }},
 		{"settle", rapid.IntRange(0, 19).Draw(t, "settles") == 0, r.settle},
 	}
-	for range 3 { // what makes things go on is more likely
+	for range 3 { // steps that make progress are more likely
 		actions = append(actions,
 			action{"watch", len(r.events) > 0, r.watch},
 			action{"begin", len(due) > 0, func() { d := due[pick(len(due))]; r.begin(d.queue, d.key) }},
@@ -431,5 +431,5 @@ func hashOf(s workv1.ManifestWorkStatus) string {
 	return h
 }
 
-// Hurry changes nothing: what is next is drawn.
+// Hurry does nothing: the test draws the next key.
 func (*realm) Hurry(Queue, Key) {}

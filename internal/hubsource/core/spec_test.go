@@ -18,17 +18,17 @@ import (
 func TestCore_PutsFinalizerBeforeFirstEvent(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1, withoutFinalizer))
-	f.idle(BrokerQueue, "uid-w") // no session yet
+	f.idle(BrokerQueue, "uid-w") // there is no session yet
 	f.connect()
 	e := next[AddFinalizer](f, BrokerQueue, "uid-w")
-	f.idle(BrokerQueue, "uid-w") // one thing at a time
+	f.idle(BrokerQueue, "uid-w") // one effect runs at a time
 	f.done(e, Result{Work: newWork("w", 1, version("102"))})
 	p := f.deliver("uid-w")
 	if p.Action != codec.CreateRequest || !hasFinalizer(p.Work) {
 		t.Errorf("published %s with finalizers %v", p.Action, p.Work.Finalizers)
 	}
 	f.idle(BrokerQueue, "uid-w")
-	f.seen(newWork("w", 1, version("102"))) // the echo of the own write
+	f.seen(newWork("w", 1, version("102"))) // the informer shows our own write
 	f.idle(BrokerQueue, "uid-w")
 }
 
@@ -84,7 +84,7 @@ func TestCore_PublishesEverythingAgainOnEachConnection(t *testing.T) {
 	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.core.Disconnected()
 	f.connect()
-	f.done(p, Result{}) // accepted on the connection before
+	f.done(p, Result{}) // the broker accepted it on the previous connection
 	if p := f.deliver("uid-w"); p.Action != codec.CreateRequest {
 		t.Errorf("published %s", p.Action)
 	}
@@ -110,7 +110,7 @@ func TestCore_RetriesWithTheDelayOfTheBroker(t *testing.T) {
 	if d := f.nextWake(BrokerQueue); d != 3*time.Second {
 		t.Errorf("woken after %s, want 3s", d)
 	}
-	f.seen(newWork("w", 2)) // does not jump the queue
+	f.seen(newWork("w", 2)) // the change does not end the delay
 	f.idle(BrokerQueue, "uid-w")
 	f.now = f.now.Add(3 * time.Second)
 	if p := f.deliver("uid-w"); p.Work.Generation != 2 {
@@ -134,7 +134,7 @@ func TestCore_WaitsWithOneClusterAlone(t *testing.T) {
 		t.Errorf("woken after %s, want 3s", d)
 	}
 	f.idle(BrokerQueue, "uid-w")
-	f.idle(BrokerQueue, "uid-v") // not the deletion either: there is no room for it
+	f.idle(BrokerQueue, "uid-v") // the deletion waits too, because there is no space for it
 	if n := len(f.core.Stats().Undelivered); n != 0 {
 		t.Errorf("%d reasons are shown for what waits for a moment", n)
 	}
@@ -156,12 +156,12 @@ func TestCore_BacksOffFromAFailingBroker(t *testing.T) {
 		last = f.nextWake(BrokerQueue)
 		f.now = f.now.Add(last)
 	}
-	if last != longestSpec/2 { // without jitter
+	if last != longestSpec/2 { // the delay is the longest one without jitter
 		t.Errorf("last delay is %s, want %s", last, longestSpec/2)
 	}
 	p := next[Publish](f, BrokerQueue, "uid-w")
 	f.done(p, Result{Err: &transport.Error{Code: transport.CodeUnavailable}})
-	f.connect() // a new connection waits for nothing
+	f.connect() // a new connection ends the back-off
 	f.deliver("uid-w")
 }
 
@@ -170,7 +170,7 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 		code    transport.Code
 		reason  string
 		mention string
-		again   bool // tried again without a change
+		again   bool // the publish is retried without a change
 	}{
 		{transport.CodeTooLarge, ReasonTooLarge, "split", false},
 		{transport.CodeAlreadyExists, ReasonNameConflict, "another name", true},
@@ -348,7 +348,7 @@ func TestCore_NeverPublishesAnOversizedWork(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1, withoutFinalizer, sized(manifestwork.MaxManifestsSize)))
 	f.connect()
-	f.idle(BrokerQueue, "uid-w") // and no finalizer either: its deletion waits for no other client
+	f.idle(BrokerQueue, "uid-w") // no finalizer goes out either, so that a deletion waits for no other client
 	e := next[PatchStatus](f, HubQueue, "uid-w")
 	d := delivered(e.Status)
 	if d == nil || d.Reason != ReasonTooLarge || !strings.Contains(d.Message, "512000") || !strings.Contains(d.Message, "512004") {
@@ -419,7 +419,7 @@ func TestCore_ShowsASpecTheBrokerCallsStale(t *testing.T) {
 	f.seen(newWork("w", 2))
 	f.connect()
 	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
-	f.idle(HubQueue, "uid-w") // the informer may lag behind an earlier leader's
+	f.idle(HubQueue, "uid-w") // the informer may lag behind the write of an earlier leader
 	f.now = f.now.Add(time.Second)
 	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale}})
 	f.idle(BrokerQueue, "uid-w")
@@ -445,7 +445,7 @@ func TestCore_DeletesToTheEnd(t *testing.T) {
 	f.done(e, Result{Err: errConflict()})
 	f.idle(HubQueue, "uid-w")
 	changed := newWork("w", 2, deleting, version("200"))
-	f.seen(changed) // what the conflict was about: no more waiting
+	f.seen(changed) // the informer shows the change that caused the conflict, so the wait ends
 	e = next[RemoveFinalizer](f, HubQueue, "uid-w")
 	if e.Work != changed {
 		t.Error("the older object is written again")
@@ -548,7 +548,7 @@ func TestCore_DeletionAfterStoreReplacement(t *testing.T) {
 		f.core.Disconnected()
 		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: c.resync})
 		f.seen(after)
-		f.core.queries.wrote(f.core.index.works[after.UID], newWork("after", 1, version("250")), 0) // it puts the finalizer on
+		f.core.queries.wrote(f.core.index.works[after.UID], newWork("after", 1, version("250")), 0) // the write adds the finalizer
 		for w, want := range map[*workv1.ManifestWork]bool{before: c.wantBefore, after: false} {
 			gone := newWork(w.Name, 1, deleting, version("300"))
 			f.seen(gone)
@@ -589,5 +589,5 @@ func TestCore_BacksOffWritesToMissingObject(t *testing.T) {
 	f.idle(HubQueue, large.UID)
 
 	f.now = f.now.Add(firstDelay)
-	next[AddFinalizer](f, BrokerQueue, fresh.UID) // it may be another that lags
+	next[AddFinalizer](f, BrokerQueue, fresh.UID) // the informer may lag for long, so the write is tried again
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// served is a work that the broker has accepted.
+// served is a core with a work that the broker has accepted.
 func served(t *testing.T, w *workv1.ManifestWork) *fixture {
 	t.Helper()
 	f := newFixture(t, true)
@@ -40,14 +40,14 @@ func TestCore_WritesAReportOnce(t *testing.T) {
 	f.idle(HubQueue, "uid-w")
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
 	f.idle(HubQueue, "uid-w")
-	f.core.Report(report(w, 2, applied(1))) // says nothing new
+	f.core.Report(report(w, 2, applied(1))) // the same status again
 	f.idle(HubQueue, "uid-w")
 	if n := f.core.Stats().Pending; n != 0 {
 		t.Errorf("%d reports wait", n)
 	}
 }
 
-// answeredAt is a status as it is written for the first time when the cluster has answered for a generation.
+// answeredAt is a status with the condition Delivered=True for a generation, set at now.
 func answeredAt(now time.Time, generation int64, s workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
 	s.Conditions = append(slices.Clone(s.Conditions), metav1.Condition{
 		Type: ConditionDelivered, Status: metav1.ConditionTrue, Reason: ReasonClusterAnswered, ObservedGeneration: generation,
@@ -62,7 +62,7 @@ func TestCore_ReportsForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	began := f.now
-	f.idle(HubQueue, w.UID) // it has not answered
+	f.idle(HubQueue, w.UID) // the cluster has not answered
 	write := func(generation int64, status metav1.ConditionStatus, about int64, since time.Time) {
 		t.Helper()
 		e := next[PatchStatus](f, HubQueue, w.UID)
@@ -91,7 +91,7 @@ func TestCore_ReportsForWhichVersionTheClusterHasAnswered(t *testing.T) {
 	write(1, metav1.ConditionTrue, 1, began)
 	change(2)
 	f.deliver(w.UID)
-	f.idle(HubQueue, w.UID) // OBSERVED is behind
+	f.idle(HubQueue, w.UID) // the observed generation is behind
 	f.core.Report(report(newWork("w", 2), 2, applied(2)))
 	write(2, metav1.ConditionTrue, 2, began)
 	change(3)
@@ -189,7 +189,7 @@ func TestCore_TakesNoOlderGenerationThanTheHubShows(t *testing.T) {
 	if v := f.core.Report(report(newWork("w", 3), 1, applied(3))); v != Stale {
 		t.Errorf("after a restart, a report about an older generation is %s", v)
 	}
-	restored := newWork("w", 2, version("50"), withStatus(applied(2))) // from a backup
+	restored := newWork("w", 2, version("50"), withStatus(applied(2))) // the work as in a backup
 	f.seen(restored)
 	f.beginEpoch(restored)
 	if v := f.core.Report(report(newWork("w", 2), 2, applied(2))); v != Taken {
@@ -336,13 +336,13 @@ func TestCore_IgnoresADeletionTheHubDoesNotWant(t *testing.T) {
 		t.Errorf("the second time the verdict is %s", v)
 	}
 	f.idle(HubQueue, "uid-w")
-	f.seen(newWork("w", 4, deleting)) // the old word does not count now
+	f.seen(newWork("w", 4, deleting)) // the earlier confirmation is not valid for this deletion
 	f.deliver("uid-w")
 	f.idle(HubQueue, "uid-w")
 }
 
 func TestCore_AcceptsDeletionConfirmedByTheBroker(t *testing.T) {
-	for _, last := range []string{"0", sequence(7)} { // what the broker gives to a word of its own
+	for _, last := range []string{"0", sequence(7)} { // the possible sequence ids of a confirmation that the broker makes itself
 		f := served(t, newWork("w", 3))
 		f.core.Report(report(newWork("w", 3), 7, applied(3)))
 		f.seen(newWork("w", 4, deleting))
