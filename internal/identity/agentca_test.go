@@ -35,7 +35,7 @@ func TestServer_HubCA(t *testing.T) {
 	}
 	client := credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: own.Pool(), ServerName: "127.0.0.1",
-		// Whatever CAs the server names; else none would be shown to it.
+		// The client sends its certificate for any CAs that the server names. By default it would send none.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
 	})
 	// verified returns the roles for which the present CAs accept the certificate.

@@ -32,7 +32,7 @@ func (s side) write(name string, b []byte) {
 	}
 }
 
-// renew signs a new pair with a and trusts the authorities in trust.
+// renew writes a new pair that a has signed, and a CA file with the CAs in trust.
 func (s side) renew(a *pki.Authority, req pki.Request, trust ...*pki.Authority) {
 	s.t.Helper()
 	req.Valid = pki.Starting(time.Now(), time.Hour)
@@ -157,7 +157,7 @@ func TestFiles_RenewedFilesAreUsedWithoutRestart(t *testing.T) {
 		t.Fatalf("first handshake: %v, %v", leaf, err)
 	}
 
-	// Both sides move to another CA; the files are looked at after checkEvery.
+	// Both sides move to another CA; the loader reads the files again after checkEvery.
 	broker.renew(second, brokerReq, second)
 	agent.renew(second, pki.Request{Role: pki.Agent, Name: "c2"}, second)
 	now = now.Add(checkEvery)
@@ -177,7 +177,7 @@ func TestFiles_RenewedFilesAreUsedWithoutRestart(t *testing.T) {
 	}
 }
 
-// loaderFor reads f under a clock the test moves.
+// loaderFor reads f under a clock that the test moves.
 func loaderFor(t *testing.T, f Files, onError func(error), now *time.Time) *loader {
 	t.Helper()
 	l, err := newLoader(f, onError)

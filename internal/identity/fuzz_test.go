@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// issued makes a pair of an authority that is made for it.
+// issued returns a pair and its new CA.
 func issued(f *testing.F, req pki.Request) (ca []byte, p pki.Pair) {
 	f.Helper()
 	valid := pki.Starting(time.Unix(1700000000, 0), time.Hour)

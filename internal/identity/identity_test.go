@@ -20,7 +20,7 @@ func TestMapping_FromCertificate(t *testing.T) {
 	for _, c := range []struct {
 		cn   string
 		orgs []string
-		want string // "" = refused
+		want string // "": rejected
 	}{
 		{cn: "system:open-cluster-management:c1", want: "agent/c1"},
 		{cn: "system:open-cluster-management:c1:agent", want: "agent/c1"},

@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit/hugekey"
 )
 
-// dearCases are keys that must not be used in computations, by their error.
+// dearCases maps errors to keys that must not be used in computations.
 var dearCases = map[string]*rsa.PublicKey{
 	"has 131072 bits": hugeKey(131072, 65537), "has 8200 bits": hugeKey(8200, 3), "exponent 2147483647": hugeKey(2048, hugekey.Dear),
 }
@@ -102,7 +102,7 @@ func TestReadRequest_Keys(t *testing.T) {
 	_, edwards, _ := ed25519.GenerateKey(rand.Reader)
 	for name, c := range map[string]struct {
 		key  any
-		want string // "" : it is taken
+		want string // "": accepted
 	}{
 		"RSA 1024": {bits(1024), "has 1024 bits, use 2048 to 8192"}, "RSA 2048": {bits(2048), ""},
 		"P-224": {curve(elliptic.P224()), "has 224 bits"}, "P-256": {curve(elliptic.P256()), ""}, "P-521": {curve(elliptic.P521()), ""}, "Ed25519": {edwards, ""},

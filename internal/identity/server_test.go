@@ -22,8 +22,8 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// TestServer_NothingIsResumed checks that a client with a session ticket is verified again, so that a removed
-// CA has no effect any more.
+// TestServer_NothingIsResumed checks that a client with a session ticket is verified again. So a certificate of
+// a removed CA is rejected.
 func TestServer_NothingIsResumed(t *testing.T) {
 	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
 	d := side{t, t.TempDir()}
@@ -39,7 +39,7 @@ func TestServer_NothingIsResumed(t *testing.T) {
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: a.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"},
-		// Whatever CAs the server names; else none would be shown to it.
+		// The client sends its certificate for any CAs that the server names. By default it would send none.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
 		ClientSessionCache:   tls.NewLRUClientSessionCache(8),
 	}
@@ -60,7 +60,7 @@ func TestServer_NothingIsResumed(t *testing.T) {
 		}
 		defer there.Close()
 		served := make(chan error, 1)
-		go func() { // received from below
+		go func() { // the test receives the result
 			conn, _, err := s.ServerHandshake(there)
 			if err == nil {
 				_, err = conn.Write([]byte{1})
@@ -73,7 +73,7 @@ func TestServer_NothingIsResumed(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err = c.HandshakeContext(ctx); err == nil {
-			_, err = c.Read(make([]byte, 1)) // tickets come before it
+			_, err = c.Read(make([]byte, 1)) // the client gets session tickets before this byte
 		}
 		here.Close()
 		if e := <-served; e != nil {
@@ -148,7 +148,7 @@ func TestServer_EachHandshakeHasItsChains(t *testing.T) {
 	})
 }
 
-// breaksOff is the connection of a client of TLS 1.2 that ends it when it has sent its certificate.
+// breaksOff is a TLS 1.2 connection that the client closes after it has sent its certificate.
 type breaksOff struct {
 	net.Conn
 	writes int
@@ -239,7 +239,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// selfSigned is a certificate with a subject, as it is read from the wire.
+// selfSigned is a certificate with a subject, parsed from DER.
 func selfSigned(t *testing.T, subject pkix.Name) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// serving is a port's certificate under a clock that the test moves.
+// serving is the certificate of a port, under a clock that the test moves.
 func serving(t *testing.T, f Files, now *time.Time) (s *Serving, reported *[]error) {
 	t.Helper()
 	reported = new([]error)
@@ -25,7 +25,7 @@ func serving(t *testing.T, f Files, now *time.Time) (s *Serving, reported *[]err
 	return s, reported
 }
 
-// shown is the certificate that a client sees which trusts a.
+// shown returns the certificate that a client with the CA a receives.
 func shown(t *testing.T, s *Serving, a *pki.Authority) (*x509.Certificate, error) {
 	t.Helper()
 	c, p := net.Pipe()
@@ -34,7 +34,7 @@ func shown(t *testing.T, s *Serving, a *pki.Authority) (*x509.Certificate, error
 	go func() {
 		defer close(served)
 		defer p.Close()
-		_ = tls.Server(p, s.TLS()).HandshakeContext(t.Context()) // the client tells
+		_ = tls.Server(p, s.TLS()).HandshakeContext(t.Context()) // the client reports the error
 	}()
 	client := tls.Client(c, &tls.Config{RootCAs: a.Pool(), ServerName: "localhost", MinVersion: tls.VersionTLS12})
 	err := client.HandshakeContext(t.Context())
@@ -49,7 +49,7 @@ func shown(t *testing.T, s *Serving, a *pki.Authority) (*x509.Certificate, error
 	return leaf, nil
 }
 
-// own are the files of a port whose clients show no certificate.
+// own returns the files of a port whose clients send no certificate.
 func (s side) own() Files {
 	f := s.files()
 	f.CA = ""
@@ -77,7 +77,7 @@ func TestServing_ClientsOfACA(t *testing.T) {
 			}
 			config.Certificates = []tls.Certificate{cert}
 		}
-		go func() { _, _ = io.Copy(io.Discard, tls.Client(c, config)) }() // it reads the rejection
+		go func() { _, _ = io.Copy(io.Discard, tls.Client(c, config)) }() // the client reads the rejection
 		defer p.Close()
 		return tls.Server(p, s.TLS()).HandshakeContext(t.Context())
 	}

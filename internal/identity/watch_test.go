@@ -18,7 +18,7 @@ import (
 
 const day = 24 * time.Hour
 
-// watched is a program whose files a test renews, in a bubble of synctest.
+// watched is a program in a synctest bubble whose certificates the test renews.
 type watched struct {
 	side
 	log   syncbuffer.Buffer
@@ -44,9 +44,9 @@ func newWatched(t *testing.T, own, ca time.Duration) *watched {
 }
 
 // run lets the watch look by itself.
-func (w *watched) run() { go func() { _ = w.watch.Run(w.t.Context()) }() } // it returns nil
+func (w *watched) run() { go func() { _ = w.watch.Run(w.t.Context()) }() } // Run returns nil
 
-// pass lets time pass in which the watch looks every hour, which is cheaper.
+// pass lets time pass. The watch checks every hour, which costs less than its interval.
 func (w *watched) pass(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); w.after(time.Hour) {
 		w.watch.look(w.t.Context())
@@ -54,7 +54,7 @@ func (w *watched) pass(d time.Duration) {
 	}
 }
 
-// issue writes a certificate and its CA, which begin now.
+// issue writes a certificate and its CA, whose validity begins now.
 func (w *watched) issue(own, ca time.Duration) {
 	w.t.Helper()
 	a, err := pki.NewAuthority("ca", pki.Starting(time.Now(), ca))
@@ -71,7 +71,7 @@ func (w *watched) issue(own, ca time.Duration) {
 	w.stamp("ca.crt", "tls.crt", "tls.key")
 }
 
-// stamp gives files the time of the bubble.
+// stamp sets the modification time of files to the time of the bubble.
 func (w *watched) stamp(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -86,7 +86,7 @@ func (w *watched) after(d time.Duration) {
 	synctest.Wait()
 }
 
-// ready returns what /readyz?verbose says, which must not fail.
+// ready returns the text of /readyz?verbose, which must not fail.
 func (w *watched) ready() string {
 	w.t.Helper()
 	health := &telemetry.Health{}

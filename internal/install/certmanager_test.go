@@ -19,11 +19,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// withManager is a plane that has cert-manager, whose issuer is an authority.
+// withManager is a plane with cert-manager, whose issuer uses an authority.
 type withManager struct {
 	*plane
 	authority *pki.Authority
-	// noCA leaves ca.crt empty, as issuers do that do not know it.
+	// noCA leaves ca.crt empty, as issuers do that do not know their CA.
 	noCA bool
 }
 
@@ -53,7 +53,7 @@ func (p *withManager) installer() Installer {
 	return i
 }
 
-// ServerSideApply issues at once what a Certificate asks for.
+// ServerSideApply issues the certificate of a Certificate at once.
 func (p *withManager) ServerSideApply(ctx context.Context, gvr schema.GroupVersionResource, o *unstructured.Unstructured, by kubeclient.FieldManager) (*unstructured.Unstructured, error) {
 	is, err := p.plane.ServerSideApply(ctx, gvr, o, by)
 	if err != nil || o.GetKind() != certificateKind.Kind || p.authority == nil {
@@ -148,7 +148,7 @@ func TestCertManager_MakesTheCertificates(t *testing.T) {
 	}
 
 	before, keys := hub.content(), []string{string(hub.secret(t, brokerSecret)[keyKey]), string(spoke.secret(t, agentSecret)[keyKey])}
-	hub.authority, spoke.authority = nil, nil // no certificate is issued again
+	hub.authority, spoke.authority = nil, nil // without the CA no certificate can be issued again
 	p, err = Hub(t.Context(), hub, Settings{}, epoch)
 	hub.install(t, p, err)
 	m.Issuer = Issuer{}
@@ -199,8 +199,7 @@ func TestCertManager_Refusals(t *testing.T) {
 	refused(err, "take one of a private authority")
 }
 
-// No program is started before its certificate is there, and cert-manager's own words
-// say why it is not.
+// No program is started before its certificate exists. The error contains the reason that cert-manager reports.
 func TestCertManager_IsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hub := newWithManager(t, nil)

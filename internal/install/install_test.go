@@ -25,8 +25,7 @@ var (
 	wanted = Settings{Address: "broker.example.com:8090", Images: images}
 )
 
-// plane is a cluster whose controllers do at once what they are asked for, unless
-// they are stuck.
+// plane is a cluster whose controllers carry out each change at once, unless it is stuck.
 type plane struct {
 	*clustertest.Fake
 	stuck  bool
@@ -57,7 +56,7 @@ func (p *plane) installer() Installer {
 	return Installer{Client: p, List: p.Metadata, Printf: func(format string, args ...any) { p.output = append(p.output, fmt.Sprintf(format, args...)) }}
 }
 
-// content is everything that is there, by what each object is called.
+// content returns all existing objects, by their names for display.
 func (p *plane) content() map[string]string {
 	all := map[string]string{}
 	for _, ref := range p.Refs() {
@@ -85,7 +84,7 @@ func (p *plane) operator(t *testing.T) map[string][]byte {
 	return data
 }
 
-// planned is what a plan puts into a Secret.
+// planned returns the data that a plan puts into a Secret.
 func planned(t *testing.T, p Plan, name string) map[string][]byte {
 	t.Helper()
 	for _, o := range p.Objects {
@@ -133,7 +132,7 @@ func TestHub_TwiceIsHarmless(t *testing.T) {
 		t.Fatalf("only %v was made", slices.Sorted(maps.Keys(before)))
 	}
 	hub.output = nil
-	p := hub.installHub(t, Settings{}, epoch.Add(24*time.Hour)) // the settings are on the hub
+	p := hub.installHub(t, Settings{}, epoch.Add(24*time.Hour)) // the settings come from the hub
 	if diff := cmp.Diff(before, hub.content()); diff != "" {
 		t.Errorf("the second run changed (-before +after):\n%s", diff)
 	}
@@ -150,8 +149,8 @@ func TestHub_TwiceIsHarmless(t *testing.T) {
 	}
 }
 
-// The webhook, which refuses works while no hub-source runs, comes last, and with
-// the authority that signs for it.
+// The webhook rejects works while no hub-source runs. So it is applied last, with the CA that signs its
+// certificate.
 func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hub := newPlane()
@@ -169,7 +168,7 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 		if ca := webhooks[0].(map[string]any)["clientConfig"].(map[string]any)["caBundle"]; ca != base64Of(planned(t, p, authoritySecret)[certKey]) {
 			t.Errorf("caBundle %v is not the authority", ca)
 		}
-		for _, o := range p.Objects { // definitions are served, Deployments do not start
+		for _, o := range p.Objects { // the definitions are served, and the Deployments do not start
 			if o.GetKind() == "CustomResourceDefinition" {
 				hub.Put(o)
 				ref, err := refOf(t.Context(), hub, o)
@@ -201,7 +200,7 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 	})
 }
 
-// Certificates are issued again where needed, and only there.
+// Only certificates that need a renewal are issued again.
 func TestHub_RenewsDueLeases(t *testing.T) {
 	secrets := []string{authoritySecret, brokerSecret, sourceSecret, webhookSecret, operatorSecret}
 	elsewhere := wanted
@@ -267,7 +266,7 @@ func TestHub_LeavesAForeignAuthorityAlone(t *testing.T) {
 	}
 }
 
-// An authority that an operator brings signs, in a Secret of whatever type.
+// A CA that an operator has provided signs, in a Secret of any type.
 func TestHub_TakesAnAuthorityThatIsThere(t *testing.T) {
 	hub := newPlane()
 	own, err := pki.NewAuthority("own", pki.Starting(epoch, time.Hour))
@@ -284,8 +283,7 @@ func TestHub_TakesAnAuthorityThatIsThere(t *testing.T) {
 	}
 }
 
-// What others made is left alone: a definition of Open Cluster Management, a volume
-// that was made larger.
+// Objects and fields of others stay: a definition of Open Cluster Management, and a volume that was enlarged.
 func TestApply_KeepsFieldsOfOthers(t *testing.T) {
 	hub := newPlane()
 	hub.Put(object("v1", "Namespace", "", namespace))
@@ -305,8 +303,8 @@ func TestApply_KeepsFieldsOfOthers(t *testing.T) {
 	}
 }
 
-// A cluster gets a certificate in its name, the address of the hub's broker and its
-// images; a second run changes nothing.
+// A cluster gets a certificate with its name, the address of the hub's broker, and the hub's images. A second
+// run changes nothing.
 func TestCluster_GetsWorksOfItsHub(t *testing.T) {
 	hub, spoke := newPlane(), newPlane()
 	hub.installHub(t, wanted, epoch)
@@ -334,8 +332,7 @@ func TestCluster_GetsWorksOfItsHub(t *testing.T) {
 	}
 }
 
-// An installation by hand keeps the hub identity it has: what is on the cluster
-// belongs to it.
+// An installation by hand keeps its hub identity, because the objects on the cluster belong to it.
 func TestCluster_KeepsItsHubIdentity(t *testing.T) {
 	hub, spoke := newPlane(), newPlane()
 	hub.installHub(t, wanted, epoch)
@@ -381,12 +378,12 @@ func TestApply_DeletesUnneededObjects(t *testing.T) {
 	if err := hub.installer().Apply(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	hub.installCluster(t, hub, "local") // by another manager, with the same label
+	hub.installCluster(t, hub, "local") // another manager with the same label
 	if err := hub.installer().Apply(t.Context(), OnHub("local")); err != nil {
 		t.Fatal(err)
 	}
 	mine := object("v1", "ConfigMap", namespace, "mine")
-	label(mine, map[string]string{managedBy: managedByUs}) // a copy, labels and all
+	label(mine, map[string]string{managedBy: managedByUs}) // a copy with all labels
 	hub.Put(mine)
 	before := hub.content()
 
@@ -414,8 +411,7 @@ func TestApply_DeletesUnneededObjects(t *testing.T) {
 	}
 }
 
-// A program runs when all pods of the version that was applied are ready, and no
-// other is left.
+// A program runs when all pods of the applied version are ready, and no pod of another version is left.
 func TestRunning_ErrorNamesMissingPart(t *testing.T) {
 	for want, status := range map[string]map[string]any{
 		"has not been looked at by its controller": {"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},

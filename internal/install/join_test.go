@@ -22,7 +22,7 @@ func newBootstrap(t *testing.T) Bootstrap {
 	return Bootstrap{Broker: "broker.example.com:8090", CA: a.CertificatePEM(), Token: "abc.def.ghi"}
 }
 
-// TestBootstrap_Check: what could not work is said before anything is done, all of it at once.
+// TestBootstrap_Check: one error names all invalid values before anything is applied.
 func TestBootstrap_Check(t *testing.T) {
 	good := newBootstrap(t)
 	if err := good.check(); err != nil {
@@ -102,7 +102,7 @@ func TestJoin_Klusterlet(t *testing.T) {
 	}
 }
 
-// TestJoin_Identity: what is on a cluster belongs to a hub under one name, for ever.
+// TestJoin_Identity: the objects on a cluster belong to one identity of the hub, for ever.
 func TestJoin_Identity(t *testing.T) {
 	secret := func(name, cluster, identity string) *unstructured.Unstructured {
 		return secretOf(name, map[string][]byte{"cluster-name": []byte(cluster), "hub-identity": []byte(identity)})
@@ -136,7 +136,7 @@ func TestJoin_Identity(t *testing.T) {
 	}
 }
 
-// TestJoin_Joined: the waiting user sees what is missing, step by step.
+// TestJoin_Joined: the user who waits sees each missing step.
 func TestJoin_Joined(t *testing.T) {
 	f := clustertest.New()
 	f.Put(clustertest.Object("v1", "Namespace", "", namespace))
@@ -163,8 +163,8 @@ func TestJoin_Joined(t *testing.T) {
 	step("", nil)
 }
 
-// TestJoin_JoinedKlusterlet: a klusterlet that moves has the certificate of its former hub until
-// this one has given it another.
+// TestJoin_JoinedKlusterlet: a klusterlet that moves has the certificate of its former hub until this hub
+// issues one.
 func TestJoin_JoinedKlusterlet(t *testing.T) {
 	f := clustertest.New()
 	f.Put(clustertest.Object("v1", "Namespace", "", klusterletNamespace))

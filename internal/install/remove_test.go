@@ -16,8 +16,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// Without being asked to, a removal leaves what a later installation goes on from;
-// nothing that others made is deleted.
+// By default a removal keeps the objects that a later installation needs. Objects of others are never deleted.
 func TestRemove_KeepsPermanentObjects(t *testing.T) {
 	for everything, want := range map[bool][]string{
 		false: {
@@ -69,8 +68,8 @@ func TestRemove_OfOneOfTwo(t *testing.T) {
 	}
 }
 
-// A hub that clusters joined is left with nothing too; if Open Cluster Management came later, with
-// what that needs.
+// A removal leaves nothing on a hub that clusters have joined. If Open Cluster Management was installed later,
+// its objects stay.
 func TestRemove_OfAHubThatClustersJoined(t *testing.T) {
 	s := wanted
 	s.Registration = On
@@ -102,8 +101,8 @@ func TestRemove_OfAHubThatClustersJoined(t *testing.T) {
 	}
 }
 
-// Clusters that joined go while hub-source runs, which alone takes their finalizers off. One that
-// asks again meanwhile holds nothing up, and those of Open Cluster Management stay.
+// Clusters that have joined are deleted while hub-source runs, because only hub-source removes their
+// finalizers. A cluster that requests again does not delay that. Clusters of Open Cluster Management stay.
 func TestDeleteClusters_WaitsForHubSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		scheme := runtime.NewScheme()
@@ -125,7 +124,8 @@ func TestDeleteClusters_WaitsForHubSource(t *testing.T) {
 				if len(deleted) > 2 {
 					return false, nil, nil
 				}
-				// What asks comes back at once, and the member is held for a look.
+				// These deletions have no effect: "asks" is created again, and "member" keeps its finalizer
+				// until the next list.
 				return true, nil, nil
 			})
 			return client
@@ -155,7 +155,7 @@ func TestDeleteClusters_WaitsForHubSource(t *testing.T) {
 	})
 }
 
-// Works are deleted once, and waited for until their clusters have let go.
+// Works are deleted once. The installer waits until their clusters have deleted the objects.
 func TestDeleteWorks_WaitsForTheClusters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		scheme := runtime.NewScheme()
@@ -188,7 +188,7 @@ func TestDeleteWorks_WaitsForTheClusters(t *testing.T) {
 		if lists != 2 || deletions != 2 || len(hub.output) != 1 {
 			t.Errorf("%d lists, %d deletions, said %q", lists, deletions, hub.output)
 		}
-		// One that no agent lets go.
+		// No agent removes the finalizer of this work.
 		held := work("cluster1", "held")
 		held.DeletionTimestamp, held.Finalizers = &metav1.Time{Time: epoch}, []string{"x"}
 		client = metadatafake.NewSimpleMetadataClient(scheme, held)

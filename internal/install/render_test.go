@@ -12,7 +12,7 @@ import (
 
 var images = Images{Registry: "registry.example.com/hawser", Version: "dev"}
 
-// Every base is rendered; test/e2e compares all of it with what kustomize renders.
+// The package can render every base; test/e2e compares the result with that of kustomize.
 func TestRender_BasesOfDeploy(t *testing.T) {
 	for base, program := range map[string]string{"broker": "hawser-broker", "broker-registration": "hawser-broker", "hub-source": "hawser-hub-source", "hub-source-registration": "hawser-hub-source", "agent": "hawser-agent", "agent-registration": "hawser-agent", "hub-source-policy": ""} {
 		objects, err := render(deploy.Files, base, images)
@@ -41,7 +41,7 @@ func TestRender_BasesOfDeploy(t *testing.T) {
 	}
 }
 
-// What kustomize would do and this package does not is refused, not left out.
+// Fields that only kustomize supports are an error, and are not ignored.
 func TestRender_UnknownFieldsAreErrors(t *testing.T) {
 	files := fstest.MapFS{"base/kustomization.yaml": {Data: []byte("resources: []\nnamePrefix: a-\n")}}
 	if o, err := render(files, "base", images); err == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// TestHub_FindsClusterSigner: the broker's file has the authority of programs, and the signer's, which
-// is made where the hub has no controllers of Open Cluster Management. Of theirs hub-source tells.
+// TestHub_FindsClusterSigner: the broker's file has the CA of programs. Without the controllers of Open Cluster
+// Management it also has the CA of the signer. hub-source reports the CA of those controllers.
 func TestHub_FindsClusterSigner(t *testing.T) {
 	s := wanted
 	s.Registration = On
@@ -74,7 +74,7 @@ func TestHub_FindsRegistrationControllers(t *testing.T) {
 		"rolebindings"+api+ocmNamespace+"/"+registrationControllersName, "roles"+api+ocmNamespace+"/"+registrationControllersName)
 }
 
-// TestHub_Confined: the policy is there while clusters join and it is wanted, and goes when it is not.
+// TestHub_Confined: the policy exists while registration and the setting are on, and is deleted otherwise.
 func TestHub_Confined(t *testing.T) {
 	s := wanted
 	s.Registration = On

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
-// internal is an API server's answer without a reason, as for what its etcd says.
+// internal is an API server's error without a reason, as for an error of etcd.
 func internal(text string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: text}}
 }

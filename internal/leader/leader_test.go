@@ -18,16 +18,15 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// apiserver holds one Lease. While it is away, requests wait until they are given
-// up.
+// apiserver holds one Lease. While it is unreachable, requests wait until their context ends.
 type apiserver struct {
 	typed.LeaseInterface
 
 	mu      sync.Mutex
 	lease   *coordinationv1.Lease
 	version int
-	away    chan struct{} // not nil: requests wait for it to be closed
-	refuse  error         // not nil: what writes get
+	away    chan struct{} // not nil: requests wait until it is closed
+	refuse  error         // not nil: the error of writes
 	holders []string
 }
 
@@ -127,7 +126,7 @@ func (a *apiserver) election(identity string) Election {
 
 func noHolder(string) {}
 
-// replica is a Lead that runs.
+// replica is a running Lead.
 type replica struct {
 	stop    context.CancelFunc
 	working chan time.Time // when work began
@@ -149,7 +148,7 @@ func (e Election) start(t *testing.T) *replica {
 	return r
 }
 
-// end ends a replica in an orderly way.
+// end ends a replica cleanly.
 func (r *replica) end(t *testing.T) {
 	t.Helper()
 	r.stop()
@@ -187,7 +186,7 @@ func TestLead_OneAtATimeAndReleased(t *testing.T) {
 	})
 }
 
-// kill ends a replica that has no time to release.
+// kill ends a replica without a release of the Lease.
 func (a *apiserver) kill(t *testing.T, r *replica) {
 	t.Helper()
 	back := a.goAway()

@@ -11,7 +11,7 @@ import (
 
 var errAdmission = apierrors.NewInternalError(errors.New(`failed calling webhook "all.example.com": failed to call webhook: service "none" not found`))
 
-// admission refuses every write from now on, or with nil none.
+// admission makes the server refuse every write with err, none if err is nil.
 func (a *apiserver) admission(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -35,7 +35,7 @@ func TestLead_AdmissionRefusesTheLease(t *testing.T) {
 		again := a.election("one").start(t)
 		<-again.working
 		<-time.After(10 * time.Minute)
-		for range 20 { // whenever it is repaired
+		for range 20 { // admission is repaired at any time
 			a.admission(nil)
 			<-time.After(1700 * time.Millisecond)
 			a.admission(errAdmission)

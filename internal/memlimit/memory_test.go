@@ -76,7 +76,7 @@ func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 		held, more uint64
 		want       bool
 	}{
-		{40 * mib, 1 * mib, false}, {300 * mib, 500 * mib, false}, {400 * mib, 100 * mib, false}, // it goes on
+		{40 * mib, 1 * mib, false}, {300 * mib, 500 * mib, false}, {400 * mib, 100 * mib, false}, // the burst continues
 		{400 * mib, 2 * mib, true},
 	} {
 		allocated += c.more
@@ -84,7 +84,7 @@ func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 			t.Errorf("look %d: %v", i, got)
 		}
 	}
-	b.rest(memory{120 * mib, allocated}) // it needs more than before
+	b.rest(memory{120 * mib, allocated}) // the program needs more memory than before the burst
 	if b.over(memory{130 * mib, allocated + mib}) {
 		t.Error("it gives back what it needs")
 	}
@@ -134,10 +134,10 @@ func TestGrowth_IsABurst(t *testing.T) {
 		now  int
 		want bool
 	}{
-		{1100, false}, {1200, false}, {1257, true}, // since the beginning
+		{1100, false}, {1200, false}, {1257, true}, // compared with the number at the start
 		{1258, true}, {1258, true}, {1258, true}, {1258, false},
-		{20000, true}, {21000, true}, {22000, true}, {21000, true}, {21000, true}, {21000, true}, {21000, false}, // a sixteenth more, and no more
-		{500, false}, {700, false}, {757, true}, // they went, and come again
+		{20000, true}, {21000, true}, {22000, true}, {21000, true}, {21000, true}, {21000, true}, {21000, false}, // one more sixteenth, then no growth
+		{500, false}, {700, false}, {757, true}, // the connections ended, and new ones begin
 	} {
 		if got := g.look(c.now); got != c.want {
 			t.Errorf("look %d, at %d: %v", i, c.now, got)
@@ -158,7 +158,7 @@ func TestCollectMoreInBursts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // received from below
+		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // the test receives the result
 		is := func(want int, when string) {
 			t.Helper()
 			synctest.Wait()
@@ -170,7 +170,7 @@ func TestCollectMoreInBursts(t *testing.T) {
 		<-time.After(burstLasts*lookAtGrowth + 1)
 		is(usual, "at rest")
 		for range 2 * moreGoroutines {
-			go func() { <-ctx.Done() }() // ends below
+			go func() { <-ctx.Done() }() // ends with ctx
 		}
 		<-time.After(lookAtGrowth)
 		is(garbageInBursts, "when many have come")
@@ -191,7 +191,7 @@ func TestCollectMoreInBursts_LeavesGOGC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // received from below
+		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // the test receives the result
 		synctest.Wait()
 		if got := debug.SetGCPercent(less); got != less {
 			t.Errorf("%d, want %d", got, less)

@@ -17,7 +17,7 @@ func principal(name string) Principal {
 	return Principal{Name: name, User: "u:" + name, ClientID: "id-" + name}
 }
 
-// rulesOf are those of a source and two clusters.
+// rulesOf returns the rules of a source and two clusters.
 func rulesOf(t *testing.T, l Layout) []Rules {
 	t.Helper()
 	s, err := l.OfSource(principal(l.Source))
@@ -35,8 +35,8 @@ func rulesOf(t *testing.T, l Layout) []Rules {
 	return all
 }
 
-// decide evaluates a policy as AWS IoT Core documents it: an explicit denial
-// wins, and what nothing allows is denied.
+// decide evaluates a policy as AWS IoT Core documents it: an explicit denial wins, and a right that no
+// statement allows is denied.
 func decide(t *testing.T, document, action, resource string) bool {
 	t.Helper()
 	var p awsPolicy

@@ -68,7 +68,7 @@ func TestParseRole(t *testing.T) {
 	}
 }
 
-// What is issued must do in a real handshake what it is for, and nothing else.
+// An issued certificate works in a real handshake for its own purpose, and for no other.
 func TestAuthority_Handshake(t *testing.T) {
 	now := time.Now()
 	a := newAuthority(t, pki.Starting(now, time.Hour))

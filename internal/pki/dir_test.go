@@ -99,7 +99,7 @@ func TestDir_WriteFailureLeavesNothingBehind(t *testing.T) {
 	if _, err := d.Init("test", valid, false); err != nil {
 		t.Fatal(err)
 	}
-	// A directory in the way cannot be replaced by a file.
+	// A file cannot replace a directory of that name.
 	if err := os.Mkdir(d.Key(pki.Source, "hub1"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
-// FuzzParseAuthority: whatever the two files hold, they are refused in a known
-// way or can issue a certificate.
+// FuzzParseAuthority: any content of the two files is rejected with a known error, or can issue a certificate.
 func FuzzParseAuthority(f *testing.F) {
 	valid := pki.Starting(time.Unix(1700000000, 0), time.Hour)
 	a, err := pki.NewAuthority("fuzz", valid)

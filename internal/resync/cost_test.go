@@ -11,8 +11,8 @@ import (
 
 func id(n int) string { return fmt.Sprintf("28e8bfbf-1292-522f-999a-%012d", n) }
 
-// TestCompare_CostGrowsWithTheList and not with its square, whichever side
-// compares and whatever the result.
+// TestCompare_CostGrowsWithTheList checks that the cost is linear and not quadratic, for both sides and any
+// result.
 func TestCompare_CostGrowsWithTheList(t *testing.T) {
 	t.Run("specs", func(t *testing.T) {
 		complexity.Linear(t, func(n int) func() {

@@ -88,7 +88,7 @@ func TestSpecs_OrphansAreNamedAndNothingElse(t *testing.T) {
 	}
 }
 
-// fleet is the records of one cluster and its agent. A test drives it with random steps, of which any may be
+// fleet holds the records of one cluster and its agent. A test drives it with random steps. Any step may be
 // lost. The agent handles events by the rules of OCM's work agent.
 type fleet struct {
 	tagged  bool
@@ -128,7 +128,7 @@ func (f *fleet) deliverSpec(r *record) {
 	}
 	old, has := f.agent[r.ID]
 	if has && !f.tagged && v != 0 && v < old.version {
-		return // stale for an OCM agent
+		return // an OCM agent treats the spec as stale
 	}
 	f.agent[r.ID] = copyOf{version: v, content: r.content, tag: r.Tag}
 }
@@ -158,14 +158,14 @@ func (f *fleet) step(t *rapid.T) {
 	case op == 5 && r != nil && r.State == resync.Deleted && f.agent[id].deleting:
 		r.State = resync.Confirmed
 		delete(f.agent, id)
-	case op == 6: // the agent forgets or remembers what is no more
+	case op == 6: // the agent loses a work, or holds one without a record
 		if rapid.Bool().Draw(t, "forgets") {
 			delete(f.agent, id)
 		} else if r == nil {
 			f.agent[id] = copyOf{version: 3, content: 255}
 		}
 	case op == 7 && r != nil && rapid.IntRange(0, 3).Draw(t, "gone") == 0:
-		delete(f.records, id) // the broker's store was lost
+		delete(f.records, id) // the broker lost its store
 	}
 	if r = f.records[id]; r != nil && rapid.Bool().Draw(t, "delivered") {
 		f.deliver(r)
@@ -183,8 +183,8 @@ func (f *fleet) list() (l []codec.ResourceVersion) {
 	return l
 }
 
-// resync runs the comparison and delivers what it says; it returns the number
-// of sends and the orphans.
+// resync runs the comparison and delivers the result. It returns the number of sends, the ids of ahead works,
+// and the orphans.
 func (f *fleet) resync() (sends int, ahead map[string]bool, orphans []string) {
 	s := resync.NewSpecs(f.list())
 	ahead = map[string]bool{}
@@ -235,7 +235,7 @@ func TestSpecs_BothSidesAreEqualAfterwards(t *testing.T) {
 		if !f.tagged {
 			return
 		}
-		// What is equal costs nothing: only deletions are sent again.
+		// Equal records cause no send: only deletions are sent again.
 		deletions := 0
 		for _, r := range f.records {
 			if ahead[r.ID] {
@@ -264,7 +264,7 @@ func (f *fleet) check(t *rapid.T, r *record, ahead bool, before map[string]copyO
 	case resync.Live:
 		sameVersion := !f.tagged && had && was.version == r.Version
 		if sameVersion {
-			return // the list of an OCM agent cannot show it
+			return // the list of an OCM agent cannot show the difference
 		}
 		if !has || got.content != r.content {
 			t.Fatalf("record %+v, agent has %+v (%v)", r, got, has)

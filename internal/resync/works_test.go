@@ -77,7 +77,7 @@ func (l records) list() []codec.InventoryRecord {
 	return list
 }
 
-// publish puts a live work; supersedes is 0 or the condition.
+// publish publishes a live work; supersedes is the condition, 0 without one.
 func (l records) publish(t *rapid.T, w resync.Work, supersedes uint64) {
 	r, has := l[w.ID]
 	switch {
@@ -119,7 +119,7 @@ func TestCompareWorks_MakesBothSidesEqual(t *testing.T) {
 				Unpublishable: rapid.IntRange(0, 9).Draw(t, "stuck") == 0,
 			}
 			if r, has := l[w.ID]; has {
-				w.Name = r.Name // never changes
+				w.Name = r.Name // the name of a work never changes
 			} else if rapid.Bool().Draw(t, "again") {
 				w.Name = rapid.StringMatching(`[a-z]`).Draw(t, "name")
 			}
@@ -176,7 +176,7 @@ func TestCompareWorks_MakesBothSidesEqual(t *testing.T) {
 	})
 }
 
-// checkEqual compares what is live at both sides.
+// checkEqual compares the live works of both sides.
 func checkEqual(t *rapid.T, l records, works []resync.Work) {
 	for _, w := range works {
 		r, has := l[w.ID]

@@ -48,7 +48,7 @@ func TestTracker_AcceptsOCMClients(t *testing.T) {
 func TestTracker_DropsLateEvents(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Stamp("c")
-	next := sessionfence.NewTracker(200, "h2") // another leader
+	next := sessionfence.NewTracker(200, "h2") // another process becomes the leader
 	observe(t, "an agent that does not know the session", next.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
 	observe(t, "the next leader", agent.Observe("hub", next.Stamp("c")), sessionfence.CurrentFirst)
 	observe(t, "the leader before", agent.Observe("hub", late), sessionfence.OldSession)
@@ -124,7 +124,7 @@ func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
 	hub.Observe("c", sessionfence.Stamp{})
 	parts("after an OCM agent", goodbye, false)
 	parts("of an OCM agent", sessionfence.Stamp{}, false)
-	hub.Observe("c", sessionfence.NewTracker(70, "a0").Stamp("hub")) // whose clock was ahead
+	hub.Observe("c", sessionfence.NewTracker(70, "a0").Stamp("hub")) // the clock of a0 was ahead
 	parts("of a session before", goodbye, false)
 	observe(t, "a clock that went back", hub.Observe("c", agent.Stamp("hub")), sessionfence.OldSession)
 	agent.Observe("hub", hub.Stamp("c"))

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
-// TestPrintable: what a terminal would obey is written as JSON and Go write it, and all else stays.
+// TestPrintable: characters that a terminal interprets are escaped as in JSON and Go, and others stay.
 func TestPrintable(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                       "",

@@ -78,7 +78,7 @@ func TestNewLogger(t *testing.T) {
 	}
 }
 
-// lines hands on what is written, line by line.
+// lines is a writer that sends each line to its channel.
 type lines chan string
 
 func (l lines) Write(b []byte) (int, error) {

@@ -71,9 +71,9 @@ func TestTurnaround(t *testing.T) {
 	w.Accepted(1, false, at(1))
 	reported(0, 2, 0, false)
 	reported(1, 3, 2*time.Second, true)
-	reported(1, 4, 0, false) // once more
+	reported(1, 4, 0, false) // the same version again
 
-	w.Sent(1, 1) // its labels have changed
+	w.Sent(1, 1) // only the labels of the work have changed
 	w.Accepted(1, false, at(5))
 	reported(1, 6, 0, false)
 
@@ -83,10 +83,10 @@ func TestTurnaround(t *testing.T) {
 	reported(2, 9, 0, false)
 
 	w.Sent(3, 2)
-	w.Accepted(3, true, at(10)) // the broker had it
+	w.Accepted(3, true, at(10)) // the broker had the version
 	reported(3, 11, 0, false)
 
-	w.Sent(4, 4) // an earlier process has the status
+	w.Sent(4, 4) // an earlier process has reported the version
 	w.Accepted(4, false, at(12))
 	reported(4, 13, 0, false)
 
@@ -94,7 +94,7 @@ func TestTurnaround(t *testing.T) {
 	w.Accepted(5, false, at(14))
 	w.Sent(6, 4)
 	w.Accepted(6, false, at(20))
-	reported(5, 21, 0, false) // it was replaced
+	reported(5, 21, 0, false) // version 6 has replaced this one
 	reported(6, 22, 2*time.Second, true)
 
 	w.Sent(7, 6)
@@ -152,10 +152,10 @@ func TestCommits_IgnoresEarlierRevisions(t *testing.T) {
 	if _, ok := c.Since(7, now); ok {
 		t.Error("knows when the last revision before it was committed")
 	}
-	if d, ok := c.Since(8, now); !ok || d != 0 { // a caller that is faster than the committer
+	if d, ok := c.Since(8, now); !ok || d != 0 { // the caller is faster than the committer
 		t.Errorf("the revision that is committed at this moment: %v, %v", d, ok)
 	}
-	c.Committed(7, now) // nothing was written
+	c.Committed(7, now) // no revision was written
 	c.Committed(9, now)
 	c.Committed(8, now.Add(time.Second))
 	if d, ok := c.Since(8, now.Add(time.Second)); !ok || d != time.Second {

@@ -9,7 +9,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// tokenOf asks for a token of an account of cluster1.
+// tokenOf requests a token of an account of cluster1, and returns the reason of a refusal.
 func (b *bench) tokenOf(account string) (refused string) {
 	b.Helper()
 	var a *hawserv1.RegistrationAnswer

@@ -18,7 +18,7 @@ import (
 
 const hubEvents = "events.k8s.io/events"
 
-// size is how many objects the hub has of a resource, and their bytes.
+// size returns the number of objects of a resource on the hub, and their bytes.
 func (h *fakeHub) size(resource string) (n, bytes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -42,14 +42,14 @@ func (b *fakeBroker) received() (bytes int) {
 	return bytes
 }
 
-// joining is a ManagedCluster with a CA bundle of so many bytes.
+// joining is a ManagedCluster with a CA bundle of bundle bytes.
 func joining(name string, bundle int) obj {
 	return obj{"metadata": obj{"name": name}, "spec": obj{"managedClusterClientConfigs": []any{
 		obj{"url": "https://api." + name + ".example.com:6443", "caBundle": bytes.Repeat([]byte("c"), bundle)},
 	}}}
 }
 
-// joins has an account ask that a cluster joins.
+// joins makes an account request that a cluster joins, and returns the reason of a refusal.
 func (b *bench) joins(account, name string, bundle int) string {
 	m := byBootstrap(parsed(b, createdCluster, name, joining(name, bundle)))
 	m.User = account
@@ -334,7 +334,7 @@ func TestKeep_Trims(t *testing.T) {
 	if len(o.json) > 1<<10 || !strings.Contains(string(o.json), "agent.open-cluster-management.io/a") {
 		t.Errorf("of annotations %d bytes are kept: %.300s", len(o.json), o.json)
 	}
-	// One that was made before there was a bound counts as what it is, and its cluster sees that it is there.
+	// A ManagedCluster from before the limit counts with its whole size, and the broker gets it without the spec.
 	waits := obj{"metadata": obj{"name": "c", "annotations": obj{accountAnnotation: "boot"}}, "spec": joining("c", 100<<10)["spec"]}
 	if o := kept(t, codec.ManagedClusters, waits); len(o.json) > 1<<10 || o.bytes < 100<<10 || o.account != "boot" || o.cluster != "c" {
 		t.Errorf("%d bytes of %d are kept for %q: %.300s", len(o.json), o.bytes, o.account, o.json)

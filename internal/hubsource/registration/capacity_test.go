@@ -24,10 +24,10 @@ type agent struct {
 	cluster string
 
 	mu   sync.Mutex
-	seen map[string]string // the data of the last event by data type
+	seen map[string]string // data of the last event by data type
 }
 
-// agent connects one, and subscribes it to these types.
+// agent connects an agent, and subscribes it to these types.
 func (b *bench) agent(server transport.Server, p transport.Peer, cluster string, types ...codec.DataType) *agent {
 	b.Helper()
 	conn, err := mem.New(server, p).Dial(b.Context())

@@ -10,7 +10,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// takeN takes out up to n objects.
+// takeN removes up to n objects.
 func takeN(c *changes, n int) (names []string, listed bool) {
 	listed = c.take(func(k key, gone types.UID) bool {
 		if len(names) == n {
@@ -41,7 +41,7 @@ func TestChanges_ListThenEachOnce(t *testing.T) {
 	if got, listed := takeN(&c, 1); !listed || !slices.Equal(got, []string{"c-gone"}) {
 		t.Fatalf("second: %v, listed %v", got, listed)
 	}
-	c.add(key{name: "a"}, "") // it is there again
+	c.add(key{name: "a"}, "") // the object exists again
 	if got, listed := takeN(&c, 5); listed || !slices.Equal(got, []string{"a"}) || c.any() {
 		t.Errorf("changes: %v, listed %v", got, listed)
 	}

@@ -11,13 +11,13 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// keeps has the hub keep these entries, as hawser writes them.
+// keeps writes these entries to the hub, as hawser does.
 func (b *bench) keeps(entries obj) {
 	b.hub.put("configmaps", earliest.Namespace, earliest.ConfigMap, obj{"data": entries})
 	b.wait(time.Second)
 }
 
-// kept is the entry that the hub has of a cluster.
+// kept returns the entry of a cluster on the hub.
 func (b *bench) kept(cluster string) string {
 	data, _ := b.hub.get("configmaps", earliest.Namespace, earliest.ConfigMap)["data"].(obj)
 	text, _ := data[cluster].(string)

@@ -23,12 +23,12 @@ type fakeBroker struct {
 	out           chan *hawserv1.RegistrationRequest // of the present subscription
 	objects       map[string]*hawserv1.RegistrationObject
 	listed        bool
-	versions      map[string][]string // of each object, in the order in which they came
+	versions      map[string][]string // resource versions of each object, in the order of arrival
 	answers       map[string]chan *hawserv1.RegistrationAnswer
 	keys          int
 	issuer        string
 	earliest      map[string]time.Time
-	refuses       string // an object with this name is not taken
+	refuses       string // name of an object that the broker does not accept
 }
 
 // Publish implements transport.Server.
@@ -122,7 +122,7 @@ func (b *fakeBroker) Subscribe(ctx context.Context, _ transport.Peer, s transpor
 	}
 }
 
-// names are the objects that the broker has.
+// names returns the names of the objects at the broker.
 func (b *fakeBroker) names() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,14 +147,14 @@ func (b *fakeBroker) send(r *hawserv1.RegistrationRequest) <-chan *hawserv1.Regi
 	return c
 }
 
-// now is what the broker knows.
+// now returns the present state of the broker.
 func (b *fakeBroker) now() (listed bool, subscriptions, keys int, issuer string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.listed, b.subscriptions, b.keys, b.issuer
 }
 
-// came are the versions of an object in the order in which they came.
+// came returns the versions of an object in the order of arrival.
 func (b *fakeBroker) came(k string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fakeHub is a kube-apiserver as far as registration sees one. It lets hub-source do what the
-// roles in deploy/hub-source-registration grant, and nothing else.
+// fakeHub is the part of a kube-apiserver that registration uses. It allows hub-source only what the roles in
+// deploy/hub-source-registration grant.
 type fakeHub struct {
 	t     testing.TB
 	roles roles
@@ -35,7 +35,7 @@ type fakeHub struct {
 	log     []event
 	missing map[string]bool // groups/versions without an API
 	down    bool
-	slow    time.Duration // so long it takes to patch something
+	slow    time.Duration // duration of a patch
 	// tokens are the users of tokens; denied is what SubjectAccessReviews refuse, as "verb user".
 	tokens map[string]string
 	denied map[string]bool
@@ -59,7 +59,7 @@ func newFakeHub(t testing.TB) *fakeHub {
 
 func (h *fakeHub) config() *rest.Config {
 	c := &rest.Config{Host: "http://hub", Transport: h, QPS: -1}
-	c.AcceptContentTypes, c.ContentType = "application/json", "application/json" // it does not speak protobuf
+	c.AcceptContentTypes, c.ContentType = "application/json", "application/json" // the fake does not support protobuf
 	return c
 }
 
@@ -121,7 +121,7 @@ func (h *fakeHub) setSlow(slow time.Duration) {
 	h.slow = slow
 }
 
-// linger waits as long as the hub takes. It returns an error if the client gave up.
+// linger waits for the duration of a patch. It returns an error if the client gave up.
 func (h *fakeHub) linger(r *http.Request) error {
 	h.mu.Lock()
 	slow := h.slow
@@ -183,7 +183,7 @@ func (h *fakeHub) notify(e event) {
 	h.changed = make(chan struct{})
 }
 
-// asked is a request as the hub's authorizer sees it.
+// request is a request as the hub's authorizer sees it.
 type request struct {
 	user, verb, group, version, resource, subresource, namespace, name string
 	selector                                                           labels.Selector
@@ -192,7 +192,7 @@ type request struct {
 
 func (q request) stored() string { return strings.TrimPrefix(q.group+"/"+q.resource, "/") }
 
-// requestOf reads the path of a request.
+// requestOf parses a request.
 func requestOf(_ testing.TB, r *http.Request) (q request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	if parts[0] == "api" {
@@ -263,7 +263,7 @@ func (h *fakeHub) RoundTrip(r *http.Request) (*http.Response, error) {
 	return h.serve(r.Context(), q, r, body), nil
 }
 
-// allowed says whether the roles grant a request; also, for one that is impersonated, that.
+// allowed reports whether the roles grant a request and, for an impersonated user, the impersonation.
 func (h *fakeHub) allowed(q request) bool {
 	name := q.name
 	if q.fieldName != "" {
@@ -277,7 +277,7 @@ func (h *fakeHub) allowed(q request) bool {
 		}
 	}
 	if q.resource == "selfsubjectreviews" {
-		return true // every user may
+		return true // every user has this right
 	}
 	if h.objects["rbac.authorization.k8s.io/rolebindings"][q.namespace+"/"+tokensRole] != nil && h.roles.of[tokensRole].allows(q.verb, q.group, resource, name) {
 		return true
@@ -296,7 +296,7 @@ func (h *fakeHub) discover(gv string) *http.Response {
 	return respond(http.StatusOK, l)
 }
 
-// serve answers a request that is allowed; the caller holds the lock.
+// serve answers an allowed request; the caller holds the lock.
 func (h *fakeHub) serve(ctx context.Context, q request, r *http.Request, body obj) *http.Response {
 	if res := h.review(q, body); res != nil {
 		return res
@@ -305,7 +305,7 @@ func (h *fakeHub) serve(ctx context.Context, q request, r *http.Request, body ob
 	old := h.objects[q.stored()][k]
 	switch {
 	case q.verb == "watch" && r.URL.Query().Get("sendInitialEvents") != "":
-		return refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid) // then it lists
+		return refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid) // the client falls back to a list
 	case q.verb == "watch":
 		from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 		return h.watch(ctx, q, from)
@@ -344,7 +344,7 @@ func (h *fakeHub) write(q request, old, body obj) *http.Response {
 		if sent["resourceVersion"] == nil {
 			return refuse(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 		}
-		n["status"] = body["status"] // it is the status that is updated
+		n["status"] = body["status"] // the request updates the status subresource
 	} else {
 		for field, v := range body {
 			if field == "metadata" {
@@ -361,7 +361,7 @@ func (h *fakeHub) write(q request, old, body obj) *http.Response {
 	return respond(http.StatusOK, q.as(h.store(q.stored(), n)))
 }
 
-// review answers questions about users; nil: it is none.
+// review answers a review; nil: the request is no review.
 func (h *fakeHub) review(q request, body obj) *http.Response {
 	spec, _ := body["spec"].(obj)
 	switch q.resource {
@@ -421,7 +421,7 @@ func (h *fakeHub) list(q request) obj {
 	return obj{"apiVersion": strings.TrimPrefix(q.group+"/"+q.version, "/"), "kind": "SomeList", "metadata": obj{"resourceVersion": strconv.Itoa(h.rv)}, "items": items}
 }
 
-// watch answers with what changes from a resource version on, until the request ends.
+// watch sends the changes after a resource version, until the request ends.
 func (h *fakeHub) watch(ctx context.Context, q request, from int) *http.Response {
 	r, w := io.Pipe()
 	go func() {

@@ -63,7 +63,7 @@ func FuzzRequest(f *testing.F) {
 		if accepted = accepted && cluster == cluster1; accepted {
 			on = yes
 		} else if cluster != cluster1 {
-			on.cluster = nil // the hub has none of that name
+			on.cluster = nil // the hub has no cluster of that name
 		}
 		c, err := decide(a, on)
 		if err != nil {

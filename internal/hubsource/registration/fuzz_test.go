@@ -59,7 +59,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// refusal fails the test unless an error is one that an agent understands.
+// refusal fails the test unless the error has a Status, which agents read.
 func refusal(t *testing.T, err error) {
 	t.Helper()
 	if apierrors.ReasonForError(err) == "" && !errors.Is(err, errNothing) {

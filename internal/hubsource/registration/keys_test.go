@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// serverOf is a server that does not run.
+// serverOf is a server that is not running.
 func serverOf(t *testing.T, config *rest.Config, log slog.Handler) *Server {
 	t.Helper()
 	hub, err := NewHub(config)

@@ -16,7 +16,7 @@ func TestRenewals_OnePerPeriod(t *testing.T) {
 	if c, renewed, _, ok := r.next(now); !ok || c != "c" || !renewed.Equal(now) {
 		t.Fatalf("first renewal: %v %v", ok, renewed)
 	}
-	for s := 1; s < 60; s++ { // an agent that renews all the time
+	for s := 1; s < 60; s++ { // an agent that renews each second
 		now = at(s)
 		r.renew(now, "c", now, at(-100), time.Minute)
 		if _, _, wait, ok := r.next(now); ok || wait != at(60).Sub(now) {
@@ -29,14 +29,14 @@ func TestRenewals_OnePerPeriod(t *testing.T) {
 	if _, _, wait, ok := r.next(at(61)); ok || wait != 0 {
 		t.Errorf("nothing was renewed since: %v", ok)
 	}
-	// The same renewal again is none, nor is an earlier one.
+	// The same renewal again, or an earlier one, is no renewal.
 	r.renew(at(62), "c", at(59), at(-100), time.Minute)
 	if _, _, _, ok := r.next(at(200)); ok {
 		t.Error("a renewal was written twice")
 	}
 }
 
-// A renewal that the hub has from before is used: another replica wrote it.
+// The renewal on the hub is used before the first write: another replica wrote it.
 func TestRenewals_GoOnFromTheHub(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
@@ -46,8 +46,8 @@ func TestRenewals_GoOnFromTheHub(t *testing.T) {
 	}
 }
 
-// A renewal ahead of the clock is ignored, because a wrong clock wrote it. Otherwise the cluster would be
-// alive, or lost, until that time has come.
+// A renewal time on the hub ahead of the clock is ignored, because a wrong clock wrote it. Otherwise no renewal
+// would be written until that time.
 func TestRenewals_AheadOfTheClock(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
@@ -55,7 +55,7 @@ func TestRenewals_AheadOfTheClock(t *testing.T) {
 	if c, renewed, wait, ok := r.next(now); !ok || c != "c" || !renewed.Equal(now) {
 		t.Fatalf("%v %q, renewed %v, wait %v; want it at once", ok, c, renewed, wait)
 	}
-	now = now.Add(10 * time.Second) // the hub has not shown the new one yet
+	now = now.Add(10 * time.Second) // the informer has not shown the written renewal yet
 	r.renew(now, "c", now, now.Add(time.Hour), time.Minute)
 	if _, _, wait, ok := r.next(now); ok || wait != 50*time.Second {
 		t.Errorf("written 10 s ago: %v, wait %v", ok, wait)
@@ -76,7 +76,7 @@ func TestRenewals_OldOnesAreDropped(t *testing.T) {
 	if c, _, _, ok := r.next(now); ok {
 		t.Errorf("%s was written", c)
 	}
-	// It may come again.
+	// A new renewal of the same cluster is written.
 	r.renew(now, "late", now, now.Add(-time.Hour), time.Minute)
 	if c, _, _, ok := r.next(now); !ok || c != "late" {
 		t.Errorf("a new renewal: %v %q", ok, c)

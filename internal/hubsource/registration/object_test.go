@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// kept is what is kept of an object of the hub.
+// kept returns the kept part of an object of the hub.
 func kept(t testing.TB, d codec.DataType, o obj) *object {
 	t.Helper()
 	for _, k := range kinds {
@@ -26,7 +26,7 @@ func kept(t testing.TB, d codec.DataType, o obj) *object {
 	return nil
 }
 
-// jsonOf is an object as it comes from JSON.
+// jsonOf returns an object after a conversion to JSON and back.
 func jsonOf(t testing.TB, o obj) (p obj) {
 	t.Helper()
 	b, err := json.Marshal(o)

@@ -110,7 +110,7 @@ func requestBy(t testing.TB, key crypto.Signer, change func(*x509.CertificateReq
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// hubs is a ManagedCluster as the hub has it.
+// hubs is a ManagedCluster on the hub.
 func hubs(t testing.TB, accepted bool) *object {
 	t.Helper()
 	return kept(t, codec.ManagedClusters, obj{
@@ -128,7 +128,7 @@ func known(t testing.TB) hubState {
 	return hubState{cluster: hubs(t, true), signers: []string{"example.com/custom"}}
 }
 
-// decisionOf decides a request, and returns what is refused as a reason.
+// decisionOf decides a request, and returns the reason of a refusal.
 func decisionOf(t testing.TB, m *hawserv1.AgentRequest, s hubState) (call, string) {
 	t.Helper()
 	a, err := readRequest(m)

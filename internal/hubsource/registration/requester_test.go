@@ -11,7 +11,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// csrAs is a CSR on the hub for cluster c1, made by a user in the name of another.
+// csrAs is a CSR on the hub for cluster c1, created by one user on behalf of another.
 func csrAs(t *testing.T, username, requester, addOn string) *object {
 	labels := obj{clusterLabel: "c1"}
 	if addOn != "" {
@@ -31,8 +31,8 @@ func TestCount_KeepsCapacityPerRequester(t *testing.T) {
 	const agent, boot = identityPrefix + "c1:agent", "system:serviceaccount:ocm:boot"
 	for name, c := range map[string]struct {
 		username, requester string
-		addOns              []string    // of each CSR
-		want                csrCapacity // for a CSR of the agent, or of its add-on a
+		addOns              []string    // the add-on of each CSR
+		want                csrCapacity // the capacity for a CSR of the agent, or of its add-on a
 		wantBoot            int
 	}{
 		"by a bootstrap token":                    {Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},

@@ -18,7 +18,7 @@ import (
 // hubSource is the user of hub-source on the hub.
 const hubSource = "system:serviceaccount:hawser:hawser-hub-source"
 
-// rules are those of a role.
+// rules are the rules of a role.
 type rules []rbacv1.PolicyRule
 
 func (l rules) allows(verb, group, resource, name string) bool {
@@ -28,7 +28,7 @@ func (l rules) allows(verb, group, resource, name string) bool {
 	})
 }
 
-// roles are those that deploy/hub-source-registration ships.
+// roles are the roles in deploy/hub-source-registration.
 type roles struct {
 	of       map[string]rules
 	bindings []rbacv1.RoleBinding // a ClusterRoleBinding is one without a namespace
@@ -43,7 +43,7 @@ func shippedRoles(t testing.TB, files ...string) roles {
 	return all
 }
 
-// readRoles adds what a file has.
+// readRoles adds the roles and bindings of a file.
 func readRoles(t testing.TB, file string, into *roles) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -72,7 +72,7 @@ func readRoles(t testing.TB, file string, into *roles) {
 	}
 }
 
-// grant reports whether a user may do something.
+// grant reports whether the roles allow a request of a user.
 func (s roles) grant(user, verb, group, resource, namespace, name string) bool {
 	return slices.ContainsFunc(s.bindings, func(b rbacv1.RoleBinding) bool {
 		subject := b.Subjects[0]
@@ -81,7 +81,7 @@ func (s roles) grant(user, verb, group, resource, namespace, name string) bool {
 	})
 }
 
-// path says whether hub-source may read a path that is none of a resource.
+// path reports whether hub-source may read a path that belongs to no resource.
 func (s roles) path(p string) bool {
 	return slices.ContainsFunc(s.of["hawser-hub-source-registration"], func(r rbacv1.PolicyRule) bool {
 		return slices.Contains(r.NonResourceURLs, p) && slices.Contains(r.Verbs, "get")

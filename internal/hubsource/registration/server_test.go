@@ -24,7 +24,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// bench is hub-source between a hub and a broker, in a bubble.
+// bench is hub-source between a hub and a broker, in a synctest bubble.
 type bench struct {
 	testing.TB
 	hub      *fakeHub
@@ -63,13 +63,13 @@ func inBubble(t *testing.T, before func(b *bench, c *Config), test func(b *bench
 	})
 }
 
-// wait lets time pass, and everything come to rest.
+// wait lets time pass, and waits until all goroutines are idle.
 func (b *bench) wait(d time.Duration) {
-	<-time.After(d) // of the bubble
+	<-time.After(d) // the time of the bubble
 	synctest.Wait()
 }
 
-// request sends a request, and returns its answer, or the reason for which it was refused.
+// request sends a request, and returns its answer, or the reason of a refusal.
 func (b *bench) request(m *hawserv1.AgentRequest) (answer *hawserv1.RegistrationAnswer, refused string) {
 	b.Helper()
 	return b.answered(b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_AgentRequest{AgentRequest: m}}))
@@ -384,7 +384,7 @@ func TestServer_HubIsDown(t *testing.T) {
 	})
 }
 
-// renew says that agents renewed their Leases that long ago.
+// renew reports that the agents of clusters renewed their Leases age ago.
 func (b *bench) renew(age time.Duration, clusters ...string) {
 	l := &hawserv1.LeaseRenewals{}
 	for _, c := range clusters {
@@ -393,7 +393,7 @@ func (b *bench) renew(age time.Duration, clusters ...string) {
 	b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: l}})
 }
 
-// renewTime returns what a Lease on the hub says.
+// renewTime returns the renewal time of a Lease on the hub.
 func (b *bench) renewTime(cluster string) (at time.Time) {
 	b.Helper()
 	spec, _ := b.hub.get(hubLeases, cluster, leaseName)["spec"].(obj)
@@ -434,7 +434,7 @@ func TestServer_WritesNoOldLeases(t *testing.T) {
 			b.hub.change(hubClusters, "", c, func(o obj) { o["spec"].(obj)["leaseDurationSeconds"] = 1 })
 		}
 	}, func(b *bench) {
-		b.hub.setSlow(8 * time.Second) // less than a writer waits
+		b.hub.setSlow(8 * time.Second) // shorter than the timeout of a write
 		b.renew(0, "first")
 		b.wait(9 * time.Second)
 		if at := b.renewTime("first"); !at.IsZero() {
@@ -446,7 +446,7 @@ func TestServer_WritesNoOldLeases(t *testing.T) {
 		b.wait(time.Second)
 		b.renew(0, "second")
 		b.wait(time.Second)
-		b.hub.setSlow(0) // for those that come
+		b.hub.setSlow(0) // later writes are fast
 		b.wait(10 * time.Second)
 		if at := b.renewTime("second"); !at.IsZero() {
 			t.Error("it was written after it had waited for a writer for 6 s")
@@ -467,7 +467,7 @@ func TestServer_WritesLeases(t *testing.T) {
 		b.joined(cluster1)
 		b.joined("denied")
 		b.hub.change(hubClusters, "", "denied", func(o obj) { o["spec"].(obj)["hubAcceptsClient"] = false })
-		b.hub.put(hubClusters, "", "new", obj{"spec": obj{"hubAcceptsClient": true}}) // without a Lease
+		b.hub.put(hubClusters, "", "new", obj{"spec": obj{"hubAcceptsClient": true}}) // the cluster has no Lease
 	}, func(b *bench) {
 		start := time.Now()
 		for range 61 {
@@ -485,7 +485,7 @@ func TestServer_WritesLeases(t *testing.T) {
 		if o := b.broker.object("v1 leases cluster1/" + leaseName); !strings.Contains(string(o.GetJson()), fmt.Sprint(spec["renewTime"])) {
 			t.Errorf("the Lease does not come back: %s", o.GetJson())
 		}
-		// The hub is away for ten minutes: then the last renewal counts, and no old one.
+		// The hub is unreachable for ten minutes. Then the last renewal would be written, but it is too old.
 		b.hub.setDown(true)
 		b.wait(time.Minute)
 		b.renew(0, cluster1)

@@ -64,7 +64,7 @@ func TestVerify_Refused(t *testing.T) {
 	unsigned := func(algorithm string) string {
 		return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`+algorithm+`","kid":"key1"}`)) + "." + parts[1] + "."
 	}
-	symmetric := i.Sign(jose.HS256, i.Keys(), payload) // with public keys
+	symmetric := i.Sign(jose.HS256, i.Keys(), payload) // signed with the public keys
 	for name, c := range map[string]struct {
 		token string
 		want  error
@@ -185,7 +185,7 @@ func FuzzVerify(f *testing.F) {
 	}
 	f.Add(string(i.Keys()))
 	f.Fuzz(func(t *testing.T, s string) {
-		if other, err := token.NewVerifier(issuer, []byte(s), []string{"hawser"}); err == nil { // as keys
+		if other, err := token.NewVerifier(issuer, []byte(s), []string{"hawser"}); err == nil { // the text as a key set
 			if _, err := other.Verify(good, now); err != nil && !errors.Is(err, token.ErrSignature) {
 				t.Errorf("%q: %v", s, err)
 			}
