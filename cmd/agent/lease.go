@@ -90,7 +90,7 @@ func (c *config) ownWrites(l *lease, namespace string) []kubeclient.Write {
 	if l.election.Leases != nil {
 		writes = append(writes, update(coordinationapi.SchemeGroupVersion, "leases", l.election.Name))
 	}
-	if c.joins() { // in hosted mode the Secret is on the hosting cluster; its absence here is no missing right
+	if c.joins() { // in hosted mode the Secret is on the hosting cluster, so its absence here is no missing right
 		writes = append(writes, update(corev1.SchemeGroupVersion, "secrets", c.hubSecret))
 	}
 	return writes

@@ -189,7 +189,7 @@ func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (tra
 	if err != nil {
 		return nil, fmt.Errorf("transport-config: %w", err)
 	}
-	c.Broker = r.Current().BrokerHost // for display
+	c.Broker = r.Current().BrokerHost // messages show this address
 	return r, nil
 }
 

@@ -50,8 +50,8 @@ func Refused(problem string, warnings []string) Response {
 	return Response{Status: &status, Warnings: warnings}
 }
 
-// Unanswered returns the response if the hub could not be asked: 500, InternalError. The same request may be
-// admitted a moment later.
+// Unanswered returns the response if the hub did not answer an access review: 500, InternalError. The same
+// request may be admitted a moment later.
 func Unanswered(err error) Response {
 	status := apierrors.NewInternalError(err).Status()
 	return Response{Status: &status}

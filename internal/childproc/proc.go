@@ -163,7 +163,7 @@ func (p *Process) LogTail() string {
 	if err != nil {
 		return err.Error()
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was opened for reading only
 	if st, err := f.Stat(); err == nil && st.Size() > tailBytes {
 		_, _ = f.Seek(-tailBytes, io.SeekEnd)
 	}

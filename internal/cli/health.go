@@ -79,8 +79,8 @@ func tripOf(d *durationpb.Duration) string {
 	return d.AsDuration().Round(time.Millisecond).String()
 }
 
-// clusterMessage returns the reason of a cluster's state, as far as the broker knows it, or where to look. For
-// a disconnected cluster it adds the number of pending works.
+// clusterMessage returns the reason of a cluster's state if the broker knows it, otherwise where to look. For a
+// disconnected cluster it adds the number of pending works.
 func clusterMessage(now time.Time, m *hawserv1.ListClustersResponse) string {
 	switch {
 	case m.GetRegistration().GetNotOnHub():

@@ -171,7 +171,7 @@ func fieldsOf(m protoreflect.Message) map[string]any {
 		f := all.Get(i)
 		name := f.JSONName()
 		switch {
-		case name == "nextPageToken": // of the list, not of an item
+		case name == "nextPageToken": // the token belongs to the list, not to an item
 		case f.IsList():
 			items := []any{}
 			for j := range m.Get(f).List().Len() {
@@ -206,7 +206,7 @@ func valueOf(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 // camel returns the word of an enum value without the name of its type: IN_SYNC of SyncState is InSync.
 func camel(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	value := e.Values().ByNumber(n)
-	if value == nil { // from a newer broker
+	if value == nil { // a newer broker sent the value
 		return fmt.Sprint(n)
 	}
 	// All values share the prefix of the first one, which ends with UNSPECIFIED.

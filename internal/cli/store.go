@@ -202,7 +202,7 @@ func given(cmd *cobra.Command, flag, what string) error {
 
 // receiveBackup receives the broker's store.
 func receiveBackup(cmd *cobra.Command, r *remote, to string) (report *pebble.Report, err error) {
-	var broken, local error // in transit, and on this side
+	var broken, local error // broken is an error of the transfer, local one of this machine
 	err = r.call(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
 		s, err := c.Backup(ctx, &hawserv1.BackupRequest{})
 		if err != nil {

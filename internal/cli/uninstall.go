@@ -48,8 +48,8 @@ func (f *uninstallFlags) checkWord(cmd *cobra.Command, check func(*cobra.Command
 	return f.consent.check(cmd)
 }
 
-// agreed asks before works are deleted, those of a namespace or all. The time of the answer does not count
-// towards the timeout.
+// agreed asks the user for confirmation before the works of a namespace, or all works, are deleted. The time of
+// the answer does not count towards the timeout.
 func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *kubeclient.Kube, namespace string) error {
 	if !f.workloads || f.dryRun || f.yes {
 		return nil

@@ -42,7 +42,7 @@ func Doctor(program, long string, flags func(*pflag.FlagSet), walk func(cmd *cob
 // argumentsOf returns the arguments of a process, or nil if it does not run this program.
 func argumentsOf(process, program string) []string {
 	text, err := os.ReadFile(process)
-	if err != nil { // for instance without such a file system
+	if err != nil { // for instance, the system has no /proc
 		return nil
 	}
 	args := strings.Split(strings.TrimSuffix(string(text), "\x00"), "\x00")

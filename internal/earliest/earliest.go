@@ -79,7 +79,7 @@ type usage struct {
 func Extension(at time.Time) pkix.Extension {
 	der, err := asn1.Marshal(usage{at.UTC().Truncate(time.Second)})
 	if err != nil {
-		panic("bug: a time is not encoded: " + err.Error()) // it has a year of four digits
+		panic("bug: a time is not encoded: " + err.Error()) // every encoded year has four digits
 	}
 	return pkix.Extension{Id: period, Value: der}
 }

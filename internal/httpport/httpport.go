@@ -72,7 +72,7 @@ type conn struct {
 	from netip.Addr
 
 	order    uint64 // number of its last change of state
-	bytes    int    // of the running request
+	bytes    int    // received bytes of the running request
 	answered bool   // at least one request is answered
 	idle     bool
 }

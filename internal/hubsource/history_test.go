@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// A restored hub lets watches continue from their position, and sends no events. That also holds if later
-// writes have moved its position ahead of theirs. The tasks beside the works have informers too, and restart.
+// A restored hub lets watches continue from their position without events. That also holds if later writes have
+// moved its position ahead of theirs. The tasks beside the works have informers too, and restart.
 func TestSource_DetectsRestoredHubWithRunningWatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes   int

@@ -36,7 +36,7 @@ func (p sessionHandler) Hello() (h transport.Hello) {
 }
 
 // Subscribed starts the comparison of all works with the broker. The core publishes the differences, like all
-// changes. So if a broker asks to wait with one of many requests, only that one is repeated.
+// changes. If a broker requests a delay for one of many events, only that event is repeated.
 func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
 	return nil, p.update(func(c *core.Core) { c.Connected(a) })
 }

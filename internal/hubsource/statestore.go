@@ -55,7 +55,7 @@ func (k *stateStore) version(ctx context.Context) (string, error) {
 }
 
 // save replaces the ConfigMap and returns its resource version. It returns Conflict or NotFound if another
-// client changed it; the next save starts from what is there.
+// client changed it; the next save starts from the present ConfigMap.
 func (k *stateStore) save(ctx context.Context, s core.SavedState) (version string, err error) {
 	if k.maps == nil {
 		k.last = &corev1.ConfigMap{Data: s.Data()}

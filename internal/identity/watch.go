@@ -66,7 +66,7 @@ type Watch struct {
 
 // ending is the certificate of a file or of data that expires first.
 type ending struct {
-	file       string // or the key of the data
+	file       string // the file, or the key of the data
 	begin, end time.Time
 }
 
@@ -85,7 +85,7 @@ func NewWatch(c WatchConfig) (*Watch, error) {
 	w.read()
 	w.known = stampsOf(w.files)
 	w.seen = w.known
-	w.read() // as new as the stamps, or newer
+	w.read() // read after the stamps, so no change is missed
 	return w, c.Registry.Register(w)
 }
 

@@ -43,7 +43,7 @@ func newWatched(t *testing.T, own, ca time.Duration) *watched {
 	return w
 }
 
-// run lets the watch look by itself.
+// run runs the watch in a goroutine.
 func (w *watched) run() { go func() { _ = w.watch.Run(w.t.Context()) }() } // Run returns nil
 
 // pass lets time pass. The watch checks every hour, which costs less than its interval.

@@ -26,7 +26,7 @@ func MemoryLimit(root fs.FS) int64 {
 	limit := int64(math.MaxInt64)
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
-		return limit // not Linux
+		return limit // the system is not Linux
 	}
 	for lines := bufio.NewScanner(bytes.NewReader(groups)); lines.Scan(); {
 		// "0::/PATH" of version 2, "N:memory:/PATH" of version 1.
@@ -54,7 +54,7 @@ func lowest(root fs.FS, top, group, file string) int64 {
 	limit := int64(math.MaxInt64)
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {
 		if b, err := fs.ReadFile(root, path.Join(top, group, file)); err == nil {
-			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n < noLimit { // else it is "max"
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n < noLimit { // the text "max" is no limit
 				limit = min(limit, n)
 			}
 		}

@@ -37,8 +37,8 @@ type Works struct {
 	// Replacing are works that take the name of a live record with another id. The broker drops that record when
 	// the work is published, and only then. If it is not published, compare again.
 	Replacing []string
-	// Missing are live records of works that the source does not have, sorted by id. Absence is not a deletion: ask
-	// the source for each, and see [MayDelete].
+	// Missing are live records of works that the source does not have, sorted by id. Absence is not a deletion:
+	// query the source for each of them, and see [MayDelete].
 	Missing []codec.InventoryRecord
 	// QueuedBehindDeletion is the number of such records without a revision. They are queued behind a deletion, and
 	// cannot be named in a condition before it is confirmed. They are not in Missing.
@@ -120,7 +120,7 @@ func (p *Works) decide(w *Work, r codec.InventoryRecord, has bool) {
 // a share of the live records.
 const (
 	maxMissing      = 10
-	maxMissingShare = 20 // one in
+	maxMissingShare = 20 // one of 20 live records
 )
 
 // MayDelete reports whether so few of the live records of a cluster are missing that they may be deleted

@@ -28,7 +28,7 @@ var clientKeys = []string{"cluster", "source", "peer"}
 // rateLimitHandler is a log handler that limits the lines per client.
 type rateLimitHandler struct {
 	slog.Handler
-	client string // from the attributes of With
+	client string // from the attributes of WithAttrs
 	limits *recentLines
 	level  *slog.LevelVar
 }
@@ -84,7 +84,7 @@ type recentLines struct {
 
 // subject is one message about one client.
 type subject struct {
-	used    int // of linesAtOnce
+	used    int // number of used lines of linesAtOnce
 	at      time.Time
 	leftOut int
 }

@@ -15,9 +15,9 @@ type result string
 const (
 	resultAdmitted   result = "admitted"
 	resultRejected   result = "rejected"   // the work breaks a rule, or the user lacks a right
-	resultFailed     result = "failed"     // the hub could not be asked
+	resultFailed     result = "failed"     // the hub did not answer an access review
 	resultMalformed  result = "malformed"  // the body was no review
-	resultOverloaded result = "overloaded" // it waited too long for a slot
+	resultOverloaded result = "overloaded" // the request waited too long for a slot
 	resultPanicked   result = "panicked"
 )
 

@@ -98,7 +98,7 @@ func read(to http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// judge applies the rules, and asks the hub about the executor if needed.
+// judge applies the rules and, if needed, checks on the hub whether the user may use the executor.
 func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) (admission.Response, result) {
 	a := w.cfg.Rules.Check(req)
 	switch {

@@ -22,8 +22,8 @@ import (
 // Path is the URL path for reviews of ManifestWorks.
 const Path = "/validate-work-open-cluster-management-io-v1-manifestwork"
 
-// AccessReviews asks the hub whether a user has a right. Errors are those of the Kubernetes API. It is called
-// concurrently.
+// AccessReviews checks on the hub whether a user has a right. Errors are those of the Kubernetes API. Calls may
+// be concurrent.
 type AccessReviews interface {
 	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, o metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
 }
@@ -103,7 +103,7 @@ func (w *Webhook) serveOn(ctx context.Context, l net.Listener) error {
 		drained <- errors.Join(s.Shutdown(within), s.Close())
 	})
 	err := s.ServeTLS(l, "", "")
-	if stop() { // it ended by itself
+	if stop() { // the server ended by itself
 		return fmt.Errorf("webhook port: %w", errors.Join(err, s.Close()))
 	}
 	if err := <-drained; err != nil {

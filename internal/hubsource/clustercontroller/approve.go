@@ -169,7 +169,7 @@ func (r rules) decideFirst(s clusterState, f first, e *effects) {
 		return
 	}
 	if meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) {
-		return // it has an agent: an operator decides about a second one
+		return // the cluster has an agent, so an operator decides about another one
 	}
 	switch claimed := c.Annotations[KeyAnnotation]; {
 	case claimed == f.request.key() && c.Spec.HubAcceptsClient:

@@ -41,7 +41,7 @@ const highestPriority = 100
 func objectOf(k kind, o *metav1.PartialObjectMetadata) object {
 	priority, err := strconv.Atoi(o.Annotations[clusterv1.CleanupPriorityAnnotationKey])
 	if err != nil || priority < 0 || priority > highestPriority {
-		priority = 0 // without a valid annotation it is among the first
+		priority = 0 // an object without a valid annotation is among the first
 	}
 	return object{k, o.Name, o.UID, priority, o.DeletionTimestamp != nil}
 }

@@ -244,7 +244,7 @@ func (h hub) list(ctx context.Context, cluster string, k kind) (all []object, er
 
 func (h hub) remove(ctx context.Context, cluster string, o object) error {
 	err := h.meta.Resource(resources[o.kind]).Namespace(cluster).Delete(ctx, o.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.uid}})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is deleted, or another object has its name
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the object is deleted, or another one has its name
 		err = nil
 	}
 	return h.metrics.did("delete_remaining", err)

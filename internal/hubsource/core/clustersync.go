@@ -137,7 +137,7 @@ func (c *clusterSync) drop(cl *cluster) {
 // longer.
 func (c *clusterSync) repeat(cl *cluster, least time.Duration) {
 	if !c.on || !cl.selected || cl.comparing.stage <= waits || cl.release.pending() {
-		return // or the comparison is about to run anyway
+		return // no comparison is possible, or one is about to run anyway
 	}
 	c.drop(cl)
 	c.setStage(cl, waits)

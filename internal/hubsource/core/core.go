@@ -181,7 +181,7 @@ func (c *Core) nextOfAll(queue Queue) *todo {
 	switch {
 	case queue == HubQueue && l.ended():
 		s, _ := l.state()
-		c.index.sessions.NewSession() // what agents reported in the epoch before may be about works that no longer exist
+		c.index.sessions.NewSession() // reports of agents in the previous epoch may be about works that no longer exist
 		c.begin(newFleet(c.index.Config, c.index.sub, c.index.sessions), s, l.reason)
 		return &todo{Effect: BeginHubEpoch{Epoch: c.epoch, Reason: l.reason}}
 	case queue == HubQueue && l.over:

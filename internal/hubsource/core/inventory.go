@@ -158,7 +158,7 @@ func (c *clusterSync) digestsCame(page codec.Inventory, first, last bool) {
 			c.compareRecords(cl, v.digests) // the broker has no records of the cluster
 		}
 	}
-	c.reportIn(reportAfter) // also without any cluster
+	c.reportIn(reportAfter) // a report goes out even if there is no cluster
 	c.f.wakeCompared()
 }
 

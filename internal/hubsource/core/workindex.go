@@ -87,7 +87,7 @@ type cluster struct {
 	release   release
 	comparing comparing
 	lists     statusLists
-	listing   retry // of a list of the hub that answers for many works
+	listing   retry // back-off of lists of the hub that answer for many works
 	budget    clusterWriteBudget
 	agent     remoteAgent
 	// open counts works that the broker does not hold as they are.
@@ -320,8 +320,8 @@ func sign(up bool) int {
 // agenda plans when a key is checked again.
 type agenda struct {
 	Config
-	// pauses are the times until which an overloaded broker asked to wait, by cluster. The key "" stands for all
-	// clusters.
+	// pauses are the ends of the delays that an overloaded broker requested, by cluster. The key "" stands for
+	// all clusters.
 	pauses map[string]time.Time
 }
 

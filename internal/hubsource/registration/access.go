@@ -131,7 +131,7 @@ func (x *access) keep(q question, v accessResult) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.kept) >= maxAccess {
-		clear(x.kept) // they are ten seconds old at most
+		clear(x.kept) // all of them are ten seconds old at most
 	}
 	x.kept[q] = v
 }

@@ -121,7 +121,7 @@ func TestBounds_SideBySide(t *testing.T) {
 				t.Fatal(refused)
 			}
 			b.hub.setDown(false)
-			b.wait(2 * time.Minute) // it is unknown whether it was created
+			b.wait(2 * time.Minute) // the hub may have created the object
 			var answers []<-chan *hawserv1.RegistrationAnswer
 			for i := range 32 {
 				name := fmt.Sprint("c-", i)

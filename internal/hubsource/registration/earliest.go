@@ -243,7 +243,7 @@ func (s *Server) toKeep() (patch map[string]any, version string) {
 func rotateOf(o metav1.Object) time.Time {
 	e, err := earliest.Parse(o.GetAnnotations()[earliest.RotateAnnotation])
 	if err != nil {
-		return time.Time{} // it requests none
+		return time.Time{} // the ManagedCluster requests no time
 	}
 	return e.At
 }

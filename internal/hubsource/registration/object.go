@@ -113,7 +113,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 	switch k.dataType {
 	case codec.ManagedClusters:
 		o.requestedBy, o.account, o.facts, o.period, o.rotate = requester{cluster: o.cluster}, account, factsOf(u), periodOf(u), rotateOf(u)
-		if !o.accepted() && o.bytes > codec.MaxMade { // it was created outside of Hawser, or before there was a limit
+		if !o.accepted() && o.bytes > codec.MaxMade { // the object was created outside of Hawser, or before there was a limit
 			for _, field := range [][]string{{"metadata", "annotations"}, {"spec", "managedClusterClientConfigs"}, {"status"}} {
 				unstructured.RemoveNestedField(u.Object, field...)
 			}
@@ -151,7 +151,7 @@ func (k kind) message(o *object) *hawserv1.RegistrationObject {
 // factsOf returns the facts of a ManagedCluster that the broker gets beside the JSON. Accepted is the value in
 // the spec, whatever a condition states.
 func factsOf(u *unstructured.Unstructured) *hawserv1.ManagedClusterStatus {
-	accepted, _, _ := unstructured.NestedBool(u.Object, "spec", "hubAcceptsClient") // otherwise it is not accepted
+	accepted, _, _ := unstructured.NestedBool(u.Object, "spec", "hubAcceptsClient") // without a valid field the cluster is not accepted
 	f := &hawserv1.ManagedClusterStatus{Accepted: accepted}
 	for _, c := range conditionsOf(u) {
 		switch c["type"] {
@@ -186,7 +186,7 @@ func periodOf(u *unstructured.Unstructured) int64 {
 func renewTimeOf(u *unstructured.Unstructured) (t metav1.MicroTime) {
 	text, _, _ := unstructured.NestedString(u.Object, "spec", "renewTime")
 	if err := t.UnmarshalQueryParameter(text); err != nil {
-		return metav1.MicroTime{} // it was never renewed
+		return metav1.MicroTime{} // the Lease was never renewed
 	}
 	return t
 }

@@ -120,7 +120,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	_, err := s.cfg.Hub.do(ctx, call{
 		verb: mergePatch, resource: leases, namespace: w.cluster, name: leaseName,
 		object: map[string]any{
-			"metadata": map[string]any{"uid": string(lease.UID)}, // not another object of this name
+			"metadata": map[string]any{"uid": string(lease.UID)}, // the write fails for another object of this name
 			"spec":     map[string]any{"renewTime": w.renewed.UTC().Format(metav1.RFC3339Micro)},
 		},
 	})
@@ -130,7 +130,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	}
 	s.cfg.Log.DebugContext(ctx, "the hub did not take the Lease of a cluster", "cluster", w.cluster, "err", err)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		return // the Lease is gone, or another one by now
+		return // the Lease is deleted, or another one has its name
 	}
 	s.mu.Lock()
 	s.renewals.failed(time.Now(), w.cluster)

@@ -19,7 +19,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// agentRequest is a request of an agent, as far as it was read.
+// agentRequest is a request of an agent with its parsed fields.
 type agentRequest struct {
 	what    codec.EventType
 	cluster string

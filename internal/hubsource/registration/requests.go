@@ -134,7 +134,7 @@ func (s *Server) work(ctx context.Context) error {
 		s.mu.Lock()
 		l, w, ok := s.requests.pop()
 		if s.requests.queue.Ready() {
-			s.requestsReady.Ring() // for another worker
+			s.requestsReady.Ring() // another worker may take the next request
 		}
 		s.mu.Unlock()
 		if !ok {

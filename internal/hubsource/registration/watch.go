@@ -22,7 +22,7 @@ const lookAgain = 30 * time.Second
 // watched is one kind of objects, as an informer shows it.
 type watched struct {
 	kind
-	at    int                         // in kinds
+	at    int                         // index in kinds
 	store atomic.Pointer[cache.Store] // nil: the hub lacks the type
 	// known is closed when all objects are known, or when it is known that the hub lacks the type.
 	known chan struct{}
