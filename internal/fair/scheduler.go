@@ -94,7 +94,7 @@ func (t *Scheduler[K]) Charge(k K, cost int) {
 func (t *Scheduler[K]) delay(p *keyState[K], cost int) {
 	p.start = max(p.start, t.clock) + int64(cost)
 	if p.at != away {
-		// It comes after keys with the same start: these still wait for their turn.
+		// The key comes after keys with the same start, because these still wait for their turn.
 		t.arrived++
 		p.came = t.arrived
 		heap.Fix(&t.waiting, p.at)

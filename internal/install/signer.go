@@ -56,7 +56,7 @@ func signer(ctx context.Context, hub kubeclient.Client, now time.Time) (*unstruc
 	return secretOf(signerSecret, map[string][]byte{certKey: a.CertificatePEM(), keyKey: a.KeyPEM()}), nil
 }
 
-// clients returns the CAs of agents at the broker: own, which signs for programs and people, and the signer,
+// clients returns the CAs of agents at the broker: own, which signs for programs and operators, and the signer,
 // which signs for clusters. hub-source reports CAs of other signers to the broker.
 func clients(own []byte, signer *unstructured.Unstructured) ([]byte, error) {
 	all := [][]byte{bytes.TrimSpace(own)}

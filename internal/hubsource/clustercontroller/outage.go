@@ -37,7 +37,7 @@ type outlook struct {
 	calm time.Time
 }
 
-// outage detects whether the connection between agents and hub is down, rather than the agents.
+// outage detects that agents are silent because the connection between agents and hub is down.
 type outage struct {
 	lasts        bool
 	calm, looked time.Time // end of the last outage, and time of the last count
@@ -59,7 +59,7 @@ func (o *outage) judge(now time.Time, link ConnectionState) (l outlook) {
 	return l
 }
 
-// isConnected reports whether a cluster is accepted and is not known to be silent by itself.
+// isConnected reports whether a cluster is accepted, and its agent is not silent outside of an outage.
 func isConnected(c *clusterv1.ManagedCluster) bool {
 	has := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
 	return c.Spec.HubAcceptsClient && (known(c) || isOutage(has))

@@ -242,7 +242,7 @@ func (m *members) clusterChanged(old, o any) {
 	}
 }
 
-// known reports whether a cluster is available or not, rather than unknown.
+// known reports whether the condition Available of a cluster is True or False.
 func known(c *clusterv1.ManagedCluster) bool {
 	available := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
 	return available != nil && available.Status != metav1.ConditionUnknown

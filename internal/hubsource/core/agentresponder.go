@@ -35,7 +35,7 @@ type remoteAgent struct {
 	untagged []*work
 	retry    retry
 	// requestAt is when statuses are requested again. noticeAt is the earliest time for the next session notice;
-	// noticeDue: one is owed to the agent.
+	// noticeDue: the agent has to get a notice.
 	requestAt, noticeAt time.Time
 	noticeDue           bool
 	digests             digestReport

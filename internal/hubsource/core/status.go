@@ -505,7 +505,7 @@ func expiry(o *workv1.ManifestWork) (at time.Time, expires bool) {
 }
 
 // trustClock is the minimum time between the first view of a completed work and its deletion, or its time to
-// live if that is shorter. The clock may jump, so this process measures the time by itself.
+// live if that is shorter. The clock may jump, so this process measures that time.
 //
 // Scenario:
 //

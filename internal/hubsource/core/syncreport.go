@@ -182,7 +182,7 @@ func (c *clusterSync) doneSendSyncReport(o codec.SyncReport, all bool, r Result)
 	if all {
 		t.at = time.Time{}
 	}
-	for _, cl := range c.f.clusters { // others may have finished meanwhile
+	for _, cl := range c.f.clusters { // other clusters may have finished since the report began
 		c.reportSoon(cl)
 	}
 	c.reportPosition()
