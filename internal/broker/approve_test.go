@@ -16,8 +16,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// withhold lets a source withhold the deletion of its works, and returns them
-// as an operator names them.
+// withhold sends a sync report that withholds the deletion of works. It returns the works as they are named in
+// an approval.
 func (s *tap) withhold(cluster string, ids ...string) (works []*hawserv1.WithheldDeletion) {
 	s.w.Helper()
 	c := codec.ClusterSyncReport{Cluster: cluster, Reason: "the hub lacks them"}
@@ -63,7 +63,7 @@ func TestApprove_DeletesWithheldWork(t *testing.T) {
 		agent.expect()
 		agent.checkpoints()
 
-		// One that is changed by its source is no longer up for a deletion.
+		// A work that its source changes is no longer withheld.
 		w.put(source.peer, work{id: ids[0], version: 4, action: codec.UpdateRequest}.event())
 		agent.expect("spec update_request " + ids[0] + " v4")
 		w.wantCode(approve("src", "c1", withheld[0]), transport.CodeConflict)
@@ -87,7 +87,7 @@ func TestApprove_DeletesWithheldWork(t *testing.T) {
 			t.Errorf("all is decided: %s", diff)
 		}
 		w.wantCode(approve("src", "c1", withheld[300:]...), transport.CodeConflict)
-		// The source gets it as for any deletion.
+		// The source gets the Deleted status as for any deletion.
 		w.put(agent.peer, w.event(report{id: ids[1], version: 3, deleted: true}))
 		synctest.Wait()
 		if e := source.take(); len(e) != 1 || e[0].ResourceID != ids[1] {
@@ -96,7 +96,7 @@ func TestApprove_DeletesWithheldWork(t *testing.T) {
 	})
 }
 
-// hooked calls during, once, when a commit is about to be made.
+// hooked is a store that calls during once, before a commit.
 type hooked struct {
 	store.Store
 	during func()
@@ -116,7 +116,7 @@ func (s *hooked) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, e
 //	t2: during its commit the source releases the cluster.
 //	t3: the commit ends.
 //
-// Result: the source is not synced for the cluster, and the works that it left there are not evicted.
+// Result: the source is not synced for the cluster, so the agent does not evict the works that stay there.
 func TestApprove_SyncsNoClusterReleasedMeanwhile(t *testing.T) {
 	s := &hooked{}
 	inWrapped(t, broker.Config{}, func(of store.Store) store.Store { s.Store = of; return s }, func(w *world) {

@@ -1,5 +1,5 @@
-// Package broker keeps the accepted state of every work and delivers it to its subscribers. A [Broker] is the
-// [transport.Server] behind every protocol. It consists of components, and only passes calls to them:
+// Package broker stores the accepted state of every work and delivers it to the subscribers. A [Broker] is the
+// [transport.Server] behind every protocol. It passes each call to one of these components:
 //
 //	publish ─► parse, authorize, one switch by kind of event
 //	             ├─ spec, status, release ──► ingest ─► store
@@ -10,9 +10,9 @@
 //	operators ─► admin
 //	connects, disconnects and rejections ─► agentstatus
 //
-// Package ingest commits events. Package delivery sends changes to the subscriptions. Package syncstate keeps
-// what sources and agents have reported about sync, and the discrepancies. Package admin serves operators and
-// viewers. All use package request: an event, and the errors for its caller.
+// Package ingest commits events. Package delivery sends changes to the subscriptions. Package syncstate holds
+// the sync reports of sources and agents, and the discrepancies. Package admin serves operators and viewers.
+// All use package request, which has the parsed event and the errors for the publisher.
 //
 // Versions, owners and names are checked inside the commit, by package store. Package deliveryqueue decides
 // order and fairness of deliveries, package authz decides access.
@@ -42,8 +42,8 @@ import (
 )
 
 // Broker is one broker over one store. Create it with [New], run it once with [Broker.Run]. Publish and
-// Subscribe may be called from the start, and are rejected while it drains. [admin.Admin] serves operators and
-// viewers.
+// Subscribe may be called before Run; they return an error while the broker drains. [admin.Admin] serves
+// operators and viewers.
 type Broker struct {
 	*admin.Admin
 
@@ -83,8 +83,8 @@ func writeState(err error) string {
 	return writesBlocked
 }
 
-// New returns a broker over cfg.Store, which the caller closes after Run has returned. It starts nothing. An
-// error names the wrong field of cfg, or the wrong data in the store.
+// New returns a broker over cfg.Store, which the caller closes after Run has returned. It starts no goroutine.
+// An error names the invalid field of cfg, or the invalid data in the store.
 func New(cfg Config) (*Broker, error) {
 	cfg, err := withDefaults(cfg)
 	if err != nil {

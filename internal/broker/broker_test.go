@@ -69,15 +69,15 @@ func TestBroker_ClientsGetNegotiatedFeatures(t *testing.T) {
 	})
 }
 
-// TestBroker_RegisteredBeforeTheHeader checks that an event is delivered which is published just after the
-// header was sent (C40).
+// TestBroker_RegisteredBeforeTheHeader checks that an event that is published just after the header was sent is
+// delivered (C40).
 func TestBroker_RegisteredBeforeTheHeader(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) {
 			s.onAccept = func() {
 				w.put(source, work{version: 1}.event())
-				pass(time.Millisecond) // it is routed meanwhile
+				pass(time.Millisecond) // the event is routed in this time
 			}
 		})
 		pass(time.Second)
@@ -137,7 +137,7 @@ func TestBroker_DeletionForHawserAgentsCarriesTheData(t *testing.T) {
 		ocm := w.open(w.agent("c1"), slow)
 		w.request(ocm)
 		ours := w.open(w.agent("c1"), func(raw *transport.RawSubscription, s *tap) { hawser(raw, s); slow(raw, s) })
-		w.put(source, work{id: "first", version: 1}.event()) // both are stuck in this one
+		w.put(source, work{id: "first", version: 1}.event()) // both streams are stuck in the delivery of this work
 		synctest.Wait()
 		w.put(source, work{version: 1}.event())
 		synctest.Wait()
@@ -175,11 +175,11 @@ func TestBroker_DeletionOfAChangedSpec(t *testing.T) {
 		ours.expect("spec delete_request w1 v2 deleting")
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event()) // brings no spec: the agent has the last one
 		ocm.expect("spec delete_request w2 v1 deleting")
-		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // the agent does not have it
+		w.put(source, work{id: "w3", version: 4, deleting: true, data: orphan}.event()) // the agent does not have the spec
 		ocm.expect("spec update_request w3 v4", "spec delete_request w3 v4 deleting")
 		w.put(ocm.peer, w.event(report{id: "w3", version: 4, deleted: true}))
 		pass(time.Minute)
-		w.put(source, work{id: "w3", version: 5, deleting: true, data: orphan}.event()) // changed while it went
+		w.put(source, work{id: "w3", version: 5, deleting: true, data: orphan}.event()) // the deletion changed after it was sent
 		ocm.expect("spec delete_request w3 v5 deleting")
 	})
 }
@@ -190,7 +190,7 @@ func TestBroker_NoDeletionBeforeTheList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		w.put(source, work{version: 1}.event())
-		w.put(source, work{version: 2}.event()) // the agent is away
+		w.put(source, work{version: 2}.event()) // the agent is disconnected
 		ocm := w.open(w.agent("c1"), nil)
 		w.put(source, work{version: 2, deleting: true}.event())
 		ocm.expect()
@@ -209,7 +209,7 @@ func TestBroker_FormerOwnerGetsNothing(t *testing.T) {
 		for _, id := range []string{"first", "w1"} {
 			w.put(former.peer, work{id: id, version: 1}.event())
 			w.put(w.agent("c1"), w.event(report{id: id, version: 1}))
-			synctest.Wait() // stuck in the first one
+			synctest.Wait() // the stream is stuck in the first status
 		}
 		key := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "w1"}
 		if _, err := w.Store.Commit(w.Context(), []store.Op{{Kind: store.Transfer, Key: key, Owner: "next", At: time.Now()}}); err != nil {

@@ -19,14 +19,14 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// from is a Hawser client that continues from a cursor.
+// from edits a subscription into that of a Hawser client that continues from a cursor.
 func from(c codec.Cursor) func(*transport.RawSubscription, *tap) {
 	return func(raw *transport.RawSubscription, _ *tap) {
 		raw.Hello = transport.Hello{Protocol: transport.Protocol, Cursor: c.String()}
 	}
 }
 
-// checkpoints returns those that came since the last call.
+// checkpoints returns the checkpoints that arrived since the last call.
 func (s *tap) checkpoints() (list []codec.Checkpoint) {
 	s.w.Helper()
 	for _, e := range s.takeSync(codec.TypeCheckpoint) {
@@ -39,7 +39,7 @@ func (s *tap) checkpoints() (list []codec.Checkpoint) {
 	return list
 }
 
-// checkpoint returns the only one that came since the last call.
+// checkpoint returns the only checkpoint that arrived since the last call.
 func (s *tap) checkpoint() codec.Checkpoint {
 	s.w.Helper()
 	list := s.checkpoints()
@@ -106,7 +106,7 @@ func (s *tap) mustAck(c codec.Checkpoint) {
 	}
 }
 
-// digest is that of live works as the store counts them.
+// digestOf returns the digest of the live works among the events.
 func digestOf(events ...codec.Envelope) (d codec.Digest) {
 	for _, e := range events {
 		d.Count++
@@ -160,8 +160,8 @@ func TestCheckpoint_FollowsTheBase(t *testing.T) {
 //
 // Scenario:
 //
-//	t1: an agent's process sends a status, and ends.
-//	t2: the next process begins, with a clock that went back; the broker has no sequence id to report.
+//	t1: an agent sends a status, and its process ends.
+//	t2: the next process starts, and its clock is behind. The broker has no sequence id to report.
 //	t3: the status of t1 arrives late, and is accepted.
 //	t4: a status of the process at t2 arrives; its id is too low.
 //
@@ -206,7 +206,7 @@ func TestCheckpoint_OCMClientsSeeNothingOfIt(t *testing.T) {
 		if len(ours.checkpoints()) == 0 {
 			t.Error("the Hawser agent got none")
 		}
-		// A cursor without the protocol is nothing.
+		// Without the protocol version, a cursor is ignored.
 		odd := w.open(w.agent("c1"), func(raw *transport.RawSubscription, _ *tap) { raw.Hello.Cursor = "a/b/1" })
 		if odd.accepted.Resync != "" {
 			t.Errorf("an OCM agent got %+v", odd.accepted)
@@ -345,12 +345,12 @@ func TestSync_BelongsToALiveSubscriptionOfItsClient(t *testing.T) {
 		w.wantCode(ack(foreign, agent.params(), agent.accepted.SubscriptionID), transport.CodeDenied)
 		w.wantCode(ack(other, source.params(), source.accepted.SubscriptionID), transport.CodeDenied)
 		w.wantCode(ack(other, other.params(), source.accepted.SubscriptionID), transport.CodeInvalid)
-		// What only sources say.
+		// Events that only sources may send.
 		req, err := codec.NewInventoryRequest(agent.params(), codec.InventoryRequest{})
 		w.wantCode(agent.send(marshal(t, req, err)), transport.CodeDenied)
 		compared, err := codec.NewSyncReport(agent.params(), codec.SyncReport{AllClusters: true})
 		w.wantCode(agent.send(marshal(t, compared, err)), transport.CodeDenied)
-		// What only a broker says.
+		// Events that only a broker sends.
 		for _, kind := range []string{codec.TypeCheckpoint, codec.TypeInventory} {
 			e, err := codec.NewCheckpoint(agent.params(), codec.Checkpoint{Cursor: cursor})
 			e.SetType(kind)
@@ -359,11 +359,11 @@ func TestSync_BelongsToALiveSubscriptionOfItsClient(t *testing.T) {
 	})
 }
 
-// lateRouter holds the router up.
+// lateRouter delays the router until hold is closed.
 type lateRouter struct {
 	store.Store
 	hold chan struct{}
-	// one: it gets one change at a time, however many there are.
+	// If one is true, each call returns a single change, even if there are more.
 	one bool
 }
 
@@ -414,7 +414,7 @@ func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 		ocm.expect("spec create_request w2 v1")
 		w.put(source, work{id: "w2", version: 1, deleting: true}.event())
 		routes()
-		ocm.expect("spec delete_request w2 v1 deleting") // it has seen the last spec
+		ocm.expect("spec delete_request w2 v1 deleting") // the agent has seen the last spec
 	})
 }
 
@@ -478,8 +478,8 @@ func TestRouter_FindsADeletionLongBehindItsSpec(t *testing.T) {
 }
 
 // TestCheckpoint_DigestCoversSentEvents checks that the digest covers only what was sent. Records that are not
-// in the delivery queue yet are left out. Progress of the router alone is enough for a checkpoint, also if it
-// has nothing for the agent.
+// in the delivery queue yet are left out. Progress of the router alone is enough for a checkpoint, even without
+// events for the agent.
 func TestCheckpoint_DigestCoversSentEvents(t *testing.T) {
 	var late *lateRouter
 	wrap := func(s store.Store) store.Store {
@@ -491,7 +491,7 @@ func TestCheckpoint_DigestCoversSentEvents(t *testing.T) {
 		w.request(agent)
 		agent.checkpoint()
 		w.put(source.peer, work{version: 1}.event())
-		source.mustCompare(clusters("c1")) // something to tell
+		source.mustCompare(clusters("c1")) // news for the next checkpoint
 		pass(time.Minute)
 		agent.expect()
 		if got := agent.checkpoints(); len(got) != 0 {
@@ -503,7 +503,7 @@ func TestCheckpoint_DigestCoversSentEvents(t *testing.T) {
 		if d := digestOf(works...); *c.Digest != d || c.Cursor.Revision != 1 {
 			t.Errorf("checkpoint %+v", c)
 		}
-		// A record that an operator gives up is a change of its status alone.
+		// Force-delete changes only the status of a record.
 		pass(time.Second)
 		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
@@ -529,7 +529,7 @@ func TestSync_WithoutIdentities(t *testing.T) {
 				if raw.Cluster, raw.Source = name, ""; role == "source" {
 					raw.Cluster, raw.Source = "", name
 				}
-				s.peer.Role, s.peer.Name = role, name // for what the helpers build
+				s.peer.Role, s.peer.Name = role, name // for the events that the helpers build
 			})
 		}
 		agent, source := anonymous("agent", "c1"), anonymous("source", "src")

@@ -56,7 +56,7 @@ func TestUnbindCluster_LetsTheRefusedOneIn(t *testing.T) {
 }
 
 // TestUnbindCluster_WithoutQuarantinedCluster checks that the first cluster that connects gets the name. An
-// agent that was rejected long ago and does not reconnect has no claim.
+// agent that was rejected long ago and does not reconnect does not reserve the name.
 func TestUnbindCluster_WithoutQuarantinedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		old := w.of("uid-1")
@@ -70,8 +70,8 @@ func TestUnbindCluster_WithoutQuarantinedCluster(t *testing.T) {
 	})
 }
 
-// TestUnbindCluster_IgnoresReplacedCluster checks that reports of the replaced cluster are ignored: they are
-// about objects of another cluster.
+// TestUnbindCluster_IgnoresReplacedCluster checks that reports of the replaced cluster are ignored, because
+// they are about objects of another cluster.
 func TestUnbindCluster_IgnoresReplacedCluster(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		src := w.source("src")

@@ -18,10 +18,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// slowStore makes every commit wait for a token.
+// slowStore is a store whose commits wait for a token each.
 type slowStore struct {
 	store.Store
-	tokens  chan error // what the commit returns
+	tokens  chan error // error that the commit returns; nil: it commits
 	batches [][]store.Op
 }
 
@@ -43,7 +43,7 @@ func inSlowWorld(t *testing.T, cfg broker.Config, test func(w *world, s *slowSto
 	inWrapped(t, cfg, wrap, func(w *world) { test(w, slow) })
 }
 
-// published is a Publish that runs.
+// published is the result of a Publish.
 type published struct {
 	receipt transport.Receipt
 	err     error
@@ -51,7 +51,7 @@ type published struct {
 
 func (w *world) begin(ctx context.Context, p transport.Peer, event []byte) <-chan published {
 	done := make(chan published, 1)
-	go func() { // the receiver of done waits for it
+	go func() { // ends when the publish returns; done has a buffer
 		r, err := w.Publish(ctx, p, event, "")
 		done <- published{r, err}
 	}()
@@ -133,7 +133,7 @@ func TestCommit_FailureAcknowledgesNothing(t *testing.T) {
 	})
 }
 
-// agentOf is a peer whose cluster is known, so that subscribing writes nothing.
+// agentOf returns the peer of an agent whose cluster is known, so that its subscription writes nothing.
 func (w *world) agentOf(s *slowStore, cluster string) transport.Peer {
 	w.Helper()
 	if err := s.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
@@ -157,7 +157,7 @@ func TestCommit_CallersGiveUp(t *testing.T) {
 		done = w.begin(ctx, w.source("src"), work{version: 2}.event())
 		cancel()
 		w.wantCode((<-done).err, transport.CodeUnavailable)
-		s.tokens <- nil // what was queued is written all the same
+		s.tokens <- nil // queued ops are written although their callers gave up
 		s.tokens <- nil
 		synctest.Wait()
 		if r := w.Store.Head().Revision; r != 2 {
@@ -208,7 +208,7 @@ func TestCommit_FloodIsRefusedAndOthersAreNot(t *testing.T) {
 	})
 }
 
-// TestCommit_PanicIsAnAnswer checks that a panic is an error of this call only.
+// TestCommit_PanicIsAnAnswer checks that a panic ends only its own call, with an error.
 func TestCommit_PanicIsAnAnswer(t *testing.T) {
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { return panicking{s} }, func(w *world) {
 		e := w.refused(func() error {
@@ -238,7 +238,7 @@ func TestDrain_RejectsWritesAndEnds(t *testing.T) {
 		queued := w.begin(w.Context(), w.source("src"), work{id: "b", version: 1}.event())
 		start := time.Now()
 		stopped := make(chan struct{})
-		go func() { w.Stop(); close(stopped) }() // received from below
+		go func() { w.Stop(); close(stopped) }() // the result is received below
 		synctest.Wait()
 		if w.Ready() == nil {
 			t.Error("ready while draining")
@@ -319,7 +319,7 @@ func TestCommit_ReleaseComesAfterQueuedWrites(t *testing.T) {
 	})
 }
 
-// fatalStore is a store that cannot go on.
+// fatalStore is a store that cannot continue.
 type fatalStore struct {
 	store.Store
 	fatal chan error

@@ -40,7 +40,7 @@ func clusters(names ...string) codec.SyncReport {
 	return c
 }
 
-// sources returns the compared sources of the checkpoints that came.
+// sources returns the synced sources in the checkpoints that arrived.
 func (s *tap) sources() []string {
 	s.w.Helper()
 	pass(time.Second)
@@ -156,7 +156,7 @@ func TestSyncReport_Refuses(t *testing.T) {
 // ahead stay unchanged until the source has synced.
 func TestAhead_WaitsForTheSourceThenForced(t *testing.T) {
 	before := func(w *world) {
-		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		w.subscribe(w.agent("c1")).cancel() // an agent has subscribed once
 		for _, id := range []string{"live", "deleted", "catches-up", "repeated"} {
 			w.put(w.source("src"), work{id: id, version: 5}.event())
 		}
@@ -175,12 +175,13 @@ func TestAhead_WaitsForTheSourceThenForced(t *testing.T) {
 			t.Errorf("checkpoint %+v", c)
 		}
 		w.put(source.peer, work{id: "catches-up", version: 8, action: codec.UpdateRequest}.event())
-		w.put(source.peer, work{id: "repeated", version: 7, action: codec.UpdateRequest}.event()) // as the store had it once
+		w.put(source.peer, work{id: "repeated", version: 7, action: codec.UpdateRequest}.event()) // the version that the store had before
 		for _, agent := range []*tap{ocm, ours} {
 			agent.expect("spec update_request catches-up v8", "spec update_request repeated v7")
 		}
 		source.mustCompare(clusters("c1"))
-		// After the spec, which an OCM agent cannot reject, it gets the version, so that its status names a generation.
+		// An OCM agent first gets the spec as version 0, which it always accepts. Then it gets the real version, so
+		// that its status names a generation.
 		ocm.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting")
 		ours.expectAny("spec resync_response live v0", "spec resync_response deleted v7 deleting")
 		source.mustCompare(clusters("c1"))
@@ -190,7 +191,7 @@ func TestAhead_WaitsForTheSourceThenForced(t *testing.T) {
 			t.Errorf("the deletion is %q", o)
 		}
 		ours.cancel()
-		// From now on a newer version is no longer a reason to wait.
+		// From now on the delivery does not wait for the source, even if the agent is ahead.
 		late := w.open(w.agent("c1"), nil)
 		w.request(late, newer...)
 		late.expectAny("spec resync_response live v0", "spec resync_response live v5", "spec resync_response deleted v5 deleting", "spec resync_response catches-up v8", "status resync_request  v0")
@@ -230,11 +231,11 @@ func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
 	})
 }
 
-// TestAhead_FreshDeletionsAreSent checks that new deletions are sent, whatever the agent lists (C29). A
-// deletion of now is not older than the state that the store may have lost.
+// TestAhead_FreshDeletionsAreSent checks that new deletions are sent, even if the agent lists a newer version
+// (C29). Such a deletion is newer than every state that the store may have lost.
 func TestAhead_FreshDeletionsAreSent(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		w.subscribe(w.agent("c1")).cancel() // an agent has subscribed once
 		w.put(w.source("src"), work{version: 5}.event())
 		w.put(w.source("src"), work{version: 5, deleting: true}.event())
 		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)
@@ -245,7 +246,8 @@ func TestAhead_FreshDeletionsAreSent(t *testing.T) {
 	})
 }
 
-// inRestored runs before on a broker, and then after on another one over a reopened copy of its store.
+// inRestored runs before with a broker. Then it runs after with another broker over a reopened copy of the
+// store.
 func inRestored(t *testing.T, before, after func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +298,7 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 		if diff := cmp.Diff([]string{}, orphans(agent)); diff != "" {
 			t.Errorf("listed no more: %s", diff)
 		}
-		// So many that not all can be repeated: the digest will tell.
+		// The checkpoint cannot repeat this many ids, so the digest differs.
 		var many []codec.ResourceVersion
 		for i := range 40_000 {
 			many = append(many, held(fmt.Sprintf("28e8bfbf-1292-522f-999a-%012d", i), 1))
@@ -305,7 +307,7 @@ func TestOrphans_AreNamedInCheckpoints(t *testing.T) {
 		if n := len(orphans(agent)); n < 20_000 || n > 30_000 {
 			t.Errorf("%d orphans are named", n)
 		}
-		// And they are not repeated with every event.
+		// Not every event repeats the ids.
 		for i := range 20 {
 			w.put(source, work{id: "known", version: int32(i + 2)}.event())
 			pass(200 * time.Millisecond)
@@ -343,7 +345,7 @@ func TestRelease_IsSeenByTheAgent(t *testing.T) {
 	})
 }
 
-// TestUnbindCluster_EndsSyncReports checks that works which an operator gives up are not evicted: they still
+// TestUnbindCluster_EndsSyncReports checks that works of an unbound cluster are not evicted, because they still
 // exist at their source.
 func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -363,7 +365,7 @@ func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 	})
 }
 
-// slowBookmarks is a store that remembers nothing before the gate lets it.
+// slowBookmarks is a store whose SetBookmarks waits until hold is closed.
 type slowBookmarks struct {
 	store.Store
 	hold chan struct{}
@@ -391,7 +393,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			slow := slowBookmarks{hold: make(chan struct{})}
 			inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
-				slow.Store, slow.hold = s, make(chan struct{}) // made in the bubble
+				slow.Store, slow.hold = s, make(chan struct{}) // a channel must be made in the bubble that uses it
 				return slow
 			}, func(w *world) {
 				agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -399,7 +401,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 				w.put(source.peer, work{version: 1}.event())
 				reported.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
 				done := make(chan error, 1)
-				go func() { done <- source.syncReport(reported) }() // received below
+				go func() { done <- source.syncReport(reported) }() // the result is received below
 				synctest.Wait()
 				w.put(source.peer, releaseOf(t, "src", "c1"))
 				slow.hold <- struct{}{}
@@ -410,7 +412,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 					t.Error(diff)
 				}
 				reported.Position = nil
-				source.mustCompare(reported) // of what is so now
+				source.mustCompare(reported) // the report of the present state
 				if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
 					t.Error(diff)
 				}
@@ -419,7 +421,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 	}
 }
 
-// goneSoon is the context of a caller that gives up after the first check.
+// goneSoon is a context that has an error from the second call of Err on.
 type goneSoon struct {
 	context.Context
 	looked *int

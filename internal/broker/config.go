@@ -14,10 +14,10 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 )
 
-// Defaults of [Config].
+// Defaults of [Config], in bytes unless the type is a duration.
 const (
-	// DefaultMaxEventBytes keeps an event, with everything that is added on the way, below the 4 MiB that OCM
-	// clients receive at most.
+	// DefaultMaxEventBytes keeps an event, with all attributes that the broker adds, within 4 MiB. OCM clients
+	// reject larger messages.
 	DefaultMaxEventBytes = 4<<20 - request.AddedBytes
 	DefaultQueueBytes    = 64 << 20
 	DefaultDrainTimeout  = 10 * time.Second
@@ -30,7 +30,7 @@ const (
 	DefaultTombstoneGC   = time.Hour
 	DefaultStreams       = 32
 
-	// smallestEvent is the minimum of MaxEventBytes: metadata alone takes a few hundred bytes.
+	// smallestEvent is the minimum of MaxEventBytes. The metadata of an event alone takes a few hundred bytes.
 	smallestEvent = 16 << 10
 )
 

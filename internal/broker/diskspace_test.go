@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// scarce is a store that says how much room it has.
+// scarce is a store whose Err returns a value that the test sets.
 type scarce struct {
 	store.Store
 	err error
@@ -19,7 +19,7 @@ type scarce struct {
 
 func (s *scarce) Err() error { return s.err }
 
-// Commit fails as that of a store does whose room went after the publish was queued.
+// Commit fails for the work "late", as if the disk was full only after the publish was queued.
 func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
 	if ops[0].Name == "late" {
 		return nil, store.ErrNoSpace
@@ -28,7 +28,7 @@ func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, e
 }
 
 // TestPublish_NoSpace checks the broker on a full disk. On a nearly full disk it rejects new data and accepts
-// what frees space. Without space it rejects everything. Then it recovers by itself.
+// deletions. Without space it rejects everything. Then it recovers by itself.
 func TestPublish_NoSpace(t *testing.T) {
 	disk := &scarce{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { disk.Store = s; return disk }, func(w *world) {

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestFence_EventsOfAnEndedSubscription checks that a publish that a broken connection delayed has no effect
-// any more (I2, I3).
+// TestFence_EventsOfAnEndedSubscription checks that a publish that a broken connection has delayed has no
+// effect (I2, I3).
 func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -37,7 +37,7 @@ func TestFence_EventsOfAnEndedSubscription(t *testing.T) {
 		w.wantCode(err, transport.CodeUnavailable)
 		ocm := w.open(w.agent("c1"), nil)
 		w.request(ocm)
-		ocm.expect("spec resync_response w1 v1") // as it was
+		ocm.expect("spec resync_response w1 v1") // the work is unchanged
 	})
 }
 
@@ -48,10 +48,10 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		old, other := w.open(w.source("src"), hawser), w.open(w.source("other"), hawser)
 		ocm, now := w.open(w.source("src"), nil), w.open(w.source("src"), hawser)
 		queued := make(chan error, 1)
-		go func() { queued <- old.send(work{version: 1}.event()) }() // its answer is awaited below
+		go func() { queued <- old.send(work{version: 1}.event()) }() // the result is received below
 		old.take()
 		requested := make(chan error, 1)
-		go func() { requested <- now.request("r", codec.InventoryRequest{}) }() // likewise
+		go func() { requested <- now.request("r", codec.InventoryRequest{}) }() // the result is received below
 		e := w.refused(<-old.ended, transport.CodeUnavailable)
 		if e.Next != transport.NextBackOff || e.Delay <= 0 {
 			t.Errorf("the end of the session before: %+v", e)
@@ -64,7 +64,7 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		if err := <-queued; err != nil {
 			t.Errorf("what was queued before: %v", err)
 		}
-		s.tokens <- nil // says that nothing is queued any more
+		s.tokens <- nil // for the empty commit that waits for queued publishes
 		if err := <-requested; err != nil {
 			t.Fatal(err)
 		}

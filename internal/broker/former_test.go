@@ -61,7 +61,7 @@ var (
 	formerPosition = codec.HubPosition{UID: "hub-uid", ResourceVersion: "4711"}
 )
 
-// former runs test with a broker over a copy of a directory, as it was written.
+// former runs test with a broker over an unchanged copy of a directory.
 func former(t *testing.T, from string, test func(w *world)) {
 	dir := filepath.Join(t.TempDir(), "store")
 	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
@@ -70,7 +70,7 @@ func former(t *testing.T, from string, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) { onFiles(t, dir, test) })
 }
 
-// formerWorks are what an operator sees: cluster, id, source, state, version, waiting id, reported version, health.
+// formerWorks are the listed works: cluster, id, source, state, version, queued id, reported version, health.
 var formerWorks = []string{
 	"c1 again src 2 v1 again v1 2", "c1 back src 1 v5  v0 0", "c1 behind src 1 v2  v1 2", "c1 doubly src 2 v1 doubly-2 v1 2",
 	"c1 fails src 1 v1  v1 4", "c1 forced src 3 v1  v1 0", "c1 goes src 2 v1  v1 2", "c1 gone src 3 v1  v1 0", "c1 live src 1 v3  v3 2",
@@ -78,7 +78,7 @@ var formerWorks = []string{
 	"c2 handed src 1 v4  v4 2", "c2 late ci 1 v1  v0 0",
 }
 
-// TestFormer_Broker: a broker serves what a former one stored, and what that one sent as a backup.
+// TestFormer_Broker: a broker serves the store of an earlier release, and the backup that this release sent.
 func TestFormer_Broker(t *testing.T) {
 	for _, from := range []string{formerStore, formerBackup} {
 		for what, test := range map[string]func(w *world){
@@ -89,7 +89,7 @@ func TestFormer_Broker(t *testing.T) {
 	}
 }
 
-// asOperator lists what there is.
+// asOperator lists works, denials and earliest issue times.
 func asOperator(w *world) {
 	var got []string
 	for _, m := range w.works(&hawserv1.ListWorksRequest{}) {
@@ -107,7 +107,8 @@ func asOperator(w *world) {
 	}
 }
 
-// asAgent resumes by a cursor of a former opening, and confirms deletions: what waits behind them comes.
+// asAgent resumes from a cursor of an earlier incarnation, and confirms deletions. The agent then gets the
+// queued specs.
 func asAgent(w *world) {
 	w.wantCode(<-w.hello("c1", "uid-2", codec.Cursor{}).ended, transport.CodeDenied)
 	agent := w.hello("c1", "uid-1", codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 30})
@@ -128,7 +129,7 @@ func asAgent(w *world) {
 	w.put(w.source("src"), work{id: "live", version: 4, action: codec.UpdateRequest}.event())
 	agent.expect("spec update_request live v4")
 
-	listing := w.hello("c2", "uid-of-c2", codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 39}) // behind its opening
+	listing := w.hello("c2", "uid-of-c2", codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 39}) // beyond the last revision of that incarnation
 	if listing.accepted.Resync != codec.ResyncList {
 		w.Errorf("resync %q", listing.accepted.Resync)
 	}
@@ -136,7 +137,7 @@ func asAgent(w *world) {
 	listing.expectAny("spec resync_response handed v4", "spec resync_response late v1")
 }
 
-// asSource resumes by a cursor of a former opening, and finds the hub that it named.
+// asSource resumes from a cursor of an earlier incarnation, and gets the hub position that it reported.
 func asSource(w *world) {
 	source := w.open(w.source("src"), from(codec.Cursor{StoreID: "former-1", Incarnation: "former-2", Revision: 22}))
 	if source.accepted.Resync != codec.ResyncCursor {
@@ -155,7 +156,7 @@ func asSource(w *world) {
 	w.tries("of another source", "denied resourceid", source.peer, work{id: "other", version: 2, action: codec.UpdateRequest}.event())
 }
 
-// asRegistration finds the accepted clusters while the source that serves registration is away.
+// asRegistration checks the accepted clusters while the source that serves registration is disconnected.
 func asRegistration(w *world) {
 	for _, c := range []string{"c3", "c4"} {
 		w.wantCode(<-w.open(w.agent(c), nil).ended, transport.CodeDenied)
@@ -169,7 +170,7 @@ func asRegistration(w *world) {
 	}
 }
 
-// asQuota fills what the source has left of 20 works.
+// asQuota publishes works until the quota of 20 works is used up.
 func asQuota(w *world) {
 	source := w.source("src")
 	for i := range 10 {

@@ -37,7 +37,7 @@ func inWorld(t *testing.T, cfg broker.Config, test func(w *world)) {
 	inWrapped(t, cfg, nil, test)
 }
 
-// inWrapped is inWorld with something between broker and store.
+// inWrapped is inWorld with a store that wrap returns.
 func inWrapped(t *testing.T, cfg broker.Config, wrap func(store.Store) store.Store, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func (w *world) peer(role, name string) transport.Peer {
 func (w *world) agent(cluster string) transport.Peer { return w.peer("agent", cluster) }
 func (w *world) source(id string) transport.Peer     { return w.peer("source", id) }
 
-// work describes a spec event; zero fields get values that make a valid one.
+// work describes a spec event; zero fields get valid defaults.
 type work struct {
 	source, cluster, id, name string
 	version                   int32
@@ -106,7 +106,7 @@ func statusType(a codec.Action) codec.EventType {
 	return codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: a}
 }
 
-// build returns an event's bytes. A nil extension takes one away.
+// build returns an event's bytes. A nil value in more removes an extension.
 func build(source, cluster string, kind codec.EventType, extensions, more map[string]any, data string) []byte {
 	for name, v := range more {
 		extensions[name] = v
@@ -187,7 +187,7 @@ func hashes(source, cluster string, held ...codec.StatusHash) []byte {
 	return build(source, cluster, statusType(codec.ResyncRequest), map[string]any{}, nil, string(data))
 }
 
-// tap is the other end of a subscription.
+// tap is the client side of a subscription.
 type tap struct {
 	w        *world
 	peer     transport.Peer
@@ -240,8 +240,7 @@ func (s *tap) Send(parts ...[]byte) error {
 	return nil
 }
 
-// take returns what arrived since the last take, when nothing more comes at
-// this moment.
+// take waits until all goroutines are idle, and returns the events that arrived since the last take.
 func (s *tap) take() []codec.Envelope {
 	synctest.Wait()
 	s.mu.Lock()
@@ -251,7 +250,7 @@ func (s *tap) take() []codec.Envelope {
 	return e
 }
 
-// shown is an event as tests compare it: action, id, version.
+// shown returns the events as tests compare them: part, action, id, version.
 func shown(events []codec.Envelope) []string {
 	var out []string
 	for _, e := range events {
@@ -273,7 +272,7 @@ func (s *tap) expect(want ...string) []codec.Envelope {
 	return events
 }
 
-// expectAny is expect without an order.
+// expectAny is expect for events in any order.
 func (s *tap) expectAny(want ...string) []codec.Envelope {
 	s.w.Helper()
 	events := s.take()
@@ -289,7 +288,7 @@ func (s *tap) expectAny(want ...string) []codec.Envelope {
 // open begins a subscription. edit may change the request and the tap.
 func (w *world) open(p transport.Peer, edit func(*transport.RawSubscription, *tap)) *tap {
 	w.Helper()
-	synctest.Wait() // what was published before is routed
+	synctest.Wait() // all earlier publishes are routed now
 	raw := transport.RawSubscription{DataType: codec.ManifestBundles.String()}
 	if p.Role == "source" {
 		raw.Source = p.Name
@@ -303,12 +302,12 @@ func (w *world) open(p transport.Peer, edit func(*transport.RawSubscription, *ta
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	w.Cleanup(cancel)
-	go func() { s.ended <- w.Subscribe(ctx, p, raw, s) }() // ends with ctx or the broker, at the latest when the test does
+	go func() { s.ended <- w.Subscribe(ctx, p, raw, s) }() // ends with ctx, the broker or the test
 	synctest.Wait()
 	return s
 }
 
-// subscribe opens a subscription that asked for a resync, holding nothing.
+// subscribe opens a subscription and sends an empty list.
 func (w *world) subscribe(p transport.Peer) *tap {
 	w.Helper()
 	s := w.open(p, nil)
@@ -341,10 +340,10 @@ func (w *world) refused(err error, code transport.Code) *transport.Error {
 
 func (w *world) wantCode(err error, code transport.Code) {
 	w.Helper()
-	_ = w.refused(err, code) // fails the test itself
+	_ = w.refused(err, code) // refused fails the test
 }
 
-// listed are the hashes of a status resync request.
+// listed returns the hashes in a status resync request, by id.
 func listed(t *testing.T, e codec.Envelope) map[string]string {
 	t.Helper()
 	var l codec.StatusHashList

@@ -33,7 +33,7 @@ func TestPublish_RejectsExpensiveEventsCheaply(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		compared.DataEncoded = bytes.Repeat([]byte{1<<3 | 2, 0}, 7<<20) // clusters without anything
+		compared.DataEncoded = bytes.Repeat([]byte{1<<3 | 2, 0}, 7<<20) // entries of clusters without fields
 		compared.SetDataContentType(codec.ContentTypeProtobuf)
 		many, err := codec.Marshal(compared)
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 
 var olga = identity.Identity{Role: identity.Operator, Name: "olga"}
 
-// clusters is what an operator sees of them.
+// clusters returns the list of clusters, as an operator gets it.
 func (w *world) clusters(name string) (list []*hawserv1.ListClustersResponse) {
 	w.Helper()
 	err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{Cluster: name}, func(c *hawserv1.ListClustersResponse) error {
@@ -209,8 +209,8 @@ func TestListDiscrepancies_NamesCauses(t *testing.T) {
 	})
 }
 
-// TestForceDeleteWork_ReportsToTheSource checks that for its source a work ends as if the cluster had
-// confirmed, although the cluster never does.
+// TestForceDeleteWork_ReportsToTheSource checks that the source gets the Deleted status of a force-deleted
+// work, although the cluster never confirms the deletion.
 func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
@@ -265,7 +265,7 @@ func TestUnbindCluster_WithItsWorks(t *testing.T) {
 
 // TestList_DeletedBeforeAnyAgentCame checks works of a misspelt cluster name that are deleted again. The lists
 // do not show them, although their confirmed tombstones stay for an agent that may connect. The same holds for
-// works that an operator gives up, also in a cluster with other works.
+// works that an operator force-deletes, also in a cluster with other works.
 func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {

@@ -52,7 +52,7 @@ func TestListClusters_InSyncAfterADeletion(t *testing.T) {
 	})
 }
 
-// TestListClusters_DiffersAfterForget checks an agent that holds a work which an operator has removed. The
+// TestListClusters_DiffersAfterForget checks an agent that holds a work that an operator has force-deleted. The
 // source of the work never compares.
 func TestListClusters_DiffersAfterForget(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {

@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// request asks for a page of the inventory.
+// request requests a page of the inventory.
 func (s *tap) request(id string, r codec.InventoryRequest) error {
 	p := s.params()
 	p.ID = id
@@ -24,7 +24,7 @@ func (s *tap) request(id string, r codec.InventoryRequest) error {
 	return s.send(marshal(s.w, e, err))
 }
 
-// page asks for a page, and returns it.
+// page requests a page of the inventory and returns it.
 func (s *tap) page(r codec.InventoryRequest) codec.Inventory {
 	s.w.Helper()
 	id := "request-" + r.PageToken
@@ -48,7 +48,7 @@ func (s *tap) page(r codec.InventoryRequest) codec.Inventory {
 	return inv
 }
 
-// rows shows records: id, version, state; the revision where there is one.
+// rows returns the records as text: id, version, state, and the revision if there is one.
 func rows(inv codec.Inventory) (list []string) {
 	for _, r := range inv.Records {
 		line := fmt.Sprintf("%s/%s %s v%d", r.Cluster, r.ResourceID, r.Name, r.Version)
@@ -69,7 +69,7 @@ func TestInventory_DigestsThenRecords(t *testing.T) {
 		if inv := source.page(codec.InventoryRequest{}); len(inv.Clusters) != 0 || inv.NextPageToken != "" || inv.LastPosition != nil {
 			t.Errorf("of nothing: %+v", inv)
 		}
-		for _, c := range []string{"c1", "c2", "c3"} { // an agent that is known: tombstones stay
+		for _, c := range []string{"c1", "c2", "c3"} { // an agent has subscribed once, so that tombstones wait for a confirmation
 			w.subscribe(w.agent(c)).cancel()
 		}
 		put := func(k work) {
@@ -79,10 +79,10 @@ func TestInventory_DigestsThenRecords(t *testing.T) {
 		put(work{id: "a", version: 1})
 		put(work{id: "b", version: 1})
 		put(work{id: "b", version: 2, deleting: true})
-		put(work{id: "c", name: "name-of-b", version: 1}) // behind b
+		put(work{id: "c", name: "name-of-b", version: 1}) // queued behind b
 		put(work{id: "d", version: 4})
 		put(work{id: "d", version: 4, deleting: true})
-		put(work{id: "d", version: 5}) // behind itself
+		put(work{id: "d", version: 5}) // queued behind its own tombstone
 		put(work{id: "e", version: 1})
 		put(work{id: "e", version: 1, deleting: true})
 		w.put(w.agent("c1"), w.event(report{id: "e", version: 1, deleted: true}))
@@ -107,7 +107,7 @@ func TestInventory_DigestsThenRecords(t *testing.T) {
 		if digests.Revision != head || records.Revision != head || records.NextPageToken != "" {
 			t.Errorf("revisions %d and %d of %d, next page %q", digests.Revision, records.Revision, head, records.NextPageToken)
 		}
-		// What a source has is what is live in its inventory.
+		// The digest of a source covers exactly the live records in its inventory.
 		var mine codec.Digest
 		for _, r := range records.Records {
 			if r.Cluster == "c1" && !r.Tombstone {
@@ -176,8 +176,8 @@ func TestInventory_PagesSurviveChanges(t *testing.T) {
 			if req.PageToken = inv.NextPageToken; req.PageToken == "" {
 				break
 			}
-			put("c1", 2*n+1, 1)       // behind the page
-			put("c1", 5999-2*n, 1)    // before it
+			put("c1", 2*n+1, 1)       // after the page
+			put("c1", 5999-2*n, 1)    // before the page
 			put("c1", 2*(n%works), 2) // changed
 			commit()
 		}
@@ -262,7 +262,7 @@ func TestInventory_IsBounded(t *testing.T) {
 }
 
 // TestInventory_ListsDisconnectedClusters checks that a source gets the list of its clusters without an agent
-// for five minutes. It gets each list once, and no entry because the broker was down.
+// for five minutes. It gets each list once. Time in which the broker was down does not count.
 func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")

@@ -17,10 +17,10 @@ import (
 
 var row = regexp.MustCompile("^\\| `(hawser_broker_[a-z_]+)` \\| (counter|gauge|histogram) \\| (.*?) \\| .+ \\|$")
 
-// ofOthers are metrics of the broker that other packages register.
+// ofOthers matches the metrics of the broker that other packages register.
 var ofOthers = regexp.MustCompile("^hawser_broker_(audit|token)_")
 
-// documented reads the table of docs/metrics.md: name → "type labels".
+// documented reads the tables of docs/metrics.md. The result maps a name to "type labels".
 func documented(t *testing.T) map[string]string {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/metrics.md")
@@ -44,7 +44,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	cfg := ruled(identity.Limits{Works: 1}, identity.Limits{})
 	cfg.Registry, cfg.Registration = registry, "hub"
 	inWorld(t, cfg, func(w *world) {
-		// Metrics with labels appear when they count.
+		// A metric with labels appears with its first value.
 		w.hub().snapshot(false, clusterOf("c1", 1, true))
 		w.watch(w.agent("c1"), codec.ManagedClusters, "c1")
 		w.put(w.agent("c1"), leaseOf("c1", ""))
@@ -88,7 +88,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	})
 }
 
-// TestMetrics_Count checks that the metrics count.
+// TestMetrics_Count checks the values of metrics after some events.
 func TestMetrics_Count(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -124,7 +124,7 @@ func TestMetrics_Count(t *testing.T) {
 	})
 }
 
-// value finds "name label=value ..." in a registry.
+// value returns the value of the metric "name label=value ..." in a registry.
 func value(t *testing.T, r *prometheus.Registry, wanted string) float64 {
 	t.Helper()
 	families, err := r.Gather()

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Publish implements [transport.Server]. It returns nil when the event is on disk. For an event about the
-// stream it returns when the event is recorded, and the answer follows on the stream.
+// Publish implements [transport.Server]. It returns nil when a spec, a status or a release is on disk. For an
+// event about a subscription it returns when the event is recorded; the answer follows on the subscription.
 func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, subscriptionID string) (r transport.Receipt, err error) {
 	start := b.cfg.Now()
 	kind := "unknown"
@@ -39,7 +39,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	if err := b.feed.Closing(); err != nil {
 		return r, err
 	}
-	if ctx.Err() != nil { // it was delayed until its caller gave up
+	if ctx.Err() != nil { // the event was delayed until its caller gave up
 		return r, request.CallerGone(ctx)
 	}
 	e := &request.Event{User: p.User, Groups: p.Groups, Issued: p.CertificateIssued, Conn: p.Conn, Subscription: subscriptionID, Size: len(event), Env: env, Incoming: incoming}
@@ -60,8 +60,8 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	return handle(ctx, e)
 }
 
-// asKubernetesError converts an error of registration into the form that its caller reads. env is nil if the
-// event could not be parsed.
+// asKubernetesError converts an error of registration into a Kubernetes API error, the form that the publisher
+// reads. env is nil if the event could not be parsed.
 func (b *Broker) asKubernetesError(env *codec.Envelope, err error) error {
 	if err != nil && env != nil && b.registration != nil && registration.Serves(env.Type.DataType) {
 		return registration.Refusal(err)
@@ -69,8 +69,8 @@ func (b *Broker) asKubernetesError(env *codec.Envelope, err error) error {
 	return err
 }
 
-// reserveMemory reserves the memory for decoding a list or a sync event. This is independent of the received
-// bytes: an empty entry takes only two of them.
+// reserveMemory reserves the memory for decoding a list or a sync event. The memory can be much larger than the
+// received event, because an empty entry takes only two bytes there.
 func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 	n, err := e.Env.PayloadBytes()
 	switch {
@@ -78,7 +78,7 @@ func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 		refused := request.Undecodable(err)
 		refused.Attribute = "data"
 		return 0, refused
-	case n > b.cfg.QueueBytes/2: // it would never fit
+	case n > b.cfg.QueueBytes/2: // the event never fits into the budget
 		return 0, request.Refused(transport.CodeTooLarge, "data",
 			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "split it into several events")
 	case !b.reading.Reserve(e.From, n):
@@ -117,7 +117,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 	}
 }
 
-// withoutReceipt is a handler for events that are only recorded.
+// withoutReceipt makes a handler of a function that returns no receipt.
 func withoutReceipt(f func(ctx context.Context, e *request.Event) error) handler {
 	return func(ctx context.Context, e *request.Event) (r transport.Receipt, err error) {
 		if err := f(ctx, e); err != nil {
@@ -150,7 +150,7 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 		Deleting: env.Deleting, Reach: b.cfg.Quotas.Of(env.Source).Reach,
 	}
 	registers := b.registers(env)
-	if registers && p.Transport == transport.MQTT { // MQTT answers in order, so one request to the hub would delay all others
+	if registers && p.Transport == transport.MQTT { // MQTT answers in order, so one request to the hub would delay the answers to all later publishes
 		return identity.Identity{}, request.Invalid("type", "clusters do not join over MQTT", "use gRPC for events of type "+env.RawType)
 	}
 	if env.Type == (codec.EventType{}) {

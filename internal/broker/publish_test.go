@@ -145,7 +145,7 @@ func TestPublish_Outcomes(t *testing.T) {
 }
 
 // TestPublish_GenerationsAboveInt32 checks events with version 0 and the real generation in the metadata: they
-// are ordered by the latter (Q20).
+// are ordered by the generation (Q20).
 func TestPublish_GenerationsAboveInt32(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent := w.subscribe(w.agent("c1"))
@@ -180,14 +180,14 @@ func TestPublish_DeletedStatusOfALiveWork(t *testing.T) {
 			t.Errorf("outcome %q", got)
 		}
 		source.expect()
-		agent.expect() // it forgets the work when it has its answer
+		agent.expect() // the agent forgets the work when it gets the answer
 		pass(broker.DefaultRest)
 		agent.expect("spec resync_response w1 v3")
 	})
 }
 
-// TestPublish_CreatedAgainRests checks that an OCM agent gets a recreated work only after it has forgotten the
-// deleted one.
+// TestPublish_CreatedAgainRests checks that an OCM agent gets a recreated work only after the agent has
+// forgotten the deleted one.
 func TestPublish_CreatedAgainRests(t *testing.T) {
 	for name, again := range map[string]work{
 		"same id":   {version: 1, data: `{"again":1}`},
@@ -221,7 +221,7 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 }
 
 // TestPublish_DeletedAgainRests checks a deletion of a newer version, which the report does not confirm. It is
-// sent to an OCM agent after the agent has forgotten the work, so that it reports again.
+// sent to an OCM agent after the agent has forgotten the work, so that the agent reports again.
 func TestPublish_DeletedAgainRests(t *testing.T) {
 	deletion := "spec delete_request w1 v4 deleting"
 	for name, tc := range map[string]struct {
@@ -266,7 +266,7 @@ func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
 		agent.take()
 		confirmed := w.begin(w.Context(), agent.peer, w.event(report{version: 3, deleted: true}))
 		late := w.begin(w.Context(), source, work{version: 2, data: `{"again":2}`}.event())
-		pass(5 * time.Second) // the commit takes its time
+		pass(5 * time.Second) // the commit takes 5 seconds
 		s.tokens <- nil
 		<-confirmed
 		s.tokens <- nil
@@ -332,7 +332,7 @@ func TestPublish_Release(t *testing.T) {
 		if got := w.put(source, release("src", "c1")); got != codec.OutcomeAccepted {
 			t.Errorf("outcome %q", got)
 		}
-		agent.expect() // nothing is deleted
+		agent.expect() // the agent gets no deletion
 		if got := w.put(source, release("src", "c1")); got != codec.OutcomeIgnored {
 			t.Errorf("outcome of the second one: %q", got)
 		}
@@ -360,7 +360,7 @@ func TestPublish_TrustsInsecurePeers(t *testing.T) {
 		w.put(anonymous, versions("c1"))
 		agent.expect("spec resync_response w1 v1")
 		_, err := w.Publish(w.Context(), w.source("other"), work{version: 2}.event(), "")
-		w.wantCode(err, transport.CodeDenied) // one that has an identity keeps it
+		w.wantCode(err, transport.CodeDenied) // a client with an identity cannot claim another one
 	})
 }
 
@@ -369,10 +369,10 @@ func TestPublish_TrustsInsecurePeers(t *testing.T) {
 // Scenario:
 //
 //	t1: a publish reaches the broker, and is delayed.
-//	t2: its caller gives up, and publishes something newer, which is written.
-//	t3: the publish of t1 continues, before it is queued at the latest.
+//	t2: its caller gives up and publishes a newer version, which is written.
+//	t3: the publish of t1 continues. It is not queued yet.
 //
-// Result: it is not written: it would replace the newer one.
+// Result: the publish of t1 is not written, because it would replace the newer version.
 func TestPublish_CanceledWhileQueued(t *testing.T) {
 	over := func(ctx context.Context) context.Context {
 		ctx, cancel := context.WithCancel(ctx)

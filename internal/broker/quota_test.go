@@ -20,14 +20,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// ruled is a configuration in which source "src" has a quota and a reach.
+// ruled returns a configuration in which source "src" has a quota and allowed clusters.
 func ruled(q identity.Limits, each identity.Limits, clusters ...string) broker.Config {
 	return broker.Config{Quotas: quota.NewTable(identity.Mapping{
 		{CommonName: "x", Role: identity.Source, Name: "src", Quota: q, Clusters: clusters},
 	}, each)}
 }
 
-// try publishes, and returns what came of it: the outcome, or the code and the attribute.
+// try publishes and returns the outcome, or the code and the attribute of the error.
 func (w *world) try(p transport.Peer, event []byte) string {
 	w.Helper()
 	r, err := w.Publish(w.Context(), p, event, "")
@@ -48,7 +48,7 @@ func (w *world) tries(what, want string, p transport.Peer, event []byte) {
 	}
 }
 
-// TestQuota_DeletionsFreeQuota checks that a deletion needs no quota and frees some, once it is confirmed.
+// TestQuota_DeletionsFreeQuota checks that a deletion needs no quota, and frees quota once it is confirmed.
 func TestQuota_DeletionsFreeQuota(t *testing.T) {
 	inWorld(t, ruled(identity.Limits{Works: 2, Clusters: 1}, identity.Limits{}), func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
@@ -87,7 +87,8 @@ func TestQuota_OfBytes(t *testing.T) {
 	})
 }
 
-// TestQuota_OfStatuses checks that an agent cannot fill the store with statuses, and can always confirm.
+// TestQuota_OfStatuses checks that an agent cannot fill the store with statuses, and can always confirm
+// deletions.
 func TestQuota_OfStatuses(t *testing.T) {
 	inWorld(t, ruled(identity.Limits{}, identity.Limits{Bytes: 2_000}), func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
@@ -150,7 +151,7 @@ func TestQuota_IsNotOvershot(t *testing.T) {
 }
 
 // TestQuotas_ReportNothingOfOthers checks that outside of its allowed clusters a source always gets the same
-// error, whatever exists there. Its own earlier works there it can delete.
+// error, for any record there. It can delete its own earlier works there.
 func TestQuotas_ReportNothingOfOthers(t *testing.T) {
 	ids := testkit.NewIDs("store")
 	var s *mem.Store

@@ -10,7 +10,7 @@ import (
 )
 
 // TestPublish_ReportsTheRevision checks that each receipt has the revision of its decision. So a source can
-// order two answers of any kind, and a listing.
+// order any two answers, and an answer and an inventory.
 func TestPublish_ReportsTheRevision(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		for _, step := range []struct {
@@ -18,7 +18,7 @@ func TestPublish_ReportsTheRevision(t *testing.T) {
 			peer    transport.Peer
 			event   []byte
 			outcome string
-			code    transport.Code // of a refusal
+			code    transport.Code // code of the error; zero: accepted
 			want    uint64
 		}{
 			{"accepted", w.source("src"), work{version: 2}.event(), codec.OutcomeAccepted, 0, 1},

@@ -14,7 +14,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// joining is a broker of which source "hub" serves registration.
+// joining returns the configuration of a broker for which source "hub" serves registration.
 func joining() broker.Config { return broker.Config{Registration: "hub"} }
 
 // hub is the source that serves registration.
@@ -32,7 +32,7 @@ func (w *world) hub() *hub {
 	})}
 }
 
-// requests returns what came since the last time, when nothing more comes at this moment.
+// requests waits until all goroutines are idle, and returns the requests that arrived since the last call.
 func (h *hub) requests() (all []*hawserv1.RegistrationRequest) {
 	h.w.Helper()
 	synctest.Wait()
@@ -49,7 +49,7 @@ func (h *hub) requests() (all []*hawserv1.RegistrationRequest) {
 	return all
 }
 
-// one returns the one request that came.
+// one returns the only request that arrived since the last call.
 func (h *hub) one() *hawserv1.RegistrationRequest {
 	h.w.Helper()
 	all := h.requests()
@@ -74,7 +74,7 @@ func (h *hub) publish(e codec.Event, err error) (string, error) {
 	return r.Outcome, err
 }
 
-// must fails the test unless what the hub published was accepted.
+// must fails the test if a publish of the hub was not accepted.
 func (h *hub) must(outcome string, err error) {
 	h.w.Helper()
 	if err != nil || outcome != codec.OutcomeAccepted {
@@ -82,7 +82,7 @@ func (h *hub) must(outcome string, err error) {
 	}
 }
 
-// snapshot says what the hub has.
+// snapshot reports objects of the hub.
 func (h *hub) snapshot(listed bool, objects ...*hawserv1.RegistrationObject) {
 	h.w.Helper()
 	h.must(h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: objects, SnapshotComplete: listed})))
@@ -94,14 +94,14 @@ func (h *hub) answers(a *hawserv1.RegistrationAnswer) (string, error) {
 	return h.publish(codec.NewRegistrationAnswer(syncParams, a))
 }
 
-// clusterOf is a ManagedCluster.
+// clusterOf returns a ManagedCluster.
 func clusterOf(name string, version int, accepted bool) *hawserv1.RegistrationObject {
 	o := objectOf(codec.ManagedClusters, name, name, version)
 	o.ManagedClusterStatus = &hawserv1.ManagedClusterStatus{Accepted: accepted, Joined: accepted, Available: "Unknown"}
 	return o
 }
 
-// objectOf is an object whose uid is uid-<name>; version 0: it is gone.
+// objectOf returns an object whose uid is uid-<name>. Version 0 means that it was deleted.
 func objectOf(d codec.DataType, cluster, name string, version int) *hawserv1.RegistrationObject {
 	o := &hawserv1.RegistrationObject{DataType: d.String(), Cluster: cluster, Name: name}
 	if version > 0 {
@@ -111,7 +111,7 @@ func objectOf(d codec.DataType, cluster, name string, version int) *hawserv1.Reg
 	return o
 }
 
-// csrOf is a CertificateSigningRequest that a user asked for.
+// csrOf returns a CertificateSigningRequest of a user.
 func csrOf(cluster, name, requester string, version int) *hawserv1.RegistrationObject {
 	o := objectOf(codec.SigningRequests, cluster, name, version)
 	o.Requester = requester
@@ -125,7 +125,7 @@ func (w *world) bootstrap(user string) transport.Peer {
 	return p
 }
 
-// watch subscribes to what the hub has of a cluster.
+// watch subscribes to the hub's objects of one data type for a cluster.
 func (w *world) watch(p transport.Peer, d codec.DataType, cluster string) *tap {
 	w.Helper()
 	return w.open(p, func(raw *transport.RawSubscription, _ *tap) {
@@ -133,7 +133,7 @@ func (w *world) watch(p transport.Peer, d codec.DataType, cluster string) *tap {
 	})
 }
 
-// wish is an event by which an agent asks for something.
+// wish returns the event of an agent's request.
 func wish(d codec.DataType, s codec.Subresource, a codec.Action, cluster, id, data string) []byte {
 	return build(cluster, cluster, codec.EventType{DataType: d, Subresource: s, Action: a}, map[string]any{codec.ExtResourceID: id}, nil, data)
 }
@@ -147,7 +147,7 @@ func leaseOf(cluster, uid string) []byte {
 		fmt.Sprintf(`{"metadata":{"name":"managed-cluster-lease","namespace":%q}}`, cluster))
 }
 
-// pendingRequest is a publish that is on its way.
+// pendingRequest is a publish that waits for its answer.
 type pendingRequest struct {
 	w      *world
 	cancel context.CancelFunc
@@ -159,7 +159,7 @@ func (w *world) requests(p transport.Peer, event []byte) *pendingRequest {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.Cleanup(cancel)
 	c := &pendingRequest{w: w, cancel: cancel, done: make(chan error, 1)}
-	go func() { // ends with its answer, after ten seconds, or when the test does
+	go func() { // ends with its answer, after ten seconds, or with the test
 		_, err := w.Publish(ctx, p, event, "")
 		c.done <- err
 	}()
@@ -178,7 +178,7 @@ func (c *pendingRequest) waits() {
 	}
 }
 
-// ended returns how the call ended; it must have.
+// ended returns the error of the call. The test fails if the call still runs.
 func (c *pendingRequest) ended() error {
 	c.w.Helper()
 	synctest.Wait()
@@ -191,7 +191,7 @@ func (c *pendingRequest) ended() error {
 	}
 }
 
-// failed returns how the hub refused the call, in the form of Open Cluster Management.
+// failed returns the error of the hub in the form of a Kubernetes API error.
 func (c *pendingRequest) failed(code transport.Code) codec.APIError {
 	c.w.Helper()
 	return c.w.apiError(c.ended(), code)
@@ -207,7 +207,7 @@ func (w *world) apiError(err error, code transport.Code) codec.APIError {
 	return status
 }
 
-// bookmarking counts writes of bookmarks; those that fail are counted down first.
+// bookmarking counts writes of bookmarks. The first ones fail, as many as the test has set.
 type bookmarking struct {
 	store.Store
 	writes *int

@@ -166,7 +166,7 @@ func TestRegistration_RejectsOversizedRequests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		many.DataEncoded = bytes.Repeat([]byte{1<<3 | 2, 0}, 7<<20) // objects without anything
+		many.DataEncoded = bytes.Repeat([]byte{1<<3 | 2, 0}, 7<<20) // entries of objects without fields
 		_, err = h.publish(many, nil)
 		w.wantCode(err, transport.CodeTooLarge)
 	})
@@ -201,12 +201,12 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 			map[string]any{}, nil, `{"resourceVersions":[]}`))
 		mine.expect()
 
-		// On a connection without such a subscription it is lost.
+		// On a connection without such a subscription the token is lost.
 		answer(w.requests(w.agent("c1"), event))
 		for _, s := range []*tap{mine, second, others} {
 			s.expect()
 		}
-		// An answer without a token is none.
+		// An answer without a token is an error.
 		c := w.requests(requester, event)
 		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: h.one().GetId()}))
 		if e := c.failed(transport.CodeInternal); e.Code != 500 {
@@ -224,8 +224,8 @@ func TestRegistration_TokensPassOnce(t *testing.T) {
 	})
 }
 
-// TestRegistration_WithdrawnAcceptance checks that works stop, and shown objects are not reported as deleted.
-// Everything continues when the cluster is accepted again.
+// TestRegistration_WithdrawnAcceptance checks that the cluster gets no works, and that shown objects are not
+// reported as deleted. Works continue when the cluster is accepted again.
 func TestRegistration_WithdrawnAcceptance(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -283,8 +283,8 @@ func TestRegistration_ListsWaitForTheWholeTruth(t *testing.T) {
 	})
 }
 
-// TestRegistration_AgentsSeeTheirOwnRequests checks that a bootstrap client cannot stop an agent by requests in
-// the name of its cluster. The agent counts the requests that it sees.
+// TestRegistration_AgentsSeeTheirOwnRequests checks that a bootstrap client cannot stop an agent by certificate
+// requests for its cluster. The agent counts the requests that it sees.
 func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		h := w.hub()
@@ -295,7 +295,7 @@ func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 			csrOf("c1", "mine", p.User, 4), csrOf("c1", "renewed", "system:open-cluster-management:c1:a2", 5), csrOf("c1", "by-hand", "", 6))
 		s.expect("spec update_request uid-mine v0", "spec update_request uid-renewed v0", "spec update_request uid-by-hand v0")
 
-		// A common name without an agent, or one that a rule maps, is as good.
+		// The same holds for a user name without an agent part, and for one that a rule maps.
 		for i, user := range []string{"system:open-cluster-management:c1", "of a rule"} {
 			p := w.agent("c1")
 			p.User = user
@@ -307,7 +307,7 @@ func TestRegistration_AgentsSeeTheirOwnRequests(t *testing.T) {
 	})
 }
 
-// TestRegistration_ReviewsTokens checks that the broker's token reviews share the source with the agents.
+// TestRegistration_ReviewsTokens checks that the broker's token reviews use the request queue of agents.
 func TestRegistration_ReviewsTokens(t *testing.T) {
 	inWorld(t, joining(), func(w *world) {
 		review := func() (*hawserv1.TokenReviewResult, error) {
@@ -450,7 +450,7 @@ func TestRegistration_StreamsAreBoundedAndAlive(t *testing.T) {
 		if got := len(stuck.take()); got != 2 {
 			t.Errorf("an agent that did not read got %d versions, want the one in flight and the last one", got)
 		}
-		// A bootstrap account stands for many clusters.
+		// A bootstrap account is used by many clusters.
 		boot := w.bootstrap("boot")
 		for i := range 10 {
 			if s := w.watch(boot, codec.ManagedClusters, fmt.Sprintf("n%d", i)); s.accepted.SubscriptionID == "" {
@@ -500,7 +500,7 @@ func TestRegistration_ReportsRenewalsInBatches(t *testing.T) {
 	})
 }
 
-// TestRegistration_IsOff checks a broker without registration: it rejects the types, works need no acceptance.
+// TestRegistration_IsOff checks that a broker without registration rejects its types. Works need no acceptance.
 func TestRegistration_IsOff(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		_, err := w.Publish(w.Context(), w.agent("c1"), joinOf("c1"), "")
@@ -542,7 +542,7 @@ func TestRegistration_ClustersAreListed(t *testing.T) {
 }
 
 // FuzzRegister checks each registration event of a client. It is either rejected with a known error, or becomes
-// a request to the hub in the client's own name. No other cluster is shown or accepted anything.
+// a request to the hub in the client's own name. It neither shows objects of another cluster nor accepts one.
 func FuzzRegister(f *testing.F) {
 	clients := []string{"hub", "agent", "bootstrap"}
 	objects, err := codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{SnapshotComplete: true, Objects: []*hawserv1.RegistrationObject{clusterOf("c1", 9, true)}})
@@ -577,7 +577,7 @@ func FuzzRegister(f *testing.F) {
 			case "bootstrap":
 				from, subscription = w.bootstrap("boot"), ""
 			}
-			_, err := w.Publish(context.Background(), from, event, subscription) // without an answer: ten seconds at most
+			_, err := w.Publish(context.Background(), from, event, subscription) // ends after ten seconds without an answer
 			var typed *transport.Error
 			if err != nil && (!errors.As(err, &typed) || typed.Message == "" || typed.Next == transport.NextUnspecified) {
 				t.Fatalf("refused with %v", err)
@@ -589,7 +589,7 @@ func FuzzRegister(f *testing.F) {
 				}
 			}
 			if from.Role == "source" {
-				return // it says what there is
+				return // an event about existing objects
 			}
 			bystander.expect()
 			if w.Registration().Accepted("other") == nil {

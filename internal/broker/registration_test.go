@@ -85,7 +85,7 @@ func TestRegistration_AnswersAreTheHubs(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", e.Message, want)
 		}
 
-		// Unknown, and a second time: no caller waits for it.
+		// An answer with an unknown id, and a second answer, are ignored: no caller waits for them.
 		req = w.requests(w.agent("c1"), joinOf("c1"))
 		id := h.one().GetId()
 		for _, a := range []struct{ id, want string }{{"other", codec.OutcomeIgnored}, {id, codec.OutcomeAccepted}, {id, codec.OutcomeIgnored}} {
@@ -127,7 +127,7 @@ func TestRegistration_WithoutItsSource(t *testing.T) {
 		w.wantCode(<-h.ended, transport.CodeUnavailable)
 		gone(w.requests(agent, joinOf("c1")), "no source")
 
-		// A source that does not read: queued requests end with their callers.
+		// If the source does not read, queued requests end when their callers give up.
 		h = w.hub()
 		release := make(chan struct{})
 		h.hold = func() { <-release }

@@ -54,7 +54,7 @@ func TestRegistration_ErrorsOnTheWire(t *testing.T) {
 	}
 }
 
-// dial connects an OCM client.
+// dial returns a connected OCM client.
 func dial(t *testing.T, b *testkit.Broker, id identity.Identity) cloudeventsv1.CloudEventServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(b.Addr, grpc.WithTransportCredentials(b.CA.Client(id)))
@@ -65,8 +65,8 @@ func dial(t *testing.T, b *testkit.Broker, id identity.Identity) cloudeventsv1.C
 	return cloudeventsv1.NewCloudEventServiceClient(conn)
 }
 
-// serveRefusals is a source that refuses whatever an agent asks for, until the test ends. It
-// returns when it is there.
+// serveRefusals runs a source that rejects all requests of agents until the test ends. It returns when the
+// source is connected.
 func serveRefusals(t *testing.T, d transport.Dialer, message string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,7 +111,7 @@ func serveRefusals(t *testing.T, d transport.Dialer, message string) {
 	}
 }
 
-// statusOf is the Status with which a hub refuses.
+// statusOf returns the Kubernetes Status with which a hub rejects a request.
 func statusOf(e codec.APIError) []byte {
 	b, err := json.Marshal(e)
 	if err != nil {

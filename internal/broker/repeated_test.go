@@ -23,8 +23,8 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	recreated := work{version: 7, data: `{"manifests":[],"round":2}`}
 	for name, c := range map[string]struct {
 		before, again []work
-		outcome       string // of the last one
-		action        string // of what the agent is sent, "" for an answer to its list
+		outcome       string // outcome of the last publish
+		action        string // action of the event that the agent gets; "" means resync_response
 	}{
 		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
 		"what waits behind it":        {[]work{deletion}, []work{recreated}, codec.OutcomeQueued, ""},
@@ -35,7 +35,7 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := func(w *world) {
-				w.subscribe(w.agent("c1")).cancel() // the cluster is known
+				w.subscribe(w.agent("c1")).cancel() // an agent has subscribed once
 				w.put(w.source("src"), work{version: 5}.event())
 				for _, k := range c.before {
 					w.put(w.source("src"), k.event())
@@ -59,7 +59,7 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 					late.expect("status resync_request  v0")
 					return
 				}
-				// With the version that it has: else it would call the deletion stale.
+				// The deletion has the version that the agent holds; otherwise the agent would drop it as stale.
 				ours.expect("spec " + cmp.Or(c.action, "resync_response") + " w1 v7 deleting")
 				late.expectAny("spec resync_response w1 v7 deleting", "status resync_request  v0")
 				if o := w.put(ours.peer, w.event(report{version: 7, deleted: true})); o != codec.OutcomeConfirmed {
@@ -70,8 +70,8 @@ func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
 	}
 }
 
-// TestAhead_ClearedByDeletion checks that a new deletion is sent with the version that the agent listed. It
-// is not older than the state that the store may have lost.
+// TestAhead_ClearedByDeletion checks that a new deletion is sent with the version that the agent listed. Such a
+// deletion is newer than every state that the store may have lost.
 func TestAhead_ClearedByDeletion(t *testing.T) {
 	before := func(w *world) { w.put(w.source("src"), work{version: 5}.event()) }
 	inRestored(t, before, func(w *world) {

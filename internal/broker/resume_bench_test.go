@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// resumed is the receiving end of a subscription: it passes checkpoints on and
-// counts everything else.
+// resumed is the client side of a subscription. It passes checkpoints to the benchmark and counts all other
+// events.
 type resumed struct {
 	accepted    chan transport.Accepted
 	checkpoints chan []byte
@@ -95,7 +95,7 @@ func benchmarkResume(b *testing.B, k *testkit.Broker, peer transport.Peer, curso
 		ctx, cancel := context.WithCancel(b.Context())
 		r := &resumed{accepted: make(chan transport.Accepted, 1), checkpoints: make(chan []byte, 1)}
 		ended := make(chan error, 1)
-		go func() { ended <- k.Subscribe(ctx, peer, raw, r) }() // received from below
+		go func() { ended <- k.Subscribe(ctx, peer, raw, r) }() // the result is received below
 		a := <-r.accepted
 		if list != nil {
 			if _, err := k.Publish(ctx, peer, list, a.SubscriptionID); err != nil {
@@ -114,7 +114,7 @@ func benchmarkResume(b *testing.B, k *testkit.Broker, peer transport.Peer, curso
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/float64(b.N), "cpu-µs/op")
 }
 
-// cpu is the processor time that the process has used.
+// cpu returns the CPU time that the process has used.
 func cpu(b *testing.B) time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

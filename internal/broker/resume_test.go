@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// countingStore counts what is read.
+// countingStore counts the records that are read.
 type countingStore struct {
 	store.Store
 	reads []string
@@ -123,8 +123,8 @@ func TestResume_CostsOnlyChanges(t *testing.T) {
 	})
 }
 
-// TestResume_OtherHistoriesList checks that a client lists if the store was replaced or restored, or is another
-// one (E2 of the promise: never a gap).
+// TestResume_OtherHistoriesList checks that a client must list if the store was replaced or restored, or is
+// another store (guarantee E2: never a gap).
 func TestResume_OtherHistoriesList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := testkit.NewIDs("store")
@@ -204,7 +204,7 @@ func TestResume_OtherHistoriesList(t *testing.T) {
 func TestResume_SourcesToo(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
-		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		w.subscribe(w.agent("c1")).cancel() // an agent has subscribed once
 		source := w.open(w.source("src"), hawser)
 		w.request(source)
 		c := source.checkpoint()

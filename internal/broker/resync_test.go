@@ -24,7 +24,7 @@ func held(id string, version int64) codec.ResourceVersion {
 func TestResync_SpecsByVersion(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
-		w.subscribe(w.agent("c1")).cancel() // the cluster is known
+		w.subscribe(w.agent("c1")).cancel() // an agent has subscribed once
 		for _, k := range []work{
 			{id: "older", version: 5}, {id: "same", version: 5}, {id: "newer", version: 5}, {id: "absent", version: 5},
 			{id: "unversioned", version: 0}, {id: "gone", version: 5}, {id: "gone-unseen", version: 5}, {id: "gone-behind", version: 5},
@@ -77,8 +77,8 @@ func TestResync_TagsDistinguishEqualVersions(t *testing.T) {
 	})
 }
 
-// TestResync_AnswersTheRequester checks which subscription gets the answer: the named one, else those of the
-// connection, else all.
+// TestResync_AnswersTheRequester checks which subscriptions get the answer. These are the named one, or those
+// of the connection, or all.
 func TestResync_AnswersTheRequester(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
@@ -107,13 +107,13 @@ func TestResync_AnswersTheRequester(t *testing.T) {
 		second.expect(answer)
 		other.expect(answer)
 
-		// The id of a foreign subscription cannot make it resync.
+		// A request with the id of a foreign subscription does not make that subscription resync.
 		foreign := w.open(w.agent("c2"), nil)
 		publish(peer, foreign.accepted.SubscriptionID)
 		foreign.expect()
 		first.expect()
 
-		// A list that outlived its stream says nothing about what another holds.
+		// A list for an ended stream is not used for another stream.
 		publish(peer, "an-ended-subscription")
 		first.expect()
 		second.expect()
@@ -121,7 +121,7 @@ func TestResync_AnswersTheRequester(t *testing.T) {
 	})
 }
 
-// TestResync_ReturnsAtOnce checks that the call returns before its answer is sent, whatever the stream does
+// TestResync_ReturnsAtOnce checks that the call returns before its answer is sent, even if the stream is stuck
 // (C43, Q1).
 func TestResync_ReturnsAtOnce(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -139,7 +139,7 @@ func TestResync_ReturnsAtOnce(t *testing.T) {
 			t.Errorf("the request took %v", took)
 		}
 		synctest.Wait()
-		// Others go on meanwhile (C44).
+		// Other subscriptions continue (C44).
 		other := w.subscribe(w.agent("c2"))
 		w.put(source, work{cluster: "c2", id: "o", version: 1}.event())
 		other.expect("spec create_request o v1")
@@ -164,7 +164,7 @@ func TestResync_FreshChangesDoNotWaitBehindTheAnswer(t *testing.T) {
 		gate := make(chan struct{})
 		agent := w.open(w.agent("c1"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		w.request(agent)
-		synctest.Wait() // stuck in the first one
+		synctest.Wait() // the stream is stuck in the first work
 		w.put(source, work{id: "fresh", version: 1}.event())
 		synctest.Wait()
 		close(gate)
@@ -279,7 +279,7 @@ func TestResync_StatusesFromTheStore(t *testing.T) {
 			codec.StatusHash{ResourceID: "gone", StatusHash: "final"},
 			codec.StatusHash{ResourceID: "unknown", StatusHash: "x"}))
 		source.expectAny("status resync_response differs v1", "status resync_response gone v1")
-		w.put(source.peer, hashes("src", "")) // everything
+		w.put(source.peer, hashes("src", "")) // requests all statuses
 		source.expectAny("status resync_response equal v1", "status resync_response differs v1",
 			"status resync_response unlisted v1", "status resync_response gone v1")
 		w.put(source.peer, hashes("src", "c2"))
@@ -310,7 +310,7 @@ func TestResync_MemoryOfListsIsBounded(t *testing.T) {
 		gate := make(chan struct{})
 		source := w.open(w.source("src"), func(_ *transport.RawSubscription, s *tap) { s.hold = func() { <-gate } })
 		w.put(source.peer, work{version: 1}.event())
-		w.put(w.agent("c1"), w.event(report{version: 1})) // the stream is stuck in this one
+		w.put(w.agent("c1"), w.event(report{version: 1})) // the stream is stuck in this status
 		synctest.Wait()
 		long := make([]codec.StatusHash, 10)
 		for i := range long {
@@ -356,8 +356,8 @@ func TestResync_StuckStreamsDoNotKeepOthersFromComparing(t *testing.T) {
 	})
 }
 
-// TestResync_KnownWorksAreNoOrphans checks that an id which is queued behind a tombstone is no orphan. A live work that
-// an operator gave up is neither an orphan nor deleted (I3).
+// TestResync_KnownWorksAreNoOrphans checks that an id which is queued behind a tombstone is no orphan. A live
+// work that an operator force-deleted is no orphan, and the agent gets no deletion (I3).
 func TestResync_KnownWorksAreNoOrphans(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -381,7 +381,7 @@ func TestResync_KnownWorksAreNoOrphans(t *testing.T) {
 	})
 }
 
-// TestResync_ConfirmedWorkThatCameBack checks an agent whose memory went back in time: it lists a work whose
+// TestResync_ConfirmedWorkThatCameBack checks an agent whose journal was restored. It lists a work whose
 // deletion it had confirmed, and gets the deletion again.
 func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -397,9 +397,9 @@ func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
 	})
 }
 
-// TestResync_DeletedBeforeTheAgentCame checks a work that was deleted after the store was lost and the hub went
-// back: neither knew that the cluster had it. The agent lists it after its source has acknowledged the
-// deletion, and gets the deletion.
+// TestResync_DeletedBeforeTheAgentCame checks a work that was deleted after the store was lost and the hub was
+// restored. Neither knew that the cluster had the work. The agent lists it after the source has acknowledged
+// the deletion, and gets the deletion.
 func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
@@ -423,11 +423,11 @@ func TestResync_DeletedBeforeTheAgentCame(t *testing.T) {
 //
 //	t1: the agent disconnects.
 //	t2: the next work of the name is published.
-//	t3: the first one is deleted.
-//	t4: the agent lists the first one.
+//	t3: the first work is deleted.
+//	t4: the agent lists the first work.
 //
-// Result: it gets only the next one, which replaces the first. The deletion would hit the objects of the next
-// one. After the next one is deleted, the agent gets both deletions.
+// Result: the agent gets only the next work, which replaces the first one. The deletion would remove objects of
+// the next work. After the next work is deleted, the agent gets both deletions.
 func TestResync_GoneAndItsNameHasAnotherWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")

@@ -14,12 +14,12 @@ import (
 //
 // Scenario:
 //
-//	t1: an agent with a wrong clock, or a hostile one, reports a sequence id too high for any honest one to follow.
-//	t2: it reports a normal one.
+//	t1: an agent with a wrong clock, or a hostile one, sends a sequence id that is too high for later ids to exceed.
+//	t2: it sends a normal sequence id.
 //
-// Result: the first report is rejected, and the second one is accepted.
+// Result: the first status is rejected, and the second one is accepted.
 func TestPublish_SequenceIDs(t *testing.T) {
-	// The clock of these tests stands before the epoch of sequence ids, which count from there.
+	// The clock of these tests is before the time from which sequence ids count.
 	at := func(ahead time.Duration, node int64) string {
 		return fmt.Sprint(ahead.Milliseconds()<<22 | node<<12)
 	}
@@ -43,7 +43,7 @@ func TestPublish_SequenceIDs(t *testing.T) {
 		for _, c := range []struct {
 			sequence, want string
 		}{
-			{at(14*time.Hour, 1), codec.OutcomeAccepted}, // by a time zone
+			{at(14*time.Hour, 1), codec.OutcomeAccepted}, // ahead by a time zone
 			{at(time.Hour, 1), codec.OutcomeStale},
 			{at(codec.SequenceTolerance, 1), codec.OutcomeAccepted},
 		} {

@@ -104,8 +104,8 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 			default:
 			}
 		}
-		running(as(""))      // an agent that does not say
-		running(as("uid-1")) // the first that does
+		running(as(""))      // an agent that sends no uid
+		running(as("uid-1")) // the first agent that sends a uid
 		running(as("uid-1"))
 		running(as(""))
 		e := w.refused(<-as("uid-2").ended, transport.CodeDenied)
@@ -140,7 +140,7 @@ func TestSubscribe_StreamsOfOneClientAreBounded(t *testing.T) {
 	})
 }
 
-// TestSubscribe_EndsWithItsCaller checks that a subscription ends with its caller, and leaves nothing behind.
+// TestSubscribe_EndsWithItsCaller checks that a subscription ends with its caller and releases its resources.
 func TestSubscribe_EndsWithItsCaller(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		s := w.open(w.agent("c1"), nil)
@@ -165,7 +165,7 @@ func TestSubscribe_EndsWhenItCannotSend(t *testing.T) {
 			t.Errorf("accept fails: %v", err)
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- w.Subscribe(w.Context(), peer, raw, failing{send: broken}) }() // received from below
+		go func() { ended <- w.Subscribe(w.Context(), peer, raw, failing{send: broken}) }() // the result is received below
 		synctest.Wait()
 		w.put(w.source("src"), work{version: 1}.event())
 		if e := w.refused(<-ended, transport.CodeUnavailable); !errors.Is(e, broken) {

@@ -15,12 +15,12 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// numbered is an event with its place among those of its subscription.
+// numbered returns an event with a fencing token.
 func numbered(order uint64, event []byte) []byte {
 	return codec.AppendAttributes(event, codec.StringAttr(codec.ExtFence, codec.FormatRevision(order)))
 }
 
-// sendStale publishes what something later has overtaken.
+// sendStale publishes an event that a later event supersedes. It must be rejected.
 func (s *tap) sendStale(event []byte) {
 	s.w.Helper()
 	if e := s.w.refused(s.send(event), transport.CodeUnavailable); e.Attribute != codec.ExtFence || e.Next != transport.NextBackOff || e.Delay <= 0 {
@@ -35,7 +35,7 @@ func (s *tap) mustSend(event []byte) {
 	}
 }
 
-// sends is the event by which a source says what it compared.
+// sends returns the sync report of a source with a fencing token.
 func (s *tap) sends(order uint64, c codec.SyncReport) []byte {
 	e, err := codec.NewSyncReport(s.params(), c)
 	return numbered(order, marshal(s.w, e, err))
@@ -59,11 +59,11 @@ func (w *world) ids(cluster string) []string {
 // Scenario:
 //
 //	t1: a source publishes specs and a sync report of a cluster, and gives up waiting.
-//	t2: it releases the cluster, which is carried out.
+//	t2: it releases the cluster, and the broker drops the records.
 //	t3: the events of t1 arrive.
 //
-// Result: they are rejected. Otherwise the agent would evict the works, or keep one without an owner. A release
-// that arrives after the cluster is served again is rejected, too.
+// Result: they are rejected. Otherwise the agent would evict the works, or a work would stay without an owner.
+// A release that arrives after the cluster is served again is rejected, too.
 func TestFence_RejectsEventsBeforeRelease(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -74,14 +74,14 @@ func TestFence_RejectsEventsBeforeRelease(t *testing.T) {
 		source.sendStale(source.sends(3, codec.SyncReport{AllClusters: true}))
 		source.sendStale(numbered(4, work{version: 2}.event()))
 		source.sendStale(numbered(5, work{version: 2, deleting: true}.event()))
-		source.mustSend(numbered(4, work{cluster: "c2", id: "w2", version: 1}.event())) // that one was not released
+		source.mustSend(numbered(4, work{cluster: "c2", id: "w2", version: 1}.event())) // cluster c2 was not released
 		if diff := cmp.Diff([]string{}, w.ids("c1")); diff != "" {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
-		// Served again.
+		// The source serves the cluster again.
 		source.mustSend(numbered(7, work{version: 2}.event()))
 		source.mustSend(source.sends(8, clusters("c1")))
 		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
@@ -118,7 +118,7 @@ func TestRelease_OfAnImpossibleNameIsRefused(t *testing.T) {
 //	t2: it reports that it withholds deletions there.
 //	t3: the report of t1 arrives.
 //
-// Result: it is rejected. Otherwise the withheld deletions would be forgotten, and no operator could approve
+// Result: it is rejected. Otherwise the broker would drop the withheld deletions, and no operator could approve
 // them.
 func TestFence_RejectsOlderComparison(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
@@ -131,7 +131,7 @@ func TestFence_RejectsOlderComparison(t *testing.T) {
 			Withheld: []codec.WithheldDeletion{{ResourceID: "w1", Revision: withheld[0].GetRevision()}},
 		}}}))
 		source.sendStale(source.sends(1, clusters("c1")))
-		source.sendStale(source.sends(2, clusters("c1"))) // it came twice
+		source.sendStale(source.sends(2, clusters("c1"))) // the report arrives a second time
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
@@ -142,11 +142,12 @@ func TestFence_RejectsOlderComparison(t *testing.T) {
 	})
 }
 
-// TestFence_RejectsWhileInProgress checks two concurrent comparisons: the later one wins, whichever ends first.
+// TestFence_RejectsWhileInProgress checks two concurrent comparisons: the later one is valid, in any order of
+// their ends.
 func TestFence_RejectsWhileInProgress(t *testing.T) {
 	slow := slowBookmarks{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
-		slow.Store, slow.hold = s, make(chan struct{}) // made in the bubble
+		slow.Store, slow.hold = s, make(chan struct{}) // a channel must be made in the bubble that uses it
 		return slow
 	}, func(w *world) {
 		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
@@ -154,7 +155,7 @@ func TestFence_RejectsWhileInProgress(t *testing.T) {
 		first := clusters("c1")
 		first.Position = &codec.HubPosition{UID: "hub", ResourceVersion: "1"}
 		done := make(chan error, 1)
-		go func() { done <- source.send(source.sends(1, first)) }() // received below
+		go func() { done <- source.send(source.sends(1, first)) }() // the result is received below
 		synctest.Wait()
 		source.mustSend(source.sends(2, clusters("c2")))
 		slow.hold <- struct{}{}
@@ -168,7 +169,7 @@ func TestFence_RejectsWhileInProgress(t *testing.T) {
 }
 
 // TestFence_RejectsOlderRelease checks that an older release is rejected once the later one is answered,
-// because the cluster is then served again.
+// because the source may then serve the cluster again.
 func TestFence_RejectsOlderRelease(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		source := w.open(w.source("src"), hawser)
@@ -185,10 +186,10 @@ func TestFence_RejectsOlderRelease(t *testing.T) {
 		}
 		first := send(numbered(2, releaseOf(t, "src", "c1")))
 		second := send(numbered(3, releaseOf(t, "src", "c1")))
-		s.tokens <- nil // that nothing is queued which was published before the first
+		s.tokens <- nil // for the empty commit that waits for publishes before the first release
 		w.wantCode(<-first, transport.CodeUnavailable)
-		s.tokens <- nil // the same of the second
-		s.tokens <- nil // what it drops
+		s.tokens <- nil // for the same commit of the second release
+		s.tokens <- nil // for the commit that drops the records
 		if err := <-second; err != nil {
 			t.Fatal(err)
 		}
@@ -198,8 +199,8 @@ func TestFence_RejectsOlderRelease(t *testing.T) {
 	})
 }
 
-// TestFence_RejectsBeforeReleaseOfLaterSession checks that events in flight of an earlier session are rejected
-// after a release of a later one, which need not have compared.
+// TestFence_RejectsBeforeReleaseOfLaterSession checks a release in a later session that has not compared.
+// Events in flight of the earlier session are then rejected.
 func TestFence_RejectsBeforeReleaseOfLaterSession(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, old, now := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser), w.open(w.source("src"), hawser)

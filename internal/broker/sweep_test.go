@@ -62,7 +62,7 @@ func TestTombstoneGC_CollectsAfterRetention(t *testing.T) {
 }
 
 // TestTombstoneGC_ClockAhead checks a machine that resumes with a clock one year ahead during a tombstone GC.
-// The confirmed tombstones stay. With a right clock they are removed in time.
+// The confirmed tombstones stay. When the clock is right, they are removed at the end of their retention.
 func TestTombstoneGC_ClockAhead(t *testing.T) {
 	var ahead atomic.Int64
 	now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -75,7 +75,7 @@ func TestTombstoneGC_ClockAhead(t *testing.T) {
 			ahead.Store(int64(365 * 24 * time.Hour))
 			pass(2 * time.Second)
 			ahead.Store(0)
-			pass(time.Hour - time.Second) // a sweep by the right clock
+			pass(time.Hour - time.Second) // a sweep with the right clock
 			if n := w.confirmedTombstones(); n != 1 {
 				t.Fatalf("%d confirmed tombstones after a GC by a clock that was ahead, want 1", n)
 			}

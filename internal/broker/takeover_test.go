@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// settled has an agent of c1 receive u1, and returns how far it is.
+// settled subscribes an agent of c1 and sends it the work u1. It returns the agent and its last cursor.
 func (w *world) settled() (agent *tap, c codec.Cursor) {
 	w.Helper()
 	agent = w.open(w.agent("c1"), hawser)
@@ -27,8 +27,8 @@ func (w *world) settled() (agent *tap, c codec.Cursor) {
 	return agent, list[len(list)-1].Cursor
 }
 
-// receives compares the works that a subscription was sent, each once; the router may
-// come with what the comparison has seen.
+// receives compares the set of sent works. A work may be sent twice, because the router may post a change that
+// the comparison has seen.
 func (s *tap) receives(want ...string) {
 	s.w.Helper()
 	var got []string
@@ -45,10 +45,10 @@ func (s *tap) receives(want ...string) {
 	}
 }
 
-// forced deletes u1 as a hub source does that finds it gone.
+// forced is the deletion of u1 by a hub-source that finds it removed from the hub.
 var forced = work{id: "u1", name: "n", version: 6, deleting: true}
 
-// recreate makes u2 under the name of u1; the answer is that it waits.
+// recreate publishes u2 under the name of u1. The outcome must be queued.
 func (w *world) recreate() {
 	w.Helper()
 	if got := w.put(w.source("src"), work{id: "u2", name: "n", version: 1}.event()); got != codec.OutcomeQueued {
@@ -69,7 +69,7 @@ func (w *world) leave(s *tap) {
 //	t2: its work is removed from the hub without its finalizer, and recreated under its name.
 //	t3: the agent reconnects.
 //
-// Result: nothing is deleted if it is certain that the agent knows nothing of t2.
+// Result: the agent gets no deletion if the broker knows that it was sent nothing of t2.
 func TestTakeOver_RecreatedWhileAway(t *testing.T) {
 	const deletion, next = "u1 v6 deleted", "u2 v1"
 	same := `{"manifests":[],"v":5}` // the data of u1
@@ -146,7 +146,7 @@ func withData(k work, data string) []byte {
 }
 
 // TestTakeOver_OwnerGetsTheDeletedStatus checks that the owner gets the Deleted status as for every deletion.
-// The deletion of the new work works as usual.
+// The new work can be deleted as usual.
 func TestTakeOver_OwnerGetsTheDeletedStatus(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, cursor := w.settled()
@@ -169,8 +169,8 @@ func TestTakeOver_OwnerGetsTheDeletedStatus(t *testing.T) {
 	})
 }
 
-// TestTakeOver_NotAfterARestart checks that there is no takeover after a restart: it is unknown what the
-// previous process has sent.
+// TestTakeOver_NotAfterARestart checks that there is no takeover after a restart, because the new process does
+// not know which events the previous one sent.
 func TestTakeOver_NotAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := testkit.NewIDs("store")
@@ -205,7 +205,7 @@ func TestTakeOver_NotAfterARestart(t *testing.T) {
 	})
 }
 
-// slowTakeOvers holds commits of take-overs up.
+// slowTakeOvers delays the commits of takeovers.
 type slowTakeOvers struct {
 	store.Store
 	hold chan struct{}
@@ -226,7 +226,7 @@ func (s *slowTakeOvers) Commit(ctx context.Context, ops []store.Op) ([]store.Out
 //	t2: another agent of the cluster connects.
 //	t3: the work takes over.
 //
-// Result: the second agent does not get the deletion at t2, not even if the first one is gone.
+// Result: the second agent does not get the deletion at t2, even if the first agent disconnects.
 func TestTakeOver_OthersWait(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		slow := &slowTakeOvers{hold: make(chan struct{})}

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 )
 
-// TestTimes_OfVersions checks that the time of a version to its cluster and back is measured once, from its
-// commit. Later deliveries and reports do not count.
+// TestTimes_OfVersions checks that the times from the commit of a version to its delivery and to its status are
+// measured once. Later deliveries and statuses do not count.
 func TestTimes_OfVersions(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	inWorld(t, broker.Config{Registry: registry}, func(w *world) {
@@ -25,7 +25,7 @@ func TestTimes_OfVersions(t *testing.T) {
 			}
 		}
 		w.put(source, work{version: 1}.event())
-		<-time.After(3 * time.Second) // the agent comes late
+		<-time.After(3 * time.Second) // the agent connects late
 		agent := w.open(w.agent("c1"), hawser)
 		w.request(agent)
 		agent.take()
@@ -35,17 +35,17 @@ func TestTimes_OfVersions(t *testing.T) {
 		measured("hawser_broker_status_duration_seconds", 1, 5)
 
 		<-time.After(time.Hour)
-		w.put(agent.peer, w.event(report{version: 1})) // something has changed there
+		w.put(agent.peer, w.event(report{version: 1})) // a later status of the same version
 		agent.cancel()
 		again := w.open(w.agent("c1"), hawser)
-		w.request(again) // it has lost everything
+		w.request(again) // the agent has lost its works
 		again.take()
 		w.put(again.peer, w.event(report{version: 1}))
 		measured("hawser_broker_delivery_duration_seconds", 1, 3)
 		measured("hawser_broker_status_duration_seconds", 1, 5)
 
 		w.put(source, work{version: 2}.event())
-		w.put(again.peer, w.event(report{version: 1})) // it has not seen it yet
+		w.put(again.peer, w.event(report{version: 1})) // the agent has not applied the new version yet
 		<-time.After(time.Second)
 		w.put(again.peer, w.event(report{version: 2}))
 		measured("hawser_broker_status_duration_seconds", 2, 6)

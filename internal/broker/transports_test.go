@@ -42,7 +42,7 @@ func join(t *testing.T, d transport.Dialer, f transport.Filter, cursor string) *
 	p := &client{t: t, conn: conn, cancel: cancel, ctx: ctx, events: make(chan codec.Event, 100), ended: make(chan error, 1)}
 	ready := make(chan transport.Accepted, 1)
 	f.DataType = codec.ManifestBundles
-	go func() { // leave waits for it
+	go func() { // leave waits for its end
 		sub := transport.Subscription{Filter: f, Hello: transport.Hello{Protocol: transport.Protocol, Cursor: cursor}}
 		p.ended <- conn.Subscribe(ctx, sub, func(a transport.Accepted) { ready <- a }, func(_ context.Context, e codec.Event) error {
 			p.events <- e
@@ -92,7 +92,7 @@ func (p *client) checkpoint() codec.Checkpoint {
 }
 
 // worksUntil returns the ids of the works before the first checkpoint that is as wanted, and that checkpoint.
-// Other checkpoints may come before it, and a work may come twice: from the store and from the router.
+// Other checkpoints may arrive before it, and a work may arrive twice: from the store and from the router.
 //
 // Scenario:
 //

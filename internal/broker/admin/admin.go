@@ -1,6 +1,6 @@
-// Package admin serves operators and viewers. It lists clusters, works and discrepancies. It carries out what
-// only an operator may decide: approve, forget, adopt, resolve and deny. It also sends backups. Its callers are
-// already authorized.
+// Package admin serves operators and viewers. It lists clusters, works and discrepancies. It executes the
+// decisions of operators: approve, force-delete, unbind, transfer, resolve and deny. It also sends backups. Its
+// callers are already authorized.
 package admin
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Agents are the running subscriptions of agents.
+// Agents gives access to the running subscriptions of agents and sources.
 type Agents interface {
 	// Agents returns the subscriptions of a cluster, or all if cluster is "", sorted by cluster.
 	Agents(cluster string) []delivery.Agent
@@ -64,8 +64,8 @@ func New(cfg *settings.Config, c *syncstate.State, a Agents, w syncstate.Writer,
 // Show adds the hub's view of clusters to the lists. It is called once, before the first call.
 func (a *Admin) Show(h Hub) { a.hub = h }
 
-// Warnings returns what stops the broker, or the sources behind it: one line each, with the next step. Every
-// caller gets them, because an answer may then be out of date.
+// Warnings returns one line for each problem that stops the broker or its sources, with the next step. Every
+// caller gets them, because during such a problem an answer may be out of date.
 func (a *Admin) Warnings() (all []string) {
 	if err := a.cfg.Store.Err(); err != nil {
 		all = append(all, fmt.Sprintf("the broker accepts no specs and statuses: %v; enlarge its volume, or restore a backup if the store is damaged", err))

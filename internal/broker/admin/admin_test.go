@@ -30,14 +30,14 @@ var (
 	olga = identity.Identity{Role: identity.Operator, Name: "olga"}
 )
 
-// syncFake is an admin over a store in memory, with fakes of the other components: agents that the test sets,
-// and immediate commits.
+// syncFake is an admin over a store in memory, with fakes of the other components. The test sets the agents,
+// and commits are immediate.
 type syncFake struct {
 	*testing.T
 	*Admin
 	agents  []delivery.Agent
 	closing error
-	failing error // of the next commits
+	failing error // error of the next commits
 	orders  []string
 }
 
@@ -116,7 +116,7 @@ func (d *syncFake) isSynced(cluster, owner string) bool {
 	return d.sync.Sources.IsSynced(placed(cluster), owner)
 }
 
-// put makes live records of source "src"; a name is that of its id, backwards in the alphabet.
+// put makes live records of source "src". The order of the names is the reverse of the order of the ids.
 func (d *syncFake) put(cluster string, ids ...string) {
 	d.Helper()
 	for _, id := range ids {
@@ -127,13 +127,14 @@ func (d *syncFake) put(cluster string, ids ...string) {
 	}
 }
 
-// source is the subscription on which source "src" speaks.
+// source is the subscription of source "src".
 type source struct{}
 
 func (source) Scope() store.Scope    { return store.Scope{DataType: codec.ManifestBundles, Owner: "src"} }
 func (source) Compares(uint64) error { return nil }
 
-// compare has source "src" say that it has compared a cluster, and lacks works.
+// compare sends the sync report of source "src" about a cluster. The source withholds the deletions of the
+// missing works.
 func (d *syncFake) compare(cluster string, missing ...string) (withheld []*hawserv1.WithheldDeletion) {
 	d.Helper()
 	c := codec.ClusterSyncReport{Cluster: cluster, Reason: "the hub lacks them"}
@@ -224,8 +225,8 @@ func TestListWorks_ByClusterThenID(t *testing.T) {
 	}
 }
 
-// TestApprove_AllOrNothing checks that one work that is not withheld protects the others, and that works which
-// could not be written stay withheld.
+// TestApprove_AllOrNothing checks that nothing is deleted if one of the works is not withheld. If the commit
+// fails, the works stay withheld.
 func TestApprove_AllOrNothing(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1", "w2", "w3")
@@ -250,8 +251,8 @@ func TestApprove_AllOrNothing(t *testing.T) {
 	}
 }
 
-// TestForceDeleteWork_IsNoSourceReport checks that after an operator removes a work its source is not synced
-// there until it has compared again. The removal does not show what the source wants.
+// TestForceDeleteWork_IsNoSourceReport checks that after an operator removes a work, its source is not synced
+// for the cluster until it has compared again. The removal is no report of the source.
 func TestForceDeleteWork_IsNoSourceReport(t *testing.T) {
 	for name, do := range map[string]func(d *syncFake) error{
 		"forget": func(d *syncFake) error {
@@ -307,8 +308,8 @@ func TestOperations_AreRefused(t *testing.T) {
 	}
 }
 
-// TestListDiscrepancies_NamesOrphansOnce checks that AppliedManifestWorks that two agents of a cluster report
-// are listed once, and that the number of omitted ones is shown.
+// TestListDiscrepancies_NamesOrphansOnce checks AppliedManifestWorks that two agents of a cluster report. Each
+// is listed once, and the number of omitted ones is shown.
 func TestListDiscrepancies_NamesOrphansOnce(t *testing.T) {
 	d := newSyncFake(t)
 	lost := codec.OrphanRecord{UID: "u1", Name: "lost", Objects: 2, Created: noon.Add(-time.Hour), Outcome: "the API server is away"}
@@ -351,7 +352,7 @@ func (copying) Backup(_ context.Context, send func(string, []byte) error) error 
 	return errors.Join(send("a", []byte("1")), send("b", []byte("2")))
 }
 
-// TestBackup_ReportsWhichEndIsBroken checks that the error names the receiver or the store.
+// TestBackup_ReportsWhichEndIsBroken checks that the error states whether the receiver or the store failed.
 func TestBackup_ReportsWhichEndIsBroken(t *testing.T) {
 	d := newSyncFake(t)
 	backup := func(ctx context.Context, fails error) (paths []string, err error) {

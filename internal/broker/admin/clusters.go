@@ -37,7 +37,8 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 	})
 }
 
-// describe returns one cluster. If it has several agents, the one furthest behind counts.
+// describe returns one cluster. If the cluster has several agents, the row shows the one that is furthest
+// behind.
 func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.ListClustersResponse {
 	facts, state := a.peers.Of(scope)
 	if state == 0 { // only the hub knows it
@@ -131,8 +132,8 @@ func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *haws
 	return resp, nil
 }
 
-// forgetWorks removes all works of a cluster, except confirmed tombstones: their sources already know of the
-// deletion.
+// forgetWorks removes all works of a cluster, except confirmed tombstones, because their sources already know
+// of the deletion.
 func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster string) (n int, err error) {
 	for _, d := range codec.DataTypes() {
 		scope := store.Scope{DataType: d, Cluster: cluster}
@@ -158,7 +159,8 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 }
 
 // backuper is a store that can send a consistent copy of everything acknowledged so far. It sends one file
-// after the other, in parts; the first part of each has its path. data is valid during the call of send.
+// after the other, in parts. Only the first part of a file has a path. data is valid only during the call of
+// send.
 type backuper interface {
 	Backup(ctx context.Context, send func(path string, data []byte) error) error
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Lists are read in small parts. All lists take turns, and each part is followed by a pause. So the CPU time of
-// lists is bounded for any number of callers, and a publish waits for one part at most. A page ends a call, so
-// a caller that lists everything queues again for each page.
+// Lists are read in small parts. Only one list reads at a time, and a pause follows each part. This bounds the
+// CPU time of lists for any number of callers; a publish waits for one part at most. A call returns one page,
+// so a caller that lists everything queues again for each page.
 const (
 	pageRows = 1000
 	partRows = 50
@@ -31,7 +31,7 @@ const (
 	restFactor = 4
 )
 
-// scanLimiter lets one part be read at a time. A list that sends does not block the others.
+// scanLimiter lets one part be read at a time. A list does not block the others while it sends.
 type scanLimiter struct {
 	cfg  *settings.Config
 	free chan struct{} // holds a token while no part is read
@@ -127,12 +127,12 @@ func parseToken(s string) (p position, err error) {
 	return p, nil
 }
 
-// part is what is read in one turn.
+// part is the result of one read of a list.
 type part[T any] struct {
 	after  position // the last scanned position
 	looked int
 	rows   []*T
-	done   bool // it is the last part
+	done   bool // this is the last part
 }
 
 func (p *part[T]) full() bool { return p.looked >= partRows }
@@ -155,8 +155,8 @@ type page[T any] interface {
 	proto.Message
 }
 
-// list sends one page, which begins after token. It calls read for part after part and, if there is more, ends
-// with a token.
+// list sends one page, which begins after token. It calls read once per part. If the list has more rows, the
+// page ends with a token.
 func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send func(M) error, read func(*part[T]) error) error {
 	after, err := parseToken(token)
 	if err != nil {

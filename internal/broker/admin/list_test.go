@@ -32,12 +32,12 @@ func (d *syncFake) page(r *hawserv1.ListWorksRequest) (ids []string, next string
 }
 
 // TestListWorks_PageByPage checks that a record that exists all the time is on exactly one page, in one order.
-// Other records may be created and removed meanwhile.
+// Other records are created and removed between the pages.
 func TestListWorks_PageByPage(t *testing.T) {
 	d := newSyncFake(t)
 	want := map[string]bool{}
 	for i := range 2100 {
-		cluster := fmt.Sprintf("c%d", i%7/3) // c2 has a seventh
+		cluster := fmt.Sprintf("c%d", i%7/3) // a seventh of the records is in c2
 		d.put(cluster, fmt.Sprintf("w%04d", i))
 		want[fmt.Sprintf("%s/w%04d", cluster, i)] = true
 	}
@@ -116,8 +116,8 @@ func TestList_OneAtATime(t *testing.T) {
 	}
 }
 
-// TestListQuotas_ShowsUsageAndQuotas checks usage and quotas: first of sources, with configured ones without
-// usage.
+// TestListQuotas_ShowsUsageAndQuotas checks usage and quotas. Sources come first, and configured sources are
+// listed even without usage.
 func TestListQuotas_ShowsUsageAndQuotas(t *testing.T) {
 	d := newSyncFake(t)
 	d.cfg.Quotas = quota.NewTable(identity.Mapping{

@@ -14,7 +14,7 @@ import (
 )
 
 // ListWorks sends a page of the records of a cluster, a source, or both, sorted by cluster and id. It omits
-// confirmed tombstones that their source has acknowledged: these are kept for an agent that may connect.
+// confirmed tombstones that their source has acknowledged: they are kept only for an agent that may connect.
 func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
 	var places []position
 	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListWorksResponse]) error {
@@ -78,7 +78,7 @@ func workOf(m *store.Meta) *hawserv1.ListWorksResponse {
 }
 
 // judge adds the health from the statuses to the rows. A record that cannot be read has none; the store reports
-// what is wrong with it.
+// the damage.
 func (a *Admin) judge(ctx context.Context, rows []*hawserv1.ListWorksResponse, metas []store.Meta) {
 	for i, m := range metas {
 		if m.State == store.ConfirmedTombstone || m.StatusRevision == 0 {

@@ -1,7 +1,7 @@
-// Package agentstatus keeps what the broker knows about the agents of each cluster, also while they are
-// disconnected. It knows when one was last seen, its address and release, and why one was rejected. It has one
-// small entry in memory for each cluster in the store. Everything from before the start of the broker is
-// unknown, and is reported as unknown. The store records whether an agent ever subscribed.
+// Package agentstatus holds facts about the agents of each cluster, also while they are disconnected. The facts
+// are the time at which an agent was last seen, its address and release, and the reason of the last rejection.
+// The memory is one small entry for each cluster in the store. The facts are empty when the broker starts, and
+// empty facts are reported as unknown. The store records whether an agent ever subscribed.
 //
 // The [State] of a cluster follows from this entry, from the state of its connected agents, and from the
 // statuses in the store. The number of clusters per state is updated on each change, not on each query.
@@ -61,8 +61,8 @@ const (
 	// refusalCounts is how long a cluster stays Refused after a rejection. A rejected agent retries every few
 	// minutes.
 	refusalCounts = 15 * time.Minute
-	// lookEvery is the interval at which all clusters are updated: rejections expire, and the change feed may leave
-	// out removed records.
+	// lookEvery is the interval at which the states of all clusters are updated. Between changes, rejections
+	// expire; and the change feed may omit removed records.
 	lookEvery = time.Minute
 	// longest is the maximum length of texts from an agent, in bytes.
 	longest = 64
@@ -72,7 +72,7 @@ const (
 
 // Facts describes the agents of a cluster. A zero field is unknown.
 type Facts struct {
-	// Seen is when an agent was last seen: when it disconnected, or connected if it still is.
+	// Seen is the time of the last disconnect, or of the last connect if an agent is still connected.
 	Seen time.Time
 	// Address, Version, Transport and CertificateEnds are those of the agent that connected last.
 	Address, Version, Transport string
@@ -102,7 +102,7 @@ type Agents interface {
 type Peers struct {
 	cfg    *settings.Config
 	agents Agents
-	// began is the start time; nothing is known from before.
+	// began is the start time of the broker. Facts from before are unknown.
 	began time.Time
 
 	mu     sync.Mutex
@@ -149,7 +149,7 @@ func (p *Peers) look() {
 	}
 }
 
-// Began returns the start time; nothing is known from before.
+// Began returns the start time of the broker. Facts from before are unknown.
 func (p *Peers) Began() time.Time { return p.began }
 
 // Of returns the facts and the state of a cluster. The state is 0 if there is no such cluster.
@@ -166,8 +166,8 @@ func (p *Peers) Of(scope store.Scope) (Facts, State) {
 // restarts, or loses its connection, is back earlier.
 const absentAfter = 5 * time.Minute
 
-// Absent reports whether a cluster has had no agent for absentAfter. c has the time since when, whether no
-// agent ever subscribed, and the reason if known. Time before the start of the broker does not count.
+// Absent reports whether a cluster has had no agent for absentAfter. c holds the start of that time, whether
+// any agent has ever subscribed, and the reason if known. Time before the start of the broker does not count.
 func (p *Peers) Absent(scope store.Scope) (c codec.DisconnectedCluster, absent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,7 +221,7 @@ func (p *Peers) Refused(cluster, why string) {
 	}
 }
 
-// Forget clears the facts about a cluster: another cluster may get its name.
+// Forget clears the facts about a cluster whose name may be bound to another cluster.
 func (p *Peers) Forget(cluster string) {
 	for _, d := range codec.DataTypes() {
 		p.change(store.Scope{DataType: d, Cluster: cluster}, func(f *Facts) { *f = Facts{} })
@@ -239,7 +239,7 @@ func (p *Peers) change(scope store.Scope, f func(*Facts)) {
 }
 
 // judge updates the state of a cluster and the counts. It returns nil if there is no such cluster. The caller
-// holds mu, so that a later read is also written later.
+// holds mu during the read and the write, so that an older state never overwrites a newer one.
 func (p *Peers) judge(scope store.Scope) *peer {
 	head := p.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
 	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)

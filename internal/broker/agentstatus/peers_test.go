@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// world is a store, a clock, and agents that stand as the test says.
+// world is a store, a clock, and agents whose states the test sets.
 type world struct {
 	*testing.T
 	*Peers
@@ -83,7 +83,7 @@ func (w *world) report(cluster string, failing bool) {
 	})
 }
 
-// come has an agent of a cluster come for the first time or again.
+// come connects an agent of a cluster.
 func (w *world) come(cluster string, f Facts) {
 	w.Helper()
 	if err := w.store.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
@@ -98,7 +98,7 @@ func (w *world) leave(cluster string) {
 	w.Disconnected(at(cluster))
 }
 
-// counted is what the metric says, of what is not 0.
+// counted returns the values of the metric that are not 0, by state.
 func (w *world) counted() map[string]int {
 	w.Helper()
 	families, err := w.registry.Gather()

@@ -1,9 +1,9 @@
 // Package audit writes an audit stream, one line of JSON for each event: rejections and their reasons, and
-// calls of operators. At level all also connections, calls and publishes. It never writes the content of a
-// work. At every level it logs connects, disconnects and rejections to the log of the program.
+// calls of operators. At level all it also writes connections, calls and publishes. It never writes the content
+// of a work. At every level it logs connects, disconnects and rejections to the log of the program.
 //
-// Audited calls never wait: lines go through a queue, and are counted if it is full. Repeated rejections are
-// counted in one line, so that a client cannot fill the disk.
+// Audited calls never wait. Lines go through a queue; if it is full, they are dropped and counted. Repeated
+// rejections are counted in one line, so that a client cannot fill the disk.
 package audit
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Level selects what is written.
+// Level selects the events that are written.
 type Level string
 
 // The levels.
@@ -56,7 +56,7 @@ const (
 	operated  = "operated"
 )
 
-// Client is the other end of a connection.
+// Client describes the client of a connection.
 type Client struct {
 	// Identity is "role/name", "" without one.
 	Identity string
@@ -106,7 +106,7 @@ const (
 	maxList = 10
 )
 
-// Log is an audit stream. A nil one writes nothing. Create it with [New]. Methods may be called concurrently
+// Log is an audit stream. A nil Log writes nothing. Create it with [New]. Methods may be called concurrently
 // and never block.
 type Log struct {
 	level   Level
@@ -150,7 +150,7 @@ func rename(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// queue is a Log as the writer of its handler.
+// queue is a Log with the method Write, for its slog handler.
 type queue Log
 
 // Write implements io.Writer.
@@ -248,7 +248,7 @@ func (l *Log) OnRefused(f func(cluster, why string)) {
 	}
 }
 
-// Refused reports a rejected handshake or call. from is the network of the client. method is "" for a
+// Refused reports a rejected handshake or call. from is the address prefix of the client. method is "" for a
 // handshake. err may be nil.
 func (l *Log) Refused(w Client, from, method, reason string, err error) {
 	if l == nil {
@@ -288,8 +288,8 @@ func whyOf(reason string, err error) string {
 	return reason
 }
 
-// repeat writes the counts of repeated rejections after their period, and to the log also those of connects and
-// disconnects.
+// repeat writes the counts of rejections whose period has ended, or all if all is true. It also logs the counts
+// of connects and disconnects.
 func (l *Log) repeat(all bool) {
 	l.mu.Lock()
 	counted, met := l.repeated.over(l.now(), all), l.met.over(l.now(), all)

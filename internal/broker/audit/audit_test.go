@@ -24,8 +24,8 @@ import (
 
 var aClient = Client{Identity: "agent/c1", Addr: "192.0.2.1:7", Conn: 3, Serial: "a1"}
 
-// logged returns what a stream of some level says of what do tells it, and how
-// many bytes that are.
+// logged calls do with an audit stream of a level. It returns the written lines without their times, and their
+// size in bytes.
 func logged(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, size int) {
 	t.Helper()
 	var out bytes.Buffer
@@ -49,7 +49,7 @@ func logged(t *testing.T, level Level, do func(*Log)) (lines []map[string]any, s
 	return lines, size
 }
 
-// everything tells a stream of one thing of each kind.
+// everything reports one event of each kind to a stream.
 func everything(l *Log) {
 	l.Connected(aClient, time.Unix(1000, 0).UTC())
 	l.Ended(aClient, "expired")
@@ -157,7 +157,7 @@ func TestRefused_RepeatedIsCounted(t *testing.T) {
 			from := fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
 			l.Refused(Client{Addr: from + ":1"}, from+"/32", "", "failed", wrong)
 		}
-		l.repeat(false) // it is too early
+		l.repeat(false) // the period is not over yet
 		now = now.Add(period)
 		l.repeat(false)
 		l.Refused(aClient, "192.0.2.1/32", "/s/Publish", "scope", errors.New("not yours"))
@@ -195,7 +195,7 @@ func TestLines_AreBoundedAndPrintable(t *testing.T) {
 	}
 }
 
-// stuck is a reader of the stream that does not read.
+// stuck is a writer that always fails.
 type stuck struct{}
 
 func (stuck) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }

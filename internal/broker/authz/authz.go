@@ -1,9 +1,9 @@
 // Package authz decides which identity may make which call on the broker's port. It is a table of method ×
 // role, whose entries check the scope in which a role may call the method. Without an entry a call is rejected.
 //
-// The check applies to the parsed event that will be executed, never to its wrapping. An agent acts for its own
-// cluster and a source under its own id. Each may use only the half of a resource that the table of data types
-// gives it.
+// The check applies to the parsed event that will be executed, never to its encoding. An agent acts for its own
+// cluster and a source under its own id. Each may publish only its half of a resource, spec or status, as the
+// table of data types defines.
 package authz
 
 import (
@@ -113,7 +113,7 @@ func anyScope(roles ...identity.Role) map[identity.Role]scope {
 }
 
 // May returns nil if id may make some calls of the method; Authorize decides which. It is for callers that know
-// only the method. The error is that of Authorize.
+// only the method. The errors are those of Authorize.
 func May(id identity.Identity, method string) error {
 	_, err := scopeOf(id, method)
 	return err
@@ -178,8 +178,8 @@ func publishAsSource(name string, c Call) *transport.Error {
 	return sameNamespace(c)
 }
 
-// mayHave returns why a source may not have a work on a cluster, nil if it may. Works from before its allowed
-// clusters were narrowed it may still delete.
+// mayHave returns why a source may not have a work on a cluster, nil if it may. A source may delete works on
+// clusters that it is no longer allowed to use.
 func mayHave(name string, c Call) *transport.Error {
 	if c.Type.Subresource != codec.Spec || c.Deleting || c.Cluster == "" {
 		return nil
@@ -306,8 +306,8 @@ func mayReceive(p codec.Senders, client string, c Call) *transport.Error {
 	return nil
 }
 
-// Identify returns the identity of a peer. If insecure is true, a peer without an identity gets the one that
-// its call implies.
+// Identify returns the identity of a peer. If insecure is true, a peer without an identity gets the identity
+// that its call implies; see [Claimed].
 func Identify(p transport.Peer, requested Call, insecure bool) identity.Identity {
 	id := identity.Identity{Role: identity.Role(p.Role), Name: p.Name}
 	if id == (identity.Identity{}) && insecure {

@@ -62,8 +62,7 @@ var may = map[string][]identity.Identity{
 	authz.Backup:                {operator},
 }
 
-// calls returns every call there is, with the name under which may lists it.
-// cluster and src are the scope that the payload claims.
+// calls returns each possible call by its name in may. cluster and src are the scope in the payload.
 func calls(cluster, src string) map[string]authz.Call {
 	actions := []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse, "anything"}
 	all := map[string]authz.Call{}
@@ -131,8 +130,8 @@ func TestAuthorize_KeepsClientsInTheirScope(t *testing.T) {
 			check(t, id, name, c, c.Method != authz.Publish && allowed(name, id))
 		}
 	}
-	// What is not the caller's own name is free: an agent's source attribute is
-	// its agent id, a source publishes for many clusters.
+	// Only the caller's own name is checked. An agent's source attribute is its agent id, and a source publishes
+	// for many clusters.
 	for name, c := range calls("me", "foreign") {
 		check(t, agent, name, c, allowed(name, agent))
 		check(t, source, name, c, c.Method != authz.Publish && allowed(name, source))
@@ -195,7 +194,7 @@ func TestClaimed_IsTheAllowedCaller(t *testing.T) {
 	for name, c := range calls("cluster", "src") {
 		id := authz.Claimed(c)
 		switch {
-		case c.RawType == codec.TypeAck: // both may, and the cluster tells them apart
+		case c.RawType == codec.TypeAck: // both roles may send it; only that of an agent names a cluster
 			other := c
 			other.Cluster = ""
 			if got := authz.Claimed(other); id != (identity.Identity{Role: identity.Agent, Name: "cluster"}) ||
@@ -231,7 +230,7 @@ func TestMay(t *testing.T) {
 	for _, id := range everyone {
 		some[pair{id, authz.Subscribe}] = id == agent || id == source || id == joining
 		if id == joining {
-			some[pair{id, authz.Publish}] = true // of other data types: see TestAuthorize_Registration
+			some[pair{id, authz.Publish}] = true // for other data types; see TestAuthorize_Registration
 		}
 	}
 	for p, want := range some {
@@ -284,7 +283,7 @@ func TestAuthorize_Registration(t *testing.T) {
 	}
 }
 
-// checkAny is check where a name that is none is invalid, and not denied.
+// checkAny is check for calls in which an empty name gives CodeInvalid instead of CodeDenied.
 func checkAny(t *testing.T, id identity.Identity, what string, c authz.Call, want bool) {
 	t.Helper()
 	err := authz.Authorize(id, c)

@@ -34,16 +34,16 @@ type syncState struct {
 	progress deliveryqueue.Progress
 	// sentDigests are the last complete checkpoints of an agent, oldest first, that it may still acknowledge.
 	sentDigests []sentDigest
-	// acked is the revision that an agent has acknowledged. proof is the result of the last ack. mismatchLogged: a
-	// mismatch was logged.
+	// acked is the revision that an agent has acknowledged. proof is the result of the last ack. mismatchLogged is
+	// true after a mismatch was logged.
 	acked          uint64
 	proof          SyncResult
 	mismatchLogged bool
 
-	// answered is the number of compared lists. listed: one of them came from an agent.
+	// answered is the number of compared lists that the client sent. listed is true after the first one.
 	answered uint64
 	listed   bool
-	// recheck: some ahead works of the agent may be forced now.
+	// recheck is true if some ahead works of the agent may be forced now.
 	recheck bool
 }
 
@@ -59,7 +59,7 @@ type sentDigest struct {
 // pendingCheckpoint is a checkpoint to be sent.
 type pendingCheckpoint struct {
 	revision uint64
-	// complete: the queue was empty, and it had received each change up to position before.
+	// complete is true if the queue was empty after it had received each change up to position.
 	complete bool
 	position uint64
 }
@@ -82,7 +82,7 @@ func (s *subscription) completeCheckpoint(now time.Time, position uint64) (pendi
 	if !ok {
 		return pendingCheckpoint{}, false
 	}
-	// News from now on belongs to the next checkpoint.
+	// Later news belongs to the next checkpoint.
 	s.sync.progress.Done()
 	return pendingCheckpoint{revision: revision, complete: true, position: position}, true
 }
@@ -116,7 +116,7 @@ func (s *subscription) oldest() (revision uint64, ok bool) {
 // begin records that from now on the queue has all records that the client lacks.
 func (s *subscription) begin(now time.Time) { s.locked(func() { s.base(now, nil) }) }
 
-// base is begin with the list that was just compared, or nil. The caller has the lock.
+// base is begin for a caller that has the lock. l is the list that was just compared, or nil.
 func (s *subscription) base(now time.Time, l *list) {
 	if s.hello.Protocol > 0 {
 		s.sync.progress.Begin(cursorRevision(s.cursor), now.Add(partialPause))
@@ -131,7 +131,7 @@ func (s *subscription) base(now time.Time, l *list) {
 	s.sync.progress.Touch()
 }
 
-// touch records news for the next checkpoint that is not in the queue.
+// touch makes a checkpoint due although the queue has no new record.
 func (s *subscription) touch() { s.put(s.sync.progress.Touch) }
 
 // recheck marks the ahead works for another check: other sources are synced for the agent's cluster than
@@ -164,7 +164,7 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 	if s.part == codec.Spec {
 		cluster := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
 		if m.complete && cluster.SpecRevision > m.position {
-			// The digest covers more than was sent.
+			// The digest covers records that were not sent yet.
 			s.await(cluster.SpecRevision)
 			t.registry.await(s, cluster.SpecRevision)
 			return nil
@@ -176,7 +176,7 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 		c.SyncedSources = t.sync.Sources.SyncedSources(s.scope)
 		c.Orphans = s.list.Orphans()
 	}
-	// Record the checkpoint before it is sent: the ack may come before the call of Send returns.
+	// Record the checkpoint before it is sent: the ack may arrive before Send returns.
 	s.maySendCheckpoint(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
 	t.metrics.checkpoints.WithLabelValues(string(s.part)).Inc()
 	return t.sendEvent(codec.NewCheckpoint(t.params(), c))
@@ -242,9 +242,8 @@ func (s *subscription) wasSent(revision uint64) bool {
 	return revision <= s.sync.progress.Revision()
 }
 
-// confirm records an agent's ack. It returns the sync result and whether to log it. An ack that comes too late,
-// when its digest is no longer remembered, proves nothing. reportedAt is when the acknowledged checkpoint was
-// sent.
+// confirm records an agent's ack. It returns the sync result and whether to log it. A late ack, whose digest is
+// no longer remembered, proves nothing. reportedAt is when the acknowledged checkpoint was sent.
 func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult, complain bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// newHawser returns a stream of a Hawser client.
+// newHawser returns the stream of a Hawser client.
 func newHawser(part codec.Subresource) *stream {
 	s := newStream(part)
 	s.sub.hello.Protocol = transport.Protocol
@@ -89,14 +89,14 @@ func TestSubscription_TimeoutIsNoList(t *testing.T) {
 	}
 }
 
-// TestSubscription_CheckpointWaitsForTheRouter without asking again and again.
+// TestSubscription_CheckpointWaitsForTheRouter: the stream is idle until the router has reached the position.
 func TestSubscription_CheckpointWaitsForTheRouter(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.sub.begin(at(0))
 	if st := s.nextFrom(0, 9); st.kind != checkpoint {
 		t.Fatalf("%+v", st)
 	}
-	s.sub.await(12) // the store has more than was sent
+	s.sub.await(12) // the store has changes that were not sent
 	if st := s.nextFrom(0, 9); st.kind != idle || !st.until.Equal(at(10_000)) {
 		t.Errorf("%+v, want to wait until something happens", st)
 	}
@@ -105,7 +105,7 @@ func TestSubscription_CheckpointWaitsForTheRouter(t *testing.T) {
 	}
 }
 
-// TestSubscription_HeldBackSpecWasNotSent.
+// TestSubscription_HeldBackSpecWasNotSent: no checkpoint covers a spec that is held back.
 func TestSubscription_HeldBackSpecWasNotSent(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.sub.begin(at(0))
@@ -169,7 +169,7 @@ func TestSubscription_AlternatesPagesAndDeliveries(t *testing.T) {
 	}
 }
 
-// TestSubscription_ComparedSourcesAreLookedAtOnce, and only where works wait for them.
+// TestSubscription_ComparedSourcesAreLookedAtOnce: a recheck runs once, and only if the agent has ahead works.
 func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	s := newHawser(codec.Spec)
 	s.sub.begin(at(0))
@@ -192,7 +192,7 @@ func TestSubscription_ComparedSourcesAreLookedAtOnce(t *testing.T) {
 	}
 }
 
-// TestSubscription_OCMClientsGetNoCheckpoints, whatever happens.
+// TestSubscription_OCMClientsGetNoCheckpoints: no event makes a checkpoint due for an OCM client.
 func TestSubscription_OCMClientsGetNoCheckpoints(t *testing.T) {
 	s := newStream(codec.Spec)
 	s.sub.complete(at(0), &list{})

@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// deliver sends the record of a queue entry, in its current form. It skips a record that is gone or no longer
-// concerns the client.
+// deliver sends the record of a queue entry, in its current form. It skips a record that was removed or is no
+// longer for this client.
 func (t *stream) deliver(ctx context.Context, e deliveryqueue.Entry) error {
 	s := t.sub
 	key := store.Key{DataType: s.scope.DataType, Cluster: e.Cluster, ResourceID: e.ResourceID}
@@ -54,8 +54,8 @@ func (t *stream) deliverSpec(f form, e deliveryqueue.Entry) error {
 	if r.State != store.ConfirmedTombstone && !f.hawser && t.sub.postpone(e, r.Name, t.cfg.Now()) {
 		return nil
 	}
-	// The agent may hold a newer version of a record that its list lacked, or the record may have changed since the
-	// list.
+	// The agent may hold a newer version of a record that was not in its list, or the record may have changed
+	// since.
 	if d, w := t.sync.Classify(t.sub.list, &r.Meta); d == syncstate.Force {
 		t.recheckAhead(r.ResourceID, w)
 		return nil // it is queued again, in a form that the agent accepts
@@ -110,11 +110,12 @@ type form struct {
 	record *store.Record
 	hawser bool // the client negotiated Hawser's protocol
 	resync bool // the event answers a resync request
-	// force: the agent has a newer version, but this record is right. listed is the newer version, for a deletion.
-	// An OCM agent obeys a deletion of any version; a Hawser agent confirms the version in the event.
+	// force is true if the agent has a newer version, but this record is right. listed is the newer version. Only
+	// the deletion for a Hawser agent uses it, because that agent confirms the version in the event. An OCM agent
+	// obeys a deletion of any version.
 	force  bool
 	listed int64
-	// known: the client has the spec by now, so the event may have its version.
+	// known is true if the client already has this spec, so that the event may have its version.
 	known bool
 }
 

@@ -27,7 +27,7 @@ func (t *stream) sendDisconnected() error {
 	}
 	first := t.disconnected.next.IsZero()
 	if t.disconnected.next = now.Add(absentEvery); first {
-		return nil // right after the subscription other events are more urgent
+		return nil // right after the start of the subscription other events are more urgent
 	}
 	all := []codec.DisconnectedCluster{}
 	for _, d := range t.cfg.Store.Digests(s.scope.DataType, s.scope.Owner) {

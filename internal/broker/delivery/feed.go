@@ -1,4 +1,4 @@
-// Package delivery sends changes in the store to their subscribers:
+// Package delivery sends changes of the store to the subscribers:
 //
 //	routing:   change feed of the store ─► sync state ─► queues of the subscriptions
 //	Subscribe: registry ─► header ─► fill or compare ─► queue entry ─► read the record ─► send
@@ -7,8 +7,8 @@
 // lock is held while it sends.
 //
 // A [subscription] is the shared state of a subscribed client: other goroutines put changes, lists and the end
-// into it. A [stream] is the goroutine that serves it. It repeatedly asks [stream.next] for a step and performs
-// it.
+// into it. A [stream] is the goroutine that serves it. It calls [stream.next] in a loop and performs the
+// returned step.
 //
 // ocmagents.go has the code that only OCM clients need.
 package delivery
@@ -58,7 +58,7 @@ type Feed struct {
 	// AppliedManifestWorks.
 	lists, orphanBudget *bytebudget.Budget
 	peers               *agentstatus.Peers
-	// admits returns why the agents of a cluster may have no works, nil if they may.
+	// admits returns the error for agents of a cluster that may not subscribe to works, else nil.
 	admits   func(cluster string) error
 	registry *registry
 	metrics  *metrics
@@ -113,7 +113,7 @@ func (f *Feed) route(ctx context.Context) error {
 			f.sync.Changed(&changes[i])
 		}
 		after = changes[len(changes)-1].Revision
-		// The store may return fewer changes than it has, so their number is no sign of the end.
+		// The store may return fewer changes than it has, so only its head shows that none are left.
 		f.registry.route(changes, after >= f.cfg.Store.Head().Revision)
 		f.judge(changes)
 	}
@@ -199,7 +199,7 @@ func (f *Feed) Recheck(c syncstate.Change) {
 	}
 }
 
-// End ends the agent subscriptions of a cluster that gave a uid other than uid.
+// End ends those subscriptions of a cluster's agents that reported another cluster uid than uid.
 func (f *Feed) End(scope store.Scope, uid string, why *transport.Error) {
 	for _, s := range f.registry.of(scope) {
 		if s.hello.ClusterUID != "" && s.hello.ClusterUID != uid {

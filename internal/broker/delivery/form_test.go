@@ -18,7 +18,7 @@ var (
 	confirmedAt = time.Date(2026, 5, 6, 8, 0, 0, 0, time.UTC)
 )
 
-// stored returns the normalised bytes of an event as they would be in a store.
+// stored returns the normalised bytes of an event, as a store has them.
 func stored(t *testing.T, kind codec.EventType, extensions map[string]any, data string) []byte {
 	t.Helper()
 	all := map[string]any{
@@ -67,7 +67,7 @@ func record(t *testing.T, edit func(*store.Record)) *store.Record {
 	return r
 }
 
-// want is what the receiver of an event must read; zero fields are absent.
+// want has the expected attributes of a received event. A zero field means an absent attribute.
 type want struct {
 	action     codec.Action
 	version    int64

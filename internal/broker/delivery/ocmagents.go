@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// This file is for OCM agents. Hawser agents order by revision, get deletions with their data, and do not need
-// it.
+// This file is for OCM agents. Hawser agents do not need it: they order by revision, and get deletions with
+// their data.
 
 // An OCM agent that reports a work as deleted forgets it when the report is answered.
 //
@@ -20,14 +20,14 @@ import (
 //   t1: the agent reports that the work is deleted.
 //   t2: a spec of the same id or name reaches it, because the work was created again, or was deleted by mistake.
 //   t3: the report is answered; the agent forgets the work together with the spec of t2.
-// Result: specs of that id and name are held back until some time after the answer.
+// Result: the broker holds back specs of that id and name until some time after the answer.
 //
-// The same holds for another deletion with a newer version, which no agent would confirm.
+// The broker also holds back another deletion with a newer version, because no agent would confirm it.
 
 // holdback contains the ids and names that are held back on one subscription.
 type holdback struct {
 	ends map[restKey]time.Time
-	// later are entries that were popped from the queue and are held back.
+	// later contains the popped queue entries that are held back.
 	later []resting
 	// look is the time of the next check of later.
 	look time.Time
@@ -41,7 +41,7 @@ type resting struct {
 	name string
 }
 
-// unanswered is the end of a holdback until the answer sets one.
+// unanswered is the end of a holdback before the report is answered. The answer replaces it.
 var unanswered = time.Unix(1<<40, 0)
 
 // set holds back a work until a time.
@@ -58,7 +58,7 @@ func (r *holdback) set(id, name string, until time.Time) {
 	}
 }
 
-// end returns until when a work is held back, zero if it is not.
+// end returns the end of a work's holdback; zero: it is not held back.
 func (r *holdback) end(id, name string, now time.Time) (end time.Time) {
 	for _, k := range []restKey{{id: id}, {name: name}} {
 		until, ok := r.ends[k]
@@ -152,7 +152,7 @@ func (r *registry) accepted(k store.Key, revision uint64) {
 	}
 }
 
-// flags returns how a change of a spec is delivered.
+// flags returns the delivery flags for a change of a spec.
 func (u unrouted) flags(c *store.Change) (f deliveryqueue.Flags) {
 	spec, unseen := u[c.Key]
 	if c.State == store.Tombstone {
@@ -167,15 +167,16 @@ func (u unrouted) flags(c *store.Change) (f deliveryqueue.Flags) {
 	return f
 }
 
-// forget drops the entries that the router has passed, once it has read all changes. Their successors were
-// among the changes, or are in no feed.
+// forget drops the entries up to the revision routed. It is called when the router has read all changes. A
+// deletion that replaced such a spec was among these changes.
 func (u unrouted) forget(routed uint64) {
 	maps.DeleteFunc(u, func(_ store.Key, revision uint64) bool { return revision <= routed })
 }
 
 // ocmAgentState is the state of a stream for an OCM agent.
 type ocmAgentState struct {
-	// answered is the highest spec revision at the last comparison of a list. It is notSynced before the first one.
+	// answered is the highest spec revision at the last comparison of a list. Before the first comparison it is
+	// notSynced.
 	answered uint64
 	// deleted maps sent deletions to the revisions of their specs, until the router has passed them. Records are
 	// sent in their current form, and the router may lag behind.
@@ -190,7 +191,7 @@ const notSynced = math.MaxUint64
 // synced records the highest spec revision that a comparison has seen.
 func (k *ocmAgentState) synced(seen uint64) { k.answered = seen }
 
-// routed records the position of the router when nothing is left to do.
+// routed records the position of the router. It is called when the stream has nothing left to do.
 func (k *ocmAgentState) routed(position uint64) {
 	maps.DeleteFunc(k.deleted, func(_ string, revision uint64) bool { return revision <= position })
 	if position >= k.answered {
@@ -198,9 +199,9 @@ func (k *ocmAgentState) routed(position uint64) {
 	}
 }
 
-// liveToOCM sends a spec. An agent that would drop it as stale first gets it without a version, which it always
-// accepts, and then with its version. The agent reports the applied generation in its status and orders by
-// that.
+// liveToOCM sends a spec. An agent that would drop the spec as stale gets it twice: first without a version,
+// which it always accepts, then with its version. The agent needs the version because its statuses report the
+// applied generation.
 func (t *stream) liveToOCM(f form) error {
 	if t.ocm.answered == notSynced {
 		if t.ocm.early == nil {
@@ -218,10 +219,10 @@ func (t *stream) liveToOCM(f form) error {
 }
 
 // deletionToOCM sends a deletion, after the last spec if the agent may need it. The agent must not get both
-// again: the spec would restore the work while the agent reports it as deleted. So before the comparison of its
-// list the agent gets no deletion; the comparison answers for all of them. Changes that the comparison has seen
-// are later routed without their spec. The list may lack a work that was sent before the comparison; for such a
-// work the spec is sent.
+// again: the spec would restore the work while the agent reports it as deleted. So the agent gets no deletion
+// before its list is compared; the comparison then queues all deletions. If the router later posts a change
+// that the comparison has seen, the deletion is sent without the spec. The exception is a work that was sent
+// before the comparison: the list may lack it, so its spec is sent.
 func (t *stream) deletionToOCM(f form, e deliveryqueue.Entry) error {
 	r := f.record
 	if t.ocm.answered == notSynced && e.Flags&deliveryqueue.Resync == 0 {
@@ -244,14 +245,14 @@ func (t *stream) deletionToOCM(f form, e deliveryqueue.Entry) error {
 func lastSpecUnseen(r *store.Record, e deliveryqueue.Entry) bool {
 	switch {
 	case e.Flags&deliveryqueue.SpecFirst != 0, e.Flags&deliveryqueue.Deletion == 0:
-		return true // it was a spec when queued and became a deletion before it was sent
+		return true // the queued spec became a deletion before it was sent
 	case e.Flags&deliveryqueue.Resync != 0:
 		return false // the comparison would have set SpecFirst
 	case r.StatusRevision == 0 && r.Sequence != "":
-		return false // it was a confirmed tombstone: the cluster holds nothing of the work
+		return false // the earlier record was a confirmed tombstone: the cluster has no objects of the work
 	}
-	// The source may have changed the spec and deleted the work so soon after that only the deletion was sent, with
-	// the changed spec.
+	// The source may have changed the spec and then deleted the work before the change was sent. Then only the
+	// deletion was sent, with the changed spec.
 	env, err := codec.ParseEnvelope(r.Spec)
 	return err == nil && codec.TagOf(true, env.Version, env.RawMetadata, env.Data) == r.Tag
 }

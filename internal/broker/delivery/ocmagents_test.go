@@ -9,8 +9,8 @@ import "testing"
 //	and its deletion.
 //	t3: the router reaches the deletion.
 //
-// Result: until then the stream remembers that the agent has both. If the spec was sent again, it would restore
-// the work while the agent reports it as deleted.
+// Result: until t3 the stream remembers that the agent has both, and sends the spec only once. A second spec
+// would restore the work while the agent reports it as deleted.
 func TestOCMAgent_RemembersADeletionUntilTheRouterCatchesUp(t *testing.T) {
 	k := ocmAgentState{answered: 3, deleted: map[string]uint64{"w": 7}, early: map[string]bool{"w": true}}
 	k.routed(2)

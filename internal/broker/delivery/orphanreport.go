@@ -16,7 +16,7 @@ import (
 const maxOrders = 1000
 
 // orphanReport is an agent's report of orphan AppliedManifestWorks, with the decisions of operators about them.
-// It lasts as long as the subscription, whose lock guards it.
+// It ends with the subscription, whose lock guards it.
 type orphanReport struct {
 	budget   *bytebudget.Budget
 	client   identity.Identity
@@ -39,7 +39,7 @@ func (a *orphanReport) replace(u codec.OrphanReport) {
 	a.reported = u
 }
 
-// free drops the report and the decisions.
+// free drops the report and the decisions, and releases their memory budget.
 func (a *orphanReport) free() {
 	a.replace(codec.OrphanReport{})
 	a.orders = nil

@@ -17,20 +17,20 @@ import (
 const (
 	// pageBytes is the maximum size of an inventory page, envelope included.
 	pageBytes = 1 << 20
-	// rowBytes is more than a row needs besides its strings.
+	// rowBytes is an upper bound for the size of a row without its strings.
 	rowBytes = 64
 )
 
 // pageRequest is a request for one page of the inventory of a source.
 type pageRequest struct {
 	id       string   // of the request event
-	clusters []string // sorted; none: a digest per cluster
+	clusters []string // sorted; empty: the page has a digest per cluster
 	from     pageToken
 	free     func() // called when the request is no longer needed
 }
 
-// pageToken is the end of the previous page. It stays valid whatever changes in between. The zero value is the
-// beginning.
+// pageToken is the end of the previous page. It stays valid when records change between the pages. The zero
+// value is the beginning.
 type pageToken struct {
 	revision    uint64 // of the store before the first page
 	cluster, id string // of the last row
@@ -55,8 +55,8 @@ func parsePageToken(s string) (t pageToken, ok bool) {
 	return t, errors.Join(errs[:]...) == nil && t.cluster != ""
 }
 
-// RequestPage queues a source's request for a page of its inventory. The first page begins a comparison. After
-// that no event of an earlier subscription may be accepted.
+// RequestPage queues a source's request for a page of its inventory. The first page begins a comparison. From
+// then on events of earlier subscriptions are rejected.
 func (f *Feed) RequestPage(ctx context.Context, e *request.Event) error {
 	s, r, err := delivered(f.registry, e, codec.ParseInventoryRequest)
 	if err != nil {
@@ -126,7 +126,7 @@ func (t *stream) page(ctx context.Context, r *pageRequest) (codec.Inventory, err
 	return p.inventory, nil
 }
 
-// page is a page under construction.
+// page collects the rows of the page that is being built.
 type page struct {
 	request   *pageRequest
 	inventory codec.Inventory
@@ -193,10 +193,10 @@ func (p *page) addRecords(ctx context.Context, s store.Store, owner store.Scope)
 	return nil
 }
 
-// inventoryOf returns the rows of a record for its source. A queued spec is listed as the record that it will
-// become, with revision 0, because no condition on it is possible yet. A queued spec with the tombstone's own
-// id replaces the tombstone. A confirmed tombstone is listed as a tombstone, unless an operator gave up a live
-// work: then there is no row.
+// inventoryOf returns the rows of a record for its source. A queued spec of another id has a second row with
+// revision 0, because no condition on it is possible yet. A queued spec with the tombstone's own id replaces
+// the row of the tombstone and has its revision. A confirmed tombstone is listed as a tombstone, unless it was
+// made by an operator from a live work: such a record has no row.
 func inventoryOf(m store.Meta) []codec.InventoryRecord {
 	row := codec.InventoryRecord{
 		Cluster: m.Cluster, ResourceID: m.ResourceID, Name: m.Name,

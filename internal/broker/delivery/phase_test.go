@@ -30,7 +30,8 @@ func TestPhase_Transitions(t *testing.T) {
 	}
 }
 
-// TestPhase_SendsNoCheckpointWhileSomethingIsMissing.
+// TestPhase_SendsNoCheckpointWhileSomethingIsMissing: checkpoints are possible only in awaitingClient and
+// caughtUp.
 func TestPhase_SendsNoCheckpointWhileSomethingIsMissing(t *testing.T) {
 	for p := awaitingClient; p < phases; p++ {
 		if want := p == awaitingClient || p == caughtUp; p.idle() != want {

@@ -22,8 +22,7 @@ type registry struct {
 	byScope   map[store.Scope][]*subscription
 	byID      map[string]*subscription
 	perClient map[identity.Identity]int
-	// routed is the revision up to which each change is in the queues of its subscribers. It is written under the
-	// lock.
+	// routed is a revision: the router has put each change up to it into the queues. It is written under the lock.
 	routed   atomic.Uint64
 	unrouted unrouted
 	// awaited maps subscriptions to the value of routed at which they are woken.
@@ -46,7 +45,7 @@ func newRegistry(revision uint64) *registry {
 // position returns the revision up to which changes are routed.
 func (r *registry) position() uint64 { return r.routed.Load() }
 
-// await wakes s when changes up to a revision are routed. A later call replaces it.
+// await wakes s when changes up to a revision are routed. A later call replaces the revision.
 func (r *registry) await(s *subscription, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,8 +108,8 @@ func (r *registry) close(err *transport.Error) []*subscription {
 	return slices.Collect(maps.Values(r.byID))
 }
 
-// route puts changes, in the order of their revisions, into the queues of their subscribers. all: there were no
-// further changes when they were read.
+// route puts changes, in the order of their revisions, into the queues of their subscribers. all is true if the
+// store had no further changes when they were read.
 func (r *registry) route(changes []store.Change, all bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +138,7 @@ func (r *registry) routeOne(c *store.Change) {
 	switch {
 	case c.Part == store.SpecPart:
 		flags = r.unrouted.flags(c)
-	case c.State == store.ConfirmedTombstone: // its source waits for it
+	case c.State == store.ConfirmedTombstone: // the source waits for the confirmation
 		flags = deliveryqueue.Deletion
 	}
 	for _, s := range r.byScope[scope] {
@@ -198,9 +197,9 @@ func (r *registry) sources() (names []string) {
 	return names
 }
 
-// requesters returns the subscriptions that a resync request is about. With a subscription id that is only this
-// subscription, because the list of an earlier stream may be outdated. Without an id it returns those of the
-// same connection, or else all of the scope.
+// requesters returns the subscriptions that a resync request is about. If the request has a subscription id,
+// that is only this subscription: the list of an earlier stream may be outdated. Otherwise it returns the
+// subscriptions on the same connection or, if there are none, all of the scope.
 func (r *registry) requesters(scope store.Scope, id string, conn uint64) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,7 +255,7 @@ func (r *registry) count(part codec.Subresource, over string) (n int) {
 	return n
 }
 
-// mailed returns the number of records in all queues.
+// mailed returns the number of records in the queues of all subscriptions.
 func (r *registry) mailed() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

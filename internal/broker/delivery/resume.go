@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// cursorOf returns the cursor that a client continues from. It returns nil if the client must send a list: it
-// gave no cursor, or one that is no position of this store.
+// cursorOf returns the cursor that a client continues from. It returns nil if the client must send a list,
+// because it sent no cursor or the cursor of another store.
 func (f *Feed) cursorOf(h transport.Hello) *codec.Cursor {
 	if h.Protocol == 0 || h.Cursor == "" {
 		return nil
@@ -33,15 +33,15 @@ func cursorRevision(c *codec.Cursor) uint64 {
 	return c.Revision
 }
 
-// resume prepares the subscription of a client that continues from its cursor. It runs after the registration,
-// so later changes reach the queue anyway.
+// resume prepares the subscription of a client that continues from its cursor. It runs after the subscription
+// is registered, so the router already puts later changes into the queue.
 func (t *stream) resume() {
 	s := t.sub
 	switch {
 	case s.cursor == nil:
 		return
 	case s.part == codec.Status:
-		// A client that continues from a cursor has accepted everything before it.
+		// A client that continues from a cursor has accepted every event up to it.
 		t.intake.Seen(s.scope, s.cursor.Revision)
 	default:
 		head := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
@@ -82,7 +82,7 @@ func (t *stream) fillFromCursor(ctx context.Context) error {
 	}
 	changed := records
 	if s.part == codec.Spec {
-		// Tombstones newer than the cursor are put twice, which changes nothing.
+		// Tombstones newer than the cursor are put twice; the second time has no effect.
 		if err := t.cfg.Store.Tombstones(ctx, s.scope.DataType, s.scope.Cluster, put); err != nil {
 			return request.Store(err)
 		}
@@ -93,8 +93,8 @@ func (t *stream) fillFromCursor(ctx context.Context) error {
 	return nil
 }
 
-// Resync passes the list of a client to the streams that answer it. A client that is not subscribed gets no
-// answer. If it subscribes and then sends no list, it is treated as empty.
+// Resync passes the list of a client to the streams that answer it. A client without a subscription gets no
+// answer. If it subscribes and then sends no list, its list counts as empty.
 func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
 	scope := store.Scope{DataType: e.Env.Type.DataType}
 	if e.Env.Type.Subresource == codec.Spec {
@@ -116,7 +116,7 @@ func (f *Feed) Resync(ctx context.Context, e *request.Event) error {
 	return nil
 }
 
-// hand passes a list to a stream, after it has reserved memory for it.
+// hand reserves memory for a list and passes the list to a stream.
 func (f *Feed) hand(s *subscription, e *request.Event) (err error) {
 	if !f.lists.Reserve(e.From, e.Payload) {
 		return request.Overloaded("too many lists wait to be compared", request.RetryAfter)
@@ -237,8 +237,8 @@ func (c *specList) add(m *store.Meta) {
 	}
 }
 
-// answerConfirmed sends the deletions of confirmed works that an OCM agent still lists. Works whose name now
-// belongs to a live work are excepted.
+// answerConfirmed sends the deletions of confirmed works that an OCM agent still lists. It sends no deletion
+// for a work whose name now belongs to a live work.
 //
 // Scenario:
 //
@@ -249,8 +249,8 @@ func (c *specList) add(m *store.Meta) {
 //
 // Result: only the next work is sent; it replaces the first one.
 //
-// An agent that got both could delete objects that the next work wants: on the cluster the name decides which
-// work owns objects.
+// An agent that got both events could delete objects of the next work, because on the cluster the owner of an
+// object is a work name.
 func (c *specList) answerConfirmed(ctx context.Context) error {
 	if len(c.confirmed) == 0 {
 		return nil
@@ -326,9 +326,9 @@ func (t *stream) forceQueued() {
 	}
 }
 
-// recheckAhead puts one such record into the queue. An agent that orders by version is sent it without a
-// version. A Hawser agent is sent a deletion with the version that it listed, because its confirmation names
-// that.
+// recheckAhead puts the record of one ahead work into the queue, with the flag Force. An agent that orders by
+// version gets the spec without a version. A Hawser agent gets a deletion with the version that it listed,
+// because its confirmation names that version.
 func (t *stream) recheckAhead(id string, w syncstate.AheadWork) {
 	if t.forced == nil {
 		t.forced = map[string]int64{}

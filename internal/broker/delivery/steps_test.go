@@ -24,7 +24,7 @@ import (
 
 const second = time.Second
 
-// newStream is one accepted at time 0 of its clock.
+// newStream returns a stream whose subscription was accepted at time 0 of its clock.
 func newStream(part codec.Subresource) *stream {
 	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: "c"}
 	if part == codec.Status {
@@ -41,7 +41,7 @@ func newStream(part codec.Subresource) *stream {
 	}
 }
 
-// noIntake does nothing.
+// noIntake is an Intake whose methods do nothing.
 type noIntake struct{}
 
 func (noIntake) Open(string, identity.Identity, store.Scope, func(*transport.Error)) {}

@@ -31,11 +31,10 @@ type stream struct {
 	sub      *subscription
 	out      transport.Stream
 	ocm      ocmAgentState
-	// forced maps works that are sent although the agent has a newer version to the version that the agent listed,
-	// until they are sent.
+	// forced has an entry for each forced work that is not sent yet: the newer version that the agent listed.
 	forced       map[string]int64
 	disconnected disconnectedNotice
-	// delivered: a record was delivered since the stream was idle.
+	// delivered is true if a record was delivered since the stream was last idle.
 	delivered bool
 }
 
@@ -81,7 +80,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	return t.serve(ctx)
 }
 
-// admitted returns why an agent may have no works, nil if it may.
+// admitted returns the error for an agent that may not subscribe to works, else nil.
 func (f *Feed) admitted(s *subscription) error {
 	if s.part == codec.Status {
 		return nil
@@ -127,7 +126,7 @@ func (f *Feed) leave(s *subscription) {
 	s.leave()
 }
 
-// refused records for a cluster that a client that claimed to be its agent was rejected.
+// refused records a rejected subscription in the facts about the cluster that the client named.
 func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err error) {
 	e := (*transport.Error)(nil)
 	switch {
@@ -207,7 +206,7 @@ func (t *stream) serve(ctx context.Context) error {
 	for ctx.Err() == nil {
 		now := t.cfg.Now()
 		slot = slot || t.wantsToCompare(now) && t.sync.Slots.Try()
-		// Read the position before the queue: the queue then has all changes up to it.
+		// Read the position before the queue, so that the queue has all changes up to the position.
 		position := t.registry.position()
 		st := t.next(now, slot, position)
 		if slot && !st.reads() {
@@ -237,7 +236,7 @@ func (t *stream) serve(ctx context.Context) error {
 	return request.CallerGone(ctx)
 }
 
-// perform performs one step. Steps that read much free the slot.
+// perform performs one step. Steps that read many records free the slot.
 func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
 	case sendHeartbeat:
@@ -331,7 +330,7 @@ const (
 	resolve                         // send step.resolve
 )
 
-// reads reports whether the step needs a slot for comparing.
+// reads reports whether the step reads many records and therefore needs a slot for comparing.
 func (st *step) reads() bool {
 	return st.kind == fillFromCursor || st.kind == compare || st.kind == inventory
 }
@@ -343,12 +342,12 @@ type agenda struct {
 	calm time.Time
 	// hashes are the status requests that are still to be sent to an agent, in chunks.
 	hashes [][]codec.StatusHash
-	// requesting alternates between the queue and the other things to send.
+	// requesting is true if the next event to send is not from the queue; it alternates.
 	requesting bool
 }
 
 // calmFactor is the pause of a stream after a comparison, as a multiple of its duration. So a client that sends
-// lists all the time cannot occupy a processor.
+// lists without a pause uses at most a tenth of one CPU.
 const calmFactor = 9
 
 // calmDown delays the next comparison after one that ended now.
@@ -357,9 +356,9 @@ func (a *agenda) calmDown(now time.Time, took time.Duration) { a.calm = now.Add(
 // request replaces the status requests for an agent.
 func (a *agenda) request(chunks [][]codec.StatusHash) { a.hashes = chunks }
 
-// next returns the next step of the stream at the time now. mayCompare: a step that reads much may start now.
-// position is that of the registry before the call. A heartbeat that is due comes before any step that could
-// delay it.
+// next returns the next step of the stream at the time now. mayCompare is true if a step that reads many
+// records may start now. position is that of the registry before the call. A heartbeat that is due comes before
+// any step that could delay it.
 func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 	s := t.sub
 	s.mu.Lock()
@@ -390,7 +389,7 @@ func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 	return step{kind: idle, until: t.until(now, position)}
 }
 
-// nextRead returns the next step that reads much.
+// nextRead returns the next step that reads many records.
 func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
 	s := t.sub
 	switch {
@@ -406,7 +405,8 @@ func (t *stream) nextRead(now time.Time, mayCompare bool) (st step, ok bool) {
 	return st, false
 }
 
-// mayRequest reports whether something other than a queue entry may be sent now. If so, the queue is next.
+// mayRequest reports whether something other than a queue entry may be sent now. If so, the following event
+// comes from the queue.
 func (t *stream) mayRequest() bool {
 	mine := t.requesting || t.sub.mail.Len() == 0
 	if mine {
@@ -415,12 +415,12 @@ func (t *stream) mayRequest() bool {
 	return mine
 }
 
-// hasToRead reports whether a step that reads much is due.
+// hasToRead reports whether a step that reads many records is due.
 func (t *stream) hasToRead(now time.Time) bool {
 	return (t.sub.phase == filling || len(t.sub.requests)+len(t.sub.pages) > 0) && !now.Before(t.calm)
 }
 
-// wantsToCompare reports whether a step that reads much is due, apart from mayCompare of next.
+// wantsToCompare reports whether a step that reads many records is due, for any value of mayCompare.
 func (t *stream) wantsToCompare(now time.Time) bool {
 	t.sub.mu.Lock()
 	defer t.sub.mu.Unlock()
@@ -450,7 +450,7 @@ func (t *stream) nextSent(now time.Time, position uint64) (st step, ok bool) {
 	return st, false
 }
 
-// until returns the time at which next must be called again although nothing was put.
+// until returns the time at which next must be called again although nothing was put into the subscription.
 func (t *stream) until(now time.Time, position uint64) time.Time {
 	s := t.sub
 	first := t.nextBeat

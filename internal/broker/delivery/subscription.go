@@ -25,13 +25,13 @@ type subscription struct {
 	// transport is the transport of its connection.
 	transport string
 	since     time.Time
-	// cursor is the position that it continues from; nil: it sends a list.
+	// cursor is the position from which the client continues; nil: the client sends a list.
 	cursor *codec.Cursor
 	intake Intake
 	// list has the mismatches of the agent's last list.
 	list *syncstate.List
 
-	// wake has a token if something was put since the last look.
+	// wake has a token if something was put since the stream last called next.
 	wake taskgroup.Bell
 
 	mu        sync.Mutex
@@ -57,9 +57,9 @@ func newQueue(part codec.Subresource) deliveryqueue.Queue {
 // list is a client's list of the records that it has.
 type list struct {
 	versions []codec.ResourceVersion // of an agent
-	hashes   []codec.StatusHash      // of a source: the list is about this cluster; "" is all
-	cluster  string                  // of a source: asks about this one only; "" is all
-	// timedOut: the client sent no list in time.
+	hashes   []codec.StatusHash      // of a source
+	cluster  string                  // of a source: the list is about this cluster only; "": about all clusters
+	// timedOut is true if the client sent no list in time.
 	timedOut bool
 	// free must be called when the list is no longer needed.
 	free func()
@@ -105,7 +105,7 @@ func (s *subscription) answer(k deliveryqueue.Key, revision uint64, f deliveryqu
 func (s *subscription) discard(k deliveryqueue.Key) {
 	s.change(func() { s.mail.Remove(k) })
 	if s.part == codec.Spec && s.hello.Protocol > 0 {
-		s.recheck() // the agent must hold other works now
+		s.recheck() // the set of works that the agent must hold has changed
 	}
 }
 
@@ -130,7 +130,7 @@ func (s *subscription) mailed() int {
 	return s.mail.Len()
 }
 
-// intern makes the keys of one cluster share its name.
+// intern replaces the cluster of a key with the equal string of the scope, so that keys share memory.
 func (s *subscription) intern(k deliveryqueue.Key) deliveryqueue.Key {
 	if s.scope.Cluster != "" {
 		k.Cluster = s.scope.Cluster
@@ -194,7 +194,7 @@ func (s *subscription) stop(err *transport.Error) {
 	})
 }
 
-// leave frees everything that the subscription still has when its stream ends.
+// leave frees the queued lists and pages and the orphan report when the stream ends.
 func (s *subscription) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func pop[T any](queue *[]T) T {
 	return first
 }
 
-// phase is how much of what the client lacks is in its queue:
+// phase states whether the queue has everything that the client lacks:
 //
 //	┌────────────────┐ cursor, changed   ┌──────────┐ filled, a list waits ┌───────────┐
 //	│ awaitingClient ├──────────────────►│ filling  ├─────────────────────►│ comparing │◄──┐
@@ -267,7 +267,7 @@ const (
 type phaseEvent uint8
 
 const (
-	lists          phaseEvent = iota // a list came, or the client sent none in time
+	lists          phaseEvent = iota // a list arrived, or the client sent none in time
 	changed                          // the client continues from a cursor, after which something changed
 	unchanged                        // the client continues from a cursor, after which nothing changed
 	done                             // filled or compared; no list waits

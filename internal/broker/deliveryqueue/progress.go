@@ -2,11 +2,11 @@ package deliveryqueue
 
 import "time"
 
-// Progress decides when a subscriber is sent a checkpoint, and its revision: up to it, each change of each
-// record was sent. There is no checkpoint before the base: from then on the queue has all records that the
+// Progress decides when a subscriber is sent a checkpoint, and with which revision. Each change up to this
+// revision was sent. Checkpoints begin with the base, from which on the queue has all records that the
 // subscriber lacks. There are two kinds of checkpoints:
 //
-//   - complete, when the queue is empty: after something was sent or there is other news, with the requested
+//   - complete, when the queue is empty and something was sent, or there is other news: with the requested
 //     pause after the last one;
 //   - partial, at intervals during a long delivery.
 //
@@ -71,7 +71,8 @@ func (p *Progress) Partial(now time.Time, position, oldest uint64) (revision uin
 // MayBePartial reports whether the time for a partial checkpoint has come.
 func (p *Progress) MayBePartial(now time.Time) bool { return p.base && !now.Before(p.partial) }
 
-// Reported records a checkpoint that is about to be sent, and the earliest times of the next ones.
+// Reported records a checkpoint that is about to be sent, and the earliest times of the next checkpoint of each
+// kind.
 func (p *Progress) Reported(revision uint64, complete, partial time.Time) {
 	p.reported = revision
 	p.complete, p.partial = complete, partial
@@ -86,8 +87,8 @@ func (p *Progress) Postpone(partial time.Time) { p.partial = partial }
 // Revision returns the revision of the last checkpoint, or of the subscriber's cursor before the first one.
 func (p *Progress) Revision() uint64 { return p.reported }
 
-// Until returns when Complete must be called again although nothing happens. ok is false if there is no such
-// time.
+// Until returns the time at which Complete must be called again although nothing was sent or posted. ok is
+// false if there is no such time.
 func (p *Progress) Until(position uint64) (time.Time, bool) {
 	return p.complete, p.pending() && position >= p.await
 }

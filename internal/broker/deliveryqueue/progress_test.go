@@ -48,7 +48,7 @@ func TestProgress_ReportsOnceAndNotTooOften(t *testing.T) {
 		}
 	}
 	report(0, 7)
-	muted(100, 9) // nothing to tell
+	muted(100, 9) // no news
 	if _, ok := p.Until(9); ok {
 		t.Error("there is a time to wait for although there is nothing to tell")
 	}
@@ -66,7 +66,7 @@ func TestProgress_ReportsOnceAndNotTooOften(t *testing.T) {
 	}
 	report(9, 12)
 	p.Touch()
-	report(11, 12) // there may be something else to tell than the revision
+	report(11, 12) // there may be other news than the revision
 }
 
 func TestProgress_PartialOnlyWhenItMoves(t *testing.T) {
@@ -77,10 +77,10 @@ func TestProgress_PartialOnlyWhenItMoves(t *testing.T) {
 		position, oldest uint64
 		want             uint64
 	}{
-		{4, 100, 50, 0},  // too early
-		{5, 100, 11, 0},  // 10 is known
-		{5, 100, 50, 49}, // what is before the oldest
-		{5, 30, 50, 30},  // what was routed
+		{4, 100, 50, 0},  // the pause is not over
+		{5, 100, 11, 0},  // 10 was reported before
+		{5, 100, 50, 49}, // up to the revision before the oldest
+		{5, 30, 50, 30},  // up to the position of the router
 		{5, 100, 0, 0},
 	} {
 		r, ok := p.Partial(at(c.second), c.position, c.oldest)
@@ -111,19 +111,18 @@ func TestProgress_NeverCoversUnsendableRecords(t *testing.T) {
 	}
 }
 
-// feed is a store, a router and a subscriber written for readers only.
+// feed is a simple model of a store, a router and a subscriber.
 type feed struct {
 	latest map[deliveryqueue.Key]uint64 // revision of each record's last change
 	head   uint64
 	routed uint64
-	had    map[deliveryqueue.Key]uint64 // what the subscriber was sent, by record
+	had    map[deliveryqueue.Key]uint64 // revision as of which each record was sent to the subscriber
 	mail   deliveryqueue.Queue
 	p      deliveryqueue.Progress
 	now    int
 }
 
-// route lets the router catch up to a revision: a record is in the feed once,
-// with its last change.
+// route posts the changes up to a revision. The feed has each record once, with its last change.
 func (f *feed) route(to uint64) {
 	for r := f.routed + 1; r <= to; r++ {
 		for k, last := range f.latest {
@@ -157,7 +156,7 @@ func TestProgress_CoversOnlySentRevisions(t *testing.T) {
 		for range rapid.IntRange(0, 10).Draw(t, "changes before") {
 			change(t)
 		}
-		// The client has a cursor, and everything before it.
+		// The client has everything up to its cursor.
 		f.routed = f.head
 		cursor := rapid.Uint64Range(0, f.head).Draw(t, "cursor")
 		for k, r := range f.latest {
@@ -166,7 +165,7 @@ func TestProgress_CoversOnlySentRevisions(t *testing.T) {
 			}
 		}
 		begun := false
-		var held []deliveryqueue.Entry // taken out, not sent
+		var held []deliveryqueue.Entry // taken out of the queue and not sent
 		send := func(e deliveryqueue.Entry) { f.had[e.Key] = f.latest[e.Key] }
 		t.Repeat(map[string]func(*rapid.T){
 			"change": change,

@@ -22,15 +22,15 @@ type Flags uint8
 
 // Delivery flags.
 const (
-	// Deletion: the record was a tombstone when it was posted. Deletions have their own list.
+	// Deletion: the record was a tombstone when it was posted. Deletions wait in a list of their own.
 	Deletion Flags = 1 << iota
-	// Resync: the entry answers a resync request. Such entries have their own list too, so that a fresh change does
-	// not wait behind a long answer.
+	// Resync: the entry answers a resync request. Such entries also wait in a list of their own, so that a fresh
+	// change does not wait behind a long answer.
 	Resync
 	// SpecFirst: the subscriber may never have seen the last spec of this tombstone, which defines which objects
 	// are deleted.
 	SpecFirst
-	// Force: the subscriber holds a newer version, but the record is right.
+	// Force: the subscriber holds a newer version, but the record has the right state.
 	Force
 )
 
@@ -74,10 +74,10 @@ type clusterQueue struct {
 
 var nothing = [queues]list{{none, none}, {none, none}, {none, none}}
 
-// Queue is the set of records that one subscription is still to be sent. It contains a record at most once, and
-// a record that is posted again keeps its position. So neither a fast source nor a slow reader makes it grow
-// beyond the number of works, and no work waits for ever. Next serves three lists in round-robin order: fresh
-// changes, deletions, and answers to resync requests.
+// Queue is the set of records that are still to be sent on one subscription. It contains a record at most once,
+// and a record that is posted again keeps its position. So a fast source or a slow reader never makes it larger
+// than the number of works, and every record is sent in the end. Next serves three lists in round-robin order:
+// fresh changes, deletions, and answers to resync requests.
 //
 // A [Shared] queue has such lists per cluster and schedules the clusters fairly. A cluster whose records change
 // all the time, or are large, delays another cluster by one entry at most.
@@ -90,7 +90,7 @@ type Queue struct {
 	free  int32 // list of unused slots, linked by next; valid when slots != nil
 	byKey map[Key]int32
 	only  clusterQueue // not used by a shared queue
-	// clusters are the queues of a shared queue that are not empty; scheduler chooses the next one.
+	// clusters has the non-empty cluster queues of a shared queue. scheduler chooses the next one.
 	shared    bool
 	clusters  map[string]*clusterQueue
 	scheduler fair.Scheduler[string]
@@ -139,8 +139,8 @@ func (m *Queue) closeQueue(cluster string, l *clusterQueue) {
 	}
 }
 
-// Post adds a change from the router. If the record is in the queue, the entries are merged. The oldest unsent
-// revision stays. A deletion over an unsent spec gets [SpecFirst]. [Force] stays.
+// Post adds a change from the router. If the record is in the queue, the entries are merged. The entry keeps
+// the oldest unsent revision and [Force]. A deletion that replaces an unsent spec gets [SpecFirst].
 func (m *Queue) Post(k Key, revision uint64, f Flags) {
 	i, has := m.byKey[k]
 	if !has {

@@ -139,7 +139,7 @@ func TestQueue_SharedEqualsOneForEachCluster(t *testing.T) {
 			}
 			return n
 		}
-		emptied := func(cluster string) { // whose turn it was among its queues is forgotten then
+		emptied := func(cluster string) { // an empty queue forgets which of its lists is next
 			if apart[cluster].Len() == 0 {
 				apart[cluster] = &deliveryqueue.Queue{}
 			}
@@ -199,7 +199,7 @@ func TestQueue_SharedEqualsOneForEachCluster(t *testing.T) {
 	})
 }
 
-// naive is a queue that is easy to read: one slice, searched.
+// naive is a simple model of a queue: one slice that is searched.
 type naive struct {
 	entries  []deliveryqueue.Entry // in order of arrival in their queue
 	position int

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Subject is what is denied: an identity, or a certificate by its serial number in hexadecimal digits. One of
-// the two is set.
+// Subject is an identity, or a certificate by its serial number in hexadecimal digits. Exactly one field is
+// set.
 type Subject struct {
 	Identity identity.Identity
 	Serial   string
@@ -35,7 +35,7 @@ func (s Subject) String() string {
 	return s.Identity.String()
 }
 
-// maxSubject is the maximum length of a subject, in bytes. It is more than the name of a cluster needs.
+// maxSubject is the maximum length of a subject, in bytes. No name of a cluster needs more.
 const maxSubject = 512
 
 // ParseSubject parses ROLE/NAME, or a serial number in hexadecimal digits, with or without colons, as openssl
@@ -135,8 +135,8 @@ func (l *List) Of(id identity.Identity, serial string) (Denial, bool) {
 	return d, ok && serial != ""
 }
 
-// Earliest returns the issue time from which on certificates of a cluster are valid. It returns zero if all
-// are.
+// Earliest returns the issue time from which on certificates of a cluster are valid. It returns zero if there
+// is no such time.
 func (l *List) Earliest(cluster string) time.Time {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -169,8 +169,8 @@ func (l *List) Allow(ctx context.Context, s Subject) (bool, error) {
 	return known, err
 }
 
-// Raise sets the earliest issue times of clusters. A later time that is set already stays. Errors are those of
-// the store.
+// Raise sets the earliest issue times of clusters. It never replaces a time by an earlier one. Errors are those
+// of the store.
 func (l *List) Raise(ctx context.Context, to map[string]time.Time) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()

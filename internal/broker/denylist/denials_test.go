@@ -111,8 +111,8 @@ func TestList_IsInTheStore(t *testing.T) {
 	}
 }
 
-// TestList_EarliestOnlyGrows: of two times of a cluster the later one wins, in any order and after a restart.
-// The callbacks of a change see it.
+// TestList_EarliestOnlyGrows: the later of two times of a cluster is kept, in any order and after a restart.
+// The callbacks of a change see the later time.
 func TestList_EarliestOnlyGrows(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()

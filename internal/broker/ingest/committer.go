@@ -18,15 +18,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Limits of one commit: large enough to make a sync cheap per publish, small enough to be written within a few
-// milliseconds.
+// Limits of one commit: large enough to spread the cost of a sync over many publishes, and small enough to be
+// written within a few milliseconds.
 const (
 	commitOps   = 1024
 	commitBytes = 2 << 20
 	// partOps is the maximum number of ops of a long list in one commit.
 	partOps = 256
-	// shareBytes limits how much of one commit a client may fill. Other clients then wait for that commit, and not
-	// for all publishes of a client that floods.
+	// shareBytes limits how much of one commit a client may fill. So other clients wait for one commit only,
+	// instead of for all publishes of a client that floods.
 	shareBytes = commitBytes / 4
 	// entryBytes is the overhead of a queued publish besides its event.
 	entryBytes = 1 << 10
@@ -48,8 +48,8 @@ type committer struct {
 }
 
 // commit queues ops of from and returns their outcomes once they are on disk. If ctx ends first, the ops may
-// still be committed. Ops that were not queued when ctx ended are dropped. If the given check is not nil and
-// returns an error when the ops are queued, nothing is written.
+// still be committed. Ops that were not queued when ctx ended are dropped. checkValid may be nil. If it returns
+// an error when the ops are queued, nothing is written.
 func (c *committer) commit(ctx context.Context, from identity.Identity, checkValid func() *transport.Error, ops ...store.Op) (all []store.Outcome, err error) {
 	if len(ops) <= partOps {
 		return c.commitPart(ctx, from, checkValid, ops)
@@ -94,7 +94,7 @@ func (c *committer) admit(ops []store.Op) error {
 	return err
 }
 
-// delay returns when a client whose publish found the queue full should retry. A full queue holds several
+// delay returns the retry delay for a client whose publish found the queue full. A full queue holds several
 // commits.
 func (c *committer) delay() time.Duration {
 	return min(max(8*time.Duration(c.pace.Load()), 50*time.Millisecond), 5*time.Second)
@@ -140,7 +140,7 @@ func (c *committer) step() bool {
 		c.ops = append(c.ops, p.ops...)
 	}
 	start := c.cfg.Now()
-	// No caller's context is used: a common commit is written to the end.
+	// The context of a caller must not end the commit, because the publishes of other clients are in it.
 	outcomes, err := c.cfg.Store.Commit(context.Background(), c.ops)
 	c.result(c.cfg.Now().Sub(start), err)
 	if n := len(outcomes); n > 0 {
@@ -169,7 +169,7 @@ func (c *committer) result(took time.Duration, err error) {
 		c.failure.Store(nil)
 		return
 	}
-	if errors.Is(err, store.ErrNoSpace) { // Err of the store returns it until there is space
+	if errors.Is(err, store.ErrNoSpace) { // the method Err of the store reports the lack of space
 		return
 	}
 	c.cfg.Log.Error("commit failed", "error", err)

@@ -71,7 +71,7 @@ func (x *Fences) Close(id string) {
 	delete(x.byID, id)
 }
 
-// Find returns the fence of a running subscription if it belongs to this client, otherwise nil.
+// Find returns the fence of a running subscription if the subscription belongs to this client, otherwise nil.
 func (x *Fences) Find(id string, client identity.Identity) *Fence {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -97,8 +97,8 @@ func (x *Fences) endBefore(f *Fence) {
 	}
 }
 
-// guard returns the fence of the subscription that an event names, and a function that returns why the event is
-// rejected. Both are nil if it names none.
+// guard returns the fence of the subscription that an event names, and a function that returns the error if the
+// event is rejected. Both are nil if the event names no subscription.
 func (x *Fences) guard(e *request.Event) (f *Fence, checkValid func() *transport.Error, err error) {
 	if e.Subscription == "" {
 		return nil, nil, nil
@@ -118,7 +118,8 @@ func (x *Fences) guard(e *request.Event) (f *Fence, checkValid func() *transport
 func (f *Fence) Scope() store.Scope { return f.scope }
 
 // checkValid returns why an event is rejected, nil if it is not. Either the subscription has ended, or a
-// release of the cluster has a higher number than the event. A release is not higher than itself.
+// release of the cluster has a higher number than the event. A release never rejects itself, because the number
+// must be higher.
 func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,8 +132,8 @@ func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 	return nil
 }
 
-// release records a release and calls revoke, unless the release is rejected. revoke is called under the lock:
-// once a later subscription has begun, nothing is revoked.
+// release records a release and calls revoke, unless the release is rejected. revoke is called under the lock,
+// so it is never called after a later subscription has ended this one.
 func (f *Fence) release(cluster string, n uint64, revoke func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,15 +167,15 @@ func subscriptionOver() *transport.Error {
 	}
 }
 
-// maxReleased is the maximum number of clusters of one subscription whose last release is remembered
+// maxReleased is the maximum number of clusters of one subscription for which the last release is stored
 // separately.
 const maxReleased = 1 << 12
 
 // fenceOrder tracks the fencing tokens with which a source numbers its events about clusters on one
-// subscription. A call that the source gave up may arrive after a later one: handlers run concurrently, and
-// proxies open their own connections. The version orders the specs of one work. But
+// subscription. A call that the source gave up may arrive after a later call, because handlers run concurrently
+// and proxies open their own connections. Versions order only the specs of one work. But
 //
-//   - a spec that arrives after the release of its cluster would stay there,
+//   - a spec that arrives after the release of its cluster would stay in the store,
 //   - a release that arrives after the specs of a cluster that is served again would drop them,
 //   - a comparison that arrives after either would be taken as current.
 //

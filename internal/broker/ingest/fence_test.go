@@ -34,10 +34,10 @@ func TestOrder_OfReleases(t *testing.T) {
 		want    bool
 	}{
 		{"a", 5, true},
-		{"b", 4, true}, // of another cluster: both are on their way at the same time
+		{"b", 4, true}, // of another cluster, so the order does not matter
 		{"a", 3, false},
 		{"a", 5, false},
-		{"a", 0, true}, // counts when it arrives
+		{"a", 0, true}, // ordered by its arrival
 		{"a", 6, true},
 	} {
 		if got := o.release(c.cluster, c.n); got != c.want {
@@ -51,7 +51,7 @@ func TestOrder_OfReleases(t *testing.T) {
 
 var src = identity.Identity{Role: identity.Source, Name: "s"}
 
-// opened is the fence of a running subscription with the id "1".
+// opened returns the fence of a running subscription with the id "1".
 func opened(t *testing.T, x *Fences) *Fence {
 	t.Helper()
 	x.Open("1", src, store.Scope{DataType: codec.ManifestBundles, Owner: src.Name}, func(*transport.Error) { x.End("1") })
@@ -112,7 +112,7 @@ func TestFences_EndWithTheSubscription(t *testing.T) {
 	}
 }
 
-// TestFences_FindOnlyThoseOfTheClient: the id of another client's subscription finds none.
+// TestFences_FindOnlyThoseOfTheClient: Find returns nil for the id of another client's subscription.
 func TestFences_FindOnlyThoseOfTheClient(t *testing.T) {
 	x := newFences()
 	opened(t, x)

@@ -25,7 +25,7 @@ import (
 // CommitHook is called for each spec and each status.
 type CommitHook interface {
 	// Begin is called before the op is queued. done, which may be nil, is called with the outcome before the reply
-	// to the publisher. The outcome is the zero value if there is none.
+	// to the publisher. The outcome is the zero value if the op was not committed.
 	Begin(ctx context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error)
 }
 
@@ -68,8 +68,8 @@ func (i *Intake) Tasks() []taskgroup.Task {
 // Failure returns the error of the last commit, nil while commits succeed. It does not block.
 func (i *Intake) Failure() error { return i.commits.failed() }
 
-// Commit writes ops for a client. It splits a long list, so that publishes can be written in between. It
-// returns the outcomes of the written ops.
+// Commit writes ops for a client. It splits a long list, so that the commits of other publishes run in between.
+// It returns the outcomes of the written ops.
 func (i *Intake) Commit(ctx context.Context, from identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
 	return i.commits.commit(ctx, from, nil, ops...)
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// hookRecorder writes down what it sees.
+// hookRecorder records the calls of its hooks.
 type hookRecorder struct {
 	name   string
 	seen   *[]string
-	failed error // of the look after the commit
+	failed error // error of the hook after the commit
 }
 
 func (w hookRecorder) Begin(_ context.Context, op *store.Op, _ *codec.Envelope) (func(store.Outcome) error, error) {
@@ -36,7 +36,7 @@ func (w hookRecorder) Begin(_ context.Context, op *store.Op, _ *codec.Envelope) 
 	}, nil
 }
 
-// accepting is a store that accepts everything, or fails.
+// accepting is a store that accepts each op, or returns an error.
 type accepting struct {
 	store.Store
 	err error
@@ -70,7 +70,7 @@ func TestPut_CallsHooksAroundCommit(t *testing.T) {
 			i.Connect(hookRecorder{"a", &seen, c.look}, hookRecorder{"b", &seen, nil})
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- i.commits.run(ctx) }() // ended is waited for
+			go func() { ended <- i.commits.run(ctx) }() // the result is received below
 			r, err := i.put(t.Context(), &request.Event{From: clientNamed("s"), Env: &codec.Envelope{}}, store.Op{Key: store.Key{ResourceID: "w"}})
 			stop()
 			if err := <-ended; err != nil {

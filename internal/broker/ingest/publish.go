@@ -46,7 +46,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Recei
 	}
 	r, err := i.put(ctx, e, op)
 	if op.OutOfScope && r.Outcome == codec.OutcomeIgnored {
-		r.Outcome = codec.OutcomeConfirmed // the source has nothing there
+		r.Outcome = codec.OutcomeConfirmed // the source has no record on this cluster
 	}
 	return r, err
 }
@@ -60,8 +60,8 @@ func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Rec
 	if env.SequenceID == "" {
 		return transport.Receipt{}, request.Missing(codec.ExtSequenceID)
 	}
-	// A status of an unknown work is only checked for the condition Deleted. Such a status still matters: an OCM
-	// agent then forgets the name too.
+	// Of the status of an unknown work only the condition Deleted matters: with it, an OCM agent also forgets the
+	// name of the work.
 	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
 	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.ConfirmedTombstone
 	if err != nil && !unknown {
@@ -107,7 +107,7 @@ func check(e *request.Event) error {
 	return nil
 }
 
-// checkSpec returns an error if a spec event lacks something else that it needs.
+// checkSpec returns an error if a spec event lacks another attribute or the data that it needs.
 func checkSpec(env *codec.Envelope) error {
 	switch {
 	case env.ObjectName == "":
@@ -188,13 +188,14 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 	if err != nil {
 		return r, err
 	}
-	// First invalidate all sync reports of the source about the cluster, also those in flight. Records that leave
-	// the store by a release are no deletion by the source.
+	// First invalidate all sync reports of the source about the cluster, also those in flight. A record that a
+	// release removes is not deleted by the source, so no agent may evict its work.
 	if err := i.beginRelease(e, f); err != nil {
 		return r, err
 	}
-	// Earlier publishes of the source may still be queued, if it did not wait for their receipts. They would be
-	// left behind. Commits of one client keep their order, so an empty commit waits for them.
+	// Earlier publishes of the source may still be queued, if it did not wait for their receipts. Their records
+	// would stay in the store. Commits of one client keep their order, so an empty commit waits for these
+	// publishes.
 	if _, err := i.commits.commit(ctx, e.From, checkValid); err != nil {
 		return r, request.Store(err)
 	}

@@ -22,10 +22,11 @@ type pending struct {
 	cluster string
 	ops     []store.Op // mostly one; none: a flush that waits for what its client has queued
 	size    int        // bytes that are charged
-	// checkValid, if set, returns at queueing why the publish is rejected, nil if it is not.
+	// checkValid is called when the publish is queued. It returns the error if the publish is rejected; nil: no
+	// check.
 	checkValid func() *transport.Error
-	// number counts the publishes of its client. A flush waits for the remaining publishes with numbers up to its
-	// own.
+	// number counts the publishes of its client. A flush waits until remaining, the number of queued publishes with
+	// numbers up to its own, is 0.
 	number    uint64
 	remaining int
 	// done receives the answer once, after the commit. It is buffered, so no receiver is needed.
@@ -48,8 +49,8 @@ func newPending(from identity.Identity, ops []store.Op) *pending {
 	return p
 }
 
-// position returns the id of the work in the publish, 0 if it is not about one work. urgent: it goes before
-// others of its cluster, as deletions do.
+// position returns the id of the work in the publish, 0 if the publish is not about exactly one work. urgent is
+// true for deletions, which go before the other publishes of the cluster.
 //
 // The id is a hash of the key, which has five strings, so that the queue compares numbers. If two works have
 // the same hash, a deletion only loses its priority.
@@ -63,20 +64,20 @@ func (p *pending) position() (id uint64, urgent bool) {
 
 var seed = maphash.MakeSeed()
 
-// queue holds the publishes that wait for a commit. It is scheduled fairly by bytes: between clients, and
-// between the clusters of a client. A client that publishes much, or much for one cluster, delays only itself.
-// Publishes about one work keep their order. A byte budget limits the queue.
+// queue holds the publishes that wait for a commit. It schedules clients fairly by bytes, and within a client
+// its clusters. A client that publishes many bytes delays only its own publishes. Publishes about one work keep
+// their order. A byte budget limits the queue.
 type queue struct {
 	budget *bytebudget.Budget
 
 	mu        sync.Mutex
 	scheduler fair.Scheduler[identity.Identity]
 	clients   map[identity.Identity]*clientQueue
-	passed    []*pending // flushes of clients that have nothing queued
+	passed    []*pending // flushes of clients without queued publishes
 	commits   uint64
-	spare     *clientQueue // of a client that has nothing queued any more; reused
+	spare     *clientQueue // of a client without queued publishes; reused
 	closed    bool
-	// wake has a token if something was put since the last look.
+	// wake has a token if something was put since the committer last read the queue.
 	wake taskgroup.Bell
 }
 
@@ -94,8 +95,8 @@ func newQueue(bytes int) *queue {
 	return &queue{budget: bytebudget.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: taskgroup.NewBell()}
 }
 
-// put adds p or returns an error. The error for a full queue has no delay yet. If ctx has ended it returns
-// [request.CallerGone], because the caller may have published something newer since. After close it returns
+// put adds p or returns an error. The error for a full queue has no delay yet. If ctx has ended, it returns
+// [request.CallerGone]: the caller may have published a newer event since. After close it returns
 // [request.ErrDraining]. If p is no longer valid it returns the reason.
 func (q *queue) put(ctx context.Context, p *pending) *transport.Error {
 	if ok, others := q.budget.ReservePart(p.from, p.cluster, p.size); !ok {
@@ -186,7 +187,7 @@ func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 	return batch
 }
 
-// takes adds bytes to the client's part of a commit and returns that part.
+// takes adds bytes to the client's part of a commit and returns the new size of that part.
 func (w *clientQueue) takes(commit uint64, bytes int) int {
 	if w.commit != commit {
 		w.commit, w.taken = commit, 0
@@ -195,7 +196,8 @@ func (w *clientQueue) takes(commit uint64, bytes int) int {
 	return w.taken
 }
 
-// passed appends the flush waiters that waited only for the popped publish.
+// passed records that the publish with this number was popped. It appends the flush waiters that waited only
+// for it.
 func (w *clientQueue) passed(batch []*pending, number uint64) []*pending {
 	w.flushWaiters = slices.DeleteFunc(w.flushWaiters, func(b *pending) bool {
 		if number <= b.number {

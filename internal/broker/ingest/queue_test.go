@@ -48,7 +48,7 @@ func TestQueue_AlternatesClients(t *testing.T) {
 	}
 }
 
-// sent is a publish of a source about a work; n tells it from others.
+// sent is a publish of a source about a work; n is its number in the output of the test.
 func sent(cluster, id string, n int, change ...func(*store.Op)) *pending {
 	op := store.Op{Kind: store.PutSpec, Key: store.Key{Cluster: cluster, ResourceID: id}, Version: int64(n), Event: make([]byte, 200<<10)}
 	for _, c := range change {
@@ -99,8 +99,8 @@ func TestQueue_AlternatesClustersOfOneClient(t *testing.T) {
 	}
 }
 
-// TestQueue_BarrierWaitsForAllOfItsClient: a flush waits for all clusters of its client, and for nothing that
-// came later.
+// TestQueue_BarrierWaitsForAllOfItsClient: a flush waits for all earlier publishes of its client, on all
+// clusters, and for no later ones.
 func TestQueue_BarrierWaitsForAllOfItsClient(t *testing.T) {
 	q := newQueue(64 << 20)
 	barrier := func() *pending { return newPending(clientNamed("hub"), nil) }
@@ -115,8 +115,8 @@ func TestQueue_BarrierWaitsForAllOfItsClient(t *testing.T) {
 	}
 }
 
-// TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster: nothing overtakes the list either, because a later
-// publish may create again what it drops.
+// TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster: no later publish overtakes the list, because it may
+// create a record again that the list drops.
 func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 	q := newQueue(64 << 20)
 	drop := store.Op{Kind: store.Drop, Key: store.Key{Cluster: "a", ResourceID: "w"}}
@@ -127,8 +127,8 @@ func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
 	}
 }
 
-// TestQueue_ClientFillsAShareOfACommit: a publish that comes during a commit waits for that commit, and not for
-// all publishes of a client that floods.
+// TestQueue_ClientFillsAShareOfACommit: a publish that arrives during a commit waits only for that commit, even
+// if another client floods the queue.
 func TestQueue_ClientFillsAShareOfACommit(t *testing.T) {
 	q := newQueue(64 << 20)
 	for n := range 40 {
@@ -144,7 +144,7 @@ func TestQueue_ClientFillsAShareOfACommit(t *testing.T) {
 	}
 }
 
-// TestQueue_ClusterLeavesCapacityForTheOthersOfItsSource.
+// TestQueue_ClusterLeavesCapacityForTheOthersOfItsSource: one cluster cannot use the whole share of its source.
 func TestQueue_ClusterLeavesCapacityForTheOthersOfItsSource(t *testing.T) {
 	q := newQueue(16 << 20)
 	fill := func(cluster string) (bytes int) {
@@ -164,8 +164,8 @@ func TestQueue_ClusterLeavesCapacityForTheOthersOfItsSource(t *testing.T) {
 	}
 }
 
-// isFull reports whether there was no room; clusterOnly: others of the same source have some,
-// and the refusal says so.
+// isFull reports whether refused is the error of a full queue. clusterOnly is true if only the share of one
+// cluster must be full.
 func isFull(t *testing.T, refused *transport.Error, clusterOnly bool) bool {
 	t.Helper()
 	if refused != nil && (refused.Code != transport.CodeOverloaded || refused.ClusterOnly != clusterOnly || refused.Next != transport.NextBackOff) {
@@ -237,7 +237,7 @@ func TestQueue_RefusesWhenClosed(t *testing.T) {
 	}
 }
 
-// recorder is a store that takes everything.
+// recorder is a store that accepts and records all ops.
 type recorder struct {
 	store.Store
 	commits int
@@ -252,7 +252,7 @@ func (r *recorder) Commit(_ context.Context, ops []store.Op) ([]store.Outcome, e
 
 func (*recorder) Head() store.Head { return store.Head{} }
 
-// TestCommitter_WritesQueueAtStop: it also accepts nothing more.
+// TestCommitter_WritesQueueAtStop: a committer that stops writes the queued ops and rejects new ones.
 func TestCommitter_WritesQueueAtStop(t *testing.T) {
 	s := &recorder{}
 	c := New(&settings.Config{Store: s, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now}, nil).commits

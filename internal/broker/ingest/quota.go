@@ -10,11 +10,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// spaceDelay is when a client over its quota should retry. Only deletions, or an operator, can make space.
+// spaceDelay is the retry delay for a client over its quota. Only deletions or an operator can free quota.
 const spaceDelay = time.Minute
 
 // overQuota returns the error for an event that exceeds a quota. It names the attribute that exceeds it, so the
-// client knows that its other events may be accepted. It does not reveal how much a cluster has of all sources.
+// client knows that its other events may be accepted. It does not reveal the usage of other sources on the
+// cluster.
 func overQuota(x quota.Excess, env *codec.Envelope) *transport.Error {
 	what := map[quota.Resource]string{
 		quota.Works: "works", quota.Bytes: "bytes of works", quota.Statuses: "bytes of statuses", quota.Clusters: "clusters with works",

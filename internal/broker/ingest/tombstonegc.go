@@ -72,7 +72,7 @@ func (g *tombstoneGC) run(ctx context.Context) error {
 			//   t1: a machine resumes with a clock that is a year ahead.
 			//   t2: a sweep begins.
 			//   t3: the clock is corrected.
-			// Without this, all confirmed tombstones would be removed. So per sweep the clock advances by at most one
+			// Without this, the sweep would remove all confirmed tombstones. So per sweep the clock advances by at most one
 			// interval.
 			now := g.cfg.Now().Round(0)
 			err := g.collect(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.TombstoneGC)))
@@ -104,7 +104,7 @@ func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		// Nothing is lost: the source acknowledges again, or a sweep removes them.
+		// A later ack of the source, or a sweep, removes the tombstones.
 		if transport.CodeOf(err) != transport.CodeOverloaded {
 			g.cfg.Log.Error("removing acknowledged confirmed tombstones failed; the next ack or sweep retries", "source", owner.Owner, "error", err)
 		}
@@ -113,8 +113,8 @@ func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
 	return true
 }
 
-// removeBatch removes a batch of confirmed tombstones that a source has acknowledged. more: more are left, or
-// the error is worth a retry.
+// removeBatch removes a batch of confirmed tombstones that a source has acknowledged. more is true if some are
+// left, or if the error is temporary.
 func (g *tombstoneGC) removeBatch(ctx context.Context, owner store.Scope, revision uint64) (more bool, err error) {
 	keys, err := g.cfg.Store.ConfirmedTombstones(ctx, owner.DataType, owner.Owner, revision, partOps)
 	if err != nil || len(keys) == 0 {

@@ -47,8 +47,8 @@ type Connection struct {
 	from            netip.Prefix
 	client          *clientUsage     // nil while unidentified without waiting calls; guarded by limiter.mu
 	bodies          map[uint32]*Body // by stream; guarded by limiter.mu
-	cutFor          string           // why the limiter ended it; guarded by limiter.mu
-	left            bool             // it is not used any more; guarded by limiter.mu
+	cutFor          string           // why the limiter ended the connection; guarded by limiter.mu
+	left            bool             // Leave was called; guarded by limiter.mu
 	badTokenCounted bool             // its bad token is counted already, or could not be reviewed; guarded by limiter.mu
 
 	transport Transport // guarded by limiter.mu
@@ -88,7 +88,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		p.limiter.leave(a)
 		return nil, nil, p.refuse(reason, raw)
 	}
-	authorities := p.authorities() // the CAs of the handshake, or earlier ones
+	authorities := p.authorities() // read first, so that they are those of the handshake or older
 	shaking := &throttledHandshake{Conn: raw, slots: p.handshakes}
 	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
 	shaking.end()
@@ -151,7 +151,7 @@ func (p *Port) identify(info credentials.AuthInfo) (s peerState, end time.Time) 
 		return peerState{refusal: unmapped(err)}, end
 	}
 	s = peerState{identity: id, user: leaf.Subject.CommonName, groups: leaf.Subject.Organization}
-	// The handshake accepts every client CA; a role may accept fewer.
+	// The handshake accepts every client CA, but each role may have its own CAs.
 	if a := p.authorities(); a.For(id.Role) != a.All() {
 		sooner, err := identity.Covers(a.For(id.Role), t.State.PeerCertificates, p.limiter.now())
 		if err != nil {
@@ -214,7 +214,7 @@ func (c *Connection) NewBody(stream uint32, ended bool) *Body {
 	return &Body{of: c, stream: stream, ended: ended}
 }
 
-// Begin counts a call, and its body from now on. It returns an error if the call is rejected.
+// Begin counts a call, and from now on the bytes of its body. It returns an error if the call is rejected.
 func (c *Connection) Begin(k Kind, b *Body) error {
 	err := c.port.limiter.begin(c, k, b)
 	if err == nil {
@@ -255,8 +255,8 @@ var ErrFlood = errors.New("listener: the peer sends too much data outside of cal
 // ChargeControlFrame counts a frame that belongs to no call. Too many of them end the connection.
 func (c *Connection) ChargeControlFrame() error { return c.unless(c.port.limiter.idle(c)) }
 
-// ChargeClosedStream is ChargeControlFrame for n bytes of a call that is over. Only the reading goroutine may
-// call it.
+// ChargeClosedStream counts n bytes of a call that has ended. Too many of them end the connection. Only the
+// reading goroutine may call it.
 func (c *Connection) ChargeClosedStream(n int64) error {
 	return c.unless(c.closedStreams.Spend(c.peerState().allowed.closedStreams, c.port.limiter.now(), float64(n)))
 }
@@ -270,8 +270,8 @@ func (c *Connection) unless(fine bool) error {
 }
 
 // InTime returns an error if the peer's certificate or token has expired or was revoked, and ends the
-// connection. The periodic check may come later. It is called before a received frame is handled, and before
-// anything is sent.
+// connection. The periodic check may not have run yet. It is called before a received frame is handled, and
+// before anything is sent.
 func (c *Connection) InTime() error {
 	reason := c.over(c.port.limiter.now())
 	if reason == "" {
@@ -284,7 +284,7 @@ func (c *Connection) InTime() error {
 // errOver ends a connection whose certificate or token is no longer valid.
 var errOver = errors.New("listener: the peer's certificate or token has expired or was revoked")
 
-// Leave ends the use of a connection. It is called once.
+// Leave releases the resources of a connection. It is called once.
 func (c *Connection) Leave() {
 	reason := c.port.limiter.exit(c)
 	s := c.peerState()

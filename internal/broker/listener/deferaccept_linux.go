@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deferAccept lets the kernel hold connections without data, for HandshakeTimeout at most. A client that opens
-// thousands and sends nothing costs no file and no CPU time. In every protocol of the port the client sends
-// first.
+// deferAccept makes the kernel keep connections on which no data arrived, for HandshakeTimeout at most. A
+// client that opens thousands and sends nothing costs no file and no CPU time. In each protocol of the port the
+// client sends first.
 func deferAccept(_, _ string, raw syscall.RawConn) error {
 	var err error
 	failed := raw.Control(func(fd uintptr) {

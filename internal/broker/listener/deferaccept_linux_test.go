@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestListen_ConnectionsWithoutData checks that a connection is accepted only when data arrives on it, however
-// long it has been open.
+// TestListen_ConnectionsWithoutData checks that a connection is accepted only when data arrives on it, even
+// after a long time.
 func TestListen_ConnectionsWithoutData(t *testing.T) {
 	p, _, err := New(Config{Addr: "127.0.0.1:0", Insecure: true})
 	if err != nil {

@@ -4,5 +4,5 @@ package listener
 
 import "syscall"
 
-// deferAccept is for Linux. On other systems a connection is accepted before data arrives.
+// deferAccept does nothing: only Linux can delay the accept until data arrives.
 func deferAccept(_, _ string, _ syscall.RawConn) error { return nil }

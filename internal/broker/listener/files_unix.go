@@ -17,5 +17,5 @@ func openFiles() int {
 	return int(min(uint64(r.Cur), math.MaxInt32)) //nolint:unconvert // it is signed on some systems
 }
 
-// anywhere is a limit that every system allows.
+// anywhere is a number of open files that every system allows.
 const anywhere = 1024

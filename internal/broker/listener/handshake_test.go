@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// whatCame is a connection of which the next bytes are always there.
+// whatCame is a connection on which data is always available.
 type whatCame struct{ net.Conn }
 
 // Read implements net.Conn.
 func (whatCame) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestShaking checks that only GOMAXPROCS handshakes compute at a time, and none in half of the time.
+// TestShaking checks that at most GOMAXPROCS handshakes compute at a time, and that each pauses for half of the
+// time.
 func TestShaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, steps, work = 20, 3, refusalPause / 2
@@ -54,7 +55,7 @@ func TestShaking(t *testing.T) {
 	})
 }
 
-// dead is a listener that accepts 200 connections of one address, one in a tenth of a millisecond.
+// dead is a listener that accepts 200 connections of one address, each in 0.1 ms.
 type dead struct {
 	net.Listener
 	left int

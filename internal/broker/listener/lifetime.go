@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// Reasons to end a connection through no fault of its peer; see [Port.over].
+// Reasons to end a connection without a fault of the peer; see [Port.over].
 const (
 	expired   = "expired"
 	untrusted = "untrusted"
@@ -215,8 +215,7 @@ func (g *limiter) all(to []*Connection) []*Connection {
 	return to
 }
 
-// finish ends a connection that may not continue, through no fault of its peer. The client may reconnect at
-// once.
+// finish ends a connection that may not continue. The peer did nothing wrong. The client may reconnect at once.
 func (g *limiter) finish(c *Connection, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -244,7 +243,8 @@ func forgetUnsent(raw net.Conn) {
 	}
 }
 
-// ended logs why the broker ended a connection. Unidentified connections are too many to log.
+// ended logs why the broker ended a connection. It skips unidentified connections, of which there may be too
+// many.
 func (p *Port) ended(c *Connection, reason string) {
 	id := c.peerState().identity
 	if c.peerState().refusal != nil {
@@ -263,7 +263,7 @@ func (p *Port) ended(c *Connection, reason string) {
 }
 
 // nearestEnd returns the earliest expiry of a client certificate in the last tenth of its lifetime, in Unix
-// nanoseconds; 0 if there is none. A client that renews by itself never gets there.
+// nanoseconds; 0 if there is none. A client that renews its certificate by itself has a new one before that.
 func (g *limiter) nearestEnd() (first int64) {
 	now := g.now().UnixNano()
 	for _, c := range g.all(nil) {

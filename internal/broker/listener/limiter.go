@@ -18,16 +18,16 @@ import (
 type limiter struct {
 	limits limits
 	now    func() time.Time
-	// ended is called with the reason when a connection is ended. It must not block.
+	// ended is called with the reason when the limiter ends a connection. It must not block.
 	ended func(reason string)
 	// denied returns the refusal of an identity, or of a connection's certificate, that an operator or the hub has
-	// denied. nil: not denied.
+	// denied. It returns nil if neither has.
 	denied func(id identity.Identity, c *Connection) *refusal
 
-	next atomic.Int64 // when the next connection ends, in Unix nanoseconds
+	next atomic.Int64 // time of the next check of all connections, in Unix nanoseconds
 
 	mu           sync.Mutex
-	open         int                       // number of connections, with those below
+	open         int                       // number of connections, including the handshakes below
 	waiting      []*arrival                // handshakes in progress, oldest first
 	arrivals     map[net.Conn]*arrival     // accepted, handshake not begun
 	addresses    map[netip.Prefix]*address // with handshakes in progress, or failures
@@ -68,7 +68,7 @@ type clientUsage struct {
 	conns      map[*Connection]struct{}
 	kinds      [kinds]int
 	bodies     int64
-	reflection *Body // the last one
+	reflection *Body // body of the last reflection stream
 }
 
 // isIdle reports whether the entry can be dropped without losing a limit.
@@ -87,8 +87,8 @@ const (
 )
 
 // arrive counts a connection that was just accepted. It returns the reason if it is rejected. If too many
-// handshakes are in progress, it closes the oldest of the address with the most: an honest client would have
-// finished.
+// handshakes are in progress, it closes the oldest one of the address with the most. An honest client would
+// have finished by then.
 func (g *limiter) arrive(raw net.Conn, proxied bool) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +104,7 @@ func (g *limiter) arrive(raw net.Conn, proxied bool) string {
 	if len(g.waiting) >= g.limits.pending {
 		oldest := g.heaviest()
 		g.remove(oldest)
-		_ = oldest.raw.Close() // its handshake fails, and is counted there
+		_ = oldest.raw.Close() // the handshake then fails, and that code counts it
 	}
 	g.open++
 	g.waiting = append(g.waiting, a)
@@ -165,12 +165,12 @@ func (g *limiter) locate(a *arrival, remote net.Addr) string {
 	return ""
 }
 
-// prefixOf returns the prefix that limits apply to: an IPv4 address, or an IPv6 /64, because a customer has all
-// of that.
+// prefixOf returns the prefix that limits apply to: an IPv4 address, or an IPv6 /64, because one customer has
+// the whole /64.
 func prefixOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 32) // other networks never leave the process
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 32) // connections that are not TCP stay within the process
 	}
 	ip := t.AddrPort().Addr().Unmap()
 	bits := 32
@@ -192,7 +192,7 @@ func (g *limiter) leave(a *arrival) {
 	g.handshakeDone(a, false)
 }
 
-// handshakeDone removes a handshake. One without an identity counts as a failure of its address.
+// handshakeDone removes a handshake. A handshake that gave no identity counts as a failure of its address.
 func (g *limiter) handshakeDone(a *arrival, identified bool) {
 	g.remove(a)
 	at := g.addresses[a.address]
@@ -211,15 +211,15 @@ func (g *limiter) remove(a *arrival) {
 	}
 }
 
-// enter makes an arrival a connection. A peer without an identity, or over its limit, gets an unidentified
-// connection. It gets the reason at its first call, or identifies itself with a token. enter returns false if
-// there are too many of these.
+// enter turns an arrival into a connection. A peer without an identity, or over its limit, gets an unidentified
+// connection. Its first call gets the reason, or identifies the peer by a token. enter returns false if there
+// are too many unidentified connections.
 func (g *limiter) enter(a *arrival, c *Connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := *c.peerState()
 	if s.refusal == nil {
-		// A denial that is added now is seen later: it checks all connections, with this one.
+		// A denial that is added after this line checks all connections, including this one.
 		s.refusal = g.denied(s.identity, c)
 	}
 	if s.refusal == nil {
@@ -245,7 +245,7 @@ func (g *limiter) enter(a *arrival, c *Connection) bool {
 	return true
 }
 
-// admit counts one more connection of an identity. It returns its client, or the refusal.
+// admit counts one more connection of an identity. It returns the usage of the client, or the refusal.
 func (g *limiter) admit(id identity.Identity) (*clientUsage, *refusal) {
 	p := g.clientOf(id)
 	switch {
@@ -267,7 +267,7 @@ func (g *limiter) clientOf(id identity.Identity) *clientUsage {
 	return p
 }
 
-// collect drops addresses and clients without a relevant state. Its amortized cost is that of adding them.
+// collect drops addresses and clients without a relevant state. Its amortized cost is constant per added entry.
 func (g *limiter) collect() {
 	if len(g.addresses)+len(g.clients) < g.collectAt {
 		return
@@ -286,7 +286,8 @@ func (g *limiter) collect() {
 	g.collectAt = max(1<<10, 2*(len(g.addresses)+len(g.clients)))
 }
 
-// exit ends the use of a connection; it is called once. It returns the reason if the limiter ended it, else "".
+// exit releases the resources of a connection; it is called once. It returns the reason if the limiter ended
+// it, else "".
 func (g *limiter) exit(c *Connection) (reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -317,7 +318,7 @@ func (g *limiter) begin(c *Connection, k Kind, b *Body) error {
 		return tooMany(id, k.String(), p.running[k])
 	case k == Listing && g.lists >= g.limits.lists:
 		return tooManyLists(g.limits.lists)
-	case k == Listing && p.kinds[k] >= g.limits.lists-g.lists: // it has as many as are free
+	case k == Listing && p.kinds[k] >= g.limits.lists-g.lists: // it has as many lists as are still free
 		return tooMany(id, k.String(), p.kinds[k])
 	case k == Reflecting && !p.questions.Spend(p.allowance.questions, g.now(), 1),
 		!p.calls.Spend(p.allowance.calls, g.now(), 1):
@@ -397,8 +398,8 @@ type Body struct {
 // set before the call begins.
 func (b *Body) Superseded(f func()) { b.cancel = f }
 
-// Grow counts n more bytes in memory. ended: the request is complete. A peer with too many bytes of incomplete
-// requests loses its connection.
+// Grow counts n more bytes in memory. ended is true if the request is now complete. A peer with too many bytes
+// of incomplete requests loses its connection.
 func (b *Body) Grow(n int64, ended bool) { b.of.port.limiter.grow(b, n, ended) }
 
 // Reserve counts a message on a reflection stream.
@@ -440,8 +441,8 @@ func (g *limiter) forget(b *Body) {
 	g.bodies -= b.reserved
 }
 
-// reset records that the peer reset a call before its request was complete. It is charged, because that costs
-// the broker as much as many answered calls.
+// reset records that the peer reset a call before its request was complete. A reset costs the broker as much as
+// many answered calls, so it is charged with costOfReset.
 func (g *limiter) reset(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -451,7 +452,7 @@ func (g *limiter) reset(b *Body) {
 	}
 }
 
-// costOfReset is in calls.
+// costOfReset is the charge for a reset call, in calls.
 const costOfReset = 20
 
 // drop stops counting all bodies of a connection that ends.
@@ -462,8 +463,8 @@ func (g *limiter) drop(c *Connection) {
 }
 
 // grow counts the bytes that a frame adds to a body. Over the budget of the identity, or of the port, the
-// connection with the most incomplete bytes is ended. Its bytes are released at once, because the memory
-// follows soon.
+// connection with the most incomplete bytes is ended. Its bytes are no longer counted, because their memory is
+// freed soon.
 func (g *limiter) grow(b *Body, n int64, ended bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -519,7 +520,8 @@ func (g *limiter) endForFlood(c *Connection) {
 	g.endConnection(c, "flood")
 }
 
-// costOfCut is in connections. A client whose connections are ended repeatedly is locked out for a while.
+// costOfCut is the charge for a connection that the limiter ended, in connections. A client whose connections
+// are ended repeatedly is locked out for a while.
 const costOfCut = 20
 
 // endConnection closes a connection. Its calls end as after a network failure.

@@ -70,7 +70,7 @@ func (c *fromConn) RemoteAddr() net.Addr {
 }
 func (c *fromConn) Close() error { c.closed = true; return nil }
 
-// limiterOf is a gate whose clock stands still.
+// limiterOf returns a limiter, its clock, which only the test moves, and the reasons of ended connections.
 func limiterOf(l limits) (*limiter, *time.Time, *[]string) {
 	now, ended := time.Unix(1000, 0), []string{}
 	g := newLimiter(l, func(reason string) { ended = append(ended, reason) })
@@ -129,7 +129,7 @@ func TestLimiter_Handshakes(t *testing.T) {
 		t.Error("not the oldest of the address that has the most is ended")
 	}
 	g.leave(g.arrival(first))
-	g.leave(g.arrival(second)) // two that led to nothing
+	g.leave(g.arrival(second)) // two handshakes that gave no identity
 	if reason := g.arrive(&fromConn{addr: "192.0.2.1"}, false); reason != fullAddress {
 		t.Errorf("after two failures: %q", reason)
 	}
@@ -162,7 +162,7 @@ func TestLimiter_Proxied(t *testing.T) {
 }
 
 // TestLimiter_ConnectionsOfOneIdentity checks that an identity over its limit still gets a connection, which
-// reports the reason, as long as unidentified connections are free.
+// reports the reason, while the maximum of unidentified connections is not reached.
 func TestLimiter_ConnectionsOfOneIdentity(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	id := identity.Identity{Role: identity.Agent, Name: "c1"}
@@ -234,8 +234,8 @@ func TestLimiter_Calls(t *testing.T) {
 	}
 }
 
-// TestLimiter_ListsOfOneIdentity checks that an identity may have as many lists as are free, so that no two
-// have all.
+// TestLimiter_ListsOfOneIdentity checks that an identity may have at most as many lists as are still free, so
+// that two identities never have all of them.
 func TestLimiter_ListsOfOneIdentity(t *testing.T) {
 	l := limitsFor(resources{memory: 4 << 30, files: 1024}, mib, 64)
 	g, _, _ := limiterOf(l)
@@ -277,7 +277,7 @@ func TestLimiter_Bodies(t *testing.T) {
 	a2, raw2 := conn(identity.Agent, "a")
 	b1, rawB := conn(identity.Agent, "b")
 	finished := begin(a1, 1)
-	g.grow(finished, 300, true) // is being served
+	g.grow(finished, 300, true) // the request is complete and is served
 	half := begin(a2, 1)
 	g.grow(half, 200, false)
 	other := begin(b1, 1)
@@ -285,7 +285,7 @@ func TestLimiter_Bodies(t *testing.T) {
 	if len(*ended) != 0 {
 		t.Fatalf("ended %v within the budget", *ended)
 	}
-	g.grow(half, 150, false) // 650 of one identity
+	g.grow(half, 150, false) // the identity has 650 bytes
 	if !raw2.closed || raw1.closed || rawB.closed {
 		t.Error("not the one that holds the most unfinished")
 	}
@@ -296,7 +296,7 @@ func TestLimiter_Bodies(t *testing.T) {
 	g.end(half)
 	c1, _ := conn(identity.Viewer, "c")
 	last := begin(c1, 1)
-	g.grow(last, 310, false) // 1010 of all
+	g.grow(last, 310, false) // all identities have 1010 bytes
 	if !rawB.closed {
 		c, n := other.of.unfinished(), last.of.unfinished()
 		t.Errorf("not the one of all that holds the most: %d and %d", c, n)
@@ -337,7 +337,7 @@ func TestLimiter_Ahead(t *testing.T) {
 	agent := identity.Identity{Role: identity.Agent, Name: "c1"}
 	one, two := enters(t, g, arrives(t, g, "192.0.2.1"), agent), enters(t, g, arrives(t, g, "192.0.2.2"), agent)
 	source := enters(t, g, arrives(t, g, "192.0.2.3"), identity.Identity{Role: identity.Source, Name: "hub"})
-	unidentified := enters(t, g, arrives(t, g, "192.0.2.4"), agent) // it may have two
+	unidentified := enters(t, g, arrives(t, g, "192.0.2.4"), agent) // the agent may have two connections
 	for n, c := range []struct {
 		of    *Connection
 		bytes int
@@ -360,8 +360,8 @@ func TestLimiter_Ahead(t *testing.T) {
 	}
 }
 
-// TestLimiter_NearestEnd checks that normal renewals raise no alarm: a joined agent renews with a fifth of the
-// lifetime left, six days of a month.
+// TestLimiter_NearestEnd checks that normal renewals raise no alarm: a joined agent renews when a fifth of the
+// lifetime is left, for example six days of a month.
 func TestLimiter_NearestEnd(t *testing.T) {
 	const day = 24 * time.Hour
 	g, now, _ := limiterOf(limitsFor(resources{1 << 30, 1024}, 16<<20, 64))

@@ -23,12 +23,12 @@ type limits struct {
 	// failures is the rate of handshakes of one address that give no identity.
 	failures fair.Rate
 	// unidentified is the number of connections that may not call anything: those without an identity, and those
-	// over the limit of their identity. They exist so that the client gets the reason.
+	// over the limit of their identity. They are kept so that the client gets the reason.
 	unidentified int
 	// bodies is the number of bytes of calls that are read or served.
 	bodies int64
-	// lists is the number of concurrent lists of all identities. Each identity may have at most as many as are
-	// still free, so that two identities leave some to others.
+	// lists is the number of concurrent lists of all identities. An identity may have at most as many lists as are
+	// still free, so that two identities together leave some free.
 	lists int
 	roles map[identity.Role]allowance
 	// unidentifiedRate is what an unidentified connection may use. suspended is what its calls may use while its
@@ -99,7 +99,7 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 	connections := max(r.files-filesOfStore-filesOfRest, fewestConnections)
 	message := int64(maxMessage)
 	bodies := max(min(r.memory/8, 256*mib), 64*mib, 8*message)
-	// Two of the largest lists at a time are normal.
+	// A client may normally send two of the largest lists at a time.
 	each := max(bodies/8, 3*message)
 	return limits{
 		connections:  connections,
@@ -110,20 +110,20 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		bodies:       bodies,
 		lists:        8,
 		roles: map[identity.Role]allowance{
-			// Several agents may use the name of one cluster. A connection that the network has cut counts until that is
-			// noticed.
+			// Several agents may use the name of one cluster. A connection that the network has cut counts until the broker
+			// detects that.
 			identity.Agent: perIdentity(16, [kinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
-			// A source publishes for all its clusters, and large works in parallel. The commit queue of its events limits
-			// it further.
+			// A source publishes for all its clusters, and sends large works in parallel. The commit queue limits its
+			// events further.
 			identity.Source:   perIdentity(64, [kinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
 			identity.Operator: perIdentity(32, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
-			// Many people share it if an organization is mapped.
+			// If a rule maps an organization, many people share one identity.
 			identity.Viewer: perIdentity(64, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// All clusters that join share one account.
 			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 		},
 		unidentifiedRate: allowance{idle: per(100, 1_000), refused: per(10, 100), closedStreams: per(64<<10, 256<<10), bytes: per(256<<10, mib)},
-		// A klusterlet begins with some streams, and small publishes.
+		// A klusterlet begins with a few streams and small publishes.
 		suspended: perIdentity(1, [kinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// listener rejects connections that the limiter does not admit, at the least possible cost. Nothing is read
-// before, and the next connection is accepted afterwards, because it needs a file of its own.
+// listener rejects connections that the limiter does not admit, at the least possible cost. It reads nothing
+// from such a connection. It closes the connection before it accepts the next one, so that both never need a
+// file at once.
 type listener struct {
 	net.Listener
 	limiter  *limiter
@@ -19,8 +20,8 @@ type listener struct {
 }
 
 // refusalBurst is how long connections are rejected without a pause, and refusalPause the length of a pause.
-// Otherwise a client that floods connections would occupy a CPU for 10 ms at a time. refusalPause also bounds
-// the pause of a handshake.
+// Without the pause, a client that floods the port with connections would occupy a CPU for 10 ms at a time.
+// refusalPause also bounds the pause of a handshake.
 const refusalBurst, refusalPause = time.Millisecond, time.Millisecond
 
 // Accept implements net.Listener.

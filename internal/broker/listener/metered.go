@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/internal/fair"
 )
 
-// meteredConn counts the traffic of a connection. A reader above its byte rate sleeps. The peer's data then
-// waits in the peer's own system, and costs nothing here.
+// meteredConn counts the traffic of a connection. A reader above its byte rate sleeps. TCP then keeps the data
+// at the peer, where it costs the broker nothing.
 //
 // Scenario:
 //

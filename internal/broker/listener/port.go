@@ -42,15 +42,15 @@ type Config struct {
 	// Addr is the host:port to listen on. It is ignored if Listener is set.
 	Addr     string
 	Listener net.Listener
-	// Credentials of the port. Changes of an *identity.Server take effect: connections whose client certificate its
-	// CAs no longer cover are ended.
+	// Credentials of the port. If an *identity.Server changes, the port ends each connection whose client
+	// certificate its CAs no longer cover.
 	Credentials credentials.TransportCredentials
 	// Mapping maps certificates to identities.
 	Mapping identity.Mapping
 	// Tokens identify clients with a bearer token and no certificate; nil: tokens are rejected.
 	Tokens *tokens.Tokens
-	// Insecure allows plaintext, on loopback addresses only. Peers then have no identity, may do what an operator
-	// may, and have no limits.
+	// Insecure allows plaintext, on loopback addresses only. Peers then have no identity, have the rights of an
+	// operator, and have no limits.
 	Insecure bool
 
 	// MaxMessageBytes is the maximum size of one Publish request. The broker has a limit of its own for events;
@@ -157,8 +157,8 @@ func (c Config) withDefaults() (Config, error) {
 func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 	l := p.cfg.Listener
 	if l == nil {
-		// The protocols detect dead peers with pings of their own. Without TCP keepalive a rejected connection costs
-		// less.
+		// The protocols detect dead peers with pings of their own. Without TCP keepalive, the broker spends less on a
+		// rejected connection.
 		lc := net.ListenConfig{KeepAlive: -1, Control: deferAccept}
 		var err error
 		if l, err = lc.Listen(ctx, "tcp", p.cfg.Addr); err != nil {
@@ -174,7 +174,7 @@ func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
 
 func isLoopback(a net.Addr) bool {
 	t, ok := a.(*net.TCPAddr)
-	return !ok || t.IP.IsLoopback() // other networks never leave the process
+	return !ok || t.IP.IsLoopback() // connections that are not TCP stay within the process
 }
 
 // refused counts a rejected handshake; err may be nil.

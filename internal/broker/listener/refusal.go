@@ -91,8 +91,8 @@ func tooManyTokens(from netip.Prefix) *refusal {
 	return overloaded("rate", fmt.Sprintf("too many rejected tokens come from %s", from), "try again later with a valid token")
 }
 
-// keptOut rejects a client that an operator has denied. The code is Unauthenticated: the client gets new
-// credentials, and retries until it is allowed.
+// keptOut rejects a client that an operator has denied. The code is Unauthenticated, so that the client gets
+// new credentials and retries until an operator allows it.
 func keptOut(id identity.Identity, d denylist.Denial) *refusal {
 	client, hint := id.String(), "an operator allows it again with: hawser allow "
 	if d.Subject.Serial != "" {
@@ -123,7 +123,7 @@ func overloaded(reason, message, hint string) *refusal {
 	}}
 }
 
-// nameOf names an identity in an error for its holder.
+// nameOf returns the name of an identity in an error for the client that has it.
 func nameOf(id identity.Identity) string {
 	if id.Role == noRole {
 		return "a client whose token is under review"
@@ -131,7 +131,7 @@ func nameOf(id identity.Identity) string {
 	return id.String()
 }
 
-// tooMany rejects a client that has as many as it may have.
+// tooMany rejects a client that already has the maximum number of calls of one kind, or of connections.
 func tooMany(id identity.Identity, what string, most int) *refusal {
 	return overloaded("number", fmt.Sprintf("%s has %d %s, which is the maximum", nameOf(id), most, what),
 		"end some, or give programs that share a certificate one each")

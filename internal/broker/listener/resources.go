@@ -17,5 +17,5 @@ func available() resources {
 	return resources{memory: memory, files: openFiles()}
 }
 
-// unlimited is the memory that a process without a limit counts with: 2 GiB.
+// unlimited is the memory that is assumed for a process without a limit: 2 GiB.
 const unlimited = 2 << 30

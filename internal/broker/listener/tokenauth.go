@@ -12,16 +12,16 @@ import (
 )
 
 // tokenAuth is the token state of a connection. A peer without a mapped certificate is unidentified until a
-// token identifies it. It then keeps that identity as long as the connection is open.
+// token identifies it. The peer keeps that identity until the connection ends.
 //
-// A token review may need the hub. The goroutine that admits calls does not wait for that. A limited number of
-// calls may begin before, and each waits in [Connection.WaitForIdentity] before it does anything.
+// A token review may need the hub. The goroutine that admits calls does not wait for the hub. During the review
+// a limited number of calls may begin. Each of them first waits in [Connection.WaitForIdentity].
 type tokenAuth struct {
 	mu sync.Mutex
 	// text is the token under review, "" if there is none. err is why the last one was rejected.
 	text string
 	err  error
-	// lock has a capacity of 1: its holder asks for the review. It is nil before the first review.
+	// lock has a capacity of 1: the caller that holds it requests the review. It is nil before the first review.
 	lock chan struct{}
 
 	// other is the hash of the last other token of the same account. Only the goroutine that admits calls uses it.
@@ -34,11 +34,11 @@ func (c *Connection) knownByToken() bool {
 	return c.port != nil && c.port.cfg.Tokens != nil && !c.trustsPeer && (s.identity.Role == noRole || s.pass != nil)
 }
 
-// TakeToken handles the token of a call, "" without one, and does not block. pending: the caller must wait for
-// the identity with [Connection.WaitForIdentity]. An error means that the call is rejected. Only the goroutine
-// that admits calls may call it.
+// TakeToken handles the token of a call, "" without one, and does not block. If pending is true, the caller
+// must wait for the identity with [Connection.WaitForIdentity]. An error means that the call is rejected. Only
+// the goroutine that admits calls may call it.
 //
-// The identity of a certificate wins over every token. If a token identifies the peer, each call must bring
+// A token is ignored if the certificate gives an identity. If a token identifies the peer, each call must bring
 // that token, or another one of the same account.
 func (c *Connection) TakeToken(text string) (pending bool, err error) {
 	s := c.peerState()
@@ -67,7 +67,7 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 	//   t1: this call finds the peer unidentified.
 	//   t2: a waiting call gets the identity of the token.
 	//   t3: no token is under review any more.
-	// Result: the identity is read again here.
+	// Without this check, the call would start another review.
 	if p := c.peerState().pass; p != nil {
 		return false, c.laterToken(p, text)
 	}
@@ -118,7 +118,7 @@ func (c *Connection) laterToken(p *tokens.TokenRef, text string) error {
 // WaitForIdentity waits until the token of a call is reviewed. An error means that the call is rejected.
 func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	b := &c.token
-	select { // one caller asks for the review
+	select { // one call at a time requests the review
 	case b.lock <- struct{}{}:
 		defer func() { <-b.lock }()
 	case <-ctx.Done():
@@ -130,7 +130,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	b.mu.Lock()
 	text, last := b.text, b.err
 	b.mu.Unlock()
-	if text == "" { // another call brought the same token, and its review is over
+	if text == "" { // the review that another call requested is over
 		return last
 	}
 	p, err := c.port.cfg.Tokens.Authenticate(ctx, text, c.from)
@@ -138,7 +138,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	case err == nil:
 		err = c.identified(p)
 	case ctx.Err() != nil && transport.CodeOf(err) != transport.CodeUnauthenticated:
-		return err // the next call asks
+		return err // the next call requests the review
 	default:
 		err = c.countBadToken(err)
 	}
@@ -187,7 +187,7 @@ func (g *limiter) attempt(from netip.Prefix) bool {
 	return at == nil || at.failures.Allows(g.limits.failures, g.now())
 }
 
-// failed records a rejected token of a connection. bad: it counts as a failure of the address.
+// failed records a rejected token of a connection. If bad is true, it counts as a failure of the address.
 func (g *limiter) failed(c *Connection, bad bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -207,7 +207,8 @@ func (g *limiter) fail(from netip.Prefix) {
 	at.failures.Charge(g.limits.failures, g.now(), 1)
 }
 
-// suspend lets an unidentified peer begin calls that wait for the review of its token. They are few and small.
+// suspend lets an unidentified peer begin calls that wait for the review of its token. Their number and size
+// are small; see suspended in limits.
 func (g *limiter) suspend(c *Connection) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -217,8 +218,8 @@ func (g *limiter) suspend(c *Connection) {
 	}
 }
 
-// identify assigns an unidentified connection to its client, which then has its calls. It returns an error if
-// that is not allowed.
+// identify assigns an unidentified connection to its client, to which its calls then count. It returns an error
+// if that is not allowed.
 func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,7 +227,7 @@ func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 		return errOver
 	}
 	c.badTokenCounted = false
-	// A denial that is added now is seen later: it checks all connections, with this one.
+	// A denial that is added after this line checks all connections, including this one.
 	if r := g.denied(s.identity, c); r != nil {
 		return r
 	}

@@ -15,7 +15,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// review is what a hub says of any token.
+// review returns the result of the hub for any token.
 type review func() (*hawserv1.TokenReviewResult, error)
 
 // Review implements tokens.Reviewer.
@@ -23,7 +23,7 @@ func (r review) Review(context.Context, string, []string) (*hawserv1.TokenReview
 	return r()
 }
 
-// unknownToken is a hub that knows no token.
+// unknownToken is the review of a hub that knows no token.
 func unknownToken() (*hawserv1.TokenReviewResult, error) { return &hawserv1.TokenReviewResult{}, nil }
 
 // bearing returns the limiter of a port that accepts tokens, and a function that adds unidentified connections.
@@ -59,8 +59,8 @@ func (c *Connection) becomeViewer(g *limiter) error {
 	return g.identify(c, &s, c.port.metrics)
 }
 
-// TestLimiter_Identify checks that the calls of an unidentified connection count for its client afterwards, and
-// are released there.
+// TestLimiter_Identify checks that after identification the calls of a connection count for its client, and are
+// released there.
 func TestLimiter_Identify(t *testing.T) {
 	l := smallLimits
 	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
@@ -184,7 +184,7 @@ func TestLimiter_Unidentified(t *testing.T) {
 
 // TestLimiter_Failures checks that a bad token counts once, also if its caller does not wait. A token that
 // could not be reviewed does not count: otherwise an outage of the hub would lock out clients with a
-// certificate.
+// certificate at the same address.
 func TestLimiter_Failures(t *testing.T) {
 	l := smallLimits
 	l.connections, l.failures = 20, per(1, 3)
@@ -193,8 +193,8 @@ func TestLimiter_Failures(t *testing.T) {
 	for name, c := range map[string]struct {
 		hub  review
 		text string
-		gone bool // the caller, when the review is done
-		most int  // connections that are no failure too many
+		gone bool // the caller has given up when the review is done
+		most int  // number of failed connections after which the address is not locked out yet
 	}{
 		"bad":                  {unknownToken, opaque, false, 2},
 		"bad, no caller waits": {unknownToken, opaque, true, 2},

@@ -7,14 +7,14 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
-// Default limits. They are far above what one hub of Open Cluster Management has. They bound what a broker
-// keeps in memory for one source.
+// Default limits. They are far above what one hub of Open Cluster Management has. They bound the memory of the
+// broker for one source.
 var (
 	defaultSource  = identity.Limits{Works: 1_000_000, Bytes: 64 << 30, Clusters: 1 << 16}
 	defaultCluster = identity.Limits{Works: 100_000, Bytes: 16 << 30}
 )
 
-// SourcePolicy is what one source may do.
+// SourcePolicy is the quota and the allowed clusters of one source.
 type SourcePolicy struct {
 	Quota Quota
 	Reach identity.AllowedClusters

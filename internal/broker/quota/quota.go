@@ -1,6 +1,6 @@
-// Package quota decides how much a source may have in a broker, and how much a cluster may have of all sources
+// Package quota limits the works and bytes of each source in a broker, and of each cluster for all sources
 // together. It only counts and compares. The caller that commits asks [Quota.Exceeded] with the usage after the
-// preceding ops of the commit, so two publishes cannot use the same capacity.
+// preceding ops of the commit, so that two publishes never use the same capacity.
 //
 //	source    works, bytes of their specs, clusters on which it has works
 //	cluster   works of all sources, bytes of their specs, bytes of their statuses
@@ -13,8 +13,8 @@ import "github.com/hawser-io/hawser/internal/identity"
 
 // Use is the usage of a source or a cluster.
 type Use struct {
-	Works    int64 // live, or deletion not confirmed
-	Records  int64 // these, and confirmed tombstones
+	Works    int64 // live records and tombstones
+	Records  int64 // the works, and confirmed tombstones
 	Bytes    int64 // of the specs
 	Statuses int64 // bytes of the statuses
 	Clusters int64 // of a source: clusters on which it has works
@@ -45,7 +45,7 @@ const (
 	Cluster Scope = "cluster"
 )
 
-// Resource is what is limited.
+// Resource is a limited resource.
 type Resource string
 
 // The resources. A cluster may have as many bytes of statuses as of specs.
@@ -57,8 +57,8 @@ const (
 	Clusters Resource = "clusters"
 )
 
-// RecordsPerWork is the maximum number of records for each work of the limit. Confirmed tombstones are small,
-// and are removed when their source has acknowledged them.
+// RecordsPerWork is the maximum number of records for each work of the limit. It is high because confirmed
+// tombstones are small, and are removed when their source has acknowledged them.
 const RecordsPerWork = 10
 
 // Excess is a limit that would be exceeded. The zero value is none.
@@ -79,9 +79,9 @@ type UsageReader interface {
 // Quota is the limits of a source and of each cluster.
 type Quota struct{ Source, Cluster identity.Limits }
 
-// Exceeded returns the first limit that is exceeded if a source has more in addition on a cluster. Only
-// increases count: a source above a lowered limit can still delete works, and change them without making them
-// larger.
+// Exceeded returns the first limit that would be exceeded if the usage of a source on a cluster grew by more.
+// Only increases count: a source above a lowered limit can still delete works, and change them without making
+// them larger.
 func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Use) Excess {
 	if more.Works <= 0 && more.Bytes <= 0 && more.Records <= 0 {
 		return Excess{} // most publishes are of an existing work

@@ -62,7 +62,7 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
-		works := map[[2]string]quota.Use{} // by source and cluster: what is there
+		works := map[[2]string]quota.Use{} // use by source and cluster
 		book := quota.NewUsage()
 		for range rapid.IntRange(1, 20).Draw(t, "commits") {
 			draft, after := book.Pending(), maps.Clone(works)
@@ -86,7 +86,7 @@ func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 	})
 }
 
-// sums are what the works add up to, by source or by cluster.
+// sums returns the total use, by source or by cluster.
 func sums(of quota.Scope, works map[[2]string]quota.Use) map[string]quota.Use {
 	all := map[string]quota.Use{}
 	for at, u := range works {
@@ -139,7 +139,7 @@ func checkRows(t *rapid.T, b *quota.Usage, of quota.Scope, works map[[2]string]q
 	}
 }
 
-// TestTable_HasTheTermsOfEverySource checks the policy of configured and of other sources.
+// TestTable_HasTheTermsOfEverySource checks the policies of configured sources and of other sources.
 func TestTable_HasTheTermsOfEverySource(t *testing.T) {
 	table := quota.NewTable(identity.Mapping{
 		{CommonName: "a", Role: identity.Source, Name: "small", ClusterPrefixes: []string{"edge-"}, Clusters: []string{"one"}, Quota: identity.Limits{Works: 3}},

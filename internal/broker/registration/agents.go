@@ -186,7 +186,8 @@ func (a *agents) remove(s *subscription) {
 	a.checkEmpty()
 }
 
-// checkEmpty closes empty if it is time. The caller holds the lock.
+// checkEmpty closes empty if new subscriptions are rejected and the last one has ended. The caller holds the
+// lock.
 func (a *agents) checkEmpty() {
 	if a.end == nil || len(a.byID) > 0 {
 		return
@@ -268,7 +269,7 @@ func (a *agents) requesters(p streamScope, e *request.Event) []*subscription {
 }
 
 // sameConnection returns the client's subscriptions of a scope on the connection of an event. If the event
-// names a subscription, only that one.
+// names a subscription, it returns only that one.
 func (a *agents) sameConnection(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// hubCache holds the hub's objects, as the source reports them, and the accepted clusters. The order of objects
-// is the order of arrival. On each subscription the source reports all objects once, then each change.
+// hubCache holds the hub's objects, as the source reports them, and the accepted clusters. Objects are ordered
+// by their last change. On each subscription the source reports all objects once, then each change.
 //
 // The cache keeps its objects while no source is connected. When a subscription has reported everything,
 // objects that it did not report are removed.
@@ -26,8 +26,8 @@ type hubCache struct {
 	// listed: some session of this process has reported everything.
 	listed   bool
 	sequence uint64 // number of the last change
-	// accepted are the clusters that the hub has accepted, by the last report. It is loaded from the store, so the
-	// report may be older than this process.
+	// accepted are the clusters that the hub has accepted, according to the last report. The set is loaded from the
+	// store, so that report may be older than this process.
 	accepted map[string]struct{}
 	// unsaved are the clusters whose change of acceptance is not stored yet.
 	unsaved map[string]struct{}
@@ -233,7 +233,7 @@ func (m *hubCache) clusters() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// factsOf returns what is known of a cluster.
+// factsOf returns the states of a cluster; they are zero if it is unknown.
 func (m *hubCache) factsOf(cluster string) Facts {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestCompare_ReportsMissingRecords checks that a client that lists an object which the hub has lost gets its
-// deletion. This also holds for a client that sees only a part. Objects that are shown to other clients only
-// are not mentioned.
+// TestCompare_ReportsMissingRecords checks that a client gets the deletion of a listed object that the hub does
+// not have. This also holds for a client that sees only some of the objects. The deletions do not name objects
+// that only other clients see.
 func TestCompare_ReportsMissingRecords(t *testing.T) {
 	shown := []*object{{name: "mine", uid: "u1", version: "5", requester: "me"}, {name: "others", uid: "u2", version: "6", requester: "you"}}
 	reported := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}

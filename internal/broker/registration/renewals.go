@@ -17,14 +17,14 @@ const (
 	renewalPause   = time.Second
 )
 
-// pendingLeaseRenewals holds the last Lease renewal of each cluster that the source does not know yet. Its size
+// pendingLeaseRenewals holds, by cluster, the last Lease renewal that was not sent to the source yet. Its size
 // is bounded by the number of accepted clusters.
 type pendingLeaseRenewals struct {
 	mu      sync.Mutex
 	waiting map[string]came
 }
 
-// came is the time of a renewal, and the issue time of the newest certificate that renewed.
+// came is the time of a renewal, and the issue time of the newest certificate with which an agent renewed.
 type came struct{ at, issued time.Time }
 
 // stamp converts a time for the source. The zero time gives nil.
@@ -44,7 +44,7 @@ func (r *pendingLeaseRenewals) note(cluster string, at came) (first bool) {
 	}
 	first = len(r.waiting) == 0
 	if was := r.waiting[cluster]; was.issued.After(at.issued) {
-		at.issued = was.issued // the newer certificate was used too
+		at.issued = was.issued // the pending renewal used a newer certificate
 	}
 	r.waiting[cluster] = at
 	return first

@@ -16,7 +16,7 @@ import (
 const (
 	// AnswerTimeout is the time that a request waits for the answer of the hub.
 	AnswerTimeout = 10 * time.Second
-	// envelope is how many bytes an event has besides its object.
+	// envelope is the maximum number of bytes of an event besides its object.
 	envelope = 4 << 10
 	// requestBytes is the memory that a request needs in addition to its event.
 	requestBytes = 1 << 10
@@ -77,7 +77,7 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 // answerless is the error for an answer without the requested object.
 var answerless = codec.APIError{Code: 500, Reason: "InternalError", Message: "the answer of the source lacks the requested object"}
 
-// await puts a request to the source and waits for the answer.
+// await queues a request for the source and waits for the answer.
 func (r *Service) await(ctx context.Context, a *agentRequest) (*hawserv1.RegistrationAnswer, error) {
 	a.id, a.done = r.cfg.NewID(), make(chan outcome, 1)
 	a.request.Id = a.id
@@ -118,7 +118,7 @@ func (r *Service) deliverToken(e *request.Event, token []byte) error {
 		return err
 	}
 	for _, s := range r.agents.sameConnection(streamScope{codec.TokenRequests, e.Env.Cluster}, e) {
-		s.hand(event) // a full queue drops the token: that client does not read
+		s.hand(event) // if the queue is full, the token is dropped, because the client does not read
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error
 		if e.Subscription != "" {
 			return receipt, request.NoSubscription(e.From)
 		}
-		receipt.Outcome = codec.OutcomeIgnored // without a subscription: the next one gets everything
+		receipt.Outcome = codec.OutcomeIgnored // the client has no subscription; the next one gets all objects
 		return receipt, nil
 	}
 	versions, err := codec.DecodeVersions(e.Env.Data)

@@ -11,8 +11,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// Limits of the request queue. The source works on a few requests at a time; the others wait here in fair
-// order.
+// Limits of the request queue. The source works on a few requests at a time; the other requests wait here in
+// fair order.
 const (
 	// inFlight is the maximum number of requests at the source, inFlightPerClient that of one agent. inFlightOfMany
 	// is that of a client with many clusters.
@@ -43,8 +43,9 @@ type outcome struct {
 	err    *transport.Error
 }
 
-// requestQueue holds requests until they are sent to the source, and then until they are answered. Clients are
-// served in turn and, within a client, its clusters: a bootstrap account acts for many.
+// requestQueue holds requests until they are sent to the source, and then until they are answered. The
+// scheduler serves clients fairly, and within a client its clusters, because a bootstrap account acts for many
+// clusters.
 //
 // Each request belongs to a running call, which removes it at its end. So the number of calls bounds the queue,
 // and a request leaves it when its caller gives up.
@@ -124,7 +125,7 @@ func (d *requestQueue) join(of identity.Identity, p *clientQueue) {
 }
 
 // next returns the next request for the source and marks it as in flight. It returns nil if there is none or
-// the source has enough.
+// inFlight requests are at the source.
 func (d *requestQueue) next() *agentRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +176,8 @@ func (d *requestQueue) drop(a *agentRequest) {
 	d.budget.FreePart(a.from, a.cluster, a.size)
 }
 
-// answer delivers an answer to its request. It returns false if the caller is gone or already has an answer.
+// answer delivers an answer to its request. It returns false if the request was removed or already has an
+// answer.
 func (d *requestQueue) answer(answer *hawserv1.RegistrationAnswer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

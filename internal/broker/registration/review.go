@@ -8,13 +8,13 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// reviewer is the identity of the broker for its own token reviews. It shares the source with the agents as one
-// more client.
+// reviewer is the identity of the broker for its own token reviews. The request queue treats it as one more
+// client.
 var reviewer = identity.Identity{Role: "broker", Name: "tokens"}
 
 // Review asks the hub whether a bearer token is valid for one of the audiences. No audience means the hub's
-// own. It waits as a publish of an agent does. An error is a *transport.Error and means that the hub gave no
-// answer.
+// own. The request waits in the queue, as requests of agents do. An error is a *transport.Error and means that
+// the hub gave no answer.
 func (r *Service) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
 	message := &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
 		Review: &hawserv1.TokenReview{Token: token, Audiences: audiences},

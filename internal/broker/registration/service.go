@@ -8,7 +8,8 @@
 //
 // The [hubCache] keeps the objects of the hub in memory, as the source reports them. A [stream] sends each
 // agent the objects that it may see, without a request. Agents of Open Cluster Management do not compare
-// versions and list once at most. Leases are answered here; the source gets their renewals in batches.
+// versions and list at most once. The broker itself answers Lease renewals, and sends them to the source in
+// batches.
 //
 // The store keeps only the set of accepted clusters. Only these get works, also when the broker starts without
 // the source.
@@ -134,7 +135,7 @@ func (r *Service) open(p transport.Peer, raw transport.RawSubscription, d codec.
 	switch {
 	case client.Role == identity.Bootstrap:
 		s.user = cmp.Or(p.User, client.Name)
-	case p.User != "": // without a user the hub cannot tell its requests apart
+	case p.User != "": // without a user the hub cannot separate its requests from those of other clients
 		s.user, s.agents = p.User, identity.UserPrefix(raw.Cluster)
 	}
 	return s, nil

@@ -18,7 +18,7 @@ type sourceStream struct {
 	service *Service
 	out     transport.Stream
 
-	// When these are due. Only the serving goroutine uses them.
+	// Times at which a heartbeat and the renewals are due. Only the serving goroutine uses them.
 	nextBeat, nextRenewals time.Time
 }
 
@@ -177,7 +177,7 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 	case codec.TypeRegistrationAnswer:
 		var answer *hawserv1.RegistrationAnswer
 		if answer, err = request.Decode(e, codec.ParseRegistrationAnswer); err == nil {
-			taken = r.requests.answer(answer) // false: the caller is gone, or already has an answer
+			taken = r.requests.answer(answer) // false: the request was removed, or already has an answer
 		}
 	case codec.TypeRegistrationKeys:
 		var reports *hawserv1.RegistrationKeys
@@ -205,8 +205,8 @@ func sourceOver() *transport.Error {
 	}
 }
 
-// takeEarliest applies the earliest issue time of valid certificates, by cluster. When it returns, older
-// certificates have no connection. A time in the future comes from a wrong clock; it is ignored, because it
+// takeEarliest applies the earliest issue time of valid certificates, by cluster. When it returns, no
+// connection has an older certificate. A time in the future comes from a wrong clock; it is ignored, because it
 // would lock the cluster out until then.
 func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.RegistrationObjects) error {
 	to := map[string]time.Time{}
@@ -244,7 +244,7 @@ func (r *Service) takeObjects(ctx context.Context, session string, reported *haw
 	for _, cluster := range c.withdrawn {
 		r.renewals.forget(cluster)
 		r.agents.wakeCluster(cluster)
-		if !r.cache.isAccepted(cluster) { // it may be accepted again by now
+		if !r.cache.isAccepted(cluster) { // the hub may have accepted it again
 			r.endWorks(cluster, r.notAccepted(cluster))
 		}
 	}

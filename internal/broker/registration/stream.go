@@ -42,7 +42,7 @@ func (t *stream) serve(ctx context.Context) error {
 	}
 }
 
-// step sends what is due now. It returns idle if nothing was.
+// step sends everything that is due now. idle is true if nothing was due.
 func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	if err := t.beat(ctx); err != nil {
 		return false, err
@@ -55,7 +55,7 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	case why != nil:
 		return false, why
 	case event != nil && shut:
-		return false, nil // it is dropped: acceptance was withdrawn after it was queued
+		return false, nil // the event is dropped, because acceptance was withdrawn after it was queued
 	case event != nil:
 		return false, t.send(ctx, event)
 	case shut:

@@ -23,7 +23,7 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// newService returns a room on which nothing runs.
+// newService returns a service of which no task runs.
 func newService() *Service {
 	ids := 0
 	newID := func() string {
@@ -37,13 +37,13 @@ func newService() *Service {
 	}, func(string, *transport.Error) {}, nil) // there are no works, and no certificates
 }
 
-// thing is what a hub has under a name.
+// thing is an object of the hub.
 type thing struct {
 	uid, requester string
 	version        int
 }
 
-// world is a hub, a source that may know less of it, and agents that know less still.
+// world is a hub, its source, and agents. The source and the agents may have older states of the hub.
 type world struct {
 	*rapid.T
 	service *Service
@@ -53,14 +53,14 @@ type world struct {
 	agents  []*agent
 }
 
-// agent keeps what it is sent as agents of Open Cluster Management do: by name, without a look at
-// versions, and a deletion by uid.
+// agent keeps the objects that it is sent, like an agent of Open Cluster Management: by name, without comparing
+// versions. It applies deletions by uid.
 type agent struct {
 	world  *world
 	viewer visibility
 	stream *stream
 	cache  map[string]thing
-	// busy: the world may change while it is sent something.
+	// busy is true if the world may change while an event is sent to the agent.
 	busy bool
 }
 
@@ -139,7 +139,7 @@ func (a *agent) list() {
 	a.stream.sub.request(l)
 }
 
-// forget loses something that the agent was sent, and lists what is left.
+// forget removes an object from the agent's memory, and lists the remaining objects.
 func (a *agent) forget() {
 	for name := range a.cache {
 		delete(a.cache, name)
@@ -148,7 +148,7 @@ func (a *agent) forget() {
 	a.list()
 }
 
-// step has the stream do what it has to.
+// step runs one step of the agent's stream.
 func (a *agent) step() (idle bool) {
 	idle, err := a.stream.step(context.Background())
 	if err != nil {
@@ -163,7 +163,7 @@ var (
 	kinds    = []codec.DataType{codec.ManagedClusters, codec.SigningRequests, codec.Leases}
 )
 
-// object is how the source says that the hub has something, or does not.
+// object returns the report of the source about a name: the object, or that there is none.
 func (w *world) object(p streamScope, name string) *hawserv1.RegistrationObject {
 	o := &hawserv1.RegistrationObject{DataType: p.dataType.String(), Cluster: p.cluster, Name: name}
 	if t, ok := w.hub[p][name]; ok {
@@ -183,7 +183,7 @@ func (w *world) publish(listed bool, objects ...*hawserv1.RegistrationObject) {
 	}
 }
 
-// change changes something on the hub. The source says so, unless it is away.
+// change creates, changes or deletes an object on the hub. The source reports it if the source is connected.
 func (w *world) change() {
 	p := streamScope{rapid.SampledFrom(kinds).Draw(w.T, "kind"), rapid.SampledFrom(clusters).Draw(w.T, "cluster")}
 	name := p.cluster
@@ -208,7 +208,7 @@ func (w *world) change() {
 	w.publish(false, w.object(p, name))
 }
 
-// connect begins a session of the source: it says everything.
+// connect begins a session of the source, which reports all objects.
 func (w *world) connect() {
 	w.leave()
 	w.session = w.changes + 1
@@ -228,7 +228,8 @@ func (w *world) leave() {
 	w.session = 0
 }
 
-// check has everything said and sent: each agent then has what it may see, and nothing else.
+// check reports all objects and runs all streams. Then each agent must have exactly the objects that it may
+// see.
 func (w *world) check() {
 	w.connect()
 	w.publish(true)
@@ -239,7 +240,7 @@ func (w *world) check() {
 		for !a.step() {
 		}
 		if _, accepted, _ := w.service.cache.show(a.viewer.streamScope); a.viewer.hidden(accepted) {
-			continue // it keeps what it has, whatever becomes of it
+			continue // the agent keeps its objects, and gets no changes
 		}
 		want := maps.Clone(w.hub[a.viewer.streamScope])
 		maps.DeleteFunc(want, func(_ string, t thing) bool {
@@ -251,8 +252,8 @@ func (w *world) check() {
 	}
 }
 
-// TestStream_ShowsObjectsOfHub checks that every agent ends up with the objects that it may see, for any order
-// of changes, source sessions, subscriptions and lists. Each object is sent in the order of its versions.
+// TestStream_ShowsObjectsOfHub checks that each agent finally has the objects that it may see, for any order of
+// changes, source sessions, subscriptions and lists. Each object is sent in the order of its versions.
 func TestStream_ShowsObjectsOfHub(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{T: t, service: newService(), hub: map[streamScope]map[string]thing{}}

@@ -10,7 +10,7 @@ import (
 // visibility is a scope and the objects that its viewer may see there.
 type visibility struct {
 	streamScope
-	// early: objects are shown before the hub has accepted the cluster.
+	// early is true if objects are shown before the hub has accepted the cluster.
 	early bool
 	// user is the requester whose certificate requests are shown, "" for all. A bootstrap client sees only its own.
 	user string
@@ -65,12 +65,12 @@ func pendingEvents(v visibility, reported map[string]sent, shown []*object) (not
 	return notes
 }
 
-// compare compares the list of a client with the shown objects. An object that the client lacks, or has in
-// another version, is sent again.
+// compare compares the list of a client with the shown objects. It changes reported, so that an object that the
+// client lacks, or has in another version, is sent again.
 //
-// It returns deletions for listed objects that the hub does not have. A client that sees only a part gets these
-// too, because it would wait forever for a request that the hub has lost. Objects that exist but are hidden
-// from the client are not mentioned.
+// It returns deletions for listed objects that the hub does not have. A client that sees only some of the
+// objects gets these deletions too. Otherwise it would wait for ever for a certificate request that the hub has
+// lost. Objects that exist but are hidden from the client are not mentioned.
 func compare(reported map[string]sent, shown []*object, list []codec.ResourceVersion) (gone []objectEvent) {
 	has := make(map[string]int64, len(list))
 	for _, e := range list {
@@ -87,7 +87,7 @@ func compare(reported map[string]sent, shown []*object, list []codec.ResourceVer
 		delete(has, o.uid)
 	}
 	for _, s := range reported {
-		delete(has, s.uid) // gone by name: pendingEvents reports it
+		delete(has, s.uid) // pendingEvents reports the deletion of this name
 	}
 	for uid, version := range has {
 		gone = append(gone, objectEvent{gone: sent{uid: uid, version: strconv.FormatInt(version, 10)}})

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// AddedBytes is more than a broker or a front adds to an event.
+// AddedBytes is an upper bound for the bytes that the broker or a front adds to an event.
 const AddedBytes = 4 << 10
 
 // BrokerSource is the source attribute of events that the broker makes.
@@ -23,14 +23,14 @@ type Event struct {
 	Groups []string
 	// Issued is the issue time of the certificate of an agent, zero without one.
 	Issued time.Time
-	// Conn is the id of its connection.
+	// Conn is the id of the client's connection.
 	Conn uint64
 	// Subscription is the id of the subscription that the event names, "" for none.
 	Subscription string
 	// Size is the number of received bytes.
 	Size int
 	Env  *codec.Envelope
-	// Payload is the memory that its decoded payload needs, in bytes; see [codec.Envelope.PayloadBytes].
+	// Payload is the memory that the decoded payload needs, in bytes; see [codec.Envelope.PayloadBytes].
 	Payload int
 	// Incoming is the event as received.
 	Incoming codec.Incoming

@@ -52,8 +52,8 @@ func TestStore_LowOnSpace(t *testing.T) {
 	}
 }
 
-// TestCallerGone_ByItsDeadlineOrNot: a caller past its deadline is asked to retry; a caller that disconnected
-// gets no retry delay.
+// TestCallerGone_ByItsDeadlineOrNot: the error for a caller past its deadline asks it to retry. The error for a
+// caller that disconnected has no retry delay.
 func TestCallerGone_ByItsDeadlineOrNot(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// RetryAfter is the delay before a client retries a broker that shuts down or failed.
+// RetryAfter is the retry delay in the errors of a broker that shuts down or failed.
 const RetryAfter = time.Second
 
 // Refused returns an error that a retry cannot avoid. attribute is the wrong attribute, "" if there is no
@@ -87,7 +87,7 @@ func Store(err error) *transport.Error {
 	case errors.Is(err, store.ErrBackup):
 		return Overloaded("another backup is being made", RetryAfter)
 	case errors.Is(err, store.ErrLow):
-		// No delay: a source would also delay its deletions.
+		// The error has no delay, because a source would also delay its deletions.
 		return full("the broker's disk is nearly full; it accepts only deletions", 0, err)
 	case errors.Is(err, store.ErrNoSpace):
 		return full("the broker's disk is full, or it has no file descriptor left", RetryAfter, err)

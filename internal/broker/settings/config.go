@@ -1,4 +1,4 @@
-// Package settings has what the components of the broker share: their [Config] and the [LatencyTracker].
+// Package settings has the [Config] and the [LatencyTracker] that the components of the broker share.
 package settings
 
 import (
@@ -31,12 +31,12 @@ type Config struct {
 	DrainRate    int
 	// Heartbeat is the interval of heartbeats on each stream.
 	Heartbeat time.Duration
-	// ListGrace is the time after the header in which a client must send its list. A client that sends none is
-	// treated as empty.
+	// ListGrace is the time after the header in which a client must send its list. Without a list in that time, the
+	// list counts as empty.
 	ListGrace time.Duration
 	// Rest is how long specs of the same id or name are held back from an OCM agent. It begins when the agent's
-	// report that a work is deleted is answered. The agent forgets the work only then, together with specs that
-	// came earlier.
+	// report that a work is deleted is answered. Only then does the agent forget the work, together with earlier
+	// specs.
 	Rest time.Duration
 	// Checkpoint is the minimum time between two checkpoints of one subscription. Each one costs the client a sync
 	// of its disk.

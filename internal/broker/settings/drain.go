@@ -2,10 +2,10 @@ package settings
 
 import "time"
 
-// Drain ends streams streams one after the other, at the configured rate. It ends them faster if that would
-// take more than half of the drain timeout. It waits until empty is closed. It returns false if the drain
-// timeout is over before. Streams that are stuck in a send then end with their connections, which the fronts
-// close.
+// Drain calls end for each of the given number of streams, at the configured rate. The rate is higher if that
+// would take more than half of the drain timeout. Then Drain waits until empty is closed. It returns false if
+// the drain timeout is over first. Streams that are stuck in a send then end with their connections, which the
+// fronts close.
 func (c *Config) Drain(streams int, end func(i int), empty <-chan struct{}) bool {
 	deadline := time.After(c.DrainTimeout)
 	pause := time.Second / time.Duration(c.DrainRate)

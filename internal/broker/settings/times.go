@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/internal/workmetrics"
 )
 
-// LatencyTracker measures how long versions of works take from their commit. It ignores commits from before
-// this process. A nil LatencyTracker measures nothing.
+// LatencyTracker measures the times from the commit of a version to its delivery and to its first status. It
+// ignores commits from before this process. A nil LatencyTracker measures nothing.
 type LatencyTracker struct {
 	now             func() time.Time
 	sent, confirmed prometheus.Observer

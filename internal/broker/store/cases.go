@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// This file implements the table of the package comment with its conditions: what each op means in each state
-// of a record. transitions.go has the writes.
+// This file implements the table of the package comment, with its conditions: the effect of each op in each
+// state of a record. transitions.go has the writes.
 
 // Reasons for Stale, in Outcome.Detail.
 const (
@@ -54,7 +54,7 @@ func (p *plan) isUnknown() bool {
 	return p.BlockedBy == nil && (p.Record == nil || p.Record.State == ConfirmedTombstone)
 }
 
-// putForeign rejects an op whose id belongs to another source. An op with a condition gets the same answer as
+// putForeign rejects an op whose id belongs to another source. An op with a condition gets ConditionFailed, as
 // if there were no record.
 func (p *plan) putForeign() {
 	if p.op.Supersedes != 0 || p.op.IfRevision != 0 {
@@ -102,14 +102,14 @@ func (p *plan) putLive(m *Meta) {
 	}
 }
 
-// neverSubscribed reports whether, as far as is known, no cluster ever had the work.
+// neverSubscribed reports whether the cluster never had the work, according to the store and the source.
 func (p *plan) neverSubscribed() bool { return !p.Subscribed && !p.op.Reported }
 
 // putTombstone decides about a spec whose record is a tombstone.
 func (p *plan) putTombstone(m *Meta) {
 	own := m.Queued != nil && m.Queued.ResourceID == m.ResourceID
-	// A deletion of the queued spec may look like the deletion before it. Both have no data, and the versions of
-	// the new work may repeat.
+	// A deletion of the queued spec may look like the deletion before it. Both deletions may have no data, and the
+	// new work may repeat the versions of the old one. Only the times differ.
 	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
 	switch {
 	case p.op.Tag == m.Tag && !another:
@@ -129,7 +129,8 @@ func (p *plan) putTombstone(m *Meta) {
 	}
 }
 
-// putBehind decides about a spec for the id of tombstone m. own: a spec for this id is already queued behind m.
+// putBehind decides about a spec for the id of tombstone m. own is true if a spec for this id is already queued
+// behind m.
 func (p *plan) putBehind(m *Meta, own bool) {
 	switch {
 	case !own && p.op.Action != codec.CreateRequest:
@@ -143,8 +144,8 @@ func (p *plan) putBehind(m *Meta, own bool) {
 	}
 }
 
-// takeBack deletes the spec that is queued behind the tombstone of its own id. The tombstone then also stands
-// for the deletion of that work.
+// takeBack deletes the spec that is queued behind the tombstone of its own id. The tombstone then also is the
+// deletion of that work.
 //
 // Scenario:
 //
@@ -191,8 +192,8 @@ func (p *plan) updatesDeleted(confirmed *Meta) bool {
 }
 
 // deleteUnknown decides about a deletion without a record, or with only a confirmed tombstone. The cluster may
-// still hold the work, from before a loss of the store. A confirmed tombstone answers only its own deletion,
-// whatever the versions.
+// still hold a work from before a loss of the store. A confirmed tombstone answers only its own deletion, for
+// any version.
 //
 // Scenario:
 //
@@ -211,7 +212,7 @@ func (p *plan) deleteUnknown(confirmed *Meta) {
 	case h == nil:
 		p.wrote(Accepted, p.createRecord(p.spec(), confirmed, p.eventOr(Clear), Keep))
 	case dead:
-		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed)) // another record has got the name since
+		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), confirmed)) // another record has the name now
 	case h.State == Tombstone && h.Owner == p.op.Owner && h.Queued == nil:
 		p.wait(h)
 	case p.mayHave(h):
@@ -223,22 +224,22 @@ func (p *plan) deleteUnknown(confirmed *Meta) {
 	}
 }
 
-// mayHave reports whether the cluster may hold the op's work, instead of h, under their common name. The op's
-// work has no record; h is the record that has the name. The deletion cannot be decided before h is gone.
+// mayHave reports whether the cluster may hold the op's work under the name that record h has now. The op's
+// work has no record. If mayHave returns true, the deletion cannot be decided before h is gone.
 func (p *plan) mayHave(h *Meta) bool {
 	if h.Owner == p.op.Owner {
-		// The cluster had the work, so h is older: the store was restored.
+		// If the source has a status, the cluster had the work. Then h is older, because the store was restored.
 		return p.op.Reported
 	}
-	// The cluster may hold the work if the store lost its record, or was restored to a state before it. h is
-	// confirmed soon; then the deletion can be decided.
+	// The cluster may hold the work if the store lost its record, or was restored to a state before it. A tombstone
+	// h is confirmed soon, and then the deletion can be decided.
 	return h.State == Tombstone
 }
 
 // putQueued decides about a spec whose id is queued behind b, the tombstone of another id.
 func (p *plan) putQueued(b *Meta) {
 	w := b.Queued
-	again := w.Deleting && !p.op.Deleting // a work that is created again may begin with any version
+	again := w.Deleting && !p.op.Deleting // a work that is created again may have any version
 	switch {
 	case p.op.Tag == w.Tag:
 		p.answer(Unchanged, b, 0)
@@ -247,7 +248,7 @@ func (p *plan) putQueued(b *Meta) {
 	case !again && !p.wins(w.Version):
 		p.stale(b, 0, detailOlderVersion)
 	case !p.keepsName() && nameOf(p.op) != w.Name:
-		p.answer(NameTaken, b, 0) // a queued spec keeps its name; it may change once it is live
+		p.answer(NameTaken, b, 0) // a queued spec keeps its name; only a live record may be renamed
 	case p.op.Deleting && p.neverSubscribed():
 		p.setQueued(b, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), p.Record))
@@ -266,35 +267,36 @@ func (p *plan) putStatus() {
 		p.answer(Ignored, m, m.StatusRevision)
 		return
 	case m.State == Live && p.op.Deleted:
-		// The sequence id does not matter: the cluster does not hold the work.
+		// The sequence id is ignored, because the cluster does not hold the work.
 		p.refuse(ResendSpec, m)
 		return
 	}
 	switch why := p.outdated(m); {
 	case p.sameStatus(m):
-		// The status was sent twice, and the agent may wait for the answer to the other one.
+		// The status was sent twice, and the agent may wait for the answer to the first copy.
 		p.answer(Unchanged, m, m.StatusRevision)
 	case why != "":
 		p.stale(m, m.StatusRevision, why)
 	case p.op.Deleted && !confirms(m, p.op.Version):
 		p.refuse(ResendSpec, m)
 	default:
-		// The version is not compared. One above the spec's is true of the cluster too: the store was restored from a
-		// backup. One below means that the cluster has not applied the spec yet. Sources drop what they cannot use.
+		// The version is not compared. A version above the spec's is valid, because the store may have been restored
+		// from a backup. A lower version means that the cluster has not applied the spec yet. Sources drop statuses
+		// that they cannot use.
 		p.report(m)
 	}
 }
 
-// outdated returns why the op's status is older than the status of m, or "" if it is not.
+// outdated returns the reason if the op's status is older than the status of m, otherwise "".
 func (p *plan) outdated(m *Meta) string {
 	newer, err := codec.CompareSequence(m.Sequence, p.op.Sequence)
 	switch {
 	case codec.CheckSequence(p.op.Sequence, p.op.At) != nil:
 		return detailBadSequence
 	case m.Sequence != "" && codec.CheckSequence(m.Sequence, p.op.At) != nil:
-		return "" // the stored id is ignored: a clock was wrong when it was stored
+		return "" // the stored id is ignored, because it was made with a wrong clock
 	case p.op.Deleted && p.op.Version == m.Version && m.StatusRevision != 0 && !unversioned(m):
-		return "" // it answers exactly this deletion, whatever the agent's clock
+		return "" // it answers exactly this deletion, for any clock of the agent
 	case err != nil || !newer:
 		return detailOlderSequence
 	}
@@ -336,8 +338,8 @@ func (p *plan) forget() {
 	m := p.Record
 	switch {
 	case p.BlockedBy != nil:
-		// As far as the store knows, the work was never on the cluster. A confirmed tombstone reports to its owner that
-		// it will not be.
+		// According to the store, the cluster never had the queued work. A confirmed tombstone reports its deletion to
+		// the owner.
 		p.setQueued(p.BlockedBy, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(*p.BlockedBy.Queued, m))
 	case m == nil:

@@ -19,8 +19,8 @@ type View struct {
 	NameOwner *Meta
 	// BlockedBy is the tombstone of another id behind which the op's id is queued.
 	BlockedBy *Meta
-	// QueuedRecord is the record of the id that is queued behind Record, or else behind NameOwner. It is nil if
-	// that id is their own. If it exists, it is a confirmed tombstone.
+	// QueuedRecord is the record of the id that is queued behind Record, or else behind NameOwner. It is nil if the
+	// queued spec has the same id as its tombstone. If the record exists, it is a confirmed tombstone.
 	QueuedRecord *Meta
 }
 
@@ -56,12 +56,12 @@ const (
 	Clear
 	// FromOp stores the event of the op.
 	FromOp
-	// FromQueued stores the event that was queued behind the record with the op's key before this decision; none if
-	// there was none.
+	// FromQueued stores the event that was queued behind the record with the op's key before this decision. If
+	// there was none, nothing is stored.
 	FromQueued
 )
 
-// Reader is the input of [Look]. An engine implements it on the state after the earlier ops of the batch.
+// Reader is the input of [Look]. An engine implements Reader on the state after the earlier ops of the batch.
 type Reader interface {
 	// Meta returns the record, nil when there is none.
 	Meta(k Key) (*Meta, error)
@@ -93,8 +93,8 @@ func Look(r Reader, head uint64, op *Op) (v View, err error) {
 	return v, err
 }
 
-// holder returns the record that has the name of op. Mostly that is the op's own record, which needs no index
-// lookup.
+// holder returns the record that has the name of op. It is usually the op's own record; then no index lookup is
+// needed.
 func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
 	name := nameOf(op)
 	if slices.Contains(Holds(own), name) {
@@ -194,7 +194,7 @@ func (p *plan) next() uint64 {
 	return p.revision
 }
 
-// answer sets the outcome. m is the record it is about, nil when there is none.
+// answer sets the outcome. m is the record that the outcome is about, nil if there is none.
 func (p *plan) answer(v ResultCode, m *Meta, revision uint64) {
 	p.d.Outcome = Outcome{Result: v, Revision: revision}
 	if m != nil {
@@ -213,14 +213,14 @@ func (p *plan) refuse(v ResultCode, m *Meta) {
 	}
 }
 
-// stale sets the outcome Stale: m has something newer. revision is that of the newer part, 0 if that is a
-// queued spec.
+// stale sets the outcome Stale, because m has a newer spec or status. revision is that of the newer part, 0 for
+// a queued spec.
 func (p *plan) stale(m *Meta, revision uint64, why string) {
 	p.answer(Stale, m, revision)
 	p.d.Outcome.Detail = why
 }
 
-// put writes a record; n is not shared with anything.
+// put writes a record. Nothing else refers to n.
 func (p *plan) put(old, n *Meta, spec, status, waiting Payload) {
 	n.Sizes = p.sizes(old, spec, status, waiting)
 	p.d.Writes = append(p.d.Writes, Write{Key: n.Key, Old: old, New: n, Spec: spec, Status: status, Queued: waiting})

@@ -26,7 +26,7 @@ func tag(s string) (t codec.Tag) {
 	return t
 }
 
-// put is an update_request of source s1: id, name, version and content.
+// put returns an update_request of source s1 with id, name, version and content.
 func put(id, name string, version int64, content string) store.Op {
 	return store.Op{
 		Kind: store.PutSpec, Key: key(id), Owner: "s1", Name: name, Action: codec.UpdateRequest,
@@ -34,14 +34,14 @@ func put(id, name string, version int64, content string) store.Op {
 	}
 }
 
-// create is put as a create_request.
+// create is put with the action create_request.
 func create(id, name string, version int64, content string) store.Op {
 	o := put(id, name, version, content)
 	o.Action = codec.CreateRequest
 	return o
 }
 
-// del is a delete_request without data; the tag is that of the version.
+// del returns a delete_request without data. Its tag depends only on the version.
 func del(id, name string, version int64) store.Op {
 	o := put(id, name, version, fmt.Sprintf("del%d", version))
 	o.Action, o.Deleting, o.DeletedAt, o.Event = codec.DeleteRequest, true, noon, nil
@@ -86,14 +86,13 @@ func supersedes(revision uint64, o store.Op) store.Op { o.Supersedes = revision;
 
 func ifRevision(revision uint64, o store.Op) store.Op { o.IfRevision = revision; return o }
 
-// row is one line of the tables: what is there, what happens, what is said and
-// what is there then.
+// row is one line of the tables: the records before, the op, its outcome, and the records after.
 type row struct {
 	name string
-	// noAgentEver: no agent of the cluster ever subscribed.
+	// noAgentEver is true if no agent of the cluster ever subscribed.
 	noAgentEver bool
 	before      []store.Op
-	// left: the cluster is forgotten before op.
+	// left is true if the cluster is unbound before op.
 	left  bool
 	op    store.Op
 	want  string   // outcome

@@ -24,8 +24,8 @@
 //     the source has acknowledged them.
 //
 // One spec can be queued behind a tombstone, without a revision. It is for the same id (+ same id), or it is
-// the next work of the same name (+ next id). The id of such a next work has no record of its own (waiting). A
-// queued spec becomes live when the tombstone is confirmed.
+// the next work of the same name (+ next id). The id of such a next work has no record of its own; its column
+// is "waiting". A queued spec becomes live when the tombstone is confirmed.
 //
 // The table shows the effect of an event or an operator on the record of an id whose cluster had an agent. An
 // entry in parentheses is the outcome of an op that writes nothing. Row seen: the source acknowledged the final
@@ -42,16 +42,15 @@
 //	forget        (ignored)    confirmed    confirmed    live         confirmed    confirmed    none
 //	drop          (ignored)    none         none         none         none         none         none
 //
-// Which publish wins: the one with the higher or an equal version, unless its tag shows that nothing changed. A
-// source that has seen the stored revision wins whatever the versions, but only if that revision is still
-// stored (Supersedes, IfRevision). Only the owner publishes, and a name has one record. A status wins by its
-// sequence id.
+// A publish wins if its version is 0, equal or higher, unless its tag shows that nothing changed. With
+// Supersedes or IfRevision, the spec wins for any version, but only if the named revision is still stored. Only
+// the owner publishes, and a name has one record. A status wins by its sequence id.
 //
 // A delete makes no tombstone if no agent of the cluster ever subscribed and no status came. Then no agent can
 // confirm, and the record becomes a confirmed tombstone at once. The acknowledgement of its source does not
-// remove such a record ([Meta.CollectableWhenAcked]). An agent may come later and list the work, from before a
-// loss of the store. That agent is sent the deletion. A confirmed tombstone answers its own deletion when that
-// is repeated, and no other deletion.
+// remove such a record ([Meta.CollectableWhenAcked]). An agent may subscribe later and list the work from
+// before a loss of the store. That agent is sent the deletion. A confirmed tombstone answers a repetition of
+// its own deletion, and no other deletion.
 //
 // [Decide] chooses by kind of op, then by state. cases.go has the cases: putSpec, putLive, putTombstone,
 // putNew, deleteUnknown, putQueued; putStatus; acked, forget, drop, adopt, takeOver. The result is one
@@ -62,8 +61,8 @@
 //
 // Each accepted write gets the next revision: one counter per store, assigned in commit order and never reused.
 // The spec and the status of a record each carry the revision of their last change. So the change feed
-// ([Store.Changes]) holds each at most once. A reader that lags gets the latest state of each and never "too
-// old". Each revision belongs to exactly one entry of the feed.
+// ([Store.Changes]) holds each at most once. A reader that lags gets the latest state of each, and its position
+// never becomes too old. Each revision belongs to exactly one entry of the feed.
 //
 // # Names
 //

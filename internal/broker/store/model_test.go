@@ -24,8 +24,8 @@ type subscription struct {
 // specs.
 type model map[string]subscription
 
-// leave removes an id without a status, unless its deletion is still in progress: then there is a tombstone of
-// either state.
+// leave removes an id without a status. If there is a tombstone or a confirmed tombstone, the owner still gets
+// the status.
 func (m model) leave(l *storetest.Model, k store.Key, id string) {
 	k.ResourceID = id
 	if e, ok := l.Get(k); ok {
@@ -52,7 +52,7 @@ func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, be
 		}
 		for other, o := range m {
 			if other != id && o.alive && o.name == name {
-				m.leave(l, op.Key, other) // replaced under its name
+				m.leave(l, op.Key, other) // the op has replaced the work of this name
 			}
 		}
 		m[id] = subscription{owner: op.Owner, name: name, tag: op.Tag, alive: true}
@@ -60,19 +60,19 @@ func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, be
 		if result == store.Confirmed && !c.alive {
 			m[id] = subscription{owner: c.owner, receives: true}
 		}
-	case store.TakeOver: // of a tombstone, and what waits lives on
+	case store.TakeOver: // the tombstone is confirmed; the queued spec stays
 		m[id] = subscription{owner: c.owner, receives: true}
 	case store.Forget:
 		switch {
 		case result == store.Accepted: // a confirmed tombstone was removed
 			delete(m, id)
 		case before != nil && before.Queued != nil && before.Queued.ResourceID == id && behind == nil:
-			// it lives on with what waited
+			// the queued spec of the same id becomes live
 		default:
 			m[id] = subscription{owner: c.owner, receives: true}
 		}
 	case store.CollectTombstone:
-		if behind == nil { // else what waits is not concerned
+		if behind == nil { // otherwise the queued spec is not affected
 			m.leave(l, op.Key, id)
 		}
 	case store.Drop:
@@ -84,16 +84,16 @@ func (m model) take(l *storetest.Model, op store.Op, result store.ResultCode, be
 		c.owner = op.Owner
 		m[id] = c
 		if w := store.QueuedID(before); w != "" {
-			o := m[w] // with its confirmed tombstone, if there is one
+			o := m[w] // includes its confirmed tombstone, if there is one
 			o.owner = op.Owner
 			m[w] = o
 		}
 	}
 }
 
-// TestDecide_Model checks random histories against the invariants, which the ledger checks at each step. When
-// all deletions are confirmed, the store must match the last specs of the sources. Live works are stored
-// unchanged, and the owners of deleted works get the status.
+// TestDecide_Model checks random histories. The model checks the invariants at each step. When all deletions
+// are confirmed, the store must match the last specs of the sources. Live works are stored unchanged, and the
+// owners of deleted works get the status.
 func TestDecide_Model(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -159,7 +159,7 @@ func checkOrder(t *rapid.T, op store.Op, s storetest.Step) {
 	}
 }
 
-// confirmAll plays the agent: it confirms each tombstone until none is left.
+// confirmAll acts as the agent and confirms each tombstone until none is left.
 func confirmAll(t *rapid.T, l *storetest.Model, m model) {
 	for n := int64(100); ; n++ {
 		var next *store.Meta

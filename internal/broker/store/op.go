@@ -27,17 +27,16 @@ type Op struct {
 	// DeletedAt is the deletion timestamp when Deleting.
 	DeletedAt time.Time
 	// Supersedes and IfRevision are the source's conditions, 0 if absent: the spec revision that the record must
-	// have. A spec wins whatever the versions if its Supersedes holds, and so does a deletion if its IfRevision
-	// holds. In CollectTombstone, IfRevision is the status revision up to which the owner has acknowledged
-	// everything; in TakeOver, the revision of the tombstone.
+	// have. If Supersedes holds, the spec wins for any version; if IfRevision holds, a deletion does. In
+	// CollectTombstone, IfRevision is the status revision up to which the owner has acknowledged everything; in
+	// TakeOver, the revision of the tombstone.
 	Supersedes, IfRevision uint64
 	// Quota limits the source and the cluster (PutSpec, PutStatus). nil means no limit.
 	Quota *quota.Quota
-	// OutOfScope: the source may have no works on the cluster (PutSpec). Only deletions of works that it still has
-	// there are processed; any other op gets the answer of a missing record.
+	// OutOfScope: the cluster is not among the allowed clusters of the source (PutSpec). Only deletions of works
+	// that it still has there are processed; any other op gets the answer of a missing record.
 	OutOfScope bool
-	// Reported: the source has a status of the work, so its cluster had the work even if this store has no record
-	// of it.
+	// Reported: the source has a status of the work, so its cluster had the work, even if this store has no record.
 	Reported bool
 
 	Sequence   string // PutStatus
@@ -63,7 +62,7 @@ const (
 	// CollectTombstone: the owner has acknowledged the final status of this confirmed tombstone; it is removed.
 	// Ignored if there is no confirmed tombstone, or a later one (IfRevision).
 	CollectTombstone
-	// Forget: an operator gives up the record, whatever its state. A live record or tombstone becomes a confirmed
+	// Forget: an operator force-deletes the record, in any state. A live record or tombstone becomes a confirmed
 	// tombstone with a final status (Event, may be nil). A confirmed tombstone is removed. A queued spec becomes a
 	// confirmed tombstone.
 	Forget
@@ -75,8 +74,8 @@ const (
 	// the record it is queued behind.
 	Transfer
 	// TakeOver: no agent was sent this tombstone, and the queued spec of another id takes over its name and
-	// objects. The tombstone becomes a confirmed tombstone. The caller has proof that no agent was sent it; see
-	// [CanReplaceTombstone]. Ignored if the record differs, or nothing is queued that may take over.
+	// objects. The tombstone becomes a confirmed tombstone. The caller has proof of that; see
+	// [CanReplaceTombstone]. Ignored if the record has changed, or if no spec is queued that may take over.
 	TakeOver
 )
 
@@ -95,8 +94,8 @@ const (
 	Queued
 	// Unchanged: the stored record has the same tag. For a status: the same sequence id, version and hash.
 	Unchanged
-	// Stale: an older version or sequence id than stored, an update of a deleted work, or a sequence id that cannot
-	// be compared (Outcome.Detail).
+	// Stale: the version or sequence id is older than the stored one or cannot be compared, or the op updates a
+	// deleted work (see Outcome.Detail).
 	Stale
 	// Ignored: no effect on this record. Examples: a status for an unknown id or for a confirmed tombstone, or a
 	// CollectTombstone without one.
@@ -107,13 +106,13 @@ const (
 	// OwnedByOther: another source owns the record.
 	OwnedByOther
 	// NameTaken: another record has the name. It belongs to another source, or this op would rename another record
-	// of the same source onto it. Also: the op would change the name of a queued spec, or meets another queued
-	// spec. Such an op can succeed after the confirmation.
+	// of the same source onto it. The result is the same if the op would change the name of a queued spec, or if
+	// another spec is already queued. Such an op can succeed after the deletion is confirmed.
 	NameTaken
 	// ConditionFailed: Supersedes or IfRevision does not hold. Outcome.Revision is the record's current spec
-	// revision, 0 if there is none. Also for a deletion of a work without a record, in two cases. If the work was
-	// reported and its name belongs to a record, that record must be deleted first. If its name belongs to another
-	// source's tombstone, the deletion can succeed after the confirmation.
+	// revision, 0 if there is none. A deletion of a work without a record gets this result in two cases. If the
+	// work was reported and its name belongs to a record, that record must be deleted first. If its name belongs to
+	// another source's tombstone, the deletion can succeed after that tombstone is confirmed.
 	ConditionFailed
 	// Invalid: the op lacks a field that its kind needs, or has a field that cannot be stored. Outcome.Detail names
 	// it. The other ops of the batch are not affected.
@@ -131,7 +130,7 @@ type Outcome struct {
 	// Head is the last assigned revision after the op, its own writes included. Two outcomes for one record are in
 	// the order of their heads.
 	Head uint64
-	// Owner of the record after the op, for routing; "" when there is none.
+	// Owner is the owner of the record after the op, for routing; "" if there is no record.
 	Owner string
 	// Replaced is the spec revision of the record that an accepted deletion replaced. It is 0 if there was none,
 	// and in all other outcomes.
@@ -183,13 +182,13 @@ func CheckSince(s Scope, part Part) error {
 	}
 }
 
-// FreesQuota reports whether the op leaves less on the disk in the end. All ops do, except a spec or a status
-// of a work that stays.
+// FreesQuota reports whether the op finally reduces the data on the disk. All ops do, except the spec or the
+// status of a work that is not deleted.
 func (op *Op) FreesQuota() bool {
 	return op.Kind != PutSpec && op.Kind != PutStatus || op.Deleting || op.Deleted
 }
 
-// problem returns why the op is invalid, or "".
+// problem returns the reason if the op is invalid, otherwise "".
 func (op *Op) problem() string {
 	return cmp.Or(
 		scopeProblem(op.Key.DataType, op.Key.Cluster), requiredProblem("resource id", op.Key.ResourceID),

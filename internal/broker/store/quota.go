@@ -6,8 +6,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 )
 
-// Sizes are the bytes of a record's payloads. They are 0 if a release that did not count them wrote the record
-// last.
+// Sizes are the bytes of a record's payloads. They are 0 if the record was last written by a release that did
+// not count sizes.
 type Sizes struct{ Spec, Status, Queued int }
 
 // UseOf returns the quota use of a record. m may be nil. A queued spec later replaces its tombstone, so only
@@ -34,7 +34,7 @@ func (d *Decision) Uses() iter.Seq[quota.Change] {
 	}
 }
 
-// uses yields one change, or two if the owner changes: one per owner. It returns false if yield wants no more.
+// uses yields one change, or two if the owner changes: one per owner. It returns false if yield returned false.
 func (w *Write) uses(yield func(quota.Change) bool) bool {
 	cluster := w.Key.Cluster
 	if w.Old != nil && w.New != nil && w.Old.Owner == w.New.Owner {

@@ -30,21 +30,21 @@ type Meta struct {
 	Owner string // source name
 	Name  string // object name from the metadata extension; unique per (cluster, data type)
 
-	Version      int64 // of the spec; 0 is unversioned
+	Version      int64 // version of the spec; 0 means unversioned
 	Tag          codec.Tag
 	SpecRevision uint64
 	// SpecSupersedes: the spec replaced a newer version at the request of its source, because the hub went back in
 	// time. OCM agents are sent it as version 0.
 	SpecSupersedes bool
 	// Superseded is the highest version that a lower one replaced, 0 if there is none. SpecSupersedes stays set
-	// until the versions exceed it: a disconnected agent may still hold that version.
+	// until the version of the spec is higher: a disconnected agent may still hold that version.
 	Superseded int64
 
 	StatusRevision uint64 // 0: the work never had a status
 	StatusVersion  int64  // spec version the status is about
 	Sequence       string // highest accepted sequence id, decimal; "" when none
 	StatusHash     string // statushash attribute of that status; may be ""
-	Failing        bool   // that status reports that the work is not applied, or not available
+	Failing        bool   // the last status reports that the work is not applied, or not available
 
 	// DeletedAt is the deletion timestamp of the source (UTC). It is set in a tombstone and in its confirmed
 	// tombstone. It is zero in a live record, and in the confirmed tombstone of a record that was live when an
@@ -60,8 +60,8 @@ type Meta struct {
 }
 
 // CollectableWhenAcked reports whether m is a confirmed tombstone that is removed once its source has
-// acknowledged it. That needs the confirmation of its cluster. A tombstone that no cluster confirmed stays
-// until its retention time is over.
+// acknowledged it. That is so if its cluster has confirmed the deletion. Without that confirmation, the record
+// stays until its retention time is over.
 //
 // Scenario:
 //
@@ -84,8 +84,8 @@ func (m *Meta) AwaitsStatus() bool {
 
 // QueuedSpec is a spec that arrived while its name or id was still a tombstone of the same owner. It becomes a
 // record when the tombstone is confirmed, or when it replaces the tombstone (see [CanReplaceTombstone]). That
-// record is live. If the spec was deleted while it was queued, it is a tombstone. The cluster may hold that
-// work from before a loss of the store.
+// record is live. If the queued spec is a deletion, the record is a tombstone, because the cluster may hold
+// that work from before a loss of the store.
 type QueuedSpec struct {
 	ResourceID string
 	Owner      string
@@ -102,7 +102,7 @@ type Record struct {
 	Meta
 	// Spec is the last spec with data, always in its live form: without deletiontimestamp, which is Meta.DeletedAt.
 	// A tombstone keeps it; in a confirmed tombstone it is nil. It is also nil in a tombstone if the store never
-	// saw the work live and its deletion carried no data. Then Meta is all there is.
+	// saw the work live and its deletion carried no data. Then the store has only Meta.
 	Spec []byte
 	// Status is the last status, nil if there is none. In a confirmed tombstone it is the last report of the agent,
 	// or the Event of Forget. It is nil if no agent confirmed: then the broker makes the Deleted status from Meta.
@@ -127,8 +127,8 @@ type Change struct {
 	// State of the record after the change; zero when Gone.
 	State State
 	// Gone: the record was removed (dropped, acknowledged, or replaced under its name). Nothing is sent for it.
-	// There is one such change per part that was in the feed. Only readers that keep up get it; a reader that lags
-	// or starts again finds out by Get.
+	// There is one such change per part that was in the feed. Only readers near the head get such a change. A
+	// reader that lags or starts again gets ErrNotFound from Get.
 	Gone bool
 }
 
@@ -141,11 +141,11 @@ type ClusterHead struct {
 	Digest       Digest // of the live records
 	Tombstones   int
 	// Failing is the number of live records whose status reports a failure. Statuses that earlier releases stored
-	// have no such mark and are not counted.
+	// do not have this flag and are not counted.
 	Failing int
 	// Unanswered is the number of live records that wait for a status (see [Meta.AwaitsStatus]).
 	Unanswered int
 	// Sequence is the highest sequence id of an accepted status that an agent can continue from, "" if there is
-	// none. Ids that no agent makes (see [codec.Sequencer]) cannot be compared and are skipped.
+	// none. Ids that no agent can have made (see [codec.Sequencer]) cannot be compared and are skipped.
 	Sequence string
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// situations are those that the table of the package comment has, for the id w1.
+// situations are the columns of the table of the package comment, for the id w1.
 var situations = []struct {
 	name   string
 	before []store.Op
@@ -27,7 +27,7 @@ var situations = []struct {
 	{"confirmed", []store.Op{put("w1", "a", 2, "x"), del("w1", "a", 2), deleted("w1", 2, 1)}},
 }
 
-// happenings are the ops of the table, on w1.
+// happenings are the rows of the table: ops on w1.
 var happenings = []struct {
 	name string
 	op   store.Op
@@ -87,7 +87,7 @@ func cell(t *testing.T, before []store.Op, op store.Op) string {
 	}
 }
 
-// TestDecide_IsTheTable: Decide does what the table of the package comment shows.
+// TestDecide_IsTheTable: the results of Decide are those in the table of the package comment.
 func TestDecide_IsTheTable(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -223,7 +223,7 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		},
 		// Scenario:
 		//   t1: the cluster reports on u1 under the name, and the store is restored to an earlier state.
-		//   t2: there the name belongs to u2, which came before u1; u1 is deleted.
+		//   t2: in this state the name belongs to u2, which existed before u1; the source deletes u1.
 		// Result: the deletion waits until u2 is gone, because the cluster has u1 under the name.
 		{
 			name: "the same, but the cluster had the work: the name was its own", before: []store.Op{create("u2", "n1", 1, "b")}, op: reported(del("u1", "n1", 5)),
@@ -244,9 +244,10 @@ func TestDecide_DeletionOfUnknown(t *testing.T) {
 		},
 		// Scenario:
 		//   t1: a cluster has u1, and the store is lost.
-		//   t2: another source is the first to publish: the deletion of its u2 with the same name.
+		//   t2: another source publishes first: the deletion of its work u2 with the same name.
 		//   t3: u1 is deleted.
-		// Result: that deletion is not confirmed: no cluster has reported on u2, and this one has u1.
+		// Result: the deletion of u1 is not confirmed, because the cluster may have u1 under the name and has not
+		// reported on u2.
 		{
 			name:   "its name is a tombstone's of another: it may be this work's there",
 			before: []store.Op{by("s2", reported(del("u2", "n1", 1)))}, op: del("u1", "n1", 5),

@@ -16,7 +16,7 @@ const (
 // ahead returns the sequence id of an agent whose clock is ahead.
 func ahead(by time.Duration) string { return (&codec.Sequencer{}).Next(noon.Add(by).UnixMilli()) }
 
-// early returns an op that the broker accepts while its clock is a week ahead.
+// early returns the op with a broker time that is a week ahead.
 func early(o store.Op) store.Op {
 	o.At, o.Sequence = noon.Add(7*24*time.Hour), ahead(7*24*time.Hour)
 	return o
@@ -45,9 +45,9 @@ func TestDecide_Status(t *testing.T) {
 		},
 		// Scenario:
 		//   t1: a status is sent, its answer is lost, and it is sent again.
-		//   t2: the first one is accepted, but the agent no longer waits for that answer.
-		//   t3: the second one arrives.
-		// Result: it is Unchanged and not Stale; after Stale the agent would send it again.
+		//   t2: the first copy is accepted, but the agent no longer waits for that answer.
+		//   t3: the second copy arrives.
+		// Result: the second copy is Unchanged. After Stale, the agent would send the status again.
 		{name: "the same once more", before: ten, op: status("u1", 5, 10, "x"), want: "unchanged 2 s1", after: x},
 		{name: "equal sequence of another version", before: ten, op: status("u1", 6, 10, "x"), want: "stale 2 s1" + olderSeq, after: x},
 		{name: "equal sequence", before: ten, op: status("u1", 5, 10, "y"), want: "stale 2 s1" + olderSeq, after: x},
@@ -108,7 +108,7 @@ func TestDecide_Deleted(t *testing.T) {
 			name: "of an older sequence too", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 5)), op: deleted("u1", 5, 9),
 			want: "confirmed 4 s1", after: []string{"u1 confirmed s1/n1 v5 -@4 gone5@4 v5"}, feed: []string{"4 u1 status s1 confirmed"},
 		},
-		// For an unversioned deletion, or for one of a work that has no status yet, it may be a late confirmation of an
+		// If the deletion is unversioned, or the work has no status yet, the status may be a late confirmation of an
 		// earlier deletion.
 		{
 			name: "of an older sequence and no version does not", before: with(status("u1", 5, 10, "x"), del("u1", "n1", 0)), op: deleted("u1", 0, 9),

@@ -24,7 +24,8 @@ const MaxIncarnations = 128
 // Cursor is a position in the history of a store.
 type Cursor = codec.Cursor
 
-// Digest identifies the set of live records that a client holds; tombstones of either state are not in it.
+// Digest identifies the set of live records that a client holds. It excludes tombstones and confirmed
+// tombstones.
 type Digest = codec.Digest
 
 // Errors of a Store. Any other error comes from the disk or a bug: then nothing of the batch may be
@@ -97,11 +98,11 @@ type Store interface {
 	// the order of these, at most limit (at least 1). The cost depends on the number of results.
 	ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
 	// Clusters returns the sorted names of the clusters that have records of a data type, or were marked as
-	// subscribed to it. Confirmed tombstones do not count: one that waits for an agent of a misspelt name makes no
+	// subscribed to it. Confirmed tombstones do not count, so that a misspelt name with only such records is no
 	// cluster. It reads no disk.
 	Clusters(dt codec.DataType) []string
-	// ClusterHead reads no disk. Removed records do not count, so revision and sequence id may be lower after a
-	// reopening.
+	// ClusterHead returns the summary of a cluster. It reads no disk. Removed records do not count, so revision and
+	// sequence id may be lower after the store is opened again.
 	ClusterHead(dt codec.DataType, cluster string) ClusterHead
 	// Rows returns the use of sources or of clusters, sorted by name: the names above after, at most limit (at
 	// least 1). It reads no disk.
@@ -131,8 +132,8 @@ type Store interface {
 	// Err returns nil while the store accepts all writes, otherwise [ErrLow], [ErrNoSpace] or [ErrReadOnly]. It
 	// does not block.
 	Err() error
-	// Fatal delivers at most one error: the store cannot continue, and its process must end. Writes that were not
-	// acknowledged before never will be.
+	// Fatal delivers at most one error: the store cannot continue, and its process must end. Writes that are not
+	// acknowledged yet are never acknowledged.
 	Fatal() <-chan error
 	// Close makes waiting calls of Changes return ErrClosed, waits for running calls, syncs and releases the files.
 	// It must not be called from f of Scan, Since or Tombstones. A second Close returns ErrClosed.

@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// A source may count versions from 1 for each work with the id, and delete without data. Its two deletions then
-// differ only by their time.
+// TestDecide_DeletionOfQueuedSpecRepeatsOutcome checks two deletions that differ only by their time. A source
+// may count versions from 1 for each work with the id, and delete without data.
 func TestDecide_DeletionOfQueuedSpecRepeatsOutcome(t *testing.T) {
 	t.Parallel()
 	tomb := "u1 tombstone s1/n1 v1 a@2"

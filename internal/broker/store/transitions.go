@@ -2,8 +2,8 @@ package store
 
 import "github.com/hawser-io/hawser/pkg/codec"
 
-// This file has the state transitions of a record: the arrows of the picture in the package comment. Each one
-// writes the record and adds to the feed, and nothing else does. cases.go decides which one is used.
+// This file has the state transitions of a record: the arrows of the picture in the package comment. Only these
+// functions write the record and add to the feed. cases.go chooses the transition.
 
 // spec returns the op as a queued spec.
 func (p *plan) spec() QueuedSpec {
@@ -60,7 +60,7 @@ func (p *plan) updateTombstone(m *Meta, spec, waiting Payload) {
 	p.d.Outcome.Replaced = m.SpecRevision
 }
 
-// undelete makes tombstone m live: its source has seen it and publishes the work again.
+// undelete makes tombstone m live: its source has seen the tombstone and publishes the work again.
 func (p *plan) undelete(m *Meta) {
 	moves := QueuedID(m) != "" && m.Queued.Name != nameOf(p.op) // the name is free for the queued spec
 	if !moves {
@@ -84,7 +84,7 @@ func (p *plan) createRecord(w QueuedSpec, old *Meta, spec, waiting Payload) *Met
 		n.State = Tombstone
 	}
 	if old != nil {
-		n.Sequence = old.Sequence // statuses of the deleted work with this id stay old
+		n.Sequence = old.Sequence // so that statuses of the deleted work with this id are stale
 	}
 	p.put(old, n, spec, Clear, waiting)
 	p.changed(n, SpecPart)
@@ -112,8 +112,8 @@ func (p *plan) promoteQueued(m *Meta) {
 }
 
 // wait queues the op behind h and replaces a queued spec of the same name. Only one spec can be queued. Two
-// specs with different names can meet there only through renaming; then the second is rejected until the first
-// has left.
+// specs with different names are possible only after a rename. Then the second spec is rejected until the first
+// one is no longer queued.
 func (p *plan) wait(h *Meta) {
 	w, event := p.spec(), p.eventOr(Clear)
 	if before := h.Queued; before != nil {
@@ -138,7 +138,7 @@ func (p *plan) setQueued(m *Meta, w *QueuedSpec, event Payload) {
 }
 
 // clearQueued removes the queued spec of another id before a new one replaces it. A queued deletion becomes a
-// confirmed tombstone, because its owner needs the answer. A queued create leaves nothing.
+// confirmed tombstone, because its owner needs the Deleted status. A queued create leaves no record.
 func (p *plan) clearQueued(m *Meta) {
 	if id := QueuedID(m); id != "" && id != p.op.Key.ResourceID && m.Queued.Deleting {
 		p.confirmWithoutCluster(*m.Queued, p.QueuedRecord)
@@ -146,7 +146,7 @@ func (p *plan) clearQueued(m *Meta) {
 }
 
 // confirmWithoutCluster writes a confirmed tombstone for a spec that no cluster has to confirm. The owner gets
-// its Deleted status, again if there already was a confirmed tombstone. An existing status stays.
+// its Deleted status, also if there already was a confirmed tombstone. An existing status is kept.
 func (p *plan) confirmWithoutCluster(w QueuedSpec, confirmed *Meta) *Meta {
 	n := Meta{Key: p.key(w.ResourceID), Owner: w.Owner, Name: w.Name, StatusVersion: w.Version}
 	if confirmed != nil {
@@ -171,7 +171,7 @@ func (p *plan) report(m *Meta) {
 	n := *m
 	n.StatusVersion, n.StatusHash, n.Failing = p.op.Version, p.op.StatusHash, p.op.Failing
 	if newer, err := codec.CompareSequence(p.op.Sequence, m.Sequence); err != nil || !newer || codec.CheckSequence(m.Sequence, p.op.At) != nil {
-		n.Sequence = p.op.Sequence // otherwise it confirms a deletion although its sequence id is lower
+		n.Sequence = p.op.Sequence // otherwise the status confirms a deletion although its sequence id is lower
 	}
 	if p.op.Deleted {
 		p.confirm(m, n, FromOp)
@@ -189,9 +189,9 @@ func (p *plan) giveUp(m *Meta, n Meta, hash string, status Payload) {
 	p.confirm(m, n, status)
 }
 
-// confirm ends tombstone m: its cluster holds nothing of it any more. n is m with the content of the confirmed
-// tombstone; status is its final status. The queued spec becomes a record. If that has the same id, it replaces
-// m. The owner then gets no Deleted status: it would take it for that of the new work.
+// confirm ends tombstone m: its cluster has removed all objects of the work. n is m with the content of the
+// confirmed tombstone; status is its final status. The queued spec becomes a record. A record with the same id
+// replaces m. Then the owner gets no Deleted status, because it would read it as the status of the new work.
 func (p *plan) confirm(m *Meta, n Meta, status Payload) {
 	w := m.Queued
 	switch {

@@ -146,7 +146,7 @@ func TestDecide_WaitingForOtherID(t *testing.T) {
 
 func TestDecide_WaitingWithoutCluster(t *testing.T) {
 	t.Parallel()
-	// There is a tombstone only because there was a status.
+	// No agent subscribed, so only the status makes the deletion a tombstone.
 	tomb := []store.Op{create("u1", "n1", 5, "a"), status("u1", 5, 1, "x"), del("u1", "n1", 5)}
 	waits := append(append([]store.Op{}, tomb...), create("u2", "n1", 3, "b"))
 	runRows(t, []row{

@@ -1,4 +1,4 @@
-// Package syncstate keeps in memory what sources and agents report about sync, beside the records:
+// Package syncstate holds the sync reports of sources and agents in memory, beside the records:
 //
 //   - [Sources]: for which clusters a source is synced, and which deletions it withholds;
 //   - [Lists]: the listed works of an agent that do not match the records;
@@ -6,9 +6,9 @@
 //     agent was sent, so that a queued spec may replace the tombstone;
 //   - [Names]: which cluster has a name, by the uid of its namespace kube-system.
 //
-// The next connections report it again. Only the uids of clusters and the positions of hubs are kept in the
-// store. Absence from a list never causes a deletion. [ResolveConflict] is the only rule for a record of which
-// an agent holds a newer version: send it, wait for its source, or force it.
+// Clients report it again when they reconnect. Only the uids of clusters and the positions of hubs are in the
+// store. Absence from a list never causes a deletion. If an agent holds a newer version than the record, only
+// [ResolveConflict] decides: send the record, wait for its source, or force it.
 //
 // The package imports neither subscriptions nor queues; it uses them through [Agents] and [Writer].
 package syncstate
@@ -113,20 +113,21 @@ func (s Slots) Try() bool {
 // Free returns a slot.
 func (s Slots) Free() { <-s }
 
-// A restored store may have gone back in time. Then an agent holds a newer version than the record. Either the
-// record is right, because its source went back too, or the store lost a change. Only the source knows which.
+// A restored store may have an older state. Then an agent may hold a newer version than the record. Either the
+// record is right, because its source went back too, or the store lost a change. Only the source knows which
+// case applies.
 //
 // A deletion may have been confirmed after the backup, and its id used again by a new work that the agent
-// holds. So a deletion waits for its source too. A Hawser source compares. An OCM source publishes again what
-// it has: the deletion, or the new work, which is then queued behind the deletion. Either one confirms the
-// deletion.
+// holds. So a deletion also waits for its source. A Hawser source compares. An OCM source publishes the
+// deletion again, or the new work, which is then queued behind the deletion. Each of these shows that the
+// deletion is right.
 
 // DeliveryDecision is how a record is delivered to an agent that listed its work.
 type DeliveryDecision uint8
 
 // Delivery decisions.
 const (
-	// Send: the record is not older than the version that the agent holds, or versions do not order the two.
+	// Send: the record is not older than the version that the agent holds, or the versions cannot be compared.
 	Send DeliveryDecision = iota + 1
 	// Wait: the agent holds a newer version, and no source has confirmed the record yet.
 	Wait
@@ -138,12 +139,14 @@ const (
 type Conflict struct {
 	// Listed is the version that the agent listed.
 	Listed int64
-	// Version is the version of the record. Supersedes: it replaced a newer version at the request of its source.
+	// Version is the version of the record. Supersedes is true if the record replaced a newer version at the
+	// request of its source.
 	Version    int64
 	Supersedes bool
-	// Synced: the owner has compared its works on the cluster with this store.
+	// Synced is true if the owner has compared its works on the cluster with this store.
 	Synced bool
-	// InForce: the record is a deletion that was published, or published again, since the store was opened.
+	// InForce is true if the record is a deletion that was published, or published again, since the store was
+	// opened.
 	InForce bool
 }
 
@@ -167,7 +170,7 @@ func (c *State) About(m *store.Meta, listed int64) Conflict {
 	}
 }
 
-// Discrepancy is a mismatch that the broker reports and does not act on.
+// Discrepancy is a mismatch that the broker reports to operators and does not repair.
 type Discrepancy struct {
 	Cause      Cause
 	Scope      store.Scope

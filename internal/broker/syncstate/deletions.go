@@ -15,10 +15,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Deletions keeps two facts about deletions that the records lack. The first: which deletions from before the
-// store was opened were published again since. The second: which deletions no agent was sent.
+// Deletions holds two sets of deletions that cannot be derived from the records. The first set was committed
+// before the store was opened and has been published again since. The second set was sent to no agent.
 //
-// The second fact proves that a queued spec may replace the tombstone.
+// If a deletion is in the second set, a queued spec may replace the tombstone.
 //
 // Scenario:
 //
@@ -34,7 +34,7 @@ type Deletions struct {
 
 	mu sync.Mutex
 	// repeated holds the revisions of deletions from before the store was opened that their sources have published
-	// again. It has at most one entry per tombstone that the store had then.
+	// again. It has at most one entry per tombstone that the store had when it was opened.
 	repeated map[store.Key]uint64
 	clusters map[store.Scope]*offlineChanges
 }
@@ -45,7 +45,7 @@ type offlineChanges struct {
 	// left is the store head when the last agent disconnected.
 	left      uint64
 	deletions map[string]store.UnsentDeletion // by id
-	// waits: some spec is queued behind a tombstone.
+	// waits is true if a spec is queued behind some tombstone.
 	waits bool
 	// deciding is not nil while works are about to replace tombstones. Until it is closed, nothing is sent to
 	// agents of the cluster.
@@ -160,12 +160,12 @@ func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.
 		return
 	}
 	if u := known.Deleted(*met, o); u.Last != 0 {
-		d.cluster(scope).deletions[k.ResourceID] = u // otherwise the entry is about a revision that was replaced
+		d.cluster(scope).deletions[k.ResourceID] = u // otherwise the old entry is about a replaced revision and has no effect
 	}
 }
 
-// noteRepeated records that a source published an old deletion again, or a spec that is queued behind it. Old:
-// the deletion is from before the store was opened.
+// noteRepeated records that a source published an old deletion again, or a spec that is queued behind it. A
+// deletion is old if it is from before the store was opened.
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
 	start := d.cfg.Store.Head().FirstRevision
 	behind := o.Revision == 0 // queued behind a tombstone, of this id or of another one
@@ -201,8 +201,8 @@ func (d *Deletions) repeat(k store.Key, revision uint64) bool {
 	return true
 }
 
-// inForce reports whether a deletion was published, or published again, since the store was opened. An older
-// one may have been undone by changes that the store lost.
+// inForce reports whether a deletion was published, or published again, since the store was opened. The store
+// may have lost later changes that undid an older deletion.
 func (d *Deletions) inForce(k store.Key, revision uint64) bool {
 	if revision >= d.cfg.Store.Head().FirstRevision {
 		return true
@@ -233,7 +233,7 @@ func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, fr
 	if err != nil || len(ops) == 0 {
 		return err
 	}
-	// The commit is awaited even if ctx ends: until then no agent may be sent the deletions.
+	// Wait for the commit even if ctx ends, because no agent may be sent the deletions before.
 	outcomes, err := d.writer.Commit(context.WithoutCancel(ctx), from, ops...)
 	if err != nil {
 		return request.Store(err)
@@ -247,8 +247,8 @@ func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, fr
 }
 
 // arrive removes and returns the offline changes of a cluster if a queued spec may replace a tombstone. Then
-// other agents wait until the caller calls decided. If wait is not nil, nothing may be sent before it is
-// closed.
+// other agents wait until the caller calls decided. If wait is not nil, another agent is deciding, and nothing
+// may be sent before wait is closed.
 func (d *Deletions) arrive(scope store.Scope, cursor uint64) (a store.Subscriber, deletions map[string]store.UnsentDeletion, wait <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,7 +25,7 @@ func FuzzLastPosition(f *testing.F) {
 	sources.cfg.Store = s
 	f.Fuzz(func(t *testing.T, text string) {
 		if err := s.SetBookmarks(t.Context(), map[string][]byte{bookmarkOf("src"): []byte(text)}); err != nil {
-			return // longer than a bookmark may be
+			return // longer than the maximum of a bookmark
 		}
 		p, err := sources.LastPosition("src")
 		if err != nil {

@@ -21,7 +21,7 @@ const MaxListBytes = 1 << 20
 // shownIDs is the maximum number of ids in a log line.
 const shownIDs = 10
 
-// Lists keeps the mismatches of the last list of each agent. They stay for inspection after the agent
+// Lists keeps the mismatches of the last list of each agent. Operators can inspect them after the agent has
 // disconnected, until an agent of the cluster lists again.
 type Lists struct {
 	cfg            *settings.Config
@@ -38,12 +38,12 @@ type List struct {
 	scope  store.Scope
 	client identity.Identity
 	bytes  int
-	// closed: the subscription ended.
+	// closed is true after the subscription has ended.
 	closed bool
-	// orphans maps ids without a record to the listed versions. explained maps ids that got a record after the
-	// list; the record was not sent yet.
+	// orphans maps ids without a record to the listed versions. explained maps ids whose record was created after
+	// the list, and was not sent yet, to the listed versions.
 	orphans, explained map[string]int64
-	// newer holds the ahead works, whose delivery waits.
+	// newer holds the ahead works whose delivery waits.
 	newer   map[string]AheadWork
 	omitted int // number of orphan ids that are not named
 }
@@ -118,8 +118,8 @@ func (x *Lists) forget(mine *List) {
 	}
 }
 
-// note counts and logs the mismatches. Orphan works stay: absence never causes a deletion. Ahead works wait
-// until their sources are synced.
+// note counts and logs the mismatches. Orphan works are left unchanged, because absence never causes a
+// deletion. Ahead works wait until their sources are synced.
 func (l *List) note(o Mismatch, ids []string) {
 	x := l.lists
 	if len(ids) > 0 {
@@ -217,7 +217,8 @@ func (l *List) about(id string) (listed int64, ok bool) {
 	return listed, ok
 }
 
-// decided removes a record that is sent or forced, or adds it to the ahead works if it waits.
+// decided applies a decision to the list: it adds a record that waits to the ahead works, and removes any other
+// record.
 func (l *List) decided(id string, d DeliveryDecision, w AheadWork) {
 	l.lists.mu.Lock()
 	defer l.lists.mu.Unlock()

@@ -14,20 +14,20 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// quarantineMemory is how long a quarantined cluster is remembered after its last attempt. A rejected agent
-// retries every few minutes.
+// quarantineMemory is how long a quarantined cluster is listed after its last attempt. A rejected agent retries
+// every few minutes.
 const quarantineMemory = time.Hour
 
 // Names binds cluster names to cluster uids. An agent sends the uid of its cluster's namespace kube-system. The
-// first uid is bound to the name. Agents with another uid are rejected until an operator forgets the first
-// cluster. When the name is bound to another uid, the subscriptions of the replaced cluster's agents end. Their
-// events that are not committed yet are dropped: they are about objects of the replaced cluster.
+// first uid is bound to the name. Agents with another uid are rejected until an operator unbinds the name. When
+// the name is bound to another uid, the subscriptions of the replaced cluster's agents end. Their events that
+// are not committed yet are dropped: they are about objects of the replaced cluster.
 type Names struct {
 	cfg     *settings.Config
 	agents  Agents
 	refused prometheus.Counter
 
-	// mu makes reading and binding a cluster's uid one step.
+	// mu is held while a cluster's uid is read and bound, so that both are one step.
 	mu sync.Mutex
 	// listing guards quarantined, so that an inspection does not wait for the disk.
 	listing     sync.Mutex
@@ -72,8 +72,8 @@ func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
 	return nil
 }
 
-// Rename frees a name for another cluster: for the quarantined cluster, if its agent still retries, otherwise
-// for the first that subscribes. It returns the uid of the quarantined cluster, or "".
+// Rename frees a name for another cluster. That is the quarantined cluster if its agent still retries,
+// otherwise the first cluster that subscribes. It returns the uid of the quarantined cluster, or "".
 func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

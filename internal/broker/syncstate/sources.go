@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// maxNamed is the maximum number of clusters that a source may name. They may be unknown: after a loss of the
-// store the broker learns them from the sources.
+// maxNamed is the maximum number of clusters that a source may name. The store may not have these clusters,
+// because after a loss of the store the broker learns them from the sources.
 const maxNamed = 1 << 16
 
 // sourceState is the sync state of a source for one cluster since the store was opened:
@@ -33,8 +33,8 @@ const maxNamed = 1 << 16
 //	 └───────────────────────────────────────────────────────────────┘
 //	(1) or all, reported on another subscription; or an operator approved the last deletion
 //
-// A store may have gone back in time when it is opened, so every state begins as unknown. It becomes unknown
-// again when records leave the store without the source: after a release or a change by an operator.
+// An opened store may be restored from a backup, so every state begins as unknown. It becomes unknown again
+// when records leave the store without the source: after a release or a change by an operator.
 type sourceState uint8
 
 const (
@@ -51,7 +51,7 @@ type sourceEvent uint8
 const (
 	reportedSynced             sourceEvent = iota // the source reports the cluster as synced
 	withholds                                     // the source reports withheld deletions on the cluster
-	allSyncedHere                                 // the source has finished all clusters, on the subscription of the earlier report
+	allSyncedHere                                 // the source has finished all clusters, on the subscription on which it reported the withheld deletions
 	allSyncedOtherSubscription                    // the same, on another subscription
 	revoked                                       // a record left the store without the source
 	approved                                      // an operator decided about the last withheld deletion
@@ -95,7 +95,8 @@ type source struct {
 // clusterState is the sync state of a source for one cluster.
 type clusterState struct {
 	state sourceState
-	// subscription is the one on which the source reported withheld deletions, and reason is its reason.
+	// subscription is the id of the subscription on which the source reported withheld deletions. reason is the
+	// reason in that report.
 	subscription string
 	reason       string
 	works        map[string]codec.WithheldDeletion // by id
@@ -169,7 +170,7 @@ type syncReport struct {
 	// serial is the serial that begin set for this report.
 	serial   uint64
 	clusters []clusterReport // one entry per cluster
-	// all: the other clusters are synced too, except for deletions withheld on this subscription.
+	// all is true if the other clusters are synced too, except for deletions withheld on this subscription.
 	all bool
 }
 
@@ -189,7 +190,7 @@ func (s *Sources) now(owner store.Scope) uint64 {
 }
 
 // begin starts a report. before is the result of now. It returns false if another report or a revocation came
-// since.
+// after now.
 func (s *Sources) begin(st *syncReport, before uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +256,7 @@ func (o *source) sizeWith(st *syncReport) int {
 }
 
 // revoke resets the state of a source for a cluster to unknown. If drop is set, the withheld deletions are
-// dropped too. changed: the source was synced.
+// dropped too. changed is true if the source was synced.
 func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,14 +269,14 @@ func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed 
 }
 
 // Revoke resets the state of a source for a cluster, because a record left the store without the source. It
-// also notifies agents if the source was not synced: they hold other works than the store now.
+// notifies agents in any state of the source, because they hold other works than the store now.
 func (s *Sources) Revoke(scope store.Scope, owner string) {
 	s.revoke(store.Scope{DataType: scope.DataType, Owner: owner}, scope.Cluster, false)
 	s.agents.Recheck(Change{DataType: scope.DataType, Clusters: []string{scope.Cluster}})
 }
 
-// Release drops all reports of a source about a cluster: records that leave the store are no deletion by the
-// source. It takes no foreign lock. The caller calls report afterwards to notify the agents.
+// Release drops all reports of a source about a cluster: a record that a release removes is not deleted by the
+// source. It takes only its own lock. The caller calls report afterwards to notify the agents.
 func (s *Sources) Release(owner, cluster string) (report func()) {
 	var changed []Change
 	for _, d := range codec.DataTypes() {
@@ -431,7 +432,7 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 	if err := check(st.owner.DataType, c.Clusters); err != nil {
 		return err
 	}
-	// Between now and begin no report and no revocation may come. apply detects those that come later.
+	// If a report or a revocation comes between now and begin, this report is rejected. apply detects later ones.
 	before := s.now(st.owner)
 	if ctx.Err() != nil { // the source may have sent another report since
 		return request.CallerGone(ctx)

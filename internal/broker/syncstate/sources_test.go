@@ -16,13 +16,14 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// noAgents is no agent.
+// noAgents implements Agents without any agent.
 type noAgents struct{}
 
 func (noAgents) Recheck(Change)                            {}
 func (noAgents) End(store.Scope, string, *transport.Error) {}
 
-// newState returns an empty state with a byte budget of free for orphan ids; one client may use half of it.
+// newState returns an empty state. free is the budget for orphan ids in bytes, of which one client may use
+// half.
 func newState(free int) *State {
 	c := New(&settings.Config{QueueBytes: free, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: time.Now})
 	c.Connect(noAgents{}, nil)
@@ -139,7 +140,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 	s.report(t, syncReport{owner: owned("s"), subscription: "a", clusters: hasUnsynced("c1", "why", works("w1", "w2", "w3"))})
 	s.report(t, syncReport{owner: owned("r"), subscription: "a", clusters: hasUnsynced("c1", "other", works("w1"))})
 	expect("all", "r w1 other", "s w1 why", "s w2 why", "s w3 why")
-	s.changed(&store.Change{Key: recordKey("c1", "w1"), Revision: 1, Part: store.SpecPart}) // it was seen like this
+	s.changed(&store.Change{Key: recordKey("c1", "w1"), Revision: 1, Part: store.SpecPart}) // the revision that the source has seen
 	s.changed(&store.Change{Key: recordKey("c1", "w2"), Revision: 9, Part: store.SpecPart})
 	s.changed(&store.Change{Key: recordKey("c1", "w3"), Revision: 3, Part: store.SpecPart, Gone: true})
 	expect("changed", "r w1 other", "s w1 why")

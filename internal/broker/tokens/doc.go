@@ -1,9 +1,9 @@
-// Package tokens identifies clients by bearer tokens: of accounts of the hub, which the broker's configuration
-// maps to a role and a name.
+// Package tokens identifies clients by bearer tokens of hub accounts. The broker's configuration maps an
+// account to a role and a name.
 //
-// A token of a service account is verified here, with the keys that the hub's source reports. On first use it
-// is also reviewed by the hub, because its account may have been deleted since. A review is valid for a minute.
-// While a client is connected by the token, the review is repeated each minute. If the hub cannot be asked,
+// The broker verifies a token of a service account with the keys that the source of the hub reports. On first
+// use the hub also reviews the token, because its account may have been deleted. A review is valid for a
+// minute. While a connection uses the token, the review is repeated each minute. If the hub cannot be asked,
 // known tokens stay valid; new tokens and those of bootstrap accounts have to wait.
 //
 // A bootstrap token of kubeadm is opaque, so only the hub knows its account.

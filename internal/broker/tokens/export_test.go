@@ -1,6 +1,6 @@
 package tokens
 
-// Known is how many tokens are known.
+// Known returns the number of known tokens.
 func (t *Tokens) Known() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -38,16 +38,16 @@ type entry struct {
 	hash [sha256.Size]byte
 	lock chan struct{} // has a capacity of 1, for the caller that asks the hub
 
-	// The fields below are guarded by Tokens.mu. grant is nil if the token is rejected; why is the reason.
+	// The fields below are guarded by Tokens.mu. grant is nil if the token is rejected; why is then the error.
 	grant *grant
 	why   error
-	// until is how long the result is valid for new connections; zero before the first review. next is the time of
-	// the next review while connections use the token.
+	// until is the time up to which the result is valid for new connections; zero before the first review. next is
+	// the time of the next review while connections use the token.
 	until, next time.Time
 	// failures is the number of reviews that the hub did not answer, failure the last error.
 	failures int
 	failure  error
-	// users is the number of passes and of callers that wait for one.
+	// passes is the number of references. users adds the callers that wait for a reference.
 	users, passes int
 	text          string // only while there are passes
 }
@@ -91,7 +91,7 @@ func (t *Tokens) entry(text string) (e *entry, failures int) {
 	return e, e.failures
 }
 
-// fail records that the hub did not answer a review, and returns why.
+// fail records that the hub did not answer a review because of the error why, and returns why.
 func (t *Tokens) fail(e *entry, why error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +100,7 @@ func (t *Tokens) fail(e *entry, why error) error {
 	return why
 }
 
-// failedSince returns the last review error, nil if no review failed since there were that many failures.
+// failedSince returns the last review error, nil if the number of failed reviews is still failures.
 func (t *Tokens) failedSince(e *entry, failures int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +120,7 @@ func (t *Tokens) leave(e *entry) {
 	}
 }
 
-// sweep drops entries if there are too many, the least useful ones first.
+// sweep drops entries if there are too many, those without a valid grant first.
 func (t *Tokens) sweep() {
 	if len(t.known) < remembered {
 		return
@@ -145,15 +145,15 @@ func (t *Tokens) sweep() {
 // lasts reports whether the token has not expired.
 func (g *grant) lasts(now time.Time) bool { return g.Ends.IsZero() || now.Before(g.Ends) }
 
-// passOf is pass for callers without the lock.
+// passOf is pass for a caller that does not hold the lock.
 func (t *Tokens) passOf(e *entry, text string) (*TokenRef, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return e.pass(t, text, t.o.Now())
 }
 
-// pass returns a reference, or the error of a rejected token. It returns neither if the hub must be asked. The
-// caller holds the lock.
+// pass returns a reference, or the error of a rejected token. It returns nil and nil if the hub must review the
+// token. The caller holds the lock.
 func (e *entry) pass(t *Tokens, text string, now time.Time) (*TokenRef, error) {
 	switch {
 	case !now.Before(e.until):
@@ -169,7 +169,7 @@ func (e *entry) pass(t *Tokens, text string, now time.Time) (*TokenRef, error) {
 	return &TokenRef{grant: e.grant, of: t, e: e}, nil
 }
 
-// note records the result of a review. ended: an earlier grant of the token is revoked by it.
+// note records the result of a review. ended is true if the result revokes an earlier grant of the token.
 func (t *Tokens) note(e *entry, g *grant, why error) (ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -199,7 +199,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 	return nil
 }
 
-// reviewConnected repeats the reviews that are due, some at a time.
+// reviewConnected repeats the reviews that are due, concurrently.
 func (t *Tokens) reviewConnected(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -217,14 +217,14 @@ func (t *Tokens) reviewConnected(ctx context.Context) {
 	}
 }
 
-// remind repeats the review of one token. The caller holds its lock.
+// remind repeats the review of one token. The caller holds e.lock.
 func (t *Tokens) remind(ctx context.Context, e *entry) {
 	t.mu.Lock()
 	g, text := e.grant, e.text
 	over := e.passes == 0 || g == nil || t.o.Now().Before(e.next)
 	t.mu.Unlock()
 	if over {
-		return // no connection uses it any more, or another caller has asked
+		return // no connection uses the token any more, or another caller has reviewed it
 	}
 	a, err := t.verify(text, t.o.Now())
 	if err == nil {
@@ -243,15 +243,15 @@ func (t *Tokens) remind(ctx context.Context, e *entry) {
 	}
 }
 
-// due returns the tokens with connections whose minute is over. It returns only so many that the reviews end in
-// time.
+// due returns tokens with connections whose next review is due. It returns at most reviewsPerSecond/2 of them,
+// so that a round of reviews stays short.
 func (t *Tokens) due() (all []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.o.Now()
 	for _, e := range t.known {
 		if len(all) == reviewsPerSecond/2 {
-			break // the others are returned next time
+			break // the next call returns the others
 		}
 		if e.passes > 0 && e.grant != nil && !now.Before(e.next) {
 			e.users++

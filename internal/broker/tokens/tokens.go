@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// freshFor is how long a positive review is valid, keptFor a negative one.
+	// freshFor is how long a positive review is valid, and keptFor how long a negative one is.
 	freshFor = time.Minute
 	keptFor  = 10 * time.Second
 	// retry is the pause after a failed review, before connected tokens are reviewed again.
@@ -36,8 +36,8 @@ const (
 	remembered = 4096
 )
 
-// unknownTokenRate limits the reviews of opaque tokens that are not known: every client can invent them. share
-// is the limit of one address.
+// unknownTokenRate limits the reviews of unknown opaque tokens, because any client can invent tokens. share is
+// the limit of one address.
 var unknownTokenRate, share = fair.Rate{PerSecond: 20, Burst: 100}, fair.Rate{PerSecond: 2, Burst: 20}
 
 // Reviewer sends token reviews to the hub.
@@ -72,7 +72,7 @@ type Tokens struct {
 	ended         []func()
 }
 
-// New returns Tokens without keys. An error names what is wrong with the options.
+// New returns Tokens without keys. An error names the invalid option.
 func New(o Options) (*Tokens, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func (t *Tokens) OnEnd(f func()) {
 	t.ended = append(t.ended, f)
 }
 
-// Look returns the reference of a known token, and never blocks. wait: only the hub knows it; call
-// [Tokens.Authenticate]. The caller releases the reference.
+// Look returns the reference of a known token, and never blocks. If wait is true, the hub must review the
+// token: call [Tokens.Authenticate]. The caller releases the reference.
 func (t *Tokens) Look(text string) (p *TokenRef, wait bool, err error) {
 	now, hash := t.o.Now(), sha256.Sum256([]byte(text))
 	t.mu.Lock()
@@ -147,8 +147,8 @@ func (t *Tokens) Look(text string) (p *TokenRef, wait bool, err error) {
 	return nil, true, nil
 }
 
-// Authenticate returns the reference of a token that came from an address, and asks the hub if necessary. The
-// caller releases the reference. The error is a *transport.Error.
+// Authenticate returns the reference of a token that came from an address, and requests a review of the hub if
+// necessary. The caller releases the reference. The error is a *transport.Error.
 func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefix) (*TokenRef, error) {
 	a, err := t.verify(text, t.o.Now())
 	if err != nil {
@@ -156,7 +156,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 	}
 	e, failures := t.entry(text)
 	defer t.leave(e)
-	select { // of the callers with the same token, one asks
+	select { // only one caller with the same token requests the review
 	case e.lock <- struct{}{}:
 		defer func() { <-e.lock }()
 	case <-ctx.Done():
@@ -179,13 +179,13 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 		return nil, err
 	}
 	p, err := t.passOf(e, text)
-	if p == nil && err == nil { // it expired after the review
+	if p == nil && err == nil { // the token expired after the review
 		err = refused(token.ErrExpired.Error())
 	}
 	return p, err
 }
 
-// SameAccount returns why another token cannot be used on the connection of p, nil if it can.
+// SameAccount returns an error if another token cannot be used on the connection of p.
 func (t *Tokens) SameAccount(p *TokenRef, text string) error {
 	a, err := t.verify(text, t.o.Now())
 	if err == nil && a.User != p.User {
@@ -215,7 +215,7 @@ func (t *Tokens) verify(text string, now time.Time) (token.Account, error) {
 	return a, nil
 }
 
-// refresh extends the last positive review, because the hub cannot be asked. It returns false if the token has
+// refresh extends the last positive review, because the hub does not answer. It returns false if the token has
 // none or is a bootstrap token.
 func (t *Tokens) refresh(e *entry) bool {
 	t.mu.Lock()
@@ -228,7 +228,7 @@ func (t *Tokens) refresh(e *entry) bool {
 	return true
 }
 
-// review asks the hub, and records the result. An error means that the hub gave no answer.
+// review requests a review of the hub, and records the result. An error means that the hub gave no answer.
 func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Account) error {
 	requesting, stop := context.WithTimeout(t.ctx, patience) // the result serves other callers even if this one gives up
 	defer stop()
@@ -272,8 +272,8 @@ func (t *Tokens) unknownToken(e *entry, a token.Account, from netip.Prefix) erro
 	}
 }
 
-// shareOf returns the bucket of an address. Full buckets are dropped. The others are few, because together they
-// spend no more than one bucket has. The caller holds the lock.
+// shareOf returns the bucket of an address. Full buckets are dropped. The other buckets are few, because
+// unknownTokenRate limits all of them together. The caller holds the lock.
 func (t *Tokens) shareOf(from netip.Prefix, now time.Time) *fair.Bucket {
 	if t.shares[from] == nil {
 		maps.DeleteFunc(t.shares, func(_ netip.Prefix, b *fair.Bucket) bool { return b.Full(share, now) })
@@ -334,7 +334,7 @@ func unavailable(message string, cause error) *transport.Error {
 	}
 }
 
-// clip limits the length of text that comes from outside.
+// clip limits the length of text from a client or the hub.
 func clip(s string) string {
 	const most = 256
 	return s[:min(len(s), most)]

@@ -34,14 +34,14 @@ var mapping = []tokens.Rule{
 	{Group: "system:serviceaccounts:people", Role: identity.Operator, Name: "olga"},
 }
 
-// hub is a Reviewer that knows accounts.
+// hub is a Reviewer with accounts.
 type hub struct {
 	mu      sync.Mutex
-	gone    map[string]bool // accounts
+	gone    map[string]bool // deleted accounts
 	away    bool
-	reviews []string // audiences
+	reviews []string // audiences of each review
 	answers map[string]*hawserv1.TokenReviewResult
-	hold    chan struct{} // answers wait for it, unless nil
+	hold    chan struct{} // if not nil, answers wait until it is closed
 }
 
 func (h *hub) Review(ctx context.Context, text string, audiences []string) (*hawserv1.TokenReviewResult, error) {
@@ -80,7 +80,7 @@ func (h *hub) set(do func(*hub)) {
 	do(h)
 }
 
-// rig is Tokens, and a hub that they ask.
+// rig is Tokens and the hub that reviews them.
 type rig struct {
 	*tokens.Tokens
 	*hub
@@ -90,7 +90,7 @@ type rig struct {
 	ended  int
 }
 
-// start is within a bubble of package synctest, whose clock the tokens follow.
+// start returns running Tokens with a hub. The caller is in a bubble of package synctest, whose clock they use.
 func start(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, issuer: testkit.NewIssuer(t, "https://hub.example"), hub: &hub{answers: map[string]*hawserv1.TokenReviewResult{}, gone: map[string]bool{}}, log: &bytes.Buffer{}}
@@ -105,7 +105,7 @@ func start(t *testing.T) *rig {
 	r.OnEnd(func() { r.hub.set(func(*hub) { r.ended++ }) })
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- r.Run(ctx) }() // received from below
+	go func() { done <- r.Run(ctx) }() // the result is received below
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -119,7 +119,7 @@ func (r *rig) keys() {
 	r.SetKeys(&hawserv1.RegistrationKeys{Issuer: r.issuer.Name, Jwks: r.issuer.Keys(), ApiAudiences: []string{"https://kubernetes.default.svc"}})
 }
 
-// account returns a token of one that the hub knows.
+// account returns a token of an account that the hub knows.
 func (r *rig) account(namespace, name string, edit func(map[string]any)) string {
 	text := r.issuer.Token(namespace, name, edit)
 	r.hub.set(func(h *hub) {
@@ -131,7 +131,7 @@ func (r *rig) account(namespace, name string, edit func(map[string]any)) string 
 	return text
 }
 
-// authenticate wants an identity, or a code.
+// authenticate checks that a token gives an identity or an error code, which want names.
 func (r *rig) authenticate(text, want string) *tokens.TokenRef {
 	r.t.Helper()
 	p, err := r.Authenticate(r.t.Context(), text, address(0))
@@ -159,7 +159,7 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 		p.Release()
 		r.authenticate(r.account("hub", "source", nil), "source/hub1").Release()
 		r.authenticate(r.account("people", "another", nil), "operator/olga").Release()
-		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["aud"] = "https://kubernetes.default.svc" }), "unauthenticated") // the hub says hawser
+		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["aud"] = "https://kubernetes.default.svc" }), "unauthenticated") // the hub reports the audience hawser
 		if got := strings.Join(r.reviews, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
 			t.Errorf("asked for %s", got)
 		}
@@ -182,7 +182,7 @@ func TestAuthenticate_HubAudience(t *testing.T) {
 	i := testkit.NewIssuer(t, "https://hub.example")
 	for _, c := range []struct {
 		on   bool
-		own  []string // that the hub's source says
+		own  []string // audiences that the hub's source reports
 		aud  string
 		want transport.Code
 	}{
@@ -220,7 +220,7 @@ func TestAuthenticate_DeletedAccount(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_HubAway checks an outage of the hub: known tokens stay valid, others have to wait.
+// TestAuthenticate_HubAway checks an outage of the hub. Known tokens stay valid, and other tokens have to wait.
 func TestAuthenticate_HubAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -236,7 +236,7 @@ func TestAuthenticate_HubAway(t *testing.T) {
 		r.authenticate(source, "source/hub1").Release()
 		r.authenticate(joins, "unavailable")
 		<-time.After(time.Hour)
-		r.authenticate(source, "unauthenticated") // it has expired
+		r.authenticate(source, "unauthenticated") // the token has expired
 	})
 }
 
@@ -256,12 +256,12 @@ func TestAuthenticate_NoKeys(t *testing.T) {
 	}
 }
 
-// address is one of many.
+// address returns the nth address prefix.
 func address(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)
 }
 
-// TestAuthenticate_Opaque checks that the hub reviews opaque tokens and is not flooded by invented ones.
+// TestAuthenticate_Opaque checks that the hub reviews opaque tokens, but not a flood of invented ones.
 func TestAuthenticate_Opaque(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -294,12 +294,12 @@ func TestAuthenticate_Opaque(t *testing.T) {
 		if transport.CodeOf(last) != transport.CodeOverloaded || r.times() > 110 {
 			t.Errorf("%d questions, %v", r.times(), last)
 		}
-		r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef").Release() // it is known
+		r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef").Release() // the token is known
 		p.Release()
 	})
 }
 
-// TestAuthenticate_OneQuestion checks that callers of one token cause one review, even if the first gives up.
+// TestAuthenticate_OneQuestion checks that callers with one token cause one review, even if one gives up.
 func TestAuthenticate_OneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -338,8 +338,8 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 	})
 }
 
-// TestAuthenticate_OneFailure checks that callers with one token wait together while the hub does not answer,
-// not one after the other. Known tokens stay valid.
+// TestAuthenticate_OneFailure checks that callers with one token wait at the same time, not one after the
+// other, while the hub does not answer. Known tokens stay valid.
 func TestAuthenticate_OneFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -367,7 +367,7 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 		if n := r.times() - requests; n != 2 {
 			t.Errorf("asked %d times about two tokens", n)
 		}
-		all.Go(func() { r.authenticate(joins, "unavailable") }) // a later caller asks again
+		all.Go(func() { r.authenticate(joins, "unavailable") }) // a later caller causes another review
 		synctest.Wait()
 		if n := r.times() - requests; n != 3 {
 			t.Errorf("asked %d times", n)
@@ -383,7 +383,7 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 //	t1: the hub is slow.
 //	t2: the caller gives up.
 //
-// Result: its review is not extended.
+// Result: the last review of the token is not extended.
 func TestAuthenticate_GaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -447,19 +447,19 @@ func TestRun_ReviewsAgain(t *testing.T) {
 	})
 }
 
-// TestRun_LeftMeanwhile checks a connection that ends before its review.
+// TestRun_LeftMeanwhile checks a connection that ends before the review of its token.
 //
 // Scenario:
 //
-//	t1: the review of a connection's token is due while another caller asks the hub about it.
+//	t1: the review of a connection's token is due while another caller already waits for a review.
 //	t2: the connection ends.
 //	t3: the review of the other caller fails.
 //
-// Result: the hub is not asked again.
+// Result: the broker requests no further review.
 func TestRun_LeftMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
-		<-time.After(time.Second / 2) // Run looks each second
+		<-time.After(time.Second / 2) // Run checks for due reviews each second
 		text := r.account("hub", "agent-registration-bootstrap", nil)
 		p := r.authenticate(text, "bootstrap/"+bootstrapUser)
 		hold := make(chan struct{})
@@ -494,7 +494,7 @@ func TestRun_KeysTakenBack(t *testing.T) {
 	})
 }
 
-// TestRun_OtherGroups checks that a token that now gives another identity ends the connection.
+// TestRun_OtherGroups checks that a connection ends if a review of its token gives another identity.
 func TestRun_OtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
@@ -541,7 +541,7 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// TestKnown_Bounded checks that a client with many tokens cannot fill the memory.
+// TestKnown_Bounded checks that the number of known tokens is bounded.
 func TestKnown_Bounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)

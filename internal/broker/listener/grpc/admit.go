@@ -13,8 +13,8 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// costOfRefusal is in rejected calls. The library keeps the state of a rejected call until the deadline of its
-// caller.
+// costOfRefusal returns the charge for a rejected call, in calls. It grows with the deadline, because the
+// library keeps the state of the call until then.
 func costOfRefusal(deadline time.Duration) float64 {
 	if deadline > time.Minute {
 		return 20
@@ -37,8 +37,8 @@ func (f *Front) tap(ctx context.Context, info *tap.Info) (context.Context, error
 	return ctx, err
 }
 
-// refuse reports and charges a rejected call. It returns the answer, and the error that ends the connection if
-// it had too many, else nil.
+// refuse reports and charges a rejected call. answer is the error for the caller. flood is not nil if the
+// connection had too many rejected calls and must end.
 func refuse(ctx context.Context, c *connection, method string, err error) (flood, answer error) {
 	c.Refused(method, listener.ReasonOf(err), err)
 	deadline, _ := ctx.Deadline()
@@ -88,8 +88,8 @@ func tokenOf(headers metadata.MD) string {
 // pendingKey is the context key of the method name of a call that began before its client was identified.
 type pendingKey struct{}
 
-// waitForIdentity waits until the client is identified, and then decides about the call. Nothing is done for a
-// call before.
+// waitForIdentity waits until the client is identified, and then decides about the call. Before that, no work
+// is done for the call.
 func (f *Front) waitForIdentity(ctx context.Context) error {
 	method, pending := ctx.Value(pendingKey{}).(string)
 	if !pending {

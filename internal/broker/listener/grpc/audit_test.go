@@ -124,7 +124,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// backup asks for one and returns its error.
+// backup requests a backup and returns the error.
 func backup(ctx context.Context, c hawserv1.AdminServiceClient) error {
 	s, err := c.Backup(ctx, &hawserv1.BackupRequest{})
 	if err == nil {

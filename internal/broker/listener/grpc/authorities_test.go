@@ -15,7 +15,7 @@ import (
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 )
 
-// setAuthorities has the hub tell of authorities of agents.
+// setAuthorities stores the CAs for agents, as if the hub had reported them.
 func (s *site) setAuthorities(all ...*pki.Authority) {
 	s.t.Helper()
 	var bundle []byte
@@ -32,7 +32,7 @@ func (s *site) comes(a, b *pki.Authority, r pki.Request) *subscription {
 	s.t.Helper()
 	sub := &subscription{t: s.t, s: s, cc: dial(s.t, s.front.addr, showing(s.t, a, issue(s.t, b, r, long)))}
 	s.until("it comes", func() bool {
-		s.passed.Add(int64(61 * time.Second)) // then its unidentified connection ends, and it connects again
+		s.passed.Add(int64(61 * time.Second)) // then the unidentified connection ends, and the client connects again
 		return sub.again() == nil
 	})
 	return sub

@@ -41,12 +41,13 @@ type caller struct {
 	name  string // role, or a key of refusals
 	scope string // the cluster of the agent, the id of the source
 	creds credentials.TransportCredentials
-	token string // "" none
+	token string // "": no token
 
 	addr string
 }
 
-// connect opens a connection, which done closes: after too many rejections a caller loses its connection.
+// connect opens a connection, which done closes. Each attempt uses its own, because too many rejected calls end
+// a connection.
 func (c caller) connect(t *testing.T) (cc *ggrpc.ClientConn, done func()) {
 	t.Helper()
 	options := []ggrpc.DialOption{ggrpc.WithTransportCredentials(c.creds)}
@@ -64,10 +65,10 @@ func (c caller) connect(t *testing.T) (cc *ggrpc.ClientConn, done func()) {
 	}
 }
 
-// role returns the role of the caller, if it may call anything.
+// role returns the role of the caller, or its name if it has no role.
 func (c caller) role() string { return strings.TrimSuffix(c.name, " by token") }
 
-// mayCall reports whether there is anything that the caller may do.
+// mayCall reports whether the caller may make any call.
 func (c caller) mayCall() bool {
 	for _, roles := range decisions {
 		if slices.Contains(roles, c.role()) {
@@ -138,8 +139,8 @@ var probes = map[string]func(ctx context.Context, c *ggrpc.ClientConn, scope str
 
 type adminClient = hawserv1.AdminServiceClient
 
-// requestedCall probes a unary call of the admin service. That there is nothing to
-// do it with is an answer for those who may ask.
+// requestedCall probes a unary call of the admin service. NotFound and InvalidArgument mean that the call was
+// permitted.
 func requestedCall(what string, call func(context.Context, adminClient) error) func(context.Context, *ggrpc.ClientConn, string) []attempt {
 	return func(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
 		err := call(ctx, hawserv1.NewAdminServiceClient(cc))
@@ -150,7 +151,7 @@ func requestedCall(what string, call func(context.Context, adminClient) error) f
 	}
 }
 
-// listed probes a streaming call of it.
+// listed probes a streaming call of the admin service.
 func listed[T any](what string, call func(context.Context, adminClient) (ggrpc.ServerStreamingClient[T], error)) func(context.Context, *ggrpc.ClientConn, string) []attempt {
 	return requestedCall(what, func(ctx context.Context, c adminClient) error {
 		s, err := call(ctx, c)
@@ -164,7 +165,7 @@ func listed[T any](what string, call func(context.Context, adminClient) (ggrpc.S
 	})
 }
 
-// attempt is one call: what was tried, and how it was answered.
+// attempt is the name of one call, and its error.
 type attempt struct {
 	what string
 	err  error
@@ -215,8 +216,8 @@ var decisions = map[string][]string{
 	"resolve orphan":                 {"operator"},
 }
 
-// addRegistration adds the calls of the registration data types. A cluster that joins requests a name that is
-// free; the operator that accepts it checks the name.
+// addRegistration adds the calls of the registration data types. A cluster that joins may request any name,
+// because an operator checks the name before accepting it.
 func addRegistration() {
 	for _, d := range codec.RegistrationTypes() {
 		row, _ := codec.Registration(d)
@@ -235,7 +236,7 @@ func addRegistration() {
 	}
 }
 
-// eventTypes are all of a data type.
+// eventTypes returns all event types of a data type.
 func eventTypes(d codec.DataType) (all []codec.EventType) {
 	for _, sub := range []codec.Subresource{codec.Spec, codec.Status} {
 		for _, a := range []codec.Action{codec.CreateRequest, codec.UpdateRequest, codec.DeleteRequest, codec.ResyncRequest, codec.ResyncResponse} {
@@ -245,13 +246,12 @@ func eventTypes(d codec.DataType) (all []codec.EventType) {
 	return all
 }
 
-// scoped reports whether a call is about the works of one client, or its cluster.
+// scoped reports whether a call is about the works or the cluster of one client.
 func scoped(client, what string) bool {
 	return (what[:3] == "pub" || what[:3] == "sub") && client != "bootstrap"
 }
 
-// refusals are the codes for callers that may call nothing. A client whose role lacks the right gets
-// PermissionDenied.
+// refusals are the codes for callers that may call nothing. All other rejected calls get PermissionDenied.
 var refusals = map[string]codes.Code{
 	"anonymous": codes.Unauthenticated, "unmapped": codes.Unauthenticated, "denied": codes.Unauthenticated, "denied certificate": codes.Unauthenticated,
 	"several names": codes.Unauthenticated, "names in one": codes.Unauthenticated,
@@ -303,8 +303,8 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	return all
 }
 
-// bearing returns callers with a token: one of each role that a token can give, and tokens of an operator with
-// one defect.
+// bearingCallers returns callers with a token. There is one for each role that a token can give, and operators
+// whose token has one defect.
 func bearingCallers(t *testing.T, h *bearers, ca *testkit.CA) (all []caller) {
 	t.Helper()
 	add := func(name, text string) {
@@ -371,7 +371,8 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 		for _, c := range callers {
 			c.addr = b.Addr
 			walk(t, c, m, c.scope, seen)
-			// A handshake is most of a try. The broker refuses a caller that may do nothing before it reads a scope.
+			// Short tests skip this, because each attempt needs a handshake. The broker rejects such a caller before it
+			// reads the scope.
 			if !testing.Short() || c.mayCall() {
 				walk(t, c, m, "foreign", seen)
 			}
@@ -389,7 +390,7 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	}
 }
 
-// methodsOf returns what the port serves.
+// methodsOf returns the methods that the port serves.
 func methodsOf(t *testing.T, addr string, c caller) []string {
 	t.Helper()
 	c.addr = addr
@@ -402,7 +403,7 @@ func methodsOf(t *testing.T, addr string, c caller) []string {
 	return methods
 }
 
-// walk has a caller try one method in a scope.
+// walk calls one method in a scope as a caller, and checks the results.
 func walk(t *testing.T, c caller, method, scope string, seen map[string]bool) {
 	t.Helper()
 	probe := probes[method]
@@ -439,7 +440,7 @@ func decide(t *testing.T, client, scope string, a attempt, allowed bool) {
 func served(t *testing.T, cc *ggrpc.ClientConn) (methods []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel() // one identity has one such stream at a time
+	defer cancel() // an identity may have only one reflection stream
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -483,8 +484,8 @@ func TestAuthorization_UnknownCertificateIsNamed(t *testing.T) {
 	}
 }
 
-// TestViewer_IsShownNoPayload checks that no method that a viewer may call returns bytes: works and statuses
-// are bytes for a broker.
+// TestViewer_IsShownNoPayload checks that no method that a viewer may call returns a field of bytes, because
+// works and statuses are such fields.
 func TestViewer_IsShownNoPayload(t *testing.T) {
 	seen := map[protoreflect.FullName]bool{}
 	var bytesIn func(m protoreflect.MessageDescriptor) []protoreflect.FullName

@@ -20,7 +20,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// benchEvent is a work of about 4 KiB.
+// benchEvent returns a spec event of about 4 KiB.
 func benchEvent(b *testing.B, source, cluster, id string, version int32) *cloudeventsv1.CloudEvent {
 	b.Helper()
 	e, err := codec.Builder{
@@ -65,7 +65,7 @@ func BenchmarkEcho(b *testing.B) {
 	cloudeventsv1.RegisterCloudEventServiceServer(g, echo{})
 	l := freePort(b)
 	done := make(chan error, 1)
-	go func() { done <- g.Serve(l) }() // received from below
+	go func() { done <- g.Serve(l) }() // the result is received below
 	defer func() {
 		g.Stop()
 		if err := <-done; err != nil {
@@ -88,7 +88,7 @@ func (echo) Publish(context.Context, *cloudeventsv1.PublishRequest) (*emptypb.Em
 	return &emptypb.Empty{}, nil
 }
 
-// spread runs b.N calls by the publishers, each of which has one in flight.
+// spread runs b.N calls with concurrent publishers, each with one call in flight.
 func spread(b *testing.B, call func(worker, n int) error) {
 	b.Helper()
 	b.ReportAllocs()

@@ -23,8 +23,8 @@ type connection struct {
 
 	// Only the goroutine that reads the connection uses the fields below. It also admits the calls.
 	frames frames
-	opened *listener.Body // of the last headers, until tap has decided
-	flood  error          // why nothing more is read
+	opened *listener.Body // body of the call whose headers came last, until tap has decided about it
+	flood  error          // the reason why reading has stopped; nil while it continues
 }
 
 // Peer returns the peer as the broker sees it.
@@ -34,8 +34,8 @@ func (c *connection) Peer() transport.Peer {
 	return p
 }
 
-// handshake is the handshake of the port in the form of gRPC credentials. It adds the connection with its
-// identity.
+// handshake runs the port's handshake as gRPC credentials. The AuthInfo that it returns is the connection with
+// its identity.
 type handshake struct {
 	credentials.TransportCredentials
 	port     *listener.Port
@@ -64,15 +64,15 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		return nil, nil, credentials.ErrConnDispatched
 	}
 	client.Speaks(listener.GRPC)
-	if h.insecure { // TLS reads whole records anyway
+	if h.insecure { // with TLS, whole records are read at once already
 		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 	}
 	c := &connection{Connection: client}
 	return &counted{Conn: conn, connection: c}, c, nil
 }
 
-// spoken returns the protocol of a connection, and the connection to read from now on. The protocol is "" if
-// only its first byte shows it.
+// spoken returns the protocol of a connection, and the connection to read from now on. The protocol is "" if it
+// is not known before the first byte.
 func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.Conn, listener.Protocol, error) {
 	switch {
 	case h.insecure && h.other == nil:
@@ -89,7 +89,7 @@ func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.
 	return conn, p, nil
 }
 
-// arrivals are the connections of a port in the form that the library needs.
+// arrivals wraps the accepted connections of a port for the library.
 type arrivals struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -101,8 +101,8 @@ func (a arrivals) Accept() (net.Conn, error) {
 	return &arrived{Conn: c}, nil
 }
 
-// arrived is a connection that may be handed to another protocol. The library still removes its handshake
-// deadline after that, which SetDeadline then ignores.
+// arrived is a connection that may be handed to another protocol. After the hand-over the library still removes
+// its handshake deadline; SetDeadline then ignores that call.
 type arrived struct {
 	net.Conn
 	gone atomic.Bool
@@ -145,7 +145,8 @@ func connectionOf(ctx context.Context) (*connection, error) {
 // readBuffer is the buffer size of a connection without TLS.
 const readBuffer = 8 << 10
 
-// buffered reads ahead, below the counting.
+// buffered reads ahead into a buffer. It is below counted, so that frames are counted when the library reads
+// them.
 type buffered struct {
 	net.Conn
 	r *bufio.Reader
@@ -154,8 +155,8 @@ type buffered struct {
 // Read implements net.Conn.
 func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
-// counted is a decrypted connection. The library reads one frame after the other and never ahead. So it handles
-// next what it read last.
+// counted is a decrypted connection. The library reads one frame after the other and never ahead, so it handles
+// each frame before it reads the next one.
 type counted struct {
 	net.Conn
 	connection *connection

@@ -33,11 +33,11 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// site is a port whose files a test changes, under a clock that it moves.
+// site is a port. A test can change its certificate files and its clock.
 type site struct {
 	t      *testing.T
 	dir    string
-	passed atomic.Int64 // of the clock
+	passed atomic.Int64 // time in nanoseconds by which the clock is ahead
 	front  *front
 	server *streams
 	log    *syncbuffer.Buffer
@@ -47,7 +47,7 @@ type site struct {
 // caller gives up.
 type streams struct {
 	mu   sync.Mutex
-	last chan struct{} // of the subscription that was opened last
+	last chan struct{} // requests an event of the last subscription
 }
 
 func (s *streams) server() server {
@@ -99,8 +99,7 @@ func issue(t *testing.T, a *pki.Authority, r pki.Request, valid time.Duration) p
 	return p
 }
 
-// open opens the port with a certificate of the first authority, for clients of
-// all of them.
+// open opens the port with a certificate of the first authority, for clients with certificates of any of them.
 func open(t *testing.T, d *denylist.List, trusted ...*pki.Authority) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &syncbuffer.Buffer{}}
@@ -127,7 +126,7 @@ func (s *site) write(name string, b []byte) {
 	}
 }
 
-// trust changes whose clients are let in.
+// trust sets the CAs of accepted clients.
 func (s *site) trust(all ...*pki.Authority) {
 	s.t.Helper()
 	var bundle []byte
@@ -142,7 +141,7 @@ func (s *site) serve(p pki.Pair) {
 	s.write("crt", p.CertPEM)
 }
 
-// showing returns the credentials of a client with a certificate that trusts a CA.
+// showing returns the credentials of a client that has the certificate p and trusts the CA a.
 func showing(t *testing.T, a *pki.Authority, p pki.Pair) credentials.TransportCredentials {
 	t.Helper()
 	c, err := p.TLS()
@@ -171,7 +170,7 @@ func (s *site) subscribe(creds credentials.TransportCredentials) *subscription {
 	return sub
 }
 
-// again subscribes again as OCM clients do: on the same ClientConn.
+// again subscribes again on the same ClientConn, as OCM clients do.
 func (sub *subscription) again() error {
 	sub.t.Helper()
 	ctx, cancel := context.WithTimeout(sub.t.Context(), 30*time.Second)
@@ -183,7 +182,7 @@ func (sub *subscription) again() error {
 		return err
 	}
 	if md, err := recv.Header(); err != nil || len(md[codec.HeaderSubscriptionID]) == 0 {
-		_, err := recv.Recv() // says why
+		_, err := recv.Recv() // returns the reason
 		return err
 	}
 	sub.s.server.mu.Lock()
@@ -192,7 +191,7 @@ func (sub *subscription) again() error {
 	return sub.alive()
 }
 
-// alive says why the subscription brings nothing, nil when it does.
+// alive requests an event and receives it. It returns the error of the subscription, nil if the event arrives.
 func (sub *subscription) alive() error {
 	sub.events <- struct{}{}
 	_, err := sub.recv.Recv()
@@ -218,7 +217,7 @@ func TestEnds_WithTheCertificate(t *testing.T) {
 	sub := s.subscribe(showing(t, a, issue(t, a, agentOf("cluster1"), time.Hour)))
 	other := s.subscribe(showing(t, a, issue(t, a, agentOf("cluster1"), long)))
 	publishing := make(chan error, 1)
-	go func() { // received from below
+	go func() { // the result is received below
 		_, err := cloudeventsv1.NewCloudEventServiceClient(sub.cc).Publish(context.Background(), &cloudeventsv1.PublishRequest{Event: &cloudeventsv1.CloudEvent{Id: "1"}})
 		publishing <- err
 	}()
@@ -250,7 +249,7 @@ func (s *site) until(what string, is func() bool) {
 	until(s.t, what, s.log, is)
 }
 
-// until waits until something is so; a test that fails shows the log.
+// until waits until is returns true. If it never does, the test fails and shows the log.
 func until(t *testing.T, what string, log fmt.Stringer, is func() bool) {
 	t.Helper()
 	late := time.After(30 * time.Second)
@@ -263,8 +262,8 @@ func until(t *testing.T, what string, log fmt.Stringer, is func() bool) {
 	}
 }
 
-// TestEnds_WithItsAuthority checks that a change of the CAs ends the connections that they no longer cover, for
-// good. Covered ones stay.
+// TestEnds_WithItsAuthority checks that a change of the CAs ends the connections that they no longer cover;
+// these clients cannot reconnect. Other connections stay.
 func TestEnds_WithItsAuthority(t *testing.T) {
 	a, b := authority(t, "a"), authority(t, "b")
 	s := open(t, nil, a, b)
@@ -275,13 +274,14 @@ func TestEnds_WithItsAuthority(t *testing.T) {
 	if err := stays.alive(); err != nil {
 		t.Errorf("one of the other CA: %v", err)
 	}
-	// Its library sends no certificate that the server cannot verify, so it connects anonymously.
+	// The TLS library of the client sends no certificate that the server cannot verify, so the client connects
+	// without one.
 	if err := goes.again(); status.Code(err) != codes.Unavailable && status.Code(err) != codes.Unauthenticated {
 		t.Errorf("another attempt: %v", err)
 	}
 	s.trust(a, b)
 	s.until("it comes back with its CA", func() bool {
-		s.passed.Add(int64(61 * time.Second)) // then its unidentified connection ends, and it connects again
+		s.passed.Add(int64(61 * time.Second)) // then the unidentified connection ends, and the client connects again
 		return goes.again() == nil
 	})
 	s.logs(`reason=untrusted peer=agent/cluster1`)
@@ -302,8 +302,9 @@ func TestEnds_WithAge(t *testing.T) {
 	s.until("it comes back", func() bool { return sub.again() == nil })
 }
 
-// TestEnds_Denied checks that a denied client has no connection when the call that denies it returns, and gets
-// the reason when it reconnects. Once allowed it is back, also on a connection that OCM clients keep.
+// TestEnds_Denied checks that a denied client has no connection when the deny call returns. It gets the reason
+// when it reconnects. After it is allowed, it can subscribe again, also on the ClientConn that an OCM client
+// keeps.
 func TestEnds_Denied(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
@@ -376,7 +377,7 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())
-	go func() { ended <- connected.Run(ctx) }() // received from below
+	go func() { ended <- connected.Run(ctx) }() // the result is received below
 	<-accepted
 	files.serve(issue(t, a, agentOf("cluster1"), long))
 	s.passed.Store(int64(2 * time.Hour))
@@ -387,7 +388,7 @@ func TestEnds_RenewedCertificate(t *testing.T) {
 	}
 }
 
-// clientFunc is called when it is subscribed.
+// clientFunc is a session handler that is called when the client has subscribed.
 type clientFunc func()
 
 func (clientFunc) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }

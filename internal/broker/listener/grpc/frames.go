@@ -65,8 +65,8 @@ const (
 
 var poolSizes = [...]int64{4 << 10, 16 << 10}
 
-// cost returns the memory that a frame of a body takes until its call is over. Bytes that arrive one by one
-// cost much more than those that arrive together.
+// cost returns the memory of a body's frame until its call ends, in bytes. Many small frames take much more
+// memory than one large frame.
 func cost(length int) int64 {
 	n := int64(length)
 	if n > smallFrame {

@@ -42,14 +42,14 @@ const (
 	mayPingEvery = 5 * time.Second
 	// streamsPerConnection is the maximum number of concurrent calls of one connection.
 	streamsPerConnection = 1024
-	// streamWorkers is the number of goroutines that serve one call after the other. Their stacks do not grow again
-	// for each publish; that took a tenth of the broker's CPU time. Calls without a free worker get a goroutine of
-	// their own, as happens with many subscriptions.
+	// streamWorkers is the number of goroutines that serve one call after the other. A worker keeps its grown
+	// stack, which saves a tenth of the broker's CPU time. Calls without a free worker, as with many subscriptions,
+	// get a goroutine of their own.
 	streamWorkers = 128
-	// streamWindow and connectionWindow are the bytes that a peer may send ahead. They are fixed: to adapt them the
+	// streamWindow and connectionWindow are the bytes that a peer may send ahead. They are fixed. To adapt them the
 	// library would send a ping for received data, which costs both sides as much as a small call. A message larger
-	// than the window of its call gets the rest when its length is known. A connection takes 20 MiB/s from a peer
-	// with a round trip of 50 ms.
+	// than the window of its call gets the rest when its length is known. With a round trip of 50 ms, a connection
+	// can receive 20 MiB/s.
 	streamWindow     = 64 << 10
 	connectionWindow = 1 << 20
 	// headerBytes is the maximum size of the headers of a call.
@@ -175,7 +175,7 @@ func (f *Front) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	server := f.server()
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
-	defer unwatch() // connections that may not continue are ended also during the drain
+	defer unwatch() // the check for connections to end also runs during the drain
 	wg.Go(func() { f.port.Watch(watching) })
 	wg.Go(func() { failed <- server.Serve(arrivals{l}) })
 	select {
@@ -250,8 +250,8 @@ func (f *Front) audit(ctx context.Context, method string, req any, err error) {
 	}
 }
 
-// inspectionMethods is the prefix of the methods of the admin service. Those that are not lists change
-// something.
+// inspectionMethods is the prefix of the methods of the admin service. Methods of this service that are not
+// lists change something.
 var inspectionMethods = "/" + hawserv1.AdminService_ServiceDesc.ServiceName + "/"
 
 // panicked returns the error of a call that panicked.

@@ -106,12 +106,12 @@ func prepare(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 	return f
 }
 
-// run runs it until the test ends.
+// run runs the front until the test ends.
 func (f *front) run(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	f.stop = stop
-	go func() { f.ended <- f.Run(ctx); close(f.ended) }() // received from below
+	go func() { f.ended <- f.Run(ctx); close(f.ended) }() // the result is received below
 	t.Cleanup(func() {
 		stop()
 		if err := <-f.ended; err != nil {
@@ -120,7 +120,7 @@ func (f *front) run(t *testing.T) {
 	})
 }
 
-// freePort opens one.
+// freePort listens on a free port.
 func freePort(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +130,7 @@ func freePort(t testing.TB) net.Listener {
 	return l
 }
 
-// trackedListener knows the connections that it accepted.
+// trackedListener records the connections that it accepted.
 type trackedListener struct {
 	net.Listener
 	mu    sync.Mutex
@@ -151,7 +151,7 @@ func (l *trackedListener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
-		_ = c.Close() // closed by the peer already, at worst
+		_ = c.Close() // an error means: the peer has closed it
 	}
 	l.conns = nil
 }
@@ -299,7 +299,7 @@ func TestFront_PublishRequests(t *testing.T) {
 	}
 }
 
-// bytesCodec sends and receives messages as they are.
+// bytesCodec sends and receives messages as bytes, without encoding.
 type bytesCodec struct{}
 
 func (bytesCodec) Marshal(v any) ([]byte, error)   { return v.([]byte), nil }
@@ -361,8 +361,8 @@ func TestFront_PanicIsAnAnswer(t *testing.T) {
 	}
 }
 
-// TestFront_Drain checks a drain: health changes, running calls may end, new ones are rejected, and the rest is
-// cut.
+// TestFront_Drain checks a drain: health changes, new calls are rejected, and running calls may end. Calls that
+// still run after the timeout are cut.
 func TestFront_Drain(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	f := start(t, server{
@@ -396,7 +396,7 @@ func TestFront_Drain(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := make(chan error, 1)
-	go func() { published <- c.publish(t, &cloudeventsv1.CloudEvent{Id: "1"}) }() // received from below
+	go func() { published <- c.publish(t, &cloudeventsv1.CloudEvent{Id: "1"}) }() // the result is received below
 	<-entered
 	if err := f.Ready(); err != nil {
 		t.Errorf("before the drain: %v", err)
@@ -463,7 +463,7 @@ func TestFront_AddressInUse(t *testing.T) {
 	}
 }
 
-// TestFront_StatsHandler checks that a stats handler can handle messages that are bytes.
+// TestFront_StatsHandler checks that a stats handler works with messages that are bytes.
 func TestFront_StatsHandler(t *testing.T) {
 	f := start(t, server{
 		publish: func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {

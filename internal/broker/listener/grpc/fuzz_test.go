@@ -22,19 +22,19 @@ func FuzzPublishRequest(f *testing.F) {
 	f.Add(whole)
 	f.Add(append(whole, whole...))                                            // in two pieces
 	f.Add(append([]byte{0x10, 0x01}, whole...))                               // behind an unknown field
-	f.Add(append([]byte{0x08, 0x01}, whole...))                               // and behind one of another wire type
+	f.Add(append([]byte{0x08, 0x01}, whole...))                               // behind an unknown field of another wire type
 	f.Add(append([]byte{0x13, 0x0a, 0x00}, whole...))                         // within a group that does not end
 	f.Add([]byte{0x0a, 0x05, 0x01})                                           // longer than the message
 	f.Add([]byte{0x0a, 0x00})                                                 // empty
 	f.Add([]byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02}) // field number beyond 64 bits
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var got publishRequest
-		// As the library of gRPC hands it over: in pieces.
+		// The gRPC library passes a message in pieces.
 		half := len(b) / 2
 		err := rawCodec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b[:half]), mem.SliceBuffer(b[half:])}, &got)
 		var want cloudeventsv1.PublishRequest
 		if wantErr := proto.Unmarshal(b, &want); wantErr != nil {
-			return // an event that is refused later, or a request that is refused here
+			return // either the request is rejected here, or its event is rejected later
 		}
 		if err != nil {
 			t.Fatalf("the library takes it: %v", err)

@@ -34,7 +34,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// wire is a connection on which a test says what no library would.
+// wire is a connection on which a test sends frames that no library would send.
 type wire struct {
 	t       *testing.T
 	conn    net.Conn
@@ -52,7 +52,7 @@ func openWire(t *testing.T, addr string, creds credentials.TransportCredentials)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = raw.Close() }) // the front may have done so
+	t.Cleanup(func() { _ = raw.Close() }) // the front may have closed it
 	conn, _, err := creds.ClientHandshake(t.Context(), "127.0.0.1", raw)
 	if err != nil {
 		t.Fatal(err)
@@ -90,15 +90,15 @@ func (w *wire) call(method string, more ...string) uint32 {
 	return id
 }
 
-// data sends a part of a body; whether the front still reads it is not asked.
+// data sends a part of a body. It ignores errors, because the front may have stopped reading.
 func (w *wire) data(stream uint32, end bool, b []byte) {
 	_ = w.framer.WriteData(stream, end, b)
 }
 
-// begin is how the message of n bytes begins.
+// begin returns the gRPC prefix of a message of n bytes.
 func begin(n int) []byte { return binary.BigEndian.AppendUint32([]byte{0}, uint32(n)) }
 
-// answer waits for the end of a call: its status and message.
+// answer waits for the end of a call and returns its status code and message.
 func (w *wire) answer(stream uint32) (code, message string) {
 	w.t.Helper()
 	for w.answers[stream]["grpc-status"] == "" {
@@ -144,7 +144,7 @@ func (w *wire) ended() {
 	}
 }
 
-// wantReserved waits until the front holds so much.
+// wantReserved waits until is returns true for the reserved bytes and calls.
 func (f *front) wantReserved(t *testing.T, what string, is func(bodies int64, calls int) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -231,7 +231,7 @@ func TestLimits_UnreadStream(t *testing.T) {
 	}}, func(c *grpc.Config) { c.PublishTimeout = time.Hour })
 	w := openWire(t, f.addr, ca.Client(agent1))
 	id := w.call(authz.Publish)
-	w.data(id, false, append(begin(5), "\x0a\x03\x0a\x01a"...)) // is read, and no more
+	w.data(id, false, append(begin(5), "\x0a\x03\x0a\x01a"...)) // the front reads this message and no more
 	piece := make([]byte, 16<<10)
 	for range 3 {
 		w.data(id, false, piece)
@@ -259,13 +259,13 @@ func TestLimits_UnfinishedBodies(t *testing.T) {
 	fill(large, 3)
 	fill(large, 3)
 	f.wantReserved(t, "one connection", func(bodies int64, _ int) bool { return bodies > 96<<10 })
-	rest := fill(small, 3) // beyond what one identity may have
+	rest := fill(small, 3) // above the budget of one identity
 	large.ended()
 	f.wantReserved(t, "the other one", func(bodies int64, calls int) bool { return calls == 1 && bodies > 48<<10 && bodies < 64<<10 })
 	fill(other, 3)
-	fill(other, 4) // beyond what all may have
+	fill(other, 4) // above the budget of all identities
 	other.ended()
-	small.data(rest, true, nil) // too short, but it is answered
+	small.data(rest, true, nil) // the message is too short; the call gets an answer
 	if code, _ := small.answer(rest); code == "0" {
 		t.Errorf("code %s", code)
 	}
@@ -296,7 +296,7 @@ func TestLimits_ConnectionWithoutACall(t *testing.T) {
 	openWire(t, f.addr, ca.Client(agent1)).ended()
 }
 
-// TestLimits_ConnectionsOfOneIdentity checks that a connection over the limit gets the reason at its calls.
+// TestLimits_ConnectionsOfOneIdentity checks that the calls of a connection above the limit get the reason.
 func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	for n := range 17 {
@@ -314,8 +314,8 @@ func TestLimits_ConnectionsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestLimits_Reflection checks that an identity has one reflection stream, the last one, and a limited rate of
-// messages.
+// TestLimits_Reflection checks that an identity has at most one reflection stream, with a limited rate of
+// messages. A new stream ends the previous one.
 func TestLimits_Reflection(t *testing.T) {
 	f, ca := limited(t, accepts, func(*grpc.Config) {})
 	req := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
@@ -394,7 +394,7 @@ func TestLimits_ProxyProtocol(t *testing.T) {
 	for name, c := range map[string]struct {
 		trusted  string
 		accepted bool
-		want     string // the address, "" where there is no connection
+		want     string // the address; "": the connection is rejected
 	}{
 		"trusted":                    {"127.0.0.0/8", true, "192.0.2.7:1234"},
 		"trusted, and says nothing":  {"127.0.0.0/8", false, ""},
@@ -432,7 +432,7 @@ func TestLimits_ProxyProtocol(t *testing.T) {
 	}
 }
 
-// event is a spec of a source.
+// event returns a spec event of a source.
 func event(t *testing.T) codec.Event {
 	t.Helper()
 	e, err := codec.Builder{
@@ -454,7 +454,7 @@ func openTCP(t *testing.T, addr string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // the front may have done so
+	t.Cleanup(func() { _ = c.Close() }) // the front may have closed it
 	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -462,15 +462,15 @@ func openTCP(t *testing.T, addr string) net.Conn {
 }
 
 // TestLimits_GarbledHeaders checks headers that the library rejects without calling tap. Each is charged once
-// as a rejected call, however many frames it has. Other calls continue.
+// as a rejected call, for any number of frames. Other calls continue.
 func TestLimits_GarbledHeaders(t *testing.T) {
 	var out syncbuffer.Buffer
 	stream := audit.New(audit.Rejections, &out, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
-	now := time.Now() // stands still: nothing is forgiven
+	now := time.Now() // the clock does not move, so no charge is refunded
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.Audit, c.Now = stream, func() time.Time { return now } })
 	w := openWire(t, f.addr, ca.Client(agent1))
 	body := append(begin(5), "\x0a\x03\x0a\x01a"...)
-	for range 200 { // what one connection of an agent may have refused
+	for range 200 { // the number of rejected calls that one connection of an agent may have
 		id := w.call(authz.Publish, "content-type", "application/grpc", "connection", "close")
 		w.data(id, true, nil)
 	}

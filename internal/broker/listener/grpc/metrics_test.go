@@ -36,7 +36,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	f, ca := limited(t, accepts, func(c *grpc.Config) {
 		c.Registry, c.Log = registry, slog.New(slog.NewTextHandler(&log, nil))
 	})
-	// Metrics with labels appear when they count.
+	// A metric with labels appears with its first value.
 	w := openWire(t, f.addr, ca.Anonymous())
 	for range 200 {
 		w.data(w.call(authz.HealthCheck), true, begin(0))
@@ -49,7 +49,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	if _, err := io.Copy(io.Discard, raw); err != nil {
 		t.Errorf("after a bad handshake: %v", err)
 	}
-	// The server closes the connection before it counts it, so the client may see the end first.
+	// The server closes the connection before it counts the handshake, so the client may see the end first.
 	until(t, "a handshake is counted as refused", &log, func() bool {
 		families, err := registry.Gather()
 		return err == nil && slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "hawser_listener_rejected_handshakes_total" })

@@ -57,7 +57,7 @@ func eventOf(t codec.EventType, scope string) (codec.Event, error) {
 	}.Event()
 }
 
-// answered returns nil if the broker has answered because no hub is connected.
+// answered returns nil for errors that a permitted call gets because there is no hub, object or subscription.
 func answered(err error) error {
 	switch code, text := status.Code(err), status.Convert(err).Message(); {
 	case code == codes.InvalidArgument, code == codes.NotFound, strings.Contains(text, "ServiceUnavailable"), strings.Contains(text, "no running subscription"):
@@ -66,8 +66,8 @@ func answered(err error) error {
 	return err
 }
 
-// publishSync publishes what belongs to a subscription, without one: that there
-// is none is an answer for those who may.
+// publishSync publishes sync events without a subscription. The error that names the missing subscription means
+// that the publish was permitted.
 func publishSync(publish func(codec.Event, error) error, scope string) (all []attempt) {
 	p := codec.SyncParams{ID: "1", Time: time.Now(), Source: scope, Cluster: scope}
 	cursor := codec.Cursor{StoreID: "e", Incarnation: "t"}
@@ -103,7 +103,7 @@ func subscribeBothWays(ctx context.Context, cc *ggrpc.ClientConn, scope string) 
 		if err == nil {
 			var header map[string][]string
 			if header, err = stream.Header(); err == nil && len(header[codec.HeaderSubscriptionID]) != 1 {
-				_, err = stream.Recv() // says why
+				_, err = stream.Recv() // returns the reason
 			}
 		}
 		cancel()
@@ -137,7 +137,7 @@ func reflectV1(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attempt {
 	defer cancel()
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err == nil {
-		// A refusal may arrive before the request is sent; Recv says it.
+		// A rejection may arrive before the request is sent; Recv returns it.
 		_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
 		_, err = stream.Recv()
 	}
@@ -149,7 +149,7 @@ func reflectV1Alpha(ctx context.Context, cc *ggrpc.ClientConn, _ string) []attem
 	defer cancel()
 	stream, err := grpc_reflection_v1alpha.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err == nil {
-		// A refusal may arrive before the request is sent; Recv says it.
+		// A rejection may arrive before the request is sent; Recv returns it.
 		//nolint:staticcheck // deprecated, and served for older clients
 		_ = stream.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}})
 		_, err = stream.Recv()

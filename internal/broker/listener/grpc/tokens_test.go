@@ -30,12 +30,12 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// accounts is a hub that says whose tokens are.
+// accounts is a hub that reviews tokens.
 type accounts struct {
 	mu      sync.Mutex
 	known   map[string]*hawserv1.TokenReviewResult
 	reviews int
-	hold    chan struct{} // answers wait for it, unless nil
+	hold    chan struct{} // if not nil, answers wait until it is closed
 }
 
 func (a *accounts) Review(ctx context.Context, text string, _ []string) (*hawserv1.TokenReviewResult, error) {
@@ -58,7 +58,7 @@ func (a *accounts) Review(ctx context.Context, text string, _ []string) (*hawser
 	return &hawserv1.TokenReviewResult{}, nil
 }
 
-// add makes the hub know a token.
+// add adds the token of a user to the hub, and returns it.
 func (a *accounts) add(text, user string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,16 +80,15 @@ func (a *accounts) times() int {
 
 const accountOf = "system:serviceaccount:ns:"
 
-// bearers is a hub's issuer and its accounts, and a broker's Tokens that ask it.
+// bearers is the issuer and the accounts of a hub, and the Tokens of a broker that uses this hub.
 type bearers struct {
 	*tokens.Tokens
 	*accounts
 	issuer *testkit.Issuer
-	passed atomic.Int64 // of the clock
+	passed atomic.Int64 // time in nanoseconds by which the clock is ahead
 }
 
-// newBearers maps the accounts of namespace ns to the roles that they are called by, and to the
-// name me.
+// newBearers maps each account of namespace ns to the role in its name, and to the name me.
 func newBearers(t testing.TB, more ...tokens.Rule) *bearers {
 	t.Helper()
 	b := &bearers{accounts: &accounts{known: map[string]*hawserv1.TokenReviewResult{}}, issuer: testkit.NewIssuer(t, "https://hub.example")}
@@ -106,7 +105,7 @@ func newBearers(t testing.TB, more ...tokens.Rule) *bearers {
 	b.SetKeys(&hawserv1.RegistrationKeys{Issuer: b.issuer.Name, Jwks: b.issuer.Keys()})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- b.Run(ctx) }() // received from below
+	go func() { done <- b.Run(ctx) }() // the result is received below
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -118,12 +117,12 @@ func newBearers(t testing.TB, more ...tokens.Rule) *bearers {
 
 func (b *bearers) now() time.Time { return time.Now().Add(time.Duration(b.passed.Load())) }
 
-// token is one of an account that the hub knows.
+// token returns a token of an account that the hub knows.
 func (b *bearers) token(name string) string {
 	return b.add(b.issuer.Token("ns", name, nil), accountOf+name)
 }
 
-// bearing shows a token with each call.
+// bearing is a token that is sent with each call.
 type bearing string
 
 func (b bearing) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -147,7 +146,7 @@ func dialBearing(t testing.TB, addr string, ca *testkit.CA, text string) *ggrpc.
 	return cc
 }
 
-// port is a front that takes tokens.
+// port is a front that accepts tokens.
 type port struct {
 	*front
 	*bearers
@@ -158,7 +157,7 @@ type port struct {
 	registry *prometheus.Registry
 }
 
-// endedFor is how many connections the port ended for a reason.
+// endedFor returns the number of connections that the port ended for a reason.
 func (p *port) endedFor(reason string) (n float64) {
 	families, err := p.registry.Gather()
 	if err != nil {
@@ -180,7 +179,7 @@ func openBearing(t *testing.T, d *denylist.List) *port {
 	stream := audit.New(audit.All, p.audit, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(context.Background())
 	written := make(chan struct{})
-	go func() { stream.Run(ctx); close(written) }() // received from below
+	go func() { stream.Run(ctx); close(written) }() // the result is received below
 	t.Cleanup(func() { stop(); <-written })
 	s := server{
 		publish: func(_ context.Context, peer transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
@@ -203,7 +202,7 @@ func openBearing(t *testing.T, d *denylist.List) *port {
 	return p
 }
 
-// sends waits until the audit stream does.
+// sends waits until the audit stream contains all texts.
 func (p *port) sends(t *testing.T, all ...string) {
 	t.Helper()
 	until(t, strings.Join(all, ", "), p.audit, func() bool {
@@ -216,7 +215,7 @@ func publishTo(ctx context.Context, cc *ggrpc.ClientConn) error {
 	return err
 }
 
-// subscribed opens a subscription; what it returns says why that ended.
+// subscribed opens a subscription. The channel receives the error with which it ends.
 func subscribed(t *testing.T, cc *ggrpc.ClientConn) (ended chan error) {
 	t.Helper()
 	stream, err := cloudeventsv1.NewCloudEventServiceClient(cc).Subscribe(t.Context(), &cloudeventsv1.SubscriptionRequest{})
@@ -261,8 +260,8 @@ func TestTokens_NameTheAccount(t *testing.T) {
 	}
 }
 
-// TestTokens_WaitForTheHub checks that calls of any kind wait while the hub reviews the token, and do nothing
-// before its answer.
+// TestTokens_WaitForTheHub checks that calls of any kind wait while the hub reviews the token, and have no
+// effect before the answer.
 func TestTokens_WaitForTheHub(t *testing.T) {
 	p := openBearing(t, nil)
 	p.hold = make(chan struct{})
@@ -270,14 +269,14 @@ func TestTokens_WaitForTheHub(t *testing.T) {
 	denied := make(chan error, 1)
 	done := make(chan error, 14)
 	for range cap(done) / 2 {
-		go func() { done <- publishTo(t.Context(), cc) }() // received from below
-		go func() {                                        // received from below
+		go func() { done <- publishTo(t.Context(), cc) }() // the result is received below
+		go func() {                                        // the result is received below
 			_, err := grpc_health_v1.NewHealthClient(cc).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 			done <- err
 		}()
 	}
 	reads := dialBearing(t, p.addr, p.ca, p.token("viewer"))
-	go func() { denied <- publishTo(t.Context(), reads) }() // received from below
+	go func() { denied <- publishTo(t.Context(), reads) }() // the result is received below
 	until(t, "the calls", p.audit, func() bool { _, calls := p.Reserved(); return calls == cap(done)+1 })
 	if len(done) > 0 || len(p.peers) > 0 {
 		t.Error("a call was answered before its client was identified")
@@ -294,7 +293,7 @@ func TestTokens_WaitForTheHub(t *testing.T) {
 	until(t, "the end of the calls", p.audit, func() bool { bodies, calls := p.Reserved(); return bodies == 0 && calls == 0 })
 }
 
-// TestTokens_WaitingIsBounded checks that an unidentified client cannot make the broker keep much.
+// TestTokens_WaitingIsBounded checks that the broker keeps only few calls and bytes of an unidentified client.
 func TestTokens_WaitingIsBounded(t *testing.T) {
 	p := openBearing(t, nil)
 	p.hold = make(chan struct{})
@@ -305,14 +304,15 @@ func TestTokens_WaitingIsBounded(t *testing.T) {
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("4 MiB: %v", err)
 	}
-	// p.hold lets no call go before the end of the test. The caller can know of the end before it is counted.
+	// p.hold delays all calls until the end of the test. The client can see the end of its connection before the
+	// port counts it.
 	until(t, "a connection that is ended for 4 MiB", p.audit, func() bool { return p.endedFor("bodies") == 1 })
 	until(t, "what was held", p.audit, func() bool { bodies, _ := p.Reserved(); return bodies == 0 })
 	second := dialBearing(t, p.addr, p.ca, p.token("source"))
 	refused := make(chan error, 60)
 	ctx, cancel := context.WithCancel(t.Context())
 	for range cap(refused) {
-		go func() { refused <- publishTo(ctx, second) }() // received from below
+		go func() { refused <- publishTo(ctx, second) }() // the result is received below
 	}
 	overloaded := 0
 	for range cap(refused) - 16 {
@@ -378,7 +378,7 @@ func TestTokens_OneIdentity(t *testing.T) {
 			t.Errorf("%.8s: %v, want %v", c.text, err, c.want)
 		}
 	}
-	// The identity of a certificate wins over a token.
+	// If a certificate gives an identity, the token is ignored.
 	cc = dial(t, p.addr, p.ca.Client(source1))
 	for len(p.peers) > 0 {
 		<-p.peers
@@ -390,7 +390,7 @@ func TestTokens_OneIdentity(t *testing.T) {
 			t.Errorf("%+v", peer)
 		}
 	}
-	// An unmapped certificate neither helps nor hinders.
+	// An unmapped certificate has no effect on the token.
 	cc = dial(t, p.addr, p.ca.Client(identity.Identity{Role: identity.Source, Name: "unmapped"}))
 	if err := call(""); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "unmapped") {
 		t.Error(err)
@@ -405,7 +405,7 @@ func TestTokens_End(t *testing.T) {
 	for name, end := range map[string]func(*port, string){
 		"expired": func(p *port, _ string) { p.passed.Store(int64(20 * time.Minute)) },
 		"revoked": func(p *port, text string) { p.forget(text); p.passed.Store(int64(2 * time.Minute)) },
-		"denied":  func(*port, string) {}, // by the list of denials, below
+		"denied":  func(*port, string) {}, // the denylist is used below
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := denylist.New(mem.Open(mem.Options{NewID: testkit.NewIDs("store")}))
@@ -463,7 +463,7 @@ func TestTokens_Attempts(t *testing.T) {
 			t.Error(err)
 		}
 		if status.Code(last) == codes.Unavailable {
-			break // not even its handshake is done
+			break // the port rejects even the handshake
 		}
 	}
 	if code := status.Code(last); code != codes.ResourceExhausted && code != codes.Unavailable {
@@ -477,8 +477,8 @@ func TestTokens_Attempts(t *testing.T) {
 	}
 }
 
-// TestTokens_UnknownTokens checks that connections without a certificate that send no token are ended in favour
-// of those that send one.
+// TestTokens_UnknownTokens checks that the port ends connections without a certificate and a token, to make
+// space for those with a token.
 func TestTokens_UnknownTokens(t *testing.T) {
 	p := openBearing(t, nil)
 	var idle []*wire

@@ -28,7 +28,7 @@ func BenchmarkPublish(b *testing.B) {
 			}
 			m := event(b, "hub1", "cluster1", "w0", 1)
 			m.Payload = []byte(`{"manifests":["` + strings.Repeat("x", 3600) + `"]}`)
-			var all [64][]byte // of as many works, without versions
+			var all [64][]byte // one per work, without versions
 			for n := range all {
 				all[n] = encoded(b, publish(uint16(n+1), specs1, named(m, fmt.Sprint("w", n))))
 			}
@@ -77,7 +77,7 @@ func benchmarkDeliver(b *testing.B, sessions int) {
 	}
 	perSession := float64(heap()-before) / 1024 / float64(sessions)
 	for _, a := range agents {
-		a.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}}) // which lasts for 90 seconds
+		a.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}}) // keeps the connection open for 90 seconds
 		go func() {                                                                     // ends with its connection
 			for {
 				k, err := a.next()
@@ -121,7 +121,7 @@ func benchmarkDeliver(b *testing.B, sessions int) {
 }
 
 func heap() uint64 {
-	for range 5 { // each halves stacks that are too large
+	for range 5 { // each cycle halves stacks that are too large
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -129,7 +129,7 @@ func heap() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// named is a work with another id, and room for its version.
+// named returns the work with another id, and with space for a version of fixed length.
 func named(m codec.Message, id string) codec.Message {
 	var p []codec.Property
 	for _, u := range m.Properties {

@@ -10,9 +10,8 @@ import (
 )
 
 // bind returns why an event may not be published on a topic, nil if it may. The topic must agree with the
-// source and cluster of the event, and must be one on which the role publishes. So a decision about the topic,
-// as an access list makes it, is a decision about the event. Whether the client may publish such an event at
-// all is checked on the event alone, as on every transport.
+// source and cluster of the event, and must be one on which the role publishes. So an access list of topics is
+// also an access list of events. Package authz checks the event itself, as on every transport.
 //
 //	topic                             role    source  clustername  originalsource
 //	…/S/…/C/sourceevents              source  S       C

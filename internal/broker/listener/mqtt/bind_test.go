@@ -59,7 +59,7 @@ func TestBind_EveryRoleTopicAndEvent(t *testing.T) {
 	} {
 		for _, role := range []identity.Role{source, agent, bootstrap, anyRole} {
 			as := role
-			if role == bootstrap { // it asks as the agent does that the cluster will have
+			if role == bootstrap { // it sends the requests that the agent of the new cluster would send
 				as = agent
 			}
 			want := map[string]bool{}

@@ -21,20 +21,21 @@ const (
 	// inFlight is the maximum number of concurrent publishes of a connection, which is the broker's Receive
 	// Maximum. It is also the maximum number of unacknowledged deliveries.
 	inFlight = 256
-	// ahead is the capacity of a connection's inbox, and of its queue of deliveries. It is enough to write many
-	// packets at once.
+	// ahead is the capacity of a connection's inbox, and of its queue of deliveries. It allows many packets to be
+	// written at once.
 	ahead = 16
-	// lingering is the time that a peer has to close a connection that the broker ended. If the broker closed it
-	// with unread data, the last packets to the peer would be lost.
+	// lingering is the time that the peer has to close a connection that the broker ended. If the broker closed the
+	// connection while data is unread, the peer would lose the last packets.
 	lingering = 2 * time.Second
-	// lingerBytes is the maximum that is read in that time. A peer that sends more does not read.
+	// lingerBytes is the maximum number of bytes that are read in that time. A peer that sends more is not waited
+	// for.
 	lingerBytes = 4 << 20
 	// flushBytes is the number of bytes that are collected before a write.
 	flushBytes = 32 << 10
 )
 
-// conn is one connection. One goroutine at a time owns it; only the owner uses the state and writes. Other
-// goroutines read, publish and serve subscriptions, and post events to the owner.
+// conn is one connection. One goroutine at a time owns it; only the owner uses the fields of the owner and
+// writes packets. Other goroutines read, publish and serve subscriptions, and post events to the owner.
 //
 // An idle connection has no owner goroutine. With thousands of connections that saves 4 KiB each.
 type conn struct {
@@ -50,9 +51,9 @@ type conn struct {
 	orders     chan command
 	done       chan struct{} // closed when the inbox is not read any more
 	// woken counts the wake calls since the owner last looked. The goroutine that makes it 1 starts an owner. After
-	// the end of the connection it never is 0 again.
+	// the end of the connection it stays above 0.
 	woken   atomic.Int32
-	left    func() // is called when all parts have ended
+	left    func() // called when all goroutines of the connection have ended
 	reader  sync.WaitGroup
 	over    atomic.Bool    // packets are discarded from now on
 	sharing sync.WaitGroup // memberships in shared subscriptions
@@ -247,7 +248,7 @@ func (c *conn) work() error {
 	}
 }
 
-// next handles one event. more: there was one.
+// next handles one event. more is true if there was an event.
 func (c *conn) next() (more bool, err error) {
 	if c.ending != nil && c.before == 0 {
 		return false, c.ending
@@ -291,8 +292,8 @@ func (c *conn) handle(what any) error {
 	return nil
 }
 
-// drained ends a connection without work while the broker drains. A connection with a subscription waits for
-// the server to end that, one after the other.
+// drained ends a connection without work while the broker drains. A connection with subscriptions waits: the
+// server ends these one after the other.
 func (c *conn) drained() error {
 	if !c.draining || len(c.queue) > 0 || len(c.subscriptions) > 0 {
 		return nil
@@ -389,8 +390,8 @@ func (c *conn) end(err error) {
 	}
 }
 
-// linger reads on and discards. If the connection were closed with unread data, the last packets to the peer
-// would be lost.
+// linger reads and discards data for up to the time lingering. If the connection were closed while data is
+// unread, the peer would lose the last packets.
 func (c *conn) linger() {
 	if !c.reading {
 		_ = c.discard() // the connection ends anyway

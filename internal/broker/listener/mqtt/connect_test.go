@@ -31,7 +31,7 @@ func TestConnect_AnnouncesServedFeatures(t *testing.T) {
 	if user(k, codec.HeaderProtocol) != "2" || user(k, codec.HeaderStoreID) != "e1" || user(k, codec.HeaderMaxEventBytes) != "1000" {
 		t.Errorf("%v", p.User)
 	}
-	peer, k := s.connect(agent1, func(k *packets.Packet) { // what is asked for in vain is no reason to refuse
+	peer, k := s.connect(agent1, func(k *packets.Packet) { // unsupported options are no reason to reject the client
 		k.Connect.Clean, k.Connect.UsernameFlag, k.Connect.Username = false, true, []byte("root")
 		k.Connect.PasswordFlag, k.Connect.Password = true, []byte("x")
 		k.Connect.WillFlag, k.Connect.WillTopic, k.Connect.WillPayload, k.Connect.WillQos = true, "any/thing", []byte("x"), 1
@@ -88,8 +88,8 @@ func TestConnect_OldVersion(t *testing.T) {
 	}
 }
 
-// TestConnect_SomethingElse checks that a connection with another protocol is closed without an answer, and is
-// not read.
+// TestConnect_SomethingElse checks that a connection with another protocol is closed without an answer, and
+// that its data is not read.
 func TestConnect_SomethingElse(t *testing.T) {
 	s := open(t, accepts, cleartext)
 	for name, b := range map[string][]byte{
@@ -107,7 +107,7 @@ func TestConnect_SomethingElse(t *testing.T) {
 // connection gets the reason.
 func TestConnect_Takeover(t *testing.T) {
 	s := open(t, accepts, cleartext)
-	first, other := s.join(agent1), s.join(source1) // all have the same client id
+	first, other := s.join(agent1), s.join(source1) // both have the same client id
 	second := s.join(agent1)
 	if k := first.gone(); k.FixedHeader.Type != packets.Disconnect || k.ReasonCode != 0x8E {
 		t.Errorf("%+v", k)

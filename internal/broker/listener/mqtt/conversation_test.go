@@ -16,8 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// FuzzConversation sends anything after CONNECT. Nothing panics, the connection ends after its peer has sent
-// everything, and only valid calls reach the server.
+// FuzzConversation sends arbitrary bytes after CONNECT. The broker must not panic, the connection must end
+// after the last byte, and only valid calls may reach the server.
 func FuzzConversation(f *testing.F) {
 	add := func(all ...packets.Packet) {
 		var b []byte
@@ -31,7 +31,7 @@ func FuzzConversation(f *testing.F) {
 	unsubscribe := subscribe(3, allSpecs)
 	unsubscribe.FixedHeader.Type = packets.Unsubscribe
 	add(subscribe(1, allSpecs), unsubscribe, packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-	f.Add([]byte{0x82, 7, 0, 1, 0, 0, 1, '#'}) // without its option
+	f.Add([]byte{0x82, 7, 0, 1, 0, 0, 1, '#'}) // a filter without its option byte
 	e := wire(f, event(f, "hub1", "cluster1", "w1", 1))
 	s := accepts
 	s.subscribe = func(ctx context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
@@ -63,7 +63,7 @@ func FuzzConversation(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := conn.Write(append(append([]byte{}, hello...), b...)); err != nil {
-			return // it was ended before it was all said
+			return // the broker ended the connection before all bytes were sent
 		}
 		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 			return

@@ -13,7 +13,7 @@ import (
 
 const allSpecs = "sources/+/clusters/cluster1/sourceevents"
 
-// subscribed is an agent, and its subscription at the server.
+// subscribed returns an agent and its subscription at the server.
 func subscribed(t *testing.T, edit func(*packets.Packet), filter string) (*peer, *called) {
 	t.Helper()
 	s, all := calls()
@@ -41,7 +41,7 @@ func TestDeliver_Window(t *testing.T) {
 		t.Errorf("%+v, %+v", one.FixedHeader, two.FixedHeader)
 	}
 	agent.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-	agent.expect(packets.Pingresp) // and no third event, however long it lasts
+	agent.expect(packets.Pingresp) // the broker sends no third event before this answer
 	agent.send(puback(two.PacketID, 0))
 	three := agent.expect(packets.Publish)
 	if three.PacketID == one.PacketID {
@@ -71,7 +71,7 @@ func TestDeliver_AtMostOnce(t *testing.T) {
 		t.Fatalf("%x", k.ReasonCodes)
 	}
 	call := await(t, all)
-	for range 600 { // more than any window
+	for range 600 { // more than the maximum window
 		if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestDeliver_TooLarge(t *testing.T) {
 	if err == nil {
 		t.Fatal("it was sent")
 	}
-	call.end <- err // as a broker does
+	call.end <- err // a broker ends the subscription with this error
 	agent.expect(packets.Publish)
 	if k := agent.gone(); k.ReasonCode != 0x95 || !strings.Contains(k.Properties.ReasonString, "the-large-one") || user(k, "hawser-code") != "too_large" {
 		t.Errorf("%#02x %q %v", k.ReasonCode, k.Properties.ReasonString, k.Properties.User)

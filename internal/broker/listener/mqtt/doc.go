@@ -2,11 +2,12 @@
 // directly or as WebSockets. It passes every publish and every subscription to a [transport.Server], as the
 // gRPC server does.
 //
-// A connection has a goroutine that reads. While there is work, it also has an owner, which writes: most
-// connections are idle. The size of a packet is limited and its content validated before the codec decodes it.
+// A connection has a goroutine that reads. While there is work, it also has an owner goroutine, which writes.
+// Most connections are idle and have none. The size of a packet is limited and its content validated before the
+// codec decodes it.
 //
-// It is a broker for the topics of Open Cluster Management and nothing else. What of MQTT is served, rejected
-// and ignored:
+// It is a broker for the topics of Open Cluster Management and nothing else. The table shows which features of
+// MQTT are served, rejected or ignored:
 //
 //	MQTT                                  here
 //	QoS 0                                 accepted, at most once; delivered to clients that ask for no more

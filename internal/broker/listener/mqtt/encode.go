@@ -13,21 +13,21 @@ import (
 // The broker encodes its packets itself. The codec copies each payload several times, and omits properties of
 // acknowledgements that it does not expect.
 
-// answer is a packet of the broker that acknowledges or ends something. Text and properties are optional: they
-// are left out if necessary.
+// answer is a packet of the broker that acknowledges or ends something. Text and properties are omitted if they
+// do not fit.
 type answer struct {
 	kind byte
-	// id is the identifier of the acknowledged packet, 0 in packets without.
+	// id is the identifier of the acknowledged packet, 0 for a packet without an identifier.
 	id uint16
 	// before is written before the properties, codes after them.
 	before, codes []byte
-	// must are encoded properties that are never left out.
+	// must are encoded properties that are always written.
 	must       []byte
 	text       string
 	properties []codec.Property
 }
 
-// append appends the packet, of at most most bytes. Text and properties are left out if they do not fit, or if
+// append appends the packet, of at most most bytes. It omits text and properties if they do not fit, or if
 // reported is false.
 func (a *answer) append(dst []byte, most int, reported bool) []byte {
 	properties := a.must
@@ -71,7 +71,7 @@ func puback(id uint16, r property.Refusal) *answer {
 	return &answer{kind: packets.Puback, id: id, before: []byte{byte(r.Reason)}, text: r.Text, properties: r.Properties}
 }
 
-// appendAccepted appends the PUBACK of an accepted publish. It does what puback does, faster.
+// appendAccepted appends the PUBACK of an accepted publish. Its result is that of puback, without allocations.
 func appendAccepted(dst []byte, id uint16, receipt []codec.Property, most int, reported bool) []byte {
 	a := answer{kind: packets.Puback, id: id, before: success, properties: receipt}
 	return a.append(dst, most, reported)

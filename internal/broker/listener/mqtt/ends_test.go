@@ -36,7 +36,7 @@ func TestEnds_Denied(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err == nil {
-		await(t, call.ctx.Done()) // it went nowhere
+		await(t, call.ctx.Done()) // the status did not reach the server
 	}
 	if k := agent.gone(); k.FixedHeader.Type == packets.Publish {
 		t.Error("a denied client gets a work")
@@ -68,7 +68,7 @@ func TestEnds_IssuedTooEarly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := call.out.Send(wire(t, event(t, "hub1", "cluster1", "w1", 1))); err == nil {
-		await(t, call.ctx.Done()) // it went nowhere
+		await(t, call.ctx.Done()) // the status did not reach the server
 	}
 	if k := agent.gone(); k.FixedHeader.Type == packets.Publish {
 		t.Error("a work is sent to a former certificate")
@@ -86,7 +86,7 @@ func TestEnds_WithTheCertificate(t *testing.T) {
 		g.Now = func() time.Time { return time.Now().Add(time.Duration(passed.Load())) }
 	})
 	agent := o.join(agent1)
-	passed.Store(int64(2 * time.Hour)) // its certificate is good for one
+	passed.Store(int64(2 * time.Hour)) // the certificate is valid for one hour
 	if k := agent.gone(); k.FixedHeader.Type != 0 {
 		t.Errorf("%+v", k)
 	}

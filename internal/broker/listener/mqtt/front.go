@@ -83,8 +83,8 @@ func New(cfg Config) (*Front, error) {
 	return f, nil
 }
 
-// Serve takes over a connection with protocol p, and does not block. If p is "", the first byte shows the
-// protocol.
+// Serve takes over a connection with protocol p, and does not block. If p is "", Serve reads the protocol from
+// the first byte.
 func (f *Front) Serve(raw net.Conn, conn *listener.Connection, p listener.Protocol) {
 	if !f.begin() {
 		conn.Leave()
@@ -154,7 +154,7 @@ func (f *Front) Run(ctx context.Context) error {
 	return err
 }
 
-// arrive adds a connection to those that a drain ends. left is called after its end.
+// arrive adds a connection to the set that a drain ends. left is called after its end.
 func (f *Front) arrive(raw net.Conn, connection *listener.Connection, left func()) *conn {
 	c := newConn(f, raw, connection, left)
 	_ = raw.SetReadDeadline(time.Now().Add(listener.HandshakeTimeout)) // fails if it is closed
@@ -167,7 +167,8 @@ func (f *Front) arrive(raw net.Conn, connection *listener.Connection, left func(
 	return c
 }
 
-// enter makes c the connection of its client id. The older connection gets a takeover.
+// enter makes c the connection of its client id. The older connection with this client id is ended (session
+// takeover).
 func (f *Front) enter(c *conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// seeds are packets of each kind, and what the codec falls over or takes although it must not.
+// seeds are packets of each kind, and packets on which the codec panics or which it must not accept.
 var seeds = [][]byte{
 	{0x10, 0, 4, 'M', 'Q', 'T', 'T', 5, 2, 0, 30, 0, 0, 1, 'c'},
 	{0x10, 0, 4, 'M', 'Q', 'T', 'T', 5, 0xC6, 0, 30, 5, 0x11, 0, 0, 0, 9, 0, 0, 0, 0, 1, 't', 0, 1, 'p', 0, 1, 'u', 0, 1, 'p'},
@@ -39,7 +39,7 @@ func FuzzCheck(f *testing.F) {
 		}
 		head := &packetReader{rest: body}
 		if header>>4 == packets.Publish {
-			head.head(header & 0x0F) // as of one that is skipped
+			head.head(header & 0x0F) // as for a skipped packet
 		}
 		if err != nil {
 			return

@@ -43,7 +43,7 @@ func TestPort_OneForAllProtocols(t *testing.T) {
 			p.send(connectPacket())
 			p.expect(packets.Connack)
 			b := encoded(t, publish(1, specs1, event(t, "hub1", "cluster1", "w1", 1)))
-			p.sendBytes(b[:1]) // in whatever pieces
+			p.sendBytes(b[:1]) // in two pieces
 			p.sendBytes(b[1:])
 			p.expect(packets.Puback)
 		}
@@ -95,13 +95,13 @@ func (s *site) web(name string, protocols ...string) *peer {
 	return &peer{s.t, conn}
 }
 
-// TestWebSocket_Refusals checks that a page of another site cannot use the certificate of its browser, and that
-// other protocols are rejected.
+// TestWebSocket_Refusals checks that a web page of another site cannot use the certificate of the browser, and
+// that other protocols are rejected.
 func TestWebSocket_Refusals(t *testing.T) {
 	s := open(t, accepts, cleartext)
 	for name, c := range map[string]struct{ request, want string }{
 		"another site":   {"Origin: https://elsewhere.example\r\nSec-WebSocket-Protocol: mqtt\r\n", "403"},
-		"no subprotocol": {"", "101"}, // and closed by a frame
+		"no subprotocol": {"", "101"}, // the upgrade succeeds; a close frame follows
 	} {
 		p := s.raw(source1, "http/1.1")
 		p.sendBytes([]byte("GET / HTTP/1.1\r\nHost: " + s.addr + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + c.request + "\r\n"))
@@ -116,8 +116,8 @@ func TestWebSocket_Refusals(t *testing.T) {
 	}
 }
 
-// TestDrain checks the drain of connections. One with a subscription ends with it, when the server ends that.
-// One without ends when its publishes are answered.
+// TestDrain checks the drain of connections. A connection with a subscription ends when the server ends the
+// subscription. Another connection ends when its publishes are answered.
 func TestDrain(t *testing.T) {
 	g, all := newGated("w1/1"), make(chan *called, 1)
 	g.subscribe = func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
@@ -159,7 +159,7 @@ func TestDrain_Deadline(t *testing.T) {
 		if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
 			return err
 		}
-		<-ctx.Done() // not when the broker drains
+		<-ctx.Done() // the drain does not end it
 		return ctx.Err()
 	}
 	o := open(t, s, func(g *grpc.Config, m *mqtt.Config) {
@@ -200,7 +200,7 @@ func TestSlowReading(t *testing.T) {
 	o := open(t, s, cleartext)
 	slow, other := o.join(agent1), o.join(source1)
 	k := subscribe(1, allSpecs)
-	k.Filters[0].Qos = 0 // no window
+	k.Filters[0].Qos = 0 // QoS 0 has no window
 	slow.send(k)
 	slow.expect(packets.Suback)
 	call := await(t, all)
@@ -218,7 +218,7 @@ func TestSlowReading(t *testing.T) {
 	if err := slow.SetReadDeadline(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if err := slow.NetConn().Close(); err != nil { // without a goodbye
+	if err := slow.NetConn().Close(); err != nil { // without DISCONNECT
 		t.Fatal(err)
 	}
 	if n := await(t, ended); n > 200 {
@@ -226,12 +226,11 @@ func TestSlowReading(t *testing.T) {
 	}
 }
 
-// TestEnd_SendsOn checks that data which a client sends after the end of its connection is read for a limited
-// time only.
+// TestEnd_SendsOn checks that the broker reads data only for a limited time after it has ended a connection.
 func TestEnd_SendsOn(t *testing.T) {
 	p := open(t, accepts, cleartext).join(agent1)
 	wrong := append(append([]byte{0x00}, number(60<<10)...), make([]byte, 60<<10)...)
-	const most = 64 << 20 // much more than is read, and than buffers take
+	const most = 64 << 20 // much more than the broker reads and the buffers hold
 	for sent := 0; sent < most; sent += len(wrong) {
 		if _, err := p.Write(wrong); err != nil {
 			return
@@ -256,8 +255,8 @@ func TestSubscribe_Panic(t *testing.T) {
 }
 
 // TestIdle_Memory checks that an agent that waits for works over TLS takes at most 34 KiB, with its stacks. It
-// has two goroutines: one reads, one serves its subscription. In a process of its own it takes a quarter more,
-// because not all memory of the process is used.
+// has two goroutines: one reads, one serves its subscription. A whole process takes a quarter more, because it
+// does not use all of its memory.
 func TestIdle_Memory(t *testing.T) {
 	const sessions, each = 400, 34 << 10
 	k := testkit.StartBroker(t, testkit.Options{Port: true})
@@ -269,7 +268,7 @@ func TestIdle_Memory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer raw.Close() // all that is left of this end of the connection
+		defer raw.Close() // only the TCP socket of the client stays
 		agent := identity.Identity{Role: identity.Agent, Name: fmt.Sprint("c", n)}
 		conn, err := s.ca.Dial(raw, agent, "mqtt")
 		if err != nil {
@@ -280,7 +279,7 @@ func TestIdle_Memory(t *testing.T) {
 		p.expect(packets.Connack)
 		p.expect(packets.Suback)
 	}
-	// Those that were handling what came last end by themselves.
+	// Goroutines that handle the last packets end by themselves.
 	for began := time.Now(); runtime.NumGoroutine() > goroutines+2*sessions && time.Since(began) < patience; {
 		runtime.Gosched()
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// publishing holds the unanswered publishes of a connection.
+// publishing holds the publishes of a connection that are not answered yet.
 type publishing struct {
 	// queue has the publishes that need a PUBACK, in the order in which they arrived.
 	queue []*pending
@@ -30,7 +30,7 @@ type publishing struct {
 type pending struct {
 	id  uint16 // 0: QoS 0, no PUBACK
 	key string
-	// next waits for this one.
+	// next is the publish of the same resource that starts after this one.
 	next *pending
 
 	packet       *packet
@@ -84,7 +84,7 @@ func (n *pending) on(name string) bool {
 	return err == nil
 }
 
-// errTooMany is why a publish of QoS 0 is dropped. It is counted, not sent.
+// errTooMany is the error for a dropped publish of QoS 0. It is counted, and not sent to the client.
 var errTooMany = &transport.Error{Code: transport.CodeOverloaded, Message: "too many publishes of QoS 0 wait"}
 
 // expect adds a publish to the queue of those that need a PUBACK.

@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// gated lets publishes in, tells which, and holds each until it is released.
+// gated is a server that reports the start of each publish, and delays some publishes until the test releases
+// them.
 type gated struct {
 	server
 	entered chan string
@@ -65,11 +66,11 @@ func TestPublish_TogetherAndAnsweredInOrder(t *testing.T) {
 	source.send(
 		publish(5, specs1, event(t, "hub1", "cluster1", "w1", 1)), publish(9, specs1, event(t, "hub1", "cluster1", "w2", 2)),
 		publish(2, specs1, event(t, "hub1", "cluster1", "w3", 3)))
-	for range 3 { // all, although the first one is not through
+	for range 3 { // all start, although the first one is not answered
 		g.wait(t)
 	}
 	source.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-	source.expect(packets.Pingresp) // nothing before the first is acknowledged
+	source.expect(packets.Pingresp) // no PUBACK arrives before that of the first publish
 	close(g.release["w1/1"])
 	for n, id := range []uint16{5, 9, 2} {
 		if k := source.expect(packets.Puback); k.PacketID != id || k.ReasonCode != 0 || user(k, codec.HeaderRevision) != fmt.Sprint(n+1) {

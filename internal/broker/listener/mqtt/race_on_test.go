@@ -2,5 +2,5 @@
 
 package mqtt_test
 
-// raceDetector: the program is larger than it is.
+// raceDetector is true if the race detector is on, which increases the use of memory.
 const raceDetector = true

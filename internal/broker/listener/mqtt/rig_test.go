@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what has to come.
+// patience is the maximum time that a test waits for an event.
 const patience = 20 * time.Second
 
 var (
@@ -51,7 +51,7 @@ func (s server) Subscribe(ctx context.Context, p transport.Peer, r transport.Raw
 	return s.subscribe(ctx, p, r, out)
 }
 
-// accepts takes every publish, and keeps every subscription.
+// accepts is a server that accepts each publish, and runs each subscription until its context ends.
 var accepts = server{
 	publish: func(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
 		return transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: 7}, nil
@@ -65,7 +65,7 @@ var accepts = server{
 	},
 }
 
-// site is a port with both fronts.
+// site is a port with the gRPC front and the MQTT front.
 type site struct {
 	t      testing.TB
 	addr   string
@@ -104,8 +104,8 @@ func open(t testing.TB, s transport.Server, edit func(*grpc.Config, *mqtt.Config
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop
-	go func() { o.ended <- o.port.Run(ctx) }() // received below
-	go func() { o.ended <- front.Run(ctx) }()  // received below
+	go func() { o.ended <- o.port.Run(ctx) }() // the result is received below
+	go func() { o.ended <- front.Run(ctx) }()  // the result is received below
 	t.Cleanup(func() {
 		stop()
 		for range 2 {
@@ -120,13 +120,13 @@ func open(t testing.TB, s transport.Server, edit func(*grpc.Config, *mqtt.Config
 // cleartext changes nothing.
 func cleartext(*grpc.Config, *mqtt.Config) {}
 
-// peer is a client that says what it wants, byte by byte.
+// peer is a client that can send arbitrary bytes.
 type peer struct {
 	t testing.TB
 	net.Conn
 }
 
-// raw opens a connection, and says nothing; protocols are offered.
+// raw opens a connection and sends nothing. protocols are offered by ALPN.
 func (s *site) raw(id identity.Identity, protocols ...string) *peer {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
@@ -147,8 +147,7 @@ func (s *site) raw(id identity.Identity, protocols ...string) *peer {
 	return &peer{s.t, conn}
 }
 
-// connect opens a connection and says CONNECT; edit may change it. The result of the
-// handshake is returned too.
+// connect opens a connection and sends CONNECT, which edit may change. It returns the client and the answer.
 func (s *site) connect(id identity.Identity, edit func(*packets.Packet)) (*peer, packets.Packet) {
 	s.t.Helper()
 	p := s.raw(id, "mqtt")
@@ -158,7 +157,7 @@ func (s *site) connect(id identity.Identity, edit func(*packets.Packet)) (*peer,
 	return p, p.receive()
 }
 
-// join is connect where nothing is special.
+// join is connect with an unchanged CONNECT, which must be accepted.
 func (s *site) join(id identity.Identity) *peer {
 	s.t.Helper()
 	p, ack := s.connect(id, func(*packets.Packet) {})
@@ -175,7 +174,7 @@ func connectPacket() packets.Packet {
 	}
 }
 
-// encoded is a packet on the wire.
+// encoded returns the bytes of a packet.
 func encoded(t testing.TB, p packets.Packet) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -205,7 +204,7 @@ func encoded(t testing.TB, p packets.Packet) []byte {
 	return b.Bytes()
 }
 
-// send sends packets in one piece.
+// send sends packets in one write.
 func (p *peer) send(all ...packets.Packet) {
 	p.t.Helper()
 	var b []byte
@@ -275,7 +274,7 @@ func (p *peer) next() (k packets.Packet, err error) {
 	return k, err
 }
 
-// expect returns the next packet, which has to be of a kind.
+// expect returns the next packet. The test fails if it is of another kind.
 func (p *peer) expect(kind byte) packets.Packet {
 	p.t.Helper()
 	k := p.receive()
@@ -285,8 +284,8 @@ func (p *peer) expect(kind byte) packets.Packet {
 	return k
 }
 
-// gone waits for the end of the connection; what comes last is returned. As every client, it
-// closes a connection that the broker ended.
+// gone waits for the end of the connection and returns the last packet. Like every client, it closes a
+// connection that the broker has ended.
 func (p *peer) gone() (last packets.Packet) {
 	p.t.Helper()
 	for {
@@ -316,7 +315,7 @@ func user(k packets.Packet, key string) string {
 	return ""
 }
 
-// event is a work of a source for a cluster.
+// event returns a spec of a source for a cluster.
 func event(t testing.TB, source, cluster, id string, version int32) codec.Message {
 	t.Helper()
 	return messageOf(t, codec.Builder{
@@ -330,7 +329,7 @@ func event(t testing.TB, source, cluster, id string, version int32) codec.Messag
 	})
 }
 
-// status is what an agent says of a work.
+// status returns an agent's status of a work.
 func status(t testing.TB, source, cluster, id string, version int32) codec.Message {
 	t.Helper()
 	return messageOf(t, codec.Builder{
@@ -357,7 +356,7 @@ func messageOf(t testing.TB, b codec.Builder) codec.Message {
 	return m
 }
 
-// publish is a message as a packet; more are user properties besides.
+// publish returns a message as a PUBLISH packet. more are additional user properties.
 func publish(id uint16, topic string, m codec.Message, more ...packets.UserProperty) packets.Packet {
 	k := packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: min(byte(id), 1)}, PacketID: id, TopicName: topic, Payload: m.Payload,
@@ -392,5 +391,5 @@ func puback(id uint16, code byte) packets.Packet {
 	return packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: id, ReasonCode: code}
 }
 
-// number is a length as it is on the wire.
+// number returns a length as a variable byte integer.
 func number(n int) []byte { return binary.AppendUvarint(nil, uint64(n)) }

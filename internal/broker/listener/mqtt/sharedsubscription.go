@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// mostHeld is the maximum number of unacknowledged bytes of a group member. They are kept, because another
-// member gets them if this one leaves.
+// mostHeld is the maximum number of unacknowledged bytes of a group member. The broker keeps these bytes,
+// because another member gets them if this one leaves.
 const mostHeld = 8 << 20
 
 // sharedSubscription is a source with several connections, each of which gets a share of the statuses. At the
@@ -20,14 +20,15 @@ const mostHeld = 8 << 20
 type sharedSubscription struct {
 	key    groupKey
 	cancel context.CancelFunc
-	of     *subscription // its first member, for the common settings
+	of     *subscription // the first member, whose settings all members share
 	out    chan *delivery
-	// ready is closed when the server has accepted or ended the group, ended when it has ended it.
+	// ready is closed when the server has accepted or ended the group. ended is closed when the server has ended
+	// it.
 	ready, ended chan struct{}
 	opened       bool
 	accepted     transport.Accepted
 	err          error
-	// wake holds a token when a delivery was given back.
+	// wake has a token if a delivery was given back.
 	wake taskgroup.Bell
 
 	mu      sync.Mutex
@@ -35,7 +36,7 @@ type sharedSubscription struct {
 	back    []*delivery
 }
 
-// groupKey identifies a group: its members have all this in common.
+// groupKey identifies a group: all members have the same values.
 type groupKey struct {
 	client           identity.Identity
 	filter, dataType string
@@ -61,7 +62,7 @@ func (f *Front) join(s *subscription) *sharedSubscription {
 	return g
 }
 
-// part ends a membership, and the group with its last member.
+// part ends a membership. The end of the last membership ends the group.
 func (f *Front) part(g *sharedSubscription) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

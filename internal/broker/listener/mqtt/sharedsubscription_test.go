@@ -12,7 +12,7 @@ import (
 
 const shared = "$share/workers/sources/hub1/clusters/+/agentevents"
 
-// member joins the group.
+// member connects a client and joins the group.
 func member(t *testing.T, s *site, id string, window uint16) *peer {
 	t.Helper()
 	p, _ := s.connect(source1, func(k *packets.Packet) { k.Connect.ClientIdentifier, k.Properties.ReceiveMaximum = id, window })
@@ -24,7 +24,7 @@ func member(t *testing.T, s *site, id string, window uint16) *peer {
 }
 
 // TestShare_OneMemberGetsEachStatus checks that a group is one subscription. Each status goes to one member,
-// and to another one if that leaves without a PUBACK.
+// and to another one if that member leaves without a PUBACK.
 func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	s, all := calls()
 	o := open(t, s, cleartext)
@@ -36,7 +36,7 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	two := member(t, o, "two", 3)
 	sent := make(chan error, 1)
 	const events = 5
-	go func() { // received below
+	go func() { // the result is received below
 		for n := range events {
 			if err := call.out.Send(wire(t, status(t, "hub1", "cluster1", fmt.Sprint("w", n), 1))); err != nil {
 				sent <- err
@@ -45,11 +45,11 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 		}
 		sent <- nil
 	}()
-	if err := await(t, sent); err != nil { // with one window alone they would not all go
+	if err := await(t, sent); err != nil { // one window alone is too small for all of them
 		t.Fatal(err)
 	}
 	got := map[string]int{}
-	if err := one.Close(); err != nil { // which acknowledges nothing of what it was given
+	if err := one.Close(); err != nil { // this member has acknowledged none of its deliveries
 		t.Fatal(err)
 	}
 	for len(got) < events {
@@ -73,7 +73,7 @@ func TestShare_OneMemberGetsEachStatus(t *testing.T) {
 	two.send(propertiesOf(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 9, Filters: packets.Subscriptions{{Filter: shared}}}))
 	two.expect(packets.Unsuback)
 	await(t, call.ctx.Done())
-	member(t, o, "three", 3) // begins again
+	member(t, o, "three", 3) // the new member creates a new group
 	await(t, all)
 }
 
@@ -92,7 +92,7 @@ func TestShare_Rules(t *testing.T) {
 	if k := agent.gone(); k.ReasonCode != 0x82 {
 		t.Errorf("%#02x", k.ReasonCode)
 	}
-	// The end by the server ends all its members.
+	// When the server ends the group, all members end.
 	one, two := member(t, o, "one", 3), member(t, o, "two", 3)
 	call := await(t, all)
 	call.end <- &transport.Error{Code: transport.CodeUnavailable, Message: "going away"}

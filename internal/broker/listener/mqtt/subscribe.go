@@ -33,8 +33,8 @@ type subscribing struct {
 	unacked map[uint16]*delivery
 	lastID  uint16
 	held    int // bytes of unacked deliveries of groups
-	// ending is why the connection ends after the next before deliveries. The server sent these before it ended
-	// their subscription.
+	// ending is the reason to end the connection once before more deliveries are written. The server sent these
+	// before it ended their subscription.
 	ending error
 	before int
 }
@@ -85,7 +85,7 @@ type (
 type delivery struct {
 	publication
 	of    *subscription
-	group *sharedSubscription // gets it back if it is not acknowledged; nil: no group
+	group *sharedSubscription // group that gets the delivery back if it is not acknowledged; nil: no group
 }
 
 // subscribe handles a SUBSCRIBE.
@@ -150,7 +150,7 @@ func (c *conn) newSubscription(filter, dataType string, hello transport.Hello) (
 			return nil, contradiction("source", "the filter %q names no source; statuses are sent for one source only", filter)
 		}
 		if !t.AnyCluster() || t.Group != "" {
-			s.raw.Hello = transport.Hello{} // a part of the events has no cursor
+			s.raw.Hello = transport.Hello{} // a filter for only a part of the events cannot resume
 		}
 	default:
 		if t.Group != "" {
@@ -201,14 +201,14 @@ func (c *conn) begin(s *subscription) error {
 	return nil
 }
 
-// forget ends a subscription that the peer gave up or replaced. Deliveries in flight are dropped.
+// forget ends a subscription that the peer has unsubscribed or replaced. Deliveries in flight are dropped.
 func (c *conn) forget(s *subscription) {
 	s.cancel()
 	s.call.End()
 	delete(c.subscriptions, s.text)
 	if r := s.request; r != nil {
 		s.request = nil
-		r.codes[s.index] = s.qos // it counts as granted, and given up
+		r.codes[s.index] = s.qos // SUBACK reports it as granted; the peer has unsubscribed since
 		r.waiting--
 	}
 }
@@ -252,8 +252,8 @@ func (c *conn) opened(o opened) error {
 	return c.decided(r)
 }
 
-// ended handles a subscription that the server has ended. MQTT has no packet for that, so the connection ends
-// with the first one.
+// ended handles a subscription that the server has ended. MQTT has no packet for that, so the end of any
+// subscription ends the connection.
 func (c *conn) ended(e ended) error {
 	s := e.of
 	if !c.current(s) {
@@ -341,7 +341,7 @@ func (c *conn) deliver(d *delivery) error {
 	case !c.current(d.of):
 		d.giveBack()
 		return nil
-	case len(d.packet) > c.options.most: // of a group, whose members have different limits
+	case len(d.packet) > c.options.most: // possible in a group, because its members have different limits
 		d.giveBack()
 		return tooLarge(d.publication, c.options.most)
 	}
@@ -372,8 +372,8 @@ func (c *conn) deliver(d *delivery) error {
 // canSend reports whether another delivery that needs a PUBACK may be sent.
 func (c *conn) canSend() bool { return len(c.unacked) < c.options.window && c.held < mostHeld }
 
-// acknowledged handles the PUBACK of a delivery. A peer that rejected an event can get it only by a new
-// subscription, so the connection ends.
+// acknowledged handles the PUBACK of a delivery. A peer that rejects an event can get it again only through a
+// new subscription, so the connection ends.
 func (c *conn) acknowledged(p *packet) error {
 	id, reason := binary.BigEndian.Uint16(p.body), property.Success // a PUBACK without a code is a success
 	if len(p.body) > 2 {
@@ -385,7 +385,7 @@ func (c *conn) acknowledged(p *packet) error {
 	}
 	delete(c.unacked, id)
 	c.held -= len(d.packet)
-	if !reason.Failed() || d.group != nil || !c.current(d.of) { // in a group, that is the end of the event
+	if !reason.Failed() || d.group != nil || !c.current(d.of) { // in a group, the rejected event is dropped
 		return nil
 	}
 	pk, err := decode(p.header, p.body)
@@ -459,8 +459,8 @@ func (s *subscription) delivery(parts [][]byte) (*delivery, error) {
 	return &delivery{publication: newPublication(to, m, s.qos), of: s}, nil
 }
 
-// tooLarge ends a subscription whose client cannot receive an event: if it were skipped, it would never be sent
-// again.
+// tooLarge returns the error that ends a subscription whose client cannot receive an event. The event cannot be
+// skipped, because it would never be sent again.
 func tooLarge(p publication, most int) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeTooLarge, Next: transport.NextBackOff, Delay: time.Second,
@@ -469,8 +469,8 @@ func tooLarge(p publication, most int) *transport.Error {
 	}
 }
 
-// message returns an event in the form of MQTT: in binary mode, or else in structured mode. The latter is
-// needed for an attribute that is too long for a property, or has the character that no property may have.
+// message returns an event in the form of MQTT: in binary mode, or else in structured mode. Structured mode is
+// needed for an attribute that is too long for a property, or contains the character that no property may have.
 func message(event []byte) (codec.Message, error) {
 	m, err := codec.MessageOfProto(event)
 	if err == nil && m.Fits() == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// called is a subscription as the server sees it, and what it sends.
+// called is a subscription at the server, with the stream on which the test sends.
 type called struct {
 	peer transport.Peer
 	raw  transport.RawSubscription
@@ -24,7 +24,7 @@ type called struct {
 	end  chan error
 }
 
-// calls is a server that hands its subscriptions to the test, accepted.
+// calls returns a server that accepts each subscription and passes it to the test.
 func calls() (server, chan *called) {
 	s, all := accepts, make(chan *called, 16)
 	s.subscribe = func(ctx context.Context, p transport.Peer, r transport.RawSubscription, out transport.Stream) error {
@@ -54,7 +54,7 @@ func await[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// wire is an event as a server sends it.
+// wire returns an event in the form in which a server sends it.
 func wire(t testing.TB, m codec.Message) []byte {
 	t.Helper()
 	b, err := m.Proto()
@@ -109,7 +109,7 @@ func TestSubscribe_Refusals(t *testing.T) {
 	agent := open(t, s, cleartext).join(agent1)
 	for filter, want := range map[string]string{
 		"sources/+/clusters/cluster2/sourceevents": "87 denied",
-		"sources/hub1/clusters/+/agentevents":      "87 denied", // of a source
+		"sources/hub1/clusters/+/agentevents":      "87 denied", // the topic belongs to a source
 		"sources/+/clusters/+/sourceevents":        "87 denied",
 		"sources/+/clusters/+/agentevents":         "87 denied",
 		"#":                                        "8f invalid",
@@ -130,8 +130,8 @@ func TestSubscribe_Refusals(t *testing.T) {
 	}
 }
 
-// TestSubscribe_GivenUp checks that an unsubscribed or replaced filter ends at the server, and the connection
-// stays.
+// TestSubscribe_GivenUp checks that the subscription of an unsubscribed or replaced filter ends at the server,
+// while the connection stays.
 func TestSubscribe_GivenUp(t *testing.T) {
 	s, all := calls()
 	agent := open(t, s, cleartext).join(agent1)
@@ -173,7 +173,7 @@ func TestSubscribe_EndOfTheServer(t *testing.T) {
 		"nil":        {nil, 0x8B, "unavailable"},
 	} {
 		agent, _ := o.connect(agent1, func(k *packets.Packet) {
-			k.Connect.ClientIdentifier, k.Properties.RequestProblemInfoFlag = name, true // which DISCONNECT need not heed
+			k.Connect.ClientIdentifier, k.Properties.RequestProblemInfoFlag = name, true // DISCONNECT may have a reason string anyway
 		})
 		agent.send(subscribe(1, "sources/+/clusters/cluster1/sourceevents"))
 		agent.expect(packets.Suback)

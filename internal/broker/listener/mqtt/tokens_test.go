@@ -24,7 +24,7 @@ const (
 	joiner    = "system:serviceaccount:ns:joiner"
 )
 
-// accounts is a hub that says that each token is one user's, unless that is gone.
+// accounts is a hub with one user, to which all tokens belong. If gone is true, all tokens are rejected.
 type accounts struct {
 	user string
 	mu   sync.Mutex
@@ -40,12 +40,12 @@ func (a *accounts) Review(_ context.Context, _ string, audiences []string) (*haw
 	return &hawserv1.TokenReviewResult{Authenticated: true, User: a.user, Audiences: audiences}, nil
 }
 
-// password shows a token in CONNECT.
+// password puts a token into the password of CONNECT.
 func password(text string) func(*packets.Packet) {
 	return func(k *packets.Packet) { k.Connect.PasswordFlag, k.Connect.Password = text != "", []byte(text) }
 }
 
-// bearersOf are the Tokens of a broker that asks a hub, until the test ends.
+// bearersOf returns the Tokens of a broker that uses a hub. They run until the test ends.
 func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() time.Time, rule tokens.Rule) *tokens.Tokens {
 	t.Helper()
 	rule.User = hub.user
@@ -59,7 +59,7 @@ func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() t
 	bearers.SetKeys(&hawserv1.RegistrationKeys{Issuer: issuer.Name, Jwks: issuer.Keys()})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- bearers.Run(ctx) }() // received below
+	go func() { ended <- bearers.Run(ctx) }() // the result is received below
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -70,7 +70,7 @@ func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() t
 }
 
 // TestTokens checks that the password of a client without a certificate is a token, and that the connection
-// ends with it.
+// ends when the token expires or is revoked.
 func TestTokens(t *testing.T) {
 	hub, issuer := &accounts{user: publisher}, testkit.NewIssuer(t, "https://hub.example")
 	var mu sync.Mutex
@@ -126,8 +126,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestTokens_Bootstrap checks that a bootstrap token as password gives that account and no source. Its rights
-// are checked on the event, as on every transport.
+// TestTokens_Bootstrap checks that a bootstrap token as password gives the role bootstrap. The rights are
+// checked on the event, as on every transport.
 func TestTokens_Bootstrap(t *testing.T) {
 	hub, issuer := &accounts{user: joiner}, testkit.NewIssuer(t, "https://hub.example")
 	bearers := bearersOf(t, hub, issuer, time.Now, tokens.Rule{Role: identity.Bootstrap})

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// mostFilters and mostProperties limit what one packet makes the broker keep.
+	// mostFilters and mostProperties limit the memory that one packet takes.
 	mostFilters    = 16
 	mostProperties = codec.MaxAttributes + 16
-	// mostTopicBytes is more than any topic of the grammar needs.
+	// mostTopicBytes is the maximum length of a topic, more than the grammar of topics needs.
 	mostTopicBytes = 1 << 10
 )
 
@@ -45,10 +45,10 @@ func wrong(format string, args ...any) *violation {
 // errShort is the error of a packet that is too short.
 var errShort = malformed("the packet ends within a field")
 
-// validate checks a packet before the codec decodes it, because the codec accepts much that MQTT forbids, and
-// panics on some. A valid packet has exactly the fields of its kind. Each property occurs at most once with an
-// allowed value. Filters and properties are limited in number. Both read from the left, so the codec returns
-// what was checked.
+// validate checks a packet before the codec decodes it, because the codec accepts packets that MQTT forbids,
+// and panics on some of them. A valid packet has exactly the fields of its kind. Each property occurs at most
+// once with an allowed value. Filters and properties are limited in number. validate and the codec both read
+// from the left, so the codec decodes exactly the checked fields.
 func validate(header byte, body []byte) error {
 	w := &packetReader{rest: body}
 	kind, flags := header>>4, header&0x0F
@@ -194,8 +194,8 @@ func (w *packetReader) identifier() {
 	}
 }
 
-// reason reads the optional end of an acknowledgement: it may end before the reason code, or before the
-// properties.
+// reason reads the optional fields at the end of an acknowledgement. The packet may end before the reason code
+// or before the properties.
 func (w *packetReader) reason(kind byte) {
 	if len(w.rest) > 0 {
 		w.byte()

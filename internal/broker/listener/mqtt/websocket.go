@@ -34,7 +34,7 @@ func newWebSockets(f *Front) *webSockets {
 	return w
 }
 
-// requesting is an HTTP connection before its upgrade. Its use ends when it is closed.
+// requesting is an HTTP connection before its upgrade. Close releases its resources.
 type requesting struct {
 	net.Conn
 	conn *listener.Connection
@@ -90,8 +90,8 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	// A page of another site must not use the certificate of a browser. The library checks by default that the
-	// origin is that of the broker.
+	// A web page of another site must not use the certificate in a browser. By default the library checks that the
+	// origin is the broker.
 	pinged := func(context.Context, []byte) bool { return c.conn.ChargeControlFrame() == nil }
 	socket, err := websocket.Accept(out, r, &websocket.AcceptOptions{Subprotocols: []string{"mqtt"}, OnPingReceived: pinged})
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 	firstBytes = 32 << 10
 	// overhead is the memory of a packet in addition to its bytes.
 	overhead = 2 << 10
-	// writeBytes is the maximum size of one write, which must end within writeTimeout. A peer that obeys its own
-	// Receive Maximum reads all the time.
+	// writeBytes is the maximum size of one write, which must end within writeTimeout. A healthy peer reads all the
+	// time, because its Receive Maximum limits the data in flight.
 	writeBytes   = 64 << 10
 	writeTimeout = 30 * time.Second
 )
@@ -34,13 +34,13 @@ const (
 type wire struct {
 	net.Conn
 	conn *listener.Connection
-	// most is the maximum size of a PUBLISH. idleTimeout is the maximum time between two packets, and within that
-	// for the rest of a packet. They belong to the reader.
+	// most is the maximum size of a PUBLISH. idleTimeout is the maximum time between two packets, within the
+	// maximum time for the rest of a packet. Only the reader uses them.
 	most                int
 	idleTimeout, within time.Duration
-	// sawConnect: CONNECT was read.
+	// sawConnect is true after CONNECT was read.
 	sawConnect bool
-	// bodies is the number of calls so far.
+	// bodies is the number of calls so far; it numbers the bodies.
 	bodies atomic.Uint32
 }
 
@@ -48,9 +48,9 @@ type wire struct {
 type packet struct {
 	header byte
 	body   []byte
-	// call counts a PUBLISH while it is served; else nil.
+	// call counts a PUBLISH while it is served; nil for other packets.
 	call *listener.Body
-	// refusal is why a PUBLISH is rejected; then only its beginning was read.
+	// refusal is the error of a rejected PUBLISH, of which only the beginning was read.
 	refusal error
 }
 
@@ -165,8 +165,8 @@ func (w *wire) publish(p *packet, length int) error {
 	return nil
 }
 
-// skip discards a rejected packet, except for its beginning, which the answer needs. To read it costs almost as
-// much as to serve it, so it is charged, and too much of it ends the connection.
+// skip discards a rejected packet, except for its beginning, which the answer needs. Reading it costs almost as
+// much as serving it. So its bytes are charged, and too many of them end the connection.
 func (w *wire) skip(p *packet, length int) error {
 	p.body = make([]byte, min(length, mostTopicBytes+4))
 	if err := w.fill(p.body); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // data is the content of a store. Records and metas are never modified, so a copy of the maps is a backup. A
-// backup lacks tally, usage and ring: opening it rebuilds them, as each engine does.
+// backup lacks tally, usage and ring. Open rebuilds them, as each engine does.
 type data struct {
 	storeID      string
 	incarnations memindex.Incarnations

@@ -1,6 +1,6 @@
 // Package mem is the store in memory, for tests and the simulator. It has maps under one lock, no goroutines,
-// and no randomness except the given ids. It makes the same decisions as all engines and loses everything at
-// the end of the process. [Store.Backup] returns what a restart or a restore would find.
+// and no randomness except the given ids. It makes the same decisions as all engines, and its content ends with
+// the process. [Store.Backup] returns the state that a restart or a restore would read.
 package mem
 
 import (

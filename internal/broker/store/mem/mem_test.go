@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// counter makes ids that name the opening.
+// counter returns a function that returns the ids id1, id2 and so on.
 func counter() func() string {
 	n := 0
 	return func() string { n++; return fmt.Sprintf("id%d", n) }
@@ -24,7 +24,7 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Site { return site(counter(), nil) })
 }
 
-// site is kept in a backup.
+// site returns a site that keeps the store as a backup between openings.
 func site(newID func() string, from *mem.Backup) storetest.Site {
 	var last *mem.Store
 	left := func() *mem.Backup {

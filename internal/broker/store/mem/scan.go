@@ -22,7 +22,7 @@ func (s *Store) ScanAfter(ctx context.Context, scope store.Scope, id string, f f
 	}, f)
 }
 
-// report calls f for the result of collect; these metas are never modified.
+// report calls f for each result of collect. These metas are never modified.
 func (s *Store) report(ctx context.Context, collect func() []*store.Meta, f func(store.Meta) error) error {
 	metas, err := s.snapshot(collect)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package memindex has the indexes that each engine keeps in memory beside its records, so that all engines
-// answer alike. These are sums and revisions ([Summary]), the last changes ([Ring]), incarnations,
+// return the same results. These are sums and revisions ([Summary]), the last changes ([Ring]), incarnations,
 // subscriptions and bookmarks. Only concurrent reads are safe.
 package memindex
 

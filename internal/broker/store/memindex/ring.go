@@ -2,8 +2,8 @@ package memindex
 
 import "github.com/hawser-io/hawser/internal/broker/store"
 
-// Ring holds the last changes of a store, one per revision. Only it has the changes that removed something; an
-// engine can derive the others from its records.
+// Ring holds the last changes of a store, one per revision. Changes that removed a record or a part are only in
+// the ring. An engine can derive the other changes from its records.
 //
 // It is not safe for concurrent use.
 type Ring struct {
@@ -31,7 +31,7 @@ func NewRing(size, next uint64) *Ring {
 
 func (r *Ring) at(revision uint64) *slot { return &r.slots[revision%uint64(len(r.slots))] }
 
-// Forget marks the entries of old that n no longer has.
+// Forget marks the changes of old as obsolete that n no longer has.
 func (r *Ring) Forget(old, n *store.Meta) {
 	oldSpec, oldStatus := store.Entries(old)
 	spec, status := store.Entries(n)

@@ -9,8 +9,8 @@ import (
 )
 
 // Summary holds sums and revisions of an engine's records, but no keys. The change feed leads from a revision
-// to its record. With it, Summary answers which records of a scope changed, without a scan. It needs about 20
-// bytes per record.
+// to its record. Together with the feed, Summary finds the changed records of a scope without a scan. It needs
+// about 20 bytes per record.
 //
 // It is not safe for concurrent use, except that reading methods may run concurrently.
 type Summary struct {
@@ -57,7 +57,7 @@ func (t *Summary) Sort() {
 	}
 }
 
-// Count applies one [store.Write]: old is the previous record, n the next one; nil means none.
+// Count applies one [store.Write]: old is the previous record and n the next one. nil means that there is none.
 func (t *Summary) Count(old, n *store.Meta) {
 	if old != nil && n != nil && old.Owner != n.Owner {
 		t.move(old, nil, (*revisions).add)
@@ -94,7 +94,7 @@ func (t *Summary) move(old, n *store.Meta, add func(*revisions, uint64)) {
 		c.records--
 	}
 	if n == nil {
-		if c.records == 0 { // as after a restart; a source may use any number of cluster names
+		if c.records == 0 { // the summary is then as after a restart; a source may use any number of cluster names
 			delete(t.clusters, store.Scope{DataType: old.DataType, Cluster: old.Cluster})
 		}
 		return
@@ -127,7 +127,7 @@ func live(m *store.Meta, is func(*store.Meta) bool) int {
 // fails reports whether the status of m reports that the work is not applied, or not available.
 func fails(m *store.Meta) bool { return m.Failing }
 
-// inTombstone returns revision (or another number) if m is a tombstone, otherwise 0.
+// inTombstone returns the given number if m is a tombstone, otherwise 0.
 func inTombstone(m *store.Meta, revision uint64) uint64 {
 	if m == nil || m.State != store.Tombstone {
 		return 0
@@ -187,7 +187,7 @@ func (t *Summary) scopes(m *store.Meta) (*clusterTally, *ownerTally) {
 	return c, o
 }
 
-// higherSequence returns the higher of two ids. It ignores b if an agent cannot continue from it.
+// higherSequence returns the higher of two sequence ids. It ignores b if no agent can continue from b.
 func higherSequence(a, b string) string {
 	if b == "" || new(codec.Sequencer).Observe(b) != nil {
 		return a
@@ -227,7 +227,7 @@ func (t *Summary) ClusterHead(dt codec.DataType, cluster string) store.ClusterHe
 
 // Since returns, ascending, the revisions above after of the changes in a scope that [store.CheckSince] allows.
 // These are the specs of its cluster or the statuses of its owner. The cost depends on the number of results.
-// If the scope names both, the caller must filter by the other one.
+// If the scope names cluster and owner, the caller must filter by the other of the two.
 func (t *Summary) Since(s store.Scope, part store.Part, after uint64) []uint64 {
 	if part == store.SpecPart {
 		return t.cluster(s.DataType, s.Cluster).specs.after(after)
@@ -257,8 +257,8 @@ func (t *Summary) Digests(dt codec.DataType, owner string) []codec.ClusterDigest
 	return out
 }
 
-// revisions is an ascending list of revisions, 8 bytes each. A new revision is higher than all others, so
-// adding appends. A removed one leaves a hole until there are too many holes.
+// revisions is an ascending list of revisions, 8 bytes each. A new revision is higher than all others, so it is
+// appended. A removed revision leaves a hole; the list is compacted when it has too many holes.
 type revisions struct {
 	list  []uint64 // twice the revision, plus one for a hole
 	holes int

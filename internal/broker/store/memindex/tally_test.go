@@ -36,7 +36,7 @@ func TestRevisions_Model(t *testing.T) {
 				last += rapid.Uint64Range(1, 3).Draw(t, "further")
 				list.add(last)
 				set[last] = true
-			case 2: // one from before
+			case 2: // a revision that was added before
 				if r := rapid.Uint64Range(1, max(last, 1)).Draw(t, "revision"); !set[r] {
 					list.add(r)
 					set[r] = true
@@ -82,8 +82,8 @@ func TestRevisions_ShrinksAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkTally_Count is what the tally adds to a commit, per work: one of
-// 10,000 works, 100 to a cluster, gets a newer spec.
+// BenchmarkTally_Count measures the cost of the tally per work in a commit. One of 10,000 works, with 100 per
+// cluster, gets a newer spec.
 func BenchmarkTally_Count(b *testing.B) {
 	t := NewTally()
 	const works = 10_000

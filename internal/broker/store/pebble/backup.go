@@ -16,13 +16,12 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// A backup and a copy both send the files of a store in parts, one file after the other. Both are received into
-// a directory that is marked as incomplete until all files are there, checked, and on disk.
+// A backup and a copy both send the files of a store in parts, one file after the other. The target directory
+// of both is marked as incomplete until all files are received, checked, and on disk.
 
 const (
 	// IncompleteName is a file in a directory that is being filled. It exists from before the first file until all
-	// are on disk. Without it, half a copy could be taken for a store, or for an empty directory in which to create
-	// one.
+	// files are on disk. Without it, a broker could use half a copy as a store, or create a store in the directory.
 	IncompleteName = "INCOMPLETE"
 	// AsidePrefix is the prefix of directories that hold a previous store, in the directory of its successor.
 	// Stores ignore them.
@@ -32,7 +31,7 @@ const (
 	// partBytes is the maximum size of one part of a file.
 	partBytes = 256 << 10
 	// stagingName is a directory in that of the store, on the same file system, in which a backup begins. Hard
-	// links to the tables are made there quickly. Commits wait only for that.
+	// links to the tables are made there, which is fast. Commits wait only for these links.
 	stagingName       = "outgoing"
 	formerStagingName = "BACKUP"
 )
@@ -60,7 +59,7 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 		return store.ErrBackup
 	}
 	defer s.backups.Unlock()
-	// Commits wait while the log is copied, so it is flushed first to be short.
+	// Commits wait while the log is copied, so a flush makes it short first.
 	if err := s.failure.call(s.db.Flush); err != nil {
 		return err
 	}
@@ -78,14 +77,14 @@ func (s *Store) Backup(ctx context.Context, send func(name string, data []byte) 
 	if err != nil {
 		return err
 	}
-	// An opening of the copy must detect a lost end.
+	// With the checksums of these files, the opening of the copy detects a lost end of its log.
 	if at, err = at.at(s.fs, s.staging); err != nil {
 		return err
 	}
 	return send(cleanName, at.value())
 }
 
-// stage copies the store as of the last commit; it keeps commits out.
+// stage copies the store as of the last commit; commits wait during the call.
 func (s *Store) stage() (shutdownMarker, error) {
 	s.commit.Lock()
 	defer s.commit.Unlock()
@@ -112,7 +111,7 @@ func sendFiles(ctx context.Context, files vfs.FS, dir string, send func(name str
 		if err != nil {
 			return err
 		}
-		if info.IsDir() || name == lockName || name == reserveName { // opening the lock file would release the lock
+		if info.IsDir() || name == lockName || name == reserveName { // closing a second handle of the lock file would release the lock
 			continue
 		}
 		if err := sendFile(ctx, files, path, name, send); err != nil {
@@ -151,11 +150,11 @@ func sendFile(ctx context.Context, files vfs.FS, path, name string, send func(na
 	}
 }
 
-// Clone copies the store in from to a directory that is empty or missing, to back it up or to restore a backup.
-// No broker may have the store open. Clone checks the store before and the copy after. If either is damaged
-// ([*DamagedError]) or anything else fails, it leaves nothing behind. It returns the report about the copy,
-// which is on disk when Clone returns nil. Opening the copy begins a new incarnation, so cursors that were
-// given out after the copy are rejected. Errors are those of [Check] and [ErrNotEmpty].
+// Clone copies the store in directory from to directory to, which must be empty or missing. It makes or
+// restores a backup. No broker may have the store open. Clone checks the store before and the copy after. If
+// either is damaged ([*DamagedError]) or anything else fails, it leaves nothing behind. It returns the report
+// about the copy, which is on disk when Clone returns nil. Opening the copy begins a new incarnation, so
+// cursors that clients got after the copy are rejected. Errors are those of [Check] and [ErrNotEmpty].
 func Clone(ctx context.Context, from, to string) (*Report, error) {
 	return copyStore(ctx, vfs.Default, from, to)
 }
@@ -213,8 +212,8 @@ func pull(next func() (name string, data []byte, err error)) func(take func(stri
 	}
 }
 
-// receive makes a store of the files that send passes to take, and checks it, also against its original if
-// original is not nil. Without any file it makes no directory.
+// receive makes a store of the files that send passes to take, and checks it. If original is not nil, the copy
+// must equal it. If send passes no file, receive makes no directory.
 func receive(ctx context.Context, files vfs.FS, to string, original *Report, send func(take func(name string, data []byte) error) error) (*Report, error) {
 	var in *incoming
 	err := send(func(name string, data []byte) (err error) {
@@ -295,13 +294,13 @@ func newIncoming(files vfs.FS, dir string) (*incoming, error) {
 	return in, nil
 }
 
-// NoStore reports whether a name in a directory does not belong to a store.
+// NoStore reports whether a file of this name in a directory is not a file of a store.
 func NoStore(name string) bool {
 	return name == lockName || name == lostEntry || strings.HasPrefix(name, AsidePrefix)
 }
 
-// makeDir creates a directory and its parents, readable by the owner only: works can carry Secrets. They
-// survive a power loss once it returns.
+// makeDir creates a directory and its parents, readable by the owner only: works can carry Secrets. Once
+// makeDir returns, they survive a power loss.
 func makeDir(files vfs.FS, dir string) error {
 	_, err := files.Stat(dir)
 	if err == nil || files.PathDir(dir) == dir {
@@ -325,7 +324,7 @@ func (in *incoming) receive(name string, data []byte) error {
 		return nil
 	}
 	if name != "" {
-		// The sender must not choose where a file is written.
+		// The sender must not write outside of the directory.
 		if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(in.made, name) {
 			return fmt.Errorf("a store has no file %q, or it came twice", name)
 		}
@@ -340,7 +339,7 @@ func (in *incoming) receive(name string, data []byte) error {
 	return err
 }
 
-// beginFile ends the current file and begins another one, which is removed if the copy fails.
+// beginFile ends the current file and begins the next file, which is removed if the copy fails.
 func (in *incoming) beginFile(name string) error {
 	if err := in.endFile(); err != nil {
 		return err
@@ -362,10 +361,10 @@ func (in *incoming) endFile() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// bookmark marks the copy as incomplete.
+// bookmark creates the file INCOMPLETE, which marks the copy as incomplete.
 func (in *incoming) bookmark() error { return errors.Join(in.beginFile(IncompleteName), in.endFile()) }
 
-// unmark marks the copy as complete; it then survives a power loss.
+// unmark removes the file INCOMPLETE. The copy is then complete and survives a power loss.
 func (in *incoming) unmark() error {
 	if err := syncDir(in.fs, in.dir); err != nil {
 		return err
@@ -373,14 +372,14 @@ func (in *incoming) unmark() error {
 	if err := in.fs.Remove(in.fs.PathJoin(in.dir, IncompleteName)); err != nil {
 		return err
 	}
-	if err := syncDir(in.fs, in.dir); err != nil { // the mark may or may not come back after a power loss
+	if err := syncDir(in.fs, in.dir); err != nil { // the file INCOMPLETE may exist again after a power loss
 		return errors.Join(err, in.bookmark())
 	}
 	return nil
 }
 
-// abandon removes the received files, so that another try finds the directory empty, and returns err. The mark
-// of an incomplete copy is removed last.
+// abandon removes the received files, so that the directory is empty for the next attempt, and returns err. It
+// removes the file INCOMPLETE last.
 func (in *incoming) abandon(err error) error {
 	errs := []error{err}
 	for _, name := range slices.Backward(in.made) {

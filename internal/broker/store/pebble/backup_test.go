@@ -26,8 +26,8 @@ func backup(ctx context.Context, s *Store, to string) error {
 	return err
 }
 
-// TestBackup_HoldsAcknowledgedWrites: a backup made during commits holds whole batches up to an acknowledged
-// commit, and is sound. The store is not affected.
+// TestBackup_HoldsAcknowledgedWrites: a backup made during commits has whole batches up to an acknowledged
+// commit, and no damage. The store is not affected.
 func TestBackup_HoldsAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()
@@ -83,14 +83,14 @@ func TestBackup_HoldsAcknowledgedWrites(t *testing.T) {
 		if h := b.Head(); h.StoreID != epoch || h.Revision != revision {
 			t.Errorf("backup %d opens at %+v, want revision %d", n, h, revision)
 		}
-		if err := newAcked().churn(b, int(revision), 3); err != nil { // it is a store
+		if err := newAcked().churn(b, int(revision), 3); err != nil { // the backup can be used as a store
 			t.Error(err)
 		}
 		mustClose(t, b)
 	}
 }
 
-// TestBackup_Cursors: a restored backup rejects cursors that were given out after the backup.
+// TestBackup_Cursors: a restored backup rejects cursors that clients got after the backup.
 func TestBackup_Cursors(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()
@@ -120,7 +120,7 @@ func TestBackup_Cursors(t *testing.T) {
 		o := tiny(files)
 		o.Dir = c.to
 		b := mustOpen(t, o)
-		noError(t, newAcked().churn(b, 100*(n+1), 5)) // past the revisions that were lost
+		noError(t, newAcked().churn(b, 100*(n+1), 5)) // beyond the lost revisions
 		for _, cursor := range []store.Cursor{early, saved} {
 			if !b.ValidCursor(cursor) {
 				t.Errorf("%s: cursor %v from before the backup is refused", c.to, cursor)
@@ -179,7 +179,7 @@ func TestBackup_OnDisk(t *testing.T) {
 	}
 }
 
-// TestBackup_StopsWhenCanceled: the end of its context and Close both stop a backup; nothing is left behind.
+// TestBackup_StopsWhenCanceled: the end of its context and Close both stop a backup. No file is left.
 func TestBackup_StopsWhenCanceled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -258,7 +258,7 @@ func TestBackup_FullDisk(t *testing.T) {
 			var left atomic.Int64
 			left.Store(1 << 40)
 			files := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				// What has to be removed, is: that needs no room.
+				// Removals succeed, because they need no space.
 				if !where(op) || !writes(op) || op.Kind == errorfs.OpRemove || op.Kind == errorfs.OpRemoveAll {
 					return nil
 				}
@@ -277,7 +277,7 @@ func TestBackup_FullDisk(t *testing.T) {
 				left.Store(n)
 				err := backup(t.Context(), s, "backup")
 				left.Store(1 << 40)
-				if err == nil { // there was room enough
+				if err == nil { // there was enough space
 					if n < 5 {
 						t.Errorf("a backup takes %d writes", n)
 					}
@@ -286,7 +286,7 @@ func TestBackup_FullDisk(t *testing.T) {
 				if !errors.Is(err, syscall.ENOSPC) {
 					t.Fatalf("disk full after %d writes: %v", n, err)
 				}
-				noError(t, a.churn(s, round, 1)) // the store goes on
+				noError(t, a.churn(s, round, 1)) // the store continues
 				round++
 				if r, err := checkDir(t.Context(), mem, "backup"); err == nil && r.Damaged == 0 {
 					t.Fatalf("disk full after %d writes: there is a backup: %+v", n, r)
@@ -313,7 +313,7 @@ func TestBackup_FailedStore(t *testing.T) {
 	a := newAcked()
 	noError(t, a.churn(s, 0, 3))
 	on.Store(true)
-	// The table cannot be written that the backup asks for.
+	// The backup flushes a table, which cannot be written.
 	if err := backup(t.Context(), s, "backup"); !errors.Is(err, store.ErrReadOnly) || !errors.Is(err, syscall.EIO) {
 		t.Errorf("backup on a failing disk: %v", err)
 	}
@@ -333,7 +333,7 @@ func TestBackup_FailedStore(t *testing.T) {
 func TestBackup_PowerLoss(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()
-	var mu sync.Mutex // the engine works in the background too
+	var mu sync.Mutex // the engine also works in the background
 	var moments []*vfs.MemFS
 	files, on := failing(mem, func(op errorfs.Op) error {
 		if writes(op) {
@@ -357,7 +357,7 @@ func TestBackup_PowerLoss(t *testing.T) {
 	if err := mustCheck(t, done, "backup").Err(); err != nil {
 		t.Error(err)
 	}
-	mu.Lock() // a fault that began is over
+	mu.Lock() // a fault in progress has ended
 	defer mu.Unlock()
 	if len(moments) < 10 {
 		t.Fatalf("power was lost %d times", len(moments))

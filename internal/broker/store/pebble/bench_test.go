@@ -32,7 +32,7 @@ func benchStore(b *testing.B) *pebble.Store {
 	return s
 }
 
-// randomEvent does not compress.
+// randomEvent returns an event that cannot be compressed.
 func randomEvent(tb testing.TB) []byte {
 	tb.Helper()
 	e := make([]byte, eventBytes)
@@ -42,7 +42,7 @@ func randomEvent(tb testing.TB) []byte {
 	return e
 }
 
-// work is the nth of many works, 100 to a cluster.
+// work returns the nth work. There are 100 works per cluster.
 func work(n int, version int64, event []byte) store.Op {
 	o := store.Op{
 		Kind: store.PutSpec, Owner: "hub", Name: fmt.Sprintf("work-%d", n), Action: codec.UpdateRequest, Version: version,
@@ -71,7 +71,7 @@ func fill(tb testing.TB, s store.Store, works int, event []byte) {
 	}
 }
 
-// BenchmarkFdatasync is the limit of one commit: append 4 KiB and sync.
+// BenchmarkFdatasync measures the lower bound of a commit: append 4 KiB and sync.
 func BenchmarkFdatasync(b *testing.B) {
 	f, err := os.Create(filepath.Join(b.TempDir(), "log"))
 	if err != nil {
@@ -91,7 +91,7 @@ func BenchmarkFdatasync(b *testing.B) {
 	}
 }
 
-// BenchmarkCommit updates works of 4 KiB, so many in one commit.
+// BenchmarkCommit updates works of 4 KiB, with several numbers of works per commit.
 func BenchmarkCommit(b *testing.B) {
 	for _, size := range []int{1, 64} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -200,8 +200,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// BenchmarkCheck checks a store of 10,000 works of 4 KiB, BenchmarkBackup backs
-// it up while it is open.
+// BenchmarkCheck checks a store of 10,000 works of 4 KiB.
 func BenchmarkCheck(b *testing.B) {
 	dir := filepath.Join(b.TempDir(), "store")
 	s, err := pebble.Open(pebble.Options{Dir: dir})

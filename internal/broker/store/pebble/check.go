@@ -29,8 +29,8 @@ type Report struct {
 	// Incarnation is the id of the last opening, Revision that of the last commit.
 	Incarnation string
 	Revision    uint64
-	// Closed: the store was closed, or is a backup. Otherwise its broker ended without a close, and a lost end of
-	// the log looks like the torn write of a power loss.
+	// Closed is true if the store was closed, or is a backup. Otherwise its broker ended without a close. Then a
+	// lost end of the log looks like the torn write of a power loss.
 	Closed bool
 	// Clusters has one entry per cluster and data type with records, in key order.
 	Clusters []ClusterReport
@@ -72,8 +72,8 @@ func (r *Report) Err() error {
 
 // Check reads all values of the store in dir, which no broker may have open, and compares the indexes with the
 // records in both directions. It changes nothing and begins no incarnation. The report has the damage. An error
-// means that nothing was checked, or not everything. It is [ErrInUse], [ErrNoStore], [ErrIncomplete], a
-// [*FormatError], or the error of ctx or of the file system.
+// means that the check is not complete. It is [ErrInUse], [ErrNoStore], [ErrIncomplete], a [*FormatError], or
+// the error of ctx or of the file system.
 func Check(ctx context.Context, dir string) (*Report, error) {
 	return checkDir(ctx, vfs.Default, dir)
 }
@@ -120,9 +120,9 @@ func (c *checker) notOpened(err error) error {
 	}
 }
 
-// checker reads a store once, in key order, and collects the damage. On disk, the values that it keeps in
-// memory come first, with the records last. Then come index entries and payloads, each kind in key order. So it
-// compares each of these with the records while it reads.
+// checker reads a store once, in key order, and collects the damage. In key order, the values that it keeps in
+// memory come first, the records as the last of them. Then come index entries and payloads. So it compares each
+// index entry and payload with the records when it reads it.
 type checker struct {
 	memIndex
 	db     *engine.DB
@@ -130,15 +130,15 @@ type checker struct {
 	named  map[store.DamageError]bool
 	cut    map[byte]bool // kinds that could not be read completely
 
-	expected []expectation // from the records, in key order once all are read
-	next     int           // index of the first one that was not found yet
+	expected []expectation // values that the records need; sorted by key once all records are read
+	next     int           // index of the first expectation that was not found yet
 	turned   bool          // all records are read
 }
 
 // expectation is a value that must exist, or may exist.
 type expectation struct {
 	key, body string
-	payload   presence // never: it is an index entry
+	payload   presence // the value never for an index entry
 }
 
 func (c *checker) add(d store.DamageError) {
@@ -168,14 +168,14 @@ func (c *checker) note(key []byte, err error) error {
 		return err
 	case errors.As(err, &damaged):
 		c.add(*damaged)
-	default: // the disk cannot read it
+	default: // the disk cannot read the value
 		c.wrong(key, "%v", err)
 	}
 	return nil
 }
 
 func (c *checker) all(ctx context.Context, files vfs.FS) error {
-	// The other values are compared with the head.
+	// Read these first, because the other values are compared with the head.
 	for _, key := range [][]byte{{keyStoreID}, {keyHead}} {
 		body, ok, err := get(c.db, key)
 		if err == nil && !ok {
@@ -335,8 +335,8 @@ func (c *checker) record(key []byte, m *store.Meta) {
 	}
 }
 
-// count adds to the report what the tally does not count. Records of one cluster and data type follow each
-// other.
+// count adds to the report what the tally does not count. Records of one cluster and data type are adjacent in
+// key order.
 func (c *checker) count(m *store.Meta) {
 	n := len(c.report.Clusters)
 	if n == 0 || c.report.Clusters[n-1].DataType != m.DataType || c.report.Clusters[n-1].Cluster != m.Cluster {
@@ -392,7 +392,8 @@ func (c *checker) yield() {
 	}
 }
 
-// waits: the only record of a queued id may be its confirmed tombstone.
+// waits checks the id k of a spec that is queued behind a tombstone. The only record of such an id may be a
+// confirmed tombstone of the same owner.
 func (c *checker) waits(k, tombstone store.Key) {
 	r, ok := c.lookup(k)
 	t, tok := c.lookup(tombstone)
@@ -421,7 +422,7 @@ func (x expectation) record() string {
 	return printable(recordKey(keyMeta, k))
 }
 
-// missing adds the expectations with a key below before that were not found; nil means the end.
+// missing adds damage for each expectation with a key below before that was not found. nil means all keys.
 func (c *checker) missing(before []byte) {
 	for ; c.next < len(c.expected) && (before == nil || c.expected[c.next].key < string(before)); c.next++ {
 		if x := c.expected[c.next]; x.payload != maybe && !c.cut[x.key[0]] {
@@ -466,7 +467,7 @@ func (c *checker) compare(key, body []byte, err error) error {
 	return damage(key, "it does not say what "+x.record()+" says")
 }
 
-// unexpected returns the error about a value that no record has.
+// unexpected returns the error about a value that belongs to no record.
 func (c *checker) unexpected(key, body []byte) error {
 	if !slices.Contains(kinds, key[0]) {
 		return damage(key, "no release wrote such a key")

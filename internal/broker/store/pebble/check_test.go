@@ -31,7 +31,7 @@ func mustCheck(t testing.TB, files vfs.FS, dir string) *Report {
 	return r
 }
 
-// contents is what all files of a directory hold.
+// contents returns the contents of all files of a directory, by path.
 func contents(t testing.TB, files vfs.FS, dir string) map[string]string {
 	t.Helper()
 	names, err := files.List(dir)
@@ -78,8 +78,8 @@ func TestCheck_Sound(t *testing.T) {
 	if d := cmp.Diff(want, r, cmpopts.IgnoreFields(Report{}, "Values", "Bytes")); d != "" {
 		t.Errorf("report (-want +got):\n%s", d)
 	}
-	// epoch, head, term, subscription, bookmark; 2 metas, 2 specs, 1 status, 1
-	// that waits, 2 names, 2 owners, 3 revisions
+	// store id, head, incarnation, subscription, bookmark; 2 metas, 2 specs, 1 status, 1 queued event, 2 names, 2
+	// owners, 3 revisions
 	if r.Values != 18 || r.Bytes < 2*len(content(1, 1)) {
 		t.Errorf("%d values of %d bytes", r.Values, r.Bytes)
 	}
@@ -301,7 +301,7 @@ func TestCheck_Random(t *testing.T) {
 	})
 }
 
-// live commits drawn batches to a store and to its ledger.
+// live commits random batches to a store and to its model.
 func live(t *rapid.T, s *Store, l *storetest.Model) {
 	if rapid.Bool().Draw(t, "subscribed") {
 		if err := s.MarkSubscribed(context.Background(), codec.ManifestBundles, "c1", "uid"); err != nil {

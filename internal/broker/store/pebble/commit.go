@@ -91,7 +91,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 	}
 	defer leave()
 	if err := s.space.none(); err != nil {
-		return err // without waiting for the call that found the disk full
+		return err // do not wait for the call that found the disk full
 	}
 	s.commit.Lock()
 	defer s.commit.Unlock()
@@ -107,7 +107,7 @@ func (s *Store) update(ctx context.Context, size int, f func(b *batch) (apply fu
 	if err != nil {
 		s.failure.set(err)
 	}
-	// The engine returns nil after its fatal errors too.
+	// The engine may return nil after a fatal error.
 	if err := s.failure.refusal(); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func sizeOf(ops []store.Op) int {
 	return n
 }
 
-// transaction is a commit in progress: the state after its ops so far, on top of the database. It implements
+// transaction is a commit in progress. It shows the database with the changes of its ops so far. It implements
 // [store.Reader].
 type transaction struct {
 	db     engine.Reader
@@ -136,7 +136,7 @@ type transaction struct {
 	use    *quota.PendingUsage
 
 	metas  map[store.Key]*store.Meta // nil: removed
-	names  map[store.Key]string      // the key has a name as ResourceID; "": free
+	names  map[store.Key]string      // the ResourceID of the key is a name; "": the name is free
 	behind map[store.Key]string      // "": no longer queued
 
 	writes  []store.Write
@@ -309,7 +309,7 @@ func (t *transaction) index(w *store.Write) {
 	}
 }
 
-// apply applies the commit to the memory; mu is held.
+// apply applies the commit to the memory. The caller holds mu.
 func (t *transaction) apply() {
 	m := t.memory
 	m.head.Revision = t.head

@@ -20,12 +20,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// sending is a backup on its way, in parts.
+// sending is a list of the parts of a backup.
 type sending []part
 
 type part struct{ name, data string }
 
-// send cuts the files of a backup into parts.
+// send splits the files of a backup into parts.
 func send(t *testing.T, files vfs.FS, dir string) sending {
 	t.Helper()
 	const most = 1000
@@ -92,7 +92,7 @@ func TestReceive_Refuses(t *testing.T) {
 	for what, c := range map[string]struct {
 		next    func() (string, []byte, error)
 		want    string
-		nothing bool // not even a directory is made
+		nothing bool // no directory is made either
 	}{
 		"no name":       {with("", "data").next(), "no name", false},
 		"parent":        {with("../escaped", "x").next(), "no file", false},
@@ -125,7 +125,7 @@ func TestReceive_Refuses(t *testing.T) {
 	}
 }
 
-// TestCopy copies a closed store and one that crashed; the copy is an independent store.
+// TestCopy copies a closed store and a crashed store. The copy is an independent store.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()

@@ -21,7 +21,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// raw changes a store behind its back.
+// raw changes the database of a closed store directly.
 func raw(t *testing.T, fs vfs.FS, f func(db *engine.DB)) {
 	t.Helper()
 	db, err := engine.Open(dir, &engine.Options{
@@ -110,7 +110,7 @@ func TestOpen_FindsDamage(t *testing.T) {
 			if !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("open: %v, want damage with %q", err, c.want)
 			}
-			// The directory is free again.
+			// The directory is no longer locked.
 			raw(t, fs, func(*engine.DB) {})
 		})
 	}
@@ -191,7 +191,7 @@ func TestRead_FindsDamage(t *testing.T) {
 	commit := func(op store.Op) func(ctx context.Context, s *Store) error {
 		return func(ctx context.Context, s *Store) error { _, err := s.Commit(ctx, []store.Op{op}); return err }
 	}
-	sameName := testOp(9, 1) // its own record would hold the name without a look at the index
+	sameName := testOp(9, 1) // if its record existed, the name would need no index lookup
 	sameName.Name = "work-1"
 	confirm := store.Op{Kind: store.PutStatus, Key: testKey(2), Version: 1, Sequence: "8392704", Deleted: true, Event: []byte("gone")}
 	meta, spec, status := recordKey(keyMeta, testKey(1)), recordKey(keySpec, testKey(1)), recordKey(keyStatus, testKey(1))
@@ -230,7 +230,7 @@ func TestRead_FindsDamage(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			s := mustOpen(t, Options{Dir: dir, FS: written(t)})
-			// Behind the back of the store, but seen by its next view.
+			// Change the database directly; the next view of the store has the change.
 			var err error
 			if c.value == nil {
 				err = s.db.Delete(c.key, engine.Sync)
@@ -305,7 +305,7 @@ func TestBitFlip(t *testing.T) {
 		if !flip(t, fs, file, rng) {
 			continue
 		}
-		// A check before it says at least as much, and changes nothing.
+		// A check before the opening finds at least the same damage, and changes nothing.
 		before := contents(t, fs, dir)
 		report, err := checkDir(t.Context(), fs, dir)
 		sound := err == nil && report.Damaged == 0
@@ -324,7 +324,7 @@ func TestBitFlip(t *testing.T) {
 	}
 }
 
-// TestOpen_FindsChangedManifest: the engine takes damage in a manifest for a torn write. It drops the rest of
+// TestOpen_FindsChangedManifest: the engine treats damage in a manifest as a torn write. It drops the rest of
 // the manifest, with the tables named there. For each flipped bit, the opening of a closed store must report
 // the damage.
 func TestOpen_FindsChangedManifest(t *testing.T) {
@@ -366,12 +366,12 @@ func TestOpen_FindsChangedManifest(t *testing.T) {
 	}
 }
 
-// readFlipped returns whether a store says that it is damaged.
+// readFlipped opens and reads a store, and reports whether damage was found.
 func readFlipped(t *testing.T, fs vfs.FS, a acked, file string) bool {
 	t.Helper()
 	s, err := Open(tiny(fs))
 	if err != nil {
-		return true // whether well is seen by TestOpen_FindsDamage
+		return true // TestOpen_FindsDamage checks the error
 	}
 	found := readAll(t, s, a, file)
 	if err := s.Close(); err != nil && s.Err() == nil {
@@ -412,7 +412,7 @@ func change(t *testing.T, fs *vfs.MemFS, name string, f func(data []byte)) bool 
 	return true
 }
 
-// readAll reads everything and returns whether damage was found.
+// readAll reads all values and reports whether damage was found.
 func readAll(t *testing.T, s *Store, a acked, file string) bool {
 	t.Helper()
 	for n, version := range a.last {
@@ -461,7 +461,8 @@ func TestOpen_InUse(t *testing.T) {
 	}
 }
 
-// TestOpen_InUseByProcess runs itself as the other process.
+// TestOpen_InUseByProcess checks that a store that another process uses cannot be opened. The test runs itself
+// as that process.
 func TestOpen_InUseByProcess(t *testing.T) {
 	t.Parallel()
 	const variable = "HAWSER_TEST_STORE"

@@ -20,7 +20,7 @@ import (
 // failure is the reason why a store rejects all writes until a restart. It has one of two causes:
 //
 //   - A value cannot be read. The store is read-only; the engine works.
-//   - A write or a sync failed. Then the disk layer no longer answers the engine (see disk), and the owner of
+//   - A write or a sync failed. Then calls of the engine to the disk layer no longer return (see disk), and the owner of
 //     the store must end the process.
 //
 // A full disk, or no free file descriptor, is not a failure: see spaceGuard.
@@ -34,7 +34,7 @@ type failure struct {
 
 	noAnswer sync.Once
 	stopped  chan struct{}  // closed when a write failed
-	calls    sync.WaitGroup // of attempt; some outlast it
+	calls    sync.WaitGroup // calls that attempt made; some may outlast attempt
 }
 
 func newFailure(log *slog.Logger) *failure {
@@ -48,7 +48,7 @@ func (f *failure) set(err error) {
 	}
 }
 
-// refuse ends the writes. first: err is the cause.
+// refuse makes the store reject writes. first is true if err is the first cause.
 func (f *failure) refuse(err error) (first bool) {
 	f.readOnly.Do(func() {
 		f.err, first = err, true
@@ -87,8 +87,8 @@ func (f *failure) refusal() error {
 	return nil
 }
 
-// attempt makes a call of the engine. After a failure the call may never return: it waits for the disk, or
-// retries without end because of damage. Then attempt returns the cause and leaves the call behind.
+// attempt makes a call of the engine. After a failure the call may never return, because it waits for the disk
+// or retries without end because of damage. Then attempt returns the cause without waiting for the call.
 func (f *failure) attempt(call func() error) error {
 	done := make(chan error, 1)
 	f.calls.Go(func() { done <- call() })
@@ -96,7 +96,7 @@ func (f *failure) attempt(call func() error) error {
 }
 
 // call is attempt for writes: it makes no call after a failure. If a failure occurs during the call, it returns
-// that instead of the result.
+// the failure instead of the result.
 func (f *failure) call(call func() error) error {
 	if err := f.refusal(); err != nil {
 		return err
@@ -121,8 +121,8 @@ func (f *failure) await(done <-chan error) error {
 	return f.err
 }
 
-// logger receives the log of the engine. Its fatal errors are about values that it read, not about writes (see
-// disk). Then the store becomes read-only, and the engine continues with an error.
+// logger receives the log of the engine. Fatal errors of the engine are about values that it read, because disk
+// handles failed writes. After such an error the store is read-only, and the engine returns an error.
 type logger struct{ *failure }
 
 // Infof drops routine messages.
@@ -145,7 +145,7 @@ func (f *failure) listener() *engine.EventListener {
 	return &engine.EventListener{
 		BackgroundError: func(err error) {
 			f.set(fmt.Errorf("store: background work: %w", err))
-			// The engine retries at once and would find the same error.
+			// Without this pause, the engine would retry at once and find the same error.
 			<-time.After(time.Second / 4)
 		},
 		DataCorruption: func(i engine.DataCorruptionInfo) {
@@ -155,10 +155,10 @@ func (f *failure) listener() *engine.EventListener {
 }
 
 // disk is the file system of the engine. A call that finds no space, or no file descriptor, is retried until it
-// succeeds. The first other failed write or sync is the last: it is reported to failure, and its goroutine
-// never returns from it. The engine would answer some of these errors with a panic or with a double unlock,
-// which ends the process without the reason. It would retry others without end. After a failed sync the content
-// of the disk is unknown, so only a restart helps.
+// succeeds. The first other failed write or sync is reported to failure, and the call never returns. The engine
+// would answer some of these errors with a panic or with a double unlock, which ends the process without the
+// reason. It would retry others without end. After a failed sync the content of the disk is unknown, so only a
+// restart helps.
 type disk struct {
 	vfs.FS
 	failure *failure
@@ -169,10 +169,11 @@ type disk struct {
 
 func (d *disk) staged(name string) bool { return name == d.staging || d.PathDir(name) == d.staging }
 
-// check returns nil, or the error if it belongs to a backup. Otherwise it never returns.
+// check returns nil if err is nil, and err if it is about a file of a backup. For another error it never
+// returns.
 func (d *disk) check(op, name string, err error) error {
 	switch {
-	case err != nil && name == d.staging && op == "sync": // the engine would panic about it
+	case err != nil && name == d.staging && op == "sync": // the engine would panic on this error
 		return nil // staged files need not survive a power loss
 	case err == nil, d.staged(name):
 		return err
@@ -228,7 +229,7 @@ func (d *disk) Rename(oldname, newname string) error {
 	return d.check("rename", newname, err)
 }
 
-// ReuseForWrite has two steps; the second may have to wait.
+// ReuseForWrite renames the file and opens it. Each step is retried while there is no space for it.
 func (d *disk) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := d.Rename(oldname, newname); err != nil {
 		return nil, err
@@ -252,7 +253,7 @@ func (f *diskFile) Write(p []byte) (n int, err error) {
 	return n, f.disk.check("write", f.name, err)
 }
 
-// Preallocate reserves space in advance, except when little is left.
+// Preallocate reserves space in advance, unless little space is left.
 func (f *diskFile) Preallocate(offset, length int64) error {
 	if f.disk.space.ample() {
 		return f.File.Preallocate(offset, length)

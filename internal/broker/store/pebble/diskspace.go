@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
-// spaceGuard tracks whether disk space and file descriptors are left for the store. A lack of them is no fault
-// of the disk and ends by itself, so no restart is needed:
+// spaceGuard tracks whether disk space and file descriptors are left for the store. A lack of them is not a
+// failure of the disk. It can end without a restart:
 //
 //	      begins when                          ends when                          the store accepts
 //	ample –                                    –                                  all writes
@@ -30,9 +30,9 @@ import (
 //	none  a call of the engine finds no space, no call waits any more             no writes
 //	      or no file descriptor
 //
-// The engine does not see the last state: its call is repeated until it succeeds. The reserve is a file that
-// only occupies space. It is removed when a call finds no space. So a store can be opened on a full disk, and
-// deletions continue.
+// In the state none, the engine sees no error, because its call is repeated until it succeeds. The reserve is a
+// file that only occupies space. It is removed when a call finds no space. So a store can be opened on a full
+// disk, and deletions still succeed.
 type spaceGuard struct {
 	fs  vfs.FS
 	dir string
@@ -40,24 +40,24 @@ type spaceGuard struct {
 	// Waiting ends once one of these is closed.
 	stop, closing <-chan struct{}
 
-	written atomic.Bool // since the last compaction
+	written atomic.Bool // there were writes since the last compaction
 
 	file     sync.Mutex // held while the reserve is made or removed
 	reserved bool
 
 	mu      sync.Mutex
-	waiters int   // waiting calls of the engine
+	waiters int   // number of waiting calls of the engine
 	cause   error // error of the call that began to wait last
 	low     error // nil: there is ample space
 }
 
 const (
 	reserveName = "RESERVE"
-	// maxReserve is enough to make a table from the logs of a store that was low on space. Small disks have a
-	// smaller reserve: 1/32 of the disk.
+	// maxReserve is the maximum size of the reserve, in bytes. It is enough to write the logs of a store that was
+	// low on space as a table. Small disks have a smaller reserve: 1/32 of the disk.
 	maxReserve = 64 << 20
-	// lowReserves is the number of reserves that must be free. That covers writes of others between two
-	// measurements, and the space that a compaction needs before it frees any.
+	// lowReserves is the number of reserves that must be free. That covers the writes of other programs between two
+	// measurements, and the space that a compaction needs before it frees some.
 	lowReserves = 4
 
 	waitPause = time.Second / 4
@@ -88,7 +88,7 @@ func (r *spaceGuard) err() error {
 
 func (r *spaceGuard) ample() bool { return r.err() == nil }
 
-// none returns why all writes are rejected now, or nil.
+// none returns the error if all writes are rejected now, otherwise nil.
 func (r *spaceGuard) none() error {
 	if err := r.err(); errors.Is(err, store.ErrNoSpace) {
 		return err
@@ -160,8 +160,7 @@ func (r *spaceGuard) look() {
 	}
 }
 
-// lowness returns why space is not ample: less than mark is free, or the reserve is missing. It returns nil
-// otherwise.
+// lowness returns an error if less than mark is free or the reserve is missing, otherwise nil.
 func lowness(was bool, free, mark uint64, missing error) error {
 	if was {
 		mark += mark / 2
@@ -179,7 +178,8 @@ func lowFor(why error) error { return fmt.Errorf("%w: %w", store.ErrLow, why) }
 
 var errGivenUp = errors.New("its disk was full, and its reserve was given up")
 
-// keep makes a reserve of that size if may is set and there is none. It returns why there is none.
+// keep makes a reserve of this size if may is true and there is none. It returns an error if there is no
+// reserve.
 func (r *spaceGuard) keep(size uint64, may bool) error {
 	r.file.Lock()
 	defer r.file.Unlock()
@@ -208,7 +208,7 @@ func fillFile(files vfs.FS, path string, size uint64) error {
 		return err
 	}
 	if err = f.Preallocate(0, int64(size)); err == nil {
-		_, err = f.WriteAt([]byte{0}, int64(size)-1) // the size shows that it is complete
+		_, err = f.WriteAt([]byte{0}, int64(size)-1) // the size of the file shows that it is complete
 	} else if !exhausted(err) { // preallocation is not supported; random bytes cannot be compressed away
 		_, err = io.CopyN(f, rand.NewChaCha8([32]byte{}), int64(size))
 	}
@@ -243,8 +243,8 @@ func (s *Store) watch() {
 	})
 }
 
-// reclaim frees the space of deleted data. The engine itself does that only after enough writes, and writes
-// wait for the space.
+// reclaim frees the space of deleted data. The engine frees it only after many writes, and writes wait until
+// space is free.
 func (s *Store) reclaim(ctx context.Context) {
 	err := s.failure.call(func() error { return s.db.Compact(ctx, []byte{0}, []byte{0xff}, false) })
 	if err != nil && ctx.Err() == nil {

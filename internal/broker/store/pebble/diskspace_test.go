@@ -20,7 +20,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// until waits for what another goroutine does.
+// until waits until done returns true; another goroutine causes that.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -33,8 +33,8 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// waits checks a store that is about to find no space. It must reject new writes at once, and must not ask to
-// end the process.
+// waits checks a store whose next engine call finds no space. It must reject new writes at once, and must not
+// ask to end the process.
 func waits(t *testing.T, s *Store, cause error) {
 	t.Helper()
 	until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoSpace) })
@@ -65,7 +65,7 @@ func exhausting(fs vfs.FS, err error, fault func(op errorfs.Op) bool) (files vfs
 
 func created(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename }
 
-// TestSpaceGuard_ResumesByItself: whichever part of the engine finds no space or no file descriptor, only
+// TestSpaceGuard_ResumesByItself: each part of the engine in turn finds no space or no file descriptor. Only
 // durable writes are acknowledged. The store continues when there is space.
 func TestSpaceGuard_ResumesByItself(t *testing.T) {
 	t.Parallel()
@@ -92,7 +92,7 @@ func TestSpaceGuard_ResumesByItself(t *testing.T) {
 			}
 			on.Store(true)
 			churned := make(chan error, 1)
-			go func() { churned <- a.churn(s, 20, 500) }() // received below
+			go func() { churned <- a.churn(s, 20, 500) }() // the result is received below
 			waits(t, s, f.err)
 			r, err := s.Get(t.Context(), testKey(1))
 			if err != nil || string(r.Spec) != string(content(1, r.Version)) {
@@ -125,11 +125,11 @@ func TestSpaceGuard_ReadersWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	on.Store(true)
-	if err := s.db.Flush(); err != nil { // into a table that no reader has opened yet
+	if err := s.db.Flush(); err != nil { // makes a table that no reader has opened yet
 		t.Fatal(err)
 	}
 	read := make(chan error, 1)
-	go func() { // received below
+	go func() { // the result is received below
 		read <- s.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil })
 	}()
 	waits(t, s, syscall.EMFILE)
@@ -142,7 +142,7 @@ func TestSpaceGuard_ReadersWait(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestSpaceGuard_WakesAllWaitersAtTheEnd: a store that is to stop does not wait for space. Commits in progress
+// TestSpaceGuard_WakesAllWaitersAtTheEnd: a store that must stop does not wait for space. Commits in progress
 // are not acknowledged.
 func TestSpaceGuard_WakesAllWaitersAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -163,14 +163,14 @@ func TestSpaceGuard_WakesAllWaitersAtTheEnd(t *testing.T) {
 			}
 			on.Store(true)
 			committed := make(chan error, 1)
-			go func() { _, err := s.Commit(context.Background(), []store.Op{testOp(1, 1<<40)}); committed <- err }() // received below
+			go func() { _, err := s.Commit(context.Background(), []store.Op{testOp(1, 1<<40)}); committed <- err }() // the result is received below
 			until(t, "it waits", func() bool { return errors.Is(s.Err(), store.ErrNoSpace) })
 			end(s, stop)
 			if err := s.Close(); !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("close: %v", err)
 			}
-			// ErrNoSpace: a flush in the background found the disk full before. ErrClosed: a flush found it full, and the
-			// commit began only after the store was closed.
+			// ErrNoSpace: a background flush had found the disk full before. ErrClosed: a flush found the disk full, and
+			// the commit began after the store was closed.
 			if err := <-committed; !errors.Is(err, store.ErrReadOnly) && !errors.Is(err, store.ErrNoSpace) && !errors.Is(err, store.ErrClosed) {
 				t.Errorf("commit: %v", err)
 			}
@@ -182,7 +182,7 @@ func TestSpaceGuard_WakesAllWaitersAtTheEnd(t *testing.T) {
 	}
 }
 
-// measured makes files a file system of 1 MiB that says what is free.
+// measured sets the size of a file system to 1 MiB, and its free space.
 func measured(t *testing.T, files *vfs.MemFS, free uint64) {
 	t.Helper()
 	files.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 20})
@@ -262,8 +262,8 @@ func TestSpaceGuard_Bookmarks(t *testing.T) {
 	}
 }
 
-// TestSpaceGuard_ReleasesReserve: deletions are accepted on a disk that is nearly full, and free space although
-// nothing else is written.
+// TestSpaceGuard_ReleasesReserve: deletions are accepted on a disk that is nearly full, and they free space
+// even without other writes.
 func TestSpaceGuard_ReleasesReserve(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
@@ -272,7 +272,7 @@ func TestSpaceGuard_ReleasesReserve(t *testing.T) {
 	random := rand.NewChaCha8([32]byte{})
 	for n := range 100 {
 		op := testOp(n, 1)
-		op.Event = make([]byte, 4<<10) // that cannot be compressed
+		op.Event = make([]byte, 4<<10) // this event cannot be compressed
 		if _, err := random.Read(op.Event); err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +295,7 @@ func TestSpaceGuard_ReleasesReserve(t *testing.T) {
 	mustClose(t, s)
 }
 
-// tables is how many bytes tables take.
+// tables returns the size of all tables, in bytes.
 func tables(t *testing.T, files vfs.FS) (bytes int64) {
 	t.Helper()
 	names, err := files.List(dir)
@@ -306,7 +306,7 @@ func tables(t *testing.T, files vfs.FS) (bytes int64) {
 		if filepath.Ext(name) != ".sst" {
 			continue
 		}
-		if info, err := files.Stat(files.PathJoin(dir, name)); err == nil { // else it was just removed
+		if info, err := files.Stat(files.PathJoin(dir, name)); err == nil { // an error means: it was just removed
 			bytes += info.Size()
 		}
 	}

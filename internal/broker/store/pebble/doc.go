@@ -20,8 +20,8 @@
 //	w type, cluster, id            the queued event      ┘
 //
 // Spec and status are separate values, so a status does not rewrite its spec. The index entries and payloads of
-// a record are a function of the record. A commit writes the difference between those before and after. A check
-// compares those of all records with the disk. So a record has these values:
+// a record are a function of the record. A commit writes the difference between the old and the new ones. A
+// check compares the expected ones of all records with the disk. So a record has these values:
 //
 //	created   m n o r₁ s
 //	status    m n o r₁ s r₂ t              the others are not touched
@@ -30,24 +30,25 @@
 //	confirmed m   o      r₄ t              a confirmed tombstone
 //	acked     nothing
 //
-// Changes in a scope need no index on disk: their revisions are in memory ([memindex.Summary]), and the feed
-// leads from each to its record. Each value starts with a format byte, flags and a key id, and ends with a
-// CRC-32C over storage key and value. So damage is named ([store.DamageError]) and a newer format is rejected
-// ([FormatError]). A file CLEAN states where the store was closed, and with which manifest and logs. So a log
-// that lost its end is not taken for a torn one. After a crash the two look the same. Then the new incarnation
-// begins below the lost revisions, and a client with a cursor from there starts from the beginning.
+// The changes in a scope need no index on disk. Their revisions are in memory ([memindex.Summary]), and the
+// feed leads from each revision to its record. Each value starts with a format byte, flags and a key id, and
+// ends with a CRC-32C over storage key and value. So damage is detected at its key ([store.DamageError]), and a
+// newer format is rejected ([FormatError]). A file CLEAN has the revision at which the store was closed, and
+// the checksums of its manifest and logs. With it, a log that lost its end is detected as damage. Without it,
+// after a crash, a lost end looks like a torn write. Then the new incarnation begins below the lost revisions,
+// and a client with a lost revision in its cursor starts from the beginning.
 //
 // # Backups
 //
 // [Store.Backup] sends the files of an open store, [Clone] those of a closed one. [Receive] and Clone make a
-// store of the received files. A file INCOMPLETE marks it until it is complete and on disk. [Check] reads all
-// of a store.
+// store of the received files. A file INCOMPLETE marks the directory until the store is complete and on disk.
+// [Check] reads all of a store.
 //
 // # Failure
 //
-// The first failed write or sync is the last one. Nothing is acknowledged after it, and [Store.Fatal] asks the
-// owner of the store to end the process. Only the next opening can find out what is on disk. A value that
-// cannot be read makes the store read-only instead. Then readers continue with the durable data, and Commit
-// returns [store.ErrReadOnly]. A full disk, or a lack of file descriptors, ends by itself, and a part of the
-// disk is reserved for it: see spaceGuard. [Store.Err] returns which writes are rejected, and why.
+// After the first failed write or sync, the store acknowledges nothing more. [Store.Fatal] asks the owner of
+// the store to end the process, because only the next opening can read the true content of the disk. A value
+// that cannot be read makes the store read-only instead. Then readers continue with the durable data, and
+// Commit returns [store.ErrReadOnly]. A full disk, or a lack of file descriptors, is temporary; spaceGuard has
+// a reserve for it. [Store.Err] returns which writes are rejected, and why.
 package pebble

@@ -16,9 +16,9 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// What becomes of calls of the engine that are under way when a store fails.
+// These tests are about engine calls that are in progress when a store fails.
 
-// TestAttempt_Ends: a call that never returns after damage is left behind, and the damage is the result.
+// TestAttempt_Ends: attempt does not wait for a call that never returns after damage. It returns the damage.
 // Example: an opening that compacts the same damaged table again and again.
 func TestAttempt_Ends(t *testing.T) {
 	t.Parallel()
@@ -51,8 +51,8 @@ func TestAttempt_Ends(t *testing.T) {
 	}
 }
 
-// TestFault_CommitUnderWay: a commit is durable while the engine writes its manifest.
-// It ends when that write fails.
+// TestFault_CommitUnderWay: a commit that waits for a running write of the manifest is already durable. It
+// succeeds when that write fails.
 func TestFault_CommitUnderWay(t *testing.T) {
 	t.Parallel()
 	writing, goOn := make(chan struct{}), make(chan struct{})
@@ -92,8 +92,8 @@ func TestFault_CommitUnderWay(t *testing.T) {
 	}
 }
 
-// TestFault_CallLeftBehind: a call that waits for the disk while the store is closed still finds an open
-// database.
+// TestFault_CallLeftBehind: the database stays open for a call that still waits for the disk when the store is
+// closed.
 func TestFault_CallLeftBehind(t *testing.T) {
 	t.Parallel()
 	o := Options{Dir: dir, FS: vfs.NewMem()}

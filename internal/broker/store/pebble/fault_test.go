@@ -19,12 +19,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// A store whose disk failed leaves goroutines of the engine behind: they wait for
-// the disk until the process ends.
+// After a disk failure, goroutines of the engine wait for the disk until the process ends. So these tests leak
+// goroutines.
 
 const dir = "store"
 
-// tiny makes flushes, compactions and new logs come soon.
+// tiny returns options with which flushes, compactions and new logs are frequent.
 func tiny(fs vfs.FS) Options {
 	return Options{Dir: dir, FS: fs, memTableBytes: 64 << 10, CacheBytes: 1 << 20}
 }
@@ -49,7 +49,7 @@ func testKey(n int) store.Key {
 	return store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: fmt.Sprintf("u%d", n)}
 }
 
-// content says what it is the content of, so that no other can be taken for it.
+// content returns an event that names its work and version, so that a test detects any other content.
 func content(n int, version int64) []byte {
 	return []byte(strings.Repeat(fmt.Sprintf("work %d version %d. ", n, version), 100))
 }
@@ -62,12 +62,12 @@ func testOp(n int, version int64) store.Op {
 	}
 }
 
-// acked is what a publisher knows: the last version that was acknowledged of
-// each work, and the last that was tried. A bookmark is kept among them.
+// acked is the knowledge of a publisher: for each work, the last acknowledged version and the last tried
+// version. It also has one bookmark.
 type acked struct{ last, tried map[int]int64 }
 
 const (
-	bookmark     = -1 // stands for it among the works
+	bookmark     = -1 // key of the bookmark in both maps
 	bookmarkName = "churn/round"
 )
 
@@ -107,8 +107,8 @@ func (a acked) churn(s *Store, from, rounds int) error {
 	return nil
 }
 
-// check holds a store to what was acknowledged: everything is there, whole, at
-// the version that was acknowledged or one that was tried after it.
+// check checks that a store has each acknowledged work unchanged, at its acknowledged version or at a version
+// that was tried later.
 func (a acked) check(t *testing.T, s *Store) {
 	t.Helper()
 	for n, version := range a.last {
@@ -138,8 +138,7 @@ func (a acked) checkBookmark(t *testing.T, s *Store) {
 	}
 }
 
-// checkIndexes compares what is found without a look at everything with what is
-// there.
+// checkIndexes compares the results of indexes with a full scan.
 func checkIndexes(t *testing.T, s *Store) {
 	t.Helper()
 	head := s.Head().Revision
@@ -172,7 +171,7 @@ func checkIndexes(t *testing.T, s *Store) {
 	}
 }
 
-// readOnly holds a failed store to its promise.
+// readOnly checks that a failed store rejects writes with the cause.
 func readOnly(t *testing.T, s *Store, cause error) {
 	t.Helper()
 	if !errors.Is(s.Err(), cause) {
@@ -224,8 +223,8 @@ func ofFile(op errorfs.Op, pattern string) bool {
 	return ok && err == nil
 }
 
-// TestFault_LastWrite: after a failed write or sync nothing is acknowledged any more, and the store asks to end
-// the process. Until then readers continue. Acknowledged data is there after a restart.
+// TestFault_LastWrite: after a failed write or sync the store acknowledges nothing more, and asks its owner to
+// end the process. Until then readers continue. After a restart, all acknowledged data exists.
 func TestFault_LastWrite(t *testing.T) {
 	t.Parallel()
 	faults := map[string]struct {
@@ -265,7 +264,7 @@ func TestFault_LastWrite(t *testing.T) {
 			head := s.Head()
 			readOnly(t, s, f.err)
 			ending(t, s, f.err)
-			a.check(t, s) // reads go on, with what was acknowledged
+			a.check(t, s) // reads continue and return acknowledged data
 			if s.Head() != head {
 				t.Errorf("head %v moved to %v", head, s.Head())
 			}
@@ -280,8 +279,8 @@ func TestFault_LastWrite(t *testing.T) {
 	}
 }
 
-// TestFault_AtEveryWrite makes each write of the disk fail in turn. The process survives, and acknowledged data
-// is there after a restart.
+// TestFault_AtEveryWrite makes each write of the disk fail in turn. The process survives. After a restart, all
+// acknowledged data exists.
 func TestFault_AtEveryWrite(t *testing.T) {
 	t.Parallel()
 	count := func(last int64) (seen int64, stopped bool) {
@@ -321,7 +320,7 @@ func TestFault_AtEveryWrite(t *testing.T) {
 			hit++
 		}
 	}
-	// When flushes happen, and with them how many writes, differs a little.
+	// The time of flushes, and so the number of writes, varies slightly.
 	if hit < tried/2 {
 		t.Errorf("of %d faults %d were noticed", tried, hit)
 	}
@@ -346,7 +345,7 @@ func TestFault_WhileOpening(t *testing.T) {
 			return nil
 		}))
 		s, err := Open(tiny(fs))
-		n.Store(-1 << 40) // the disk is well again
+		n.Store(-1 << 40) // the disk works again
 		crashed := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(last % 2 * 100), RNG: rand.New(rand.NewPCG(1, 1))})
 		if done = err == nil; done {
 			mustClose(t, s)
@@ -359,7 +358,7 @@ func TestFault_WhileOpening(t *testing.T) {
 	}
 }
 
-// TestFault_UnreadableTable: a disk that cannot read a table.
+// TestFault_UnreadableTable checks a store on a disk that cannot read a table.
 func TestFault_UnreadableTable(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewCrashableMem()
@@ -376,7 +375,7 @@ func TestFault_UnreadableTable(t *testing.T) {
 		return nil
 	})
 	o := tiny(fs)
-	o.CacheBytes = 1 // nothing is remembered
+	o.CacheBytes = 1 // no block is cached
 	s = mustOpen(t, o)
 	on.Store(true)
 	var err error
@@ -411,7 +410,7 @@ func TestPowerLoss(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		a := newAcked()
 		from := 0
-		for range 4 { // lives, each ended by a power loss
+		for range 4 { // each round ends with a power loss
 			s := mustOpen(t, tiny(fs))
 			a.check(t, s)
 			n := rng.IntN(40)
@@ -419,7 +418,7 @@ func TestPowerLoss(t *testing.T) {
 				t.Fatal(err)
 			}
 			from += n
-			// One more is under way when the power goes.
+			// One more commit is in progress during the power loss.
 			under := make(chan error, 1)
 			before := newAcked()
 			for k, v := range a.last {
@@ -430,7 +429,7 @@ func TestPowerLoss(t *testing.T) {
 			if err := <-under; err != nil {
 				t.Fatal(err)
 			}
-			a.last = before.last // whether it was acknowledged in time is not known
+			a.last = before.last // it is unknown whether the commit was acknowledged before
 			from++
 			mustClose(t, s)
 			fs = crashed

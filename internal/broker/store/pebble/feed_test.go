@@ -40,7 +40,7 @@ func TestChanges_BehindTheRing(t *testing.T) {
 	}
 	write(100, 200, 2)        // from the disk into the ring
 	write(works-10, works, 2) // within the ring
-	write(works-10, works, 3) // and again
+	write(works-10, works, 3) // within the ring again
 	drop := store.Op{Kind: store.Drop, Key: testKey(50)}
 	if _, err := s.Commit(t.Context(), []store.Op{drop}); err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestChanges_BehindTheRing(t *testing.T) {
 	mustClose(t, s)
 }
 
-// TestClose_OfUnusedStore: a store that was only opened can be closed during a read, and rejects new reads
-// then.
+// TestClose_OfUnusedStore: a store that was opened and not written can be closed during a read. Then it rejects
+// new reads.
 func TestClose_OfUnusedStore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})

@@ -17,8 +17,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// The first byte of a storage key is its kind. The parts that follow are separated by zero bytes, which no part
-// contains, so keys sort as their parts do.
+// The first byte of a storage key is its kind. Zero bytes separate the parts that follow. No part contains a
+// zero byte, so keys sort as their parts do.
 const (
 	keyMeta        = 'm' // data type, cluster, resource id: the record without payloads
 	keySpec        = 's' // the same: its spec
@@ -197,8 +197,8 @@ func (b *batch) set(key, body []byte) {
 	b.err = cmp.Or(b.err, d.Finish())
 }
 
-// remove deletes a value. It does not use SingleDelete, although each value was written once: a compaction that
-// finds damage beside one panics.
+// remove deletes a value. Each value is written once, but SingleDelete is not used: a compaction that finds
+// damage near a SingleDelete panics.
 func (b *batch) remove(key []byte) { b.err = cmp.Or(b.err, b.Delete(key, nil)) }
 
 // unseal returns the body, which aliases v.
@@ -373,7 +373,7 @@ func decodeNumber(key, body []byte) (uint64, error) {
 	return n, r.end(key)
 }
 
-// reader reads fields from a body; the first wrong field ends it.
+// reader reads fields from a body; the first invalid field ends the reading.
 type reader struct {
 	b    []byte
 	what string // the problem, "" if there is none

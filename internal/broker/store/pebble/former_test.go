@@ -44,7 +44,7 @@ func describeEvent(t *testing.T, b []byte) string {
 	return e.Source() + " " + e.Type()[strings.LastIndexByte(e.Type(), '.')+1:] + " " + attributes + " " + string(e.Data())
 }
 
-// describeStore shows everything that a store serves.
+// describeStore returns all data that a store serves, one line per value.
 func describeStore(t *testing.T, s *Store) (lines []string) {
 	t.Helper()
 	send := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -118,7 +118,7 @@ func TestFormer_Store(t *testing.T) {
 			for c, want := range map[store.Cursor]bool{
 				{StoreID: "former-1", Incarnation: "former-2", Revision: 38}: true,
 				{StoreID: "former-1", Incarnation: "former-3", Revision: 39}: true,
-				{StoreID: "former-1", Incarnation: "former-2", Revision: 39}: false, // of the opening after it
+				{StoreID: "former-1", Incarnation: "former-2", Revision: 39}: false, // belongs to the next incarnation
 				{StoreID: "former-1", Incarnation: "former-9", Revision: 1}:  false,
 				{StoreID: "former-2", Incarnation: "former-2", Revision: 1}:  false,
 			} {
@@ -137,8 +137,8 @@ func TestFormer_Store(t *testing.T) {
 	}
 }
 
-// TestFormer_Restore: a backup of a former broker is copied to where a broker begins with it,
-// as an operator restores it.
+// TestFormer_Restore: a backup of an earlier release is copied to the directory of a store, as in a restore by
+// an operator.
 func TestFormer_Restore(t *testing.T) {
 	t.Parallel()
 	from, to := copyFormer(t, formerBackup), filepath.Join(t.TempDir(), dir)

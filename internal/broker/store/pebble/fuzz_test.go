@@ -52,7 +52,7 @@ func FuzzUnseal(f *testing.F) {
 	})
 }
 
-// checkRefusal: an error says what is damaged, or which release is needed.
+// checkRefusal checks that an error names the damage, or that a newer release is needed.
 func checkRefusal(t *testing.T, err error) {
 	t.Helper()
 	var damaged *store.DamageError
@@ -62,8 +62,8 @@ func checkRefusal(t *testing.T, err error) {
 	}
 }
 
-// FuzzParseKey: each storage key is damaged, or exactly the key of the parsed value; and each key can be
-// printed.
+// FuzzParseKey: each storage key is rejected as damaged, or is exactly the key of the parsed value. Each key
+// can be printed.
 func FuzzParseKey(f *testing.F) {
 	k := store.Key{DataType: codec.DataType{Group: "g", Version: "v", Resource: "r"}, Cluster: "c", ResourceID: "u"}
 	f.Add(recordKey(keyMeta, k))
@@ -111,8 +111,8 @@ func checkKey(t *testing.T, read, written []byte) {
 	}
 }
 
-// FuzzCheck puts one invalid value into a sound store. A check ends, and finds all damage that opening and
-// reading the store find.
+// FuzzCheck puts one invalid value into an undamaged store. A check ends, and finds all damage that opening and
+// reading the store finds.
 func FuzzCheck(f *testing.F) {
 	master := vfs.NewMem()
 	s, err := Open(Options{Dir: dir, FS: master})
@@ -178,7 +178,7 @@ func readEverything(ctx context.Context, s *Store) error {
 	)
 }
 
-// FuzzReceive: any input ends in the target directory, as a sound store or not at all.
+// FuzzReceive: after any input, the target directory has an undamaged store or no files.
 func FuzzReceive(f *testing.F) {
 	f.Add("CLEAN", "MANIFEST-000001", []byte("data"))
 	f.Add("../escaped", "/escaped", []byte("data"))

@@ -91,10 +91,10 @@ const (
 
 // payloadOf returns whether m has a payload of one kind.
 func payloadOf(kind byte, m *store.Meta) presence {
-	has, must := m.State != store.ConfirmedTombstone, m.State == store.Live // a tombstone keeps the last one, if there was one
+	has, must := m.State != store.ConfirmedTombstone, m.State == store.Live // a tombstone keeps the last spec, if there was one
 	switch kind {
 	case keyStatus:
-		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // a record that an operator gave up may have no status
+		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // a confirmed tombstone that an operator made may have no status
 	case keyQueued:
 		has, must = m.Queued != nil, m.Queued != nil && !m.Queued.Deleting
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 )
 
-// TestKill repeatedly kills a process during its commits. All commits that the process reported are there. The
+// TestKill repeatedly kills a process during its commits. All commits that the process reported must exist. The
 // test runs itself as that process.
 func TestKill(t *testing.T) {
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestKill(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		for lines.Scan() { // what was said before the end counts too
+		for lines.Scan() { // lines that were written before the end count too
 			a.note(t, lines.Text())
 		}
 		if err := cmd.Wait(); err == nil {
@@ -59,7 +59,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// note notes one line of the process. The last may be cut.
+// note records one line of the process. The last line may be cut.
 func (a acked) note(t *testing.T, line string) {
 	t.Helper()
 	var n int

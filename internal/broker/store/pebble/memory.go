@@ -33,11 +33,11 @@ func newState() memIndex {
 	}
 }
 
-// loaded are the kinds of values that a memIndex is loaded from. They sort before all others.
+// loaded lists the kinds of values from which a memIndex is loaded. These kinds sort before all others.
 var loaded = [...]byte{keyBookmark, keyCluster, keyIncarnation, keyHead, keyStoreID, keyMeta}
 
-// load adds one value of these kinds; values come in key order. A record is only decoded: the caller checks it
-// before it calls addRecord.
+// load adds one value of the kinds in loaded. The caller passes values in key order. A record is only decoded:
+// the caller checks it before it calls addRecord.
 func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	switch kind, alone := key[0], len(key) == 1; {
 	case kind == keyBookmark:
@@ -100,7 +100,7 @@ func (s *memIndex) highest() uint64 {
 	return s.head.Revision
 }
 
-// aboveHead returns the problem with the revisions of a record, "" if there is none.
+// aboveHead returns the problem if a revision of a record is above the head, otherwise "".
 func (s *memIndex) aboveHead(m *store.Meta) string {
 	if max(m.SpecRevision, m.StatusRevision) <= s.highest() {
 		return ""
@@ -114,7 +114,7 @@ func (s *memIndex) newIncarnation(epoch string, t memindex.Incarnation) {
 	s.head.StoreID, s.head.Incarnation, s.head.FirstRevision = epoch, t.ID, t.First
 }
 
-// memory is the in-memory state for readers. All of it is of one commit, the last durable one.
+// memory is the in-memory state for readers. All its parts belong to one commit, the last durable one.
 type memory struct {
 	// mu guards the fields below. It is never held during a disk read or write. A goroutine that holds the commit
 	// lock of the store may read without mu.
@@ -217,10 +217,10 @@ const (
 	keyBytes = 256
 )
 
-// recent caches the last writes. Many publishes are about a record that was just written: a status follows its
-// spec. Many reads are for a subscriber that waits for the write. Both then need no disk lookup. The cache has
-// two halves. When the young half is full, it becomes the old one, and the entries of the former old half are
-// dropped. Values are shared and not modified.
+// recent caches the last writes. Many publishes are about a record that was just written, because a status
+// follows its spec. Many reads are for a subscriber that waits for the write. With the cache, both need no disk
+// lookup. The cache has two halves. When the young half is full, it becomes the old one, and the entries of the
+// former old half are dropped. Values are shared and not modified.
 type recent[K comparable, V any] struct {
 	limit      int         // of each half
 	size       func(V) int // cost of a value

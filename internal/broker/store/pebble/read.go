@@ -39,8 +39,8 @@ func (v *view) unref() {
 	}
 }
 
-// read calls look and then f with the current view. It makes the store read-only if f returns that a value
-// cannot be read.
+// read calls look and then f with the current view. It makes the store read-only if f returns an unreadable
+// error.
 func (s *Store) read(ctx context.Context, look func(), f func(v *view) error) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -60,7 +60,7 @@ type unreadable struct{ error }
 
 func (u unreadable) Unwrap() error { return u.error }
 
-// unreadableAt wraps an error about the value at a key. It returns nil for nil.
+// unreadableAt wraps an error about the value at a key. It returns nil if err is nil.
 func unreadableAt(key []byte, err error) error {
 	if err == nil {
 		return nil
@@ -99,12 +99,12 @@ func metaAt(k store.Key, get func(key []byte) (body []byte, ok bool, err error))
 	return decodeMeta(k, key, body)
 }
 
-// finder is [get] for many keys of one kind. Its reused iterator finds them several times faster, and fastest
-// in key order.
+// finder is [get] for many keys of one kind. It reuses one iterator, which is several times faster, and fastest
+// if the keys are in order.
 type finder struct {
 	r    engine.Reader
 	kind byte
-	it   *engine.Iterator // nil before the first one
+	it   *engine.Iterator // nil before the first call of get
 }
 
 // get returns the body of a value; it is valid until the next call.
@@ -283,8 +283,8 @@ func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Me
 	})
 }
 
-// Changes in a scope need no index on disk, which each commit would have to write. The tally in memory has the
-// revisions, and the change feed leads from each to its record.
+// The changes in a scope have no index on disk, because each commit would have to write it. The tally in memory
+// has their revisions, and the change feed leads from each revision to its record.
 
 // Changes implements [store.Store]. A reader near the head is served from memory. A reader that is behind reads
 // the feed on disk until it is near the head.

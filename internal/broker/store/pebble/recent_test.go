@@ -15,7 +15,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// The cache returns only the last written value, and keeps no more than its limit.
+// TestRecent_ReturnsLastWrites: the cache returns only the last written value, and keeps no more than its
+// limit.
 func TestRecent_ReturnsLastWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRecent[int](100, func(s string) int { return len(s) })
@@ -70,7 +71,7 @@ func TestRecent_KeepsRewrittenEntries(t *testing.T) {
 	}
 }
 
-// As many values as one half holds are all found, in any order.
+// TestRecent_HoldsUpToItsLimit: the cache keeps as many values as one half holds, in any order.
 func TestRecent_HoldsUpToItsLimit(t *testing.T) {
 	r := newMetas()
 	for n := range 5 * recentMetas {
@@ -82,7 +83,7 @@ func TestRecent_HoldsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// A large event is not cached and evicts no others.
+// TestRecent_KeepsNoLargeEvent: a large event is not cached and evicts no others.
 func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	r := newEvents()
 	small, large := memindex.Half{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, memindex.Half{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
@@ -107,7 +108,7 @@ func TestGet_ReturnsValueOnDisk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cluster++
 		s.metas, s.events = newMetas(), newEvents()
-		s.metas.limit = rapid.IntRange(4, 12).Draw(t, "metas") // at least what one put counts for, four times
+		s.metas.limit = rapid.IntRange(4, 12).Draw(t, "metas") // at least four times the cost of one put
 		s.events.limit = rapid.IntRange(0, 20*keyBytes).Draw(t, "bytes")
 		in := []string{fmt.Sprint("c", cluster)}
 		get := func(id string) *store.Record {

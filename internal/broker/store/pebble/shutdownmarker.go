@@ -18,10 +18,10 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 )
 
-// At the end of a log, and of a manifest, Pebble takes damage for the torn write of a power loss. It drops the
-// damage and everything behind it. After a clean stop there is no torn write. A file beside them then contains
-// the incarnation and revision at which the store was closed, and checksums of these files. A store that has
-// less is damaged.
+// Pebble treats damage at the end of a log or a manifest as the torn write of a power loss. It drops the damage
+// and everything behind it. After a clean stop there is no torn write. So Close writes a marker file with the
+// incarnation and revision of the store, and with checksums of its manifest and logs. A store with less data
+// than its marker states is damaged.
 
 const cleanName = "CLEAN"
 
@@ -30,7 +30,7 @@ type shutdownMarker struct {
 	incarnation string
 	revision    uint64
 	files       []fileSum // manifest and logs; none in the marker of an earlier release
-	changed     error     // the difference of these files now, nil if there is none
+	changed     error     // the error if these files have changed since, otherwise nil
 }
 
 // fileSum is the checksum of a file.
@@ -39,7 +39,7 @@ type fileSum struct {
 	crc  uint64
 }
 
-// position returns the marker of a store that writes nothing now.
+// position returns the marker for the current state, without files. Nothing may be written during the call.
 func (s *Store) position() shutdownMarker {
 	return shutdownMarker{incarnation: s.head.Incarnation, revision: s.head.Revision}
 }
@@ -93,8 +93,8 @@ func copyTo(w io.Writer, files vfs.FS, path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// compareFiles returns an error if a file in dir changed after the store was closed. A failed opening has begun
-// another manifest and may have removed logs; then it returns nil.
+// compareFiles returns an error if a file in dir changed after the store was closed. If the manifest is not in
+// the marker, a failed opening has begun a new one and may have removed logs. Then compareFiles returns nil.
 func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 	manifest, err := manifestOf(files, dir)
 	if err != nil || !slices.ContainsFunc(c.files, func(s fileSum) bool { return s.name == manifest }) {
@@ -175,14 +175,14 @@ func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	return c, nil
 }
 
-// readClean is the step of an opening that reads the marker, before the engine opens.
+// readClean reads the marker into the store. Open calls it before the engine opens the files.
 func (s *Store) readClean(o *Options) (err error) {
 	s.closed, err = readClean(o.FS, o.Dir)
 	return err
 }
 
-// checkClean compares the store with the marker of the last Close and removes the marker: from now on the store
-// may end without a Close.
+// checkClean compares the store with the marker of the last Close. Then it removes the marker, because the
+// process may end without a Close.
 func (s *Store) checkClean(o *Options) error {
 	if s.closed == nil {
 		return nil
@@ -203,7 +203,7 @@ func (c shutdownMarker) compare(dir string, s *memIndex) error {
 	case i < 0:
 		return &store.DamageError{Key: dir, What: "it was closed in an incarnation that it does not have: the end of its log is lost"}
 	case i < len(s.incarnations)-1:
-		return nil // it was opened since
+		return nil // the store was opened again after the marker was written
 	case head != c.revision:
 		return &store.DamageError{Key: dir, What: fmt.Sprintf("it was closed at revision %d and has %d: the end of its log is lost", c.revision, head)}
 	default:

@@ -44,13 +44,13 @@ type Options struct {
 }
 
 const (
-	// An idle broker must fit into 80 MiB of memory. The most read values (metas, and the specs of the last
-	// changes) are a few MiB. Beyond that the cache of the operating system is as good.
+	// An idle broker must fit into 80 MiB of memory. The values that are read most (metas, and the specs of the
+	// last changes) take a few MiB. For other values the cache of the operating system is enough.
 	defaultCacheBytes = 16 << 20
-	// Works are large compared to their keys: a small table would be flushed, and compacted, several times a
-	// second. Two tables exist during a flush. The engine begins with small ones, so a broker that is idle from the
-	// start uses none of this. A batch above half the size is flushed by itself, so the size must exceed twice a
-	// group commit.
+	// Works are large compared to their keys, so a small table would be flushed and compacted several times a
+	// second. Two tables exist during a flush. The engine begins with small tables, so an idle broker does not use
+	// this memory. A batch above half of the size is flushed separately, so the size must exceed twice a group
+	// commit.
 	defaultMemTableBytes = 64 << 20
 	openFiles            = 500
 	// defaultRingSize is the number of last changes that are read from memory, without the disk. It needs about 1
@@ -79,9 +79,9 @@ type Store struct {
 	space   *spaceGuard
 	fs      vfs.FS
 	dir     string
-	closed  *shutdownMarker // the marker before the opening
+	closed  *shutdownMarker // the marker that Open found; nil if there was none
 	staging string          // directory in which a backup begins
-	backups sync.Mutex      // one backup at a time, because there is one staging
+	backups sync.Mutex      // one backup at a time, because there is one staging directory
 
 	// commit serializes writes.
 	commit sync.Mutex
@@ -134,7 +134,8 @@ func (s *Store) open(o *Options) (err error) {
 	return nil
 }
 
-// tidy removes the staging of a backup that ended with its process, also that of an earlier release.
+// tidy removes the staging directory of a backup that ended with its process, also the one of an earlier
+// release.
 func (s *Store) tidy(o *Options) error {
 	if err := checkComplete(o.FS, o.Dir); err != nil {
 		return err
@@ -159,12 +160,12 @@ func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 	e := &engine.Options{
 		FS:        files,
 		CacheSize: o.CacheBytes,
-		// This is the newest format of this release, set by name: an upgrade of the library alone must not prevent a
-		// downgrade of the broker.
+		// The format is set by name, so that an upgrade of the library alone does not prevent a downgrade of the
+		// broker.
 		FormatMajorVersion: engine.FormatValueSeparation,
 		MemTableSize:       o.memTableBytes,
-		// Write stalls begin late: a burst of works is flushed at the speed of the disk, and L0 may grow while it is
-		// compacted.
+		// Write stalls begin late. So a burst of works is flushed at the speed of the disk, and L0 may grow during
+		// compactions.
 		MemTableStopWritesThreshold: 4,
 		// At 2 the broker uses 3 % more processor time per publish.
 		L0CompactionThreshold: 4,
@@ -174,7 +175,7 @@ func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 		Logger:                logger{f},
 	}
 	for i := range e.Levels {
-		// Most lookups for a new work are for missing keys.
+		// Bloom filters help because most lookups for a new work are for missing keys.
 		e.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		e.Levels[i].FilterType = engine.TableFilter
 	}
@@ -285,8 +286,8 @@ func (s *Store) Close() error {
 }
 
 // stop closes everything that Open opened. Unless the store failed, it calls sign at the end, while the
-// directory is still locked. It first waits for the calls of the engine that a failure left behind: without a
-// database they panic.
+// directory is still locked. It first waits for engine calls that are still running after a failure, because
+// they panic when the database is closed.
 func (s *Store) stop(sign func() error) error {
 	done := make(chan error, 1)
 	go func() {

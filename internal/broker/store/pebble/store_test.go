@@ -20,7 +20,7 @@ func TestStore(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// site is a directory of a file system in memory.
+// site returns a site in a directory of a file system in memory.
 func site(fs *vfs.MemFS) storetest.Site {
 	return storetest.Site{
 		Open: func() (store.Store, error) {

@@ -158,7 +158,7 @@ func FuzzDecodeMeta(f *testing.F) {
 	})
 }
 
-// FuzzDecodeChange is the same for entries of the feed and their neighbours.
+// FuzzDecodeChange checks the same for entries of the feed and other index entries.
 func FuzzDecodeChange(f *testing.F) {
 	c := store.Change{
 		Revision: 7, Key: store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: "u"}, Owner: "hub",

@@ -1,4 +1,4 @@
 // Package storetest is the test suite for engines below package store. [Run] checks behaviours. [Model] is a
-// slow reference that engines are compared with under random operations. The package also checks the invariants
-// of the store. Only tests import it.
+// slow reference implementation. Random operations compare each engine with it. The package also checks the
+// invariants of the store. Only tests import it.
 package storetest

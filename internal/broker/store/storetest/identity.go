@@ -61,7 +61,7 @@ func testValidCursor(t *testing.T, site Site) {
 	valid("second term, a revision of the first", at(second, 1), true)
 }
 
-// testRolledBack: a store that was replaced by an older copy rejects the cursors that it gave out since.
+// testRolledBack: a store that was replaced by an older copy rejects cursors that clients got after the copy.
 func testRolledBack(t *testing.T, site Site) {
 	b := open(t, site)
 	b.accept(spec(in("c1", "u1"), 1))
@@ -158,7 +158,7 @@ func testSubscribed(t *testing.T, site Site) {
 	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid3", true}, {}}, requested())
 }
 
-// testSubscribedDecides: the commit itself checks whether a cluster has to confirm a deletion.
+// testSubscribedDecides: whether a cluster has to confirm a deletion is decided inside the commit.
 func testSubscribedDecides(t *testing.T, site Site) {
 	b := open(t, site)
 	u1, u2 := in("c1", "u1"), in("c1", "u2")

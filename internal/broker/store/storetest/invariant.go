@@ -92,7 +92,7 @@ func matchFeed(w store.Write, changes []store.Change) error {
 	return nil
 }
 
-// silent: a write without a change in the feed may change only the queued spec.
+// silent returns an error if a write without a change in the feed changes more than the queued spec.
 func silent(w store.Write) error {
 	if w.Old == nil || w.New == nil || w.Spec != store.Keep || w.Status != store.Keep {
 		return fmt.Errorf("%v is written without a change in the feed", w.Key)

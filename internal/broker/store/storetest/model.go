@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Model is the reference that engines are compared with: a list of records that each question searches from end
-// to end, without indexes. It is slow, has no files and is not safe for concurrent use.
+// Model is the reference implementation for engines: a list of records without indexes, which each query
+// searches completely. It has no files and is not safe for concurrent use.
 type Model struct {
 	head       uint64
 	records    []Entry
@@ -21,7 +21,7 @@ type Model struct {
 	bookmarks  map[string][]byte
 }
 
-// Entry is one record of a model.
+// Entry is one record of a model, with its queued event.
 type Entry struct {
 	store.Record
 	Queued []byte // event of Meta.Queued

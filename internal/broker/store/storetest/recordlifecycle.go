@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// testReopen: acknowledged records are there after a reopening, and all indexes find them.
+// testReopen: after a reopening, all acknowledged records exist, and all indexes find them.
 func testReopen(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()

@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Site is the place of a store: a directory, a database.
+// Site is the location of a store, for example a directory or a database.
 type Site struct {
 	// Open opens the store: a new one at first, later the existing one. At most one is open at a time.
 	Open func() (store.Store, error)
@@ -80,7 +80,7 @@ func Run(t *testing.T, newSite func(t *testing.T) Site) {
 // otherType is a second data type, whose records the store keeps apart.
 var otherType = codec.DataType{Group: "example.com", Version: "v1", Resource: "things"}
 
-// bench is an open store with helpers that fail the test instead of returning an error.
+// bench is an open store. Its helpers fail the test instead of returning an error.
 type bench struct {
 	store.Store
 	t *testing.T
@@ -182,7 +182,7 @@ func (b *bench) feed(after uint64, page int) []store.Change {
 	for after < b.Head().Revision {
 		ctx, cancel := context.WithCancel(b.context())
 		if !b.anyAbove(after) {
-			cancel() // there were only removals above, or nothing: do not wait
+			cancel() // only removals, or no changes, are left: do not wait
 		}
 		next, err := b.Changes(ctx, after, page)
 		cancel()
@@ -213,7 +213,7 @@ func (b *bench) anyAbove(after uint64) bool {
 	return found
 }
 
-// records reads everything through Scan and Get.
+// records reads all records with Scan and Get.
 func (b *bench) records() []store.Record {
 	b.t.Helper()
 	var out []store.Record

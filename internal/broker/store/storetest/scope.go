@@ -239,7 +239,7 @@ func testSince(t *testing.T, site Site) {
 	statuses("confirmed tombstones are left", "s1", "u2 u4", 0)
 }
 
-// testSinceSnapshot: commits made while Since runs are not seen.
+// testSinceSnapshot: Since does not return commits that are made while it runs.
 func testSinceSnapshot(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
@@ -345,7 +345,7 @@ func testConfirmedTombstones(t *testing.T, site Site) {
 	diff(t, "none", 0, len(b.confirmedTombstones("s1", 1<<63, 10)))
 	b.accept(spec(u1, 1), report(u1, 1, 1), spec(u2, 1), deletion(u2, 1), deletion(u1, 1), reportDeleted(u2, 1, 2), reportDeleted(u1, 1, 3))
 	b.accept(spec(u3, 1), report(u3, 1, 1), deletion(u3, 1), reportDeleted(u3, 1, 4))
-	b.accept(spec(in("c2", "u4"), 1), deletion(in("c2", "u4"), 1)) // no agent subscribed: no cluster has confirmed it
+	b.accept(spec(in("c2", "u4"), 1), deletion(in("c2", "u4"), 1)) // no agent subscribed, so no cluster confirmed the deletion
 	first := b.get(u2).StatusRevision
 	diff(t, "in the order of the confirmations", []store.Key{u2, u1, u3}, b.confirmedTombstones("s1", b.Head().Revision, 10))
 	diff(t, "two of them", []store.Key{u2, u1}, b.confirmedTombstones("s1", b.Head().Revision, 2))

@@ -13,7 +13,7 @@ import (
 
 var _ quota.UsageReader = (*Model)(nil)
 
-// use is the sum over the payloads.
+// use returns the sum of the use of the selected records.
 func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
 	on := map[string]bool{}
 	for i := range l.records {
