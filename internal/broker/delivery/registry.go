@@ -138,7 +138,7 @@ func (r *registry) routeOne(c *store.Change) {
 	switch {
 	case c.Part == store.SpecPart:
 		flags = r.unrouted.flags(c)
-	case c.State == store.ConfirmedTombstone: // the source waits for the confirmation
+	case c.State == store.ConfirmedTombstone: // the final status is queued with the deletions, because the source waits for it
 		flags = deliveryqueue.Deletion
 	}
 	for _, s := range r.byScope[scope] {

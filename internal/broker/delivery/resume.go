@@ -13,7 +13,7 @@ import (
 )
 
 // cursorOf returns the cursor that a client continues from. It returns nil if the client must send a list,
-// because it sent no cursor or the cursor of another store.
+// because it sent no cursor, or one that is no position of this store.
 func (f *Feed) cursorOf(h transport.Hello) *codec.Cursor {
 	if h.Protocol == 0 || h.Cursor == "" {
 		return nil
@@ -244,7 +244,7 @@ func (c *specList) add(m *store.Meta) {
 //
 //	t1: an agent has the first work, and disconnects.
 //	t2: its source publishes the next work of that name, which replaces the first one.
-//	t3: the deletion of the first work comes; it is confirmed at once, because the name belongs to the next work.
+//	t3: the source deletes the first work. The deletion is confirmed at once, because the name belongs to the next work.
 //	t4: the agent reconnects and lists the first work.
 //
 // Result: only the next work is sent; it replaces the first one.

@@ -35,7 +35,7 @@ func (s Subject) String() string {
 	return s.Identity.String()
 }
 
-// maxSubject is the maximum length of a subject, in bytes. No name of a cluster needs more.
+// maxSubject is the maximum length of a subject, in bytes. The longest cluster name needs less.
 const maxSubject = 512
 
 // ParseSubject parses ROLE/NAME, or a serial number in hexadecimal digits, with or without colons, as openssl

@@ -2,9 +2,9 @@
 //
 //	Publish ─► check ─► begin (hooks) ─► queue ─► commit, one sync for many ─► done (hooks) ─► receipt
 //
-// A publish is acknowledged when its commit has returned, never earlier. An event that comes too late is
-// rejected before it is queued: its subscription has ended, or its source has superseded it (see [Fences]).
-// Inside the commit, the store decides about versions, owners and names.
+// A publish is acknowledged when its commit has returned, never earlier. A late event is rejected before it is
+// queued, because its subscription has ended or a later event supersedes it (see [Fences]). Inside the commit,
+// the store decides about versions, owners and names.
 //
 // The package imports neither streams nor delivery queues. Other packages learn of an event through a
 // [CommitHook], before and after its commit.

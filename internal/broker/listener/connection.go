@@ -29,7 +29,7 @@ type Connection struct {
 	port *Port
 	id   uint64
 	addr string
-	// trustsPeer: without TLS every peer is trusted.
+	// trustsPeer is true without TLS: every peer is then trusted.
 	trustsPeer bool
 	// state changes at most once after the handshake: when a token identifies the peer.
 	state atomic.Pointer[peerState]
@@ -208,8 +208,8 @@ func (c *Connection) May(method string) error {
 	return nil
 }
 
-// NewBody returns the body of a call that may begin. ended: the request has no body. A stream number is unique
-// among the running calls of a connection.
+// NewBody returns the body of a call that may begin. ended is true if the request has no body. A stream number
+// is unique among the running calls of a connection.
 func (c *Connection) NewBody(stream uint32, ended bool) *Body {
 	return &Body{of: c, stream: stream, ended: ended}
 }

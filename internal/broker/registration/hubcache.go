@@ -21,9 +21,9 @@ type hubCache struct {
 	scopes map[streamScope]map[string]*object // by scope and name
 	// session is the current subscription of the source, "" while there is none.
 	session string
-	// complete: the current session has reported everything.
+	// complete is true if the current session has reported everything.
 	complete bool
-	// listed: some session of this process has reported everything.
+	// listed is true if any session of this process has reported everything.
 	listed   bool
 	sequence uint64 // number of the last change
 	// accepted are the clusters that the hub has accepted, according to the last report. The set is loaded from the
@@ -67,7 +67,7 @@ type changes struct {
 	scopes map[streamScope]struct{}
 	// accepted and withdrawn are the clusters whose acceptance changed.
 	accepted, withdrawn []string
-	// completed: the session has just reported everything, so missing objects are known not to exist.
+	// completed is true if the session has just reported everything. Then missing objects do not exist on the hub.
 	completed bool
 }
 

@@ -24,7 +24,7 @@ type visibility struct {
 // they may still exist on the hub.
 func (v visibility) hidden(accepted bool) bool { return !accepted && !v.early }
 
-// sees reports whether an object is shown. A request without a requester did not come over a broker.
+// sees reports whether an object is shown. A request without a requester was not made through a broker.
 func (v visibility) sees(o *object) bool {
 	return v.dataType != codec.SigningRequests || v.user == "" || o.requester == v.user ||
 		v.agents != "" && (o.requester == "" || strings.HasPrefix(o.requester, v.agents))
@@ -39,7 +39,7 @@ type sent struct {
 // objectEvent is one event to send: an object, or its deletion.
 type objectEvent struct {
 	name   string
-	object *object // nil: gone was deleted
+	object *object // nil: the event is the deletion of gone
 	gone   sent
 }
 

@@ -109,7 +109,7 @@ func (p *plan) neverSubscribed() bool { return !p.Subscribed && !p.op.Reported }
 func (p *plan) putTombstone(m *Meta) {
 	own := m.Queued != nil && m.Queued.ResourceID == m.ResourceID
 	// A deletion of the queued spec may look like the deletion before it. Both deletions may have no data, and the
-	// new work may repeat the versions of the old one. Only the times differ.
+	// new work may repeat the versions of the old one. Then only the times differ.
 	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
 	switch {
 	case p.op.Tag == m.Tag && !another:

@@ -6,9 +6,9 @@
 //     agent was sent, so that a queued spec may replace the tombstone;
 //   - [Names]: which cluster has a name, by the uid of its namespace kube-system.
 //
-// Clients report it again when they reconnect. Only the uids of clusters and the positions of hubs are in the
-// store. Absence from a list never causes a deletion. If an agent holds a newer version than the record, only
-// [ResolveConflict] decides: send the record, wait for its source, or force it.
+// Clients send these reports again when they reconnect. Only the uids of clusters and the positions of hubs are
+// in the store. Absence from a list never causes a deletion. If an agent holds a newer version than the record,
+// only [ResolveConflict] decides: send the record, wait for its source, or force it.
 //
 // The package imports neither subscriptions nor queues; it uses them through [Agents] and [Writer].
 package syncstate

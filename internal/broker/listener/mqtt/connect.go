@@ -79,8 +79,8 @@ func keepAlive(pk *packets.Packet) uint16 {
 	return longestKeepAlive
 }
 
-// offer returns the encoded properties of CONNACK. The defaults of MQTT apply to the others: no topic aliases,
-// wildcards and shared subscriptions in filters.
+// offer returns the encoded properties of CONNACK. The other properties have the defaults of MQTT: no topic
+// aliases; wildcards and shared subscriptions are allowed in filters.
 func (c *conn) offer(pk *packets.Packet) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{packets.PropSessionExpiryInterval}, 0)
 	b = binary.BigEndian.AppendUint16(append(b, packets.PropReceiveMaximum), inFlight)

@@ -81,7 +81,7 @@ type (
 	}
 )
 
-// delivery is an event on its way to the peer.
+// delivery is an event that is sent to the peer.
 type delivery struct {
 	publication
 	of    *subscription
@@ -413,7 +413,7 @@ func (s stream) Accept(a transport.Accepted) error {
 	}
 }
 
-// errGone is the error of a stream whose peer has gone or has unsubscribed.
+// errGone is the error of a stream whose peer has disconnected or unsubscribed.
 var errGone = &transport.Error{Code: transport.CodeUnavailable, Message: "the peer went away"}
 
 // Send implements [transport.Stream].

@@ -15,7 +15,7 @@ type Ring struct {
 
 type slot struct {
 	store.Change
-	obsolete bool // a later change is about the same part
+	obsolete bool // a later change replaces this one
 }
 
 // Half is one part of a record.
