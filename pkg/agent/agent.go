@@ -74,10 +74,10 @@ type Config struct {
 
 	// Dialer connects to the broker.
 	Dialer transport.Dialer
-	// Changed is the field of [session.Config].
+	// Changed is passed to the session: it signals that a cause of failure may be fixed; see [session.Config].
 	Changed <-chan struct{}
-	// Refused is the field of [session.Backoff]. An agent that registers itself gets its rights some time after its
-	// certificate.
+	// Refused is the wait after a refused connection; see [session.Backoff]. An agent that registers itself gets
+	// its rights some time after its certificate.
 	Refused time.Duration
 	// Admit decides whether HubIdentity may be used through the broker that accepted a subscription. The agent
 	// applies and deletes nothing for a broker before that. Admit returns a *hubidentity.RefusedError if it may not
@@ -89,7 +89,7 @@ type Config struct {
 	Client   kubeclient.Client
 	Metadata func(drift.Scope) drift.Source
 
-	// Log and Registry may be nil.
+	// Log and Registry may be nil: then nothing is logged, or no metrics are registered.
 	Log      *slog.Logger
 	Registry prometheus.Registerer
 }
@@ -114,13 +114,13 @@ const (
 	quietRetries = 6
 )
 
-// Agent is the program; see the package comment. Its methods may be called concurrently.
+// Agent applies the works of one cluster; see the package comment. Its methods may be called concurrently.
 type Agent struct {
 	config  Config
 	core    *Core
 	watcher *drift.Watcher
 	roles   *roleWatch
-	// policies watches the policies of admission.
+	// policies watches admission policies.
 	policies *roleWatch
 	history  *history.History
 	session  *session.Session
@@ -261,14 +261,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// Follow applies the rules of the cluster's owner for the objects that works of its hub may have, from now on.
+// Follow sets the cluster owner's rules for objects that works of this hub may have. They apply at once.
 func (a *Agent) Follow(r workpolicy.Rules) {
 	a.config.Guard.Follow(r)
 	a.core.RulesChanged()
 }
 
 // Limit restricts the agent to corrections and deletions of admission configurations of works. cause is the
-// reason; nil ends the restriction. An agent without its Lease may be one of several.
+// reason; nil ends the restriction. Without its Lease, another agent may be active at the same time.
 func (a *Agent) Limit(cause error) {
 	if cause != nil {
 		a.config.Log.Warn("admission keeps this agent from its leader lease: until it has that, it only corrects and deletes admission configurations", "error", cause)
@@ -284,7 +284,7 @@ func (a *Agent) reportSlow(ctx context.Context) error {
 				a.config.Log.WarnContext(ctx, "the reconciliation of a work is slow", "applied_manifest_work", w.key, "since", w.since, "waits_for", w.waits)
 				a.core.TakesLong(w.key, w.since, w.waits)
 				if !a.pool.goesOn(w) {
-					a.wake(w.key, false) // it has ended in the meantime, and its status must not show it as slow
+					a.wake(w.key, false) // the run ended in the meantime, so its status must not show the work as slow
 				}
 			}
 		}
@@ -316,8 +316,8 @@ func (a *Agent) BrokerReady() error { return a.session.Err() }
 // IdentityReady returns why the agent may not act under its hub identity. nil: it may, or no refusal is known.
 func (a *Agent) IdentityReady() error { return a.dialer.err() }
 
-// Will is the last will of the agent: a stateless broker publishes it when the agent disconnects. See
-// mqtt.Options.
+// Will returns the last will of the agent. A stateless broker publishes it when the agent disconnects; see
+// mqtt.Options. ok is false if the event cannot be encoded.
 func (a *Agent) Will() (e codec.Event, ok bool) {
 	e, err := a.core.Goodbye()
 	if err != nil {
@@ -397,7 +397,7 @@ func (a *Agent) drifted(key string) {
 	}
 }
 
-// changed queues keys for reconciliation because roles or policies changed.
+// changed queues keys for reconciliation after the given time, because roles or policies changed.
 func (a *Agent) changed(keys []string, after time.Duration) {
 	if q := a.works.Load(); q != nil {
 		for _, key := range keys {
@@ -521,7 +521,7 @@ func (a *Agent) keepAlive(ctx context.Context) error {
 	return nil
 }
 
-// jittered waits for about d. It returns the error of ctx if ctx ends first.
+// jittered waits between d and 1.1 d. It returns the error of ctx if ctx ends first.
 func jittered(ctx context.Context, d time.Duration) error {
 	if !taskgroup.Sleep(ctx, d+time.Duration(rand.Float64()*float64(d)/10)) {
 		return ctx.Err()

@@ -26,10 +26,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// broker is the other end of an agent's connection.
+// broker is a fake broker at the other end of an agent's connection.
 type broker struct {
 	mu        sync.Mutex
-	refuse    error // of dials
+	refuse    error // refuse is the error of every dial; nil accepts it
 	hellos    []transport.Hello
 	published []codec.Event
 	events    chan codec.Event
@@ -77,8 +77,7 @@ func (b *broker) Subscribe(ctx context.Context, s transport.Subscription, ready 
 	}
 }
 
-// statuses returns the last status of each work, and how many resync requests
-// there were.
+// statuses returns the last status of each work, and the number of resync requests.
 func (b *broker) statuses() (last map[string]manifestwork.StatusReport, requests int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +92,7 @@ func (b *broker) statuses() (last map[string]manifestwork.StatusReport, requests
 	return last, requests
 }
 
-// running is an agent that runs in a bubble.
+// running is an agent that runs in a synctest bubble.
 type running struct {
 	*testing.T
 	f        *clustertest.Fake
@@ -101,7 +100,7 @@ type running struct {
 	a        *Agent
 	registry *prometheus.Registry
 	events   *rig              // makes events
-	client   kubeclient.Client // in place of f; nil: f
+	client   kubeclient.Client // used instead of f, unless nil
 	journal  Journal
 	admit    func(context.Context, transport.Accepted) error
 }
@@ -147,7 +146,7 @@ func (r *running) after(d time.Duration) {
 	synctest.Wait()
 }
 
-// value is that of a metric without labels.
+// value returns the value of a metric without labels.
 func (r *running) value(name string) float64 {
 	r.Helper()
 	families, err := r.registry.Gather()
@@ -320,7 +319,7 @@ func TestAgent_ABugInOneRoundStopsNoOther(t *testing.T) {
 			return nil
 		}
 	}, func(r *running) {
-		// The fake panics with its lock held by the caller's defer, as a bug would.
+		// The fake cluster panics while its caller holds a lock that a defer releases, as a bug would.
 		r.b.events <- r.events.event(hubWork("w-1", "bad", 1, configMap("a", "1")), codec.CreateRequest, nil)
 		r.b.events <- r.events.event(hubWork("w-2", "good", 1, configMap("b", "1")), codec.CreateRequest, nil)
 		r.after(time.Second)

@@ -30,7 +30,7 @@ func TestCore_RestartWritesOnlyDifferences(t *testing.T) {
 	r := newJournaledRig(t)
 	w := hubWork("w-1", "web", 1, completed, configMap("web", "1"))
 	r.apply(w)
-	r.settle(time.Minute) // saved now and then
+	r.settle(time.Minute) // the hashes are saved periodically
 	if len(r.journal.left[r.core.keyOf("web")]) != 2 {
 		t.Fatalf("on the journal: %q", r.journal.left)
 	}
@@ -54,7 +54,7 @@ func TestCore_RestartWritesOnlyDifferences(t *testing.T) {
 		t.Errorf("written after a restart, and a change meanwhile: %q", got)
 	}
 
-	// A new manifest is another matter, and so is one without any memory.
+	// A changed manifest is written, and so is an unchanged one if the hashes are lost.
 	r.restart()
 	r.requests()
 	r.apply(hubWork("w-1", "web", 2, strings.Replace(completed, `"image":"i"`, `"image":"j"`, 1), configMap("web", "1")))

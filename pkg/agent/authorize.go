@@ -123,7 +123,7 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 	return err
 }
 
-// last returns the last permission of the account for an object, valid or not; nil if it had none.
+// last returns the latest permission of the account for an object, expired or not; nil if there is none.
 func (a *authority) last(ref kubeclient.Ref) *permit {
 	if p, has := a.before[ref]; has && p.account == a.account && !p.denied {
 		return &p
@@ -131,8 +131,8 @@ func (a *authority) last(ref kubeclient.Ref) *permit {
 	return nil
 }
 
-// suffices reports whether no check is needed. A valid permission suffices if nothing is written, also until
-// changed roles are looked at, or if KeepPermits is set.
+// suffices reports whether no check is needed. If nothing is written, a valid permission also suffices while a
+// scheduled check of changed roles is pending. Before a write, it suffices only if KeepPermits is set.
 func (r *rights) suffices(p permit, m apply.Manifest, same bool) bool {
 	switch {
 	case !r.holds(p, m):
@@ -207,7 +207,7 @@ func remember(m apply.Manifest, k apply.Known) apply.Result {
 	return res
 }
 
-// holds reports whether a permission of the account is still valid, changes of roles aside.
+// holds reports whether a permission is still valid for a manifest. It ignores role changes.
 func (r *rights) holds(p permit, m apply.Manifest) bool {
 	if r.full || p.owned != m.Owned || p.applied != appliesOnServer(m) {
 		return false
@@ -252,8 +252,8 @@ func missesRight(err error) bool {
 	return missing
 }
 
-// comeBack returns when to reconcile again because a right is missing, a permit expires, or roles changed; 0 if
-// never.
+// comeBack returns the wait until the next reconciliation because a right is missing, a permit expires, or roles
+// changed; 0 if none is needed.
 func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	due := r.roles.lookDue(r.config.Now())
 	for _, res := range results {
@@ -266,7 +266,7 @@ func (r *rights) comeBack(results []apply.Result) (next time.Duration) {
 	}
 	for _, p := range r.permits {
 		if p.failed {
-			continue // an error with a retry of its own
+			continue // the check failed, and its error causes a retry
 		}
 		if !p.until.IsZero() && !p.denied {
 			next = sooner(next, max(time.Millisecond, p.until.Sub(r.now)))
@@ -287,7 +287,7 @@ func (r *rights) missingWait() time.Duration {
 	return executor.RetryAfter
 }
 
-// sooner returns the shorter of two times; 0 means never.
+// sooner returns the shorter of two waits; 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -295,7 +295,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// noteRefusals makes sure that a right is noticed when the agent or the executor gets it.
+// noteRefusals records the objects with a missing right, so that a change of roles wakes the key.
 func (r *rights) noteRefusals(err error, results ...apply.Result) {
 	needed := r.authority != nil || missesRight(err)
 	r.missing = nil

@@ -18,7 +18,7 @@ import (
 
 const rbacV1 = "rbac.authorization.k8s.io/v1"
 
-// roles are Roles that see everything at once, or nothing.
+// roles is a Roles that notices every change, or none if it is blind.
 type roles struct{ blind, needed bool }
 
 func (w *roles) Need()         { w.needed = true }
@@ -56,7 +56,7 @@ func as(w *workv1.ManifestWork) *workv1.ManifestWork {
 
 const everyVerb = "create update patch get delete"
 
-// grant lets default/deployer do something with a resource in namespace default.
+// grant allows default/deployer the verbs on a resource in namespace default.
 func (r *rig) grant(name, group, resource, verbs string) {
 	list := func(s string) (l []any) {
 		for _, v := range strings.Fields(s) {
@@ -75,7 +75,7 @@ func (r *rig) grant(name, group, resource, verbs string) {
 
 func (r *rig) revoke(name string) { r.f.Remove(r.f.Ref(rbacV1, "RoleBinding", "default", name)) }
 
-// reviews counts the questions about rights since the last time.
+// reviews returns the number of access reviews since the last call.
 func (r *rig) reviews() (n int) {
 	for _, c := range r.f.TakeCalls() {
 		if strings.HasPrefix(c.Verb, "review ") {
@@ -140,7 +140,7 @@ func TestExecutor_RolesAreWatched(t *testing.T) {
 		r.settle(2 * time.Second)
 		r.expectStatus("1", workApplied, workAvailable)
 
-		r.settle(2 * rolesDelay) // it is made sure of once more
+		r.settle(2 * rolesDelay) // after rolesDelay each permission is checked once more
 		r.reviews()
 		r.settle(50 * time.Minute)
 		if n := r.reviews(); n != 0 {
@@ -185,7 +185,7 @@ func TestExecutor_EachWriteIsCheckedUnlessPermitsAreKept(t *testing.T) {
 		r, _ := newExecutorRig(t, keep)
 		r.grant("maps", "", "configmaps", everyVerb)
 		r.apply(as(hubWork("1", "w", 1, configMap("a", "1"))))
-		r.rolesChanged() // the watch began when it was needed
+		r.rolesChanged() // the watch began when the first executor needed it
 		r.settle(15 * time.Second)
 		r.reviews()
 		r.apply(as(hubWork("1", "w", 2, configMap("a", "2"))))
@@ -243,8 +243,7 @@ func TestExecutor_GrantsOnlyOwnRights(t *testing.T) {
 	}
 	r.settle(15 * time.Second)
 
-	// The question whether a role gives away too much is asked whenever it is new,
-	// also where permits are kept.
+	// Each new role gets an escalation check, even if permits are kept.
 	r.apply(as(hubWork("1", "w", 2, role("good", "secrets"))))
 	r.expectManifest("1", 0, resourceThere, noFeedback, fmt.Sprintf(escalation, "good"))
 
@@ -381,7 +380,7 @@ func TestRolesChanged_SweepsAreApart(t *testing.T) {
 		}
 		r.now = r.now.Add(time.Second / 2)
 	}
-	// A few times in a row, and from then on as often as if there had been none.
+	// The first sweeps follow each other quickly. Later sweeps have the interval of an empty bucket.
 	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 41 * time.Second, 81 * time.Second}; !slices.Equal(sweeps, want) {
 		t.Errorf("roles that change all the time are looked at after %v, want %v", sweeps, want)
 	}
@@ -405,7 +404,7 @@ func TestRolesChanged_EachOfSeveralShowsAtOnce(t *testing.T) {
 func TestRolesChanged_KeepsLaterWaiters(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.apply(as(hubWork("1", "first", 1, configMap("a", "1"))))
-	for range mostLooksInARow + 1 { // the last change has to wait until the works were left alone for a while
+	for range mostLooksInARow + 1 { // the bucket is empty, so the last change waits for a token
 		r.rolesChanged()
 		r.settle(rolePause)
 	}
@@ -437,7 +436,7 @@ func TestRolesChanged_AnswersOfTheFirstMomentDoNotLast(t *testing.T) {
 	}
 }
 
-// missing refuses everything about a kind as a server does without a rule.
+// missing refuses all requests for a kind, like a server without a role rule for it.
 func missing(resource, group string) func(clustertest.Call) error {
 	return func(c clustertest.Call) error {
 		verb, _, _ := strings.Cut(c.Verb, " ")
@@ -484,7 +483,7 @@ func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	r.expectListed("w", "configmaps default/a")
 	r.requests()
 	r.settle(missingTTL)
-	r.expectRequests("get deployments.apps default/d") // and the list is not written again
+	r.expectRequests("get deployments.apps default/d") // the unchanged list of objects is not written again
 	r.delete(hubWork("1", "w", 1))
 	if s := r.statuses["1"]; !s.Deleted || r.record("w") != nil {
 		t.Errorf("got %+v, want the work to be gone", s.Status)

@@ -96,10 +96,10 @@ func TestCauses_SuccessLetsGo(t *testing.T) {
 	if d := c.ended("w0", true); len(d) != 2 || d["w1"] != 0 || d["w2"] != 0 {
 		t.Fatalf("due are %v", d)
 	}
-	if d := c.failed("w1", why); len(d) != 1 { // it has not ended for all
+	if d := c.failed("w1", why); len(d) != 1 { // one key is due: the cause has not ended for all
 		t.Fatalf("due are %v", d)
 	}
-	if d := c.ended("w2", false); len(d) > 1 { // it is deleted
+	if d := c.ended("w2", false); len(d) > 1 { // the work of the key is deleted
 		t.Fatalf("due are %v", d)
 	}
 	done := map[string]bool{}

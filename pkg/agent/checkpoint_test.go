@@ -26,7 +26,7 @@ func (r *rig) resume() {
 	}
 }
 
-// held is the digest of these works, as a broker has it.
+// held returns the digest of these works, as the broker computes it.
 func held(r *rig, ids ...string) *codec.Digest {
 	var d codec.Digest
 	for _, id := range ids {
@@ -36,7 +36,7 @@ func held(r *rig, ids ...string) *codec.Digest {
 	return &d
 }
 
-// checkpoint hands a checkpoint to the agent and returns what it tells.
+// checkpoint passes a checkpoint to the agent and returns the events that the agent sends.
 func (r *rig) checkpoint(cp codec.Checkpoint) []agentSync {
 	r.t.Helper()
 	e, err := codec.NewCheckpoint(codec.SyncParams{ID: "cp", Time: r.now, Source: "broker", Cluster: testCluster}, cp)
@@ -83,14 +83,13 @@ func TestCore_ContinuesFromTheCursor(t *testing.T) {
 	if len(r.sent) != sent {
 		t.Error("statuses that the broker has were sent again")
 	}
-	// Nothing new, and still an ack: it is another subscription.
+	// Nothing has changed. The agent acknowledges nevertheless, because this is another subscription.
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1"), HighestSequenceID: r.sent[sent-1].SequenceID}), acked(1, held(r, "w-1"), "s2"))
 	if len(r.sent) != sent {
 		t.Error("statuses that the broker has were sent again")
 	}
 
-	// The broker does not know it any more: everything is listed, and the cursor
-	// means nothing.
+	// The broker does not know the cursor any more: the agent drops it and lists everything.
 	r.core.Disconnected(errAway)
 	if got := r.subscribe(accepted); len(got) != 1 {
 		t.Errorf("listed %v", got)
@@ -110,12 +109,12 @@ func TestCore_AcksOnlyNewCheckpoints(t *testing.T) {
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: d, SyncedSources: []string{"hub"}}), nil)
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6), Digest: d}), acked(6, d, ""))
 
-	// While a long delivery runs there is no digest.
+	// During a long delivery, checkpoints have no digest.
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7)}), acked(7, nil, ""))
 	r.expectCursor(at(7))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: d}), acked(7, d, ""))
 
-	// Of several that wait the latest is sent, after a failure too.
+	// Of several pending acks only the latest is sent, also after a failure.
 	fails := 1
 	r.refuse = func(e codec.Event) error {
 		if e.Type() == codec.TypeAck && fails > 0 {
@@ -129,11 +128,11 @@ func TestCore_AcksOnlyNewCheckpoints(t *testing.T) {
 	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(8), Digest: d}))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: d}), slices.Concat(acked(8, d, ""), acked(9, d, "")))
 
-	// What is refused for good is not repeated.
+	// An ack that the broker rejects permanently is not repeated.
 	r.refuse = func(codec.Event) error { return &transport.Error{Code: transport.CodeInvalid, Message: "no"} }
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: d}), acked(10, d, ""))
 
-	// The next subscription gets no event that concerned this one.
+	// The next subscription does not get events of this one.
 	r.core.Handle(t.Context(), r.checkpointEvent(codec.Checkpoint{Cursor: at(11), Digest: d}))
 	l, ok := r.core.NextSync()
 	if !ok {
@@ -184,7 +183,7 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(6)}), nil)
 	r.expectCursor(at(1))
 
-	// It does not help: that is reported, and the agent continues.
+	// The digests still differ after the list: that is logged, and the agent continues.
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(7), Digest: other, ListAnswered: true}), acked(7, held(r, "w-1"), "s2"))
 	r.expectCursor(at(7))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(8), Digest: other, ListAnswered: true}), acked(8, held(r, "w-1"), "s2"))
@@ -192,7 +191,7 @@ func TestCore_DigestsThatDiffer(t *testing.T) {
 	if r.core.subscription.inSync {
 		t.Error("in sync")
 	}
-	// It helps.
+	// The missing work arrives, and the digests are equal.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(10), Digest: held(r, "w-1", "w-2"), ListAnswered: true}), acked(10, held(r, "w-1", "w-2"), "s2"))
 	if !r.core.subscription.inSync {
@@ -228,7 +227,7 @@ func TestCore_RelistsAfterNewMismatch(t *testing.T) {
 	if n := r.core.Counts(); !n.InSync || n.Live != 1 {
 		t.Errorf("holds %+v", n)
 	}
-	// What the list did not explain is not listed for ever.
+	// If the digests still differ after a list by the same gap, there is no further list.
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{Count: 7}, ListAnswered: true}), []agentSync{{list: r.core.set.Versions()}})
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(5), Digest: &codec.Digest{Count: 7}, ListAnswered: true}), acked(5, held(r, "w-1"), ""))
 }
@@ -297,7 +296,7 @@ func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	kept, gone := hubWork("w-1", "web", 1, configMap("a", "1")), hubWork("w-2", "gone", 1, configMap("b", "1"))
 	r.apply(kept)
 	r.apply(gone)
-	r.apply(hubWork("w-3", "unusable", 1)) // received and reported as it is
+	r.apply(hubWork("w-3", "unusable", 1)) // received; its status reports that it is unusable
 	r.apply(hubWork("w-4", "orphan", 1, configMap("d", "1")))
 	r.refuse = func(codec.Event) error { return errAway }
 	r.delete(gone)
@@ -307,7 +306,7 @@ func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	r.subscribe(accepted)
 	cp := codec.Checkpoint{Cursor: at(9), Digest: d, ListAnswered: true, Orphans: []string{"w-4", "w-4", "unknown", "w-2"}}
 	expectReported(t, r.checkpoint(cp), acked(9, d, ""))
-	// It was an orphan when it was listed, and has come since.
+	// The work was an orphan when it was listed, and was received again since.
 	r.revision = 20
 	r.apply(hubWork("w-4", "orphan", 1, configMap("d", "2")))
 	d = held(r, "w-1", "w-3", "w-4")
@@ -329,7 +328,7 @@ func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
 	r.subscribe(ocmAccepted)
 	expectReported(t, r.checkpoint(codec.Checkpoint{Cursor: at(3), Digest: d}), nil)
 	r.expectCursor(codec.Cursor{})
-	// A broker that says it continues from a cursor that it was not given.
+	// The broker resumes from a cursor that the agent did not send.
 	if events, err := r.core.Subscribed(resumed); err != nil || len(events) != 1 {
 		t.Errorf("got %v, %v, want a list", events, err)
 	}
@@ -366,7 +365,7 @@ func TestCore_ClockThatGoesBack(t *testing.T) {
 	highest := r.sent[0].SequenceID
 	r.core.Disconnected(errAway)
 
-	// A new process that knows nothing, its clock a day behind.
+	// The next process has no state, and its clock is one day behind.
 	r.now = r.now.Add(-24 * time.Hour)
 	r.restart()
 	r.outcome = codec.OutcomeStale // as a broker answers an older sequence id
@@ -386,7 +385,7 @@ func TestCore_ClockThatGoesBack(t *testing.T) {
 	if newer, err := codec.CompareSequence(highest, r.sent[2].SequenceID); err != nil || !newer {
 		t.Fatalf("%s is not above %s: %v", r.sent[2].SequenceID, highest, err)
 	}
-	// One that nothing can follow is no reason to stop.
+	// The highest sequence id has no successor. The agent continues nevertheless.
 	r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: held(r, "w-1"), HighestSequenceID: "9223372036854775807"})
 	r.expectCursor(at(2))
 }

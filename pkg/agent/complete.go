@@ -15,18 +15,18 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// A manifest whose Complete rule was once True is not applied while that holds, and its object is not created
-// again after a deletion. A work is left alone as a whole when all its manifests with such a rule are complete.
-// Completion is read from the last status. The AppliedManifestWork keeps it across restarts: a finished job
-// must not run again for a new agent.
+// A manifest is not applied while its Complete rule is True. Its object is not created again after a deletion. A
+// work is left alone as a whole when all its manifests with such a rule are complete. Completion is read from
+// the last status. The AppliedManifestWork keeps it across restarts: a new agent must not run a finished job
+// again.
 
 // completion is the completion of a work in one reconciliation.
 type completion struct {
 	recorder *recorder
 	observer *observer
 	// ruled: the work has a rule for completion. held: the work is complete and left alone. since is when each
-	// manifest became complete. left has the results of the manifests that are left alone. Both are by index in the
-	// work.
+	// manifest became complete. left has the results of the manifests that are left alone. Both are indexed like
+	// the manifests of the work.
 	ruled, held bool
 	since       []time.Time
 	left        map[int]apply.Result
@@ -86,9 +86,10 @@ func completes(m apply.Manifest) bool {
 	return len(m.Config.Conditions) > 0 && slices.Contains(conditionrules.Types(m.Config.Conditions), workv1.WorkComplete)
 }
 
-// glance reads an object that may be left alone, unless it is unchanged since the last read.
+// glance reads the object of a manifest that may be left alone. It skips the read if no watch has shown a change
+// since the last one.
 func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result {
-	m.Err = nil // errors of applying do not matter here
+	m.Err = nil // the object is not applied, so these errors do not matter
 	owner, k := c.recorder.record.Owner(), c.recorder.known[m.Ref]
 	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && c.observer.quiet(m.Ref) {
 		return apply.Remembered(m, k.Known)

@@ -22,7 +22,7 @@ const (
 	workComplete  = "Complete=True/ConditionRulesAggregated: Job is finished"
 )
 
-// jobs is a work of jobs with a rule for Complete, and of a ConfigMap.
+// jobs is a work with Jobs that have a Complete rule, and with a ConfigMap.
 func jobs(generation int64, names ...string) *workv1.ManifestWork {
 	var manifests []string
 	for _, n := range names {
@@ -62,7 +62,7 @@ func TestCore_CompleteManifestIsLeftAlone(t *testing.T) {
 	r.expectValues("w-1", 0, "JobComplete=True")
 	r.requests()
 
-	// What others do to it stays; the rest of the work is kept up.
+	// Changes by others to the complete Job stay; the other objects are repaired.
 	r.spoil("Job", "a")
 	r.spoil("Job", "b")
 	r.spoil("ConfigMap", "c")
@@ -75,7 +75,7 @@ func TestCore_CompleteManifestIsLeftAlone(t *testing.T) {
 	r.settle(50 * time.Minute)
 	r.expectRequests()
 
-	// It is not made again either, whatever else the work says.
+	// The complete Job is not created again either, even for a new spec.
 	r.f.Remove(r.objectRef("Job", "a"))
 	r.settle(time.Second)
 	r.apply(jobs(2, "a", "b"))
@@ -98,7 +98,7 @@ func TestCore_CompleteWorkIsLeftAlone(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable, workComplete)
 	r.requests()
 
-	// Nothing is repaired, and new specs are not applied; the present state is reported.
+	// Nothing is repaired, and new specs are not applied. The current state is reported.
 	r.spoil("ConfigMap", "c")
 	r.f.Remove(r.objectRef("Job", "a"))
 	r.settle(time.Second)
@@ -207,7 +207,7 @@ func TestCore_CompletionSurvivesARestart(t *testing.T) {
 		t.Errorf("complete since %v, was %v", c.LastTransitionTime, since)
 	}
 
-	// Of another work of that name nothing is known.
+	// Completion does not carry over to another work of the same name.
 	r.delete(w)
 	again := jobs(1, "a", "b")
 	again.UID = "w-2"

@@ -57,13 +57,12 @@ func TestCore_FieldConflictIsReportedAndTriedAgain(t *testing.T) {
 	}
 	r.requests()
 	r.settle(conflictRetry - 2*time.Second)
-	r.expectRequests() // nothing is tried again and again
+	r.expectRequests() // there is no retry before conflictRetry
 	r.settle(time.Minute)
 	r.expectRequests("get deployments.apps default/web", "apply deployments.apps default/web")
 	r.wantApplied(metav1.ConditionFalse, conflict)
 
-	// The other lets go. What it had is the default, so that not even the
-	// generation changes.
+	// The other manager releases the field. Its value is the default, so not even the generation changes.
 	r.theirs(map[string]any{"minReadySeconds": int64(1)})
 	r.settle(time.Second)
 	r.wantApplied(metav1.ConditionTrue, "")

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// contestRepairs is the number of repairs from which on an object is contested, once its work has used up its
-	// repairs.
+	// contestRepairs is the number of repairs that makes an object contested when the repair budget of its work
+	// is used up.
 	contestRepairs = 3
 	// enoughRepairs ends a contest: with at most this many missing tokens every change is repaired at once.
 	enoughRepairs = 10

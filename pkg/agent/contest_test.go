@@ -14,14 +14,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// contested returns the conditions about objects that are changed after each repair: that of the work, and that
-// of its first manifest.
+// contested returns the Contested conditions of a work and of its first manifest.
 func (r *rig) contested(id string) (work, manifest *metav1.Condition) {
 	s := r.statuses[id].Status
 	return apimeta.FindStatusCondition(s.Conditions, conditions.TypeContested), apimeta.FindStatusCondition(s.ResourceStatus.Manifests[0].Conditions, conditions.TypeContested)
 }
 
-// fight has something else do what it does whenever the object is as the work wants it.
+// fight calls do whenever the object is as the work wants it, like a competing controller.
 func (r *rig) fight(kind string, as func(o *unstructured.Unstructured) bool, do func()) (stop func()) {
 	changed, target := r.f.Changed, r.ref(kind, "web")
 	r.f.Changed = func(ref ref, o *unstructured.Unstructured) {
@@ -34,7 +33,7 @@ func (r *rig) fight(kind string, as func(o *unstructured.Unstructured) bool, do 
 	return func() { r.f.Changed, r.other = changed, nil }
 }
 
-// scale has another manager take the replicas.
+// scale makes another manager the owner of the replicas.
 func (r *rig) scale() {
 	web := clustertest.Object("apps/v1", "Deployment", "default", "web", "spec", map[string]any{"replicas": int64(1)})
 	if err := r.f.Apply(web, kubeclient.FieldManager{Name: "theirs", Force: true}); err != nil {

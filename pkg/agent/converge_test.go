@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// hub is what a source and its broker know.
+// hub is the state of a source and of its broker.
 type hub struct {
 	works map[string]*workv1.ManifestWork // by name; live or being deleted
 	gone  map[string]bool                 // names being deleted
@@ -32,7 +32,7 @@ func TestCore_Converges(t *testing.T) {
 		}
 		r.f.Refuse = nil
 		r.refuse = nil
-		for _, o := range []string{"a", "b", "c", "d"} { // others let go of what they held
+		for _, o := range []string{"a", "b", "c", "d"} { // remove the finalizers that "hold" added
 			r.f.Edit(r.ref("ConfigMap", o), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 		}
 		resume(r, h)
@@ -47,7 +47,7 @@ func step(rt *rapid.T, r *rig, h *hub) {
 	switch op := rapid.SampledFrom([]string{"change", "change", "delete", "edit", "remove", "hold", "fail", "restart", "offline", "wait"}).Draw(rt, "op"); op {
 	case "change":
 		if h.gone[name] {
-			return // the name is free only when the deletion is confirmed
+			return // the name is free only after the deletion is confirmed
 		}
 		w := h.works[name]
 		if w == nil {
@@ -72,7 +72,7 @@ func step(rt *rapid.T, r *rig, h *hub) {
 		r.f.Remove(r.ref("ConfigMap", object))
 	case "hold":
 		r.f.Edit(r.ref("ConfigMap", object), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/hold"}) })
-	case "fail": // some requests of the next moment
+	case "fail": // some of the next requests fail
 		skip, n := rapid.IntRange(0, 6).Draw(rt, "after"), rapid.IntRange(1, 6).Draw(rt, "failures")
 		r.f.Refuse = func(clustertest.Call) error {
 			if skip--; skip < 0 && n > 0 {
@@ -92,7 +92,7 @@ func step(rt *rapid.T, r *rig, h *hub) {
 	h.confirm(r)
 }
 
-// confirm forgets what the agent reported as deleted.
+// confirm removes the works that the agent reported as deleted.
 func (h *hub) confirm(r *rig) {
 	for name := range h.gone {
 		if r.statuses[string(h.works[name].UID)].Deleted {
@@ -102,7 +102,7 @@ func (h *hub) confirm(r *rig) {
 	}
 }
 
-// resume is a new connection: the broker sends what the agent does not have.
+// resume begins a new connection: the broker sends what the agent does not have.
 func resume(r *rig, h *hub) {
 	held := map[string]codec.ResourceVersion{}
 	for _, v := range r.subscribe(accepted) {

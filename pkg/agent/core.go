@@ -66,7 +66,7 @@ type CoreConfig struct {
 	Tracker Tracker
 	// Roles may be nil: then permissions of executors are checked every few minutes.
 	Roles Roles
-	// Policies watches policies of admission and calls Core.PoliciesChanged. nil: refused writes are retried every
+	// Policies watches admission policies and calls Core.PoliciesChanged. nil: refused writes are retried every
 	// few minutes.
 	Policies Roles
 	// KeepPermits reuses permissions of executors while roles are watched and unchanged, instead of a check before
@@ -115,7 +115,7 @@ type Core struct {
 	subscription *subscriptionState
 	persister    *persister
 	roles        *roleState
-	// policies is the state of the watch of policies of admission.
+	// policies is the state of the watch of admission policies.
 	policies *roleState
 	causes   *causes // guarded by works.mu
 	orphans  *orphans
@@ -278,7 +278,7 @@ func (c *Core) drop(ctx context.Context, outcome string, e codec.Event) {
 	c.config.Log.DebugContext(ctx, "event is not for this agent", "type", e.Type(), "reason", outcome)
 }
 
-// answer sends the statuses that the requester does not have. The cluster named in the request is ignored.
+// answer sends the statuses that differ from the versions in a request. It ignores the request's cluster.
 func (c *Core) answer(ctx context.Context, e codec.Event) {
 	hashes, err := codec.DecodeHashes(e.Data())
 	if err != nil {
@@ -358,7 +358,7 @@ func (c *Core) accept(spec *manifestwork.Spec, problem string) (d desired.Accept
 	}
 	repeat = d.Outcome == desired.Duplicate && c.outbox.Answers(spec.ResourceID, spec.Tag) && c.outbox.Request(spec.ResourceID, codec.UpdateRequest)
 	if d.Outcome == desired.Duplicate && c.orphans.graces[c.keyOf(spec.Name)] {
-		d.Names = append(d.Names, spec.Name) // it is wanted again
+		d.Names = append(d.Names, spec.Name) // an unchanged work is wanted again, so its grace period ends
 	}
 	if d.Replaced != "" {
 		c.outbox.Remove(d.Replaced)
@@ -410,8 +410,8 @@ func (c *Core) Limit(cause error) {
 	}
 }
 
-// TakesLong reports that the works of a key have been reconciled since the given time. waits is the request
-// that the reconciliation waits for. The last status stays, with a condition added.
+// TakesLong reports that a key has been reconciled for long, since the given time. waits is the request that the
+// reconciliation waits for. The last status stays, with a condition added.
 func (c *Core) TakesLong(key string, since time.Time, waits string) {
 	name, ours := c.workName(key)
 	if !ours {
@@ -489,7 +489,7 @@ func (c *Core) ReportDone(l outbox.OutgoingStatus, receipt transport.Receipt, er
 	}
 	if confirmed {
 		c.config.Log.Info("work deleted", "work", l.Work.Name, "id", l.Work.ResourceID)
-		c.config.Wake(c.keyOf(l.Work.Name), true) // so that the rest is forgotten
+		c.config.Wake(c.keyOf(l.Work.Name), true) // this drops the remaining state of the key
 	}
 	return again
 }

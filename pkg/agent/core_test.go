@@ -24,8 +24,8 @@ func TestCore_AppliesReportsAndRecords(t *testing.T) {
 
 	r.expectRequests(
 		"create appliedmanifestworks.work.open-cluster-management.io hash-web",
-		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web", // before anything is made
-		"create configmaps default/web",                                              // by rank, not by place in the work
+		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web", // before any object is created
+		"create configmaps default/web",                                              // ordered by rank, not as in the work
 		"create deployments.apps default/web",
 		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
 	)
@@ -55,11 +55,11 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
 	r.f.Put(clustertest.Object("v1", "ConfigMap", "default", "old", "data", map[string]any{"k": "0"}))
-	r.restart() // without a state directory; the work comes again, with one more manifest
+	r.restart() // there is no state directory; the work arrives again with one more manifest
 	r.requests()
 	r.apply(hubWork("w-1", "web", 2, configMap("web", "1"), configMap("old", "1")))
 	r.expectRequests(
-		"get appliedmanifestworks.work.open-cluster-management.io hash-web", // its watch has shown it
+		"get appliedmanifestworks.work.open-cluster-management.io hash-web", // the watch has shown the record
 		"patch appliedmanifestworks.work.open-cluster-management.io hash-web",
 		"get configmaps default/web",
 		"patch status appliedmanifestworks.work.open-cluster-management.io hash-web",
@@ -71,7 +71,7 @@ func TestCore_NewWorkThatIsNotNew(t *testing.T) {
 	r.expectListed("web", "configmaps default/old", "configmaps default/web")
 	r.expectStatus("w-1", workApplied, workAvailable)
 
-	// A record that no watch has shown.
+	// The record exists, and no watch has shown it.
 	r.restart()
 	clear(r.core.orphans.found)
 	r.requests()
@@ -95,7 +95,7 @@ func TestCore_IdleSendsNothing(t *testing.T) {
 		t.Error("a status was sent without need")
 	}
 	r.settle(time.Hour)
-	r.expectRequests( // once in a while everything is read
+	r.expectRequests( // everything is read again periodically
 		"get appliedmanifestworks.work.open-cluster-management.io hash-web", "get configmaps default/web", "get deployments.apps default/web",
 	)
 }
@@ -118,12 +118,12 @@ func TestCore_ChangesOfTheWork(t *testing.T) {
 	r.expectManifest("w-1", 0, resourceThere, noFeedback, manifestApplied) // history by object, applied again
 	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
 
-	// Only the labels: the version stays, and the status is about it still.
+	// Only the labels change: the version stays, and the status is still about this version.
 	relabelled := hubWork("w-1", "web", 2, configMap("b", "2"), configMap("c", "1"))
 	relabelled.Labels["tier"] = "x"
 	r.requests()
 	r.apply(relabelled)
-	r.expectRequests("patch appliedmanifestworks.work.open-cluster-management.io hash-web") // another tag
+	r.expectRequests("patch appliedmanifestworks.work.open-cluster-management.io hash-web") // the tag differs
 	if r.record("web").Labels["tier"] != "x" {
 		t.Error("the record has not followed the labels of the work")
 	}
@@ -196,7 +196,7 @@ func TestCore_UnknownWorkThatIsDeleted(t *testing.T) {
 		t.Errorf("got version %d", s.Version)
 	}
 
-	// An agent that restarted cleans up what it had made.
+	// A restarted agent removes the objects that its predecessor created.
 	w := hubWork("w-2", "other", 1, configMap("a", "1"))
 	r.apply(w)
 	r.restart()
@@ -206,7 +206,7 @@ func TestCore_UnknownWorkThatIsDeleted(t *testing.T) {
 	}
 	r.expectStatus("w-2", workDeleting, workDeleted)
 
-	// A record of another work of that name is not about this deletion.
+	// The record belongs to another work of that name, so this deletion leaves it.
 	r.apply(hubWork("w-3", "name", 1, configMap("b", "1")))
 	r.restart()
 	r.delete(hubWork("w-9", "name", 1))
@@ -244,7 +244,7 @@ func TestCore_OrphansOutliveTheirWork(t *testing.T) {
 		t.Fatalf("got %v and %v", a, r.configMap("b"))
 	}
 
-	// An option that comes with the deletion counts too.
+	// A delete option that arrives with the deletion is used.
 	late := hubWork("w-2", "late", 1, configMap("c", "1"))
 	r.apply(late)
 	late.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
@@ -254,8 +254,8 @@ func TestCore_OrphansOutliveTheirWork(t *testing.T) {
 	}
 }
 
-// TestCore_OrphansSurviveACrashWithinTheDeletion: the next agent finds the record, and does not know the work
-// until the deletion arrives again.
+// TestCore_OrphansSurviveACrashWithinTheDeletion: the next agent finds the record before it receives the
+// deletion again.
 func TestCore_OrphansSurviveACrashWithinTheDeletion(t *testing.T) {
 	for dies := 1; dies < 12; dies++ {
 		r := newRig(t)
@@ -272,7 +272,7 @@ func TestCore_OrphansSurviveACrashWithinTheDeletion(t *testing.T) {
 		r.delete(w)
 		r.f.Refuse = nil
 		r.restart()
-		r.wakeAt(appliedwork.Name(testHubHash, "web"), r.now) // as the standing watch does of one that is being deleted
+		r.wakeAt(appliedwork.Name(testHubHash, "web"), r.now) // the watch reports a record that is being deleted
 		r.settle(time.Minute)
 		r.delete(w)
 		if r.record("web") != nil || !r.statuses["w-1"].Deleted {
@@ -306,7 +306,7 @@ func TestCore_DriftIsRepaired(t *testing.T) {
 	if r.configMap("web") == nil {
 		t.Fatal("the object was not made again")
 	}
-	r.expectListed("web", "configmaps default/web", "deployments default/web") // with its new uid
+	r.expectListed("web", "configmaps default/web", "deployments default/web") // with the new uid
 	if len(r.sent) != sent {
 		t.Error("repairs do not change the status")
 	}
@@ -321,7 +321,7 @@ func TestCore_ChangeInTheMiddleOfARoundIsNotTakenForGranted(t *testing.T) {
 	w := hubWork("w-1", "web", 1, configMap("web", "1"))
 	r.apply(w)
 	r.requestedKind = "configmaps"
-	r.requested = func() { // right after the agent found it unchanged
+	r.requested = func() { // just after the agent saw the object as unchanged
 		r.f.Edit(r.ref("ConfigMap", "web"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
 	}
 	w.Labels["another"] = "label"
@@ -333,14 +333,14 @@ func TestCore_ChangeInTheMiddleOfARoundIsNotTakenForGranted(t *testing.T) {
 
 func TestCore_BacksOffFromRepeatedForeignChanges(t *testing.T) {
 	r := newRig(t)
-	// One manifest of it can never be applied.
+	// One manifest of the work can never be applied.
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1"), `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`))
 	r.requests()
 	fight := r.f.Changed
 	r.f.Changed = func(ref ref, o *unstructured.Unstructured) {
 		fight(ref, o)
 		if ref.Resource == "configmaps" && o != nil && o.Object["data"].(map[string]any)["k"] == "1" {
-			// Another controller undoes it a moment later.
+			// Another controller undoes the repair a moment later.
 			r.other = append(r.other, func() {
 				r.f.Edit(ref, func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "2"} })
 			})
@@ -402,9 +402,9 @@ func TestCore_OneBadManifestBlocksNoOther(t *testing.T) {
 	r.expectManifest("w-1", 3, `Applied=False/AppliedManifestFailed: Failed to apply manifest: secrets "s" is forbidden: no rule; correct the manifest, or change what rejects it on the cluster`, resourceNotThere)
 	r.expectManifest("w-1", 4, "Applied=False/AppliedManifestFailed: Failed to apply manifest: an empty namespace may not be set when a resource name is provided: set metadata.namespace in the manifest",
 		resourceNotThere)
-	r.expectListed("web", "configmaps default/good", "configmaps none/lost intended", "secrets default/s intended") // what was refused is tried again
+	r.expectListed("web", "configmaps default/good", "configmaps none/lost intended", "secrets default/s intended") // entries of refused creations stay
 
-	// What was missing appears.
+	// The missing namespace and the missing kind are created.
 	r.f.Refuse = nil
 	r.f.Put(clustertest.Object("v1", "Namespace", "", "none"))
 	r.f.Put(ropeDefinition())
@@ -491,7 +491,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 	}
 	r.expectListed("web", "configmaps default/a")
 
-	// One without a work: its objects go, and that is all.
+	// A record without a work is deleted: its objects are removed, and nothing else happens.
 	r.restart()
 	r.f.Remove(appliedwork.Ref(appliedwork.Name(testHubHash, "web")))
 	r.settle(time.Second)
@@ -499,7 +499,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 		t.Fatal("something is left")
 	}
 
-	// One of another agent is not ours.
+	// A record with another agent's id is left alone.
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	r.f.Edit(appliedwork.Ref(appliedwork.Name(testHubHash, "other")), func(o *unstructured.Unstructured) {
 		o.Object["spec"].(map[string]any)["agentID"] = "another-agent"
@@ -540,8 +540,8 @@ func TestCore_WorkThatCannotBeRecorded(t *testing.T) {
 }
 
 func TestCore_CrashBetweenTheSteps(t *testing.T) {
-	// The agent dies at every request it makes, one after the other. The next agent gets either another version of
-	// the work or its deletion. Nothing may be left behind.
+	// The agent dies at each of its requests in turn. The next agent gets either another version of the work or
+	// its deletion. No object may remain.
 	for _, end := range []string{"deleted", "changed"} {
 		for dies := 1; dies < 40; dies++ {
 			r := newRig(t)
@@ -557,7 +557,7 @@ func TestCore_CrashBetweenTheSteps(t *testing.T) {
 			}
 			w := hubWork("w-1", "web", 1, configMap("a", "1"), deployment("b", "1"))
 			r.apply(w)
-			if dies > 8 { // the first reconciliation was complete: an object is lost and made again
+			if dies > 8 { // the first reconciliation was complete: an object is removed and created again
 				r.f.Remove(r.ref("ConfigMap", "a"))
 				r.settle(time.Second)
 			}

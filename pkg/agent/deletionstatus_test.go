@@ -19,7 +19,7 @@ func (r *rig) hold(ref ref) {
 	r.settle(time.Second)
 }
 
-// deletionWaits is what is said of a deleted work that waits for an object, once that takes long.
+// deletionWaits is the Deleting condition of a work that has waited long for an object.
 func deletionWaits(object string, left int) string {
 	return fmt.Sprintf("Deleting=True/WorkDeletionBlocked: waits for finalizers: %s: example.com/hold; their controller must remove them: "+
 		"check that it runs on the cluster, or remove them from the object if it is gone for good; objects left: %d", object, left)
@@ -29,7 +29,7 @@ func available(n, of int) string {
 	return fmt.Sprintf("Available=False/ResourcesNotAvailable: %d of %d resources are not available", n, of)
 }
 
-// An operator that waits for a deletion sees which objects are left, and the values that show why.
+// While a deletion waits, an operator sees the remaining objects and the values that show the reason.
 func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("free", "1"), deployment("held", "1"), configMap("orphan", "1"))
@@ -61,7 +61,7 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r.settle(time.Second)
 	r.expectValues("w-1", 1, "Replicas=1")
 	r.expectStatus("w-1", workApplied, available(1, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
-	r.f.Remove(r.ref("ConfigMap", "orphan")) // it is no longer repaired
+	r.f.Remove(r.ref("ConfigMap", "orphan")) // a deleted work is not repaired
 	r.settle(time.Second)
 	r.expectStatus("w-1", workApplied, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
 	r.expectManifest("w-1", 2, manifestApplied, resourceNotThere, noFeedback)
@@ -83,7 +83,7 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r.expectManifest("w-1", 1, manifestApplied, "Available=Unknown/FetchingResourceFailed: Failed to fetch resource: away", "Down=True/ConditionRuleEvaluated: Manifest is Down", synced)
 	r.f.Refuse = nil
 
-	// An agent that restarts in the meantime knows the work from its deletion.
+	// An agent that restarts in the meantime learns the work from its deletion event.
 	r.restart()
 	r.delete(w)
 	r.expectStatus("w-1", workDeleting, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down")
@@ -108,7 +108,7 @@ func TestCore_DeletionDoesNotReadAllTheTime(t *testing.T) {
 	r.requests()
 	n := 0
 	for i := range 600 {
-		r.status("Deployment", "held", fmt.Sprintf(`{"replicas":%d}`, i)) // forgets the requests before
+		r.status("Deployment", "held", fmt.Sprintf(`{"replicas":%d}`, i)) // status also clears the requests so far
 		r.settle(100 * time.Millisecond)
 		n += len(r.requests())
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // The journal stores a work as the received spec event, with its tag and its revision. Behind an OCM broker a
-// work has no revision. If the spec is unusable, or a deletion came without one, the data is the spec in force.
+// work has no revision. If the latest spec is unusable or a deletion has no spec, the data is the spec in force.
 // These attributes exist on disk only.
 const (
 	entryName       = "hawsername"            // name of the work
@@ -26,7 +26,7 @@ const (
 	entryID         = "entry"                 // id of such events
 	entryUID        = "entry"                 // uid for an encoder that requires one
 
-	// noRevision is what former releases wrote as the revision of a work without one. No event has it.
+	// noRevision is the revision that former releases wrote for a work without one. No event has it.
 	noRevision = "0"
 )
 

@@ -15,7 +15,7 @@ import (
 
 var entryTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// onDisk writes and reads an entry.
+// onDisk encodes a work as a journal entry and decodes it.
 func onDisk(t testing.TB, w *desired.Work) *desired.Work {
 	t.Helper()
 	e, err := encodeEntry(w, entryTime)

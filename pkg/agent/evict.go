@@ -8,7 +8,7 @@ import (
 )
 
 // An AppliedManifestWork of this agent without a work is evicted: after a grace period it is removed with its
-// objects. A missing work alone proves nothing. Eviction also needs this evidence, at the begin and at the end
+// objects. A missing work alone proves nothing. Eviction also needs this evidence, at the start and at the end
 // of the grace period:
 //   - the broker confirms that the agent holds exactly its works;
 //   - the owner confirms that the broker has all works;
@@ -36,7 +36,8 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 	}
 	if left == 0 {
 		if recorded && !r.record.Deleting() {
-			// It is unknown afterwards which objects are to outlive the work. The held version may never have been applied.
+			// The held version may never have been applied. Without the work it is unknown which objects must
+			// outlive it.
 			if err := r.recorder.spare(ctx, staysAfter(w)); err != nil {
 				return 0, err
 			}
@@ -51,7 +52,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 	return next, err
 }
 
-// giveUp forgets an orphan work, if it still is one.
+// giveUp forgets the work, if it is still a verified orphan.
 func (r *reconciliation) giveUp(ctx context.Context, w *desired.Work) {
 	r.mu.Lock()
 	still := r.orphans.isVerifiedOrphan(w)
@@ -90,7 +91,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	_, leaving := r.persister.gone[o.WorkID]
 	r.mu.Unlock()
 	switch {
-	case renamed: // the agent was restarted before it cleared the old name
+	case renamed: // the agent was restarted before it removed the objects under the old name
 		return r.clearOldName(ctx, o.WorkID)
 	case now.state == unowned:
 		if first {
@@ -99,7 +100,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 		return r.resolveOrphan(ctx)
 	case now.state == unverified:
 		return 0, nil
-	case leaving: // it would come back with the next process
+	case leaving: // the work is still in the journal: the next process would load it again
 		return firstSaveRetry, nil
 	}
 	left, err := r.recorder.graceLeft(ctx)
@@ -112,7 +113,7 @@ func (r *reconciliation) examine(ctx context.Context) (time.Duration, error) {
 	return r.evict(ctx)
 }
 
-// evict removes an AppliedManifestWork and its objects, if that is still right.
+// evict removes an AppliedManifestWork and its objects, if it is still a verified orphan.
 func (r *reconciliation) evict(ctx context.Context) (time.Duration, error) {
 	o, _ := r.record.Origin()
 	name, named := r.workName(r.key)

@@ -18,8 +18,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// proof says that the broker has exactly what is held but the orphans, and
-// that these sources have compared.
+// proof is a checkpoint: the broker has exactly the held works except orphans, and these sources have synced.
 func (r *rig) proof(orphans []string, sources ...string) codec.Checkpoint {
 	d := r.core.set.Digest(orphans)
 	return codec.Checkpoint{Cursor: at(100), Digest: &d, ListAnswered: true, Orphans: orphans, SyncedSources: sources}
@@ -31,7 +30,7 @@ func (r *rig) evicting(name string) bool {
 	return a != nil && a.Status.EvictionStartTime != nil
 }
 
-// orphanRig has an AppliedManifestWork of source hub, web, that no work claims.
+// orphanRig has an AppliedManifestWork web of source hub, and no work claims it.
 func orphanRig(t *testing.T, journaled bool) *rig {
 	t.Helper()
 	r := newRig(t)
@@ -127,7 +126,7 @@ func changed(how func(*unstructured.Unstructured)) func(r *rig) (codec.Checkpoin
 	}
 }
 
-// breakJournal makes a work that is not on the journal.
+// breakJournal makes writes to the journal fail, and then delivers a work.
 func (r *rig) breakJournal() {
 	r.journal.fail = func(op, _ string) error {
 		if op == "put" || op == "renew" {
@@ -179,7 +178,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(30 * time.Minute)
 
-	// The proof is lost for a while: the time counts, and nothing is done.
+	// The proof is lost for a while: the grace period continues, and nothing is removed.
 	r.core.Disconnected(errAway)
 	r.settle(2 * time.Hour)
 	r.expectValue("a", "1")
@@ -190,7 +189,7 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 		t.Fatal("it is neither evicted nor spared yet")
 	}
 
-	// The work is there again.
+	// The work is received again.
 	r.revision = 200
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	if r.evicting("web") || r.core.Counts().Evicting != 0 {
@@ -200,14 +199,14 @@ func TestCore_EvictionIsCancelled(t *testing.T) {
 	r.settle(3 * time.Hour)
 	r.expectValue("a", "1")
 
-	// Also if the work cannot be used.
+	// An unusable spec of the work ends the eviction, too.
 	r = orphanRig(t, false)
 	r.checkpoint(r.proof(nil, "hub"))
 	r.apply(hubWork("w-1", "web", 2))
 	if r.evicting("web") || r.core.Counts().Evicting != 0 {
 		t.Fatal("its work is there again")
 	}
-	// Or is the very same as before, and so no news.
+	// A repeated, unchanged spec ends the eviction, too.
 	r = newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.core.Disconnected(errAway)
@@ -254,7 +253,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	r.subscribe(accepted)
 	orphans := []string{"w-1"}
 
-	// While its owner has not compared it is kept as it is.
+	// While the owner has not synced, the work is maintained as before.
 	r.checkpoint(r.proof(orphans, "other"))
 	r.f.Remove(r.ref("ConfigMap", "a"))
 	r.settle(3 * time.Hour)
@@ -283,8 +282,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	r.checkpoint(r.proof(orphans, "hub"))
 	r.settle(59 * time.Minute)
 
-	// What is evicted must not come back with the next process: its entry goes
-	// first.
+	// An evicted work must not return with the next process, so its journal entry is removed first.
 	r.journal.fail = func(op, _ string) error {
 		if op == "remove" || op == "renew" {
 			return errors.New("broken")
@@ -295,7 +293,7 @@ func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
 	r.expectValue("a", "1")
 	r.expectJournal("w-1", "w-2")
 	r.journal.fail = nil
-	r.settle(trustClock + time.Minute) // the grace period was forgotten meanwhile
+	r.settle(trustClock + time.Minute) // the failed attempt has dropped the grace period
 	r.expectValue("a", "")
 	r.expectValue("b", "1")
 	r.expectJournal("w-2")
@@ -389,7 +387,7 @@ func TestCore_EvictionThatIsSwitchedOff(t *testing.T) {
 		t.Fatalf("got %+v", r.record("web").Status)
 	}
 
-	// Of a held work too.
+	// The same holds for the record of a held work.
 	r = newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.core.Disconnected(errAway)

@@ -52,7 +52,7 @@ func TestCore_FieldOfAnotherManagerIsLeftAlone(t *testing.T) {
 		t.Errorf("got %d calls, %v: %v", len(calls), seconds(), calls)
 	}
 
-	r.settle(2 * time.Hour) // tried once more, and not set again
+	r.settle(2 * time.Hour) // the write was tried once more; the field is not set again
 	if c := contested(); seconds() != nil || c != nil {
 		t.Errorf("after an hour: got %v, %v", seconds(), c)
 	}
@@ -60,7 +60,7 @@ func TestCore_FieldOfAnotherManagerIsLeftAlone(t *testing.T) {
 	if c := contested(); seconds() != int64(7) || c == nil {
 		t.Errorf("set again: got %v, %v", seconds(), c)
 	}
-	w.Generation++ // a new version of the work, although of nothing in this manifest
+	w.Generation++ // the new version leaves this manifest unchanged
 	w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, hubWork("w-1", "web", 2, configMap("more", "x")).Spec.Workload.Manifests...)
 	r.apply(w)
 	if c := contested(); seconds() != nil || c != nil {

@@ -27,10 +27,10 @@ const (
 	formerObjects = "testdata/former/objects.json"
 )
 
-// formerCursor is how far the former agent was.
+// formerCursor is the cursor of the former agent.
 var formerCursor = at(12)
 
-// formerSequence is the sequence id of the last status that the broker accepted of it.
+// formerSequence is the sequence id of its last status that the broker accepted.
 const formerSequence = "2006925014594490368"
 
 func openJournal(t *testing.T, dir string) *journal.Journal {
@@ -42,7 +42,7 @@ func openJournal(t *testing.T, dir string) *journal.Journal {
 	return j
 }
 
-// formerRig is an agent on the cluster, and with the directory, that a former one left.
+// formerRig is an agent on the cluster, and with the state directory, of a former agent.
 func formerRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
@@ -72,8 +72,8 @@ func formerRig(t *testing.T) *rig {
 	return r
 }
 
-// putAll puts objects on the cluster, with the uids that they had: the cluster counts them,
-// and each other write.
+// putAll puts objects on the cluster with their former uids. The fake cluster numbers uids by its write counter,
+// so other writes fill the gaps.
 func (r *rig) putAll(all []*unstructured.Unstructured) {
 	r.t.Helper()
 	slices.SortFunc(all, func(a, b *unstructured.Unstructured) int {
@@ -107,7 +107,7 @@ func (r *rig) putAll(all []*unstructured.Unstructured) {
 	}
 }
 
-// counted is how far the cluster has counted.
+// counted returns the write counter of the cluster.
 func (r *rig) counted() (n int) {
 	for _, ref := range r.f.Refs() {
 		version, err := strconv.Atoi(r.f.Look(ref).GetResourceVersion())
@@ -127,7 +127,7 @@ func uidNumber(uid types.UID) int {
 	return n
 }
 
-// heldWorks are the works that an agent holds: id, name, version, revision, tag, problem, and the spec in force.
+// heldWorks formats the held works: id, name, version, revision, tag, problem, and the spec in force.
 func (r *rig) heldWorks() (works []string) {
 	for _, w := range r.core.set.All() {
 		manifests := 0
@@ -141,8 +141,8 @@ func (r *rig) heldWorks() (works []string) {
 	return works
 }
 
-// TestFormer_Journal checks an agent that has had no broker yet. It holds the works of a former agent, and
-// enforces what that one had applied. Unchanged objects are not written.
+// TestFormer_Journal checks an agent that has not connected to a broker yet. It holds the works of a former
+// agent, and enforces the specs that were applied. Unchanged objects are not written.
 func TestFormer_Journal(t *testing.T) {
 	r := formerRig(t)
 	r.expectCursor(formerCursor)
@@ -169,7 +169,7 @@ func TestFormer_Journal(t *testing.T) {
 	r.settle(time.Minute)
 	r.expectValue("a", "1")
 	r.expectValue("traced", "1")
-	r.expectValue("broken", "1") // of the spec before the one that cannot be used
+	r.expectValue("broken", "1") // of the last usable spec
 	r.expectValue("late", "")    // the broker has not confirmed it yet
 	if r.owned("Job", "job") {
 		t.Error("a Job that is complete was applied again")
@@ -179,8 +179,8 @@ func TestFormer_Journal(t *testing.T) {
 	}
 }
 
-// TestFormer_Resume checks that an agent continues from the cursor of a former one. It sends no status that the
-// broker accepted from that one. A grace period that had begun continues.
+// TestFormer_Resume checks that an agent continues from the former cursor. It does not repeat statuses that the
+// broker has accepted. A grace period that had begun continues.
 func TestFormer_Resume(t *testing.T) {
 	r := formerRig(t)
 	begun := time.Date(2026, 1, 2, 3, 6, 35, 0, time.UTC)
@@ -199,7 +199,7 @@ func TestFormer_Resume(t *testing.T) {
 		sent = append(sent, fmt.Sprintf("%s v%d deleted %t", s.ResourceID, s.Version, s.Deleted))
 	}
 	slices.Sort(sent)
-	// The status of a work with a problem is sent once more after each restart; that is as it was.
+	// After each restart the status of a work with a problem is sent once more, as in the former release.
 	if want := []string{"w-2 v1 deleted true", "w-3 v2 deleted false", "w-8 v1 deleted false"}; !slices.Equal(slices.Compact(sent), want) {
 		t.Errorf("sent statuses of %q, want %q", sent, want)
 	}
@@ -215,7 +215,7 @@ func TestFormer_Resume(t *testing.T) {
 	}
 }
 
-// TestFormer_Records: what former agents wrote of works on AppliedManifestWorks is read by value.
+// TestFormer_Records checks that values that former agents wrote to AppliedManifestWorks are still read.
 func TestFormer_Records(t *testing.T) {
 	r := formerRig(t)
 	store := appliedwork.Store{Objects: r.f, HubHash: testHubHash, AgentID: testAgentID}

@@ -28,7 +28,7 @@ func TestGrace_CountsTheTimeThatHasPassed(t *testing.T) {
 	}
 }
 
-// TestGrace_IsMeasured: the passed time is measured by the monotonic clock.
+// TestGrace_IsMeasured checks that the passed time is measured by the monotonic clock.
 func TestGrace_IsMeasured(t *testing.T) {
 	seen := time.Now()
 	g := grace{start: seen.Add(-time.Minute), seen: seen, before: time.Minute}

@@ -16,13 +16,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// A live work also waits for objects to go: those that left its spec, and deleted objects of its manifests,
+// A live work also waits until objects are gone: those that left its spec, and deleted objects of its manifests,
 // which are created again afterwards. The status shows what keeps them after stuckAfter.
 
 // hangs has the objects that a live work waits for. The zero value means none.
 type hangs struct {
-	// since is when objects that have to go were first found, zero while there are none. why is what keeps them, ""
-	// if unknown.
+	// since is when objects to remove were first found, zero while there are none. why is what keeps them, "" if
+	// unknown.
 	since time.Time
 	why   string
 	// ending has the deleted objects of manifests.
@@ -35,7 +35,7 @@ type ending struct {
 	why   string
 }
 
-// noteRemoval records the remaining objects that have to go, as they were read, and the error of their removal.
+// noteRemoval records the remaining objects to remove, as they were read, and the error of their removal.
 func (h *hangs) noteRemoval(remaining []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, err error, now time.Time) {
 	h.why = whatKeeps(remaining, seen, now)
 	switch {
@@ -50,7 +50,7 @@ func (h *hangs) noteRemoval(remaining []appliedwork.Entry, seen map[workv1.Resou
 	}
 }
 
-// noteEnding records the results of the manifests. An object that was not read is unchanged.
+// noteEnding records which objects of manifests are being deleted. An object that was not read is unchanged.
 func (h *hangs) noteEnding(results []apply.Result, now time.Time) {
 	before := h.ending
 	h.ending = nil
@@ -74,7 +74,7 @@ func (h *hangs) noteEnding(results []apply.Result, now time.Time) {
 	}
 }
 
-// ends returns why the object of a manifest stays away; nil if it exists, or goes in time.
+// ends returns why the object of a manifest stays in deletion; nil if it exists or stuckAfter has not passed.
 func (h *hangs) ends(ref kubeclient.Ref, now time.Time) error {
 	if e, has := h.ending[ref]; has && e.why != "" && now.Sub(e.since) >= stuckAfter {
 		return errors.New("the object is being deleted and will be created again when it is gone: it " + e.why)
@@ -82,7 +82,7 @@ func (h *hangs) ends(ref kubeclient.Ref, now time.Time) error {
 	return nil
 }
 
-// report adds to the status of a live work what keeps objects that have to go, if that takes long.
+// report adds to the status of a live work what keeps objects to remove, after stuckAfter.
 func (h *hangs) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if w.Deleting || h.why == "" || now.Sub(h.since) < stuckAfter {
 		return status

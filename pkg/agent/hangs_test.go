@@ -16,7 +16,7 @@ import (
 const heldText = "waits for finalizers: ConfigMap default/a: example.com/hold; their controller must remove them: " +
 	"check that it runs on the cluster, or remove them from the object if it is gone for good"
 
-// removalWaits is what is said of a live work that waits for objects to go, once that takes long.
+// removalWaits is the ReconcileSlow condition of a live work that has waited long for objects to be removed.
 func removalWaits(why string, left int) string {
 	return fmt.Sprintf("ReconcileSlow=True/RemovalBlocked: %s; objects left: %d", why, left)
 }
@@ -26,7 +26,7 @@ func (r *rig) release() {
 	r.settle(time.Second)
 }
 
-// query deletes an object as another client.
+// query deletes an object as another client does.
 func (r *rig) query(ref ref) {
 	r.t.Helper()
 	if err := r.f.Delete(r.t.Context(), ref, r.f.Look(ref).GetUID()); err != nil {
@@ -88,7 +88,7 @@ func TestCore_DeletedObjectOfLiveWorkReportsBlocker(t *testing.T) {
 	failed := "Applied=False/AppliedManifestFailed: Failed to apply manifest: the object is being deleted and will be created again when it is gone: it " + heldText
 	r.expectManifest("w-1", 0, failed, resourceThere, noFeedback)
 	r.expectManifest("w-1", 1, manifestApplied, resourceThere, noFeedback)
-	r.reconcile(r.core.keyOf("web")) // without news of the object
+	r.reconcile(r.core.keyOf("web")) // the watch has shown no change of the object
 	r.settle(time.Second)
 	r.expectManifest("w-1", 0, failed, resourceThere, noFeedback)
 	r.release()

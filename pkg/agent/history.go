@@ -114,7 +114,7 @@ func writeOf(rec *appliedwork.Record) history.Write {
 	return history.Write{UID: rec.Metadata().GetUID(), ResourceVersion: rec.Metadata().GetResourceVersion()}
 }
 
-// note records a write. A write that lets the object go is skipped: it gives no state for a later read.
+// note records a write. The write that removes the last finalizer is skipped: the object is then gone.
 func (l *lastRecord) note(rec *appliedwork.Record) {
 	if rec.Deleting() && len(rec.Metadata().GetFinalizers()) == 0 {
 		return
@@ -124,7 +124,7 @@ func (l *lastRecord) note(rec *appliedwork.Record) {
 	l.name, l.last = rec.Metadata().GetName(), writeOf(rec)
 }
 
-// forget drops the last write if it has this name; "" drops any. It is called before the object may go.
+// forget drops the last write if it has this name; "" drops any. It is called before the object may be removed.
 func (l *lastRecord) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +139,7 @@ func (l *lastRecord) wrote() (name string, last history.Write) {
 	return l.name, l.last
 }
 
-// still reports whether a write is still the last one. If not, a later read proves nothing about it.
+// still reports whether w is still the last write. If not, a later read proves nothing about w.
 func (l *lastRecord) still(w history.Write) bool {
 	_, last := l.wrote()
 	return last == w

@@ -18,7 +18,7 @@ func (r *rig) silently(change func()) {
 	r.f.Changed = reported
 }
 
-// remove takes an object away, whatever finalizers it has.
+// remove removes an object at once, even if it has finalizers.
 func (r *rig) remove(ref kubeclient.Ref) {
 	r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.f.Remove(ref)

@@ -21,9 +21,8 @@ const (
 	admitWithin = 30 * time.Second
 )
 
-// identityGuardDialer keeps events away from a broker that may not use the hub identity. It is between the
-// session and its Dialer. While the identity is refused, it waits instead of subscribing again every few
-// seconds.
+// identityGuardDialer rejects events of a broker that may not use the hub identity. It wraps the Dialer of the
+// session. While the identity is refused, it waits instead of subscribing again every few seconds.
 type identityGuardDialer struct {
 	transport.Dialer
 	admit    func(context.Context, transport.Accepted) error

@@ -31,7 +31,7 @@ const stuckAfter = 10 * time.Second
 
 // lockout is the state of failures of a key's record, and of dry runs of the agent's own writes.
 type lockout struct {
-	// since is when the current row of failures of the record began. reported is the error that works report.
+	// since is when the current series of failures of the record began. reported is the error that works report.
 	since    time.Time
 	reported error
 	// tries counts the dry runs since the last write of an admission configuration. next is when the next one is
@@ -50,7 +50,7 @@ type withheldError struct{ error }
 
 func (e withheldError) Unwrap() error { return e.error }
 
-// errLimited is the reason why an agent without its Lease does little.
+// errLimited is the reason why an agent without its Lease only handles admission configurations.
 var errLimited = errors.New("admission keeps the agent from its leader lease, and until it has that it only corrects and deletes admission configurations")
 
 // hindrance tracks, for one reconciliation, what rejects the agent's own writes.
@@ -66,7 +66,7 @@ type hindrance struct {
 	narrow                        bool
 }
 
-// over ends a reconciliation. Without a failure nothing is reported any more.
+// over ends a reconciliation. If nothing failed, it resets the reported error.
 func (h *hindrance) over() {
 	if h.failed == nil {
 		h.lockout.since, h.lockout.reported = time.Time{}, nil
@@ -92,8 +92,8 @@ func (h *hindrance) halted(err error) bool {
 // agent then does everything that needs no new entry. If the record belongs to a former work of the name, only
 // admission configurations are corrected and removed.
 //
-// A crash repeats this safely: the spec is in the journal, or is sent again, and each object was in the record
-// before.
+// A repetition after a crash is safe: the spec is in the journal, or is sent again, and the record has all
+// objects.
 func (h *hindrance) goesOn(ctx context.Context, w *desired.Work, err error) bool {
 	if !h.halted(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false
@@ -164,7 +164,7 @@ func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 	return res, true
 }
 
-// stale returns the entries that the work no longer has.
+// stale returns the entries of objects to remove because the work no longer has them.
 func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []appliedwork.Entry {
 	entries := h.record.Entries()
 	stale := append(appliedwork.Stale(entries, manifests), appliedwork.Forfeit(entries, results)...)
@@ -173,7 +173,7 @@ func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []
 	})
 }
 
-// why explains that a work cannot be recorded, and names the work whose object rejects it.
+// why explains that a work cannot be recorded, and names the work whose object rejects the write.
 func (h *hindrance) why(err error) error {
 	if errors.Is(err, errLimited) {
 		return fmt.Errorf("%w%s", err, h.origin(err))
@@ -246,7 +246,8 @@ func (h *hindrance) setReason(w *desired.Work, reported []conditions.Manifest) {
 	}
 }
 
-// reportFailed adds to the status of a work that its record fails, if that lasts and no manifest reports it.
+// reportFailed adds to the status of a work that its record fails, if halted reported the failure and no
+// manifest shows it.
 func (h *hindrance) reportFailed(w *desired.Work, status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
 	if h.failed == nil || h.lockout.reported == nil || apimeta.IsStatusConditionFalse(status.Conditions, workv1.WorkApplied) {
 		return status

@@ -19,7 +19,7 @@ import (
 
 const guardName = "guard.example.com"
 
-// guardConfiguration is a manifest of a webhook on everything, with no service behind it.
+// guardConfiguration is the manifest of a webhook on all objects, without a service.
 func guardConfiguration(failurePolicy string) string {
 	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"guard"},"webhooks":[{"name":%q,
 		"admissionReviewVersions":["v1"],"sideEffects":"None","failurePolicy":%q,"clientConfig":{"service":{"namespace":"default","name":"none"}},
@@ -55,7 +55,7 @@ func (r *rig) guard() *unstructured.Unstructured {
 	return r.f.Look(r.f.Ref("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", "guard"))
 }
 
-// wantRefused wants a work that is not applied, with a text in the condition of a manifest.
+// wantRefused expects that a work is not applied, with a text in the condition of a manifest.
 func (r *rig) wantRefused(id string, manifest int, reason, text string) {
 	r.t.Helper()
 	s := r.statuses[id].Status
@@ -82,7 +82,7 @@ func TestCore_WayBackFromAWebhookOnEverything(t *testing.T) {
 			}
 			if strings.HasSuffix(way, "restart") {
 				r.restart()
-				r.apply(hubWork("w-2", "web", 2, configMap("b", "1"))) // the broker says it again
+				r.apply(hubWork("w-2", "web", 2, configMap("b", "1"))) // the broker sends the work again
 			}
 			switch strings.TrimSuffix(way, " after a restart") {
 			case "corrected":
@@ -92,7 +92,7 @@ func TestCore_WayBackFromAWebhookOnEverything(t *testing.T) {
 			default:
 				r.delete(hubWork("w-1", "guard", 2, configMap("g", "1"), guardConfiguration("Fail")))
 			}
-			r.settle(10 * time.Second) // the other does not wait for its back-off
+			r.settle(10 * time.Second) // the other work retries at once, without its back-off
 			r.expectStatus("w-2", workApplied, workAvailable)
 			r.expectListed("web", "configmaps default/b")
 			switch {
@@ -168,8 +168,7 @@ func TestCore_LastingFailuresOfTheRecordAreReported(t *testing.T) {
 	}
 }
 
-// stripping is a cluster that takes the finalizers off the agent's records, as a mutating webhook
-// can.
+// stripping is a cluster that removes the finalizers of the agent's records, as a mutating webhook can.
 type stripping struct {
 	*clustertest.Fake
 	on bool

@@ -13,8 +13,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// memoryJournal is a state directory in memory. It outlives the agent. As the one on disk it may
-// be called by several goroutines; tests look at its fields while none does.
+// memoryJournal is a state directory in memory. It outlives the agent. Like the one on disk, it may be called by
+// several goroutines. Tests read its fields while no goroutine runs.
 type memoryJournal struct {
 	mu       sync.Mutex
 	binding  journal.Binding
@@ -24,14 +24,13 @@ type memoryJournal struct {
 	reserved string
 	left     map[string]map[string]string
 	loaded   bool
-	// broken: nothing can be added before it was renewed.
+	// broken is the error of every write until the next renew; nil if writes succeed.
 	broken error
 
-	// fail, if set, decides which operations fail: "put", "remove",
-	// "checkpoint", "drop", "reserve", "left", "reported" and "renew", with the id of
-	// a work. After another than renew the journal is broken.
+	// fail, if set, returns the error of an operation: "put", "remove", "checkpoint", "drop", "reserve", "left",
+	// "reported" and "renew", with the id of a work. A failed operation other than "renew" sets broken.
 	fail func(op, id string) error
-	// did are the operations that did not fail.
+	// did lists the operations that succeeded.
 	did []string
 }
 
@@ -64,7 +63,7 @@ func (j *memoryJournal) Load(b journal.Binding, put func(codec.Event) error, _ f
 		clear(j.entries)
 	}
 	s := journal.LoadResult{Cursor: j.cursor, Reported: j.reported, Reserved: j.reserved, Left: maps.Clone(j.left)}
-	written := func(id string) time.Time { // the order in which they were put
+	written := func(id string) time.Time { // the time at which the entry of a work was written
 		e, err := codec.Unmarshal(j.entries[id])
 		if err != nil {
 			return time.Time{}

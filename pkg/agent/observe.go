@@ -161,7 +161,7 @@ func (r *reconciliation) noteLook(results []apply.Result) {
 	}
 }
 
-// postpone returns the result of a step that is not executed because another writer keeps undoing it. The
+// postpone returns the result of a step that is not executed because another writer undoes each repair. The
 // values of the object are reported nevertheless.
 func (r *reconciliation) postpone(i int, s apply.Step) apply.Result {
 	if r.postponed == nil {
@@ -178,11 +178,11 @@ func (r *reconciliation) rememberObserved(i int, res apply.Result) {
 		return
 	}
 	if r.rights.hides(res) {
-		delete(r.known, res.Ref) // it is read again when it may be reported
+		delete(r.known, res.Ref) // the object is read again when its values may be reported
 		return
 	}
 	k.observation = r.observer.found[res.Ref]
-	k.observation.of = nil // the object is not kept beyond the reconciliation
+	k.observation.of = nil // the object itself is not needed after the reconciliation
 	if _, left := r.completion.left[i]; left && res.Presence == conditions.Present {
 		k.heldFor = res.Hash()
 	}

@@ -32,7 +32,7 @@ func (r *rig) objectRef(kind, name string) ref {
 	return r.ref(kind, name)
 }
 
-// config is what a work says about one of its manifests.
+// config is the configuration of one manifest in a work.
 func config(group, resource, name string, feedbackRules []workv1.FeedbackRule, conditionRules ...workv1.ConditionRule) workv1.ManifestConfigOption {
 	return workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Group: group, Resource: resource, Namespace: "default", Name: name},
@@ -91,7 +91,7 @@ func TestCore_FeedbackReachesTheHubWhenItChanges(t *testing.T) {
 		t.Errorf("%d statuses were sent for one change", len(r.sent)-sent)
 	}
 
-	// A change that does not matter to the work is read, and not reported.
+	// A change of the object that leaves the reported values unchanged causes a read but no report.
 	r.status("Deployment", "a", `{"observedGeneration":1}`)
 	r.settle(time.Second)
 	r.expectRequests("get deployments.apps default/a")
@@ -101,7 +101,7 @@ func TestCore_FeedbackReachesTheHubWhenItChanges(t *testing.T) {
 		t.Error("a status was sent without need")
 	}
 
-	// A new spec without a change of the object needs no look at it.
+	// A new spec that leaves an object unchanged causes no read of the object.
 	w = w.DeepCopy()
 	w.Generation = 2
 	w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[:2]
@@ -112,7 +112,7 @@ func TestCore_FeedbackReachesTheHubWhenItChanges(t *testing.T) {
 		t.Error("an object was read that did not change")
 	}
 
-	// Without its rule there are no values.
+	// Without feedback rules, a work reports no values.
 	w = w.DeepCopy()
 	w.Generation, w.Spec.ManifestConfigs = 3, nil
 	r.apply(w)
@@ -173,7 +173,7 @@ func TestCore_FlappingStatus(t *testing.T) {
 	if reads := flap(20); reads < 15 || reads > 25 {
 		t.Errorf("%d reads in twenty seconds", reads)
 	}
-	// The last change is seen all the same, within a second.
+	// The last change is noticed within a second.
 	r.status("Deployment", "a", `{"replicas":7,"readyReplicas":7}`)
 	r.settle(1100 * time.Millisecond)
 	r.expectValues("w-1", 0, "ReadyReplicas=7", "Replicas=7")
@@ -258,7 +258,7 @@ func TestCore_FeedbackOfAnObjectThatIsGone(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable, "Sunny=True/ConditionRulesAggregated: Manifest is Sunny")
 	r.f.Remove(r.ref("Deployment", "a"))
 	r.settle(time.Second)
-	r.expectValues("w-1", 0, "Replicas=3") // the last ones, and that they are old
+	r.expectValues("w-1", 0, "Replicas=3") // the last known values; the condition shows that they are old
 	r.expectManifest("w-1", 0, manifestApplied, resourceNotThere, synced, sunny)
 }
 
@@ -288,8 +288,7 @@ func TestCore_RulesFollowObjectAndGeneration(t *testing.T) {
 	}
 }
 
-// An object that cannot be brought in line is reported nevertheless, and changes of its status cause no further
-// attempt.
+// An object that cannot be applied is reported nevertheless. Changes of its status cause no further write.
 func TestCore_FeedbackWhileApplyingFails(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, job("j", "x"))
@@ -334,7 +333,7 @@ func TestCore_RulesOfAWorkAreBoundedInTime(t *testing.T) {
 	r := newRig(t)
 	evaluated := 0
 	r.core.config.Now = func() time.Time {
-		r.now = r.now.Add(time.Second) // whatever is done takes a second
+		r.now = r.now.Add(time.Second) // each call takes a second
 		return r.now
 	}
 	var manifests []string

@@ -46,7 +46,7 @@ func reportOf(rec *appliedwork.Record) codec.OrphanRecord {
 	}
 }
 
-// revise queues a new report if the orphans differ from the last report.
+// revise queues a new report if the orphans have changed since the last report.
 func (s *orphans) revise() {
 	if s.subscription.requeueReport(func(last codec.OrphanReport) bool { return reflect.DeepEqual(s.find(), last) }) {
 		s.config.Sync(0)

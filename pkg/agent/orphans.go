@@ -78,7 +78,7 @@ func (s *orphans) vanished(name string) {
 	s.revise()
 }
 
-// drop removes an AppliedManifestWork that a work has claimed or that is gone.
+// drop removes an AppliedManifestWork from the orphans: a work has claimed it, or it is gone.
 func (s *orphans) drop(key string) {
 	delete(s.found, key)
 	delete(s.resolves, key)
@@ -110,7 +110,7 @@ func (s *orphans) read(key string, rec *appliedwork.Record) (now orphan, first b
 	return now, old.uid != now.uid || !old.read()
 }
 
-// evictable reports whether the agent must look at an orphan.
+// evictable reports whether the evidence suffices for the agent to read the orphan now.
 func (s *orphans) evictable(key string, one orphan) bool {
 	if name, named := s.workName(key); !s.subscription.inSync || s.persister.degraded() || named && !s.set.ByName(name).Empty() {
 		return false
@@ -119,8 +119,7 @@ func (s *orphans) evictable(key string, one orphan) bool {
 	return needs == needsInSync || needs == needsSynced && s.isVerified(one.source)
 }
 
-// isVerified reports whether source certainly has no works here but those that the agent holds and that are no
-// orphans.
+// isVerified reports whether source certainly has no works here except the held works without orphans.
 func (s *orphans) isVerified(source string) bool {
 	return source != "" && s.subscription.inSync && !s.persister.degraded() && slices.Contains(s.subscription.syncedSources, source)
 }

@@ -50,10 +50,10 @@ type orphanEvent int
 const (
 	discoveredUnowned orphanEvent = iota // discovered, first or again, without an owner
 	foundOwned                           // discovered, first or again, with an owner
-	readUnowned                          // read: it names no owner
-	readUnverified                       // read: unverified that its owner does not have it
-	readVerified                         // read: verified that its owner does not have it
-	readOtherAgent                       // read: another agent manages it
+	readUnowned                          // discovered, first or again, with an owner
+	readUnverified                       // read: it names no owner
+	readVerified                         // read: its owner may still have the work
+	readOtherAgent                       // read: its owner certainly does not have the work
 
 	numOrphanEvents
 )
@@ -64,22 +64,22 @@ var orphanTransitions = [numOrphanEvents]orphanState{
 	discoveredUnowned: foundUnowned, foundOwned: unread, readUnowned: unowned, readUnverified: unverified, readVerified: gracePeriod, readOtherAgent: otherAgent,
 }
 
-// evidence is what must be certain before the agent looks at an orphan.
+// evidence is what must be certain before the agent reads an orphan.
 type evidence int
 
 const (
 	needsNothing evidence = iota
 	needsInSync           // the agent holds exactly the broker's works
-	needsSynced           // and the owner has synced
+	needsSynced           // in addition, the owner has synced
 )
 
 // orphanRules defines for each state when the agent looks at the orphan.
 var orphanRules = [numOrphanStates]struct {
 	needs evidence
-	// byItself: it is reconciled when its grace period ends, so that a change of it is no reason.
+	// byItself: the orphan is reconciled when its grace period ends, so a change of it need not wake the key.
 	byItself bool
 }{
-	foundUnowned: {needs: needsInSync}, // so that it is counted
+	foundUnowned: {needs: needsInSync}, // the read makes the orphan count
 	unread:       {needs: needsSynced},
 	unverified:   {needs: needsSynced},
 	gracePeriod:  {needs: needsSynced, byItself: true},

@@ -279,9 +279,9 @@ func (k *persister) saveCursor() error {
 	return nil
 }
 
-// reserve keeps the next process from using the sequence id of a status that is about to be sent. Otherwise
-// that status could arrive after those of the next process. If the reservation fails, the status is sent
-// nevertheless.
+// reserve reserves the sequence id of a status before it is sent: the next process then uses higher ones.
+// Otherwise the status could arrive after those of the next process. If the reservation fails, the status is
+// sent nevertheless.
 func (k *persister) reserve(id string) {
 	if k.config.Journal == nil {
 		return

@@ -51,7 +51,7 @@ func TestCore_RestartWhileAnOCMBrokerIsAway(t *testing.T) {
 		r.expectValue("a", "1")
 		r.expectValue("b", "")
 
-		// It lists nothing, so that everything comes again, and is confirmed by that.
+		// The agent lists nothing, so the broker sends all works again. That confirms them.
 		if l := r.subscribe(ocmAccepted); len(l) != 0 {
 			t.Fatalf("listed %v", l)
 		}

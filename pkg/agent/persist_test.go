@@ -47,7 +47,7 @@ func (r *rig) expectJournal(want ...string) {
 	}
 }
 
-// needsInSync hands over a checkpoint that finds what is held right.
+// inSync delivers a checkpoint with the digest of the held works.
 func (r *rig) inSync(revision uint64) {
 	r.t.Helper()
 	d := r.core.set.Digest(nil)
@@ -76,7 +76,7 @@ func TestCore_JournalComesFirst(t *testing.T) {
 	}
 }
 
-// firstDigest is what the first ack said.
+// firstDigest returns the digest of the first ack.
 func firstDigest(r *rig) *codec.Digest { return r.synced[0].ack.Digest }
 
 func TestCore_RestartWhileTheBrokerIsAway(t *testing.T) {
@@ -89,11 +89,11 @@ func TestCore_RestartWhileTheBrokerIsAway(t *testing.T) {
 	gone.Spec.Workload.Manifests = append(gone.Spec.Workload.Manifests, hubWork("", "", 1, configMap("kept", "1")).Spec.Workload.Manifests...)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.apply(gone)
-	// It cannot be used, and the one before stays in force.
+	// The new spec is unusable, so the previous one stays in force.
 	r.apply(hubWork("w-1", "web", 2))
 	r.inSync(4)
 	r.core.Disconnected(errAway)
-	// A deletion that came without the spec, just before the end.
+	// A deletion without a spec arrives just before the process ends.
 	r.core.Handle(t.Context(), r.event(gone, codec.DeleteRequest, func(e *codec.Event) { e.DataEncoded = nil }))
 
 	r.start()
@@ -121,11 +121,11 @@ func TestCore_EntriesGoWithTheirWorks(t *testing.T) {
 	r := newJournaledRig(t)
 	first := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(first)
-	r.apply(hubWork("w-2", "web", 1, configMap("a", "1"))) // takes the name
+	r.apply(hubWork("w-2", "web", 1, configMap("a", "1"))) // the second work takes over the name
 	r.settle(time.Second)
 	r.expectJournal("w-2")
 
-	// A crash between the two leaves both: the later one has the name.
+	// A crash between put and remove leaves both entries: the later work has the name.
 	both := newJournaledRig(t)
 	both.apply(first)
 	kept := both.journal.entries["w-1"]
@@ -138,7 +138,7 @@ func TestCore_EntriesGoWithTheirWorks(t *testing.T) {
 	both.settle(time.Second)
 	both.expectJournal("w-2")
 
-	// A removal that failed is tried again, unless the work is back.
+	// A failed removal of an entry is retried, unless the work exists again.
 	w := hubWork("w-2", "web", 1, configMap("a", "1"))
 	r.journal.fail = func(op, _ string) error {
 		if op == "remove" || op == "renew" {
@@ -173,7 +173,7 @@ func parse(t *testing.T, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// logged counts the lines of a log that have a text.
+// logged counts the lines of a log that contain a text.
 func logged(b *bytes.Buffer, text string) int { return strings.Count(b.String(), text) }
 
 func TestCore_StateDirectoryThatIsFull(t *testing.T) {
@@ -198,7 +198,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	}
 	since, sent := condition(r.statuses["w-1"].Status.Conditions, "PersistFailed").LastTransitionTime, len(r.sent)
 
-	// Neither cursor nor ack; in memory the agent goes on.
+	// The agent neither stores its cursor nor sends an ack, but continues in memory.
 	reported := len(r.synced)
 	r.inSync(2)
 	r.settle(time.Hour)
@@ -216,7 +216,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 		t.Errorf("got %+v", r.core.Counts())
 	}
 
-	// The content on disk is unknown: nothing is appended before everything is written again.
+	// The content on disk is unknown: nothing is appended before the log is compacted.
 	r.journal.fail = func(op, _ string) error {
 		if op == "renew" {
 			return errFull
@@ -248,8 +248,7 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
 	r.inSync(3)
 
-	// What is deleted meanwhile is no longer missing, and neither is a work whose
-	// removal failed there afterwards.
+	// A work that was deleted in the meantime no longer counts as unsaved, even if its removal from disk failed.
 	failing := ""
 	r.journal.fail = func(op, _ string) error {
 		if op == failing || failing == "all" {
@@ -262,7 +261,7 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 	if got := r.core.Counts().Unsaved; got != 1 {
 		t.Fatalf("%d unsaved", got)
 	}
-	r.settle(time.Minute) // it is not put, but written with all others
+	r.settle(time.Minute) // the compacted log contains the work
 	r.expectJournal("w-1", "w-2", "w-3")
 	failing = "all"
 	r.apply(hubWork("w-3", "third", 2, configMap("c", "2")))
@@ -274,7 +273,7 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 	if got := r.core.Counts().Unsaved; got != 0 {
 		t.Fatalf("%d unsaved", got)
 	}
-	// Nothing of the cursor is on disk, and that it is to go is not forgotten.
+	// The removal of the cursor fails and is retried.
 	r.journal.fail = func(op, _ string) error {
 		if op == "drop" {
 			return errFull
@@ -359,7 +358,7 @@ func TestCore_SequenceIDsOfTheProcessBefore(t *testing.T) {
 		t.Fatalf("%s is not above %s: %v", r.statuses["w-1"].SequenceID, late.SequenceID, err)
 	}
 
-	// Not every status is a write, and one that fails keeps no status back.
+	// Sequence ids are reserved in advance, not per status. A failed reservation holds back no status.
 	r.journal.did = nil
 	for n := range int64(10) {
 		r.apply(hubWork("w-1", "web", 3+n, configMap("a", fmt.Sprint(n))))
@@ -448,7 +447,7 @@ func TestCore_ReportsStatusOfRevertedSpec(t *testing.T) {
 		r.start()
 		r.resume()
 	}
-	// What it held is of no record any more.
+	// The broker has no record of the works that the agent holds.
 	released := func(r *rig, highest string) {
 		restart(r, highest)
 		for _, cp := range []codec.Checkpoint{{}, {ListAnswered: true, Orphans: []string{"w-1"}}} {
@@ -467,11 +466,11 @@ func TestCore_ReportsStatusOfRevertedSpec(t *testing.T) {
 			r.outcome = codec.OutcomeAccepted
 			r.apply(first)
 			r.inSync(1)
-			r.settle(time.Minute) // what the broker accepted is noted
+			r.settle(time.Minute) // the agent writes the accepted statuses
 			before := len(r.sent)
 			highest := r.sent[before-1].SequenceID
 
-			r.deliver(second) // and not applied before the next comes
+			r.deliver(second) // the next spec arrives before this one is applied
 			c.between(r, highest)
 			r.deliver(first)
 			c.after(r, highest)
@@ -502,15 +501,15 @@ func TestCore_AnswersRepeatedEvent_AlsoAfterRestart(t *testing.T) {
 			w := hubWork("w-1", "web", 1, configMap("a", "1"))
 			r.apply(w)
 			r.inSync(1)
-			r.settle(time.Minute) // what the broker accepted is noted
+			r.settle(time.Minute) // the agent writes the accepted statuses
 			before := len(r.sent)
 			highest := r.sent[before-1].SequenceID
 			inSync := codec.Checkpoint{Cursor: at(3), Digest: held(r, "w-1"), HighestSequenceID: highest}
 
-			r.revision++ // what was in between
+			r.revision++ // the revision of the version in between
 			r.deliver(w)
 			if ends {
-				clear(r.sends) // it does not get that far
+				clear(r.sends) // the process ends before it sends the answer
 				r.checkpoint(inSync)
 				r.saveNow()
 				r.expectCursor(at(3))
@@ -522,7 +521,7 @@ func TestCore_AnswersRepeatedEvent_AlsoAfterRestart(t *testing.T) {
 			if got := r.sent[before:]; len(got) != 1 || got[0].Version != 1 {
 				t.Fatalf("sent %+v, want the status once more", got)
 			}
-			r.settle(time.Minute) // that it was accepted is noted, too
+			r.settle(time.Minute) // the agent writes the accepted statuses
 			highest = r.sent[before].SequenceID
 			r.start()
 			r.resume()
@@ -536,7 +535,7 @@ func TestCore_AnswersRepeatedEvent_AlsoAfterRestart(t *testing.T) {
 	}
 }
 
-// With real files and the journal of the program.
+// TestCore_OnRealFiles uses a journal on disk, as the program does.
 func TestCore_OnRealFiles(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t)

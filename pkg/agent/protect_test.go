@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// guarded has agents that live in the namespace hawser.
+// guarded configures agents that run in the namespace hawser.
 func guarded(r *rig) {
 	r.configure = func(c *CoreConfig) {
 		c.Guard = &workpolicy.Guard{
@@ -25,8 +25,8 @@ func guarded(r *rig) {
 	}
 }
 
-// livedBy are objects that agents live by, of this agent and of another hub's, with what
-// shows them where that is not their name.
+// livedBy returns the objects that agents of this and of another hub need. The agent knows the first ones by
+// name and the others by their content.
 func livedBy(r *rig) (named, found []*unstructured.Unstructured) {
 	const rbac = "rbac.authorization.k8s.io/v1"
 	object := clustertest.Object
@@ -57,13 +57,13 @@ func livedBy(r *rig) (named, found []*unstructured.Unstructured) {
 	return named, found
 }
 
-// manifestOf is a manifest for an object that wants it otherwise.
+// manifestOf returns a manifest that changes an object.
 func manifestOf(o *unstructured.Unstructured) string {
 	return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q,"namespace":%q,"labels":{"a":"b"}},"data":{"k":"v"}}`,
 		o.GetAPIVersion(), o.GetKind(), o.GetName(), o.GetNamespace())
 }
 
-// lookAt is an object as it is on the cluster.
+// lookAt returns the current state of an object.
 func (r *rig) lookAt(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return r.f.Look(r.f.Ref(o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()))
 }

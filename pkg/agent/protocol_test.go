@@ -20,7 +20,7 @@ import (
 
 var ocmAccepted = transport.Accepted{SubscriptionID: "s"}
 
-// ocmEvent takes away what only a Hawser broker says.
+// ocmEvent returns a spec event without the attributes of Hawser brokers.
 func (r *rig) ocmEvent(w *workv1.ManifestWork, action codec.Action, change func(*codec.Event)) codec.Event {
 	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: "x", Now: r.now, Source: "hub", Action: action})
 	if err != nil {
@@ -266,7 +266,7 @@ func TestC26_ListOfHeldWorks(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-2", "b", 7, configMap("b", "1")))
 	r.apply(hubWork("w-1", "a", 3, configMap("a", "1")))
-	r.apply(hubWork("w-3", "c", 1)) // rejected, and still received
+	r.apply(hubWork("w-3", "c", 1)) // rejected; the version still counts as received
 	got := r.subscribe(accepted)
 	want := []codec.ResourceVersion{
 		{ResourceID: "w-1", ResourceVersion: 3, Tag: r.core.set.Get("w-1").Tag.String()},
@@ -363,7 +363,7 @@ func TestCore_WorkRecreated(t *testing.T) {
 		if r.configMap("a").GetUID() != uid || r.record("web").UID != old || r.record("web").Annotations[appliedwork.AnnotationWorkID] != "w-2" {
 			t.Fatal("the objects are to stay with the name")
 		}
-		r.delete(w) // the deletion of the first comes late
+		r.delete(w) // the deletion of the first work arrives late
 		if r.configMap("a") == nil || !r.statuses["w-1"].Deleted {
 			t.Fatal("a late deletion took the objects of the new work")
 		}
@@ -372,7 +372,7 @@ func TestCore_WorkRecreated(t *testing.T) {
 	t.Run("under the same id, while it is being deleted", func(t *testing.T) {
 		second := hubWork("w-2", "web", 1, configMap("a", "1"), configMap("b", "1"))
 		r.deliverDeletion(second)
-		r.reconcile(r.core.keyOf("web")) // objects are on their way out
+		r.reconcile(r.core.keyOf("web")) // the objects are being deleted
 		again := hubWork("w-2", "web", 1, configMap("a", "again"))
 		r.apply(again)
 		r.settle(10 * time.Second)

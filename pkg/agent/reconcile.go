@@ -50,7 +50,7 @@ type reconciliation struct {
 	*tools
 	orphans   *orphans
 	persister *persister
-	// policies is the state of the watch of policies of admission.
+	// policies is the state of the watch of admission policies.
 	policies *roleState
 
 	recorder   recorder
@@ -64,8 +64,8 @@ type reconciliation struct {
 	// unconfirmed has the works of the view that were not confirmed since the agent started, by id.
 	unconfirmed map[string]bool
 
-	// paused: drift is reported but not repaired for this time. postponed has the manifests that are not as wanted
-	// in the meantime, by index in the work.
+	// paused is the time for which drift is reported but not repaired. postponed has the manifests that are not
+	// as wanted until then, by index in the work.
 	paused    time.Duration
 	postponed map[int]bool
 	// recreate: no reconciliation of this spec is complete yet.
@@ -92,7 +92,7 @@ func (c *Core) Reconcile(ctx context.Context, key string) (next time.Duration, e
 	case owns:
 		next, err = r.live(ctx, r.view.Live)
 		for _, w := range r.view.Deleted {
-			err = errors.Join(err, r.confirm(w)) // the name and its objects have a new owner
+			err = errors.Join(err, r.confirm(w)) // the new owner of the name also owns the objects
 		}
 	case len(r.view.Deleted) > 0:
 		next, err = r.removeWorks(ctx, r.view.Deleted)
@@ -296,7 +296,7 @@ func specOf(w *desired.Work) string { return w.SpecTag.String() + " " + w.Resour
 // redefinitionCounts is the time after which a server uses a changed definition, with a margin.
 const redefinitionCounts = 3 * time.Second
 
-// looked schedules the next full read, if this reconciliation was one.
+// looked schedules the next full read, if this reconciliation was a full read.
 func (r *reconciliation) looked() {
 	if r.full {
 		r.look = r.now.Add(lookAgain + time.Duration(r.config.Random()*float64(lookAgain/2)))
@@ -408,7 +408,7 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unreported 
 	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))
 }
 
-// unchanged reports whether the object is known to be as wanted: it was, and the watch has shown no change
+// unchanged reports whether the object is still as wanted: it was so before, and the watch has shown no change
 // since. A new spec retries contested objects.
 func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
 	k := r.known[m.Ref]
@@ -528,7 +528,7 @@ func retryable(results []apply.Result) error {
 		case refused(res.Err) || res.Err == nil && refused(res.ReadErr): // see comeBack
 		case res.Err != nil && !apply.Permanent(res.Err):
 			errs = append(errs, fmt.Errorf("apply %s: %w", describe(res.Manifest), res.Err))
-		case res.Err == nil && res.ReadErr != nil: // one that is only read
+		case res.Err == nil && res.ReadErr != nil: // the object is only read
 			errs = append(errs, fmt.Errorf("read %s: %w", describe(res.Manifest), res.ReadErr))
 		}
 	}
@@ -561,7 +561,7 @@ func unapplied(m apply.Manifest, err error) conditions.Manifest {
 	return conditions.Manifest{Meta: m.Meta, ApplyErr: err, Presence: conditions.Unreadable, ReadErr: err, RuleTypes: conditionrules.Types(m.Config.Conditions)}
 }
 
-// needsChange reports whether an error lasts until an operator or the source changes something.
+// needsChange reports whether an error persists until an operator or the source changes something.
 func needsChange(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || kubeerror.TooLarge(err) || errors.As(err, new(*kubeclient.NotServedError)) || errors.Is(err, appliedwork.ErrWorkName) || errors.Is(err, appliedwork.ErrChanged)
 }

@@ -21,7 +21,7 @@ type recorder struct {
 	orphans *orphans
 	*keyState
 	reconcileInput
-	// seen has the objects to remove, as they were read. The key is independent of the version; the value is nil if
+	// seen has the objects to remove, as they were read. Its keys ignore the API version. The value is nil if
 	// the object does not exist.
 	seen map[workv1.ResourceIdentifier]*unstructured.Unstructured
 }
@@ -151,8 +151,8 @@ func (r *recorder) dissolve(ctx context.Context, orphan func(appliedwork.Entry) 
 	return r.removeAll(ctx, orphan)
 }
 
-// spare releases the objects that are to outlive the work while the record is not yet being deleted. Otherwise
-// an agent that restarts without the work would find the record being deleted, and remove all its objects.
+// spare releases the objects that must outlive the work. This happens before the record is deleted: a restarted
+// agent without the work would find the record in deletion, and remove all its objects.
 func (r *recorder) spare(ctx context.Context, orphan func(appliedwork.Entry) bool) error {
 	if orphan == nil {
 		return nil
@@ -216,7 +216,7 @@ func (r *recorder) graceLeft(ctx context.Context) (left time.Duration, err error
 	switch {
 	case r.config.EvictionGracePeriod >= evictionOff:
 		return evictionOff, r.stopGracePeriod(ctx)
-	case start.IsZero() || start.After(r.now) && !start.Equal(r.grace.start): // or the clock was set back
+	case start.IsZero() || start.After(r.now) && !start.Equal(r.grace.start): // no start is stored, or the clock was set back
 		if err := r.took(r.store.SetEvictionStart(ctx, r.record, r.now)); err != nil {
 			return 0, r.forgetRecord(err)
 		}

@@ -24,8 +24,8 @@ const (
 type refusal struct {
 	apply.Refusal
 	refused bool
-	// namespace is the state of the namespace that caused it. policies is the number of policy changes before it.
-	// early: the cluster may not have applied the last change.
+	// namespace is the state of the namespace that caused the refusal. policies is the number of policy changes
+	// before it. early: the cluster may not have applied the last change.
 	namespace drift.Signature
 	policies  uint64
 	early     bool
@@ -89,8 +89,8 @@ func (f refusal) tries() int {
 	return 5
 }
 
-// noteRefused returns what to remember of a refused write, and adds the expected state of its namespace. before
-// is what was remembered.
+// noteRefused returns the state to remember of a refused write, and adds the expected state of its namespace.
+// before is the state remembered so far.
 //
 // Scenario:
 //
@@ -98,8 +98,8 @@ func (f refusal) tries() int {
 //	t2: the namespace is created; the watch shows it, but no work waits for it yet.
 //	t3: the work waits for the namespace; the watch shows no further change.
 //
-// Result: the first refusal does not prove that the namespace is absent, and the write is retried soon. If it
-// is refused again while the namespace was tracked, the namespace is absent.
+// Result: the first refusal does not prove that the namespace is absent, and the write is retried soon. If it is
+// refused again while the namespace was tracked, the namespace is absent.
 func (r *reconciliation) noteRefused(err error, before refusal, expected map[kubeclient.Ref]drift.Signature) (f refusal) {
 	if f.Refusal, f.refused = apply.Refused(err); !f.refused {
 		return f

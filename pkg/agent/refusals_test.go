@@ -32,7 +32,7 @@ func TestCore_RefusedByItsNamespace(t *testing.T) {
 		there bool
 		err   error
 	}{
-		"missing":       {false, nil}, // the cluster in memory refuses it itself
+		"missing":       {false, nil}, // the fake cluster refuses the write itself
 		"being deleted": {true, terminating("a")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestCore_DeniedByAPolicy(t *testing.T) {
 	}
 }
 
-// invalid is what a server answers with the reason that a policy has if it says none.
+// invalid is the server's answer to a policy violation if the policy sets no reason.
 func invalid(text string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: text}}
 }
@@ -130,7 +130,7 @@ func deniedByAPolicy(t *testing.T, err error) {
 			r.wakeAt(key, r.now.Add(after))
 		}
 	}
-	changed() // of something else
+	changed() // something else changed
 	r.settle(10 * time.Second)
 	if n := r.writes("configmaps"); n < 1 || n > 5 {
 		t.Errorf("%d tries after policies changed", n)

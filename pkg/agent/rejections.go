@@ -15,12 +15,12 @@ import (
 )
 
 // firstRejectedWait is the first retry wait of a write that the cluster rejects as invalid. It doubles up to
-// lookAgain. The cause usually ends with a change of the work, of the object or of the definition of its kind;
-// these are noticed. Some checks depend on other objects.
+// lookAgain. The cause usually ends with a change of the work, of the object or of the definition of its kind,
+// and the agent notices these changes. The retries cover checks that depend on other objects.
 //
-// A write that was accepted without all its fields is retried in the same way. If the server gave no warning
-// about them, the waits begin after quietTries, at about a minute. Another program on the cluster then removes
-// the fields.
+// A write that was accepted without all its fields is retried in the same way. Without a server warning about
+// these fields, another program on the cluster removes them. The waits then begin after quietTries, at about a
+// minute.
 const (
 	firstRejectedWait = 100 * time.Millisecond
 	quietTries        = 9
@@ -40,7 +40,7 @@ func (r *reconciliation) recall(ref kubeclient.Ref) apply.Known {
 	if !has {
 		return r.persister.writtenBefore(r.key, ref).Retry()
 	}
-	switch { // for fields of other managers
+	switch { // fields of other managers are tried again
 	case r.recreate:
 		k.Known = k.Forget()
 	case r.full:
@@ -73,9 +73,9 @@ func redefined(t Tracker, ref kubeclient.Ref, was drift.Signature) bool {
 	return known && !seen.Is(was)
 }
 
-// redefines reports whether a definition was changed of which the work has objects. Then everything is read
-// again soon. The server returns these objects without the removed fields, but neither their resourceVersion
-// nor a watch shows it.
+// redefines reports whether the work changed a definition and has objects of that kind. Then everything is read
+// again soon. The server returns these objects without the removed fields, but neither their resourceVersion nor
+// a watch shows it.
 func redefines(manifests []apply.Manifest, results []apply.Result) bool {
 	changed := map[kubeclient.Ref]bool{}
 	for _, res := range results {

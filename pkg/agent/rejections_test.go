@@ -19,8 +19,7 @@ func job(name, command string) string {
 	return fmt.Sprintf(`{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":%q,"namespace":"default"},"spec":{"template":{"command":%q}}}`, name, command)
 }
 
-// writes counts the requests since the last time that are meant to change an
-// object of a resource.
+// writes counts the requests since the last call that try to change an object of a resource.
 func (r *rig) writes(resource string) int {
 	n := 0
 	for _, c := range r.f.TakeCalls() {
@@ -182,7 +181,7 @@ func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
 			served = r.now.Add(700 * time.Millisecond)
 			wait := 2 * time.Second
 			if plural != "ropes" {
-				wait = lastRetry // nothing tells that this is what it waits for
+				wait = lastRetry // the agent does not know that the work waits for this definition
 			}
 			r.settle(wait)
 			r.expectStatus("w-1", workApplied, workAvailable)
@@ -190,7 +189,7 @@ func TestCore_UnknownKindIsAppliedOnceItIsDefined(t *testing.T) {
 	}
 }
 
-// prunes has the cluster drop spec.f2 of custom resources until it is known.
+// prunes makes the cluster drop spec.f2 of custom resources until the field is defined.
 func (r *rig) prunes(reports bool) (known *bool) {
 	known = new(bool)
 	r.f.Prune = func(o *unstructured.Unstructured) []string {
@@ -243,7 +242,7 @@ func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 			if n := r.writes("ropes"); n < 15 || n > 50 {
 				t.Errorf("%d writes in a day", n)
 			}
-			for range 10 { // the neighbour is repaired, and what was dropped is not tried for that
+			for range 10 { // repairs of the neighbour do not retry the dropped field
 				r.f.Edit(r.ref("ConfigMap", "b"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "drift"} })
 				r.settle(time.Second)
 			}

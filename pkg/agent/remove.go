@@ -11,21 +11,21 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/desired"
 )
 
-// removeWorks removes everything of deleted works of one name, and confirms when nothing is left.
+// removeWorks removes the objects and records of deleted works of one name, and confirms when none is left.
 func (r *reconciliation) removeWorks(ctx context.Context, works []*desired.Work) (time.Duration, error) {
 	if err := r.recorder.loadRecord(ctx); err != nil {
 		return 0, errors.Join(err, unremoved(r, onlyOne(works), err))
 	}
 	owner := ownerOf(r.record, works)
 	if owner != nil && !r.mayDelete(owner) {
-		return r.forgetUnrepeated(ctx, owner), nil // its confirmation wakes the key
+		return r.forgetUnrepeated(ctx, owner), nil // the confirmation of the work wakes the key
 	}
 	if owner != nil {
 		if err := r.report(owner, conditions.Deleting(r.previous(owner), owner.Generation, nil, r.now)); err != nil {
 			return 0, err
 		}
 		gone, err := r.recorder.dissolve(ctx, staysAfter(owner))
-		if !gone && (err != nil || r.removals > 0) { // most works are gone at the second look
+		if !gone && (err != nil || r.removals > 0) { // the objects of most works are gone at the second reconciliation
 			if err != nil {
 				r.hindrance.halted(err)
 			}
@@ -69,8 +69,8 @@ func onlyOne(works []*desired.Work) *desired.Work {
 	return works[0]
 }
 
-// staysAfter returns a function that reports which objects are to outlive the work, as far as its last spec is
-// known.
+// staysAfter returns a function that reports which objects must outlive the work, according to its last known
+// spec.
 func staysAfter(w *desired.Work) func(appliedwork.Entry) bool {
 	if w.Spec == nil {
 		return nil
@@ -117,7 +117,7 @@ func (r *reconciliation) clearOldName(ctx context.Context, id string) (time.Dura
 }
 
 // finish handles an AppliedManifestWork that no work claims. If it is being deleted, finish completes the
-// deletion and removes its objects. Otherwise it evicts it if that is right.
+// deletion and removes its objects. Otherwise finish evicts it if it is a verified orphan.
 func (r *reconciliation) finish(ctx context.Context) (time.Duration, error) {
 	if err := r.recorder.loadRecord(ctx); err != nil {
 		return 0, err

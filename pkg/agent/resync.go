@@ -55,7 +55,8 @@ const (
 	resyncStates
 )
 
-// resyncEvent is the result of a checkpoint. A gap is the difference of the digests. A new gap is news:
+// resyncEvent is the result of a checkpoint. A gap is the difference of the digests. A new gap needs another
+// list:
 //
 // Scenario:
 //
@@ -68,10 +69,10 @@ type resyncEvent int
 const (
 	equal               resyncEvent = iota // the digests are equal
 	noAnswer                               // no digest, before the answer to the list
-	noAnswerAnswered                       // no digest, after it
+	noAnswerAnswered                       // no digest, after the answer
 	beforeAnswer                           // the digests differ, before the answer
-	same                                   // they differ after it, by the gap that is known
-	other                                  // by another gap, or none was known
+	same                                   // the digests differ after the answer, by the known gap
+	other                                  // the digests differ after the answer, by a new gap
 	sameGapAfterReceive                    // like same, and an event was received after the list
 	newGapAfterReceive                     // like other, and an event was received after the list
 
@@ -86,9 +87,9 @@ const (
 	await resyncAction = iota
 	// list: the cause of the digest difference is unknown; a list shows it.
 	list
-	// advance: everything up to the cursor is held, as far as possible.
+	// advance: the agent has received everything up to the cursor, so it advances.
 	advance
-	// advanceAndList: both; the result of the list with the subscription is known now.
+	// advanceAndList: the agent advances and lists all works; the answer to the first list is known now.
 	advanceAndList
 )
 

@@ -6,13 +6,12 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// resyncFlags is what the states stand for: what was listed, and what is known of it.
-// It decides as the agent did when it had a boolean for each.
+// resyncFlags describes a state by booleans. It decides as a former agent did that had these booleans.
 type resyncFlags struct {
 	listed  bool // a list was sent
 	waiting bool // the digests differed, and the answer is awaited
-	agreed  bool // after the list they were equal
-	retried bool // it was listed once more because of what came later
+	agreed  bool // after the list the digests were equal
+	retried bool // a second list was sent, because events arrived after the first one
 	gap     bool // a gap is known
 }
 

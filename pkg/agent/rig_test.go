@@ -47,27 +47,27 @@ type rig struct {
 	now  time.Time
 	*watches
 
-	due          map[string]time.Time // keys, and when
+	due          map[string]time.Time // when each key is due
 	failures     map[string]int
 	lastErr      map[string]error
 	sends        map[string]bool
-	refuse       func(codec.Event) error // of the broker
-	outcome      string                  // of what it does not refuse
-	syncs        bool                    // Core has something about the subscription
-	syncIn       time.Duration           // it has something after that time
-	synced       []agentSync             // the events it sent
-	orphanReport codec.OrphanReport      // the last one sent
+	refuse       func(codec.Event) error // returns the broker's error; nil: it accepts
+	outcome      string                  // of accepted events
+	syncs        bool                    // NextSync has an event
+	syncIn       time.Duration           // the wait until that event is due
+	synced       []agentSync             // the events of NextSync that were sent
+	orphanReport codec.OrphanReport      // the last report that was sent
 	statuses     map[string]manifestwork.StatusReport
 	sent         []manifestwork.StatusReport
 	revision     uint64
-	other        []func() // what others on the cluster are about to do
+	other        []func() // the next actions of other clients on the cluster
 
 	journal *memoryJournal // nil: none
-	files   Journal        // instead of it
-	grace   time.Duration  // of evictions
+	files   Journal        // used instead of journal, unless nil
+	grace   time.Duration  // the grace period of evictions
 	save    time.Time      // when Save is due; zero: never
 	log     *slog.Logger
-	// configure, if set, changes what the next agent works with.
+	// configure, if set, changes the configuration of the next agent.
 	configure func(*CoreConfig)
 }
 
@@ -99,15 +99,14 @@ func newJournaledRig(t *testing.T) *rig {
 	return r
 }
 
-// restart replaces the agent by a new one that remembers nothing but what is on
-// its journal, and lists what it has.
+// restart replaces the agent by one that knows only the journal. The new agent subscribes and lists its works.
 func (r *rig) restart() {
 	r.t.Helper()
 	r.start()
 	r.subscribe(accepted)
 }
 
-// start does that while there is no broker.
+// start is like restart, without a subscription.
 func (r *rig) start() {
 	r.t.Helper()
 	r.save, r.syncs = time.Time{}, false
@@ -145,7 +144,7 @@ func (r *rig) start() {
 		r.configure(&c)
 	}
 	r.core = NewCore(c)
-	for _, ref := range r.f.Refs() { // the watch begins with a list
+	for _, ref := range r.f.Refs() { // the watch begins with a list of all objects
 		if ref.Resource == appliedwork.Resource.Resource {
 			r.watches.discover(ref, r.f.Look(ref))
 		}
@@ -266,7 +265,7 @@ type agentSync struct {
 	subscription string
 }
 
-// sync lets the agent tell one thing about its subscription.
+// sync sends one event of NextSync; ok is false if there is none.
 func (r *rig) sync() (reported agentSync, ok bool) {
 	r.t.Helper()
 	r.syncs = false
@@ -291,7 +290,7 @@ func (r *rig) sync() (reported agentSync, ok bool) {
 	return reported, true
 }
 
-// saveNow does what is due on disk.
+// saveNow calls Save, if it is due.
 func (r *rig) saveNow() {
 	r.save = time.Time{}
 	if next := r.core.Save(r.t.Context()); next > 0 {
@@ -301,17 +300,15 @@ func (r *rig) saveNow() {
 	}
 }
 
-// watches is a Tracker that sees everything at once, except in kinds that are
-// denied.
+// watches is a Tracker that notices every change at once, except in denied kinds.
 type watches struct {
 	seen     map[kubeclient.Ref]drift.ObservedObject
 	expected map[string]map[kubeclient.Ref]drift.Signature
-	denied   string // a resource
+	denied   string // the resource that cannot be watched
 	own      drift.Own
 	wake     func(key string)
 	core     func() *Core
-	// requested, if set, is called once after the next answer of Seen about a kind of
-	// the resource.
+	// requested, if set, is called once: after the next answer of Seen about the resource requestedKind.
 	requested     func()
 	requestedKind string
 }
@@ -371,7 +368,7 @@ func (w *watches) End(key string) {
 }
 
 func (w *watches) Track(key string, expected map[kubeclient.Ref]drift.Signature) {
-	for ref, s := range expected { // as package drift, of an object that has not changed since it is tracked
+	for ref, s := range expected { // like package drift for an object that has not changed since it is tracked
 		before, tracked := w.expected[key][ref]
 		if _, seen := w.seen[ref]; !seen && tracked && s != drift.Unknown && s != before {
 			w.seen[ref] = drift.ObservedObject{Content: s, Exact: s}
@@ -409,7 +406,7 @@ func (w *watches) Unwatched(key string) int {
 	return 0
 }
 
-// work is a ManifestWork on the hub.
+// hubWork is a ManifestWork on the hub.
 func hubWork(id, name string, generation int64, manifests ...string) *workv1.ManifestWork {
 	w := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: testCluster, UID: types.UID(id), Generation: generation, Labels: map[string]string{"app": name}}}
 	for _, m := range manifests {
@@ -418,7 +415,7 @@ func hubWork(id, name string, generation int64, manifests ...string) *workv1.Man
 	return w
 }
 
-// event is what a Hawser broker makes of a published work.
+// event is the event of a Hawser broker for a published work.
 func (r *rig) event(w *workv1.ManifestWork, action codec.Action, change func(*codec.Event)) codec.Event {
 	r.t.Helper()
 	e, err := manifestwork.EncodeSpec(w, manifestwork.SpecParams{ID: "x", Now: r.now, Source: "hub", Action: action, DeletionWithData: true})
@@ -443,7 +440,7 @@ func (r *rig) deliverDeletion(w *workv1.ManifestWork) {
 	r.core.Handle(r.t.Context(), r.event(w, codec.DeleteRequest, nil))
 }
 
-// apply delivers a work and runs for a moment.
+// apply delivers a work and settles.
 func (r *rig) apply(w *workv1.ManifestWork) {
 	r.t.Helper()
 	r.deliver(w)
@@ -469,7 +466,7 @@ func (r *rig) record(name string) *workv1.AppliedManifestWork {
 	return a
 }
 
-// listed shows the entries of a record: "resource namespace/name uid?".
+// listed returns the entries of a record as "resource namespace/name uid?".
 func (r *rig) listed(name string) []string {
 	r.t.Helper()
 	a := r.record(name)
@@ -496,8 +493,8 @@ func (r *rig) expectListed(name string, want ...string) {
 	}
 }
 
-// expectStatus compares conditions of the last status the broker has, as
-// "Applied=True/Reason: message"; with an ordinal those of a manifest.
+// expectStatus compares conditions of the last status that the broker has, as "Applied=True/Reason: message".
+// With an ordinal, it compares those of a manifest.
 func (r *rig) expectStatus(id string, want ...string) {
 	r.t.Helper()
 	s, has := r.statuses[id]
@@ -513,8 +510,8 @@ func (r *rig) expectStatus(id string, want ...string) {
 	}
 }
 
-// theFirst is what a work says of the first manifest that failed, and how many did; package
-// conditions has the tests of it.
+// theFirst matches the part of a work's condition about its first failed manifest, and the counts. Package
+// conditions tests it.
 var theFirst = regexp.MustCompile(`^((?:Applied|Available)=[^:]*: ).*; (\d+ of \d+ (manifests failed)|(\d+ of \d+ resources .*))$`)
 
 func (r *rig) expectManifest(id string, ordinal int, want ...string) {
@@ -567,7 +564,7 @@ func deployment(name, image string) string {
 	return fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%q,"namespace":"default"},"spec":{"template":{"image":%q}}}`, name, image)
 }
 
-// requests returns the calls since the last time, without reading discovery.
+// requests returns the calls since the last time, without those of discovery.
 func (r *rig) requests() []string {
 	var calls []string
 	for _, c := range r.f.TakeCalls() {

@@ -66,8 +66,7 @@ func (s *roleState) sweepRate() rate {
 }
 
 // RolesChanged reports that roles or bindings changed, or may have changed. It returns the keys for which
-// Reconcile is due, and the wait. A key that is reconciled earlier for another reason returns for this one; see
-// comeBack.
+// Reconcile is due, and the wait. If a key is reconciled earlier, comeBack schedules it again for this change.
 func (c *Core) RolesChanged() (keys []string, after time.Duration) {
 	return c.roles.change(c.config.Now())
 }

@@ -56,8 +56,7 @@ func TestAgent_FollowsRoles(t *testing.T) {
 			t.Errorf("at rest: %s", c)
 		}
 
-		// The object changes at the same moment, which wakes the work before the look
-		// at the roles is due.
+		// The object changes at the same moment. That wakes the work before the check of the roles is due.
 		rights.revoke("maps")
 		r.f.Edit(rights.ref("ConfigMap", "a"), func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) })
 		r.after(15 * time.Second)

@@ -58,7 +58,7 @@ func (c *Core) keepAlive() (codec.Event, error) {
 }
 
 // Goodbye returns the event that reports the agent as gone. A stateless broker gets it as the last will at the
-// begin of a connection, when the agent may not know its source yet.
+// start of a connection, when the agent may not know its source yet.
 func (c *Core) Goodbye() (codec.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,10 +74,10 @@ func (c *Core) Goodbye() (codec.Event, error) {
 // keepaliveEvery is the minimum interval of lists to a source that does not know this agent.
 const keepaliveEvery = 5 * time.Second
 
-// counts reports whether an event of a source is of the current session. The agent sends a list of its works
-// after the first event of a new source session. It also sends one to a source that does not know this agent
-// yet. For a session that is new here, the list is sent at once. Otherwise it waits until keepaliveEvery has
-// passed since the last one; it is never dropped:
+// counts reports whether an event of a source belongs to the current session. It also schedules a list of all
+// works for a source with a new session, or for a source that does not know this agent yet. For a new session
+// the list is sent at once. Otherwise it waits until keepaliveEvery has passed since the last one; it is never
+// dropped:
 //
 // Scenario:
 //

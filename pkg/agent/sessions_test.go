@@ -37,12 +37,12 @@ func (r *rig) stamp(e codec.Event) sessionfence.Stamp {
 	return m
 }
 
-// placed is a spec of the source at a place in its line.
+// placed is a spec event of the source with a session stamp.
 func (r *rig) placed(m sessionfence.Stamp, w *workv1.ManifestWork, action codec.Action) codec.Event {
 	return r.ocmEvent(w, action, m.Put)
 }
 
-// lists takes the list that the agent has to send, and returns it with what it is stamped with.
+// lists returns the session stamp of the list that the agent has to send; false if there is none.
 func (r *rig) lists() (sessionfence.Stamp, bool) {
 	r.t.Helper()
 	l, ok := r.core.NextSync()
@@ -141,7 +141,7 @@ func TestCore_OCMSourceBehindAStatelessBroker(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
-// TestCore_SendsGoodbye before it knows a source, and with its own session only.
+// TestCore_SendsGoodbye checks that a goodbye names the agent's own session, also before the source is known.
 func TestCore_SendsGoodbye(t *testing.T) {
 	r, hub := newStatelessRig(t)
 	for _, source := range []string{"", "hub"} {
@@ -161,7 +161,7 @@ func TestCore_SendsGoodbye(t *testing.T) {
 	}
 }
 
-// TestCore_SendsKeepalives to a Hawser source, every minute, with the digest of the held works.
+// TestCore_SendsKeepalives checks that a Hawser source gets the digest of the held works every minute.
 func TestCore_SendsKeepalives(t *testing.T) {
 	r, hub := newStatelessRig(t)
 	if r.core.KeepAlive() != time.Minute {
@@ -189,7 +189,7 @@ func TestCore_SendsKeepalives(t *testing.T) {
 	}
 }
 
-// TestCore_ReportsThatItsListIsTooLargeForTheBroker: a list is a single event.
+// TestCore_ReportsThatItsListIsTooLargeForTheBroker: a list is one event and cannot be split.
 func TestCore_ReportsThatItsListIsTooLargeForTheBroker(t *testing.T) {
 	r, hub := newStatelessRig(t)
 	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))

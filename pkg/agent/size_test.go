@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// errTooLarge is what an API server hands on of an etcd that does not take an object of that size.
+// errTooLarge is the API server's error for an object that is too large for etcd.
 var errTooLarge = apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
 
 // TestCore_ARecordThatDoesNotFit is reported at once in the condition of the work, and does not block other

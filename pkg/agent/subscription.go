@@ -97,7 +97,7 @@ func (l *subscriptionState) isOrphan(id string) bool {
 	return found
 }
 
-// sameEvidence reports whether the evidence about orphans is unchanged.
+// sameEvidence reports whether the evidence about orphans is the same as in o.
 func (l *subscriptionState) sameEvidence(o subscriptionState) bool {
 	return l.inSync == o.inSync && slices.Equal(l.syncedSources, o.syncedSources) && slices.Equal(l.orphans, o.orphans)
 }
@@ -137,8 +137,8 @@ func (l *subscriptionState) listing(clock uint64, now time.Time) {
 // alive sets whether a keepalive is due.
 func (l *subscriptionState) alive(due bool) { l.aliveDue = due }
 
-// list schedules a list for when the last one is at least every old. It returns the wait, and whether it is due
-// sooner than before.
+// list schedules a list for the time at which the last one is every old. It returns the wait. sooner reports
+// whether the list is now due earlier than before.
 func (l *subscriptionState) list(now time.Time, every time.Duration) (after time.Duration, sooner bool) {
 	at := l.listedAt.Add(every)
 	if l.listDue && !at.Before(l.listAt) {
@@ -176,7 +176,7 @@ func (l *subscriptionState) reportSent(s SyncEvent, err error) {
 	case s.orphans:
 		l.orphanReportDue, l.reportsUnsupported = l.orphanReportDue || retry, !retry
 	case !retry:
-	case s.alive: // the next ack covers it
+	case s.alive: // the next ack replaces a lost keepalive
 	case s.ack == nil:
 		l.listDue = true
 	case l.ack == nil:

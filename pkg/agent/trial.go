@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// dryRunName is the suffix of the name of an AppliedManifestWork that is only dry-run.
+// dryRunName is the suffix of the name of an AppliedManifestWork that exists in dry runs only.
 const dryRunName = "rehearsal.hawser.dev"
 
 // try dry-runs the agent's own writes. It does so after the work wrote an admission configuration, at each full

@@ -35,8 +35,8 @@ func (r *reconciliation) mayDelete(w *desired.Work) bool {
 	return r.record.AgentID() == r.config.AgentID && (r.record.Deleting() || known && o.Tag == w.SpecTag.String())
 }
 
-// forgetUnrepeated forgets a deletion that was loaded, may not be executed, and is not sent again. A broker
-// repeats each unconfirmed deletion at every subscription, before the checkpoint that proves the agent in sync.
+// forgetUnrepeated forgets a loaded deletion that may not be executed and is not sent again. A broker repeats
+// each unconfirmed deletion at every subscription, before the checkpoint that proves the agent in sync.
 //
 // Scenario:
 //

@@ -60,7 +60,7 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 				t.Fatalf("enforced: %t, want %t", got, c.enforced)
 			}
 
-			// The cursor alone says nothing; the first checkpoint does.
+			// The cursor alone confirms nothing; the first checkpoint does.
 			r.resume()
 			drift("again")
 			r.settle(time.Minute)
@@ -86,7 +86,7 @@ func TestCore_UnconfirmedWorks(t *testing.T) {
 // last, or if it is received again.
 func TestCore_UnconfirmedDeletions(t *testing.T) {
 	for name, c := range map[string]struct {
-		version, tag string // that the record says, "" for what was applied
+		version, tag string // of the spec in the record; "" for the applied one
 		begun, done  bool
 	}{
 		"of what is in force":                      {done: true},
@@ -121,9 +121,9 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			r.inSync(2)
 			r.settle(time.Minute)
 			if got := r.value("a") == ""; got != c.done {
-				t.Fatalf("carried out in sync: %t, want %t", got, c.done) // what is in sync are live works
+				t.Fatalf("carried out in sync: %t, want %t", got, c.done) // being in sync is about live works only
 			}
-			// The broker repeats a deletion before that checkpoint, so it will not be repeated.
+			// The broker repeats deletions before that checkpoint, so this one will not be repeated.
 			if n := r.core.Counts(); n.Deleting != 0 {
 				t.Fatalf("it is held for ever: %+v", n)
 			}
@@ -164,7 +164,7 @@ func TestCore_LastReportBeforeARestart(t *testing.T) {
 			return errAway
 		}
 		r.refuse = nil
-		r.other = append(r.other, func() { // after the answer
+		r.other = append(r.other, func() { // after the broker's answer
 			r.core.Stop(t.Context())
 			r.start()
 		})
@@ -220,7 +220,7 @@ func TestCore_OutdatedJournal(t *testing.T) {
 	r.resume()
 	r.settle(time.Minute)
 	r.expectValue("a", "")
-	// The digest shows it, and the list says what it is.
+	// The digests differ, and the answer to the list shows the work as an orphan.
 	reported := r.checkpoint(codec.Checkpoint{Cursor: at(9), Digest: &codec.Digest{}})
 	if len(reported) != 1 || len(reported[0].list) != 1 {
 		t.Fatalf("reported %+v", reported)
@@ -269,7 +269,7 @@ func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
 	r.apply(hubWork("w-2", "orphan", 2, configMap("b", "1")))
 	r.inSync(1)
-	r.delete(hubWork("w-3", "other", 1)) // and a status
+	r.delete(hubWork("w-3", "other", 1)) // the status of the deletion is sent
 	for _, name := range []string{"web", "orphan"} {
 		ref := appliedwork.Ref(appliedwork.Name(testHubHash, name))
 		r.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })

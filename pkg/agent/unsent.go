@@ -21,8 +21,8 @@ const slowRetry = 15 * time.Second
 
 // unsent is the state of the requests of a work that were not sent.
 type unsent struct {
-	// since is when the first of them was not sent, zero while there are none. before: the previous reconciliation
-	// had some, so a write now is no repair.
+	// since is when the first request was not sent, zero while there are none. before: the previous
+	// reconciliation had unsent requests, so a write now is no repair.
 	since  time.Time
 	before bool
 	// fails is the kind for which the cluster gives no answers, "" if it answers.
@@ -57,8 +57,8 @@ func (u *unsent) report(w *desired.Work, status workv1.ManifestWorkStatus, now t
 // late reports whether the work has waited for veryslowAfter and the cluster gives no answers.
 func (u *unsent) late(now time.Time) bool { return u.fails != "" && now.Sub(u.since) >= veryslowAfter }
 
-// slow reports whether an object was left alone because the cluster gives no answers for its kind. This is no
-// failure of the work and does not increase its back-off.
+// slow reports whether the request for an object was not sent because earlier ones are slow. This is no failure
+// of the work and does not increase its back-off.
 func slow(res apply.Result) bool { return notSent(res) != nil }
 
 func notSent(res apply.Result) (e *kubeclient.SlowError) {
@@ -68,7 +68,7 @@ func notSent(res apply.Result) (e *kubeclient.SlowError) {
 	return nil
 }
 
-// slowWait returns when to retry objects for whose kind the cluster gives no answers, 0 if there are none.
+// slowWait returns when to retry objects whose requests were not sent, 0 if there are none.
 func slowWait(results []apply.Result, random func() float64) time.Duration {
 	if !slices.ContainsFunc(results, slow) {
 		return 0

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
-// What keeps an object that is being deleted, and what to do about it.
+// Texts for what keeps an object that is being deleted, with the next step.
 const (
 	formatFinalizers = "waits for finalizers: %s: %s; %s"
 	formatContent    = "waits for its content: %s: %s; remove the named objects, or check that their controller runs on the cluster"

@@ -44,7 +44,7 @@ type workRun struct {
 	key   string
 	since time.Time
 	waits kubeclient.Progress
-	// placed: it has an overflow slot instead of a worker. reported: it was reported as slow.
+	// placed: the run has an overflow slot instead of a worker. reported: it was reported as slow.
 	placed, reported bool
 }
 
@@ -126,7 +126,7 @@ func (t *workerPool) overflowSlot(u *workRun) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.running[u.key] != u {
-		return true // it has just ended
+		return true // the run has just ended
 	}
 	if t.taken >= t.slots {
 		return false
@@ -157,7 +157,7 @@ func (t *workerPool) end(u *workRun, q *queue) (next *workRun) {
 	return t.start(key, q)
 }
 
-// goesOn reports whether the run of a work has not ended.
+// goesOn reports whether the run of a slow work is still the current one of its key.
 func (t *workerPool) goesOn(w slowWork) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

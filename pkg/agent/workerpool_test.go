@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// hanging is a cluster that does not answer for one kind of object until it is let go.
+// hanging is a cluster that does not answer requests for one kind until free is closed.
 type hanging struct {
 	kubeclient.Client
 	resource string
@@ -55,7 +55,7 @@ func (h hanging) Create(ctx context.Context, gvr schema.GroupVersionResource, o 
 func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 	var free chan struct{}
 	runAgent(t, func(r *running) {
-		free = make(chan struct{}) // in the bubble
+		free = make(chan struct{}) // the channel must belong to the bubble
 		r.client = hanging{r.f, "deployments", free}
 	}, func(r *running) {
 		const stuck = 2*DefaultWorkers + 5
@@ -126,7 +126,7 @@ func TestWorkerPool_SlowWorksWaitForEachOther(t *testing.T) {
 			}
 			clear(ended)
 		}
-		round(10 * time.Minute) // those that are not known take workers
+		round(10 * time.Minute) // keys with an unknown duration use workers
 		for i := range long {
 			q.Add(fmt.Sprintf("long-%d", i))
 		}
@@ -140,7 +140,7 @@ func TestWorkerPool_SlowWorksWaitForEachOther(t *testing.T) {
 		}
 		clear(ended)
 		mu.Unlock()
-		round(10 * 10 * time.Second) // each is due once more
+		round(10 * 10 * time.Second) // each key is due once more
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Error(err)

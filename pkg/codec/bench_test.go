@@ -54,8 +54,7 @@ func BenchmarkIngest(b *testing.B) {
 	}
 }
 
-// BenchmarkProtoUnmarshal is what it would cost to let the protobuf library
-// read the event first.
+// BenchmarkProtoUnmarshal measures the cost of reading the event with the protobuf library first.
 func BenchmarkProtoUnmarshal(b *testing.B) {
 	event := benchEvent(b)
 	b.ReportAllocs()

@@ -187,8 +187,7 @@ func TestParseEnvelope_NamesTheAttributeAtFault(t *testing.T) {
 	}
 }
 
-// The version of a type that is not served cannot be read; the type is what a
-// broker refuses.
+// The version of an unserved type is not read; the broker rejects the event because of its type.
 func TestParseEnvelope_LeavesVersionsOfUnknownTypesAlone(t *testing.T) {
 	p := specProto()
 	p.Type = "certificates.k8s.io.v1.certificatesigningrequests.spec.create_request"

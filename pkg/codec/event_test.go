@@ -129,7 +129,7 @@ func TestUnmarshal_ReadsEveryTypeOfAttribute(t *testing.T) {
 	}
 }
 
-// The receiving rules: what is refused, and that the error names the culprit.
+// Which events are rejected, and which attribute the error names.
 func TestUnmarshal_Refuses(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -332,7 +332,7 @@ func TestMarshal_Refuses(t *testing.T) {
 	}
 }
 
-// drawEvent makes any event that the protocol can carry.
+// drawEvent returns a random event that the protocol can carry.
 func drawEvent(t *rapid.T) Event {
 	c := &event.EventContextV1{
 		ID:     rapid.StringN(1, 20, -1).Draw(t, "id"),

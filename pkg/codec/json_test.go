@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// What the readers of JSON take, in the words of encoding/json.
+// Types for encoding/json with the members that the readers read.
 type (
 	rawStatus struct {
 		Conditions []struct{ Type, Status, Message string } `json:"conditions"`
@@ -60,7 +60,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// agree reports whether both take b. Only for a bound may the reader alone refuse it.
+// agree reports whether both readers accept b. Only the own reader may reject it, for a limit.
 func agree(t *testing.T, b []byte, err, bareErr error) bool {
 	t.Helper()
 	if err == nil && bareErr != nil {
@@ -81,7 +81,7 @@ func compareList[T comparable, L any](t *testing.T, b []byte, decode func([]byte
 	}
 }
 
-// compareMembers takes b for the data of a structured event.
+// compareMembers compares the readers on b as a structured event.
 func compareMembers(t *testing.T, b []byte) {
 	t.Helper()
 	names := map[string]bool{}
@@ -111,7 +111,7 @@ func compareMembers(t *testing.T, b []byte) {
 	}
 }
 
-// TestJSON_HasBounds: what is dear to hold is refused, and the reason named.
+// TestJSON_HasBounds: input that needs too much memory is rejected, with the reason.
 func TestJSON_HasBounds(t *testing.T) {
 	many := func(open, one string, n int, end string) []byte {
 		return []byte(open + strings.Repeat(one+",", n-1) + one + end)
@@ -152,8 +152,8 @@ func TestJSON_HasBounds(t *testing.T) {
 	}
 }
 
-// TestJSON_RefusesAtNextToNoCost: 16 MiB of empty entries, of conditions and of members
-// take no memory.
+// TestJSON_RefusesAtNextToNoCost: 16 MiB of empty entries, conditions or members are rejected almost without
+// memory.
 func TestJSON_RefusesAtNextToNoCost(t *testing.T) {
 	fill := func(open, one, end string) []byte {
 		return []byte(open + strings.TrimSuffix(strings.Repeat(one, 16<<20/len(one)), ",") + end)
@@ -170,7 +170,7 @@ func TestJSON_RefusesAtNextToNoCost(t *testing.T) {
 		"compared": func() error {
 			n, err := compared.PayloadBytes()
 			if n > 1<<30 {
-				err = errSyntax // it would not be read
+				err = errSyntax // the broker would reject the payload
 			}
 			return err
 		},
@@ -185,8 +185,8 @@ func TestJSON_RefusesAtNextToNoCost(t *testing.T) {
 	}
 }
 
-// TestParseEnvelope_NamesAreShortAndPrintable: what names something is refused before it
-// can be kept or shown, and the error shows it cut and quoted.
+// TestParseEnvelope_NamesAreShortAndPrintable: long or unprintable names are rejected before they are stored or
+// shown. The error shows them cut and quoted.
 func TestParseEnvelope_NamesAreShortAndPrintable(t *testing.T) {
 	good, err := ParseEnvelope(marshalProto(t, specProto()))
 	if err != nil || good.ResourceID == "" {
@@ -217,7 +217,7 @@ func TestParseEnvelope_NamesAreShortAndPrintable(t *testing.T) {
 	}
 }
 
-// TestParseEnvelope_AcceptsEventsOfOCMClients: none of the bounds is near to that.
+// TestParseEnvelope_AcceptsEventsOfOCMClients: events of OCM clients are far below all limits.
 func TestParseEnvelope_AcceptsEventsOfOCMClients(t *testing.T) {
 	for _, name := range []string{"w", strings.Repeat("n", 253), "größe"} {
 		p := specProto()

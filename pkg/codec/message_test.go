@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/internal/codectest"
 )
 
-// goldenMessage compares a message with testdata/name: a line per property, in order.
+// goldenMessage compares a message with testdata/name: one line per property, in order.
 func goldenMessage(t *testing.T, name string, m Message) {
 	t.Helper()
 	var b strings.Builder
@@ -27,7 +27,8 @@ func goldenMessage(t *testing.T, name string, m Message) {
 	codectest.GoldenText(t, name, b.String())
 }
 
-// TestToMessage_Golden is case C4: all text, empty values present, the content type of its own.
+// TestToMessage_Golden is case C4: all attributes as text, also empty ones, and the content type in its own
+// field.
 func TestToMessage_Golden(t *testing.T) {
 	spec := specProto()
 	deletion := specProto()
@@ -64,7 +65,7 @@ func TestToMessage_Golden(t *testing.T) {
 	goldenMessage(t, "message_types.txt", m)
 }
 
-// specWith is the event of specProto with one attribute more.
+// specWith returns the event of specProto with one more attribute.
 func specWith(name string, v any) Event {
 	e, err := FromProto(specProto())
 	if err != nil {
@@ -90,7 +91,7 @@ func (m Message) with(key, value string) Message {
 	return m
 }
 
-// TestFromMessage_Versions is case C10, and what is no number.
+// TestFromMessage_Versions is case C10, and texts that are no numbers.
 func TestFromMessage_Versions(t *testing.T) {
 	for text, want := range map[string]int64{"7": 7, "7.9": 7, "0": 0, "2147483647": 2147483647} {
 		m := specMessage(t).with("ce-resourceversion", text)
@@ -116,7 +117,7 @@ func TestFromMessage_Versions(t *testing.T) {
 	}
 }
 
-// TestFromMessage_IsTheEventThatWasSent: text forms are back in their types.
+// TestFromMessage_IsTheEventThatWasSent: text forms are converted back to their types.
 func TestFromMessage_IsTheEventThatWasSent(t *testing.T) {
 	p := specProto()
 	p.Attributes["ce-deletiontimestamp"] = pTime(testTime.Add(123456789))
@@ -129,7 +130,7 @@ func TestFromMessage_IsTheEventThatWasSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What belongs to the packet is no attribute, whatever it is called.
+	// Properties without the prefix "ce-" belong to the packet, even with the name of an attribute.
 	m.Properties = append(m.Properties, Property{HeaderSubscriptionID, "s"}, Property{"clustername", "other"}, Property{"CE-X", "y"}, Property{"", ""})
 	got, err := FromMessage(m)
 	if err != nil {
@@ -164,7 +165,7 @@ func TestFromMessage_StructuredMode(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", m.ContentType, d)
 		}
 	}
-	// What is authorized by the properties must be what the JSON says.
+	// The properties are authorized, so the JSON must not contradict them.
 	structured := Message{ContentType: mediaTypeStructured, Payload: []byte(body)}
 	for _, key := range []string{"id", "source", "type", "specversion", ExtClusterName} {
 		_, err := FromMessage(structured.with("ce-"+key, "other"))
@@ -240,8 +241,7 @@ func TestMessage_TextsHaveALimit(t *testing.T) {
 	wantAttributeError(t, err, "datacontenttype")
 }
 
-// TestMessage_KeepsAnyEvent: through MQTT and back, an event that a broker normalises is the
-// same event.
+// TestMessage_KeepsAnyEvent: a normalized event is unchanged after the conversion to a message and back.
 func TestMessage_KeepsAnyEvent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := specWith(rapid.StringMatching(`x[a-z0-9]{0,5}`).Draw(t, "name"), rapid.StringMatching(`[ -~é]{0,20}`).Draw(t, "value"))
@@ -267,7 +267,7 @@ func TestMessage_KeepsAnyEvent(t *testing.T) {
 	})
 }
 
-// FuzzMessage reads any properties and payload. properties is a line per property.
+// FuzzMessage reads any properties and payload. properties has one line per property.
 func FuzzMessage(f *testing.F) {
 	for _, m := range []Message{specMessage(f), {ContentType: mediaTypeStructured, Payload: []byte(`{"specversion":"1.0","id":"e1","source":"src1","type":"` + specCreate + `","resourceversion":3,"data":{"a":1}}`)}} {
 		var lines []string
@@ -305,7 +305,8 @@ func FuzzMessage(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Types that only JSON can tell of are texts now; a second time nothing changes.
+		// The first conversion turns values whose type only JSON shows into texts. The second one changes
+		// nothing.
 		third, err := MessageOfProto(again)
 		if err != nil || !cmp.Equal(one, third) {
 			t.Fatalf("%v\n%s", err, cmp.Diff(one, third))

@@ -85,8 +85,7 @@ func TestNormalize_RejectsUntypedObjects(t *testing.T) {
 	}
 }
 
-// What a broker sends is the stored bytes with more bytes behind them; the
-// protobuf library must read one event from it.
+// A broker sends the stored bytes with more bytes appended. The protobuf library must read them as one event.
 func TestAppend_BehindANormalizedEvent(t *testing.T) {
 	stored, err := Normalize(marshalProto(t, specProto()))
 	if err != nil {
@@ -129,8 +128,7 @@ func TestAppend_BehindANormalizedEvent(t *testing.T) {
 	}
 }
 
-// For any event: what the protobuf library reads from the concatenation is the
-// event with the attributes set.
+// For any event, the protobuf library reads the appended bytes as the event with the attributes set.
 func TestAppendAttributes_IsSettingThem(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)

@@ -11,8 +11,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestRegistration_AllowedRequests is the table of ocm-protocol: what agents publish of each type, and
-// what of it before they have a certificate.
+// TestRegistration_AllowedRequests checks the table of ocm-protocol: which events agents may publish of each
+// type, and which of them without a certificate.
 func TestRegistration_AllowedRequests(t *testing.T) {
 	may := map[string]string{ // by type and verb: allowed senders
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.create_request":            "both",
@@ -161,7 +161,7 @@ func TestAPIError(t *testing.T) {
 	}
 }
 
-// FuzzParseRegistration reads any bytes as every payload between broker and source.
+// FuzzParseRegistration parses any bytes as each payload between the broker and the source.
 func FuzzParseRegistration(f *testing.F) {
 	for _, m := range []proto.Message{
 		&hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{{DataType: Leases.String(), Cluster: "c", Name: "n"}}},

@@ -114,8 +114,8 @@ func TestDecodeHashes(t *testing.T) {
 	}
 }
 
-// TestSummaryOf: of conditions of one type the first counts. Of those that are False, Applied comes before
-// Available. The message is short and printable.
+// TestSummaryOf: of several conditions of one type the first is used. Of those that are False, Applied comes
+// before Available. The message is short and printable.
 func TestSummaryOf(t *testing.T) {
 	long := strings.Repeat("é", MaxSummaryBytes)
 	for data, want := range map[string]StatusSummary{

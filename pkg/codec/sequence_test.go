@@ -77,8 +77,7 @@ func TestSequencer_Layout(t *testing.T) {
 	}
 }
 
-// Whatever the clock does and whatever is observed, every id is newer than all
-// before it.
+// Every id is newer than all earlier ones, for any clock and any observed ids.
 func TestSequencer_OnlyGoesUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s, other Sequencer

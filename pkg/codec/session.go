@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Session names one session of a Hawser client to its peers behind a stateless broker (see docs/protocol/README.md).
-// Of two sessions of a client the later one has the higher number. The id distinguishes sessions with the same
-// number.
+// Session names one session of a Hawser client behind a stateless broker (see docs/protocol/README.md). Of two
+// sessions of a client the later one has the higher number. The id distinguishes sessions with the same number.
 type Session struct {
 	Number uint64
 	ID     string

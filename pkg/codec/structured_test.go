@@ -49,7 +49,7 @@ func TestNormalize_TurnsStructuredIntoBinaryMode(t *testing.T) {
 		"datacontenttype":"application/json","clustername":"cluster1","originalsource":"","resourceid":"u1","resourceversion":3,"logtracing":"{}",
 		"metadata":"{\"name\":\"w1\",\"namespace\":\"cluster1\",\"uid\":\"u1\",\"generation\":3}","data":{"manifests":[]}}`
 	p := structured(mediaTypeStructured, body)
-	p.Id = "e1" // repeating what the JSON says is no contradiction
+	p.Id = "e1" // a field may repeat the JSON
 	n, err := Normalize(marshalProto(t, p))
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +95,7 @@ func TestUnmarshal_RefusesBadStructuredEvents(t *testing.T) {
 	}
 }
 
-// What is authorized must be what is executed: the fields around a structured
-// event may not say something else.
+// The fields around a structured event are authorized, so the JSON must not contradict them.
 func TestUnmarshal_RefusesAStructuredEventThatItsFieldsContradict(t *testing.T) {
 	const body = `{"specversion":"1.0","id":"e1","source":"src1","type":"` + specCreate + `","clustername":"cluster1"}`
 	for name, change := range map[string]func(*protoEvent){

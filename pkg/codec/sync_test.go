@@ -94,7 +94,7 @@ func drawPosition(t *rapid.T) *HubPosition {
 	return &HubPosition{UID: names.Draw(t, "hub"), ResourceVersion: names.Draw(t, "resource version")}
 }
 
-// names are what may be a name, the empty one too.
+// names generates names, also the empty one.
 var names = rapid.StringMatching(`[a-zA-Z0-9 äö.-]{0,12}`)
 
 func drawCursor(t *rapid.T) Cursor {
@@ -236,8 +236,7 @@ func TestParseSync_ErrorNamesField(t *testing.T) {
 	}
 }
 
-// TestParseSync_TextsForPeopleAreShown: what explains something is cut and cleaned, not
-// refused.
+// TestParseSync_TextsForPeopleAreShown: texts for display are cut and cleaned instead of rejected.
 func TestParseSync_TextsForPeopleAreShown(t *testing.T) {
 	reason := "two lines\nand \x1b[2J" + strings.Repeat("ä", MaxNameBytes)
 	e, err := NewSyncReport(syncSource, SyncReport{Clusters: []ClusterSyncReport{{Cluster: "c", Reason: reason}}})

@@ -21,8 +21,8 @@ func TestTagOf_HashesTheDocumentedInput(t *testing.T) {
 	if got, want := TagOf(true, 7, "{}", []byte("data")), Tag(sum[:16]); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	// A constant, so that no later change of the input goes unnoticed: tags
-	// are on the disks of brokers and agents.
+	// The expected tag is constant, so that the test detects a changed input of the hash. Brokers and agents
+	// have tags on disk.
 	if got, want := TagOf(false, 3, `{"name":"w1"}`, []byte(`{"manifests":[]}`)).String(), "bc71b4f557179b728f52dce35300e752"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -76,7 +76,7 @@ func TestDigestSum_IsAGroupModulo2To128(t *testing.T) {
 	modulus := new(big.Int).Lsh(big.NewInt(1), 128)
 	number := func(s DigestSum) *big.Int { return new(big.Int).SetBytes(s[:]) }
 	draw := rapid.Custom(func(t *rapid.T) (s DigestSum) {
-		// Words near the ends make carries likely.
+		// Values near 0 and the maximum make carries likely.
 		word := rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{0, 1, 1<<64 - 1}))
 		binary.BigEndian.PutUint64(s[:8], word.Draw(t, "hi"))
 		binary.BigEndian.PutUint64(s[8:], word.Draw(t, "lo"))

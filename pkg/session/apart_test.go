@@ -13,8 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mem"
 )
 
-// TestSession_BacksOffAlone: of two sessions in one process, one that has failed
-// for long does not make the other wait.
+// TestSession_BacksOffAlone: a session that has failed for long does not delay another one in the process.
 func TestSession_BacksOffAlone(t *testing.T) {
 	simulate(t, &broker{refuse: func(int) error { return lost }}, &diary{}, func(w *world) {
 		b := &broker{}
@@ -25,7 +24,7 @@ func TestSession_BacksOffAlone(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.t.Context())
 		done := make(chan error, 1)
 		go func() { done <- other.Run(ctx) }() // done is received from below
-		w.after(10 * time.Minute)              // the first one waits as long as it ever does
+		w.after(10 * time.Minute)              // the first session reaches its longest wait
 		dialer.Cut()
 		dialer.Restore()
 		w.after(250 * time.Millisecond) // the shortest wait with this jitter
@@ -39,8 +38,8 @@ func TestSession_BacksOffAlone(t *testing.T) {
 	})
 }
 
-// TestSession_HungPublishDoesNotKeepItFromConnecting: a subscription that ends
-// while a publish hangs is followed by the next one, and the publish ends.
+// TestSession_HungPublishDoesNotKeepItFromConnecting: a subscription ends while a publish hangs. The publish
+// ends, and the session subscribes again.
 func TestSession_HungPublishDoesNotKeepItFromConnecting(t *testing.T) {
 	var lose chan struct{} // ends the first subscription
 	b := &broker{
@@ -60,7 +59,7 @@ func TestSession_HungPublishDoesNotKeepItFromConnecting(t *testing.T) {
 		},
 		publish: func(ctx context.Context, _ []byte, id string) error {
 			if id == "s1" {
-				<-ctx.Done() // for ever, if neither side gives up
+				<-ctx.Done() // blocks until the call is cancelled
 			}
 			return ctx.Err()
 		},
@@ -89,8 +88,8 @@ func TestSession_HungPublishDoesNotKeepItFromConnecting(t *testing.T) {
 	})
 }
 
-// TestSession_HungResyncRequestDoesNotStopReceiving: heartbeats and events are
-// read while a request waits for its answer; when the stream ends, so does it.
+// TestSession_HungResyncRequestDoesNotStopReceiving: the session reads heartbeats and events while a resync
+// request hangs. The request ends with the stream.
 func TestSession_HungResyncRequestDoesNotStopReceiving(t *testing.T) {
 	event := wire(t, "event")
 	var lose chan struct{} // ends the first subscription

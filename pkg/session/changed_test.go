@@ -17,7 +17,7 @@ func TestSession_RetriesChangedCredentialsAtOnce(t *testing.T) {
 		"delayed": &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: 9 * time.Minute, Message: "later"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			good := false // the test sends them to the broker through the channel
+			good := false // the broker accepts the credentials; the channel synchronizes the access
 			b := &broker{refuse: func(int) error {
 				if good {
 					return nil
@@ -26,7 +26,7 @@ func TestSession_RetriesChangedCredentialsAtOnce(t *testing.T) {
 			}}
 			simulate(t, b, &diary{}, func(w *world) {
 				w.after(time.Second)
-				w.changed <- struct{}{} // it changed, and is no better
+				w.changed <- struct{}{} // the changed file is invalid, too
 				synctest.Wait()
 				w.wantConnected(false)
 				if n := len(b.subscriptions()); n != 2 {
@@ -42,7 +42,7 @@ func TestSession_RetriesChangedCredentialsAtOnce(t *testing.T) {
 	}
 }
 
-// TestSession_AChangeResetsTheBackOff: waits are as short after it as after the first failure.
+// TestSession_AChangeResetsTheBackOff: after a change, the waits are as short as after the first failure.
 func TestSession_AChangeResetsTheBackOff(t *testing.T) {
 	b := &broker{refuse: func(int) error { return lost }}
 	simulate(t, b, &diary{}, func(w *world) {
@@ -57,8 +57,8 @@ func TestSession_AChangeResetsTheBackOff(t *testing.T) {
 	})
 }
 
-// TestSession_AChangeLeavesAConnectionAlone, and does not shorten the wait after it is lost much later.
-// Otherwise 1000 agents with renewed certificates would all reconnect at once.
+// TestSession_AChangeLeavesAConnectionAlone: a change neither ends a connection nor shortens the wait after a
+// much later loss. Otherwise 1000 agents with renewed certificates would all reconnect at once.
 func TestSession_AChangeLeavesAConnectionAlone(t *testing.T) {
 	simulate(t, &broker{}, &diary{}, func(w *world) {
 		w.changed <- struct{}{}
@@ -72,7 +72,8 @@ func TestSession_AChangeLeavesAConnectionAlone(t *testing.T) {
 	})
 }
 
-// TestSession_AChangeBeforeARefusalCounts: it may be what the refusal asks for.
+// TestSession_AChangeBeforeARefusalCounts: the change may remove the cause of the refusal, so the session
+// retries.
 func TestSession_AChangeBeforeARefusalCounts(t *testing.T) {
 	b := &broker{serve: func(ctx context.Context, n int, _ transport.Stream) error {
 		if n == 1 {

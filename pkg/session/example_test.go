@@ -30,14 +30,14 @@ func (s *shop) Hello() transport.Hello { return transport.Hello{Protocol: transp
 
 func (s *shop) Subscribed(context.Context, transport.Accepted) ([]codec.Event, error) {
 	s.subscribed <- struct{}{}
-	// A program that kept statuses would ask here for those that changed.
+	// A program that stores statuses would request the changed ones here.
 	return nil, nil
 }
 
 func (s *shop) Handle(ctx context.Context, e codec.Event) error {
 	status, err := manifestwork.DecodeStatus(e)
 	if err != nil {
-		// Ending the connection would not make the event better.
+		// Another connection would deliver the same event.
 		s.log.ErrorContext(ctx, "status dropped", "error", err)
 		return nil
 	}
@@ -103,7 +103,7 @@ func Example() {
 	// run: <nil>
 }
 
-// appliesAll stands for a broker and an agent behind it.
+// appliesAll is a fake of a broker and an agent.
 type appliesAll struct{ published chan []byte }
 
 func (a *appliesAll) Publish(_ context.Context, _ transport.Peer, event []byte, _ string) (transport.Receipt, error) {

@@ -21,7 +21,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// canceling ends the first subscription as a proxy does that gives up on it.
+// canceling is a broker that cancels the first subscription, as a proxy may do.
 type canceling struct {
 	cloudeventsv1.UnimplementedCloudEventServiceServer
 	subscriptions atomic.Int32

@@ -80,7 +80,8 @@ func (m *Machine) Received(ctx context.Context, e codec.Event) error {
 	return nil
 }
 
-// Ended records that a dial failed or the connection ended, with the reason err.
+// Ended records that a dial failed or the connection ended; err is the reason. It returns the wait before the
+// next dial.
 func (m *Machine) Ended(now time.Time, err error) Wait {
 	if m.sessionBegun {
 		m.sessionBegun = false

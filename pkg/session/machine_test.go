@@ -80,7 +80,7 @@ func waits(m *session.Machine, n int, err error) (ds []time.Duration) {
 	return ds
 }
 
-// connect runs a connection of that length, with so many events.
+// connect runs a connection of the given lifetime that delivers so many events. It returns the wait after it.
 func connect(t *testing.T, m *session.Machine, lived time.Duration, events int, err error) time.Duration {
 	t.Helper()
 	m.Dialed()
@@ -199,8 +199,8 @@ func TestMachine_ConnectsAtOnceOncePerGoodConnection(t *testing.T) {
 	}
 }
 
-// TestMachine_HandlerErrorIsNotTheBrokers: a handler that returns the "denied" of its own publish does not stop
-// the session for minutes.
+// TestMachine_HandlerErrorIsNotTheBrokers: a handler returns the "denied" of its own publish. That does not
+// cause the long wait after a denied subscription.
 func TestMachine_HandlerErrorIsNotTheBrokers(t *testing.T) {
 	d := &diary{
 		subscribed: func(context.Context, transport.Accepted) ([]codec.Event, error) { return nil, refused },

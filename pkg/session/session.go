@@ -17,11 +17,11 @@
 //
 //   - An accepted event may be lost. The program publishes it again until the agent has answered.
 //   - A work may be created again under the id of a deleted one, for instance if ids follow from names. The
-//     program must hold it back until the agent has reported the old one as Deleted; otherwise the two are
+//     program must delay the new work until the agent has reported the old one as Deleted. Otherwise the two are
 //     confused.
 //
 // A session never gives up. The broker's error determines the wait (see [Backoff]). A rejection causes the
-// longest wait, because it needs a person. It is visible in the log, in [Session.Err] and in the metrics.
+// longest wait, because an operator must end it. It is visible in the log, in [Session.Err] and in the metrics.
 //
 // [Machine] makes the decisions; it has no clock, goroutine or socket. Session performs them.
 package session
@@ -118,7 +118,7 @@ type Config struct {
 	Rand func() float64
 	// Log receives connects and disconnects. nil means slog.Default().
 	Log *slog.Logger
-	// Metrics may be nil.
+	// Metrics counts the activity of the session; nil counts nothing.
 	Metrics *Metrics
 }
 

@@ -25,14 +25,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// broker is a transport.Server that accepts every subscription, numbers them
-// "s1", "s2", ... and does what the test says otherwise.
+// broker is a transport.Server. It numbers subscriptions "s1", "s2", ... and accepts all, unless a test sets
+// refuse.
 type broker struct {
-	// refuse is asked before a subscription is accepted, serve runs after; nil
-	// accepts and serves until the end.
+	// refuse returns the error of subscription n, or nil to accept it. serve runs after the acceptance. If a
+	// function is nil, subscriptions are accepted, or last until they are cancelled.
 	refuse func(n int) error
 	serve  func(ctx context.Context, n int, out transport.Stream) error
-	// publish takes an event; nil accepts it.
+	// publish handles a published event; nil accepts it.
 	publish func(ctx context.Context, event []byte, subscriptionID string) error
 
 	mu        sync.Mutex
@@ -121,8 +121,7 @@ type world struct {
 	stop    func() // ends Run and waits for it
 }
 
-// simulate runs f in a bubble, with a session that runs. The jitter is always
-// half of what it may be.
+// simulate runs f in a bubble with a running session. The jitter is always half of its maximum.
 func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,7 +155,7 @@ func simulate(t *testing.T, b *broker, d *diary, f func(w *world)) {
 	})
 }
 
-// after lets so much time pass.
+// after waits for d.
 func (w *world) after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -226,8 +225,7 @@ func TestSession_HonoursDelayOfPeer(t *testing.T) {
 	})
 }
 
-// TestSession_NeverGivesUp: a refusal waits for a person, says so, and is tried
-// again.
+// TestSession_NeverGivesUp: a rejected session shows the error and retries after the long wait.
 func TestSession_NeverGivesUp(t *testing.T) {
 	b := &broker{refuse: func(n int) error {
 		if n < 3 {
@@ -349,8 +347,8 @@ func TestSession_RequestsOncePerSubscription(t *testing.T) {
 	})
 }
 
-// TestSession_RequestsAgainWithoutAnswer: a resync request that was not accepted is
-// not forgotten; the connection ends, and the next asks.
+// TestSession_RequestsAgainWithoutAnswer: if a resync request is not accepted, the connection ends. The next
+// connection requests the resync again.
 func TestSession_RequestsAgainWithoutAnswer(t *testing.T) {
 	b := &broker{publish: func(_ context.Context, _ []byte, id string) error {
 		if id == "s1" {
@@ -376,7 +374,7 @@ func TestSession_RequestsAgainWithoutAnswer(t *testing.T) {
 func TestSession_AnswerOfResyncCannotBlock(t *testing.T) {
 	const answers = 1000
 	event := wire(t, "answer")
-	var requested, answered chan struct{} // of one subscription
+	var requested, answered chan struct{} // of the current subscription
 	b := &broker{
 		refuse: func(int) error {
 			requested, answered = make(chan struct{}), make(chan struct{})
@@ -520,8 +518,7 @@ func TestSession_Metrics(t *testing.T) {
 	})
 }
 
-// TestMetrics_Documented: each series stands in docs/metrics.md with its type
-// and labels.
+// TestMetrics_Documented: docs/metrics.md lists each series with its type and labels.
 func TestMetrics_Documented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -546,8 +543,7 @@ func TestMetrics_Documented(t *testing.T) {
 	}
 }
 
-// gather returns value, or count, of each series, by name and label besides the
-// data type.
+// gather returns the value or count of each series, by name and label, without the label of the data type.
 func gather(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()

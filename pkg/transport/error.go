@@ -33,7 +33,7 @@ const (
 	// CodeOverloaded: try again after Error.Delay. With Error.Attribute or Error.ClusterOnly other events may still
 	// be accepted.
 	CodeOverloaded
-	// CodeUnavailable: the connection or the peer is gone, or about to go.
+	// CodeUnavailable: the connection or the peer has ended, or is about to end.
 	CodeUnavailable
 	// CodeDeadline: the peer did not answer in time.
 	CodeDeadline
@@ -74,7 +74,7 @@ type Error struct {
 	Attribute string
 	// ClusterOnly: the error applies to events of the same cluster; events for others need not wait.
 	ClusterOnly bool
-	// Full: the disk of the peer is full for all clients until a person frees space.
+	// Full: the disk of the peer is full for all clients until an operator frees space.
 	Full bool
 	// Message is the problem, Hint the remedy; Hint may be empty.
 	Message string
@@ -102,7 +102,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // valid but no longer accepted.
 const AttributeCertificate = "certificate"
 
-// GaveUp returns the error of a call whose caller gave up, with the code by ctx.
+// GaveUp returns the error of a call that its caller cancelled; ctx determines the code.
 func GaveUp(ctx context.Context, message string) *Error {
 	e := &Error{Code: CodeUnavailable, Message: message, Err: ctx.Err()}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// ReloadingDialer is a Dialer that reads its configuration again for each connection. So the next attempt uses
-// an address that a person corrects. C is the configuration. Create it with [NewReread].
+// ReloadingDialer is a Dialer that reads its configuration again before each connection. So the next attempt
+// uses a corrected address. C is the type of the configuration. Create it with [NewReread].
 type ReloadingDialer[C any] struct {
 	read    func() (C, error)
 	dialer  func(C) (Dialer, error)

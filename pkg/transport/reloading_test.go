@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// to is a Dialer that cannot connect.
+// to is the address of a Dialer that cannot connect.
 type to string
 
 func (a to) Dial(context.Context) (transport.Conn, error) { return nil, errors.New(string(a)) }

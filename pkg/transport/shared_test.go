@@ -22,7 +22,7 @@ func TestShare_Contract(t *testing.T) {
 	})
 }
 
-// apart gives each caller of Dial its own connection, because the suite needs two of them.
+// apart opens a new connection for each Dial, because the suite needs two of them.
 type apart struct{ *transport.SharedDialer }
 
 func (a apart) Dial(ctx context.Context) (transport.Conn, error) {
@@ -30,7 +30,7 @@ func (a apart) Dial(ctx context.Context) (transport.Conn, error) {
 	return a.SharedDialer.Dial(ctx)
 }
 
-// counted counts what it dials, and what of that is open.
+// counted counts the dials and the open connections.
 type counted struct {
 	transport.Dialer
 	dials, open int
@@ -60,7 +60,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// waiting is a server whose subscriptions last until they are ended.
+// waiting is a server whose subscriptions last until they are cancelled.
 type waiting struct{ subscribed atomic.Int32 }
 
 func (*waiting) Publish(context.Context, transport.Peer, []byte, string) (transport.Receipt, error) {
@@ -76,8 +76,8 @@ func (w *waiting) Subscribe(ctx context.Context, _ transport.Peer, _ transport.R
 	return transport.GaveUp(ctx, "gone")
 }
 
-// TestShare_OneConnectionForAll: several sessions of a program share a connection; the end of one
-// leaves the others theirs; the last one closes it.
+// TestShare_OneConnectionForAll: several sessions share a connection. When one ends, the others continue; the
+// last one closes the connection.
 func TestShare_OneConnectionForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &waiting{}
@@ -101,7 +101,7 @@ func TestShare_OneConnectionForAll(t *testing.T) {
 			t.Fatalf("%d dials, %d subscriptions, want 1 and 3", below.dials, s.subscribed.Load())
 		}
 		for i, c := range conns {
-			for range 2 { // a second close is none
+			for range 2 { // a second Close has no effect
 				if err := c.Close(); err != nil {
 					t.Error(err)
 				}
@@ -117,8 +117,8 @@ func TestShare_OneConnectionForAll(t *testing.T) {
 	})
 }
 
-// TestShare_RenewLeavesTheOld: a renewed certificate wants a new connection; what runs on the old
-// one ends with its own user.
+// TestShare_RenewLeavesTheOld: a renewed certificate causes a new connection. Each user of the old connection
+// keeps it until it closes it.
 func TestShare_RenewLeavesTheOld(t *testing.T) {
 	below := &counted{Dialer: mem.New(&waiting{}, transport.Peer{})}
 	d := transport.Share(below)

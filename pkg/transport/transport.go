@@ -146,11 +146,11 @@ type Peer struct {
 	Groups []string
 	// Addr is the remote address, for logs.
 	Addr string
-	// Transport is the protocol of the peer's connection, [GRPC] or [MQTT], "" if unknown. It is for display, and
-	// because clusters cannot join over MQTT.
+	// Transport is the protocol of the peer's connection, [GRPC] or [MQTT], "" if unknown. It is for display,
+	// and to reject clusters that join over MQTT.
 	Transport string
-	// Conn identifies the connection the call came on, unique per process:
-	// calls with the same value share a connection.
+	// Conn identifies the connection of the call, unique per process. Calls with the same value share a
+	// connection.
 	Conn uint64
 	// CertificateEnds is the notAfter of the shown certificate; zero without one.
 	CertificateEnds time.Time

@@ -25,8 +25,9 @@ type Ref struct {
 	Cluster string
 	// Generation is the version of the work: resourceversion or, if that is 0, the generation in metadata.
 	Generation int64
-	// Metadata and LogTracing are the extensions as received; status events return them. Metadata that cannot be
-	// read is "", because sources could not read it either. They would then not see why the work is not applied.
+	// Metadata and LogTracing are the extensions as received; status events return them. Unreadable metadata
+	// becomes "": the source could not read it in a status either, and would not see why the work is not
+	// applied.
 	Metadata   string
 	LogTracing string
 }

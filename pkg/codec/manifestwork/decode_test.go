@@ -16,7 +16,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// overTheWire is what the receiver gets.
+// overTheWire returns the event as its receiver gets it.
 func overTheWire(tb testing.TB, e codec.Event) codec.Event {
 	tb.Helper()
 	e, err := codec.Unmarshal(marshal(tb, e))
@@ -66,7 +66,7 @@ func TestDecodeSpec_Deletion(t *testing.T) {
 	}
 }
 
-// minimal is the least that an agent takes.
+// minimal is the smallest spec event that an agent accepts.
 func minimal() codec.Event {
 	e := event.New()
 	e.SetID("e1")
@@ -105,8 +105,8 @@ func TestDecodeSpec_WithoutMetadata(t *testing.T) {
 	}
 }
 
-// The attributes were authorized, the metadata was not: it may not rename the
-// cluster or the work, nor make a live work a deleted one.
+// The attributes were authorized, the metadata was not. The metadata may not change the cluster or the work's
+// name, nor delete a live work.
 func TestDecodeSpec_AttributesWinOverMetadata(t *testing.T) {
 	e := minimal()
 	e.SetExtension(codec.ExtMetadata, `{"name":"w1","namespace":"other","uid":"other","generation":9,"resourceVersion":"5","deletionTimestamp":"2026-01-02T03:04:05Z","generateName":"w-"}`)
@@ -258,8 +258,7 @@ func TestDecodeSpec_IdentifiesInvalidWorks(t *testing.T) {
 	}
 }
 
-// TestDecodeSpec_UnreadableMetadataIsNotSentBack: the source can read what is
-// wrong with its work.
+// TestDecodeSpec_UnreadableMetadataIsNotSentBack: the source can read a status with the problem of its work.
 func TestDecodeSpec_UnreadableMetadataIsNotSentBack(t *testing.T) {
 	e := minimal()
 	const metadata = `{"name":"w","labels":{"a":1}}`
@@ -287,7 +286,7 @@ func TestDecodeSpec_AtTheSizeLimit(t *testing.T) {
 	}
 }
 
-// A manifest that is bad by itself must not hold up the others.
+// An invalid manifest does not block the other manifests.
 func TestDecodeSpec_LeavesBadManifestsToTheirConditions(t *testing.T) {
 	e := minimal()
 	e.DataEncoded = []byte(`{"manifests":[5,"text",null,[],{"metadata":"generateName"},{"kind":"ConfigMap","metadata":{"name":"ok","annotations":{"generateName":"no"}}}]}`)
@@ -305,8 +304,7 @@ func TestDecodeSpec_LeavesBadManifestsToTheirConditions(t *testing.T) {
 	}
 }
 
-// Bad data does not undo a deletion, but the agent must know that it has not
-// seen the delete options.
+// Invalid data does not prevent a deletion. The agent learns that the delete options are unknown.
 func TestDecodeSpec_DeletionWithBadData(t *testing.T) {
 	e := minimal()
 	e.SetExtension(codec.ExtDeletionTimestamp, testTime)

@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// A source makes the event with which it publishes a work, an agent reads it.
+// A source encodes a work as an event and publishes it; an agent decodes the event.
 func ExampleEncodeSpec() {
 	work := &workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{
@@ -43,7 +43,7 @@ func ExampleEncodeSpec() {
 	// hello of shop for cluster1 in version 7
 }
 
-// An agent makes the event with which it reports on a work, a source reads it.
+// An agent encodes the status of a work as an event; a source decodes the event.
 func ExampleEncodeStatus() {
 	ref := manifestwork.Ref{
 		ResourceID: "0d4ac0a4-5c1c-4f2b-9d8e-0f1e2d3c4b5a", Name: "hello", Cluster: "cluster1", Generation: 7,

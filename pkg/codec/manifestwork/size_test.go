@@ -8,7 +8,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// TestOneTooLarge: of an object that no work can hold the advice is not to split the work.
+// TestOneTooLarge: for a manifest that no work can hold, the text does not advise to split the work.
 func TestOneTooLarge(t *testing.T) {
 	of := func(kind string, size int) workv1.Manifest {
 		return workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(`{"kind":"` + kind + `","metadata":{"name":"n"},"x":"` + strings.Repeat("x", size) + `"}`)}}

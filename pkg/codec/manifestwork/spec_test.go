@@ -28,7 +28,7 @@ func manifest(raw string) workv1.Manifest {
 	return workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(raw)}}
 }
 
-// testWork is a work as a hub has it, with everything that must not go out.
+// testWork is a work as stored on a hub, with all fields that must not be sent.
 func testWork() *workv1.ManifestWork {
 	return &workv1.ManifestWork{
 		ObjectMeta: metav1.ObjectMeta{

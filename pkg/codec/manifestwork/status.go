@@ -25,7 +25,7 @@ const (
 	// ConditionDeleted is the type of the condition in the last report of a work: none of its objects is left on
 	// the cluster.
 	ConditionDeleted = codec.ConditionDeleted
-	// ReasonDeleted is its reason.
+	// ReasonDeleted is the reason of the condition Deleted.
 	ReasonDeleted = "ManifestsDeleted"
 )
 

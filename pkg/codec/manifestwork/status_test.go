@@ -22,7 +22,7 @@ const (
 	fullHash  = "274a1650d497532b5f38f6b31781335665740e463816fec4b0f004cf7f607fa0"
 )
 
-// fullStatus is the second vector of the protocol.
+// fullStatus is the second test vector of the protocol.
 func fullStatus() workv1.ManifestWorkStatus {
 	return workv1.ManifestWorkStatus{
 		Conditions: []metav1.Condition{{
@@ -194,7 +194,7 @@ func TestDecodeStatus_ReadsEncodedStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := fullStatus()
-	for i := range got.Status.Conditions { // the same instant in another zone
+	for i := range got.Status.Conditions { // the decoded time has another time zone
 		got.Status.Conditions[i].LastTransitionTime = metav1.NewTime(got.Status.Conditions[i].LastTransitionTime.UTC())
 	}
 	want := StatusReport{
@@ -277,8 +277,7 @@ func drawStatus(t *rapid.T) (s workv1.ManifestWorkStatus) {
 	return s
 }
 
-// The canonical text is the status as JSON with sorted members, computed here
-// a second way.
+// The canonical text is the status as JSON with sorted members. The test computes it in another way.
 func TestStatusHash_IsSortedJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		status := drawStatus(t)
@@ -306,7 +305,7 @@ func TestStatusHash_IsSortedJSON(t *testing.T) {
 	})
 }
 
-// A source that hashes what it decoded gets the hash that the agent sent.
+// A source that hashes a decoded status gets the hash that the agent sent.
 func TestStatus_RoundTripKeepsTheHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := statusParams()

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// What a source computes is what a broker computes from the bytes it gets.
+// A source computes the same tag as a broker computes from the received bytes.
 func TestSpecTag_IsTheBrokers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		texts := rapid.MapOfN(rapid.StringMatching(`[a-z]{1,8}`), rapid.String(), 0, 3)

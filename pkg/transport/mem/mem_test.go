@@ -63,7 +63,7 @@ func TestConn_CloseWaitsForServer(t *testing.T) {
 		d := mem.New(server(func(ctx context.Context, out transport.Stream) error {
 			err := out.Accept(transport.Accepted{SubscriptionID: "s"})
 			<-ctx.Done()
-			<-release // a server that is slow to notice
+			<-release // the server notices the cancellation late
 			returned = true
 			return err
 		}), transport.Peer{})
@@ -94,7 +94,7 @@ func TestConn_CloseWaitsForServer(t *testing.T) {
 	})
 }
 
-// TestStream_Misuse: a server that breaks the contract learns it.
+// TestStream_Misuse: a server that breaks the contract gets an error.
 func TestStream_Misuse(t *testing.T) {
 	var sendFirst, acceptTwice error
 	d := mem.New(server(func(_ context.Context, out transport.Stream) error {
@@ -121,8 +121,7 @@ func TestStream_Misuse(t *testing.T) {
 	}
 }
 
-// TestStream_SendEndsWithPeer: a server that is blocked in Send is freed when
-// its peer goes.
+// TestStream_SendEndsWithPeer: a server that is blocked in Send continues when its peer disconnects.
 func TestStream_SendEndsWithPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sends := make(chan error, 1)

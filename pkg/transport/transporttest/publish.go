@@ -41,7 +41,7 @@ func publishKeepsEvent(b *bench) {
 	got := make(chan []byte, 1)
 	ids := make(chan string, 1)
 	b.server.publish = func(_ context.Context, _ transport.Peer, e []byte, subscriptionID string) (transport.Receipt, error) {
-		got <- e // the server may keep it
+		got <- e // the server may keep the bytes
 		ids <- subscriptionID
 		return transport.Receipt{}, nil
 	}
@@ -156,7 +156,7 @@ func publishConcurrently(b *bench) {
 	all.Add(calls)
 	b.server.publish = func(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
 		all.Done()
-		all.Wait() // each waits for all the others
+		all.Wait() // each call waits for all other calls
 		return transport.Receipt{}, ctx.Err()
 	}
 	c := b.dial()

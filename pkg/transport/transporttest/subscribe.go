@@ -284,7 +284,7 @@ func publishWhileHandling(b *bench) {
 		if handled++; handled > 1 {
 			return errors.New("enough")
 		}
-		// Inside the handler ...
+		// Publish within the handler.
 		if _, err := c.Publish(ctx, newReport(2, nil), "s"); err != nil {
 			b.Errorf("publish from the handler: %v", err)
 		}
@@ -293,7 +293,7 @@ func publishWhileHandling(b *bench) {
 		return nil
 	})
 	await(b, stuck, "first event")
-	// ... and in parallel to a stuck one, with more data than one window.
+	// Publish while a handler is stuck, with more data than one window.
 	for n := range 20 {
 		if _, err := c.Publish(b.Context(), newReport(n, make([]byte, 64<<10)), "s"); err != nil {
 			b.Fatalf("publish beside the handler: %v", err)
