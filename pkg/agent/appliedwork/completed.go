@@ -30,7 +30,7 @@ func CompletedID(m apply.Manifest) string {
 func (r *Record) Completed(workID string) map[string]time.Time {
 	fields := strings.Fields(r.object.Annotations[AnnotationCompleted])
 	if len(fields) == 0 || fields[0] != url.QueryEscape(workID) {
-		return nil // of no work, or of an earlier work of that name
+		return nil // the annotation is missing, or is of an earlier work with that name
 	}
 	completed := map[string]time.Time{}
 	for _, f := range fields[1:] {

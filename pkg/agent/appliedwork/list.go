@@ -87,7 +87,7 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 		}
 		e := entryOf(r.Manifest)
 		switch {
-		case workpolicy.Refused(r.Err) != nil: // created by another client, and owned by it
+		case workpolicy.Refused(r.Err) != nil: // another client created and owns the object
 			next = slices.DeleteFunc(next, func(o Entry) bool { return o.ResourceIdentifier == e.ResourceIdentifier && o.UID == "" })
 		case r.Presence == conditions.Present:
 			e.UID = string(r.UID())

@@ -61,8 +61,8 @@ type Remover struct {
 	// Guard decides which objects no work may have: they are not deleted and only lose the owner reference of the
 	// work. nil: none.
 	Guard *workpolicy.Guard
-	// Wanted has the names of the work's present objects. An object with another name there than in the entry is
-	// left alone. May be nil.
+	// Wanted has the names of the work's present objects by uid. If the name there differs from that of an
+	// entry, the object is left alone. May be nil.
 	Wanted map[types.UID]workv1.ResourceIdentifier
 	// Done is called with the result of every Disown and Delete; may be nil.
 	Done func(d RemovalAction, err error)
@@ -98,7 +98,7 @@ func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Ow
 	var errs []error
 	for _, e := range entries {
 		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))
-		var others *kubeclient.SlowError // it is queued and will be sent
+		var others *kubeclient.SlowError // the request is queued and will be sent
 		if waits := errors.As(err, &others) && !others.Fails; waits {
 			stays = true
 		} else if err != nil {

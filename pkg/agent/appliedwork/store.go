@@ -78,27 +78,27 @@ func (o Origin) annotations() map[string]string {
 // Record is one AppliedManifestWork as last read or written. It is immutable.
 type Record struct{ object workv1.AppliedManifestWork }
 
-// Owner returns the owner of the record's objects.
+// Owner returns the identity of the record as an owner of objects.
 func (r *Record) Owner() apply.Owner { return apply.Owner{Name: r.object.Name, UID: r.object.UID} }
 
 // Metadata returns the metadata of the object; it must not be modified.
 func (r *Record) Metadata() metav1.Object { return &r.object.ObjectMeta }
 
-// Deleting reports whether it is being deleted; it is removed after its objects.
+// Deleting reports whether the record is being deleted; it is removed after its objects.
 func (r *Record) Deleting() bool { return r.object.DeletionTimestamp != nil }
 
-// HasFinalizer reports whether it has our finalizer.
+// HasFinalizer reports whether the record has our finalizer.
 func (r *Record) HasFinalizer() bool {
 	return slices.Contains(r.object.Finalizers, workv1.AppliedManifestWorkFinalizer)
 }
 
-// AgentID returns the id of the agent that manages it.
+// AgentID returns the id of the agent that manages the record.
 func (r *Record) AgentID() string { return r.object.Spec.AgentID }
 
-// WorkID returns the resource id of its work; "" if another agent created it.
+// WorkID returns the resource id of the record's work; "" if another agent created the record.
 func (r *Record) WorkID() string { return r.object.Annotations[AnnotationWorkID] }
 
-// Origin returns its work and spec; ok is false if no Hawser agent wrote it.
+// Origin returns the record's work and spec; ok is false if no Hawser agent wrote them.
 func (r *Record) Origin() (o Origin, ok bool) {
 	a := r.object.Annotations
 	version, err := strconv.ParseInt(a[AnnotationVersion], 10, 64)
@@ -106,7 +106,7 @@ func (r *Record) Origin() (o Origin, ok bool) {
 	return o, err == nil && o.WorkID != ""
 }
 
-// EvictionStart returns when its grace period began; zero if none runs.
+// EvictionStart returns when the grace period of the record began; zero if none runs.
 func (r *Record) EvictionStart() time.Time {
 	if r.object.Status.EvictionStartTime == nil {
 		return time.Time{}

@@ -73,7 +73,7 @@ func TestStore_CreateNotifiesObservers(t *testing.T) {
 
 func TestStore_ClaimWritesOnlyDifferences(t *testing.T) {
 	f, s := newStore()
-	// As another agent, or a hand, may leave it.
+	// Another agent or an operator may leave a record like this.
 	foreign := clustertest.Object("work.open-cluster-management.io/v1", "AppliedManifestWork", "", appliedwork.Name(s.HubHash, "web"),
 		"spec", map[string]any{"hubHash": s.HubHash, "agentID": "old-agent", "manifestWorkName": "web"})
 	foreign.SetFinalizers([]string{"example.com/theirs"})
@@ -268,7 +268,7 @@ func TestRemover_OneFailureKeepsNoOther(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Fatalf("got %v\nwant %s", err, want)
 	}
-	check(t, entries[:4], remaining) // a until its absence is seen
+	check(t, entries[:4], remaining) // a stays until the cluster shows that it is absent
 	f.Refuse = nil
 	if remaining, err = r.Remove(t.Context(), remaining, owner, nil); err != nil {
 		t.Fatal(err)
@@ -300,7 +300,7 @@ func TestRemover_ObjectInAVersionThatIsNoLongerServed(t *testing.T) {
 	}
 }
 
-// vanishing is a cluster where something happens before a call.
+// vanishing is a cluster that calls before ahead of each request.
 type vanishing struct {
 	*clustertest.Fake
 	before func(verb string)
@@ -440,7 +440,7 @@ func TestRemover_GrantsGoLast(t *testing.T) {
 	held := clustertest.Object("v1", "ConfigMap", "default", "held")
 	held.SetFinalizers([]string{"example.com/hold"})
 	cm := f.Put(owned(held, owner))
-	// The list's order would have the role removed first.
+	// In the order of the list, the role would be removed first.
 	entries := []appliedwork.Entry{
 		entry("rbac.authorization.k8s.io", "v1", "clusterroles", "", "a", string(role.GetUID())),
 		configMap("held", string(cm.GetUID())),

@@ -19,7 +19,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
 )
 
-// Action is the action that applies a manifest, done or planned.
+// Action is the planned or executed action for a manifest.
 type Action string
 
 // The actions.
@@ -79,8 +79,8 @@ type Step struct {
 	manifest  *unstructured.Unstructured // what Update compares with; nil if it ignores the content
 	view      view                       // of Live and manifest
 	metadata  bool                       // labels, annotations or owners differ
-	// supposed: the object was assumed absent without a read. unmade: it was assumed absent, and the server refused
-	// to create it.
+	// supposed: the object was assumed absent without a read. unmade: it was assumed absent, but the server
+	// refused to create it.
 	supposed, unmade bool
 }
 
@@ -96,7 +96,7 @@ type Result struct {
 	ReadErr  error
 	// Known is the state to remember; zero unless the object is as wanted or its write was rejected.
 	Known Known
-	// Unmade: the work has no right to create the object, so it did not create any that exists.
+	// Unmade: the cluster refused to let the work create the object. An existing object is of another client.
 	Unmade bool
 	// Retried: the write was a retry because the cluster had dropped fields, not because the object had changed.
 	Retried bool
@@ -191,7 +191,7 @@ func Remembered(m Manifest, k Known) Result {
 func (s *Step) compare(ctx context.Context, owner Owner) {
 	switch s.Config.Strategy.Type {
 	case workv1.UpdateStrategyTypeReadOnly:
-		s.Action = Unchanged // whatever the object contains, even if it is absent
+		s.Action = Unchanged // ReadOnly never writes, even if the object is absent
 	case workv1.UpdateStrategyTypeCreateOnly:
 		s.compareCreateOnly(owner)
 	case workv1.UpdateStrategyTypeServerSideApply:
@@ -243,7 +243,7 @@ func (s *Step) compareUpdate(owner Owner) {
 }
 
 // compareWhole handles kinds that are replaced as a whole. The server completes such objects, so a comparison
-// with the manifest always finds differences. After a write of this very manifest the content is therefore
+// with the manifest always finds differences. If the last write had the same manifest, the content is therefore
 // compared with the result of that write.
 func (s *Step) compareWhole(want *unstructured.Unstructured, owner Owner) {
 	next := want.DeepCopy()
@@ -282,13 +282,13 @@ func (s *Step) compareByRule(r rule, want *unstructured.Unstructured, owner Owne
 	}
 }
 
-// left reports whether the content of the object is that of the last write of this very manifest. Fields that
-// the server completed then are no difference.
+// left reports whether the content of the object is that of the last write, which had the same manifest. Fields
+// that the server completed are then no difference.
 func (s *Step) left(owner Owner) bool {
 	return !s.known.due && s.same(owner, s.digest(s.Live, s.view.kept))
 }
 
-// same reports whether content is that of the last write of this very manifest.
+// same reports whether content is that of the last write, which had the same manifest.
 func (s *Step) same(owner Owner, content [sha256.Size]byte) bool {
 	return s.known.Same(s.Manifest, owner) && s.known.content == content
 }
@@ -303,7 +303,7 @@ func (a Applier) Apply(ctx context.Context, s Step, owner Owner) Result {
 			s = a.Plan(ctx, s.Manifest, owner, s.known)
 			s.unmade = apierrors.IsForbidden(r.Err)
 			if s.Action == Create && !r.metOther() {
-				return r // the object does not exist, and the cause is known
+				return r // the object does not exist, and the reason is known
 			}
 			attempt = 0
 			continue
@@ -345,7 +345,7 @@ func (a Applier) write(ctx context.Context, s Step, owner Owner) Result {
 		return r
 	case Unchanged:
 		if s.Live == nil {
-			return r // it is only observed, and is absent
+			return r // ReadOnly: the object is absent
 		}
 	case Create, Update:
 		written, err = a.send(ctx, &s, owner, &r)
@@ -433,7 +433,7 @@ func (r *Result) fail(err error) {
 		return
 	}
 	var status apierrors.APIStatus
-	var slow *kubeclient.SlowError // it was not sent
+	var slow *kubeclient.SlowError // the request was not sent
 	refused := errors.As(err, &slow) || errors.As(err, new(*executor.DeniedError)) || errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500
 	if r.Action == Recreate || !refused || r.metOther() && !apierrors.IsConflict(err) {
 		r.Presence, r.ReadErr, r.Live = conditions.Unreadable, err, nil
@@ -453,7 +453,7 @@ func wanted(m Manifest, o Owner) [sha256.Size]byte {
 // digest returns the hash of an object without metadata and status.
 func digest(o *unstructured.Unstructured) [sha256.Size]byte { return digestBesides(o, fieldSet{}) }
 
-// digestBesides is digest without these fields.
+// digestBesides is digest without the given fields.
 func digestBesides(o *unstructured.Unstructured, fields fieldSet) [sha256.Size]byte {
 	content := any(withoutMetadata(o))
 	if len(fields.below) > 0 {

@@ -67,7 +67,7 @@ func object(t *testing.T, manifest string) *unstructured.Unstructured {
 	return o
 }
 
-// fields shows the given top-level fields as JSON, for comparison.
+// fields returns the given top-level fields as JSON, for comparison.
 func fields(o *unstructured.Unstructured, names ...string) string {
 	m := map[string]any{}
 	for _, n := range names {
@@ -348,8 +348,7 @@ func TestApplier_WholeObjectIsWrittenOnlyOnDrift(t *testing.T) {
 	r = b.applyKnowing(changed, r.Known)
 	b.must(Unchanged, r)
 
-	// A restarted agent remembers nothing and writes once; the server finds no
-	// difference.
+	// A restarted agent has no state and writes once; the server finds no difference.
 	before := b.f.Look(ref).GetResourceVersion()
 	r = b.applyKnowing(changed, Known{})
 	b.must(Update, r)
@@ -420,7 +419,7 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 	manifest := strings.Replace(simpleConfigMap, `}}`, `},"data":{"a":"1"}}`, 1)
 	for name, c := range map[string]struct {
 		exists bool
-		// interfere happens before each of the first n writes
+		// interfere is called before each of the first n writes
 		interfere func(*clustertest.Fake, kubeclient.Ref)
 		n         int
 		action    Action
@@ -482,7 +481,7 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 	}
 }
 
-// interfering does something behind the agent's back before each write.
+// interfering calls before ahead of each write, to act as another client.
 type interfering struct {
 	*clustertest.Fake
 	before func()

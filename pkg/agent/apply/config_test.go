@@ -42,8 +42,7 @@ func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
 	}
 }
 
-// Values arrive by watch for every scrape type. It changes neither the handling of a manifest nor the number of
-// reads.
+// The scrape type changes neither the handling of a manifest nor the number of reads: watches are always used.
 func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
 	s := work(simpleConfigMap)
 	s.ManifestConfigs = []workv1.ManifestConfigOption{{
@@ -60,8 +59,8 @@ func TestLoad_ScrapeTypeChangesNothing(t *testing.T) {
 	}
 }
 
-// A pattern that replaces parts of a text by stars matches that text. It matches a text with a prefix or suffix
-// only if a star is there.
+// A pattern made from a text by replacing parts with stars matches that text. With a prefix or suffix, the text
+// matches only if the pattern has a star there.
 func TestWildcard_StandsForAnyPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var text, pattern string

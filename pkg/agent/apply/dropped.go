@@ -190,8 +190,8 @@ func blank(v any) bool {
 	return v == nil || v == "" || v == false
 }
 
-// dropped returns the fields that the cluster did not keep from the step's write. If the step wrote no content
-// and the content is unchanged, the same fields are missing as before.
+// dropped returns the fields that the cluster did not keep from the step's write. If the step wrote only
+// metadata and the content is unchanged, the same fields are missing as before.
 func (s *Step) dropped(written *unstructured.Unstructured, content [sha256.Size]byte, unknown []string, owner Owner) *dropped {
 	var d *dropped
 	if s.body != nil && s.Action != Unchanged {
@@ -203,7 +203,7 @@ func (s *Step) dropped(written *unstructured.Unstructured, content [sha256.Size]
 	return d
 }
 
-// Accepted reports whether the write succeeded, dropped fields aside.
+// Accepted reports whether the write succeeded; dropped fields are ignored.
 func (r *Result) Accepted() bool { return r.Err == nil || r.Known.Incomplete() }
 
 // retries reports whether the object is as the last write of this manifest left it, and is written again only

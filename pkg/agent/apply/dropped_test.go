@@ -15,7 +15,7 @@ func TestDroppedFrom(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent, answer    string
 		unknown         []string
-		unknown1, quiet string // what comes out
+		unknown1, quiet string // the first unknown field, and the silently dropped fields
 	}{
 		"all is there":                        {sent: `{"spec":{"a":1}}`, answer: `{"spec":{"a":1,"b":2}}`},
 		"another value":                       {sent: `{"spec":{"cpu":"1000m","n":1,"l":[1],"m":{"a":1}}}`, answer: `{"spec":{"cpu":"1","n":1.5,"l":"x","m":7}}`},
@@ -71,7 +71,7 @@ func TestDroppedFrom_IsBounded(t *testing.T) {
 	}
 }
 
-// prunes has the cluster drop spec.f2, as a schema without it, until it is known.
+// prunes makes the cluster drop spec.f2, like a schema without the field, until known is set.
 func (b *bench) prunes(reports bool) (known *bool) {
 	known = new(bool)
 	b.f.Prune = func(o *unstructured.Unstructured) []string {
@@ -139,7 +139,7 @@ func TestApplier_DroppedFieldsThatCannotBeTriedAgain(t *testing.T) {
 		first := b.apply(job)
 		prune := b.f.Prune
 		b.f.Prune = func(o *unstructured.Unstructured) []string {
-			_ = unstructured.SetNestedField(o.Object, "y", "spec", "template", "a") // what no update may change
+			_ = unstructured.SetNestedField(o.Object, "y", "spec", "template", "a") // a change that no update may make
 			return prune(o)
 		}
 		r := b.applyKnowing(job, first.Known.Retry())
@@ -166,7 +166,7 @@ func TestApplier_WaitsForADefinition(t *testing.T) {
 	if o := b.must(Update, r); r.Known.Incomplete() || !holds(o.Object["spec"], map[string]any{"f2": "x"}) {
 		t.Errorf("got %v", o.Object)
 	}
-	tries, *known = attempts, false // never again
+	tries, *known = attempts, false // the field stays unknown
 	s = a.Plan(t.Context(), b.load(strings.Replace(withF2, `"f1"`, `"f3"`, 1)), owner, Known{})
 	s.Redefined = true
 	if r := a.Apply(t.Context(), s, owner); !Rejected(r.Err) || tries != 2*attempts+1 {

@@ -50,8 +50,8 @@ func (f *fights) times(of Foreign) int {
 // over reports whether a field is left alone.
 func (f *fights) over(of Foreign) bool { return f.times(of) >= maxFights }
 
-// next returns f after a read of the object. left are the fields that were left alone, removed those that a
-// write removed.
+// next returns f after a read of the object. left are the fields that were left alone. removed are those that
+// the step removed.
 func (f *fights) next(left, removed []Foreign) *fights {
 	n := fights{left: left}
 	if f != nil {
@@ -151,7 +151,7 @@ func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) Kno
 			v = lookAt(o, s.manifest, f.over)
 		}
 		var removed []Foreign
-		if a == Update { // a field that is still present was set again by the server: it is its default
+		if a == Update { // a field that is present after an update is a default of the server
 			removed = slices.DeleteFunc(slices.Clone(s.view.remove), func(r Foreign) bool { return slices.Contains(v.remove, r) })
 		}
 		k.fights = f.next(v.left, removed)

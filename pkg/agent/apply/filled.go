@@ -21,7 +21,7 @@ type Filled struct {
 	// By names the program that sets it.
 	By string
 	// Whole: the value below is atomic. It stays only if the object has all values of the manifest in the field.
-	// The uid of one claim means nothing beside the name of another.
+	// For example, the uid of one claim is wrong beside the name of another.
 	Whole bool
 	// Once: the server never removes it again, so it stays even if no manager owns it, as with values set by
 	// admission.
@@ -29,7 +29,8 @@ type Filled struct {
 	// Early: the server or admission sets a value at the creation, before the controller does. A later change of it
 	// is no drift.
 	Early bool
-	// Blank: manifests contain a placeholder for the field, "" or the Cg== of scaffolds. It counts as absent.
+	// Blank: manifests contain a placeholder for the field: "", or the text Cg== in generated manifests. It
+	// counts as absent.
 	Blank bool
 }
 

@@ -30,7 +30,7 @@ func readOthers(o *unstructured.Unstructured) others {
 	ours, all, by := fieldpath.NewSet(), fieldpath.NewSet(), map[string]*fieldpath.Set{}
 	for _, e := range o.GetManagedFields() {
 		if e.Subresource == "status" {
-			continue // updates of the agent never reach it
+			continue // updates of the agent never change the status
 		}
 		s := setOf(e)
 		if e.Manager == kubeclient.UserAgent {
@@ -107,7 +107,7 @@ func lookAt(live, manifest *unstructured.Unstructured, alone func(Foreign) bool)
 	return v.view
 }
 
-// spot is one path of an object, with its managers.
+// spot is a path in an object, with its managers.
 type spot struct {
 	path  fieldpath.Path
 	field fieldPath

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// booked gives an object managedFields: pairs of a manager and its fields.
+// booked returns an object with managedFields, given as pairs of a manager and its fields.
 func booked(t *testing.T, manifest string, pairs ...string) *unstructured.Unstructured {
 	t.Helper()
 	o := object(t, manifest)
@@ -43,7 +43,7 @@ func TestLookAt_ForeignFields(t *testing.T) {
 		live, manifest string
 		managed        []string
 		alone          string // a path that is left alone
-		want           string // the manifest with what stays; empty: as it is
+		want           string // the manifest with the foreign fields that stay; empty: the manifest
 		left, remove   []Foreign
 	}{
 		"no manager has it": {live: volume + `{"a":1,"claimRef":{"uid":"u"}}}`, manifest: volume + `{"a":1}}`},
@@ -144,7 +144,7 @@ func TestLookAt_ForeignFields(t *testing.T) {
 	}
 }
 
-// setBy is what another manager applies to the one Deployment.
+// setBy applies spec to the Deployment as another manager.
 func setBy(t *testing.T, f *clustertest.Fake, manager string, spec map[string]any) {
 	t.Helper()
 	if err := f.Apply(clustertest.Object("apps/v1", "Deployment", "default", "a", "spec", spec), kubeclient.FieldManager{Name: manager}); err != nil {
@@ -199,7 +199,7 @@ func TestApplier_ForeignFieldIsLeftAloneAfterThreeFights(t *testing.T) {
 			t.Errorf("%s: it is not removed, left %v", what, r.Known.Left())
 		}
 	}
-	// One fight is enough after an hour.
+	// After an hour, a single fight is enough.
 	k = forgiven
 	fight("first", Update)
 	fight("first", Unchanged, first)
@@ -242,7 +242,7 @@ func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
 	if slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) || len(r.Known.Left()) != 1 {
 		t.Errorf("it is tried again; left %v", r.Known.Left())
 	}
-	// A change of the work is refused as before, and says so.
+	// A change of the work is refused as before, with an error.
 	if r = b.applyKnowing(strings.Replace(manifest, `"1"`, `"2"`, 1), r.Known); !Rejected(r.Err) {
 		t.Errorf("got %v", r.Err)
 	}
@@ -278,7 +278,7 @@ func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
 					}
 					o.SetManagedFields(append(o.GetManagedFields(), filled.GetManagedFields()...))
 				})
-				for range 2 { // known, and after a restart
+				for range 2 { // with the remembered state, and after a restart
 					b.f.TakeCalls()
 					r = b.applyKnowing(manifest, r.Known)
 					if b.must(Unchanged, r); slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// updated puts a ConfigMap as Update left it, the server's books included.
+// updated puts a ConfigMap as Update left it, with managedFields.
 func (b *bench) updated(fields string, owners ...Owner) {
 	o := clustertest.Object("v1", "ConfigMap", "default", "a", "data", map[string]any{"k": "1", "l": "1", "m": "1"})
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{

@@ -28,7 +28,7 @@ func parsed(t *testing.T, text string) map[string]any {
 	return object(t, text).Object
 }
 
-// left evaluates one expression and shows what is left of the object.
+// left evaluates one expression and returns the object without the ignored fields.
 func left(t *testing.T, f workv1.IgnoreField, o map[string]any) (map[string]any, error) {
 	t.Helper()
 	before := runtime.DeepCopyJSON(o)
@@ -287,7 +287,7 @@ func TestIgnoreFields_ProductsArePaidBeforehand(t *testing.T) {
 			}
 		})
 	}
-	// What is wanted of such an object can be had.
+	// Useful expressions on such an object are within the limits.
 	for _, c := range []struct{ notation, expression string }{
 		{"jq", `.list | select(contains([{a:1}])) | .[0]`}, {"jq", `select(.text | test("^x+$")).text`}, {"jq", `.numbers[0:]`}, {"jq", `select((.text | length) == 1000000).numbers`}, {"jq", `select(.numbers == .half | not).text`}, {"jq", `.fields | .[keys[0]]`},
 		{"path", `.fields.f7`}, {"path", `.list[*].a`}, {"path", `..f7`},
@@ -327,7 +327,7 @@ func TestIgnoreFields_WorstCallOfEachFunction(t *testing.T) {
 				took = d
 			}
 			if err != nil && strings.Contains(err.Error(), "select fields by paths") {
-				t.Fatal(err) // it was not called
+				t.Fatal(err) // the function was not called
 			}
 			if took <= enough {
 				return took
@@ -409,7 +409,7 @@ func FuzzIgnoreFields(f *testing.F) {
 	})
 }
 
-// integers turns whole numbers into what the API machinery makes of them.
+// integers converts whole numbers to int64, as the API machinery does.
 func integers(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -39,7 +39,7 @@ func jqPaths(ctx context.Context, expression string, object map[string]any, m *m
 	if err != nil {
 		return nil, err
 	}
-	copied := runtime.DeepCopyJSONValue(object) // jq changes numbers in its input
+	copied := runtime.DeepCopyJSONValue(object) // jq converts numbers in its input
 	iter := code.RunWithContext(&jqContext{Context: ctx, meter: m}, copied)
 	var paths []fieldPath
 	for {

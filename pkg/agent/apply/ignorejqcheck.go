@@ -11,7 +11,7 @@ var jqOperators = []gojq.Operator{
 	gojq.OpPipe, gojq.OpComma, gojq.OpAnd, gojq.OpOr, gojq.OpAlt, gojq.OpEq, gojq.OpNe, gojq.OpGt, gojq.OpLt, gojq.OpGe, gojq.OpLe,
 }
 
-// jqComparing are the operators that compare two whole values.
+// jqComparing has the operators that compare two whole values.
 var jqComparing = []gojq.Operator{gojq.OpEq, gojq.OpNe, gojq.OpGt, gojq.OpLt, gojq.OpGe, gojq.OpLe}
 
 func jqRefuse(what string) error {

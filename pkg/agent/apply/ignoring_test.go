@@ -26,7 +26,7 @@ func onChange(pointers ...string) workv1.IgnoreField {
 	return workv1.IgnoreField{Condition: workv1.IgnoreFieldsConditionOnSpokeChange, JSONPointers: pointers}
 }
 
-// edit sets data of the ConfigMap as another client would.
+// edit sets data of the ConfigMap as another client does.
 func (b *bench) edit(more map[string]string) {
 	b.f.Edit(b.f.Ref("v1", "ConfigMap", "default", "a"), func(o *unstructured.Unstructured) {
 		for k, v := range more {
@@ -50,7 +50,7 @@ func TestOnSpokePresent_FieldIsSetOnlyWhenTheObjectIsMade(t *testing.T) {
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"4","l":"2"}`))), map[string]string{"k": "4", "l": "theirs"})
 }
 
-// Whatever happens to the ignored field, the others are enforced.
+// The other fields are enforced, for any change of the ignored field.
 func TestIgnoring_OtherFieldsAreRepaired(t *testing.T) {
 	for name, ignore := range map[string]workv1.IgnoreField{"OnSpokePresent": onPresent("/data/l"), "OnSpokeChange": onChange("/data/l")} {
 		for known, keep := range map[string]bool{"Remembered": true, "Restarted": false} {
@@ -66,7 +66,7 @@ func TestIgnoring_OtherFieldsAreRepaired(t *testing.T) {
 					}
 				}
 				round(Create, map[string]string{"k": "1", "l": "1"})
-				b.edit(map[string]string{"k": "x"}) // the ignored field is still ours
+				b.edit(map[string]string{"k": "x"}) // the agent still owns the ignored field
 				round(Update, map[string]string{"k": "1", "l": "1"})
 				b.edit(map[string]string{"l": "theirs"})
 				round(Unchanged, map[string]string{"k": "1", "l": "theirs"})
@@ -87,7 +87,7 @@ func TestOnSpokeChange_ManifestOverwrites(t *testing.T) {
 	wantFields(t, b.must(Unchanged, b.apply(config(`{"k":"1","l":"1"}`))), map[string]string{"k": "1", "l": "theirs"})
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"2","l":"1"}`))), map[string]string{"k": "2", "l": "1"})
 	b.edit(map[string]string{"l": "theirs"})
-	wantFields(t, b.must(Update, b.apply(config(`{"k":"2"}`))), map[string]string{"k": "2", "l": "theirs"}) // theirs by now
+	wantFields(t, b.must(Update, b.apply(config(`{"k":"2"}`))), map[string]string{"k": "2", "l": "theirs"}) // the other client owns the ignored field now
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"2","l":"2"}`))), map[string]string{"k": "2", "l": "2"})
 	wantFields(t, b.must(Update, b.apply(config(`{"k":"2"}`))), map[string]string{"k": "2"})
 }
@@ -178,7 +178,7 @@ func TestIgnoring_OneItemOfAListThatIsMerged(t *testing.T) {
 		}
 	}
 	want(Unchanged, fmt.Sprintf(withEnv, 1, 1, "y"), "i:1 A=1 MODE=x Z=1")
-	want(Update, fmt.Sprintf(withEnv, 1, 2, "y"), "i:2 A=1 MODE=x Z=1") // it keeps its place
+	want(Update, fmt.Sprintf(withEnv, 1, 2, "y"), "i:2 A=1 MODE=x Z=1") // the item keeps its position
 	b.f.Edit(first.Ref, setEnv(t, "MODE", "theirs"))
 	want(Unchanged, fmt.Sprintf(withEnv, 1, 2, "y"), "i:2 A=1 MODE=theirs Z=1")
 	b.f.Edit(first.Ref, setEnv(t, "Z", "theirs"))
@@ -224,7 +224,7 @@ func TestIgnoring_WithinAListThatIsOneValue(t *testing.T) {
 		list, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "list")
 		list.([]any)[0].(map[string]any)["v"] = "theirs"
 	})
-	// The whole list is theirs now; we want the same, and have it together.
+	// The other client owns the whole list. The agent applies the same list, so both own it.
 	second := b.apply(fmt.Sprintf(manifest, "b"))
 	b.must(Update, second)
 	b.must(Unchanged, b.applyKnowing(fmt.Sprintf(manifest, "b"), second.Known))

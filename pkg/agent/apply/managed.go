@@ -190,7 +190,7 @@ func (m managed) project(v any) (any, bool) {
 }
 
 // hold reports whether live has all values of want, and our manager owns all of them. Then another apply could
-// only remove fields. Values that the server stores in another form count as different.
+// only remove fields. Values that the server converts count as different.
 func (b managedFields) hold(live, want any) bool {
 	if b.own.one() {
 		return sameValue(live, want)

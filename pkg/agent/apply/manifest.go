@@ -21,7 +21,7 @@ import (
 
 // Manifest is one manifest of a work.
 type Manifest struct {
-	// Meta identifies the object, as far as it is known.
+	// Meta identifies the object. Unknown parts are empty.
 	Meta workv1.ManifestResourceMeta
 	// Object is the manifest, nil if it cannot be parsed. It is not modified.
 	Object *unstructured.Unstructured

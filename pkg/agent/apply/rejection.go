@@ -18,8 +18,9 @@ import (
 	"github.com/hawser-io/hawser/internal/kubeerror"
 )
 
-// definitionEnds is in the answer of an API server that makes no more objects of a kind, whose definition is
-// being deleted (k8s.io/apiextensions-apiserver, customresource_handler.go). It has no code or cause of its own.
+// definitionEnds is part of an API server's answer to the creation of an object whose definition is being
+// deleted (k8s.io/apiextensions-apiserver, customresource_handler.go). The answer has no code or cause of its
+// own.
 const definitionEnds = "while custom resource definition is terminating"
 
 // rejection is the server's answer to an invalid write: an immutable field, a value that is not allowed. With a
@@ -49,13 +50,13 @@ func (r *rejection) Error() string {
 func (r *rejection) Unwrap() error { return r.error }
 
 // Rejected reports whether the server rejected a write as invalid, or refused it. A retry is useless until the
-// manifest, the object or the definition of its kind changes, or the cause in [Refused]. A Known remembers it.
-// A write with dropped fields counts as rejected.
+// manifest, the object, the definition of its kind or the cause in [Refused] changes. A Known remembers it. A
+// write with dropped fields counts as rejected.
 func Rejected(err error) bool {
 	return errors.As(err, new(*rejection)) || errors.As(err, new(*dropped))
 }
 
-// wrongInItself reports whether an error marks a write as invalid, independent of the time.
+// wrongInItself reports whether an error marks a write as invalid in any state of the cluster.
 func wrongInItself(err error) bool {
 	return kubeerror.Rejected(err) || apierrors.IsMethodNotSupported(err)
 }
@@ -148,8 +149,7 @@ func (s *Step) rejected(owner Owner) bool {
 	return k.rejection != nil && k.want == wanted(s.Manifest, owner) && k.content == fingerprint(s.Live)
 }
 
-// fingerprint returns the hash of an object's state as far as it may matter to the server's checks; o may be
-// nil.
+// fingerprint returns the hash of those parts of an object that may matter to the server's checks; o may be nil.
 func fingerprint(o *unstructured.Unstructured) [sha256.Size]byte {
 	if o == nil {
 		return [sha256.Size]byte{}

@@ -137,7 +137,7 @@ func TestApplier_RejectionHintHelps(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		manifest, from, to string
-		fields             []string // that the server finds wrong; none: as it does by itself
+		fields             []string // that the server rejects; none: those of its own checks
 		want               string
 	}{
 		"the role of a binding":                   {binding, "first", "second", nil, otherName},

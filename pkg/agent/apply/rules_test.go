@@ -11,8 +11,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// ruleCase is a live object, owned by the work, a manifest under Update, and
-// what becomes of the fields.
+// ruleCase has a live object, owned by the work, its manifest under Update, and the expected result.
 type ruleCase struct {
 	kind           string
 	meta           string // more metadata of both, such as `,"labels":{}`
@@ -41,7 +40,7 @@ func (c ruleCase) check(t *testing.T) {
 	b.quiet("the second round", manifest, Known{})
 }
 
-// quiet applies once more and expects that nothing is written.
+// quiet applies again and expects that nothing is written.
 func (b *bench) quiet(what, manifest string, k Known) Result {
 	b.t.Helper()
 	b.f.TakeCalls()
@@ -53,12 +52,12 @@ func (b *bench) quiet(what, manifest string, k Known) Result {
 	return r
 }
 
-// orphan makes the work let go of everything.
+// orphan sets the delete option Orphan, so that the work owns no object.
 func (b *bench) orphan() {
 	b.spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 }
 
-// define makes the kinds of others known.
+// define defines kinds of other projects on the cluster.
 func define(f *clustertest.Fake) {
 	for _, k := range []struct{ group, version, kind, plural, scope string }{
 		{"monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors", "Namespaced"},

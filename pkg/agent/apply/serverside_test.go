@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// appliedBy lets every manifest be applied on the server with these options.
+// appliedBy sets server-side apply with these options for every manifest.
 func (b *bench) appliedBy(c *workv1.ServerSideApplyConfig) *bench {
 	b.spec.ManifestConfigs = nil
 	for _, r := range []string{"configmaps", "secrets", "deployments/apps", "jobs/batch"} {
@@ -42,7 +42,7 @@ func config(data string) string {
 	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default"},"data":` + data + `}`
 }
 
-// verbs are the calls since the last time, those that write.
+// verbs returns the verbs of the write requests since the last call.
 func (b *bench) verbs() []string {
 	var list []string
 	for _, c := range b.f.TakeCalls() {
@@ -134,7 +134,7 @@ func TestServerSideApply_SendsDefaultedObjectOnce(t *testing.T) {
 	b.must(Update, again)
 	b.wantVerbs("apply")
 	b.must(Unchanged, b.applyKnowing(manifest, again.Known))
-	b.f.Edit(first.Ref, func(o *unstructured.Unstructured) { // not ours
+	b.f.Edit(first.Ref, func(o *unstructured.Unstructured) { // another manager owns the field
 		if err := unstructured.SetNestedField(o.Object, int64(5), "spec", "replicas"); err != nil {
 			t.Error(err)
 		}

@@ -3,7 +3,7 @@ package apply
 import "github.com/hawser-io/hawser/pkg/agent/workpolicy"
 
 // SkippedResult returns the result for an object that was read and is left unchanged, because its manifest is
-// complete. Errors of applying it do not matter, except that no work may have it.
+// complete. It drops errors about applying the manifest, unless no work may have the object.
 func (s *Step) SkippedResult() Result {
 	r := Result{Manifest: s.Manifest, Action: Unchanged, Live: s.Live, Presence: s.Presence, ReadErr: s.ReadErr}
 	r.Manifest.Err = nil

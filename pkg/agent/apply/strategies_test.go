@@ -17,14 +17,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// sample is one kind: a manifest's fields, others, and what Update does about
-// the difference.
+// sample is one kind: fields of a manifest, other fields, and the action of Update for this difference.
 type sample struct {
 	manifest, other string
 	action          Action
 }
 
-// samples has a sample for every rule and some kinds without.
+// samples has a sample for every rule, and for some kinds without a rule.
 var samples = map[string]sample{
 	"v1 Namespace":      {``, ``, Unchanged},
 	"v1 Pod":            {`"spec":{"restartPolicy":"Never"}`, `"spec":{"restartPolicy":"Always"}`, Unchanged},
@@ -75,7 +74,7 @@ func TestSamples_EveryRuleHasOne(t *testing.T) {
 	}
 }
 
-// theirs is the reference of another work.
+// theirs is the owner reference of another work.
 const theirs = `"ownerReferences":[{"apiVersion":"work.open-cluster-management.io/v1","kind":"AppliedManifestWork","name":"hash-other","uid":"99999999-0000-0000-0000-000000000000"}]`
 
 // stage is a cluster with one kind in one state, and a work that wants it.
@@ -84,8 +83,7 @@ type stage struct {
 	apiVersion, kind string
 	strategy         workv1.UpdateStrategyType
 	sample           sample
-	// special: the kind has a rule, so it is known without memory whether there is
-	// a difference.
+	// special: the kind has a rule, so a difference is found without remembered state.
 	special bool
 }
 
@@ -133,8 +131,8 @@ func (s *stage) applied(k Known) (Result, *unstructured.Unstructured) {
 	return r, s.f.Look(r.Ref)
 }
 
-// still expects that another round changes nothing; without memory only where
-// that can be known.
+// still expects that another round changes nothing. It also tries without remembered state where this is
+// possible.
 func (s *stage) still(r Result) {
 	s.t.Helper()
 	memories := []Known{r.Known}
@@ -323,7 +321,7 @@ func TestStrategies_KeepFieldsOfOthers(t *testing.T) {
 	})
 }
 
-// keptBy checks what became of the metadata.
+// keptBy compares the metadata after the steps with the expected metadata.
 func (s *stage) keptBy(t *rapid.T, before, want, after *unstructured.Unstructured) {
 	bare := s.kind == "VolumeSnapshotClass" && s.strategy == workv1.UpdateStrategyTypeUpdate
 	for what, get := range map[string]func(*unstructured.Unstructured) map[string]string{"labels": (*unstructured.Unstructured).GetLabels, "annotations": (*unstructured.Unstructured).GetAnnotations} {

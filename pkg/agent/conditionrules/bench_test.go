@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 )
 
-// Typical rules of works, each evaluated on a typical object.
+// BenchmarkEvaluate evaluates each of some typical rules on a typical object.
 func BenchmarkEvaluate(b *testing.B) {
 	for name, x := range map[string]string{
 		"fields":    "object.spec.strands == object.status.strands",

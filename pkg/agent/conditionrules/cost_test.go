@@ -14,7 +14,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// bigList is an object with a list of n numbers and a text of as many characters.
+// bigList returns an object with a list of n numbers and a text of n characters.
 func bigList(t testing.TB, n int) *unstructured.Unstructured {
 	list := strings.TrimSuffix(strings.Repeat("1,", n), ",")
 	o := &unstructured.Unstructured{}
@@ -24,7 +24,7 @@ func bigList(t testing.TB, n int) *unstructured.Unstructured {
 	return o
 }
 
-// tight are limits for tests, in the proportions of the usual ones.
+// tight has limits for tests, in the same proportions as the usual ones.
 var tight = limits{expression: 20_000, manifest: 200_000, time: time.Hour}
 
 func withMessage(r workv1.ConditionRule, expression string) workv1.ConditionRule {
@@ -93,7 +93,7 @@ func TestEvaluator_CostIsBounded(t *testing.T) {
 }
 
 func TestEvaluator_CostOfAManifestIsBounded(t *testing.T) {
-	const expression = "object.list.all(a, object.list.all(b, a + b > 0))" // most of what one may cost
+	const expression = "object.list.all(a, object.list.all(b, a + b > 0))" // nearly the limit of one expression
 	var rules []workv1.ConditionRule
 	for i := range 20 {
 		rules = append(rules, withMessage(cost(fmt.Sprintf("C%d", i), expression), "string(result)"))
@@ -108,7 +108,7 @@ func TestEvaluator_CostOfAManifestIsBounded(t *testing.T) {
 		last.Message != `celExpressions[0] of condition rule "C19": CEL evaluation budget exceeded: the rules of one manifest may take 200000 units together: use fewer or simpler ones` {
 		t.Errorf("got %+v", last)
 	}
-	// The next manifest has its own.
+	// The next manifest has a budget of its own.
 	if o := e.Evaluate(t.Context(), bigList(t, 40), rules[:1]); o[0].Status != metav1.ConditionTrue {
 		t.Errorf("got %+v", o[0])
 	}
@@ -117,7 +117,7 @@ func TestEvaluator_CostOfAManifestIsBounded(t *testing.T) {
 // The default limits allow a typical rule on a large object, and end an expensive one within the time.
 func TestEvaluator_UsualLimits(t *testing.T) {
 	patient := usual
-	patient.time = time.Hour // whatever the machine
+	patient.time = time.Hour // the speed of the machine does not matter
 	e := Evaluator{limits: patient}
 	large := bigList(t, 1_000)
 	o := e.Evaluate(t.Context(), large, []workv1.ConditionRule{cost("C", "object.list.all(x, x == 1) && object.text.contains('x')")})
@@ -132,8 +132,8 @@ func TestEvaluator_UsualLimits(t *testing.T) {
 	}
 }
 
-// Each of these took from seconds to hours, or gigabytes, when its cost was counted after the call, or not at
-// all. No use of errors in an expression continues it.
+// Each of these took seconds to hours, or gigabytes, when its cost was counted after the call or not at all. An
+// expression cannot catch the error and continue.
 func TestEvaluator_IsPaidBeforehand(t *testing.T) {
 	object := bigList(t, 100_000)
 	object.Object["half"] = strings.Repeat("x", 50_000) + "y"
@@ -187,7 +187,7 @@ func TestEvaluator_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// findAll returns the same matches as the library.
+// FindAll has the same matches as the library.
 func TestFindAll_IsThatOfTheLibrary(t *testing.T) {
 	m := newMeter(t.Context(), 1<<50)
 	for _, pattern := range []string{"", "a", "a*", "a+", "b|", "(a|b)*", "é", ".", "x", "a?b", "a.*c|a"} {

@@ -16,7 +16,7 @@ import (
 // not exceed that price. It is not called if all arguments are simple values.
 type price func(m *meter, args []ref.Val) float64
 
-// prices has every function that rules may use. Nil means a short, constant time, or no call.
+// prices has every function that rules may use. nil: the function takes a short, constant time, or is no call.
 var prices = map[string]price{
 	operators.LogicalAnd: nil, operators.LogicalOr: nil, operators.LogicalNot: nil, operators.Conditional: nil,
 	operators.NotStrictlyFalse: nil, "__not_strictly_false__": nil, // its former name

@@ -191,7 +191,7 @@ func TestEvaluator_MayBeUsedByMany(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			obj := object(t, rope)
-			for j := range 40 { // more expressions than are kept
+			for j := range 40 { // more expressions than the cache holds
 				x := fmt.Sprintf("object.spec.strands < %d", 4+i*40+j)
 				if o := e.Evaluate(t.Context(), obj, []workv1.ConditionRule{cel("C", x)}); o[0].Status != metav1.ConditionTrue {
 					t.Errorf("got %+v", o[0])

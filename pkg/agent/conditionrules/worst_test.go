@@ -16,8 +16,7 @@ import (
 	testcost "github.com/hawser-io/hawser/internal/testkit/complexity"
 )
 
-// worstObject has values of about n characters or elements each, of the kinds
-// that functions take longest for.
+// worstObject returns an object with the slowest values for functions, of about n characters or elements each.
 func worstObject(n int) *unstructured.Unstructured {
 	list := func(n int, of any) []any {
 		l := make([]any, n)
@@ -53,8 +52,7 @@ func worstObject(n int) *unstructured.Unstructured {
 
 var worstTexts = []string{"object.x", "object.half", "object.wide", "object.nines", "object.empty"}
 
-// worstOf are expressions for an argument of a type; those of a list are taken
-// from the type of its elements.
+// worstOf returns expressions for an argument of a type. Those of a list follow from the type of its elements.
 func worstOf(t *testing.T, of *cel.Type) []string {
 	t.Helper()
 	switch of.Kind() {
@@ -129,7 +127,7 @@ var worstFor = map[string]map[int][]string{
 	"ip": {0: {"object.colons"}}, "isIP": {0: {"object.colons"}}, "trim": {0: {"object.spaces"}}, "getHours": {1: {"'Europe/Berlin'"}},
 }
 
-// written is a call in the syntax of expressions; "" for what cannot be written.
+// written returns a call in the syntax of expressions; "" if that is not possible.
 func written(name string, member bool, args []string) string {
 	switch name {
 	case operators.NotStrictlyFalse, "__not_strictly_false__", operators.OldIn, "in", loopFunction, rangeFunction, keyFunction:
@@ -157,8 +155,7 @@ func written(name string, member bool, args []string) string {
 	return name + "(" + strings.Join(args, ", ") + ")"
 }
 
-// worstCalls walks the environment: every overload of every function, with each
-// combination of its worst arguments.
+// worstCalls calls do for every overload of every function, with each combination of its worst arguments.
 func worstCalls(t *testing.T, env *cel.Env, do func(overload, expression string)) {
 	t.Helper()
 	for name, f := range env.Functions() {
@@ -186,8 +183,8 @@ func worstCalls(t *testing.T, env *cel.Env, do func(overload, expression string)
 	}
 }
 
-// reference is how long the machine takes at the moment for a million units of
-// plain work: looking at the numbers of a list.
+// reference returns the present time of the machine for a million units of simple work: reading the numbers of a
+// list.
 func reference(t *testing.T) time.Duration {
 	t.Helper()
 	list := make([]any, 1_000_000)
@@ -198,7 +195,7 @@ func reference(t *testing.T) time.Duration {
 	return testcost.Time(t, func() { weigh(v, 2_000_000) })
 }
 
-// errTypes is about a call that the types of its arguments do not allow.
+// errTypes is the error of a call whose arguments have the wrong types.
 var errTypes = errors.New("it does not compile")
 
 // For any arguments, the call of a function ends soon. The limit is 100 ms, or the present time of this machine

@@ -27,8 +27,8 @@ func jsonOf(t interface{ Fatal(...any) }, v any) []byte {
 	return text
 }
 
-// many returns the results of a reconciliation of n manifests. Every second one failed with a text of that
-// length, and the others have feedback values of that size.
+// many returns the results of a reconciliation of n manifests. Every second manifest failed with a text of the
+// given length; the others have feedback values of the given size.
 func many(n, text, value int) []conditions.Manifest {
 	list := make([]conditions.Manifest, n)
 	for i := range list {
@@ -48,7 +48,7 @@ func many(n, text, value int) []conditions.Manifest {
 func TestBound_KeepsImportantConditions(t *testing.T) {
 	for name, c := range map[string]struct {
 		manifests, text, value            int
-		conditions, values, words, listed bool // of all manifests that have some
+		conditions, values, words, listed bool // which parts all manifests keep
 	}{
 		"small":                    {20, 100, 100, true, true, true, true},
 		"long messages":            {20, 32 << 10, 100, true, true, true, true},
@@ -137,7 +137,7 @@ func TestBound_IsQuiet(t *testing.T) {
 	full := conditions.Next(workv1.ManifestWorkStatus{}, 1, manifests, t0)
 	first := conditions.Bound(workv1.ManifestWorkStatus{}, full, 1)
 	now, _ := later(time.Hour)
-	for i := range manifests { // the values of all change, not their size
+	for i := range manifests { // all values change, but not their sizes
 		for n, v := range manifests[i].Values {
 			raw := strings.ReplaceAll(*v.Value.JsonRaw, "v", "w")
 			manifests[i].Values = slices.Clone(manifests[i].Values)
@@ -160,7 +160,7 @@ func TestBound_IsQuiet(t *testing.T) {
 	if diff := cmp.Diff(apimeta.FindStatusCondition(first.Conditions, conditions.TypeStatusTruncated), apimeta.FindStatusCondition(second.Conditions, conditions.TypeStatusTruncated)); diff != "" {
 		t.Errorf("what is left out changed:\n%s", diff)
 	}
-	// It fits again.
+	// A smaller status fits again.
 	if small := conditions.Bound(second, conditions.Next(full, 2, manifests[:10], now), 2); apimeta.FindStatusCondition(small.Conditions, conditions.TypeStatusTruncated) != nil {
 		t.Errorf("%+v", small.Conditions)
 	}

@@ -142,7 +142,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 		before := old.find(m.Meta)
 		unsent, m.ApplySkipped = unsent || m.Unsent, m.ApplySkipped || m.Unsent
 		if held = held && m.ApplySkipped; m.ApplySkipped && before == nil {
-			continue // never applied, and skipped now: there is no status
+			continue // the manifest was never applied and is skipped now, so it has no status
 		}
 		entries = append(entries, nextManifest(before, generation, m, stamp(now)))
 		failed = failed || !m.ApplySkipped && m.ApplyErr != nil
@@ -162,8 +162,8 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 }
 
 // Deleting returns the status of a work whose objects are being removed. Conditions about applying them stay.
-// manifests has the present state of the objects. If it is empty, they were not read: their conditions stay,
-// and so does the text that names what keeps them.
+// manifests has the present state of the objects. If manifests is empty, the objects were not read: their
+// conditions stay, and so does the text that names what keeps them.
 func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	if len(manifests) > 0 {
@@ -187,8 +187,8 @@ func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Mani
 	return next
 }
 
-// Rejected returns the status of a work whose latest spec is unusable; problem is the reason. The objects
-// applied before stay, and so do their entries.
+// Rejected returns the status of a work whose latest spec is unusable; problem is the reason. The previously
+// applied objects stay, and so do their entries.
 func Rejected(prev workv1.ManifestWorkStatus, generation int64, problem string, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	apimeta.SetStatusCondition(&next.Conditions, metav1.Condition{
@@ -334,8 +334,8 @@ func workAvailable(entries []workv1.ManifestCondition, generation int64, now met
 // format is Sprintf with that limit.
 func format(text string, args ...any) string { return cut(fmt.Sprintf(text, args...)) }
 
-// cut truncates a message to the API's limit, so that one very long error text cannot make the hub reject the
-// whole status.
+// cut truncates a message to the API's limit, so that the hub does not reject the whole status because of one
+// very long error text.
 func cut(s string) string { return cutTo(maxMessage, s) }
 
 func cutTo(limit int, s string) string {

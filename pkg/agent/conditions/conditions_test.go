@@ -189,7 +189,7 @@ func TestNext_SameGenerationKeepsPositionAndTransitionTime(t *testing.T) {
 	t2, _ := later(2 * time.Minute)
 	failing.ApplyErr = errors.New("another text")
 	got = conditions.Next(got, 1, []conditions.Manifest{failing}, t2)
-	want[0].Message = "Failed to apply manifest: another text" // the status did not change, so the time does not
+	want[0].Message = "Failed to apply manifest: another text" // the status is the same, so the transition time stays
 	diff(t, want, got.ResourceStatus.Manifests[0].Conditions)
 }
 
@@ -203,7 +203,7 @@ func TestNext_NewGenerationMovesAppliedToTheEnd(t *testing.T) {
 		one("Applied", "True", "AppliedManifestWorkComplete", "Apply manifest work complete", 2, s0),
 		one("Available", "True", "ResourcesAvailable", "All resources are available", 2, s0),
 	}, got.Conditions)
-	diff(t, []metav1.Condition{applied(1, s0), isAvailable(s0), noFeedback(s0)}, first.ResourceStatus.Manifests[0].Conditions) // prev is untouched
+	diff(t, []metav1.Condition{applied(1, s0), isAvailable(s0), noFeedback(s0)}, first.ResourceStatus.Manifests[0].Conditions) // prev is unmodified
 }
 
 func TestNext_HistoryFollowsTheObject(t *testing.T) {
@@ -273,7 +273,7 @@ func TestDeleting_FollowsTheObjects(t *testing.T) {
 	want.ResourceStatus.Manifests[0].Conditions[1] = one("Available", "False", "ResourceNotAvailable", "Resource is not available", 0, s1)
 	diff(t, want, got)
 
-	// An agent that was started meanwhile does not know what was applied.
+	// An agent that started in the meantime does not know which manifests were applied.
 	got = conditions.Deleting(workv1.ManifestWorkStatus{}, 2, []conditions.Manifest{gone, b}, t1)
 	if n := len(got.Conditions); n != 2 || got.Conditions[0].Type != "Available" || got.Conditions[1].Type != "Deleting" {
 		t.Errorf("got %v", got.Conditions)

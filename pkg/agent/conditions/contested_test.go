@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-// The condition about fields of others keeps its time while its content is the same. It is bounded however many
-// they are, stays while nothing is applied, and ends with them.
+// The condition about fields of others keeps its time while its content is the same. It has a bounded size. It
+// stays while nothing is applied, and is removed with the fields.
 func TestNext_Contested(t *testing.T) {
 	m := present(configMap(0, "a"))
 	find := func(s workv1.ManifestWorkStatus) *metav1.Condition {

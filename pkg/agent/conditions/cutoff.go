@@ -12,7 +12,7 @@ import (
 // writes.
 const ReasonAgentWritesRejected = "AgentWritesRejected"
 
-// CutOffError is the error of such a manifest. It has that reason.
+// CutOffError is the error of a manifest with the reason ReasonAgentWritesRefused.
 type CutOffError struct{ Err error }
 
 // Error returns the text of the refusal.
@@ -21,8 +21,8 @@ func (e *CutOffError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *CutOffError) Unwrap() error { return e.Err }
 
-// Hindered returns the status of a work that is being deleted with why as what keeps it, "" for nothing. The
-// rest is unchanged; status is not modified.
+// Hindered returns the status of a work that is being deleted; why names what keeps it, "" for nothing. The rest
+// is unchanged; status is not modified.
 func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
 	c := apimeta.FindStatusCondition(status.Conditions, workv1.WorkDeleting)
 	if c == nil || c.Status != metav1.ConditionTrue {

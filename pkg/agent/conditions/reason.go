@@ -8,9 +8,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// reasons classify error texts. Each has one or two words that come first, and the next step if the text has
-// none. The first match applies. They match the text instead of the error, because the condition of a manifest
-// that was left alone has only the text.
+// reasons classify error texts. Each has one or two words that begin the message, and a next step that is used
+// if the text has none. The first match applies. Texts are matched instead of errors, because the condition of a
+// manifest that was left alone has only the text.
 var reasons = []struct {
 	name string
 	in   *regexp.Regexp
@@ -83,7 +83,7 @@ const (
 // messageOf returns a work's message about an object with this error text of the server or the agent.
 func messageOf(m workv1.ManifestResourceMeta, text, otherwise, count string) string {
 	text = oneLine(text)
-	word, next := reasonOf(strings.ReplaceAll(text, strconv.Quote(m.Name), `""`), otherwise) // its name is no reason
+	word, next := reasonOf(strings.ReplaceAll(text, strconv.Quote(m.Name), `""`), otherwise) // the object's name is no reason
 	if next != "" {
 		count = next + "; " + count
 	}

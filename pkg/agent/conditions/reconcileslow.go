@@ -13,10 +13,10 @@ import (
 // problem lasts.
 const TypeReconcileSlow = "ReconcileSlow"
 
-// ReasonTakesLong is its reason.
+// ReasonTakesLong is the reason of ReconcileSlow if the reconciliation itself takes long.
 const ReasonTakesLong = "ReconcileTakesLong"
 
-// ReasonRemovalWaits is its reason if objects that left the work do not go.
+// ReasonRemovalWaits is the reason of ReconcileSlow if objects that left the work are not removed.
 const ReasonRemovalWaits = "RemovalBlocked"
 
 // Late returns the status with the condition that the agent has been reconciling the work since the given time.
@@ -29,7 +29,7 @@ func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, w
 	return reconcileSlow(status, generation, since, ReasonTakesLong, cut(message))
 }
 
-// RemovalWaits returns the status with the condition that objects have to go since the given time and do not;
+// RemovalWaits returns the status with the condition that objects have had to be removed since the given time;
 // why is what keeps them. The rest is unchanged; status is not modified.
 func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
 	return reconcileSlow(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))

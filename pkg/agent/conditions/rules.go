@@ -37,7 +37,7 @@ func setRules(list *[]metav1.Condition, m Manifest, generation int64, now metav1
 			keep = append(keep, o.Type)
 			c := metav1.Condition{Type: o.Type, Status: o.Status, Reason: o.Reason, Message: cut(o.Message), ObservedGeneration: generation, LastTransitionTime: now}
 			if o.Type == workv1.WorkComplete && o.Status == metav1.ConditionTrue && !m.CompleteSince.IsZero() {
-				c.LastTransitionTime = stamp(m.CompleteSince) // unless there is a history, which has priority
+				c.LastTransitionTime = stamp(m.CompleteSince) // an existing condition has priority
 			}
 			apimeta.SetStatusCondition(list, c)
 		}
@@ -93,7 +93,7 @@ func latest(from []metav1.Condition) metav1.Time {
 }
 
 // summary returns the status of a work's condition. A work progresses while one of its manifests does. Other
-// conditions hold for the work if they hold for all manifests that have them.
+// conditions hold for the work if they hold for all manifests that have these conditions.
 func summary(typ string, from []metav1.Condition) metav1.ConditionStatus {
 	has := func(s metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(from, func(c metav1.Condition) bool { return c.Status == s })

@@ -17,13 +17,13 @@ func integer(name string, i int64) workv1.FeedbackValue {
 	return workv1.FeedbackValue{Name: name, Value: workv1.FieldValue{Type: workv1.Integer, Integer: &i}}
 }
 
-// with adds values to what is there.
+// with sets feedback values.
 func with(m conditions.Manifest, values ...workv1.FeedbackValue) conditions.Manifest {
 	m.Feedback, m.Values = true, values
 	return m
 }
 
-// ruled adds outcomes of rules.
+// ruled sets outcomes of rules.
 func ruled(m conditions.Manifest, outcomes ...conditionrules.Outcome) conditions.Manifest {
 	m.Rules, m.RuleTypes = outcomes, nil
 	for _, o := range outcomes {
@@ -57,7 +57,7 @@ func TestNext_FeedbackValues(t *testing.T) {
 	diff(t, []metav1.Condition{applied(1, s0), isAvailable(s0), synced(s0)}, entry.Conditions)
 
 	t1, s1 := later(time.Minute)
-	diff(t, first, next(first, 1, t1, with(m, integer("x", 1), integer("y", 2)))) // nothing moves
+	diff(t, first, next(first, 1, t1, with(m, integer("x", 1), integer("y", 2)))) // equal values change nothing
 
 	for name, values := range map[string][]workv1.FeedbackValue{
 		"a value": {integer("x", 1), integer("y", 3)}, "the order": {integer("y", 2), integer("x", 1)}, "one less": {integer("x", 1)}, "none left": nil,
@@ -162,7 +162,7 @@ func TestNext_RuleConditions(t *testing.T) {
 func TestNext_AggregationOfRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		typ      string
-		statuses string // of the manifests: True, False, Unknown, - for no word
+		statuses string // of the manifests: True, False, Unknown; -: the manifest has no condition
 		want     metav1.ConditionStatus
 		message  string
 	}{
@@ -202,7 +202,7 @@ func TestNext_CompleteWork(t *testing.T) {
 	}
 	t1, _ := later(time.Minute)
 	got := next(first, 2, t1, held(ruled(present(a), done)), held(conditions.Manifest{Meta: b, Presence: conditions.Present}), held(conditions.Manifest{Meta: c, Presence: conditions.Absent}))
-	want := *first.DeepCopy() // applying is as it was, a manifest that was never applied has no entry
+	want := *first.DeepCopy() // the conditions about applying stay; a manifest that was never applied has no entry
 	want.Conditions[1].ObservedGeneration, want.Conditions[2].ObservedGeneration = 2, 2
 	want.ResourceStatus.Manifests[0].Conditions[3].ObservedGeneration = 2
 	diff(t, want, got)
@@ -222,7 +222,7 @@ func TestNext_HeldManifest(t *testing.T) {
 	diff(t, []workv1.FeedbackValue{integer("x", 1)}, got.ResourceStatus.Manifests[1].StatusFeedbacks.Values)
 }
 
-// A restarted agent knows when a manifest became complete, and no more.
+// A restarted agent knows when a manifest became complete, but has no other history.
 func TestNext_CompleteSinceAnEarlierProcess(t *testing.T) {
 	t1, s1 := later(time.Hour)
 	m := ruled(present(configMap(0, "a")), outcome("Complete", "True", "done"))

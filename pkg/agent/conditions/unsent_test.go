@@ -27,7 +27,7 @@ func TestNext_UnsentEventChangesNothing(t *testing.T) {
 	}
 
 	absent := unsent
-	absent.Presence, absent.ReadErr = conditions.Absent, nil // it was read, and the write not sent
+	absent.Presence, absent.ReadErr = conditions.Absent, nil // it was read, but the write was not sent
 	got = conditions.Next(before, 2, []conditions.Manifest{present(a), absent}, now)
 	diff(t, "True False", summary(got, "Applied")+" "+summary(got, "Available"))
 

@@ -92,8 +92,7 @@ type Set struct {
 // entry is a work with its confirmation state.
 type entry struct {
 	*Work
-	// revision is a number in the broker's history: the held spec does not exceed it, and every later spec of the
-	// work does.
+	// revision is a lower bound: the held spec does not exceed it, and every later spec of the work does.
 	revision uint64
 	// history is the history of revision. If it differs from the set's, the order of revisions is unknown.
 	history uint64

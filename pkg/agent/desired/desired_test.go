@@ -14,7 +14,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// spec is a received spec; what the tag stands for is the whole of it.
+// spec describes a received spec; its tag covers all fields.
 type spec struct {
 	id, name, source string
 	version          int64
@@ -47,7 +47,7 @@ func (s spec) received() *manifestwork.Spec {
 	}
 }
 
-// step is a spec and what becomes of it.
+// step is a received spec and the expected outcome.
 type step struct {
 	in   spec
 	want desired.Outcome
@@ -165,7 +165,7 @@ func TestSet_NamesAndIDs(t *testing.T) {
 		t.Fatal("a replaced work is still held")
 	}
 
-	// Renamed: the old name waits to be cleared.
+	// After a rename the old name must still be cleared.
 	accept(spec{id: "2", name: "b", revision: 3}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"a", "b"}})
 	view("a", "", "2")
 	view("b", "2", "")
@@ -175,7 +175,7 @@ func TestSet_NamesAndIDs(t *testing.T) {
 	accept(spec{id: "3", name: "b", revision: 5}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"b"}})
 	view("b", "3", "") // another work needs the name
 
-	// A deletion without metadata is about the name that is known.
+	// A deletion without metadata uses the known name.
 	gone := spec{id: "2", name: "2", revision: 6, deleting: true, noData: true}
 	accept(gone, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"c"}})
 	view("c", "", "", "2")
@@ -190,7 +190,7 @@ func TestSet_NamesAndIDs(t *testing.T) {
 	s.Forget(s.Get("4"))
 	view("c", "4", "") // live works are not forgotten
 
-	// Unknown id.
+	// A deletion with an unknown id is accepted.
 	accept(spec{id: "9", name: "z", revision: 8, deleting: true}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
 	confirmed := s.Get("9")
 	accept(spec{id: "9", name: "z", revision: 9, content: "again"}, desired.AcceptResult{Outcome: desired.Accepted, Names: []string{"z"}})
@@ -230,7 +230,7 @@ func TestSet_SpecThatCannotBeUsedLeavesTheLastOneInForce(t *testing.T) {
 	if w = s.Get("1"); w.Spec.DeleteOption.PropagationPolicy != "Orphan" {
 		t.Fatalf("a deletion with data brings its delete options: %+v", w)
 	}
-	// Which spec was in force does not change with that.
+	// The deletion does not change which spec was in force.
 	s.Accept(spec{id: "3", name: "y", version: 1, revision: 7, content: "good"}.received(), "")
 	applied := s.Get("3").SpecTag
 	s.Accept(spec{id: "3", name: "y", version: 2, revision: 8, deleting: true, content: "Orphan"}.received(), "")

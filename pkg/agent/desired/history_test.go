@@ -34,8 +34,8 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 10, content: "a"}, accepted)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 5, revision: 20, content: "a"}, accepted)
 
-	// The cursor is between the two. What came before goes on by revisions, a
-	// hub that went back in time included; the other may have been lost.
+	// The cursor is between the two revisions. The first work continues by revisions, also after a rollback of
+	// the hub. The second one may have been lost, so its version decides.
 	s.Continued(15)
 	expectOutcome(t, s, spec{id: "1", version: 3, revision: 9, content: "x"}, stale)
 	expectOutcome(t, s, spec{id: "1", version: 3, revision: 16, content: "b"}, accepted)
@@ -43,8 +43,7 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 5, revision: 17, content: "c"}, accepted)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 9, revision: 16, content: "d"}, stale)
 
-	// Another store, whose revisions start again. It has the first work in the held version, which the digest
-	// shows.
+	// Another store starts its revisions again. The digest shows that it has the first work in the held version.
 	s.Subscribed(true)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 6, revision: 2, content: "e"}, accepted)
 	s.Verified(3)
@@ -52,23 +51,23 @@ func TestSet_HistoriesOfRevisions(t *testing.T) {
 	expectOutcome(t, s, spec{id: "1", version: 2, revision: 4, content: "g"}, accepted)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 3, content: "h"}, accepted)
 
-	// A repeated spec has the revision of this store.
+	// A repeated spec gets the revision of this store.
 	s.Subscribed(true)
 	expectOutcome(t, s, spec{id: "1", version: 2, revision: 1, content: "g"}, dup)
 	expectOutcome(t, s, spec{id: "1", version: 1, revision: 2, content: "i"}, accepted)
 
-	// A deletion is in no digest: it may be another than the broker's.
+	// A digest excludes deletions, so the held deletion may differ from the broker's.
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 7, revision: 9, deleting: true}, accepted)
 	s.Subscribed(true)
 	s.Verified(100)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 8, revision: 2, deleting: true}, accepted)
 
-	// Nothing is left of it, and its source created it again while the agent was disconnected.
+	// The deletion is finished. The source created the work again while the agent was disconnected.
 	s.Continued(1)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 9, content: "i"}, stale)
 	s.Finished(s.Get("2"))
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 9, content: "i"}, accepted)
-	s.Finished(s.Get("2")) // of the one before
+	s.Finished(s.Get("2")) // it is about the earlier work
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 0, revision: 8, content: "j"}, stale)
 }
 
@@ -114,7 +113,7 @@ func TestSet_ADuplicateHasItsOwnRevision(t *testing.T) {
 	is(10)
 	expectOutcome(t, s, w(12), dup)
 	is(12)
-	expectOutcome(t, s, w(11), dup) // it was late
+	expectOutcome(t, s, w(11), dup) // the event arrived late
 	is(12)
 	s.Subscribed(true)
 	expectOutcome(t, s, w(12), dup)
@@ -123,7 +122,7 @@ func TestSet_ADuplicateHasItsOwnRevision(t *testing.T) {
 	expectOutcome(t, s, w(3), dup)
 	is(3)
 	s.Subscribed(false)
-	expectOutcome(t, s, w(0), dup) // an OCM broker has none
+	expectOutcome(t, s, w(0), dup) // an OCM broker assigns no revision
 	is(3)
 	if before.Revision != 10 {
 		t.Errorf("a work was modified: %+v", before)
@@ -160,7 +159,7 @@ func TestSet_LoadedWorks(t *testing.T) {
 	if l := s.Versions(); len(l) != 4 {
 		t.Errorf("listed %v", l)
 	}
-	// What is received again is confirmed, and is to be looked at.
+	// A work that is received again is confirmed and must be reconciled.
 	d := s.Accept(spec{id: "1", name: "w1", version: 1, revision: 10}.received(), "")
 	if want := (desired.AcceptResult{Outcome: desired.Duplicate, Names: []string{"w1"}}); !cmp.Equal(want, d) || s.Unconfirmed("1") {
 		t.Fatalf("got %+v", d)
@@ -175,7 +174,7 @@ func TestSet_LoadedWorks(t *testing.T) {
 		t.Fatalf("names %v", got)
 	}
 
-	// Of two that have one name the later one stays, whichever is read first.
+	// Of two works with one name, the one with the higher revision stays, in any order of loading.
 	for _, order := range [][]uint64{{5, 6}, {6, 5}} {
 		s := desired.New()
 		first := load(s, spec{id: fmt.Sprint(order[0]), revision: order[0]})
@@ -229,7 +228,7 @@ func TestSet_LoadedWorksOfAnOCMBroker(t *testing.T) {
 		held spec
 		in   spec
 		want desired.Outcome
-		then spec // what is stale now
+		then spec // a spec that is stale afterwards
 	}{
 		"as it was":                     {live, live, dup, spec{id: "1", version: 4, content: "late"}},
 		"newer":                         {live, spec{id: "1", version: 6, content: "b"}, yes, live},
@@ -255,7 +254,7 @@ func TestSet_LoadedWorksOfAnOCMBroker(t *testing.T) {
 			if c.want == yes && s.Get("1").Source != c.in.received().Source {
 				t.Errorf("it is of %s", s.Get("1").Source)
 			}
-			// From then on versions decide.
+			// After that, versions decide.
 			if c.then.id != "" {
 				expectOutcome(t, s, c.then, stale)
 			}
@@ -278,7 +277,7 @@ func TestSet_WorksMissingInAList(t *testing.T) {
 	if got := s.Missing([]string{"1"}, mark); got != nil || s.Get("1") != nil || !s.ByName("w1").Empty() {
 		t.Fatalf("got %v", got)
 	}
-	s.Drop("1") // twice does no harm
+	s.Drop("1") // a second Drop has no effect
 }
 
 // The digest is maintained incrementally, and always equals that of the live works.
@@ -342,22 +341,22 @@ func TestSet_NumbersOfASource(t *testing.T) {
 	s.Session("hub")
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 10, content: "a"}, accepted)
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 12, content: "b"}, accepted)
-	expectOutcome(t, s, spec{id: "1", version: 5, revision: 11, content: "a"}, stale) // its labels as they were
+	expectOutcome(t, s, spec{id: "1", version: 5, revision: 11, content: "a"}, stale) // the labels before the last change
 	expectOutcome(t, s, spec{id: "1", version: 5, revision: 13, content: "b"}, dup)
-	expectOutcome(t, s, spec{id: "1", version: 3, revision: 14, content: "c"}, accepted) // the hub went back
+	expectOutcome(t, s, spec{id: "1", version: 3, revision: 14, content: "c"}, accepted) // the hub was rolled back
 	expectOutcome(t, s, spec{id: "1", version: 9, revision: 15, content: "x", source: "source2"}, foreign)
 
-	// It is deleted and forgotten; what comes late does not bring it back, but what is new does.
+	// The work is deleted and forgotten. Late events do not create it again, but new events do.
 	expectOutcome(t, s, spec{id: "1", version: 4, revision: 20, deleting: true}, accepted)
 	s.Forget(s.Get("1"))
 	expectOutcome(t, s, spec{id: "1", version: 3, revision: 16, content: "c"}, stale)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 1, revision: 21, content: "d"}, accepted)
 
-	// A work that lost its name to another one does not come back either.
+	// Nor does a late event create a work that lost its name to another one.
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 1, revision: 23, content: "e"}, accepted)
 	expectOutcome(t, s, spec{id: "2", name: "b", version: 2, revision: 22, content: "f"}, stale)
 
-	// Another session: an informer that lags has an older version; one without a version counts.
+	// In another session, a lagging informer may have an older version. A spec without a version is accepted.
 	s.Subscribed(false)
 	s.Session("hub")
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 0, revision: 1, content: "g"}, accepted)
@@ -367,12 +366,12 @@ func TestSet_NumbersOfASource(t *testing.T) {
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 7, revision: 1, content: "h"}, dup)
 	expectOutcome(t, s, spec{id: "3", name: "b", version: 6, revision: 2, content: "i"}, accepted)
 
-	// An OCM source beside it has no numbers.
+	// An OCM source on the same broker has no numbers.
 	expectOutcome(t, s, spec{id: "9", name: "z", version: 2, content: "a", source: "ocm"}, accepted)
 	expectOutcome(t, s, spec{id: "9", name: "z", version: 1, content: "b", source: "ocm"}, stale)
 }
 
-// TestSet_DigestOfASource: works that a list omits, so that they are sent again, are not in it.
+// TestSet_DigestOfASource: works that the list omits, so that they are sent again, are not in the digest.
 func TestSet_DigestOfASource(t *testing.T) {
 	loaded := desired.New()
 	for _, w := range []*desired.Work{

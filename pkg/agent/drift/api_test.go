@@ -20,10 +20,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// api is the metadata of a whole cluster, with lists in pages of a snapshot. Its watches continue from a
-// version and lag behind. It is for synctest bubbles.
+// api is the metadata of a whole cluster for synctest bubbles. Lists are pages of a snapshot. Watches continue
+// from a version and lag behind.
 type api struct {
-	lag  func(Scope) time.Duration // of an answer and of an event
+	lag  func(Scope) time.Duration // delays answers and events
 	page int
 
 	mu        sync.Mutex
@@ -31,11 +31,11 @@ type api struct {
 	objects   map[kubeclient.Ref]*metav1.PartialObjectMetadata
 	born      map[kubeclient.Ref]time.Time
 	history   []event
-	forgotten int // events up to this version are gone
+	forgotten int // events up to this version are no longer available
 	streams   map[*apiStream]bool
 	denied    map[Scope]bool
 	undefined map[schema.GroupVersionResource]bool
-	failing   bool // every request
+	failing   bool // every request fails
 	snapshots map[snapshot][]metav1.PartialObjectMetadata
 	lists     map[Scope]int
 }
@@ -58,7 +58,7 @@ func newAPI() *api {
 	}
 }
 
-// put makes or changes an object.
+// put creates or changes an object.
 func (a *api) put(ref kubeclient.Ref) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +99,7 @@ func (a *api) send(typ watch.EventType, ref kubeclient.Ref, o *metav1.PartialObj
 	}
 }
 
-// cut ends every watch; forget also the history, so that none can go on.
+// cut ends every watch. With forget it also drops the history, so no watch can continue.
 func (a *api) cut(forget bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -111,7 +111,7 @@ func (a *api) cut(forget bool) {
 	}
 }
 
-// state is how an object is.
+// state returns the current state of an object.
 func (a *api) state(ref kubeclient.Ref) ObservedObject {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,7 +156,7 @@ func (a *api) fail(on bool) {
 	a.failing = on
 }
 
-// refused is the error of a request, if it is one.
+// refused returns the error of a request in this scope; nil if it succeeds.
 func (a *api) refused(s Scope) error {
 	switch {
 	case a.failing:
@@ -207,7 +207,7 @@ func (s apiSource) List(ctx context.Context, o metav1.ListOptions) (*metav1.Part
 	} else {
 		token := strings.Split(o.Continue, ":")
 		version = token[0]
-		from, _ = strconv.Atoi(token[1]) // our own
+		from, _ = strconv.Atoi(token[1]) // token[1] is an offset from an earlier page
 		if v, _ := strconv.Atoi(version); v < s.forgotten {
 			return nil, apierrors.NewResourceExpired("too old")
 		}

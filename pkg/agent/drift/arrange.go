@@ -9,7 +9,7 @@ import (
 )
 
 // manySpaces is the number of namespaces up to which a kind has one watch per namespace. With one more, all
-// namespaces are watched together: that costs the events of untracked objects, but only one watch.
+// namespaces are watched together. That delivers events of untracked objects too, but needs only one watch.
 const manySpaces = 8
 
 // feed is the state of one watch in the Watcher. Guarded by Watcher.mu.
@@ -25,9 +25,9 @@ type feed struct {
 	// denied: the agent may not, or cannot, list and watch here.
 	denied bool
 
-	// These are for watches of all namespaces only. leads: the watch covers every namespace. Before that, and after
-	// a denial, namespaces have their own watches. The watch of a permanent kind leads from the beginning. failed:
-	// it does not lead, and its last attempt to do so failed.
+	// These fields are for watches of all namespaces only. leads: the watch covers every namespace. Before that,
+	// and after a denial, namespaces have their own watches. The watch of a permanent kind leads from the start.
+	// failed: the watch does not lead, and its last attempt failed.
 	leads, failed bool
 }
 
@@ -190,7 +190,7 @@ func (w *Watcher) end(f **feed) {
 	w.feeds--
 }
 
-// sighting is a tracked object in a list; it is absent until it is found.
+// sighting is the state of a tracked object in a list; absent until the list shows it.
 type sighting struct {
 	object *object
 	state  ObservedObject
@@ -272,8 +272,8 @@ func (w *Watcher) forget(f *feed) {
 	f.each(func(_ key, o *object) { o.known = false })
 }
 
-// lead lets one watch replace those of all spaces. Their latest reports may be older or newer than the list.
-// The list counts; later changes arrive with the watch. w.mu is held.
+// lead lets one watch replace those of all spaces. Their latest reports may be older or newer than the list. The
+// list decides; later changes arrive with the watch. w.mu is held.
 func (w *Watcher) lead(f *feed) {
 	f.leads, f.failed = true, false
 	for _, s := range f.kind.spaces {

@@ -19,7 +19,7 @@ import (
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 
-// at is object "o" of a namespace that has a number.
+// at returns the reference of the object "o" in the namespace with this number.
 func at(namespace int) kubeclient.Ref {
 	return kubeclient.Ref{GroupVersionResource: configMaps, Namespace: fmt.Sprintf("n%02d", namespace), Name: "o"}
 }
@@ -46,7 +46,7 @@ func (s *station) logged() string {
 	return s.lines.String()
 }
 
-// atWork runs f in a bubble.
+// atWork runs f in a bubble with a running station.
 func atWork(t *testing.T, maxWatches int, before func(*api), f func(*station)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func (s *station) expectWoken(when string, want ...string) {
 	s.woken = nil
 }
 
-// trackOne lets an owner track and read the object of a namespace.
+// trackOne makes an owner track and read the object of a namespace.
 func (s *station) trackOne(namespace int) {
 	owner, ref := fmt.Sprintf("w%02d", namespace), at(namespace)
 	now := map[kubeclient.Ref]Signature{ref: s.state(ref).Content}
@@ -184,12 +184,12 @@ func TestWatcher_NothingIsMissedWhileOneWatchReplacesOthers(t *testing.T) {
 			}
 			return 0
 		}
-		s.trackOne(manySpaces) // a list of seven pages begins
+		s.trackOne(manySpaces) // starts a list of seven pages
 		<-time.After(4500 * time.Millisecond)
 		s.put(at(1))
 		s.expectWoken("while it is under way", "w01")
 		s.trackOne(1)
-		s.put(at(manySpaces)) // has no watch yet
+		s.put(at(manySpaces)) // its namespace has no watch yet
 		s.trackOne(manySpaces + 1)
 		s.put(at(manySpaces + 1))
 		s.expectWoken("not watched yet")
@@ -236,7 +236,7 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 		s.expectKnown("when it is allowed", numbers...)
 		s.expectWoken("in all that time")
 
-		// Taken away again, with a namespace that may not be watched at all.
+		// The right for all namespaces is removed again, and one namespace may not be watched at all.
 		s.forbid(all, true)
 		s.forbid(Scope{configMaps, "n05"}, true)
 		s.cut(true)
@@ -418,7 +418,7 @@ func TestWatcher_FreesWatchesByWatchingAllNamespaces(t *testing.T) {
 	})
 }
 
-// If neither is possible, owners must look themselves, and are notified.
+// If neither is possible, owners are notified and must read the objects themselves.
 func TestWatcher_WatchLimitWithoutAllNamespaces(t *testing.T) {
 	all := Scope{GroupVersionResource: configMaps}
 	atWork(t, 3, func(a *api) { everywhere(5)(a); a.forbid(all, true) }, func(s *station) {
@@ -426,7 +426,7 @@ func TestWatcher_WatchLimitWithoutAllNamespaces(t *testing.T) {
 			s.trackOne(i)
 		}
 		synctest.Wait()
-		if n := s.Counts(); n.Watches != 3 || n.WaitingObjects != 3 { // one of the three asks for all namespaces
+		if n := s.Counts(); n.Watches != 3 || n.WaitingObjects != 3 { // one of the three is an attempt to watch all namespaces
 			t.Fatalf("counted %+v", n)
 		}
 		unwatched := 0
@@ -441,7 +441,7 @@ func TestWatcher_WatchLimitWithoutAllNamespaces(t *testing.T) {
 		s.reported.Lock()
 		woken := slices.Clone(s.woken)
 		s.reported.Unlock()
-		// The last one knew when it came; one lost its watch to make room.
+		// The last owner knew it when it began to track. Another owner lost its watch to make room.
 		if len(woken) != 2 || !slices.Contains(woken, "w03") || s.Unwatched(woken[0]) == 0 || s.Unwatched(woken[1]) == 0 {
 			t.Errorf("notified: %q", woken)
 		}

@@ -68,8 +68,8 @@ func (c *crowd) Watch(_ context.Context, _ metav1.ListOptions) (watch.Interface,
 	return w, nil
 }
 
-// retained is what a Watcher keeps, in bytes, after it has seen a namespace with
-// that many objects of which the first are tracked.
+// retained returns the memory of a Watcher, in bytes, after it has seen a namespace with this many objects. The
+// first ones are tracked.
 func retained(t *testing.T, objects, tracked int) int64 {
 	t.Helper()
 	c := &crowd{objects: objects, quiet: make(chan struct{})}
@@ -104,7 +104,7 @@ func retained(t *testing.T, objects, tracked int) int64 {
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what finalizers and pools held
+	runtime.GC() // frees what finalizers and pools held
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
@@ -115,14 +115,14 @@ func TestWatcher_MemoryPerTrackedObject(t *testing.T) {
 		many  = 100_000
 		some  = 10_000
 		noise = 1 << 20 // of the test itself
-		// An object costs its name twice (in the scope and with its owner), its
-		// state, and what owners expect.
+		// The cost of an object is its name twice (in the scope and at its owner), its state, and the
+		// expectations of owners.
 		perObject = 1024
 	)
 	for _, c := range []struct{ objects, tracked int }{{many, 1}, {some, some}} {
 		limit := int64(c.tracked*perObject + noise)
 		kept := retained(t, c.objects, c.tracked)
-		for try := 0; kept > limit && try < 3; try++ { // other tests leave something behind that goes later
+		for try := 0; kept > limit && try < 3; try++ { // other tests may free memory later
 			kept = retained(t, c.objects, c.tracked)
 		}
 		if kept > limit {

@@ -49,11 +49,11 @@ type follower struct {
 
 	version string // where the watch continues; "" before a list
 	history int    // in which the version is valid
-	// broke is when a watch last ended early or could not be opened. Zero: the server has reported all changes
-	// since.
+	// broke is when a watch last ended early or could not be opened. Zero: since then the server has reported
+	// all changes.
 	broke  time.Time
 	denied bool // as last reported to w
-	// failures and denials since a watch was last open for a while.
+	// failures and denials are the waits since a watch was last open for a while.
 	failures, denials backoff
 }
 

@@ -25,7 +25,7 @@ func (s *server) restore(version int) Signature {
 	return SignatureOf(configMaps, a)
 }
 
-// requests returns how many lists there were, and how many looks at a position.
+// requests returns the number of full lists, and of lists of one object.
 func (s *server) requests() [2]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 	})
 }
 
-// TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt: such a watch costs nothing.
+// TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt: a watch that ends on time causes no request.
 func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 	s := newServer()
 	s.put("a")
@@ -95,7 +95,7 @@ func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
 	})
 }
 
-// TestWatcher_OpenWatchesEndWithTheHistory: a history that another watch ended ends all of them.
+// TestWatcher_OpenWatchesEndWithTheHistory: when one watch detects another history, all watches end.
 func TestWatcher_OpenWatchesEndWithTheHistory(t *testing.T) {
 	s := newServer()
 	a := s.put("a")

@@ -32,13 +32,13 @@ type players struct {
 const (
 	modelOwners     = 6
 	modelNamespaces = 14
-	// Reading one's objects takes a moment.
+	// modelRead is the time in which an owner reads its objects.
 	modelRead = 30 * time.Millisecond
 )
 
 var modelKinds = []schema.GroupVersionResource{configMaps, secrets, {Group: "example.com", Version: "v1", Resource: "ropes"}}
 
-// step is one thing that happens.
+// step is one random action.
 type step struct {
 	what  int
 	owner string
@@ -75,7 +75,7 @@ func (p *players) do(s step) {
 		for _, r := range s.refs {
 			refs[r] = true
 		}
-		if s.what == 0 { // some more
+		if s.what == 0 { // adds to the tracked objects
 			maps.Copy(refs, p.wants[s.owner])
 		}
 		p.wants[s.owner] = refs
@@ -101,7 +101,7 @@ func (p *players) do(s step) {
 	<-time.After(s.wait)
 }
 
-// reconcile is what an owner does when it is woken.
+// reconcile does what a woken owner does: it reads its objects and tracks their states.
 func (p *players) reconcile(owner string) {
 	wants, read := p.wants[owner], p.read[owner]
 	expected := map[kubeclient.Ref]Signature{}
@@ -125,7 +125,7 @@ func (p *players) reconcile(owner string) {
 	}
 }
 
-// play is one run: what happens, then a time in which nothing does.
+// play runs the steps, and then a time without changes.
 func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []step) string {
 	problem := ""
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []ste
 			p.runUntilIdle()
 		}
 		p.fail(false)
-		// Longer than any wait of a watch that is denied or fails.
+		// The time exceeds every wait after a denial or failure.
 		for end := time.Now().Add(2 * wideDeniedRetry); time.Now().Before(end); {
 			<-time.After(time.Minute)
 			p.runUntilIdle()
@@ -165,8 +165,7 @@ func play(t *testing.T, maxWatches, page int, lag []time.Duration, program []ste
 	return problem
 }
 
-// runUntilIdle lets each owner that is woken look, until none is. Owners without a
-// watch look in any case.
+// runUntilIdle reconciles the woken owners until none is woken. Owners without a watch are always reconciled.
 func (p *players) runUntilIdle() {
 	for {
 		synctest.Wait()
@@ -223,7 +222,7 @@ func (p *players) tracksUnknown(ref kubeclient.Ref) bool {
 	return o != nil && !o.known && f != nil && f.synced
 }
 
-// wideDenied counts the watches of all namespaces that are tried in vain.
+// wideDenied counts the watches of all namespaces that do not lead.
 func (p *players) wideDenied() (n int) {
 	p.Watcher.mu.Lock()
 	defer p.Watcher.mu.Unlock()

@@ -42,8 +42,8 @@ func ExactOf(m metav1.Object) Signature {
 	return Signature(string(m.GetUID()) + " " + m.GetResourceVersion())
 }
 
-// SignatureOf computes the signature by content. If the generation counts every change other than of metadata
-// and status, it replaces the resourceVersion. A status that changes all the time then costs nothing.
+// SignatureOf computes the signature by content. If the generation changes with everything except metadata and
+// status, it replaces the resourceVersion. Frequent changes of the status then cause no reads.
 func SignatureOf(gvr schema.GroupVersionResource, m metav1.Object) Signature {
 	if !countsGenerations(gvr.Group) || m.GetGeneration() == 0 {
 		return ExactOf(m)

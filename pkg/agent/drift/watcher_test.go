@@ -42,10 +42,10 @@ type server struct {
 	objects   map[string]*metav1.PartialObjectMetadata
 	streams   []*stream
 	fail      error // of list and watch
-	page      int64 // 0: as asked
+	page      int64 // of lists; 0: as requested
 	lists     int
-	looks     int      // at the position: lists of one object
-	watches   []string // the versions they began at
+	looks     int      // lists of one object
+	watches   []string // the versions at which watches started
 	between   func()   // called between two pages
 }
 
@@ -65,7 +65,7 @@ func newServer() *server {
 	return &server{namespace: "default", version: 100, objects: map[string]*metav1.PartialObjectMetadata{}}
 }
 
-// put makes or changes an object and returns its signature.
+// put creates or changes an object and returns its signature.
 func (s *server) put(name string) Signature {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *server) send(typ watch.EventType, o *metav1.PartialObjectMetadata) {
 	}
 }
 
-// cut ends every watch; with an error if err is not nil.
+// cut ends every watch, with err unless it is nil.
 func (s *server) cut(err *apierrors.StatusError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ type rig struct {
 	records *server // of the standing watch; nil: server
 	*Watcher
 	unsure    atomic.Int64 // number of calls of Unsure
-	dropped   atomic.Bool  // an own write is not there
+	dropped   atomic.Bool  // an own write is missing
 	readBacks atomic.Int64 // number of reads of own writes
 	history   *history.History
 	mu        sync.Mutex
@@ -192,7 +192,7 @@ type rig struct {
 	woken     []string
 }
 
-// inBubble runs f inside a bubble with a running Watcher.
+// inBubble runs f in a bubble with a running Watcher.
 func inBubble(t *testing.T, s *server, before func(*rig), f func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestWatcher_ExpectedOwnWritesWakeNoWork(t *testing.T) {
 	s := newServer()
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Absent})) }, func(r *rig) {
 		r.expectWoken()
-		r.Track("w1", track(map[string]Signature{"a": Signature("u-1 101")})) // what the write will answer
+		r.Track("w1", track(map[string]Signature{"a": Signature("u-1 101")})) // the state that the write will return
 		s.put("a")
 		r.expectWoken()
 	})
@@ -401,7 +401,7 @@ func TestWatcher_DeniedScopesAreReportedAndTriedAgain(t *testing.T) {
 	a := s.put("a")
 	s.fail = apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("no rule"))
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": a})) }, func(r *rig) {
-		r.expectWoken("w1") // it has to look for itself
+		r.expectWoken("w1") // without a watch, the owner must read the object itself
 		r.expectSeen("a", Absent, false)
 		if n := r.Counts(); r.Unwatched("w1") != 1 || r.Unwatched("w2") != 0 || n != (Counts{Watches: 2, Denied: 2, DeniedObjects: 1}) || r.Ready() == nil {
 			t.Fatal("the denial is not reported")
@@ -451,14 +451,14 @@ func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 		s.mu.Lock()
 		n := s.lists
 		s.mu.Unlock()
-		if n > 2*130 { // of this scope and of the permanent resource: 120 if each wait is the shortest, and the short ones
+		if n > 2*130 { // of this scope and of the permanent resource; at most 120 each, if all waits are the shortest
 			t.Errorf("asked %d times in an hour", n)
 		}
 		t.Logf("asked %d times in an hour", n)
 
 		s.deny(nil)
 		<-time.After(deniedRetry)
-		<-time.After(time.Minute) // it is open for a while
+		<-time.After(time.Minute) // the watch stays open for a while
 		moment("after a long denial that ended")
 	})
 }
@@ -495,7 +495,7 @@ func TestWatcher_ListInPages(t *testing.T) {
 		r0, r.records = r, newServer()
 		r.Track("w1", track(map[string]Signature{"o4": last, "none": Unknown}))
 	}, func(r *rig) {
-		r.expectWoken("late", "w1") // one may have looked too early, the other is notified of the absence
+		r.expectWoken("late", "w1") // "late" may have read too early, "w1" is notified of the absence
 		r.expectSeen("o4", last, true)
 		r.expectSeen("none", Absent, true)
 		r.expectSeen("o0", Absent, false)

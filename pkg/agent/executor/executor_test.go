@@ -56,7 +56,7 @@ var (
 	roles       = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}
 )
 
-// requested answers reviews by verb, and records what they ask.
+// requested answers reviews by verb, and records them.
 type requested struct {
 	answer func(verb string) (authorizationv1.SubjectAccessReviewStatus, error)
 
@@ -89,7 +89,7 @@ func yes(reason string) authorizationv1.SubjectAccessReviewStatus {
 
 func TestChecker_ReviewsExactly(t *testing.T) {
 	ref := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "shop", Name: "web"}
-	for _, owned := range []bool{true, false} { // one is applied, the other is not
+	for _, owned := range []bool{true, false} { // true: owned and applied on the server
 		a := &requested{answer: func(string) (authorizationv1.SubjectAccessReviewStatus, error) { return yes("RBAC: allowed by x"), nil }}
 		byRoles, err := executor.Checker{Cluster: a}.MayApply(t.Context(), account, executor.Object{Ref: ref, Owned: owned, Applied: owned})
 		if err != nil || !byRoles {
@@ -106,7 +106,7 @@ func TestChecker_ReviewsExactly(t *testing.T) {
 		for _, v := range verbs {
 			name := "web"
 			if v == "create" && !owned {
-				name = "" // a rule with resourceNames lets nothing be created but by an apply
+				name = "" // a creation without an apply is authorized without a name
 			}
 			want = append(want, authorizationv1.SubjectAccessReviewSpec{
 				User:   "system:serviceaccount:team:deployer",
@@ -129,7 +129,7 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 	node := kubeclient.Ref{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Name: "n"}
 	for name, c := range map[string]struct {
 		ref     kubeclient.Ref
-		answers map[string]any // of verbs; the others are allowed by a role
+		answers map[string]any // by verb; all other verbs are allowed by a role
 		denied  []string
 		byRoles bool
 		want    string
@@ -165,7 +165,7 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 	}
 }
 
-// other answers what is written in the name of the account.
+// other is the cluster for writes as the account; each returns err.
 type other struct {
 	kubeclient.Objects
 	t   *testing.T
@@ -194,7 +194,7 @@ func TestWriter_FollowsServerRevision(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		err          error
-		role, config string // the answers to writes of a Role and of a ConfigMap
+		role, config string // the errors of writes of a Role and of a ConfigMap
 	}{
 		"made":                {nil, "", ""},
 		"there already":       {apierrors.NewAlreadyExists(roles.GroupResource(), "r"), `roles.rbac.authorization.k8s.io "r" already exists`, `roles.rbac.authorization.k8s.io "r" already exists`},
@@ -289,7 +289,7 @@ func TestWriter_ObjectChangesInBetween(t *testing.T) {
 	}
 }
 
-// between does something after each rehearsal of an apply.
+// between calls then after each dry run of an apply.
 type between struct {
 	kubeclient.DryRunner
 	then func()

@@ -133,8 +133,8 @@ func givesRights(gr schema.GroupResource) bool {
 	return false
 }
 
-// bearsWriter reports whether the server stores the writer in the object and others rely on it. The stored
-// writer would be the agent with all its rights.
+// bearsWriter reports whether the server stores the user of a write in the object, and others rely on it. The
+// stored user would be the agent with all its rights.
 func bearsWriter(gr schema.GroupResource) bool {
 	return gr == schema.GroupResource{Group: certificatesv1.GroupName, Resource: "certificatesigningrequests"}
 }

@@ -32,8 +32,8 @@ func newBudget(object map[string]any) *visitBudget {
 }
 
 // allows returns nil if the path is cheap enough, and takes its cost. A descent ('..') visits every value again
-// for each of its ancestors. A list of names or indexes multiplies by its entries. The steps after an
-// open-ended range are evaluated in it and after it. Several such steps multiply. All other steps visit each
+// for each of its ancestors. A list of names or indexes multiplies by its entries. The steps after an open-ended
+// range are evaluated twice: in the range and after it. Several of them multiply. All other steps visit each
 // value at most once.
 func (b *visitBudget) allows(p path) error {
 	var c cost
@@ -62,7 +62,7 @@ func (b *visitBudget) all(c cost) float64 {
 		all += float64(b.chars)
 	}
 	for range c.descents {
-		all *= float64(b.depth + 1) // a byte is below its text
+		all *= float64(b.depth + 1) // plus one, because bytes are below their text
 	}
 	return all
 }

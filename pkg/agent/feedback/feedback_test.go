@@ -12,7 +12,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
 )
 
-// object reads a manifest as the agent does.
+// object parses a manifest like the agent does.
 func object(t testing.TB, text string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
@@ -30,7 +30,7 @@ func paths(p ...workv1.JsonPath) workv1.FeedbackRule {
 	return workv1.FeedbackRule{Type: workv1.JSONPathsType, JsonPaths: p}
 }
 
-// show writes values as "name Type=value".
+// show formats values as "name Type=value".
 func show(values []workv1.FeedbackValue) []string {
 	var list []string
 	for _, v := range values {
@@ -117,7 +117,7 @@ const rope = `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r
 func TestReader_Paths(t *testing.T) {
 	for _, c := range []struct {
 		path, version string
-		off, on       string // the value, "" for none, with the gate off and on
+		off, on       string // the value without and with the feature gate; "" for none
 		errOff, errOn string
 		errBoth       string
 	}{
@@ -127,7 +127,7 @@ func TestReader_Paths(t *testing.T) {
 		{path: ".status.empty", off: "String=", on: "String="},
 		{path: ".status.b", off: "Boolean=true", on: "Boolean=true"},
 		{path: "..name", off: "String=r", on: "String=r"},
-		{path: ".kind", off: "String=Rope", on: "String=Rope"}, // not only the status
+		{path: ".kind", off: "String=Rope", on: "String=Rope"}, // paths outside of the status are allowed
 		{path: ".status.l[0]", off: "Integer=1", on: "Integer=1"},
 		{path: ".status.l[-1]", off: "Integer=3", on: "Integer=3"},
 		{path: `.status.t[?(@.t=="A")].v`, off: "Integer=1", on: "Integer=1"},
@@ -172,7 +172,7 @@ func TestReader_LongTexts(t *testing.T) {
 	s, m := paths(workv1.JsonPath{Name: "s", Path: ".s"}), paths(workv1.JsonPath{Name: "m", Path: ".m"})
 	overhead := len(`{"k":""}`)
 	check(t, feedback.Reader{Raw: true}, long(1024-overhead), []workv1.FeedbackRule{m}, []string{`m JsonRaw={"k":"` + strings.Repeat("x", 1024-overhead) + `"}`}, nil)
-	// What the hub would refuse is not sent, whatever the limit.
+	// A value that the hub would reject is not sent, with any limit.
 	check(t, feedback.Reader{Raw: true, RawLength: 1 << 20}, long(1025-overhead), []workv1.FeedbackRule{m}, nil,
 		[]string{"the length of returned json raw string for name m is larger than the maximum length 1024"})
 	check(t, feedback.Reader{}, long(2000), []workv1.FeedbackRule{s}, []string{"s String=" + strings.Repeat("é", 1000)}, nil)

@@ -24,7 +24,7 @@ type path struct {
 	root     *jsonpath.ListNode
 }
 
-// parse parses a path. The library is not made for hostile input: a panic counts as an error of the path.
+// parse parses a path. The library may panic on hostile input; a panic counts as an error of the path.
 func parse(p workv1.JsonPath) (parsed path, err error) {
 	if len(p.Path) > maxPath {
 		return path{}, fmt.Errorf("it has %d bytes, use at most %d", len(p.Path), maxPath)

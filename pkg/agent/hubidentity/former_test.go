@@ -25,12 +25,12 @@ var (
 	formerPlaintext = hubidentity.BrokerRef{Cluster: "cluster2", Broker: "c:1883"} // without TLS, and its store has no identity
 )
 
-// book returns that ConfigMap, nil if it is not there.
+// book returns the ConfigMap of identities, nil if it does not exist.
 func (w *world) book() *unstructured.Unstructured {
 	return w.f.Look(w.f.Ref("v1", "ConfigMap", "hawser", hubidentity.ClaimsName))
 }
 
-// formerWorld is a cluster with what former agents wrote.
+// formerWorld is a cluster with objects that former agents wrote.
 func formerWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -47,7 +47,7 @@ func formerWorld(t *testing.T) *world {
 	return w
 }
 
-// TestFormer_Book: what former agents wrote of hubs is read, and counts.
+// TestFormer_Book checks that hubs in the ConfigMap of former agents are read.
 func TestFormer_Book(t *testing.T) {
 	w := formerWorld(t)
 	got, err := w.mover.Registry.Claims(t.Context())
@@ -71,9 +71,9 @@ func TestFormer_Book(t *testing.T) {
 	}
 }
 
-// TestFormer_Claims checks claims that a former agent wrote. The same broker is admitted and nothing is
-// written, also at a new address. Another broker is refused, also with another identity. The claim of a present
-// agent is kept beside the former ones.
+// TestFormer_Claims checks claims that a former agent wrote. The same broker is admitted without a write, also
+// at a new address. Another broker is refused, also with another identity. The claim of a present agent is
+// stored beside the former ones.
 func TestFormer_Claims(t *testing.T) {
 	w := formerWorld(t)
 	before := w.book().GetResourceVersion()

@@ -27,8 +27,8 @@ func TestClaims_Decide(t *testing.T) {
 		identity string
 		t        BrokerRef
 		trusted  []string
-		// admitted: the claim afterwards; else against is the identity that stands
-		// against it.
+		// admitted is the claim afterwards, nil after a refusal. against is the identity of the conflicting
+		// claim.
 		admitted *BrokerRef
 		against  string
 	}{
@@ -89,7 +89,7 @@ func TestClaims_Decide(t *testing.T) {
 
 func ptr(t BrokerRef) *BrokerRef { return &t }
 
-// A CA is replaced in three steps, and the claim follows them.
+// When a CA is replaced in three steps, the claim is updated at each step.
 func TestClaims_CAIsReplaced(t *testing.T) {
 	b := claimsFixture()
 	for _, step := range []struct {
@@ -159,7 +159,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Any content of the ConfigMap is rejected, or written as it was read.
+// Any content of the ConfigMap is rejected, or written unchanged.
 func FuzzClaims(f *testing.F) {
 	data, err := claimsFixture().data()
 	if err != nil {
@@ -181,7 +181,7 @@ func FuzzClaims(f *testing.F) {
 		again := map[string]string{}
 		data, err := b.data()
 		if err != nil {
-			return // a time that JSON cannot hold
+			return // JSON cannot hold this time
 		}
 		for k, v := range data {
 			again[k] = v.(string)

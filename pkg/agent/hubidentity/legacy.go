@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// formerClaim has the JSON keys that a [Claim] of releases before storeID and rejected has beside those of
-// today. It goes with the release after the first one that writes the new keys; a claim is written with
-// them when it changes.
+// formerClaim has the JSON keys of a [Claim] that former releases wrote instead of storeID and rejected. Remove
+// it with the release after the first one that writes the new keys. A claim is written with the new keys when it
+// changes.
 type formerClaim struct {
 	Epoch   string `json:"epoch"`
 	Refused []struct {

@@ -21,9 +21,9 @@ import (
 // ErrNothing means that there is nothing to hand over.
 var ErrNothing = errors.New("there is nothing to move")
 
-// Migration hands the objects of one hub over to another, on behalf of the owner of the cluster. It deletes no
-// object. It writes only owner references to objects, and removes only AppliedManifestWorks that were replaced.
-// It may be interrupted and run again.
+// Migration hands the objects of one hub over to another, as requested by the owner of the cluster. It deletes
+// no object. It writes only owner references to objects, and removes only AppliedManifestWorks that were
+// replaced. It may be interrupted and run again.
 type Migration struct {
 	Registry
 	// Abandon removes an AppliedManifestWork with this uid, but none of the objects that it owns.
@@ -33,8 +33,9 @@ type Migration struct {
 }
 
 // Move hands over the objects of the hub with identity from to the hub with identity to. from may also be the
-// hash of an unknown identity. If both are equal, the identity is given to a broker that was refused it: the
-// one at this address, or the only one. The error is ErrNothing if there is nothing to move.
+// hash of an unknown identity. If both are equal, Move gives the identity to a broker whose attempt to use it
+// was rejected: the broker at this address, or the only one. The error is ErrNothing if there is nothing to
+// move.
 func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if from == to {
 		return m.admit(ctx, to, broker)
@@ -103,7 +104,7 @@ func (m Migration) moveClaim(ctx context.Context, fromHash, to string) error {
 	return m.Printf("identity %s is now %s, through broker %s\n", reported...)
 }
 
-// admit gives an identity to a broker that was refused it.
+// admit gives an identity to a broker whose attempt to use it was rejected.
 func (m Migration) admit(ctx context.Context, identity, broker string) error {
 	hash := appliedwork.HubHash(identity)
 	var before, after BrokerRef
@@ -133,8 +134,8 @@ func (m Migration) admit(ctx context.Context, identity, broker string) error {
 	return m.Printf("identity %s and the objects applied under it move from broker %s to broker %s\n", identity, before.Broker, after.Broker)
 }
 
-// recordsOf lists the AppliedManifestWorks of a hub. It also returns the common agent id of those of the other
-// hub; "" if there is none or several.
+// recordsOf lists the AppliedManifestWorks of a hub. It also returns the common agent id of those of the hub
+// with the hash other; "" if there is none or several.
 func (m Migration) recordsOf(ctx context.Context, hash, other string) (names []string, agentID string, err error) {
 	sample := ""
 	err = m.each(ctx, func(o *metav1.PartialObjectMetadata) {

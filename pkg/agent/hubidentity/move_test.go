@@ -39,7 +39,7 @@ func newWorld(t *testing.T) *world {
 	w.mover = hubidentity.Migration{
 		Registry: hubidentity.Registry{Objects: w.f, Records: hubidentity.RecordsOf(w.f.Metadata), Namespace: "hawser", Now: time.Now},
 		Abandon: func(ctx context.Context, ref kubeclient.Ref, uid types.UID) error {
-			for _, r := range w.f.Refs() { // as the garbage collector does it
+			for _, r := range w.f.Refs() { // deletes the record like the garbage collector
 				w.f.Edit(r, func(o *unstructured.Unstructured) {
 					o.SetOwnerReferences(slices.DeleteFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == uid }))
 				})
@@ -54,8 +54,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// record makes an AppliedManifestWork of a hub; its objects are made where they
-// are not there, and get its mark.
+// record creates an AppliedManifestWork of a hub and its missing objects, and adds its owner reference to them.
 func (w *world) record(identity, work, id string, names ...string) apply.Owner {
 	w.Helper()
 	s := appliedwork.Store{Objects: w.f, HubHash: appliedwork.HubHash(identity), AgentID: appliedwork.HubHash(identity)}
@@ -82,7 +81,7 @@ func (w *world) record(identity, work, id string, names ...string) apply.Owner {
 	return r.Owner()
 }
 
-// owners are the names of the AppliedManifestWorks of a ConfigMap.
+// owners returns the names of the AppliedManifestWorks that own a ConfigMap.
 func (w *world) owners(name string) []string {
 	w.Helper()
 	o := w.f.Look(w.f.Ref("v1", "ConfigMap", "default", name))
@@ -107,7 +106,7 @@ func (w *world) wantOwners(name string, want ...string) {
 	}
 }
 
-// listed are the names on the list of an AppliedManifestWork.
+// listed returns the names in the list of an AppliedManifestWork, and its origin.
 func (w *world) listed(identity, work string) (names []string, origin appliedwork.Origin) {
 	w.Helper()
 	r, err := appliedwork.Store{Objects: w.f}.Load(w.Context(), appliedwork.Name(appliedwork.HubHash(identity), work))
@@ -131,13 +130,13 @@ func (w *world) uids() map[string]types.UID {
 	return uids
 }
 
-// duplicateOwners is a cluster whose agent was moved to another address before identities
-// were written down: everything has a former owner besides.
+// duplicateOwners is a cluster whose agent was moved to another address before identities existed: every object
+// also has a former owner.
 func (w *world) duplicateOwners() {
 	w.record(before, "web", "id-web", "both", "dropped")
 	w.record(after, "web", "id-web", "both", "new")
 	w.record(before, "left", "id-left", "left-a", "left-b")
-	w.record(before, "other", "id-1", "x", "y") // another work of that name
+	w.record(before, "other", "id-1", "x", "y") // another work with the same name
 	w.record(after, "other", "id-2", "x")
 	w.record("third:8090", "web", "id-web", "both")
 }
@@ -229,7 +228,7 @@ func TestMigration_AnyInterruption(t *testing.T) {
 		if err := w.mover.Move(t.Context(), before, after, ""); err != nil && !errors.Is(err, hubidentity.ErrNothing) {
 			t.Fatalf("again after write %d: %v", n, err)
 		}
-		// Objects that lost their last owner before the interruption are not listed again.
+		// Objects that had lost their last owner before the interruption are not reported again.
 		w.wantMoved(uids)
 	}
 }
@@ -278,7 +277,7 @@ func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 	if err := w.mover.Move(ctx, "unknown", "hub2", ""); !errors.Is(err, hubidentity.ErrNothing) {
 		t.Errorf("from an unknown hub: %v", err)
 	}
-	// By the hash of an unknown identity.
+	// The hash of an unknown identity is accepted, too.
 	if err := w.mover.Move(ctx, appliedwork.HubHash("former"), "hub2", ""); err != nil {
 		t.Fatal(err)
 	}

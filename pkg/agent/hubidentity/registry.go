@@ -139,8 +139,8 @@ func (r Registry) save(ctx context.Context, b Claims, read *unstructured.Unstruc
 	return err
 }
 
-// change applies f to the Claims and writes the result. It retries after a conflict. changed of f reports
-// whether a write is needed. An error of f is returned after the write.
+// change applies f to the Claims and writes the result, if changed is true. It retries after a conflict. An
+// error of f is returned after the write.
 func (r Registry) change(ctx context.Context, f func(Claims) (next Claims, changed bool, err error)) error {
 	for n := 1; ; n++ {
 		b, read, err := r.load(ctx)

@@ -8,7 +8,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// benchWorks is how many works the benchmarks have, of about 10 KiB each.
+// benchWorks is the number of works in the benchmarks, of about 10 KiB each.
 const benchWorks = 10_000
 
 func benchEvents(b *testing.B) []codec.Event {
@@ -96,7 +96,7 @@ func BenchmarkJournal_Load(b *testing.B) {
 	}
 }
 
-// BenchmarkJournal_Change is one changed work among 10,000, on stable storage.
+// BenchmarkJournal_Change stores one changed work among 10,000 on stable storage.
 func BenchmarkJournal_Change(b *testing.B) {
 	j, err := Open(Config{Dir: b.TempDir()})
 	must(b, err)

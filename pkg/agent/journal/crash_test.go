@@ -11,17 +11,16 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// script is what a process does in TestJournal_CrashAnywhere. Each step that is done
-// leaves something behind that must be there afterwards.
+// script is a process in TestJournal_CrashAnywhere. It records which steps succeeded, and check compares that
+// with the disk.
 type script struct {
 	t testing.TB
 	d *memDisk
-	// past is what each work was, 0 for no work, in the order in which that was done.
-	// done is which of it is certainly visible to the next process, stable also after a
-	// power loss.
+	// past has the states of each work in order; 0 means no work. done is the index of the latest state that the
+	// next process certainly sees. stable is that of the latest state that survives a power loss.
 	past         map[string][]int32
 	done, stable map[string]int
-	// cursors are what was covered when each was given, kept the last that is stable.
+	// cursors has the states covered by each stored cursor, by revision. kept is the latest stable cursor.
 	cursors map[uint64]map[string]int
 	kept    uint64
 }
@@ -42,7 +41,7 @@ func (s *script) now() map[string]int {
 	return now
 }
 
-// run does all that goes well.
+// run performs the steps until one fails, and reports whether all succeeded.
 func (s *script) run() bool {
 	j, err := Open(Config{Dir: "state", disk: s.d})
 	if err != nil {
@@ -84,7 +83,7 @@ func (s *script) run() bool {
 		change("b", 0, func() error { return j.Remove("b") }) && checkpoint(12) && renew() && put("c", 12) && j.Reserve("9") == nil && checkpoint(13)
 }
 
-// check loads what is there.
+// check loads the directory and compares it with the recorded steps.
 func (s *script) check(at string, lost bool) {
 	j, err := Open(Config{Dir: "state", disk: s.d})
 	must(s.t, err)

@@ -101,7 +101,7 @@ func TestJournal_OrderOfUse(t *testing.T) {
 	unusable("after Close")
 }
 
-// failing is a fault of every operation of that name.
+// failing returns a fault for each operation with one of these names.
 func failing(kind effect, ops ...string) func(op, name string) effect {
 	return func(op, _ string) effect {
 		if slices.Contains(ops, op) {
@@ -335,7 +335,7 @@ func TestJournal_LogsNoSecret(t *testing.T) {
 	c := Config{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, hurt := range []func(r record) []byte{
 		func(r record) []byte { return append(r.line()[:30], '\n') },
-		func(r record) []byte { r.value = r.value[:len(r.value)-5]; return r.line() }, // no event, with a good checksum
+		func(r record) []byte { r.value = r.value[:len(r.value)-5]; return r.line() }, // not an event, although the checksum is correct
 	} {
 		j, _, _ := open(t, c)
 		e := spec(t, "a", 1)
@@ -436,7 +436,7 @@ func TestJournal_Killed(t *testing.T) {
 			noteLine(lines.Text())
 		}
 		must(t, cmd.Process.Kill())
-		for lines.Scan() { // what was said before the end counts too
+		for lines.Scan() { // reports before the kill count too
 			noteLine(lines.Text())
 		}
 		if err := cmd.Wait(); err == nil {

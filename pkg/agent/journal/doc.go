@@ -26,8 +26,8 @@
 // A spec that [Journal.Put] has accepted survives the end of the process. It survives a power loss only after
 // [Journal.Checkpoint], which syncs the log, then adds the cursor and syncs again. So the cursor never covers a
 // work that is not on disk. Each record has its own checksum and its own line, so damage affects only the
-// records it hits. It is unknown which records these were: the cursor is dropped, and the broker compares all
-// works and sends the missing ones.
+// damaged records. It is unknown which works they contained. Therefore the cursor is dropped; the broker
+// compares all works and sends the missing ones.
 //
 // # Failures of the directory
 //

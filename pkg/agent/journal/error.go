@@ -52,7 +52,7 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("state directory: %s has format %d, this version reads formats up to %d. Run the newer version that wrote it, or empty the directory; the broker sends everything again", e.Path, e.Format, format)
 }
 
-// damage is why a record is unusable.
+// damage is the reason why a record is unusable.
 type damage string
 
 func (d damage) Error() string { return string(d) }
@@ -60,7 +60,7 @@ func (d damage) Error() string { return string(d) }
 // errTorn means that the last write of the log is incomplete. That write was never confirmed.
 const errTorn = damage("it is truncated")
 
-// Reasons why methods do nothing.
+// Errors of methods that cannot use the directory.
 var (
 	errNotLoaded = errors.New("it was not loaded yet")
 	errLoaded    = errors.New("it was loaded, or closed, before")

@@ -33,7 +33,7 @@ func (n *entries) put(e codec.Event) error {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(e.Extensions())) {
 		value, _, err := codec.StringExtension(e, name)
-		if err != nil { // a number, or a time
+		if err != nil { // the attribute is a number or a time
 			value = "*"
 		}
 		parts = append(parts, name+"="+value)
@@ -59,7 +59,7 @@ func loadFormer(t *testing.T, dir string, b Binding) (*Journal, LoadResult, entr
 	return j, s, n
 }
 
-// describe shows all that was loaded, a line each.
+// describe returns one line for each loaded item.
 func describe(j *Journal, s LoadResult, n entries) (lines []string) {
 	send := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	send("instance %s", j.Instance())
@@ -82,8 +82,8 @@ func describe(j *Journal, s LoadResult, n entries) (lines []string) {
 	return lines
 }
 
-// TestFormer_Log checks the directory of a former agent. It gives the instance, the cursor, what the broker had
-// accepted, and how objects were left. Each work has the attributes that it was written with.
+// TestFormer_Log checks the directory of a former agent. It contains the instance, the cursor, the accepted
+// statuses, and the states of objects. Each work has the attributes with which it was written.
 func TestFormer_Log(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
@@ -91,7 +91,7 @@ func TestFormer_Log(t *testing.T) {
 	b, err := os.ReadFile(formerLog + ".txt")
 	must(t, err)
 	want := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
-	for range 2 { // reading changes nothing
+	for range 2 { // reading changes nothing, so the second result is the same
 		j, s, n := loadFormer(t, dir, formerLogBinding)
 		got := describe(j, s, n)
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -128,7 +128,7 @@ func TestFormer_LogGoesOn(t *testing.T) {
 	}
 }
 
-// TestFormer_LogOfAnotherBinding: it is discarded, but for the sequence ids that were reserved.
+// TestFormer_LogOfAnotherBinding: the content is discarded, except the reserved sequence ids.
 func TestFormer_LogOfAnotherBinding(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -39,7 +39,7 @@ type Binding struct {
 type LoadResult struct {
 	// Cursor is the position in the broker's history that the works cover; zero if it is unknown.
 	Cursor codec.Cursor
-	// Reported is the last saved value; its comment states when it is reliable.
+	// Reported is the last saved value. The comment of the type states when it is reliable.
 	Reported Reported
 	// Reserved is the limit up to which sequence ids may have been used, under any binding; "" if there is none.
 	Reserved string
@@ -114,7 +114,7 @@ func Open(c Config) (*Journal, error) {
 		j.slog.Error("state directory cannot be used: the agent starts without its previous state", "error", err)
 		return j, nil
 	}
-	if h == j.head { // the directory has no instance id; from now on it has one
+	if h == j.head { // the directory has no instance id yet; a new one was just created
 		if err := j.log.replace(jsonRecord(recordHead, h), noWorks); err != nil {
 			j.slog.Warn("state directory: its instance id cannot be stored", "error", err)
 		}
@@ -317,7 +317,7 @@ func noWorks(func(codec.Event, error) bool) {}
 
 func (j *Journal) renew(c Content) error {
 	h, err := j.lock()
-	// Content that is found this late is not loaded.
+	// The works and the cursor of a directory that becomes usable only now are not loaded.
 	if j.head.Reserved = cmp.Or(j.head.Reserved, h.Reserved); err != nil {
 		return err
 	}

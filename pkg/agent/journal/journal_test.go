@@ -55,7 +55,7 @@ func (h holding) removed(id string) { delete(h, id) }
 
 func idOf(e codec.Event) string { return e.Extensions()[codec.ExtResourceID].(string) }
 
-// open opens and loads.
+// open opens a journal and loads it.
 func open(t testing.TB, c Config) (*Journal, LoadResult, holding) {
 	t.Helper()
 	j, err := Open(c)
@@ -86,7 +86,7 @@ func content(t testing.TB, h holding, s LoadResult) Content {
 	}, Reported: s.Reported, Left: s.Left}
 }
 
-// renewed opens, loads and renews, as a process does that starts.
+// renewed opens, loads and compacts a journal, as a process does at its start.
 func renewed(t testing.TB, c Config) (*Journal, LoadResult, holding) {
 	t.Helper()
 	j, s, h := open(t, c)
@@ -140,7 +140,7 @@ func TestJournal_LoadsWrittenEntries(t *testing.T) {
 	}
 }
 
-// works returns works of so many bytes.
+// works returns n works of the given number of bytes.
 func works(t testing.TB, n, bytes int, secret string) []codec.Event {
 	t.Helper()
 	events := make([]codec.Event, n)

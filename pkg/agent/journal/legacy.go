@@ -22,14 +22,14 @@ const (
 	formerDraft  = ".new" // suffix of a file that was being written
 )
 
-// formerKeys has the keys of a cursor in the head that releases before storeID, incarnation and revision
-// wrote. They go with the release after the first one that writes the new keys: an agent writes its head
-// again at each start. JSON escapes quotes, so no value contains one of the former keys.
+// formerKeys replaces the keys of a cursor in the head that former releases wrote. Remove it with the release
+// after the first one that writes the new keys: an agent writes its head again at each start. JSON escapes
+// quotes, so no value contains one of the former keys.
 var formerKeys = strings.NewReplacer(`"cursor":{"Epoch":`, `"cursor":{"storeID":`, `,"Term":`, `,"incarnation":`, `,"Revision":`, `,"revision":`)
 
 var formerFiles = []string{"instance", "cursor", "sequence", "binding", "reported", "left"}
 
-// readFormer is read for such a directory. An unreadable part of the head does not affect the other parts.
+// readFormer reads a directory of format 1. An unreadable part of the head does not affect the other parts.
 func (l *log) readFormer(yield func(record, error) bool) {
 	var errs []error
 	read := func(name string) []byte {

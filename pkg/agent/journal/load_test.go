@@ -16,9 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// agedLeft is what aged says of objects.
-// A record may lack nothing but its last newline. The one that is added next begins with
-// one: what was read before and what is read after it are the same.
+// A record that lacks only its last newline is valid. The next record begins with a newline, so both are
+// readable.
 func TestLoad_CutOffAtTheEnd(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
@@ -87,15 +86,15 @@ func TestLoad_DamageCostsOneRecord(t *testing.T) {
 			hit, err := decodeRecord(without(whole[i]))
 			must(t, err)
 			want.Damaged, want.Cursor = 1, codec.Cursor{}
-			if damaged[at] == '\n' { // cut in two, except at an end: the last byte of a checksum is any byte
+			if damaged[at] == '\n' { // a line that is cut in two; not at an end, because the last byte of a checksum is any byte
 				want.Damaged = len(bytes.FieldsFunc(damaged, func(r rune) bool { return r == '\n' }))
 			}
 			switch {
-			case i == len(whole)-1 && at == len(damaged)-1: // nothing is lost yet
+			case i == len(whole)-1 && at == len(damaged)-1: // only the last newline is missing
 				want.Damaged, want.Cursor = 0, agedState.Cursor
 			case hit.kind == recordWork:
 				delete(works, hit.key)
-			case hit.kind == recordReported && i > 2: // behind the one that is empty
+			case hit.kind == recordReported && i > 2: // after the empty one
 				want.Reported = Reported{}
 			case hit.kind == recordLeft && i > 2:
 				want.Left = nil
@@ -151,7 +150,7 @@ func TestLoad_CutOff(t *testing.T) {
 		if diff := cmp.Diff(agedState, s) + cmp.Diff(holding{"a": 1, "b": 1}, h); diff != "" {
 			t.Fatalf("cut to %d bytes (-want +got):\n%s", n, diff)
 		}
-		// What follows is on a line of its own, also if it was not renewed.
+		// A record that is appended without a compaction begins on a new line.
 		must(t, j.Put(spec(t, "a", 2)))
 		must(t, j.Close())
 		_, _, h = open(t, Config{Dir: "state", disk: d})
@@ -238,7 +237,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 			}
 			must(t, j.Put(spec(t, "c", 1)))
 			must(t, j.Close())
-			j, s, h = open(t, Config{Dir: dir}) // and back again
+			j, s, h = open(t, Config{Dir: dir}) // the first binding again
 			if diff := cmp.Diff(LoadResult{Reserved: "2"}, s) + cmp.Diff(holding{}, h); diff != "" || j.Instance() != instance {
 				t.Errorf("back again as %s (-want +got):\n%s", j.Instance(), diff)
 			}
@@ -297,7 +296,7 @@ func TestLoad_NewerFormatIsRefused(t *testing.T) {
 			if !errors.As(err, &newer) || newer.Path != path || !strings.Contains(err.Error(), "newer version") {
 				t.Fatalf("got %v", err)
 			}
-			// The newer version finds everything, and the lock is free.
+			// The log is unchanged, so the newer version can read it, and the lock is free.
 			if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, log) {
 				t.Errorf("the log was changed: %v", err)
 			}
@@ -308,8 +307,8 @@ func TestLoad_NewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-// former returns a directory as a former version wrote it: testdata/former. It held
-// c and removed it, stored a cursor, and then put b once more.
+// former returns a copy of testdata/former, a directory of a former version. That version put and removed c,
+// stored a cursor, and then put b again.
 func former(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -326,7 +325,7 @@ func TestLoad_FormerVersion(t *testing.T) {
 	dir := former(t)
 	draft := filepath.Join(dir, formerWorks, strings.Repeat("0f", 32)+formerDraft)
 	must(t, os.WriteFile(draft, []byte("half"), 0o600))
-	for range 2 { // nothing is changed until Renew
+	for range 2 { // nothing is changed until Compact
 		j, s, h := open(t, Config{Dir: dir})
 		if diff := cmp.Diff(formerState, s) + cmp.Diff(holding{"a": 2, "b": 2}, h); diff != "" || j.Instance() != formerInstance {
 			t.Fatalf("instance %s (-want +got):\n%s", j.Instance(), diff)

@@ -17,51 +17,52 @@ import (
 // sync may be present, cut off, zero, have a hole, or be absent.
 type memDisk struct {
 	files map[string]*inode
-	// past is what each name had, the stable one first, since its directory was
-	// synced; names that did not change are not in it.
+	// past has the inodes of each name since the last sync of its directory, the stable one first. Unchanged
+	// names are not in it.
 	past   map[string][]*inode
 	locked bool
-	// forgotten: a process saw a failed sync, and ended. The next one cannot know that; it has only the checksums.
+	// forgotten: a process saw a failed sync and ended. The next process cannot know that; it has only
+	// checksums.
 	forgotten bool
 
-	// fault is consulted before every operation; nil means that all goes well.
+	// fault returns the effect of each operation; nil: all succeed.
 	fault func(op, name string) effect
 }
 
 // inode is the content of a file.
 type inode struct {
 	data []byte
-	// stable is what is on the medium for certain.
+	// stable is the content that certainly survives a power loss.
 	stable []byte
-	// unlinked: a sync failed. Later ones succeed and do nothing, until the file is written again.
+	// unlinked: a sync failed. Later syncs succeed without effect, until the file is written again.
 	unlinked bool
 }
 
-// effect is what happens to an operation.
+// effect is the effect of an operation.
 type effect int
 
 const (
 	well effect = iota
-	// refused: nothing happens but an error.
+	// refused: the operation fails without an effect.
 	refused
-	// full is refused for want of space.
+	// full: the operation fails because the disk is full.
 	full
-	// torn: a write or an append stores half, a rename or removal happens; then an error.
+	// torn: a write or an append stores half; a rename or removal is executed. Then the operation fails.
 	torn
-	// crashBefore and crashAfter: the process ends before, or after a torn, op.
+	// crashBefore and crashAfter: the process ends before the operation, or after it was torn.
 	crashBefore
 	crashAfter
 )
 
-// crashed is the panic that stands for the end of the process.
+// crashed is the panic that ends a process.
 type crashed struct{}
 
 func newMemDisk() *memDisk {
 	return &memDisk{files: map[string]*inode{}, past: map[string][]*inode{}}
 }
 
-// begin returns the fate of an operation. half: its effect is torn. err: the error to return after it. done: it
-// is not executed.
+// begin starts an operation. half: only a part of it is executed. err: the error to return after it. done: it is
+// not executed.
 func (d *memDisk) begin(op, name string) (half, done bool, err error) {
 	if d.fault == nil {
 		return false, false, nil
@@ -82,7 +83,7 @@ func (d *memDisk) begin(op, name string) (half, done bool, err error) {
 	}
 }
 
-// end ends the process after a torn operation that was to crash.
+// end panics after a torn operation with crashAfter.
 func end(half bool, err error) error {
 	if half && err == nil {
 		panic(crashed{})
@@ -134,7 +135,7 @@ func (d *memDisk) open(name string) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(f.data)), nil
 }
 
-// put changes what a name has; nil: nothing.
+// put sets the inode of a name; nil removes the name.
 func (d *memDisk) put(name string, f *inode) {
 	if d.past[name] == nil {
 		d.past[name] = []*inode{d.files[name]}
@@ -190,7 +191,7 @@ func (d *memDisk) sync(name string) error {
 		return fs.ErrNotExist
 	case err != nil:
 		f.unlinked = true
-	case half: // the process ends, the disk goes on
+	case half: // the process ends before it knows whether the sync succeeded
 	case !f.unlinked:
 		f.stable = f.data
 	}
@@ -231,7 +232,7 @@ func (d *memDisk) remove(name string) error {
 	return end(half, err)
 }
 
-// endProcess is the end of the process that had the lock.
+// endProcess ends the process that has the lock.
 func (d *memDisk) endProcess() {
 	d.locked = false
 	for _, f := range d.files {
@@ -239,8 +240,7 @@ func (d *memDisk) endProcess() {
 	}
 }
 
-// powerLoss ends the process and forgets what was not stable, as choose says,
-// which returns a number below n.
+// powerLoss ends the process and drops state that is not stable. choose(n) selects one of n possible results.
 func (d *memDisk) powerLoss(choose func(n int) int) {
 	d.endProcess()
 	for _, name := range slices.Sorted(maps.Keys(d.past)) {
@@ -266,7 +266,7 @@ func (d *memDisk) powerLoss(choose func(n int) int) {
 	}
 }
 
-// flip damages a byte of a file where it lies.
+// flip flips a bit of a file on the disk.
 func (d *memDisk) flip(name string, at int) {
 	f := d.files[name]
 	data := bytes.Clone(f.data)

@@ -49,11 +49,10 @@ func playAny(tb testing.TB, t *rapid.T) {
 	m.heal()
 }
 
-// owners are bindings that take turns, seldom.
+// owners are the bindings of the processes; they change rarely.
 var owners = []Binding{testBinding, {ClusterUID: "uid-2", Cluster: "cluster1", HubHash: "hub", AgentID: "agent"}}
 
-// track is what one binding did with one work: 0 stands for no work, another
-// number for a spec. Every attempt counts.
+// track has all states that one binding tried to store of one work: 0 for no work, else the number of a spec.
 type track struct {
 	states []int32
 	// visible is the index of the latest state that survives the end of the process. stable is that of the latest
@@ -83,24 +82,22 @@ type model struct {
 	owner   int
 	version int32
 	tracks  map[work]*track
-	// given are the calls of Checkpoint: cursor n is about given[n-1]. kept is the
-	// cursor that must be there, or a later one; 0: none.
+	// given are the calls of Checkpoint: cursor n belongs to given[n-1]. kept is the oldest cursor that may be
+	// loaded; 0: the cursor may be missing.
 	given []attempt
 	kept  int
 	saved []Reported
-	// known is what the agent knows of that.
+	// known is the value that the agent has in memory.
 	known Reported
-	// failed: something failed since the last Renew.
+	// failed: an operation failed since the last Compact.
 	failed bool
-	// reserved is the last sequence id that was certainly reserved; flipped: its
-	// file may have been damaged.
+	// reserved is the last sequence id that was certainly reserved. flipped: its file may have been damaged.
 	reserved int
 	flipped  bool
-	// hurt: since the last start a file was damaged, or could not be read. lossy:
-	// there was a power loss.
+	// hurt: a file was damaged or unreadable since the last start. lossy: a power loss occurred.
 	hurt, lossy bool
-	// wounded: a damaged record may still be there, or the rest of one, which is one
-	// where more is added.
+	// wounded: the log may end with a damaged record, or with a part of one. A record that is appended to a part
+	// is damaged too.
 	wounded bool
 }
 
@@ -125,7 +122,7 @@ func newModel(tb testing.TB, t *rapid.T) *model {
 	return m
 }
 
-// act runs an action with a fault somewhere in it, perhaps.
+// act returns an action that runs f, possibly with a fault.
 func (m *model) act(f func()) func(*rapid.T) {
 	return func(t *rapid.T) {
 		m.t = t
@@ -139,7 +136,7 @@ func (m *model) act(f func()) func(*rapid.T) {
 				return well
 			}
 			if kind == full && op != "write" && op != "append" {
-				return well // what needs no space
+				return well // the operation needs no space
 			}
 			if kind != well && kind != full && (op == "open" || op == "list" || op == "lock") {
 				m.hurt = true
@@ -160,7 +157,7 @@ func (m *model) act(f func()) func(*rapid.T) {
 	}
 }
 
-// survive reports whether the process did.
+// survive reports whether the process survives f.
 func (m *model) survive(f func()) (alive bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -186,7 +183,7 @@ func (m *model) draw() (string, *track) {
 	return id, m.tracks[work{m.owner, id}]
 }
 
-// bound records that the directory certainly belongs to this owner.
+// bound records that the directory certainly has the binding of this owner.
 func (m *model) bound() {
 	for w, other := range m.tracks {
 		if w.owner != m.owner && other.latest() == 0 {
@@ -226,7 +223,7 @@ func (m *model) remove() {
 	}
 }
 
-// typed: every failure of the disk is an *Error, and then everything must be written again.
+// typed checks that an error of the disk is an *Error. After it the log must be compacted.
 func (m *model) typed(err error) error {
 	var e *Error
 	if err != nil && !errors.As(err, &e) {
@@ -239,7 +236,7 @@ func (m *model) typed(err error) error {
 	return err
 }
 
-// renew writes what the agent has in memory.
+// renew compacts the log with the works in memory.
 func (m *model) renew() {
 	c := Content{Works: func(yield func(codec.Event, error) bool) {
 		for i, tr := range m.mine() {
@@ -334,7 +331,7 @@ func (m *model) flip(t *rapid.T) {
 	}
 }
 
-// start begins a process, and compares what it loads.
+// start starts a process and checks the loaded state.
 func (m *model) start(owner int) {
 	m.owner = owner
 	j, err := Open(Config{Dir: "state", disk: m.disk})
@@ -389,7 +386,7 @@ func (m *model) compare(s LoadResult, found holding) {
 	if n, err := strconv.Atoi(s.Reserved); s.Reserved != "" && err != nil || n < m.reserved && !m.flipped && !m.hurt {
 		m.t.Fatalf("sequence ids up to %d were reserved, and %q is loaded", m.reserved, s.Reserved)
 	}
-	if n, err := strconv.Atoi(s.Reserved); err != nil || n < m.reserved { // what was lost is not found again
+	if n, err := strconv.Atoi(s.Reserved); err != nil || n < m.reserved { // a lost reservation does not appear again
 		m.reserved = n
 	}
 	covered := m.covered(s)
@@ -423,7 +420,7 @@ func (m *model) compare(s LoadResult, found holding) {
 	m.hurt, m.lossy = false, false
 }
 
-// covered returns what the cursor that was loaded covers; nil if there is none.
+// covered returns the states that the loaded cursor covers; nil if there is no cursor.
 func (m *model) covered(s LoadResult) map[work]int {
 	if s.Damaged > 0 || m.hurt {
 		m.kept = 0
@@ -441,7 +438,7 @@ func (m *model) covered(s LoadResult) map[work]int {
 	return m.given[n-1].has
 }
 
-// heal: when nothing fails any more, everything gets onto the disk.
+// heal checks that everything gets to the disk when no operation fails.
 func (m *model) heal() {
 	if rapid.Bool().Draw(m.t, "restart before healing") || m.hurt {
 		m.restart()

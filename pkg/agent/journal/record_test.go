@@ -52,7 +52,7 @@ func TestRecord_FindsEveryChange(t *testing.T) {
 	}
 }
 
-// withFormat is a record of another format, with the right checksum.
+// withFormat returns a record of another format, with the right checksum.
 func withFormat(f byte) []byte {
 	b := append([]byte{f}, "anything"...)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
@@ -157,7 +157,7 @@ func FuzzUnseal(f *testing.F) {
 		for _, b := range [][]byte{b, sealed} {
 			d.files[name] = &inode{data: b}
 			l := &log{disk: d}
-			l.readFormer(func(record, error) bool { return true }) // whatever it is, it is read or refused
+			l.readFormer(func(record, error) bool { return true }) // any content is read or rejected
 			if body, err := unseal(name, b, formerFormat); err == nil && (b[0] != formerFormat || !bytes.HasPrefix(b[1:], body)) {
 				t.Fatalf("%q is in %q", body, b)
 			}

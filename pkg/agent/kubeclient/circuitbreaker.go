@@ -72,7 +72,7 @@ type question struct {
 	verb string
 }
 
-// answers is the state of one question.
+// answers is the state of the requests with one question.
 type answers struct {
 	// unanswered has the requests in flight and their start times. capacity is the number of them that may be long.
 	unanswered map[*http.Request]time.Time

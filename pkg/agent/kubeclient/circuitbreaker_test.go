@@ -45,7 +45,7 @@ func TestRequested(t *testing.T) {
 	}
 }
 
-// server answers for Deployments when it is let go, and for all else at once.
+// server answers requests for Deployments when free is closed, and all others at once.
 type server struct {
 	free     chan struct{}
 	status   int
@@ -111,7 +111,7 @@ func TestCircuitBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 			}
 		}
 		<-time.After(timeoutTime)
-		close(s.free) // with an error, after long
+		close(s.free) // the requests fail after a long time
 		synctest.Wait()
 		before := s.requests
 		if err := request(deployment); !errors.As(err, &slow) || !slow.Fails || s.requests != before {
@@ -125,7 +125,7 @@ func TestCircuitBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 	})
 }
 
-// slowly answers each POST after four seconds and all else at once.
+// slowly answers each POST after four seconds and all other requests at once.
 type slowly struct{}
 
 func (b *circuitBreaker) remembered() int {
@@ -166,7 +166,7 @@ func TestCircuitBreaker_SlowAnswersAlternate(t *testing.T) {
 			queue <- i
 		}
 		done.Add(works)
-		for range 4 * workers { // those that take long have places beside the workers
+		for range 4 * workers { // slow works continue in overflow slots, so there are more than the workers
 			go func() {
 				for i := range queue {
 					var slow *SlowError

@@ -19,7 +19,7 @@ type discovery struct {
 	answers   map[string]any
 	requested []string
 	block     chan struct{}
-	entered   chan struct{} // gets a value per question, if there is room
+	entered   chan struct{} // receives a value per request, if there is room
 }
 
 func (d *discovery) fetch(_ context.Context, path string, into any) error {

@@ -22,7 +22,7 @@ import (
 // recorded is one request that reached the server.
 type recorded struct{ method, url, agent, contentType, body, as string }
 
-// server answers paths with a status and a body; "" is the answer for all else.
+// server answers paths with a status and a body; the answer for "" is for all other paths.
 func server(t *testing.T, answers map[string]string) (*kubeclient.Kube, *[]recorded) {
 	t.Helper()
 	var seen []recorded

@@ -13,9 +13,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
 
-// memory is the knowledge of an earlier process about the broker: the last accepted status of each work. It is
-// valid only if the broker accepted nothing after it was written. The next checkpoint shows that; until then
-// (undecided) an equal status is not sent.
+// memory has the last accepted status of each work, as an earlier process saved it. It is valid only if the
+// broker accepted nothing after it was written. The next checkpoint shows that. Until then it is undecided, and
+// a status that equals the saved one is not sent.
 type memory struct {
 	contentHashes map[string]string // by resource id; nil if nothing is known
 	undecided     bool
@@ -40,7 +40,7 @@ func (i *item) makeEssence() string {
 	for n := range s.ResourceStatus.Manifests {
 		timeless(s.ResourceStatus.Manifests[n].Conditions)
 	}
-	// Put has hashed the same status; without times it also has a hash.
+	// Put has hashed the same status; this is another hash, without times.
 	hash, err := manifestwork.StatusHash(s)
 	if err != nil {
 		return ""

@@ -71,9 +71,9 @@ type item struct {
 }
 
 // fingerprint is equal for statuses that are equal to the receiver. Every spec is answered, including one with
-// the same version and result. A spec that a hub returned to is answered too: the sender may have lost the
-// earlier status. The tag alone does not distinguish them: it identifies a spec, and the revision identifies
-// its acceptance.
+// the same version and result. This includes a spec to which a hub returned: the sender may have lost the
+// earlier status. The tag identifies the content of a spec, the revision its acceptance; the fingerprint has
+// both.
 func (i *item) fingerprint() string { return i.about(i.hash) }
 
 func (i *item) about(hash string) string {
@@ -201,7 +201,8 @@ func (o *Outbox) Done(l OutgoingStatus, r transport.Receipt, err error) (again b
 		i.refused = l.fingerprint // any id is too low
 	case err == nil && r.Outcome == codec.OutcomeStale:
 		i.undelivered(l)
-		// New ids exceed the observed one. So it waits only if the broker has a higher id that it has not reported yet.
+		// New ids exceed the observed one. So the status waits only if the broker has a higher id that it has
+		// not reported.
 		i.overtaken = newer(o.observed, l.sequence)
 	case err == nil:
 		i.accepted = l.fingerprint
@@ -210,8 +211,8 @@ func (o *Outbox) Done(l OutgoingStatus, r transport.Receipt, err error) (again b
 			o.memory.accepted(l.sequence)
 		}
 	case refusesSequence(err):
-		// A clock is wrong by days, or was when ids were reserved. New ids start above those of the broker. If no
-		// higher id is possible, Observe has reported it.
+		// The clock is wrong by days, or was wrong when ids were reserved. New ids start above those of the
+		// broker. If no higher id is possible, Observe has reported that.
 		o.sequence = codec.Sequencer{}
 		o.unfollowable = o.sequence.Observe(o.observed) != nil
 		i.undelivered(l)

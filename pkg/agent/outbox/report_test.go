@@ -89,11 +89,11 @@ func TestOutbox_SendsAStatusOnce(t *testing.T) {
 	if r.ResourceID != "1" || r.Version != 3 || r.OriginalSource != "hub" || r.AgentID != "agent-1" || r.Cluster != "c1" || r.Hash != hash || r.Deleted || r.Action != codec.UpdateRequest {
 		t.Fatalf("got %+v", r)
 	}
-	b.nothing("1") // one at a time
+	b.nothing("1") // one status of a work is in flight
 	b.done(l, nil, false)
 	b.put(work("1", 3), "a", false)
 	b.nothing("1")
-	b.put(work("1", 4), "a", true) // the same status of another version is news
+	b.put(work("1", 4), "a", true) // the same status of another version must be sent
 	b.done(b.take("1"), nil, false)
 	if b.Due() != 0 {
 		t.Fatalf("%d due", b.Due())
@@ -170,7 +170,7 @@ func TestOutbox_RefusedForGood(t *testing.T) {
 		t.Fatalf("another broker is not tried: %v", got)
 	}
 	b.done(b.take("1"), &transport.Error{Code: transport.CodeTooLarge}, false)
-	b.put(work("1", 1), "b", true) // another status may fit
+	b.put(work("1", 1), "b", true) // another status may be small enough
 	b.done(b.take("1"), nil, false)
 }
 
@@ -192,7 +192,7 @@ func TestOutbox_AnswersRequests(t *testing.T) {
 	if l = b.take("1"); decode(t, l.Event).Action != codec.ResyncResponse {
 		t.Fatal("a lost answer is an answer still")
 	}
-	b.Request("1", codec.UpdateRequest) // asked again while under way
+	b.Request("1", codec.UpdateRequest) // the status is requested again while in flight
 	b.done(l, nil, true)
 	b.done(b.take("1"), nil, false)
 }
@@ -248,7 +248,7 @@ func (b *bench) observe(highest string, want ...string) {
 	}
 }
 
-// sequence is an id that an agent made so much later.
+// sequence returns an id that an agent makes the given time later.
 func sequence(t *testing.T, later time.Duration) string {
 	t.Helper()
 	var s codec.Sequencer
@@ -284,22 +284,22 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b.answered(l, codec.OutcomeAccepted, false)
 	b.observe(r.SequenceID)
 
-	// The broker said so while the status was under way.
+	// The broker reported its highest id while the status was in flight.
 	b.put(work("2", 1), "a", true)
 	l = b.take("2")
 	b.observe(sequence(t, 2*time.Hour))
 	b.answered(l, codec.OutcomeStale, true)
 	b.answered(b.take("2"), codec.OutcomeAccepted, false)
 
-	// The previous process used the same id, and the broker has reported it: the next id is newer, and nothing is
-	// waited for.
+	// The previous process used the same id, and the broker has reported it. The next id is newer, so the status
+	// is sent at once.
 	b.put(work("2", 1), "c", true)
 	l = b.take("2")
 	b.observe(decode(t, l.Event).SequenceID)
 	b.answered(l, codec.OutcomeStale, true)
 	b.answered(b.take("2"), codec.OutcomeAccepted, false)
 
-	// Another connection is another chance.
+	// After another connect, the status is tried again.
 	b.put(work("2", 1), "b", true)
 	b.answered(b.take("2"), codec.OutcomeStale, false)
 	if got := b.Reconnected(true); !slices.Equal(got, []string{"2"}) {
@@ -308,11 +308,11 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	if _, err := b.Observe("9223372036854775807"); err == nil {
 		t.Fatal("an id that nothing can follow")
 	}
-	// It is not tried again and again.
+	// The status is not tried repeatedly.
 	b.answered(b.take("2"), codec.OutcomeStale, false)
 	b.nothing("2")
 	b.put(work("2", 1), "d", true)
-	b.answered(b.take("2"), codec.OutcomeAccepted, false) // of this work there is none yet
+	b.answered(b.take("2"), codec.OutcomeAccepted, false) // the broker has no status of this work yet
 	b.put(work("2", 1), "e", true)
 	b.answered(b.take("2"), codec.OutcomeStale, false)
 	if got := b.Reconnected(true); !slices.Equal(got, []string{"2"}) {
@@ -331,7 +331,7 @@ func TestOutbox_RepeatsStatusesMissingAtTheBroker(t *testing.T) {
 		ids = append(ids, decode(t, l.Event).SequenceID)
 		b.answered(l, outcome, false)
 	}
-	b.observe("") // composed before the first was accepted
+	b.observe("") // the checkpoint was created before the first status was accepted
 	b.Reconnected(true)
 	b.put(work("9", 1), "a", true)
 	before := b.take("9")
@@ -339,10 +339,10 @@ func TestOutbox_RepeatsStatusesMissingAtTheBroker(t *testing.T) {
 	b.answered(before, codec.OutcomeAccepted, false) // the answer of an earlier connection
 	b.observe(ids[0], "1", "9")
 	b.answered(b.take("1"), codec.OutcomeAccepted, false)
-	b.observe(ids[0]) // only the first time
+	b.observe(ids[0]) // only the first checkpoint of a connection has this effect
 }
 
-// remembering is an outbox of a new process, that has what another reported.
+// remembering returns the outbox of a new process, with the memory of another one.
 func remembering(t *testing.T, of *bench) *bench {
 	t.Helper()
 	sequence, accepted := of.Reported()
@@ -378,7 +378,7 @@ func TestOutbox_ReservesSequenceIDs(t *testing.T) {
 		t.Fatal("for one that is under way")
 	}
 
-	// The next process, whose clock went back.
+	// The clock of the next process is behind.
 	next := newBench(t)
 	if err := next.Restore("", limit, nil); err != nil {
 		t.Fatal(err)
@@ -392,7 +392,7 @@ func TestOutbox_ReservesSequenceIDs(t *testing.T) {
 	}
 }
 
-// sequence is the id that the next status has.
+// sequence returns the id of the next status.
 func (b *bench) sequence(at time.Time) string {
 	b.t.Helper()
 	l, ok, err := b.Next("1", at)
@@ -415,9 +415,9 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		highest = decode(t, l.Event).SequenceID
 	}
 	old.put(work("5", 1), "a", true)
-	old.done(old.take("5"), errors.New("lost"), true) // unknown
+	old.done(old.take("5"), errors.New("lost"), true) // the result is unknown
 	old.put(work("6", 1), "a", true)
-	old.answered(old.take("6"), codec.OutcomeIgnored, false) // the broker does not keep it
+	old.answered(old.take("6"), codec.OutcomeIgnored, false) // the broker does not store the status
 	old.Remove("4")
 
 	t.Run("the broker has nothing newer", func(t *testing.T) {
@@ -446,7 +446,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		if sequence != decode(t, l.Event).SequenceID || len(accepted) != 3 || accepted["2"] == "" || accepted["3"] == "" {
 			t.Fatalf("reported %q, %v", sequence, accepted)
 		}
-		// What it was, not when or in which order it came about.
+		// Transition times and the order of conditions do not matter.
 		times := status("a")
 		times.Conditions = append([]metav1.Condition{{Type: "Z", LastTransitionTime: metav1.NewTime(now)}}, times.Conditions...)
 		same := status("a")
@@ -459,7 +459,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		if due, err := again.Put(work("7", 1), same, false); err != nil || due {
 			t.Fatalf("due %t, %v", due, err)
 		}
-		// The broker loses it later.
+		// The broker loses the status later.
 		again.Reconnected(true)
 		sequence, _ = b.Reported()
 		again.observe(sequence)
@@ -501,7 +501,7 @@ func TestOutbox_SequenceIDsThatAreTooHigh(t *testing.T) {
 	refused := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: codec.ExtSequenceID, Message: "too far ahead"}
 
 	b.put(work("w", 1), "Applied", true)
-	first := b.take("w") // before anything is known of the other clock
+	first := b.take("w") // the broker's clock is unknown yet
 	if check(first) == nil {
 		t.Fatal("the broker takes it: there is nothing to test")
 	}
@@ -520,13 +520,13 @@ func TestOutbox_SequenceIDsThatAreTooHigh(t *testing.T) {
 	}
 	b.done(second, nil, false)
 
-	// A clock that is wrong by hours stays as it is: ids follow it, as those of other agents.
+	// A clock that is wrong by hours is used unchanged, so ids follow it, like those of other agents.
 	b.Clock(now.Add(-time.Hour), now)
 	b.put(work("w", 2), "Applied", true)
 	third := b.take("w")
 	if newer, err := codec.CompareSequence((&codec.Sequencer{}).Next(now.Add(-time.Second).UnixMilli()), decode(t, third.Event).SequenceID); !newer || err != nil {
 		t.Errorf("the third id is not of this clock: %v", err)
 	}
-	// What is refused for another reason is not tried again.
+	// A status that is rejected for another reason is not retried.
 	b.done(third, &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: "data"}, false)
 }

@@ -54,7 +54,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		r := joined(t)
 		r.core.Bootstrap("file2")
 		r.down = [kinds]bool{true, true, true}
-		for range 3 { // the certificate, the file, and the certificate again
+		for range 3 { // connects with the certificate, with the file, and with the certificate again
 			for k := range kinds {
 				r.core.Disconnected(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "kept out"})
 			}
@@ -73,7 +73,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		}
 	})
 	t.Run("refused for a moment", func(t *testing.T) {
-		for _, token := range []bool{true, false} { // it has ended
+		for _, token := range []bool{true, false} { // false: the token has expired
 			r := joined(t)
 			r.core.Bootstrap("file2")
 			r.hub.approving = false
@@ -95,7 +95,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		r.core.Bootstrap("file2")
 		r.hub.approving = false
 		r.keepOut(Registered, true)
-		r.pass(30 * time.Minute) // the certificate is tried again and again meanwhile
+		r.pass(30 * time.Minute) // the certificate is retried at intervals
 		names := r.hub.waiting()
 		if len(names) != 1 || r.as != Bootstrapping {
 			t.Fatalf("as %s, %v wait", r.as, names)
@@ -169,7 +169,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 }
 
 // TestCore_AnotherFileWhileItWaits: with a new token of the same account the agent keeps the request that waits
-// for approval. Another account, which cannot see it, creates a new one.
+// for approval. An agent with another account cannot see this request and creates a new one.
 func TestCore_AnotherFileWhileItWaits(t *testing.T) {
 	for _, shown := range []bool{true, false} {
 		r := newRig(t)

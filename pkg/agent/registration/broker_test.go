@@ -52,7 +52,7 @@ func newHubSource(t *testing.T, h *fakeHub, d transport.Dialer) *hubSource {
 	return s
 }
 
-// object is the message to the broker; a hub sends the name of a deleted object.
+// object returns the message to the broker about a changed or deleted object.
 func (s *hubSource) object(k Kind, o runtime.Object, gone types.UID) *hawserv1.RegistrationObject {
 	m := &hawserv1.RegistrationObject{DataType: dataTypes[k].String(), Cluster: cluster1}
 	if o == nil {
@@ -142,7 +142,7 @@ func (s *hubSource) Handle(_ context.Context, e codec.Event) error {
 	return nil
 }
 
-// do does what an agent asks for, and returns the Status of a refusal.
+// do executes a request of an agent, and returns the Status of a refusal.
 func (s *hubSource) do(h *fakeHub, request *hawserv1.AgentRequest) []byte {
 	e, err := codec.Unmarshal(request.GetEvent())
 	if err != nil {
@@ -237,7 +237,7 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		s.with(func(h *fakeHub) { h.accept(false) })
 		sleep(5 * time.Second)
 		p.wantWaits("has not accepted the cluster")
-		sleep(3 * time.Hour) // the certificate expires meanwhile
+		sleep(3 * time.Hour) // the certificate expires in the meantime
 		s.with(func(h *fakeHub) { h.accept(true) })
 		sleep(time.Minute)
 		p.wantWaits("")
@@ -246,7 +246,7 @@ func TestBroker_JoinAndStay(t *testing.T) {
 		sleep(time.Minute)
 		p.wantWaits("the hub has no ManagedCluster")
 		p.end()
-		p.start() // it asks what there is, and there is nothing
+		p.start() // it lists the objects, and there are none
 		sleep(time.Minute)
 		p.wantWaits("the hub has no ManagedCluster")
 		p.end()
@@ -271,8 +271,8 @@ func TestBroker_JoinAndStay(t *testing.T) {
 	})
 }
 
-// TestBroker_AnotherSignerOfTheSameName: the hub was rebuilt, and its new signer has the name of the old one.
-// So the agent shows its certificate and is refused in the handshake, before there is a connection. It then
+// TestBroker_AnotherSignerOfTheSameName: the hub was rebuilt, and its new signer has the name of the old one. So
+// the agent uses its old certificate and is refused in the handshake, before there is a connection. It then
 // requests a certificate with its present bootstrap file.
 func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Broker: broker.Config{Registration: source}})

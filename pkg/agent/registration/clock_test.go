@@ -8,7 +8,7 @@ import (
 )
 
 // TestCore_ClockAheadForAMoment: a machine resumes with a clock that is one year ahead, and the bootstrap token
-// has expired long ago. Whatever the agent does at that moment, it has its certificate afterwards.
+// expired long ago. The agent keeps its certificate.
 func TestCore_ClockAheadForAMoment(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	for _, restart := range []bool{false, true} {
@@ -36,8 +36,8 @@ func TestCore_ClockAheadForAMoment(t *testing.T) {
 	}
 }
 
-// TestCore_RenewedWhileTheClockIsAhead: the certificate that the hub issues meanwhile has expired by the clock
-// of the cluster. It is used, not requested again at once, and renewed in time by the corrected clock.
+// TestCore_RenewedWhileTheClockIsAhead: by the wrong clock of the cluster, the new certificate has already
+// expired. The agent uses it, requests no other, and renews it in time by the corrected clock.
 func TestCore_RenewedWhileTheClockIsAhead(t *testing.T) {
 	r := joined(t)
 	r.hub.approving = true
@@ -55,7 +55,7 @@ func TestCore_RenewedWhileTheClockIsAhead(t *testing.T) {
 	}
 	r.hub.now = func() time.Time { return r.now }
 	r.now = r.now.Add(-year)
-	r.back() // the times of this test do not know how much time has passed
+	r.back() // the rig computes with times and does not notice that the clock was set back
 	if r.settle(); !r.core.RenewAt().Before(hub.Add(2 * time.Hour)) {
 		t.Errorf("renewed at %v", r.core.RenewAt())
 	}

@@ -172,9 +172,9 @@ const (
 	recreate = time.Hour
 	// MaxPending bounds the pending requests of this cluster on the hub. With that many the agent creates none.
 	MaxPending = 5
-	// noUID is in the list of ManagedClusters of an agent that knows none. When the hub reports it as deleted, it
-	// has compared the list; there is no other sign. A broker whose hub cache is not complete also accepts the
-	// list.
+	// noUID is in the list of ManagedClusters of an agent that knows none. When the hub reports noUID as
+	// deleted, it has compared the list; there is no other sign. A broker whose hub cache is incomplete also
+	// accepts the list.
 	noUID types.UID = "none"
 )
 
@@ -192,8 +192,8 @@ func NewCore(c CoreConfig, k SavedState, bootstrap string) *Core {
 	return core
 }
 
-// Bootstrap sets the id of the present bootstrap file. An unreadable file has the id "" and changes nothing. A
-// new file starts a new attempt to join, even if the hub has removed the ManagedCluster.
+// Bootstrap sets the id of the present bootstrap file. "" means that the file is unreadable, and changes
+// nothing. A new file starts a new attempt to join, even if the hub has removed the ManagedCluster.
 func (c *Core) Bootstrap(id string) {
 	if id != "" && id != c.bootstrap {
 		c.bootstrap, c.create, c.renew, c.certificateRetry, c.reregister = id, retry{}, retry{}, retry{}, false
@@ -223,8 +223,8 @@ func (c *Core) Connected(now time.Time, k Kind) {
 // Disconnected records that a stream is not connected, and why. The broker may not have been reached.
 func (c *Core) Disconnected(k Kind, err error) { c.streams[k] = stream{err: err} }
 
-// refused reports whether the broker rejects the agent's credentials. An agent that rejects the broker's
-// certificate does not count: new credentials of its own would not help.
+// refused reports whether the broker rejects the agent's credentials. It is false if the agent rejects the
+// broker's certificate, because new credentials of the agent would not help.
 func (c *Core) refused() bool {
 	s := c.streams[Clusters]
 	return s.since.IsZero() && s.err != nil && transport.CodeOf(s.err) == transport.CodeUnauthenticated && !errors.As(s.err, new(*tls.CertificateVerificationError))

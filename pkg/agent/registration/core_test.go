@@ -31,9 +31,9 @@ type rig struct {
 	names  int
 
 	as       CredentialKind
-	down     [kinds]bool             // streams that do not come up
-	out      map[CredentialKind]bool // whom the broker refuses
-	away     bool                    // the broker does not know what the hub has
+	down     [kinds]bool             // streams that cannot connect
+	out      map[CredentialKind]bool // credentials that the broker rejects
+	away     bool                    // the broker has no hub cache
 	saveErr  error
 	used     *Credential
 	notified int
@@ -50,7 +50,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// start is a process that begins.
+// start starts a process.
 func (r *rig) start() {
 	kept, _ := ReadKept(r.secret, cluster1, "hub1")
 	r.core = NewCore(CoreConfig{
@@ -61,7 +61,7 @@ func (r *rig) start() {
 	r.core.Learned(r.now, Facts{Healthy: true, Version: "v1.36.0", Capacity: clusterv1.ResourceList{clusterv1.ResourceCPU: resource.MustParse("4")}})
 }
 
-// show is the hub's stream: nothing comes where it is down.
+// show sends an object or a deletion on a stream of the hub, if the stream is connected.
 func (r *rig) show(k Kind, o runtime.Object, gone types.UID) {
 	switch {
 	case r.core == nil || !r.core.connected(k) || r.away:
@@ -72,7 +72,7 @@ func (r *rig) show(k Kind, o runtime.Object, gone types.UID) {
 	}
 }
 
-// connect brings up the streams that may be.
+// connect connects all streams that can connect.
 func (r *rig) connect() {
 	for k := range kinds {
 		if r.out[r.as] && r.core.streams[k].err == nil {
@@ -98,14 +98,14 @@ func (r *rig) connect() {
 	}
 }
 
-// keepOut makes the broker refuse credentials of this kind, or stop refusing them.
+// keepOut makes the broker reject credentials of this kind, or accept them again.
 func (r *rig) keepOut(as CredentialKind, yes bool) {
 	if r.out[as] = yes; yes && r.as == as {
 		r.core.streams = [kinds]stream{}
 	}
 }
 
-// back has the broker know again what the hub has.
+// back gives the broker its hub cache again.
 func (r *rig) back() {
 	r.away = false
 	for k := range kinds {
@@ -119,7 +119,7 @@ func (r *rig) disconnect(k Kind, err error) {
 	}
 }
 
-// settle steps until there is nothing to do at this moment.
+// settle steps until nothing more is due now.
 func (r *rig) settle() {
 	r.t.Helper()
 	for range 50 {
@@ -166,7 +166,7 @@ func (r *rig) perform(e Effect) {
 	}
 }
 
-// publish checks what must hold whenever the hub is asked for something.
+// publish checks the conditions that hold for every request to the hub, and executes the request.
 func (r *rig) publish(p Publish) {
 	r.t.Helper()
 	if k := subscriptions[p.What].kind; !r.core.connected(k) {
@@ -189,7 +189,7 @@ func (r *rig) publish(p Publish) {
 	r.core.Published(r.now, p, r.hub.do(p.What, p.Object))
 }
 
-// pass lets time go by.
+// pass advances the time by d.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	end := r.now.Add(d)
@@ -261,7 +261,7 @@ func TestCore_RestartKeepsTheRequest(t *testing.T) {
 	}
 }
 
-// joined is a rig of a cluster that is part of the fleet.
+// joined returns a rig of a cluster that is part of the fleet.
 func joined(t testing.TB) *rig {
 	r := newRig(t)
 	r.hub.approving, r.hub.accepting = true, true
@@ -273,7 +273,8 @@ func joined(t testing.TB) *rig {
 	return r
 }
 
-// TestCore_Renewal: after 75 to 80 % of its validity, over the hub connection, repeatedly.
+// TestCore_Renewal: the certificate is renewed after 75 to 80 % of its validity, over the hub connection,
+// repeatedly.
 func TestCore_Renewal(t *testing.T) {
 	r := joined(t)
 	r.hub.lifetime = time.Minute
@@ -322,10 +323,10 @@ func TestCore_Denied(t *testing.T) {
 			r.wantWaits("is Denied: not this one; the next request is made at")
 		}
 	}
-	if n := len(r.hub.csrs); n < 20 || n > 40 { // 25 hours, one an hour at last
+	if n := len(r.hub.csrs); n < 20 || n > 40 { // in 25 hours, at last one per hour
 		t.Errorf("%d requests in 25 hours", n)
 	}
-	r.core.Bootstrap("file2") // a person wants it to join
+	r.core.Bootstrap("file2") // an operator provides a new file
 	if r.pass(5 * time.Second); len(r.hub.waiting()) != 1 {
 		t.Errorf("it waits for %v although there is a new token", r.core.Waits())
 	}
@@ -337,7 +338,7 @@ func TestCore_WithdrawnAndGiven(t *testing.T) {
 	r := joined(t)
 	r.hub.accept(false)
 	r.seen = nil
-	r.pass(50 * time.Minute) // beyond the time to renew
+	r.pass(50 * time.Minute) // beyond the renewal time
 	r.wantWaits("the hub has not accepted the cluster")
 	if len(r.seen) > 0 {
 		t.Errorf("it asked for %v", r.seen)
@@ -359,7 +360,7 @@ func TestCore_ConditionIsNotAcceptance(t *testing.T) {
 	r.hub.accept(false)
 	r.seen = nil
 	reports, renewals := r.hub.reports, r.hub.renewals
-	r.core.Learned(r.now, Facts{Healthy: true, Version: "v1.37.0"}) // there is something to report
+	r.core.Learned(r.now, Facts{Healthy: true, Version: "v1.37.0"}) // the status has something to report
 	r.pass(10 * time.Minute)
 	r.wantWaits("the hub has not accepted the cluster")
 	if len(r.seen) > 0 || r.hub.reports != reports || r.hub.renewals != renewals {
@@ -424,7 +425,7 @@ func TestCore_PartOfTheFacts(t *testing.T) {
 	}
 	r.core.Learned(r.now, whole)
 	r.core.Learned(r.now, Facts{Healthy: true})
-	r.hub.cluster.Status = clusterv1.ManagedClusterStatus{} // it was created again
+	r.hub.cluster.Status = clusterv1.ManagedClusterStatus{} // the ManagedCluster was created again
 	r.hub.showCluster()
 	r.pass(2 * time.Minute)
 	if have := r.hub.cluster.Status; have.Version != want.Version || len(have.ClusterClaims) != 1 || len(have.Allocatable) != 1 {
@@ -491,7 +492,7 @@ func TestCore_ManyRequestsWait(t *testing.T) {
 	}
 }
 
-// TestCore_UnusableCertificates: none of them is used, and another one is requested.
+// TestCore_UnusableCertificates: an unusable certificate is not used, and another one is requested.
 func TestCore_UnusableCertificates(t *testing.T) {
 	for name, sign := range map[string]func(r *rig, request []byte) []byte{
 		"of another key": func(r *rig, _ []byte) []byte {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// starting is a cluster that denies what it is asked until a time, and counts the questions.
+// starting is a cluster that denies requests until a given time, and counts them.
 type starting struct {
 	until    time.Time
 	requests int
@@ -26,11 +26,11 @@ func (s *starting) Facts(context.Context) (Facts, error) {
 	return Facts{Version: "v1.36.3"}, nil
 }
 
-// TestRead_FactsThatAreDeniedForAMoment are read again soon, with increasing waits.
+// TestRead_FactsThatAreDeniedForAMoment: denied facts are read again soon, with increasing waits.
 func TestRead_FactsThatAreDeniedForAMoment(t *testing.T) {
 	for name, c := range map[string]struct {
 		denied   time.Duration
-		known    bool // after 15 s
+		known    bool // the facts are known after 15 s
 		requests int  // in ten minutes, at most
 	}{
 		"a moment": {5 * time.Second, true, 12},

@@ -23,7 +23,7 @@ const (
 	formerRenewing = "testdata/former/renewing.json"
 )
 
-// formerSecret is a Secret as a file has it, on a cluster.
+// formerSecret returns a Secret from a file, on a fake cluster.
 func formerSecret(t *testing.T, file string) *Secret {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -37,7 +37,7 @@ func formerSecret(t *testing.T, file string) *Secret {
 	return &Secret{Client: fake.NewClientset(o).CoreV1().Secrets("hawser"), Name: "hawser-agent-hub"}
 }
 
-// loadFormer is what the Secret in a file keeps.
+// loadFormer returns the data and the state in the Secret of a file.
 func loadFormer(t *testing.T, file string) (map[string][]byte, SavedState) {
 	t.Helper()
 	data, err := formerSecret(t, file).Load(t.Context())

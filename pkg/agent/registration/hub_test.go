@@ -49,10 +49,10 @@ type fakeHub struct {
 	refuse func(w What) error
 	// changed is called for each change, with the uid of a deleted object, else with the object.
 	changed func(k Kind, o runtime.Object, gone types.UID)
-	// approving and accepting: the controllers do it at once.
+	// approving and accepting make the controllers approve and accept at once.
 	approving, accepting bool
 	renewals, reports    int
-	behind               time.Duration // the clock with which it signs
+	behind               time.Duration // by which the signer's clock is late
 }
 
 func newFakeHub(t testing.TB, now func() time.Time) *fakeHub {
@@ -81,7 +81,7 @@ func (h *fakeHub) stamp(m *metav1.ObjectMeta) {
 	}
 }
 
-// do does what an agent asks for.
+// do executes a request of an agent.
 func (h *fakeHub) do(w What, o runtime.Object) error {
 	if h.refuse != nil {
 		if err := h.refuse(w); err != nil {
@@ -132,7 +132,7 @@ func (h *fakeHub) createRequest(r *certificatesv1.CertificateSigningRequest) err
 	return nil
 }
 
-// inForm is an error of the hub's API as a broker hands it on.
+// inForm converts an error of the hub's API to the form in which a broker passes it on.
 func inForm(err *apierrors.StatusError) error {
 	b, marshalErr := json.Marshal(err)
 	if marshalErr != nil {
@@ -166,7 +166,7 @@ func (h *fakeHub) accept(yes bool) {
 	}
 }
 
-// approve approves and signs.
+// approve approves and signs a request.
 func (h *fakeHub) approve(name string) {
 	r := h.csrs[name]
 	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
@@ -231,7 +231,7 @@ func (h *fakeHub) available() bool {
 	return h.cluster != nil && apimeta.IsStatusConditionTrue(h.cluster.Status.Conditions, clusterv1.ManagedClusterConditionAvailable)
 }
 
-// all returns what a stream shows at its begin.
+// all returns the objects that a stream shows at its start.
 func (h *fakeHub) all(k Kind) (objects []runtime.Object) {
 	switch k {
 	case Clusters:

@@ -41,7 +41,7 @@ func TestSecret_TwoWriters(t *testing.T) {
 	if d, err := b.Load(t.Context()); err != nil || string(d["k"]) != "2" {
 		t.Fatalf("%v, %v", d, err)
 	}
-	o.Labels = nil // a person made it
+	o.Labels = nil // an operator created it
 	if _, err = kube.CoreV1().Secrets("hawser").Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// decide has the hub decide about a request, or forget one.
+// decide makes the hub decide about a request, or drop one.
 func (r *rig) decide(rt *rapid.T) {
 	waiting := r.hub.waiting()
 	if len(waiting) == 0 {
@@ -93,7 +93,7 @@ func (r *rig) decide(rt *rapid.T) {
 	}
 }
 
-// calm ends all faults, has the hub agree to everything, and says where that has to end.
+// calm ends all faults, makes the hub approve everything, and checks the final state.
 func (r *rig) calm(rt *rapid.T) {
 	r.down, r.saveErr, r.hub.refuse, r.hub.lifetime = [kinds]bool{}, nil, nil, time.Hour
 	r.hub.approving, r.hub.accepting = true, true
@@ -103,7 +103,7 @@ func (r *rig) calm(rt *rapid.T) {
 		r.hub.approve(name)
 	}
 	r.pass(2*lastRequest + time.Minute)
-	if r.hub.cluster == nil { // a person deleted it, and has to let it in again
+	if r.hub.cluster == nil { // the cluster was deleted, so an operator must provide a new file
 		r.file += "y"
 		r.core.Bootstrap(r.file)
 		r.pass(2*lastRequest + time.Minute)

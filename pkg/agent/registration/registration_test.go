@@ -36,7 +36,7 @@ type server struct {
 	mu      sync.Mutex
 	hub     *fakeHub
 	streams map[*serverStream]bool
-	// rights: a registered agent is refused while it has none, as before its acceptance.
+	// rights: a registered agent without rights is rejected, as before its acceptance.
 	rights bool
 	denied int
 }
@@ -69,14 +69,14 @@ func (s *serverStream) send(event []byte) {
 	}
 }
 
-// with has f use the hub.
+// with calls f with the hub.
 func (s *server) with(f func(h *fakeHub)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f(s.hub)
 }
 
-// available and renewals are what the hub has now.
+// available and renewals return the current values of the hub.
 func (s *server) available() (yes bool) {
 	s.with(func(h *fakeHub) { yes = h.available() })
 	return yes
@@ -150,7 +150,7 @@ func (s *server) allowed(p transport.Peer) error {
 	return nil
 }
 
-// answer sends what the agent lacks.
+// answer sends the objects that the agent does not hold.
 func (s *server) answer(p transport.Peer, t codec.EventType, data []byte) error {
 	held, err := codec.DecodeVersions(data)
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *server) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 	}
 }
 
-// secret is a Store in memory.
+// secret is an in-memory Store.
 type secret struct {
 	mu    sync.Mutex
 	data  map[string][]byte
@@ -230,7 +230,7 @@ func (s *secret) Save(_ context.Context, data map[string][]byte) error {
 	return nil
 }
 
-// reader is a managed cluster.
+// reader is a fake of a managed cluster.
 type reader struct {
 	mu    sync.Mutex
 	err   error
@@ -255,7 +255,7 @@ func (r *reader) Facts(context.Context) (Facts, error) {
 	return r.facts, nil
 }
 
-// program is a Registration that runs against a server; it is to be used in a bubble of synctest.
+// program is a Registration that runs against a server, in a synctest bubble.
 type program struct {
 	*Registration
 	t       *testing.T
@@ -263,7 +263,7 @@ type program struct {
 	secret  *secret
 	reader  *reader
 	dialers map[string]*mem.Dialer
-	// registered replaces the dialer of the agent if it is set.
+	// registered is the dialer of the registered agent, unless it is nil.
 	registered transport.Dialer
 	changed    chan struct{}
 	file       string
@@ -404,7 +404,7 @@ func TestRun_RightsComeLate(t *testing.T) {
 		sleep(10 * time.Minute)
 		p.wantWaits("registered, but there is no connection: denied: access denied")
 		p.server.with(func(*fakeHub) {
-			if n := p.server.denied; n < 60 || n > 300 { // three streams, a refusal each 10 to 20 s
+			if n := p.server.denied; n < 60 || n > 300 { // three streams, each refused every 10 to 20 s
 				t.Errorf("refused %d times in ten minutes", n)
 			}
 			p.server.rights = true
@@ -503,7 +503,7 @@ func TestNew_ErrorNamesMissingOption(t *testing.T) {
 	}
 }
 
-// TestRead_Hostile: an event without an object of the stream is rejected, and ends nothing.
+// TestRead_Hostile: an event without an object of the stream is rejected, and ends no connection.
 func TestRead_Hostile(t *testing.T) {
 	build := func(change func(*codec.Builder)) codec.Event {
 		b := codec.Builder{ID: "e", Time: time.Now(), Source: "kube", Cluster: cluster1, Type: "cluster.open-cluster-management.io.v1.managedclusters.spec.update_request", ContentType: codec.ContentTypeJSON, Extensions: map[string]any{}}

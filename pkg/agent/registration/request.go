@@ -35,7 +35,7 @@ func (c *Core) clusterCreated(now time.Time, err error) {
 		c.create.failed(now, c.c.Random(), firstRetry, lastRetry, err)
 		return
 	}
-	// A hub that removes it again has a reason, so the next attempt waits.
+	// If the hub removes the ManagedCluster again, it has a reason, so the next attempt waits.
 	c.create = retry{until: now.Add(recreate + time.Duration(c.c.Random()*float64(recreate)))}
 }
 
@@ -81,7 +81,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
 	c.reregister, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
 	c.renew, c.publishRetry, c.sent = retry{}, retry{}, time.Time{}
-	if c.rotates() { // the clocks of the hub differ; the next attempt waits
+	if c.rotates() { // the clocks of the hub and its signer differ; the next attempt waits
 		c.renew = requested
 		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub requires a later issue time than its signer uses: check the clocks of the hub"))
 	}
@@ -115,7 +115,8 @@ func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.kept.Agent} }
 
 // prepare creates a request if one is needed. It is published after it is in the Secret.
 func (c *Core) prepare() {
-	// An agent that only retries its certificate keeps its pending request for the case that the broker refuses.
+	// An agent that only retries its certificate keeps its pending request. It needs the request if the broker
+	// refuses.
 	if p := c.kept.Pending; p != nil && (p.As != c.as && c.connected(Requests) || c.hidden(p)) {
 		c.kept.Pending, c.sent = nil, time.Time{}
 	}
@@ -210,7 +211,7 @@ func (c *Core) request() *Publish {
 func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
 	p := c.kept.Pending
 	if r, ok := o.(*certificatesv1.CertificateSigningRequest); !ok || p == nil || r.Name != p.Name {
-		return // of a request that was dropped in the meantime
+		return // the request was dropped in the meantime
 	}
 	if err != nil && reasonOf(err) != metav1.StatusReasonAlreadyExists {
 		c.publishRetry.failed(now, c.c.Random(), firstRetry, lastRetry, err)

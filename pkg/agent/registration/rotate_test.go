@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// rotate asks for a certificate from after a time.
+// rotate makes the hub require a certificate that was issued after at.
 func (h *fakeHub) rotate(at time.Time) {
 	h.cluster.Annotations = map[string]string{earliest.RotateAnnotation: earliest.Entry{At: at}.String()}
 	h.showCluster()
@@ -58,7 +58,7 @@ func TestCore_RotationByDifferentClocks(t *testing.T) {
 	if r.pass(10 * time.Minute); r.core.Trouble() != nil || len(r.hub.csrs) != before+2 {
 		t.Errorf("%d requests, trouble %v", len(r.hub.csrs)-before, r.core.Trouble())
 	}
-	r.hub.rotate(r.now.Add(48 * time.Hour)) // by a clock that is wrong
+	r.hub.rotate(r.now.Add(48 * time.Hour)) // a wrong clock set this time
 	before = len(r.hub.csrs)
 	if r.pass(10 * time.Hour); len(r.hub.csrs)-before > 24 {
 		t.Errorf("%d requests in ten hours", len(r.hub.csrs)-before)
@@ -92,7 +92,7 @@ func TestCore_Outdated(t *testing.T) {
 		t.Errorf("as %s, with the former certificate %v", r.as, r.used == before)
 	}
 
-	r = joined(t) // and detached: it stays out until it has another bootstrap file
+	r = joined(t) // the cluster is also detached: it joins again only with another bootstrap file
 	r.hub.approving = false
 	r.hub.removeCluster()
 	r.settle()
@@ -102,7 +102,7 @@ func TestCore_Outdated(t *testing.T) {
 	}
 
 	r = joined(t)
-	r.keepOut(Bootstrapping, true) // its token has ended
+	r.keepOut(Bootstrapping, true) // its token has expired
 	refuse(r)
 	r.core.Disconnected(Clusters, outdated)
 	r.wantWaits("have the cluster join again")

@@ -48,7 +48,7 @@ func (s *Secret) Save(ctx context.Context, data map[string][]byte) error {
 			Type:       corev1.SecretTypeOpaque, Data: data,
 		}, metav1.CreateOptions{})
 	case err != nil:
-	case !sameData(o.Data, s.last) && !sameData(o.Data, data): // the latter after a lost answer
+	case !sameData(o.Data, s.last) && !sameData(o.Data, data): // the second is true after a lost answer
 		return fmt.Errorf("the Secret %s: %w: is there another agent that uses it?", s.Name, ErrTaken)
 	default:
 		metav1.SetMetaDataLabel(&o.ObjectMeta, secretLabel, "true") // another process may have created it

@@ -54,7 +54,7 @@ func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
 		if refused := workpolicy.Refused(err); (refused != nil) != want || refused != nil && !refused.Own() {
 			t.Errorf("%s: got %v", object, err)
 		}
-		// No rule allows it.
+		// No rule can allow the object.
 		open := &workpolicy.Guard{Own: g.Own, Hub: "hub1"}
 		open.Follow(workpolicy.Rules{Allow: []workpolicy.Rule{{Resources: []string{"*"}}}})
 		if err := open.Manifest(id(object), nil); (err != nil) != want {
@@ -67,7 +67,7 @@ func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
 	}
 }
 
-// objects answers each question for an object with err, or with one that is empty.
+// objects answers each read with err, or with an empty object.
 type objects struct {
 	err       error
 	requested []string
@@ -88,7 +88,7 @@ func TestGuard_RecognizesAgentsByTheirObjects(t *testing.T) {
 	for name, c := range map[string]struct {
 		object  string
 		live    *unstructured.Unstructured
-		err     error // of looking for the ConfigMap of agents
+		err     error // of reading the ConfigMap of agents
 		refused bool
 		want    string
 	}{
