@@ -50,7 +50,7 @@ func newSite(t *testing.T) *site {
 	return p
 }
 
-// identityOf writes the files of an operator that this CA signed.
+// identityOf writes the files of an operator whose certificate was signed by ca.
 func (p *site) identityOf(ca *pki.Authority, valid pki.Period) identity.Driver {
 	p.t.Helper()
 	pair, err := ca.Issue(pki.Request{Role: pki.Operator, Name: "ann", Valid: valid})
@@ -96,7 +96,7 @@ func (p *site) config(s server) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, ClientCAs: p.ca.Pool(), ClientAuth: s.auth}
 }
 
-// serve starts it and returns its address.
+// serve starts a server and returns its address.
 func (p *site) serve(s server) string {
 	p.t.Helper()
 	l := p.listen()
@@ -122,10 +122,10 @@ func (p *site) listen() net.Listener {
 	return l
 }
 
-// broker is a port as brokers have it.
+// broker starts a server with the TLS settings of a broker and returns its address.
 func (p *site) broker() string { return p.serve(server{ca: p.ca, auth: tls.VerifyClientCertIfGiven}) }
 
-// answering is a port at which each connection is handled by f.
+// answering starts a server that passes each connection to f, and returns its address.
 func (p *site) answering(f func(net.Conn)) string {
 	l := p.listen()
 	go func() { // ends with the listener
@@ -140,8 +140,7 @@ func (p *site) answering(f func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// proxied makes a proxy that answers so, or connects to upstream, that of this
-// environment, and returns its address.
+// proxied starts a proxy and sets it in the environment. It answers with status, or connects to upstream.
 func (p *site) proxied(status, upstream string) {
 	addr := p.answering(func(c net.Conn) {
 		r := bufio.NewReader(c)
@@ -209,7 +208,7 @@ func TestWalk(t *testing.T) {
 		}, "tls", "does not speak TLS", "--insecure"},
 		"closes": {func(p *site) Path {
 			return Path{Transport: GRPC(p.answering(func(c net.Conn) {
-				_, _ = c.Read(make([]byte, 1)) // so that it is no error of the write
+				_, _ = c.Read(make([]byte, 1)) // closing earlier would be a write error of the client
 				_ = c.Close()
 			}), "")}
 		}, "tls", "closed the connection during the TLS handshake", "ask the network team"},
@@ -234,7 +233,7 @@ func TestWalk(t *testing.T) {
 		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not request a client certificate", "exempt"},
 		"another protocol": {func(p *site) Path {
 			c := p.config(server{ca: p.ca, auth: tls.RequestClientCert})
-			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // reported by the server
+			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // the server reports the error
 		}, "tls", "does not speak HTTP/2", "pass TLS through"},
 		"expired": {func(p *site) Path {
 			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
@@ -281,7 +280,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestWalk_ToTheEnd tells each step, directly and through a proxy.
+// TestWalk_ToTheEnd checks the finding of each step, directly and through a proxy.
 func TestWalk_ToTheEnd(t *testing.T) {
 	want := []string{"files", "name", "proxy", "tcp", "tls", "clock", "identity", "round trip"}
 	for name, way := range map[string]func(*site) Path{

@@ -23,7 +23,7 @@ type seen struct {
 	requested bool                // the server requested the client's certificate
 }
 
-// material is the content of the files.
+// material has the certificates in the client's files.
 type material struct {
 	config *tls.Config
 	own    *x509.Certificate // nil if there is none

@@ -93,7 +93,7 @@ func (c *Conn) sendLimit() int {
 func (c *Conn) callError(err error) *transport.Error {
 	e := FromStatus(err)
 	if e.Code == transport.CodeUnavailable && c.attempt.isGone() {
-		// The text of the status would be that of a handshake which this side refused.
+		// The text of the status is about a second handshake, which this side refused. It would be misleading.
 		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is gone", Err: c.attempt.failure()}
 	}
 	return e

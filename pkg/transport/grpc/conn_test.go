@@ -23,7 +23,7 @@ import (
 
 type stream = ggrpc.ServerStreamingServer[cloudeventsv1.CloudEvent]
 
-// dial serves s on loopback and connects to it with o.
+// dial serves s on loopback and connects to it with the options o.
 func dial(t *testing.T, s *service, o grpc.Options) transport.Conn {
 	t.Helper()
 	l := freePort(t)
@@ -94,7 +94,7 @@ func TestPublish_TimesOut(t *testing.T) {
 	wantCode(t, err, transport.CodeDeadline, "")
 }
 
-// TestPublish_SizeLimit: an event that can never fit gets that error, from either side.
+// TestPublish_SizeLimit: an event above the limit of either side gets CodeTooLarge.
 func TestPublish_SizeLimit(t *testing.T) {
 	big := newEvent()
 	big.DataEncoded = make([]byte, 5000)
@@ -159,8 +159,7 @@ func TestSubscribe_ReceiveLimit(t *testing.T) {
 	wantCode(t, err, transport.CodeTooLarge, "raise the largest event size")
 }
 
-// TestSubscribe_CanceledByProxy: only the own context is a reason not to
-// connect again.
+// TestSubscribe_CanceledByProxy: only a cancellation by the caller's context ends without a reconnect.
 func TestSubscribe_CanceledByProxy(t *testing.T) {
 	for name, s := range map[string]*service{
 		"stream": accepting(nil, func(stream) error { return status.Error(codes.Canceled, "reset") }),
@@ -278,7 +277,7 @@ func TestSubscribe_UnresponsiveBroker(t *testing.T) {
 // slow handler does not make the broker appear silent.
 func TestSubscribe_Health(t *testing.T) {
 	t.Parallel()
-	// Long enough for a busy machine; each case outlives it.
+	// The timeout is long enough for a busy machine; each case takes longer.
 	const timeout = 3 * time.Second
 	const longer = timeout * 3 / 2
 	t.Run("heartbeats", func(t *testing.T) {
@@ -310,8 +309,7 @@ func TestSubscribe_Health(t *testing.T) {
 	})
 	t.Run("slow handler", func(t *testing.T) {
 		t.Parallel()
-		// Several events, so that the reader waits for the handler while no
-		// heartbeat can reach it.
+		// With several events the reader waits for the handler and cannot read heartbeats.
 		events := func(out stream) error {
 			return errors.Join(out.Send(wireEvent(t, nil)), out.Send(wireEvent(t, nil)), out.Send(wireEvent(t, nil)),
 				status.Error(codes.NotFound, "done"))
@@ -331,8 +329,7 @@ func TestSubscribe_Health(t *testing.T) {
 	})
 }
 
-// TestSubscribe_UndecodableEvent: one bad event of a careless broker is named in
-// the log and does not cost the good ones.
+// TestSubscribe_UndecodableEvent: an invalid event is logged and dropped; the valid ones are delivered.
 func TestSubscribe_UndecodableEvent(t *testing.T) {
 	var log strings.Builder
 	c := dial(t, accepting(nil, func(out stream) error {

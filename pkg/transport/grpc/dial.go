@@ -140,7 +140,7 @@ func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
 // bearer adds a token to each call.
 type bearer struct {
 	token     string
-	plaintext bool // to this machine
+	plaintext bool // allowed because the broker runs on this machine
 }
 
 // bearer returns the current token.
@@ -197,7 +197,7 @@ type attempt struct {
 
 	mu     sync.Mutex
 	begun  bool
-	shaken bool // hands were
+	shaken bool // a handshake has begun
 	gone   bool
 	reason error
 	roots  []string // see [transport.Accepted]

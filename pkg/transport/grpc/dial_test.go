@@ -59,7 +59,7 @@ func TestNewDialer_RefusesOptions(t *testing.T) {
 	}
 }
 
-// dialError dials and returns why that failed.
+// dialError dials and returns the error.
 func dialError(t *testing.T, o grpc.Options) error {
 	t.Helper()
 	c, err := newDialer(t, o).Dial(t.Context())
@@ -151,14 +151,13 @@ func TestDial_ReportsWhyItFailed(t *testing.T) {
 	})
 	t.Run("silent server", func(t *testing.T) {
 		l := freePort(t)
-		defer func() { _ = l.Close() }() // its end is all that matters
+		defer func() { _ = l.Close() }() // only the end of its accept loop matters
 		err := dialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client(), DialTimeout: 50 * time.Millisecond})
 		wantCode(t, err, transport.CodeDeadline, "within 50ms")
 	})
 }
 
-// TestDial_UsesRenewedCredentials: what Credentials answer is asked at every
-// Dial, and a Conn never connects a second time behind the caller's back.
+// TestDial_UsesRenewedCredentials: each Dial uses the current credentials. A Conn never reconnects by itself.
 func TestDial_UsesRenewedCredentials(t *testing.T) {
 	ca := newAuthority(t)
 	l := freePort(t)
@@ -206,8 +205,7 @@ func (c *counting) Clone() credentials.TransportCredentials {
 
 const throughProxy = "HAWSER_TEST_THROUGH_PROXY"
 
-// TestDial_HonoursProxyOfEnvironment runs itself as a process of its own, for
-// the proxy settings are read once per process.
+// TestDial_HonoursProxyOfEnvironment runs in a process of its own: proxy settings are read once per process.
 func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 	if ca := os.Getenv(throughProxy); ca != "" {
 		publishThroughProxy(t, ca)
@@ -219,7 +217,7 @@ func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 	proxy := freePort(t)
 	requested := make(chan string, 4)
 	go connectProxy(proxy, broker.Addr().String(), requested) // ends with the listener
-	defer func() { _ = proxy.Close() }()                      // its end is all that matters
+	defer func() { _ = proxy.Close() }()                      // only the end of its accept loop matters
 
 	program, err := os.Executable()
 	if err != nil {
@@ -319,7 +317,7 @@ func TestSubscribe_ReportsBrokerIdentity(t *testing.T) {
 	}
 }
 
-// TestDial_Token: the token goes with each call, as it was when the connection was made.
+// TestDial_Token: each call sends the token that was valid when the connection was made.
 func TestDial_Token(t *testing.T) {
 	seen := make(chan string, 10)
 	s := &service{publish: func(ctx context.Context, _ *cloudeventsv1.PublishRequest) (*emptypb.Empty, error) {

@@ -27,7 +27,7 @@ import (
 	cloudeventsv1 "github.com/hawser-io/hawser/proto/io/cloudevents/v1"
 )
 
-// service is a CloudEventService made of two functions.
+// service is a CloudEventService made of functions.
 type service struct {
 	cloudeventsv1.UnimplementedCloudEventServiceServer
 	publish   func(context.Context, *cloudeventsv1.PublishRequest) (*emptypb.Empty, error)
@@ -45,7 +45,7 @@ func (s *service) Subscribe(r *cloudeventsv1.SubscriptionRequest, out ggrpc.Serv
 	return s.subscribe(r, out)
 }
 
-// front is the least that makes a gRPC service of a transport.Server.
+// front converts a transport.Server to a minimal gRPC service.
 func front(s transport.Server) *service {
 	return &service{
 		publish: func(ctx context.Context, r *cloudeventsv1.PublishRequest) (*emptypb.Empty, error) {
@@ -149,8 +149,7 @@ func (*connTagger) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 }
 func (*connTagger) HandleRPC(context.Context, stats.RPCStats) {}
 
-// serve runs s on l until the test ends. It returns what breaks the
-// connections that l has accepted.
+// serve runs s on l until the test ends. It returns a function that breaks the accepted connections.
 func serve(t *testing.T, l net.Listener, s *service, opts ...ggrpc.ServerOption) (cut func()) {
 	t.Helper()
 	tracked := &trackedListener{Listener: l}
@@ -180,7 +179,7 @@ func (l *trackedListener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
-		_ = c.Close() // one that the server closed already is cut, too
+		_ = c.Close() // also connections that the server has closed
 	}
 	l.conns = nil
 }

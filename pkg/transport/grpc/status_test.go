@@ -22,8 +22,8 @@ import (
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// TestStatus_RoundTrip: every code survives the wire, with and without detail,
-// and no two codes share a gRPC code.
+// TestStatus_RoundTrip: every code is unchanged after the wire, with and without detail, and no two codes share
+// a gRPC code.
 func TestStatus_RoundTrip(t *testing.T) {
 	seen := map[codes.Code]transport.Code{}
 	for code := transport.CodeInternal; code <= transport.CodeDeadline; code++ {
@@ -155,8 +155,7 @@ func TestFromStatus_ChecksDelay(t *testing.T) {
 	}
 }
 
-// FuzzFromStatus: whatever a server answers becomes an error with a known code
-// that has a text.
+// FuzzFromStatus: any answer of a server becomes an error with a known code and a text.
 func FuzzFromStatus(f *testing.F) {
 	detail, err := proto.Marshal(&hawserv1.ErrorDetail{NextStep: 3, Delay: durationpb.New(time.Second), Hint: "wait"})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// BenchmarkPublish publishes works of 2 KiB with so many callers to a broker that acknowledges at
-// once: what the client takes.
+// BenchmarkPublish measures the cost of the client: concurrent callers publish works of 2 KiB to a broker that
+// acknowledges at once.
 func BenchmarkPublish(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
@@ -52,7 +52,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkDeliver receives works of 2 KiB from a broker that keeps to the receive maximum.
+// BenchmarkDeliver receives works of 2 KiB from a broker that respects the receive maximum.
 func BenchmarkDeliver(b *testing.B) {
 	m := messageOf(b, newEvent(1))
 	m.Payload = make([]byte, 2<<10)

@@ -24,7 +24,7 @@ const patience = 20 * time.Second
 
 var testTopics = topic.Set{SourceEvents: "sources/source1/clusters/+/sourceevents", AgentEvents: "sources/source1/clusters/+/agentevents"}
 
-// fake is a listener on which each connection is played by a function.
+// fake is a listener; a test function plays the broker on each connection.
 type fake struct {
 	net.Listener
 	serve func(*peer)
@@ -84,7 +84,7 @@ func (f *fake) cut() {
 	defer f.mu.Unlock()
 	for _, c := range f.conns {
 		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // a reset
+			_ = tcp.SetLinger(0) // makes Close send a reset
 		}
 		_ = c.Close() // may be closed already
 	}
@@ -100,7 +100,7 @@ func (p *peer) read() *packets.ControlPacket {
 	return cp
 }
 
-// expect reads the next packet of this type, and answers pings meanwhile.
+// expect reads the next packet of this type, and answers pings before it.
 func (p *peer) expect(kind byte) *packets.ControlPacket {
 	for {
 		cp := p.read()
@@ -220,7 +220,7 @@ func dial(t testing.TB, d *Dialer) *Conn {
 	return c.(*Conn)
 }
 
-// hawserBroker plays a Hawser broker in front of a server, as far as the contract needs it.
+// hawserBroker plays a Hawser broker in front of a server, with the features that the contract needs.
 func hawserBroker(s transport.Server) func(*peer) {
 	return func(p *peer) {
 		h := &hawserPeer{peer: p, server: s, streams: map[string]context.CancelFunc{}, acked: make(chan struct{}, 256)}
@@ -250,7 +250,7 @@ func (h *hawserPeer) identity() transport.Peer {
 }
 
 func (h *hawserPeer) run(ctx context.Context) {
-	var turn chan struct{} // closed when the publish before was answered
+	var turn chan struct{} // closed when the previous publish was answered
 	for cp := h.read(); cp != nil; cp = h.read() {
 		switch c := cp.Content.(type) {
 		case *packets.Publish:
@@ -284,7 +284,7 @@ func (h *hawserPeer) run(ctx context.Context) {
 	}
 }
 
-// take takes a publish and answers it behind the one before.
+// take processes a publish and answers it after the previous one.
 func (h *hawserPeer) take(ctx context.Context, p *packets.Publish, before <-chan struct{}) {
 	m := codec.Message{ContentType: p.Properties.ContentType, Properties: userProperties(p.Properties.User), Payload: p.Payload}
 	event, err := m.Proto()

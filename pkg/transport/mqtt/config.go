@@ -34,9 +34,9 @@ type File struct {
 	KeepAlive *uint16 `json:"keepAlive"`
 	// DialTimeout is the timeout of connecting. More than 0.
 	DialTimeout *cmdline.Duration `json:"dialTimeout"`
-	// PubQoS is read, 0 to 2, and what is used is 1.
+	// PubQoS is a number from 0 to 2. It is ignored: the QoS is always 1.
 	PubQoS *int `json:"pubQoS"`
-	// SubQoS is read, 0 to 2, and what is used is 1.
+	// SubQoS is a number from 0 to 2. It is ignored: the QoS is always 1.
 	SubQoS *int `json:"subQoS"`
 
 	Topics topic.Set `json:"topics"`
@@ -239,7 +239,7 @@ func (s *secrets) use(f *File) error {
 	case s.insecure:
 	case inFiles:
 		if s.tls != nil && files == s.files {
-			break // tls reads them again itself
+			break // tls reads the certificates itself
 		}
 		config, err := files.TLS(func(err error) { s.log.Error("tls files", "error", err) })
 		if err != nil {

@@ -52,8 +52,7 @@ var (
 	quiet   = slog.New(slog.DiscardHandler)
 )
 
-// TestLoad_OCMsKeys: all that a file of Open Cluster Management may have is taken, and what it
-// does not know is named.
+// TestLoad_OCMsKeys: all keys of a file of Open Cluster Management are accepted, and unknown keys are listed.
 func TestLoad_OCMsKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	writeFile(t, path, `
@@ -165,7 +164,7 @@ func TestLoad_ReadsSecretsAgain(t *testing.T) {
 	if string(o.TLS().Certificates[0].Certificate[0]) != string(second.Certificates[0].Certificate[0]) || o.Login().Password != "second" {
 		t.Error("a broken file took the place of a good one")
 	}
-	// A file beside what stands in the configuration.
+	// One file is named and the other one is inline.
 	writeFile(t, at("cert.pem"), string(cert))
 	writeFile(t, at("key.pem"), string(key))
 	writeFile(t, path, "brokerHost: 127.0.0.1:8883\nclientCertFile: "+at("cert.pem")+"\nclientKeyFile: "+at("key.pem")+"\ncaData: "+base64.StdEncoding.EncodeToString(cert)+fileTopics)
@@ -179,14 +178,14 @@ func TestLoad_ReadsSecretsAgain(t *testing.T) {
 	if string(o.TLS().Certificates[0].Certificate[0]) == string(third.Certificates[0].Certificate[0]) {
 		t.Error("the certificate's file is not read again")
 	}
-	// Files alone.
+	// Both are files.
 	writeFile(t, path, "brokerHost: 127.0.0.1:8883\nclientCertFile: "+at("cert.pem")+"\nclientKeyFile: "+at("key.pem")+"\ncaFile: "+at("cert.pem")+fileTopics)
 	if fourth := o.TLS(); fourth.RootCAs == nil || string(fourth.Certificates[0].Certificate[0]) == string(third.Certificates[0].Certificate[0]) || o.Login() != (Login{}) {
 		t.Errorf("%+v", fourth)
 	}
 }
 
-// TestOptions_Errors names what is wrong.
+// TestOptions_Errors checks that errors name the invalid option.
 func TestOptions_Errors(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"host:port":          func(o *Options) { o.Broker = "127.0.0.1" },
@@ -240,7 +239,7 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// TestLoad_Token: a token is the password of the next connection, as its file is then.
+// TestLoad_Token: the password of each connection is the current token in the file.
 func TestLoad_Token(t *testing.T) {
 	dir := t.TempDir()
 	file, path := filepath.Join(dir, "token"), filepath.Join(dir, "config.yaml")

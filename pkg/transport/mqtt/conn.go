@@ -23,7 +23,7 @@ type Conn struct {
 	client    *paho.Client
 	state     *sessionState
 	pinger    *pinger
-	maxPacket int // that we take
+	maxPacket int // largest packet that this client accepts, in bytes
 	roots     []string
 	will      bool // the CONNECT had one
 
@@ -148,7 +148,7 @@ func (c *Conn) answered(topic string, answer *paho.PublishResponse) (transport.R
 		return transport.Receipt{Revision: receipt.Revision}, e
 	}
 	if reason == property.NoMatchingSubscribers {
-		// Only a hint: brokers report it wrongly, and omit it where it is true.
+		// This is only a hint: brokers report it wrongly, or omit it.
 		receipt.NoSubscribers = true
 		c.dialer.opts.Metrics.noSubscriber()
 		c.dialer.opts.Log.Debug("the broker reports that no client has subscribed to the topic of a published event", "broker", c.dialer.opts.Broker, "topic", topic)

@@ -68,7 +68,7 @@ func wantCode(t *testing.T, err error, code transport.Code, texts ...string) tra
 	return *e
 }
 
-// subscribed is a Subscribe that runs.
+// subscribed is a running Subscribe.
 type subscribed struct {
 	ready chan transport.Accepted
 	ended chan error
@@ -117,7 +117,7 @@ func (p *peer) stay() {
 	}
 }
 
-// TestConnect: the CONNECT to a broker of unknown kind.
+// TestConnect checks the CONNECT to a broker of unknown kind.
 func TestConnect(t *testing.T) {
 	got := make(chan *packets.Connect, 1)
 	f := newFake(t, func(p *peer) { p.welcome(false); got <- p.connect; p.stay() })
@@ -139,7 +139,7 @@ func TestConnect(t *testing.T) {
 		t.Errorf("will %+v", c)
 	}
 
-	// paho would cut what is longer.
+	// paho would truncate a longer password.
 	o.Login = func() Login { return Login{User: "u", Password: strings.Repeat("p", codec.MaxTextBytes+1)} }
 	_, err := newDialer(t, o).Dial(t.Context())
 	wantCode(t, err, transport.CodeInvalid, "password")
@@ -152,11 +152,11 @@ func TestConnect(t *testing.T) {
 	_, err = newDialer(t, o).Dial(t.Context())
 	wantCode(t, err, transport.CodeInvalid, "the will")
 
-	// The share of a member that is away must not wait for it.
+	// Events for a disconnected member of a shared subscription must not wait for that member.
 	o = options(f)
 	o.Topics.AgentEvents = "$share/g/" + o.Topics.AgentEvents
 	dial(t, newDialer(t, o))
-	o.Will = func() (codec.Event, bool) { return newStatus(1), true } // would be published at once
+	o.Will = func() (codec.Event, bool) { return newStatus(1), true } // the broker would publish this will at once
 	dial(t, newDialer(t, o))
 	for range 2 {
 		if c := await(t, got, "CONNECT"); !c.CleanStart || c.Properties.SessionExpiryInterval != nil || c.WillFlag || c.UsernameFlag {
@@ -178,7 +178,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestClose_DecidesAboutTheWill: an OCM broker keeps it, a Hawser broker has none.
+// TestClose_DecidesAboutTheWill: an OCM broker keeps the will; a Hawser broker gets none.
 func TestClose_DecidesAboutTheWill(t *testing.T) {
 	reasons := make(chan byte, 1)
 	hawser := make(chan bool, 1)
@@ -242,7 +242,7 @@ func TestDial_Refused(t *testing.T) {
 	}
 }
 
-// TestDial_NoBroker: what else may listen there.
+// TestDial_NoBroker: servers other than an MQTT broker.
 func TestDial_NoBroker(t *testing.T) {
 	f := newFake(t, func(p *peer) { _, _ = p.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); p.stay() })
 	_, err := newDialer(t, options(f)).Dial(t.Context())
@@ -255,8 +255,8 @@ func TestDial_NoBroker(t *testing.T) {
 	wantCode(t, err, transport.CodeDeadline, "within 50ms")
 }
 
-// TestUpgrade_Refused: the server refuses the certificate after the handshake and is gone before
-// the request; why is still said.
+// TestUpgrade_Refused: the server refuses the certificate after the handshake and closes before the request. The
+// error still has the reason.
 func TestUpgrade_Refused(t *testing.T) {
 	ca := newAuthority(t)
 	server := issue(t, ca, pki.Broker, "broker", "127.0.0.1")
@@ -270,7 +270,7 @@ func TestUpgrade_Refused(t *testing.T) {
 		if err := tls.Server(p.Conn, &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert}).Handshake(); err == nil {
 			t.Error("the server wants no certificate")
 		}
-		if err := p.Conn.(*net.TCPConn).SetLinger(0); err != nil { // its end is a reset
+		if err := p.Conn.(*net.TCPConn).SetLinger(0); err != nil { // the connection ends with a reset
 			t.Error(err)
 		}
 		_ = p.Close()
@@ -345,7 +345,8 @@ func TestSubscribe_Refused(t *testing.T) {
 	wantCode(t, err, transport.CodeInvalid, "source2")
 }
 
-// TestPublish_SizeLimits: what the broker or MQTT cannot carry is never sent, and named.
+// TestPublish_SizeLimits: an event that exceeds a limit of the broker or of MQTT is not sent; the error names
+// it.
 func TestPublish_SizeLimits(t *testing.T) {
 	var limit atomic.Uint32
 	f := newFake(t, func(p *peer) {
@@ -380,7 +381,7 @@ func TestPublish_SizeLimits(t *testing.T) {
 		t.Errorf("the next event: %v", err)
 	}
 
-	// A metadata attribute above what any MQTT text can have; paho would cut it.
+	// A metadata attribute exceeds the limit of MQTT texts; paho would truncate it.
 	long := newEvent(3)
 	long.SetExtension(codec.ExtMetadata, strings.Repeat("m", codec.MaxTextBytes+1))
 	_, err = c.Publish(t.Context(), long, "")
@@ -422,7 +423,7 @@ func TestPublish_TooLargeForABrokerWithoutAnnouncedLimit(t *testing.T) {
 	}
 }
 
-// waitFor waits until a condition about what other goroutines do holds.
+// waitFor waits until a condition holds that other goroutines cause.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Microsecond)
@@ -461,13 +462,13 @@ func TestPublish_Answers(t *testing.T) {
 	}
 }
 
-// TestPublish_InFlight: as many publishes as the broker allows and no more, to OCM brokers also in bytes. A
-// waiting publish gives up with its context.
+// TestPublish_InFlight: as many publishes are in flight as the broker allows, for OCM brokers also limited in
+// bytes. A waiting publish gives up with its context.
 func TestPublish_InFlight(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		hawser       bool
-		allowed      uint16 // 0: not said
+		allowed      uint16 // Receive Maximum; 0: not announced
 		size, number int
 	}{
 		{"OCM broker without a limit", false, 0, 10, 20},
@@ -544,7 +545,7 @@ func TestPublish_InFlight(t *testing.T) {
 	}
 }
 
-// TestPublish_NothingIsAcknowledged: room that is lost comes back with a new connection only.
+// TestPublish_NothingIsAcknowledged: only a new connection frees the space of lost publishes.
 func TestPublish_NothingIsAcknowledged(t *testing.T) {
 	f := newFake(t, func(p *peer) {
 		p.welcome(false, func(c *packets.Connack) { c.Properties.ReceiveMaximum = pointer(uint16(1)) })

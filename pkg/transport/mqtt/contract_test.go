@@ -10,11 +10,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// It holds the thread that started a Mosquitto, for the life of the process.
+	// This goroutine holds the thread that started Mosquitto until the process ends.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hawser-io/hawser/internal/childproc.newSpawnThread.func1"))
 }
 
-// TestContract runs against a broker that is played here. The broker's own listener runs it too.
+// TestContract runs against a fake broker. A listener test runs the contract against the broker's listener.
 func TestContract(t *testing.T) {
 	transporttest.Run(t, func(t *testing.T, s transport.Server) transporttest.Fixture {
 		t.Helper()

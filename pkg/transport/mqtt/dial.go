@@ -46,7 +46,7 @@ type Dialer struct {
 	endpoint endpoint
 	topics   routes
 	takeover takeovers
-	// willDelay is how long this client must be gone before the broker publishes its will.
+	// willDelay is the time without this client after which the broker publishes its will.
 	willDelay time.Duration
 }
 
@@ -87,7 +87,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 	switch {
 	case ca != nil && property.Reason(ca.ReasonCode) != property.Success:
 		if err == nil { // a reason code below the failures, which paho treats as success
-			_ = c.Close() // is always nil
+			_ = c.Close() // Close always returns nil
 		}
 		return nil, d.refused(ca, connect.PasswordFlag)
 	case err != nil:
@@ -97,7 +97,7 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 		return nil, d.explain(ctx, dialCtx, err)
 	}
 	if err := c.connected(ca); err != nil {
-		_ = c.Close() // is always nil
+		_ = c.Close() // Close always returns nil
 		return nil, err
 	}
 	return c, nil
@@ -202,7 +202,7 @@ func (d *Dialer) newConn(raw net.Conn) *Conn {
 			return true, nil
 		}},
 		OnServerDisconnect: func(*paho.Disconnect) {}, // sessionState gets it
-		OnClientError:      func(error) {},            // stream detects it
+		OnClientError:      func(error) {},            // stream reports it
 	})
 	return c
 }
@@ -222,7 +222,7 @@ func (d *Dialer) connect() (*paho.Connect, error) {
 		},
 	}
 	if d.topics.shared() || o.Fleeting {
-		// A broker sends the share of a disconnected member to its stored session.
+		// Otherwise a broker would send events for a disconnected member to its stored session.
 		connect.CleanStart = true
 	} else {
 		connect.Properties.SessionExpiryInterval = pointer(uint32(sessionExpiry / time.Second))
@@ -277,7 +277,7 @@ func (noAuth) Authenticated() {}
 // refused returns the error of a CONNACK without success.
 func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 	r := property.Refusal{Reason: property.Reason(ca.ReasonCode)}
-	if !r.Reason.Failed() { // of an older MQTT version, with other codes
+	if !r.Reason.Failed() { // the broker speaks an older MQTT version with other codes
 		r.Reason = property.UnsupportedVersion
 	}
 	if ca.Properties != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// intrude connects to a broker as a client that sends what it likes, first some packets that
-// the broker has taken when it returns.
+// intrude connects to a broker as an attacker and sends some packets. The broker has processed them when intrude
+// returns.
 func intrude(t *testing.T, s *mosquittoProgram, id string, config *tls.Config, first ...*packets.ControlPacket) *peer {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.config.Addr)
@@ -75,14 +75,14 @@ func wantDrops(t *testing.T, reg *prometheus.Registry, want map[string]float64) 
 	}
 }
 
-// kept is a message that the broker is asked to retain.
+// kept returns a PUBLISH with the retain flag.
 func kept(name string, m codec.Message) *packets.ControlPacket {
 	cp := publishPacket(1, name, m)
 	cp.Content.(*packets.Publish).Retain = true
 	return cp
 }
 
-// giant has more properties than a client reads of one packet.
+// giant has more properties than a client accepts in one packet.
 var giant = codec.Message{Properties: slices.Repeat([]codec.Property{{Key: "x", Value: strings.Repeat("x", codec.MaxTextBytes)}}, 20)}
 
 // TestMosquitto_NoRules: at an OCM broker without rules each client may use any identity. A client cannot
@@ -90,7 +90,7 @@ var giant = codec.Message{Properties: slices.Repeat([]codec.Property{{Key: "x", 
 // with growing delays, and continues when the attack ends.
 func TestMosquitto_NoRules(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\nmax_queued_messages 2000\n")
-	evil := intrude(t, s, "evil", nil, kept(specTopic, messageOf(t, newEvent(99)))) // before the agent is there
+	evil := intrude(t, s, "evil", nil, kept(specTopic, messageOf(t, newEvent(99)))) // before the agent connects
 	source := dial(t, newDialer(t, s.options("source")))
 	d, reg := counted(t, s.options("agent"))
 	agent := dial(t, d)
@@ -119,13 +119,13 @@ func TestMosquitto_NoRules(t *testing.T) {
 	for id, m := range []codec.Message{of(1, "", nil), of(2, codec.ExtClusterName, "cluster2"), messageOf(t, other), {Payload: []byte("x")}, giant} {
 		evil.publish(uint16(id+2), specTopic, m)
 	}
-	evil.publish(8, specTopic, messageOf(t, newEvent(7))) // forged, and nothing tells
+	evil.publish(8, specTopic, messageOf(t, newEvent(7))) // forged and consistent, so it cannot be detected
 	if id := await(t, got, "the forgery"); id != "event-7" {
 		t.Errorf("got %s", id)
 	}
 	wantDrops(t, reg, map[string]float64{dropTopic: 2, dropDataType: 1, dropUndecodable: 1, dropTooLarge: 1})
 
-	// A flood, while the client is busy.
+	// The attacker floods a busy client.
 	const flood = 60
 	large := newEvent(50)
 	large.DataEncoded = make([]byte, 1<<20)
@@ -148,14 +148,14 @@ func TestMosquitto_NoRules(t *testing.T) {
 		id = await(t, got, "the event behind the flood")
 	}
 
-	// Its client id.
+	// The attacker uses the client id of the agent.
 	for n := range 3 {
 		thief := intrude(t, s, "agent", nil)
 		e := wantCode(t, await(t, sub.ended, "the end"), transport.CodeUnavailable, "another client", `"agent"`)
 		if want := time.Second << n; e.Delay != want {
 			t.Errorf("the %d. time it waits %v, want %v", n+1, e.Delay, want)
 		}
-		_ = thief.Close() // it has had what it wanted
+		_ = thief.Close() // the session takeover has happened
 		sub = subscribe(t, dial(t, d), agentSubscription(), func(_ context.Context, e codec.Event) error { got <- e.ID(); return nil })
 		await(t, sub.ready, "agent again")
 	}
@@ -165,7 +165,7 @@ func TestMosquitto_NoRules(t *testing.T) {
 	if _, err := source.Publish(t.Context(), newEvent(9), ""); err != nil {
 		t.Error(err)
 	}
-	for id := ""; id != "event-9"; { // behind what was not acknowledged when the thief came
+	for id := ""; id != "event-9"; { // after the events that were unacknowledged at the takeover
 		id = await(t, got, "the event after it")
 	}
 }
@@ -221,13 +221,13 @@ func TestMosquitto_HostileCluster(t *testing.T) {
 	ofAgent := subscribe(t, agent, agentSubscription(), takeSpec)
 	await(t, ofAgent.ready, "agent")
 
-	// A client id that is another's ends its own connection before, and no other.
+	// Brokers reject a client id of another identity, and the other client keeps its connection.
 	intrude(t, s, "hawser-source-source1", asEvil)
 	evil := intrude(t, s, "hawser-agent-cluster1", asEvil)
-	evil.publish(1, statusTopic, event(1, "cluster1"))        // another cluster's
-	evil.publish(2, specTopic, messageOf(t, newEvent(2)))     // the source's
-	evil.publish(3, own, event(3, "cluster1"))                // says it is another cluster
-	evil.publish(4, own, giant)                               // more than is read
+	evil.publish(1, statusTopic, event(1, "cluster1"))        // topic of another cluster
+	evil.publish(2, specTopic, messageOf(t, newEvent(2)))     // topic of the source
+	evil.publish(3, own, event(3, "cluster1"))                // names another cluster
+	evil.publish(4, own, giant)                               // more properties than are read
 	evil.publish(5, own, codec.Message{Payload: []byte("x")}) // no event
 	for n := range uint16(200) {
 		evil.publish(n+10, own, event(4, "cluster2"))

@@ -25,7 +25,7 @@ const (
 
 // message is a received PUBLISH.
 type message struct {
-	packet *packets.Publish // nil when it is done
+	packet *packets.Publish // nil when it was handled
 	id     uint16           // its packet id, 0 for QoS 0
 	size   int
 	left   int // subscriptions that must still accept it

@@ -27,10 +27,10 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
-// cloud is a column of the table of brokers in docs/mqtt.md. 0: no bound is known.
+// cloud is a row of the table of brokers in docs/mqtt.md. 0: no limit is known.
 type cloud struct {
 	name string
-	// announced is what its CONNACK says: Receive Maximum, Maximum Packet Size, Maximum QoS.
+	// receive, packet and qos are in the CONNACK: Receive Maximum, Maximum Packet Size, Maximum QoS.
 	receive uint16
 	packet  uint32
 	qos     *byte
@@ -60,7 +60,7 @@ type warden struct {
 	cloud
 	mu     sync.Mutex
 	flying map[uint16]int // publishes that are not acknowledged, with their sizes
-	bytes  int            // of them
+	bytes  int            // sum of the sizes
 	recent []sent         // publishes of the last second
 }
 
@@ -69,7 +69,7 @@ type sent struct {
 	size int
 }
 
-// admit says what of a packet of so many bytes is beyond a limit.
+// admit returns an error if a packet of this size exceeds a limit.
 func (w *warden) admit(cp *packets.ControlPacket, size int, now time.Time) error {
 	most := func(what string, n, limit int) error {
 		if limit > 0 && n > limit {
@@ -116,7 +116,7 @@ func (w *warden) admit(cp *packets.ControlPacket, size int, now time.Time) error
 	return err
 }
 
-// cleartext says that user properties stand where none may be.
+// cleartext returns an error for user properties in a packet that may have none.
 func (w *warden) cleartext(u []packets.User) error {
 	if w.strict && len(u) > 0 {
 		return fmt.Errorf("%s: user properties on another packet than PUBLISH", w.name)
@@ -140,7 +140,7 @@ func (w *warden) count(id uint16, size int, now time.Time, most func(string, int
 	}
 	err := errors.Join(most("in flight", len(w.flying), w.inFlight), most("publishes in a second", len(w.recent), w.perSecond),
 		most("bytes in a second", bytes, w.bytesPerSecond))
-	if len(w.flying) > 1 { // one alone may be as large as a packet may be
+	if len(w.flying) > 1 { // a single packet may be larger
 		err = errors.Join(err, most("bytes in flight", w.bytes, w.inFlightBytes))
 	}
 	return err
@@ -206,7 +206,7 @@ func (w *warden) guard(t *testing.T, client, broker net.Conn) {
 	}
 }
 
-// pipes is a listener in memory, so that what takes its time takes none.
+// pipes is an in-memory listener, so that synctest bubbles can skip waits.
 type pipes struct {
 	arrivals chan net.Conn
 	closed   chan struct{}
@@ -226,7 +226,7 @@ func (l *pipes) Close() error { l.once.Do(func() { close(l.closed) }); return ni
 
 func (l *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
 
-// unhurried is a broker's server that needs 40 ms for a publish, and sends its events to each subscriber.
+// unhurried is a broker's server that needs 40 ms for each publish, and sends its events to each subscriber.
 type unhurried struct{ sends [][]byte }
 
 func (s unhurried) Publish(ctx context.Context, _ transport.Peer, _ []byte, _ string) (transport.Receipt, error) {
@@ -251,7 +251,7 @@ func (s unhurried) Subscribe(ctx context.Context, _ transport.Peer, _ transport.
 	return ctx.Err()
 }
 
-// The names are as long as namespaces may be.
+// The names have the maximum length of namespaces.
 var (
 	longSource  = strings.Repeat("s", 63)
 	longCluster = strings.Repeat("c", 63)
@@ -335,7 +335,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// withinLimits lets a client publish all its events and receive some.
+// withinLimits makes a client publish all its events and receive some.
 func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, received []codec.Event) {
 	f.DataType = codec.ManifestBundles
 	var s unhurried
@@ -405,8 +405,7 @@ func withinLimits(t *testing.T, c cloud, f transport.Filter, reported, received 
 	wantCode(t, <-sub.ended, transport.CodeUnavailable)
 }
 
-// TestLimits_AreNoticed: the warden sees each packet that is beyond a limit, and takes one that
-// is just within.
+// TestLimits_AreNoticed: the warden rejects each packet above a limit, and accepts packets just within it.
 func TestLimits_AreNoticed(t *testing.T) {
 	aws, azure := clouds[2], clouds[3]
 	publish := func(edit func(p *packets.Publish)) *packets.ControlPacket {
@@ -431,7 +430,7 @@ func TestLimits_AreNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
 		cloud  cloud
 		packet *packets.ControlPacket
-		before int // publishes, within the second
+		before int // number of publishes in the same second
 		size   int
 		want   string
 	}{

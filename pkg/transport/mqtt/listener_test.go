@@ -62,7 +62,7 @@ func brokerListener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
 	return c
 }
 
-// serve serves a listener until the test ends, as the broker's own port.
+// serve runs a listener with the broker's own code until the test ends.
 func serve(t testing.TB, l net.Listener, s transport.Server, ca *testkit.CA) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -103,7 +103,7 @@ func credentials(t testing.TB, ca *testkit.CA, id identity.Identity) func() *tls
 	return config
 }
 
-// TestContract_OwnListener: over TLS and over WebSockets in TLS.
+// TestContract_OwnListener runs the contract over TLS and over WebSockets in TLS.
 func TestContract_OwnListener(t *testing.T) {
 	for name, prefix := range map[string]string{"TLS": "", "WebSocket": "wss://"} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestContract_OwnListener(t *testing.T) {
 	}
 }
 
-// TestDial_ThroughAProxy: the proxy of the environment sees an address and what TLS makes of the rest.
+// TestDial_ThroughAProxy: the proxy of the environment sees only an address and encrypted bytes.
 func TestDial_ThroughAProxy(t *testing.T) {
 	ca := testkit.NewCA(t)
 	l := brokerListener(t, discardListener{}, ca)
@@ -174,8 +174,8 @@ func TestDial_ThroughAProxy(t *testing.T) {
 // discardListener is a server without any calls.
 type discardListener struct{ transport.Server }
 
-// unique dials each time with another client id: the suite has several connections at once, and
-// by one id the later ends the earlier.
+// unique uses another client id for each dial. The suite needs several connections at once, and a second
+// connection with the same id ends the first one.
 type unique struct {
 	o Options
 	n atomic.Int32

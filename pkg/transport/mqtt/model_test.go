@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPublishSize_IsThatOnTheWire: the limit of a broker is about these bytes.
+// TestPublishSize_IsThatOnTheWire: the size equals the bytes on the wire, which a broker's limit is about.
 func TestPublishSize_IsThatOnTheWire(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-zé]{0,200}`)
@@ -36,7 +36,7 @@ func TestPublishSize_IsThatOnTheWire(t *testing.T) {
 	})
 }
 
-// TestMatches: as MQTT says, for filters without "#".
+// TestMatches: filters without "#" match as MQTT defines.
 func TestMatches(t *testing.T) {
 	for _, c := range []struct {
 		filter, topic string
@@ -51,13 +51,13 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// inboxModel is what an inbox must do, said in the simplest way.
+// inboxModel is a simple model of an inbox.
 type inboxModel struct {
 	t        *rapid.T
 	in       *inbox
 	next     uint16
 	subs     []*subscription
-	held     map[*subscription]*message // what a handler has
+	held     map[*subscription]*message // the message in each handler
 	accepted map[uint16]bool
 	dropped  map[uint16]bool
 	acked    []uint16
@@ -84,7 +84,7 @@ func TestInbox_AnyHistory(t *testing.T) {
 			"accept":    m.accept,
 			"":          func(*rapid.T) { m.check(keeps) },
 		})
-		// One more subscription takes all that is left.
+		// A last subscription receives all remaining messages.
 		for len(m.subs) > 0 {
 			m.remove(m.subs[0])
 		}
@@ -173,13 +173,13 @@ func (m *inboxModel) check(keeps bool) {
 	}
 }
 
-// TestWindow: room is given in the order of asking, and what gives up leaves no hole.
+// TestWindow: space is granted in the order of requests, and a waiter that gives up blocks no other.
 func TestWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w window
 		w.open(3, 100)
 		var mu sync.Mutex
-		var got []string // since the last look, in any order
+		var got []string // granted since the last check, in any order
 		request := func(ctx context.Context, name string, size int) {
 			go func() { // ends with the window
 				if err := w.acquire(ctx, size); err != nil {
@@ -208,7 +208,7 @@ func TestWindow(t *testing.T) {
 		want("a b")
 		request(ctx, "large", 200)
 		request(t.Context(), "small", 10)
-		want("") // it does not overtake
+		want("") // a smaller one does not overtake
 		cancel()
 		want("large! small")
 		request(t.Context(), "c", 1)
@@ -219,13 +219,13 @@ func TestWindow(t *testing.T) {
 		w.release(10)
 		want("")
 		w.release(1)
-		want("huge") // alone
+		want("huge") // it is alone in the window
 		request(t.Context(), "d", 1)
 		w.close()
 		want("d!")
 		if err := w.acquire(t.Context(), 1); err == nil {
 			t.Error("room on a connection that is over")
 		}
-		w.release(500) // an answer that came late
+		w.release(500) // a late release
 	})
 }

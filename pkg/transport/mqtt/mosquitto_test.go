@@ -62,7 +62,7 @@ func newStatus(n int) codec.Event {
 	return e
 }
 
-// collect returns a handler that tells the ids of events.
+// collect returns a handler that sends the ids of events to a channel.
 func collect(n int) (chan string, transport.Handler) {
 	ids := make(chan string, n)
 	return ids, func(_ context.Context, e codec.Event) error { ids <- e.ID(); return nil }
@@ -121,8 +121,8 @@ func TestMosquitto_BothWays(t *testing.T) {
 	}
 }
 
-// TestMosquitto_Burst: more than the broker allows to be on its way, both ways, and a slow handler.
-// Mosquitto sends more than our Receive Maximum and queues the rest.
+// TestMosquitto_Burst: more messages than may be in flight, in both directions, with a slow handler. Mosquitto
+// sends more than our Receive Maximum and queues the rest.
 func TestMosquitto_Burst(t *testing.T) {
 	const count = 500
 	s := startMosquitto(t, "allow_anonymous true\nmax_queued_messages 5000\n")
@@ -150,7 +150,7 @@ func TestMosquitto_Burst(t *testing.T) {
 	await(t, seen, "all events")
 }
 
-// TestMosquitto_Takeover: this version says nothing to the client whose id another one has.
+// TestMosquitto_Takeover: this version does not report a session takeover to the first client.
 func TestMosquitto_Takeover(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\n")
 	d := newDialer(t, s.options("same"))
@@ -217,7 +217,7 @@ func TestMosquitto_Will(t *testing.T) {
 	reported("one that was taken over, and ended", "will-5")
 }
 
-// TestMosquitto_TooLarge: a limit that the CONNACK tells is kept, before anything is sent.
+// TestMosquitto_TooLarge: the limit in the CONNACK is respected before anything is sent.
 func TestMosquitto_TooLarge(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\nmax_packet_size 20000\n")
 	c := dial(t, newDialer(t, s.options("source")))
@@ -231,7 +231,7 @@ func TestMosquitto_TooLarge(t *testing.T) {
 	}
 }
 
-// TestMosquitto_Restart: the connection fails, and a new one works.
+// TestMosquitto_Restart: after a restart of the broker, the connection fails and a new one works.
 func TestMosquitto_Restart(t *testing.T) {
 	s := startMosquitto(t, "allow_anonymous true\n")
 	d := newDialer(t, s.options("agent"))
@@ -260,8 +260,8 @@ func secured(t *testing.T, ca *pki.Authority, require bool) (text, dir string) {
 	return fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate %v\n", at("ca.pem"), at("tls.pem"), at("tls.key"), require), dir
 }
 
-// TestMosquitto_Configured: the file of Open Cluster Management, with a CA alone, which means TLS,
-// and a password that is wrong at first.
+// TestMosquitto_Configured: a file of Open Cluster Management with only a CA, which means TLS, and with a
+// password that is wrong at first.
 func TestMosquitto_Configured(t *testing.T) {
 	text, dir := secured(t, newAuthority(t), false)
 	passwords := filepath.Join(dir, "passwords")
@@ -291,7 +291,8 @@ func TestMosquitto_Configured(t *testing.T) {
 	}
 }
 
-// TestMosquitto_ClientCertificate: over TLS and over WebSockets, with another CA, and without one.
+// TestMosquitto_ClientCertificate: TLS and WebSockets with a client certificate, with one of another CA, and
+// without one.
 func TestMosquitto_ClientCertificate(t *testing.T) {
 	for name, c := range map[string]struct{ prefix, path string }{"TLS": {"", ""}, "mqtts": {"mqtts://", ""}, "WebSocket": {"wss://", "/any/path"}} {
 		t.Run(name, func(t *testing.T) {

@@ -67,9 +67,9 @@ func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*pah
 	return p, nil
 }
 
-// topic returns the topic of an event by its type: a spec of a source, or a status of an agent. An event of
-// Hawser's own is an agent's if it names a cluster. The exception is a release, with which a source gives up a
-// cluster.
+// topic returns the topic of an event by its type: a spec of a source, or a status of an agent. A Hawser event
+// without such a type is an agent's if it names a cluster. The exception is a release, with which a source stops
+// serving a cluster.
 func (r routes) topic(e codec.Event, hawser bool) (string, error) {
 	cluster, _, err := codec.StringExtension(e, codec.ExtClusterName)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestRoutes_EveryEventOfHawsersOwn: each goes to the topic on which its sender may publish it, at
-// a broker of ours that compares topic and event.
+// TestRoutes_EveryEventOfHawsersOwn: each event of the Hawser extensions goes to a topic on which its sender may
+// publish it. A Hawser broker compares topic and event.
 func TestRoutes_EveryEventOfHawsersOwn(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	agent := codec.SyncParams{ID: "e", Time: now, Source: "agent1", Cluster: "cluster1"}

@@ -37,7 +37,7 @@ type sessionState struct {
 
 	mu         sync.Mutex
 	requests   map[uint16]request // by packet id
-	last       uint16             // the packet id given out last
+	last       uint16             // the last assigned packet id
 	ended      bool
 	disconnect *packets.Disconnect // of the broker, nil if there was none
 	over       chan struct{}       // closed when ended
@@ -149,7 +149,7 @@ func (l *sessionState) PacketReceived(recv *packets.ControlPacket, _ chan<- *pac
 	case *packets.Puback, *packets.Suback, *packets.Unsuback:
 		return l.answered(recv)
 	}
-	return l.violated() // those of QoS 2
+	return l.violated() // PUBREC, PUBREL and PUBCOMP are of QoS 2
 }
 
 func (l *sessionState) answered(recv *packets.ControlPacket) error {
@@ -164,7 +164,7 @@ func (l *sessionState) answered(recv *packets.ControlPacket) error {
 	switch {
 	case !good:
 		return l.violated()
-	case known: // otherwise it answers no request; ignore it
+	case known: // an answer without a request is ignored
 		if r.size > 0 {
 			l.window.release(r.size)
 		}

@@ -61,12 +61,12 @@ type stream struct {
 	r        *bufio.Reader
 	welcomed bool   // the CONNACK, which comes first, has begun
 	head     []byte // of the packet that is being read: the bytes already checked
-	rest     int    // of it behind head
+	rest     int    // bytes of that packet that follow head
 	tooBig   func(topic string, size int)
 	stopped  atomic.Bool // closed by this side
 	leaving  atomic.Bool // this side is about to close it
 
-	writers atomic.Int32 // that wait for the lock
+	writers atomic.Int32 // number of writers that wait for the lock
 	writing sync.Mutex
 	w       *bufio.Writer
 
@@ -207,7 +207,7 @@ func (s *stream) publish(first byte, length int) error {
 		return err
 	}
 	end := len(s.head)
-	s.head = binary.AppendUvarint(s.head, uint64(properties)) // not negative
+	s.head = binary.AppendUvarint(s.head, uint64(properties)) // the value is not negative
 	if s.rest = length - 2 - fixed - (len(s.head) - end); properties > s.rest {
 		return errForeign
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// slowConn is a connection on a line that takes a piece in a while, and that brings bytes one by
-// one. It keeps no time itself.
+// slowConn is a slow connection: each piece of a write takes some time, and reads return single bytes. It uses
+// no clock of its own.
 type slowConn struct {
 	net.Conn
 	deadlines int
@@ -58,7 +58,7 @@ func TestStream_SlowConnection(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	p := &pinger{stalled: func() bool { return false }, sent: start, received: start}
 	now := start
-	s.onReceive = func() { now = now.Add(time.Second); p.received = now } // a byte a second
+	s.onReceive = func() { now = now.Add(time.Second); p.received = now } // one byte per second
 	for line.in.Len() > 10 {
 		if _, err := io.ReadFull(s, make([]byte, 1)); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// acks reads PUBACKs until the client leaves, and tells the ids in their order.
+// acks reads PUBACKs until the client leaves, and returns a channel with their ids in order.
 func (p *peer) acks() <-chan uint16 {
 	ids := make(chan uint16, 1000)
 	go func() { // ends with the connection
@@ -35,8 +35,8 @@ func (p *peer) acks() <-chan uint16 {
 	return ids
 }
 
-// TestSubscribe_AcknowledgesAcceptedTopics: a message is acknowledged when the handler has
-// returned, in the order of arrival, whatever came between.
+// TestSubscribe_AcknowledgesAcceptedTopics: a message is acknowledged after its handler returned. The order is
+// that of arrival, also with dropped messages in between.
 func TestSubscribe_AcknowledgesAcceptedTopics(t *testing.T) {
 	m := messageOf(t, newEvent(1))
 	acks, over := make(chan (<-chan uint16), 1), make(chan struct{})
@@ -88,7 +88,7 @@ func TestSubscribe_KeptSession(t *testing.T) {
 	f := newFake(t, func(p *peer) {
 		p.welcome(false, func(c *packets.Connack) { c.SessionPresent = true })
 		p.publish(1, specTopic, messageOf(t, newEvent(1)))
-		p.publish(2, "sources/source1/clusters/cluster2/sourceevents", messageOf(t, newEvent(2))) // of a former configuration
+		p.publish(2, "sources/source1/clusters/cluster2/sourceevents", messageOf(t, newEvent(2))) // for the cluster of a former configuration
 		p.grant(p.expect(packets.SUBSCRIBE).Content.(*packets.Subscribe))
 		p.publish(3, specTopic, messageOf(t, newEvent(3)))
 		for range 3 {
@@ -125,8 +125,8 @@ func TestSubscribe_KeptSession(t *testing.T) {
 	}
 }
 
-// TestSubscribe_KeptSessionThatIsTooLarge: more than fits comes before the answer to SUBSCRIBE,
-// which must be read nevertheless.
+// TestSubscribe_KeptSessionThatIsTooLarge: stored messages that exceed the inbox arrive before the SUBACK. The
+// client must read the SUBACK nevertheless.
 func TestSubscribe_KeptSessionThatIsTooLarge(t *testing.T) {
 	big := newEvent(1)
 	big.DataEncoded = make([]byte, 8<<20)
@@ -152,7 +152,7 @@ func TestSubscribe_KeptSessionThatIsTooLarge(t *testing.T) {
 	wantCode(t, await(t, s.ended, "end"), transport.CodeUnavailable)
 }
 
-// TestSubscribe_BrokerThatSendsMoreThanItMay: memory has a bound of its own, and nothing is lost.
+// TestSubscribe_BrokerThatSendsMoreThanItMay: the client bounds its memory, and no message is lost.
 func TestSubscribe_BrokerThatSendsMoreThanItMay(t *testing.T) {
 	const count = 60
 	event := newEvent(1)
@@ -211,7 +211,7 @@ func count(t *testing.T, reg *prometheus.Registry, name, label string) (n float6
 	return n
 }
 
-// TestMetrics_AreDocumented: docs/metrics.md and the registry say the same.
+// TestMetrics_AreDocumented: docs/metrics.md and the registry have the same series.
 func TestMetrics_AreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// soon: if the broker ends a connection without a reason this soon after it began, another client perhaps took
-	// over the session. Brokers up to Mosquitto 2.0.14 do not report it.
+	// soon is the lifetime below which an end without a reason may be a session takeover by another client.
+	// Brokers up to Mosquitto 2.0.14 do not report takeovers.
 	soon = 30 * time.Second
-	// stable: a connection with this lifetime resets the count of takeovers.
+	// stable is the lifetime of a connection that resets the count of takeovers.
 	stable = time.Minute
 	// firstDelay and lastDelay are the extra waits of a client after the first and after many takeovers, in
 	// addition to the reconnect back-off.

@@ -62,7 +62,7 @@ func (w *window) acquire(ctx context.Context, size int) error {
 		w.admit() // a smaller one behind it may fit
 		return ctx.Err()
 	}
-	return nil // even if ctx has ended in between: there is space
+	return nil // there is space, even if ctx has ended in the meantime
 }
 
 func (w *window) fits(size int) bool {

@@ -24,8 +24,8 @@ import (
 // Others is the field manager of Put and Edit.
 const Others = "others"
 
-// mergeSchema has the relevant part of the schemas: the lists that are merged by a key. The rest is deduced:
-// maps are merged, lists are atomic.
+// mergeSchema has the part of the schemas that matters here: the lists that are merged by a key. The rest is
+// deduced: maps are merged, lists are atomic.
 const mergeSchema = `types:
 - name: atomic
   scalar: untyped
@@ -183,7 +183,7 @@ func (f *Fake) apply(gvr schema.GroupVersionResource, obj *unstructured.Unstruct
 	next := merged.(*unstructured.Unstructured)
 	f.stamp(old, next)
 	if old == nil {
-		next.SetResourceVersion("") // it is a precondition on an existing object
+		next.SetResourceVersion("") // a resourceVersion is a precondition only if the object exists
 		return f.create(ref, k, next)
 	}
 	return f.replace(ref, k, old, next)

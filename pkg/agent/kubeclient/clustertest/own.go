@@ -15,7 +15,7 @@ func (s suite) own(t *testing.T) {
 	create := kubeclient.Write{Verb: kubeclient.Create, Ref: at, Object: object}
 	update, remove := kubeclient.Write{Verb: kubeclient.Update, Ref: at}, kubeclient.Write{Verb: kubeclient.Delete, Ref: at}
 	patch := kubeclient.Write{Verb: kubeclient.Patch, Ref: at, Body: []byte(`{"data":{"k":"w"}}`)}
-	for range 2 { // the first one leaves no trace
+	for range 2 { // a dry run changes nothing, so a second one has the same result
 		if err := s.c.DryRunOwn(t.Context(), create); err != nil {
 			t.Fatal(err)
 		}

@@ -19,9 +19,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// The client of a Fake may do everything. The rights of other users come from the roles on the cluster, as far
-// as the agent checks them. These are rules for resources, granted to service accounts and their groups. Roles
-// are not aggregated.
+// The client of a Fake may do everything. Other users have the rights that roles on the cluster grant to service
+// accounts and their groups. Only rules for resources are evaluated, and roles are not aggregated.
 
 const (
 	reviewVerb     = "review "

@@ -20,8 +20,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// httpsProxy is a proxy that is reached by TLS, answers CONNECT with status and then sends what
-// it gets back. It returns its port, and the file with its CA.
+// httpsProxy is a proxy behind TLS. It answers CONNECT with status and then echoes the received bytes. It
+// returns its port, and the file with its CA.
 func httpsProxy(t *testing.T, status string) (port, ca string) {
 	t.Helper()
 	authority, err := pki.NewAuthority("the proxy's CA", pki.Starting(time.Now(), time.Hour))
@@ -81,12 +81,12 @@ func answer(c net.Conn, status string) {
 
 func TestDial_ProxyWithACAOfItsOwn(t *testing.T) {
 	port, ca := httpsProxy(t, "200 OK")
-	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // what is configured wins
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // the configured proxy has priority
 	conn, err := Dial(transport.Proxy{URL: "https://u:p@127.0.0.1:" + port, CAFile: ca})(t.Context(), "tcp", "127.0.0.7:8090")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // all was read
+	defer func() { _ = conn.Close() }() // all bytes were read
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestDial_NoneIsNoProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // nothing else uses it
+	defer func() { _ = l.Close() }() // no other code uses it
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 	t.Setenv("NO_PROXY", "")
 	lookup := answering(map[string][]net.IP{"broker.example.": {net.IPv4(127, 0, 0, 1)}})
@@ -121,8 +121,8 @@ func TestDial_NoneIsNoProxy(t *testing.T) {
 	}
 }
 
-// TestExplain_Proxy plays how a proxy fails: an operator reads that it is the proxy, what to do, and
-// no password.
+// TestExplain_Proxy simulates failures of a proxy. The error names the proxy and the remedy, and contains no
+// password.
 func TestExplain_Proxy(t *testing.T) {
 	good, ca := httpsProxy(t, "200 OK")
 	forbids, forbidsCA := httpsProxy(t, "403 Forbidden")
@@ -137,8 +137,8 @@ func TestExplain_Proxy(t *testing.T) {
 		defer close(done)
 		if c, err := cleartext.Accept(); err == nil {
 			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") // the client may be gone
-			_, _ = io.Copy(io.Discard, c)                                // until it is
-			_ = c.Close()                                                // both are
+			_, _ = io.Copy(io.Discard, c)                                // until the client is gone
+			_ = c.Close()                                                // both sides are done
 		}
 	}()
 	defer func() {
@@ -200,9 +200,9 @@ func answering(names map[string][]net.IP) *net.Dialer {
 	}}}
 }
 
-// serveDNS answers over what it takes for TCP: a message follows its length.
+// serveDNS answers in the form of DNS over TCP: the length, and then the message.
 func serveDNS(c net.Conn, names map[string][]net.IP) {
-	defer func() { _ = c.Close() }() // the client may have
+	defer func() { _ = c.Close() }() // the client may have closed it
 	for {
 		var size [2]byte
 		if _, err := io.ReadFull(c, size[:]); err != nil {
@@ -245,7 +245,7 @@ func TestDial_AllAddressesOfAName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // nothing else uses it
+	defer func() { _ = l.Close() }() // no other code uses it
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +254,7 @@ func TestDial_AllAddressesOfAName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = next.Close() }() // nothing else uses it
+	defer func() { _ = next.Close() }() // no other code uses it
 	names := map[string][]net.IP{"broker.example.": {net.IPv6loopback, net.IPv4(127, 0, 0, 29), net.IPv4(127, 0, 0, 30), net.IPv4(127, 0, 0, 31)}}
 	to := func() (string, error) {
 		conn, err := dial(t.Context(), answering(names), transport.Proxy{}, "tcp", "broker.example:"+port)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second
 
-// proxy answers one CONNECT as serve says, which gets the request and the connection.
+// proxy runs serve with one CONNECT request and its connection.
 func proxy(t *testing.T, user string, serve func(*http.Request, net.Conn)) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -112,7 +112,7 @@ func TestDial_WithoutAProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // not for this machine
+	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // addresses of this machine do not use the proxy
 	conn, err := Dial(transport.Proxy{})(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -41,9 +41,9 @@ func add(to []codec.Property, key, value string) []codec.Property {
 
 // Announcement is the content of a Hawser broker's CONNACK.
 type Announcement struct {
-	// StoreID is the identity of its store.
+	// StoreID is the identity of the broker's store.
 	StoreID string
-	// MaxEventBytes is the largest event that it accepts, in bytes, 0 if unknown.
+	// MaxEventBytes is the largest event that the broker accepts, in bytes, 0 if unknown.
 	MaxEventBytes int
 }
 

@@ -88,7 +88,7 @@ func TestReceipt(t *testing.T) {
 	}
 }
 
-// TestRefusal_IsTheSameError: what a broker refuses with arrives as it was, whatever the code.
+// TestRefusal_IsTheSameError: for every code, the client gets the same error that the broker sent.
 func TestRefusal_IsTheSameError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := &transport.Error{
@@ -121,7 +121,8 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 	})
 }
 
-// TestRefusal_OfAnOCMBroker: the reason code says it all. The codes are those of PUBACK in docs/protocol/mqtt.md.
+// TestRefusal_OfAnOCMBroker: without properties, the reason code determines the error. The codes are those of
+// PUBACK in docs/protocol/mqtt.md.
 func TestRefusal_OfAnOCMBroker(t *testing.T) {
 	for reason, want := range map[Reason]transport.Code{
 		Unspecified: transport.CodeInternal, ImplementationSpecific: transport.CodeInternal, NotAuthorized: transport.CodeDenied,
@@ -164,7 +165,7 @@ func TestReason_String(t *testing.T) {
 	}
 }
 
-// FuzzRead reads any properties, a line each, as all that may be said in them.
+// FuzzRead reads any properties, one per line, with all readers of this package.
 func FuzzRead(f *testing.F) {
 	add := func(reason byte, properties ...codec.Property) {
 		var lines []string

@@ -15,7 +15,7 @@ type Reason byte
 // The reason codes that Hawser names.
 const (
 	Success                   Reason = 0x00
-	DisconnectWithWill        Reason = 0x04 // of a client: the broker keeps the will
+	DisconnectWithWill        Reason = 0x04 // of a client: the broker publishes the will
 	NoMatchingSubscribers     Reason = 0x10
 	Unspecified               Reason = 0x80
 	MalformedPacket           Reason = 0x81
@@ -54,7 +54,7 @@ const (
 	WildcardNotSupported      Reason = 0xA2
 )
 
-// meaning of a reason: its name in the standard, and the Hawser code if no property has one.
+// meaning is the name of a reason in the standard, and the Hawser code if no property has one.
 type meaning struct {
 	name string
 	code transport.Code

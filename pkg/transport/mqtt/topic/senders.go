@@ -121,8 +121,8 @@ func (s Source) Filters(hawser bool) []string {
 }
 
 // Topic returns the topic on which the source publishes an event for cluster. Only two kinds of events may have
-// no cluster. One is a status resync request, which goes to all agents. The others are events of Hawser's own,
-// whose type t is zero. A Hawser broker accepts the latter with or without a configured broadcast.
+// no cluster. One is a status resync request, which goes to all agents. The others are Hawser events with a zero
+// type t. A Hawser broker accepts the latter with or without a configured broadcast.
 func (s Source) Topic(t codec.EventType, cluster string, hawser bool) (string, error) {
 	if cluster != "" {
 		topic, err := s.p.sourceEvents.Fill("", cluster)
@@ -190,8 +190,8 @@ func (a Agent) Filters(hawser bool) []string {
 }
 
 // Topic returns the topic on which the agent publishes an event whose originalsource is source. An event for no
-// source, such as a spec resync request to all, goes to the broadcast topic, if there is one. At a Hawser
-// broker the topic always names the source of the event, because the broker compares both. Elsewhere the source
+// source, such as a spec resync request to all, goes to the broadcast topic, if there is one. At a Hawser broker
+// the topic always names the source of the event, because the broker compares both. At other brokers the source
 // only replaces a "+".
 func (a Agent) Topic(t codec.EventType, source string, hawser bool) (string, error) {
 	toAll := source == "" && t.Subresource != codec.Status

@@ -9,7 +9,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// typical is what the documentation of Open Cluster Management shows, for a source and for an agent.
+// The examples in the documentation of Open Cluster Management, for a source and for an agent.
 var (
 	ofSource = Set{
 		SourceEvents: "sources/hub1/clusters/+/sourceevents", AgentEvents: "sources/hub1/clusters/+/agentevents",
@@ -48,7 +48,7 @@ func works(sub codec.Subresource, action codec.Action) codec.EventType {
 	return codec.EventType{DataType: codec.ManifestBundles, Subresource: sub, Action: action}
 }
 
-// TestSource_Topic is the source's half of C51, and C53.
+// TestSource_Topic covers case C51 for sources, and C53.
 func TestSource_Topic(t *testing.T) {
 	own := codec.EventType{}
 	for _, c := range []struct {
@@ -77,7 +77,7 @@ func TestSource_Topic(t *testing.T) {
 	}
 }
 
-// TestAgent_Topic is the agent's half of C51, and C52.
+// TestAgent_Topic covers case C51 for agents, and C52.
 func TestAgent_Topic(t *testing.T) {
 	anySource := without(ofAgent)
 	anySource.AgentEvents = "sources/+/clusters/+/agentevents"
@@ -128,7 +128,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestSet_Errors: what is wrong is named by its key. C55 is among them.
+// TestSet_Errors: errors name the key of the invalid pattern. Case C55 is included.
 func TestSet_Errors(t *testing.T) {
 	change := func(s Set, f func(*Set)) Set { f(&s); return s }
 	for _, c := range []struct {

@@ -79,7 +79,7 @@ func TestTopic_Concrete(t *testing.T) {
 	}
 }
 
-// TestParse_AnyTopic: what is written is read as the same, and nothing else matches it.
+// TestParse_AnyTopic: a written topic is parsed to the same value, and other texts are rejected.
 func TestParse_AnyTopic(t *testing.T) {
 	name := rapid.StringMatching(`[a-zA-Z0-9 ._:$é-]{1,10}|\+`)
 	word := rapid.StringMatching(`[a-z]{1,8}`)
@@ -128,7 +128,7 @@ func FuzzParse(f *testing.F) {
 		}
 		topic, err := got.Fill("hub1", "c1")
 		if err != nil {
-			return // too long
+			return // the topic is too long
 		}
 		if filled, err := Parse(topic); err != nil || !filled.Concrete() {
 			t.Fatalf("%q became %q, %v", s, topic, err)
