@@ -29,7 +29,7 @@ func TestCore_BoundsReadsOfUnwatchableKinds(t *testing.T) {
 			r.apply(hubWork(fmt.Sprintf("w-%d", i), fmt.Sprintf("work-%d", i), 1, manifests...))
 		}
 		const while = 5 * time.Minute
-		r.settle(5 * time.Minute) // to the interval that so many objects need
+		r.settle(5 * time.Minute) // the interval has grown with the number of objects
 		r.requests()
 		r.settle(while)
 		reads, of := 0, map[string]int{}

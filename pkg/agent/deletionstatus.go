@@ -18,7 +18,7 @@ import (
 )
 
 // reportDeletion reports the objects of a deleted work while it waits for them. The hub then shows which
-// objects are left, and what keeps them if the work requests that. A reconciliation reads no object twice, and
+// objects are left, and what blocks their removal if the work requests that. A reconciliation reads no object twice, and
 // does not look again for an object that is gone.
 func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) error {
 	last := r.previous(w)

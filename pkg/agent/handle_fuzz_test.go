@@ -45,11 +45,11 @@ func FuzzHandle(f *testing.F) {
 		r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 		r.core.Handle(t.Context(), e)
 		r.settle(time.Minute)
-		spec, _ := manifestwork.DecodeSpec(e) // one that cannot be used is still a spec
+		spec, _ := manifestwork.DecodeSpec(e) // a spec that is unusable is not nil
 		if kind, err := codec.ParseEventType(e.Type()); (err != nil || kind.Subresource != codec.Spec || spec == nil) && r.value("a") != "1" {
 			t.Fatalf("ConfigMap a is %q after %v", r.value("a"), e)
 		}
-		// It still handles events.
+		// The agent still handles events.
 		r.revision = 1 << 40
 		r.apply(hubWork("w-9", "next", 1, configMap("next", "9")))
 		r.expectValue("next", "9")

@@ -17,11 +17,11 @@ import (
 )
 
 // A live work also waits until objects are gone: those that left its spec, and deleted objects of its manifests,
-// which are created again afterwards. The status shows what keeps them after stuckAfter.
+// which are created again afterwards. After stuckAfter the status shows what blocks their removal.
 
 // hangs has the objects that a live work waits for. The zero value means none.
 type hangs struct {
-	// since is when objects to remove were first found, zero while there are none. why is what keeps them, "" if
+	// since is when objects to remove were first found, zero while there are none. why is what blocks that, "" if
 	// unknown.
 	since time.Time
 	why   string
@@ -29,7 +29,7 @@ type hangs struct {
 	ending map[kubeclient.Ref]ending
 }
 
-// ending is an object that is being deleted: since when that is known, and what keeps it.
+// ending is an object that is being deleted. since is when that was first seen, why is what blocks the deletion.
 type ending struct {
 	since time.Time
 	why   string
@@ -82,7 +82,7 @@ func (h *hangs) ends(ref kubeclient.Ref, now time.Time) error {
 	return nil
 }
 
-// report adds to the status of a live work what keeps objects to remove, after stuckAfter.
+// report adds to the status of a live work what blocks the removal of objects, after stuckAfter.
 func (h *hangs) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if w.Deleting || h.why == "" || now.Sub(h.since) < stuckAfter {
 		return status
@@ -101,7 +101,7 @@ func (h *hangs) due(now time.Time) (next time.Duration) {
 	return next
 }
 
-// awaitRecord waits for the objects of a deleted record, and reports in the status of the work what keeps them.
+// awaitRecord waits for the objects of a deleted record, and reports in the status of the work what blocks it.
 func awaitRecord(r *reconciliation, w *desired.Work) (time.Duration, error) {
 	if r.record != nil {
 		r.hangs.noteRemoval(r.record.Entries(), r.recorder.seen, nil, r.now)

@@ -270,7 +270,7 @@ func blocked(r *reconciliation, w *desired.Work, manifests []apply.Manifest, err
 	return r.report(w, conditions.Next(r.previous(w), w.SpecGeneration, list, r.now))
 }
 
-// hindered adds to the status of a work that is being deleted what keeps it.
+// hindered adds to the status of a work that is being deleted what blocks the deletion.
 func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWorkStatus {
 	if h.lockout.reported == nil {
 		return status
@@ -278,7 +278,7 @@ func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWo
 	return conditions.Hindered(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.reported), h.origin(h.lockout.reported))))
 }
 
-// unremoved reports what keeps a deleted work, unless halted regards the failure as temporary.
+// unremoved reports what blocks the deletion of a work, unless halted regards the failure as temporary.
 func unremoved(r *reconciliation, w *desired.Work, err error) error {
 	if w == nil || !r.hindrance.halted(err) {
 		return nil

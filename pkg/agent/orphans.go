@@ -41,7 +41,7 @@ func (c *Core) Discovered(m metav1.Object) (due bool) {
 	return c.orphans.discovered(m)
 }
 
-// Vanished reports that such an AppliedManifestWork is gone.
+// Vanished reports that an AppliedManifestWork that is not tracked is gone.
 func (c *Core) Vanished(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -182,7 +182,7 @@ func TestCore_ReleasesObjectsThatAgentsNeed(t *testing.T) {
 	}
 }
 
-// Objects that the owner of a cluster denies stay unchanged, whatever happens to the work. They belong to the
+// Objects that the owner of a cluster denies stay unchanged, also when the work changes or is deleted. They belong to the
 // work again when they are allowed.
 func TestCore_FollowsTheOwnerOfTheCluster(t *testing.T) {
 	r := newRig(t)

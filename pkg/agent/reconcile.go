@@ -26,7 +26,7 @@ const (
 	lookAgain = time.Hour
 	// unwatchedReads bounds the reads of unwatched objects per second. Beyond that the interval grows.
 	unwatchedReads = 10
-	// Waits for objects to go begin at firstRemovalWait and double.
+	// Waits for the removal of objects begin at firstRemovalWait and double.
 	firstRemovalWait = 50 * time.Millisecond
 	lastRemovalWait  = time.Minute
 	// renameWait is the wait for a work to be applied under its new name.

@@ -30,11 +30,11 @@ type keyState struct {
 	// status is the status of the work with the id in about.
 	status workv1.ManifestWorkStatus
 	about  string
-	// look is when everything is read again, whatever the watches show.
+	// look is when everything is read again, even if no watch shows a change.
 	look time.Time
 	// grace is the running grace period, if there is one.
 	grace grace
-	// removals counts consecutive reconciliations that waited for objects to go.
+	// removals counts consecutive reconciliations that waited for the removal of objects.
 	removals int
 	// lockout is the state of a failing record.
 	lockout lockout
@@ -42,7 +42,7 @@ type keyState struct {
 	rejections rejections
 	// unsent is the state of requests that wait for others.
 	unsent unsent
-	// hangs has objects that have to go and do not.
+	// hangs has the objects that the work waits to be removed.
 	hangs hangs
 
 	// applied is the spec of the last complete reconciliation. asWanted: all its objects were as wanted then.
@@ -96,7 +96,7 @@ func (s *keyState) forgetObjects() (before map[kubeclient.Ref]remembered) {
 	return before
 }
 
-// removalWait returns the wait for objects to go and counts it.
+// removalWait returns the wait for the removal of objects and counts it.
 func (s *keyState) removalWait() time.Duration {
 	wait := firstRemovalWait << min(s.removals, 20)
 	s.removals++

@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 )
 
-// Texts for what keeps an object that is being deleted, with the next step.
+// Texts for what blocks the deletion of an object, with the next step.
 const (
 	formatFinalizers = "waits for finalizers: %s: %s; %s"
 	formatContent    = "waits for its content: %s: %s; remove the named objects, or check that their controller runs on the cluster"
@@ -35,7 +35,7 @@ var finalizersOfKubernetes = map[string]string{
 // mostFinalizers bounds the named finalizers of an object.
 const mostFinalizers = 5
 
-// waitsFor returns what keeps the first remaining object of a deleted work, and how many are left. It returns
+// waitsFor returns what blocks the first remaining object of a deleted work, and how many are left. It returns
 // "" until stuckAfter has passed since the deletion. last is the previous status, which has the start of the
 // deletion.
 func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
@@ -49,7 +49,7 @@ func (r *recorder) waitsFor(last workv1.ManifestWorkStatus) string {
 // formatLeft appends the number of remaining objects.
 const formatLeft = "%s; objects left: %d"
 
-// whatKeeps returns what keeps the first of these objects that shows a reason, and how many are left; "" if
+// whatKeeps returns what blocks the first of these objects that shows a reason, and how many are left; "" if
 // none does.
 func whatKeeps(entries []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*unstructured.Unstructured, now time.Time) string {
 	for _, e := range entries {
@@ -62,7 +62,7 @@ func whatKeeps(entries []appliedwork.Entry, seen map[workv1.ResourceIdentifier]*
 	return ""
 }
 
-// keeps returns what keeps an object that is being deleted, "" if the object does not show it.
+// keeps returns what blocks the deletion of an object, "" if the object does not show it.
 func keeps(o *unstructured.Unstructured, now time.Time) string {
 	if o.GetDeletionTimestamp() == nil {
 		return ""
@@ -94,13 +94,13 @@ func keeps(o *unstructured.Unstructured, now time.Time) string {
 	return ""
 }
 
-// contentConditions are the conditions of a Namespace that show what keeps it, the most specific first.
+// contentConditions are the conditions of a Namespace that show what blocks its deletion, the most specific first.
 var contentConditions = []string{
 	"NamespaceDeletionDiscoveryFailure", "NamespaceDeletionGroupVersionParsingFailure", "NamespaceDeletionContentFailure",
 	"NamespaceFinalizersRemaining", "NamespaceContentRemaining",
 }
 
-// contentOf returns the message of the Namespace condition that shows what keeps it.
+// contentOf returns the message of the Namespace condition that shows what blocks its deletion.
 func contentOf(o *unstructured.Unstructured) string {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, typ := range contentConditions {

@@ -86,8 +86,8 @@ func checkLikeTheLibrary(t interface{ Fatalf(string, ...any) }, b []byte) {
 	}
 }
 
-// Fields in any order, repeated, merged, of the wrong wire type and unknown:
-// messages that no library writes, but every library reads.
+// Messages that no library writes, but every library reads: fields in any order, repeated, merged, unknown, and
+// of the wrong wire type.
 func TestUnmarshal_ReadsOddMessagesLikeTheLibrary(t *testing.T) {
 	taken := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -105,8 +105,7 @@ func TestUnmarshal_ReadsOddMessagesLikeTheLibrary(t *testing.T) {
 	}
 }
 
-// What protobuf merges, and what it refuses, in an event that is good
-// otherwise.
+// The reader merges and rejects the same fields as protobuf, in an otherwise valid event.
 func TestUnmarshal_MergesAndRefusesLikeTheLibrary(t *testing.T) {
 	seconds := func(n uint64) []byte {
 		return protowire.AppendVarint(protowire.AppendTag(nil, fieldSeconds, protowire.VarintType), n)
@@ -207,8 +206,7 @@ func drawValue(t *rapid.T) (b []byte) {
 	return append(b, drawUnusual(t)...)
 }
 
-// drawUnusual is a field that no message has, one with a wire type that no message
-// gives it, or nothing.
+// drawUnusual returns an unknown field, a field with the wrong wire type, or nothing.
 func drawUnusual(t *rapid.T) (b []byte) {
 	num := protowire.Number(rapid.IntRange(1, 12).Draw(t, "odd number"))
 	switch rapid.IntRange(0, 3).Draw(t, "odd") {
@@ -225,8 +223,7 @@ func drawUnusual(t *rapid.T) (b []byte) {
 	}
 }
 
-// FuzzParseEnvelope checks that a broker and the receiver of what it stores
-// see the same event.
+// FuzzParseEnvelope checks that a broker, and the receiver of the stored event, read the same event.
 func FuzzParseEnvelope(f *testing.F) {
 	addSeeds(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -244,7 +241,7 @@ func FuzzParseEnvelope(f *testing.F) {
 			return
 		}
 		if errors.Is(normErr, ErrMalformed) {
-			return // nothing but Hawser's attributes: no event without them
+			return // without Hawser's attributes, no event is left
 		}
 		if normErr != nil {
 			t.Fatalf("the envelope is good, but %v", normErr)
@@ -261,7 +258,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		if d := cmp.Diff(env, *again); d != "" {
 			t.Fatalf("Ingest (-want +got):\n%s", d)
 		}
-		// What is stored means what was published, without Hawser's attributes.
+		// The stored event means the same as the published one, without Hawser's attributes.
 		stored, err := ParseEnvelope(n)
 		if err != nil {
 			t.Fatalf("the normalised event: %v", err)
@@ -296,8 +293,7 @@ func checkNormalized(t *testing.T, n []byte) {
 	}
 }
 
-// checkAgreement compares an envelope with the event as agents and sources
-// read it.
+// checkAgreement compares an envelope with the event as agents and sources read it.
 func checkAgreement(t *testing.T, env Envelope, e Event) {
 	t.Helper()
 	if env.ID != e.ID() || env.Source != e.Source() || env.RawType != e.Type() || env.ContentType != e.DataContentType() || !bytes.Equal(env.Data, e.Data()) {
@@ -362,7 +358,7 @@ func FuzzDecodeVersions(f *testing.F) {
 	})
 }
 
-// FuzzParseSync reads any bytes as every sync payload.
+// FuzzParseSync parses any bytes as each kind of sync payload.
 func FuzzParseSync(f *testing.F) {
 	for _, e := range []func() (Event, error){
 		func() (Event, error) {

@@ -8,7 +8,7 @@ import (
 )
 
 // FuzzParseText parses any text as header, attribute and message text, and any two texts as sequence ids. An
-// accepted text keeps its meaning when it is written again.
+// accepted text has the same meaning after it is formatted again.
 func FuzzParseText(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"epoch/term/42", "epoch/term/18446744073709551615"},
@@ -45,8 +45,8 @@ func FuzzParseText(f *testing.F) {
 	})
 }
 
-// checkSequences checks that at most one of two ids is newer, and that an agent which observed an id continues
-// above it.
+// checkSequences checks that at most one of two ids is newer than the other. An agent that observed an id
+// continues above it.
 func checkSequences(t *testing.T, a, b string) {
 	t.Helper()
 	up, err := CompareSequence(a, b)
@@ -64,7 +64,7 @@ func checkSequences(t *testing.T, a, b string) {
 	}
 }
 
-// checkWithout takes each attribute out of a normalised event.
+// checkWithout removes each attribute from a normalized event.
 func checkWithout(t *testing.T, n []byte) {
 	t.Helper()
 	var p protoEvent

@@ -213,7 +213,7 @@ type StatusSummary struct {
 	Applied, Available string
 	// Message is the message of the condition that is False, Applied before Available. Otherwise it is that of a
 	// condition about a slow agent or contested objects. It is "" if none applies. For a work that is being deleted
-	// it names what keeps its objects. It has at most [MaxSummaryBytes].
+	// it names what blocks the deletion. It has at most [MaxSummaryBytes].
 	Message string
 }
 
@@ -367,7 +367,7 @@ var summaryConditions = [...]string{ConditionDeleted, "Deleting", "Applied", "Av
 // summaryTrouble are the statuses of these conditions whose message is shown.
 var summaryTrouble = [len(summaryConditions)]string{"", conditionTrue, conditionFalse, conditionFalse, conditionTrue, conditionTrue}
 
-// deletionGoesOn is the agent's message for a work that is being deleted while nothing keeps its objects.
+// deletionGoesOn is the agent's message for a work that is being deleted while nothing blocks that.
 const deletionGoesOn = "ManifestWork is being deleted"
 
 // Statuses of conditions.

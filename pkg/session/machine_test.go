@@ -80,7 +80,7 @@ func waits(m *session.Machine, n int, err error) (ds []time.Duration) {
 	return ds
 }
 
-// connect runs a connection of the given lifetime that delivers so many events. It returns the wait after it.
+// connect runs a connection of the given lifetime that delivers the given number of events. It returns the wait after it.
 func connect(t *testing.T, m *session.Machine, lived time.Duration, events int, err error) time.Duration {
 	t.Helper()
 	m.Dialed()

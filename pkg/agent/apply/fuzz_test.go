@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
 
-// Any manifest is applied or refused, and an applied one is not written again.
+// FuzzApply: any manifest is applied or refused, and an applied one is not written again.
 func FuzzApply(f *testing.F) {
 	for _, seed := range []string{
 		simpleConfigMap, deployment, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","labels":{"x-":""}},"data":{"k":1}}`,

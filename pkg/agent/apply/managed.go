@@ -13,7 +13,7 @@ import (
 )
 
 // managed is the content of managedFields for one path of an object: whether the path itself is managed, and
-// what is managed below it. A path with nothing below is atomic to the server, whatever it contains.
+// what is managed below it. A path with nothing below is atomic to the server, with any content.
 type managed struct {
 	self  bool
 	below *fieldpath.Set // nil: none

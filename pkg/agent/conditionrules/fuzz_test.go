@@ -10,7 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditionrules"
 )
 
-// For any rule and object: an end, no panic, and one condition.
+// FuzzEvaluate: for any rule and object, the evaluation ends without a panic and returns one condition.
 func FuzzEvaluate(f *testing.F) {
 	f.Add("C", "object.spec.strands == 3", "'strands: ' + string(object.spec.strands)", []byte(rope))
 	f.Add("C", "object.status.conditions.exists(c, c.type == 'Ready')", "result ? 'a' : 'b'", []byte(rope))

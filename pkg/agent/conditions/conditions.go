@@ -34,7 +34,7 @@ const (
 	ReasonResourcesNotAvailable  = "ResourcesNotAvailable"
 	ReasonResourcesStatusUnknown = "ResourcesStatusUnknown"
 	ReasonWorkDeleting           = "WorkDeleting"
-	// ReasonDeletionWaits replaces ReasonWorkDeleting while something keeps the objects of a deleted work. The
+	// ReasonDeletionWaits replaces ReasonWorkDeleting while something blocks the removal of the objects. The
 	// message names it.
 	ReasonDeletionWaits = "WorkDeletionBlocked"
 )
@@ -163,7 +163,7 @@ func Next(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest
 
 // Deleting returns the status of a work whose objects are being removed. Conditions about applying them stay.
 // manifests has the present state of the objects. If manifests is empty, the objects were not read: their
-// conditions stay, and so does the text that names what keeps them.
+// conditions stay, and so does the text about what blocks the removal.
 func Deleting(prev workv1.ManifestWorkStatus, generation int64, manifests []Manifest, now time.Time) workv1.ManifestWorkStatus {
 	next := *prev.DeepCopy()
 	if len(manifests) > 0 {

@@ -21,8 +21,8 @@ func (e *CutOffError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *CutOffError) Unwrap() error { return e.Err }
 
-// Hindered returns the status of a work that is being deleted; why names what keeps it, "" for nothing. The rest
-// is unchanged; status is not modified.
+// Hindered returns the status of a work that is being deleted; why is the reason that blocks the deletion, ""
+// for none. The rest is unchanged; status is not modified.
 func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
 	c := apimeta.FindStatusCondition(status.Conditions, workv1.WorkDeleting)
 	if c == nil || c.Status != metav1.ConditionTrue {

@@ -24,7 +24,7 @@ func TestHindered_ReportsWhyADeletionWaits(t *testing.T) {
 	if before := apimeta.FindStatusCondition(deleting.Conditions, workv1.WorkDeleting); before.Message != "ManifestWork is being deleted" {
 		t.Errorf("the status was modified: %+v", before)
 	}
-	// The reason stays while the objects are not read. It is removed when nothing keeps the objects.
+	// The reason stays while the objects are not read. It is removed when nothing blocks the deletion.
 	stays := apimeta.FindStatusCondition(conditions.Deleting(got, 4, nil, now.Add(time.Hour)).Conditions, workv1.WorkDeleting)
 	if stays.Reason != conditions.ReasonDeletionWaits || stays.Message != "refused" || stays.ObservedGeneration != 4 || !stays.LastTransitionTime.Equal(&c.LastTransitionTime) {
 		t.Errorf("got %+v", stays)

@@ -30,7 +30,7 @@ func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, w
 }
 
 // RemovalWaits returns the status with the condition that objects have had to be removed since the given time;
-// why is what keeps them. The rest is unchanged; status is not modified.
+// why is what blocks that. The rest is unchanged; status is not modified.
 func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
 	return reconcileSlow(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
 )
 
-// For any path and object: no panic, each name once, and no value that the hub would reject.
+// FuzzRead: for any path and object there is no panic, each name occurs once, and no value is one that the hub
+// rejects.
 func FuzzRead(f *testing.F) {
 	f.Add(".status.i", []byte(rope))
 	f.Add(`.status.t[?(@.t=="B")].v}{range .status.l[*]}{.}{end`, []byte(rope))

@@ -122,8 +122,8 @@ func (b Claims) Decide(identity string, t BrokerRef, trusted []string, now time.
 	return next, changed, nil
 }
 
-// against returns the claim of another identity that the broker of t belongs to. The objects of that broker for
-// this cluster were applied under that identity.
+// against returns the hash of another identity whose claim is about the broker of t. The objects of that broker
+// for this cluster were applied under that identity. counts is false if there is none.
 func (b Claims) against(hash string, own Claim, t BrokerRef) (other string, counts bool) {
 	for _, h := range slices.Sorted(maps.Keys(b)) {
 		c := b[h]
@@ -174,7 +174,7 @@ func (t BrokerRef) same(o BrokerRef) bool {
 	return t.Broker == o.Broker && t.StoreID == o.StoreID && slices.Equal(a, b)
 }
 
-// refuse records a refusal in a claim.
+// refuse records a refusal in a claim, and returns it as an error.
 func (b Claims) refuse(hash, identity string, t BrokerRef, now time.Time) (next Claims, changed bool, err error) {
 	c := b[hash]
 	by := Rejected{Identity: identity, Since: now, BrokerRef: t}

@@ -260,7 +260,7 @@ func (j *Journal) Checkpoint(c codec.Cursor) error {
 }
 
 // Reserve stores the limit of sequence ids before they are used. An earlier process may have sent a status that
-// has not arrived yet; later ids must be above it, whatever the clock shows. The error is an *Error.
+// has not arrived yet; later ids must be above it for any clock. The error is an *Error.
 func (j *Journal) Reserve(sequence string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -332,7 +332,7 @@ func (c *Core) Published(now time.Time, p Publish, err error) {
 	case ReportStatus:
 		c.reported.answered(now, c.c.Random(), err)
 	case RenewLease:
-		// The next renewal is due one period later, whatever the result.
+		// The next renewal is due one period later, also after an error.
 	default:
 	}
 }

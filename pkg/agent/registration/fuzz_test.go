@@ -93,7 +93,7 @@ func FuzzShown(f *testing.F) {
 	})
 }
 
-// ownOnly says what a core has taken over of another cluster.
+// ownOnly returns a text about state of another cluster in a core; "" if there is none.
 func ownOnly(c *Core) string {
 	switch {
 	case c.cluster != nil && c.cluster.Name != cluster1:
@@ -111,8 +111,8 @@ func ownOnly(c *Core) string {
 	return ""
 }
 
-// FuzzReadKept: for any Secret, the content that is read belongs to this cluster and hub, is consistent, and is
-// written as it was read.
+// FuzzReadKept: for any Secret, the content that is read belongs to this cluster and hub and is consistent. It
+// is written unchanged.
 func FuzzReadKept(f *testing.F) {
 	r := newRig(f)
 	r.hub.approving, r.hub.accepting = true, true

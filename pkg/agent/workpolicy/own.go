@@ -10,7 +10,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// Label marks an object, whatever its name, as one that an agent needs. The manifests in deploy/agent have it.
+// Label marks an object with any name as one that an agent needs. The manifests in deploy/agent have it.
 const Label = "hawser.dev/agent"
 
 // agentName is the prefix of the names of agents' objects: alone, or followed by "-" and more.

@@ -50,7 +50,7 @@ func FuzzDecodeSpec(f *testing.F) {
 		if s.Generation < 0 {
 			return
 		}
-		if _, err := codec.Marshal(e); err == nil { // else no peer can send it
+		if _, err := codec.Marshal(e); err == nil { // otherwise no client can send it
 			r, err := DecodeStatus(encodeStatusT(t, s.Ref, fullStatus(), statusParams()))
 			if err != nil || r.ResourceID != "u1" || r.Version != s.Generation {
 				t.Fatalf("the report about %+v: %+v, %v", s, r, err)
@@ -62,13 +62,13 @@ func FuzzDecodeSpec(f *testing.F) {
 	})
 }
 
-// checkBrokerAgrees: what a broker takes, it reads like the agent does. By the
-// name it keeps works apart, by the version it orders them.
+// checkBrokerAgrees checks that a broker reads an accepted event like the agent. The broker distinguishes works
+// by name and orders them by version.
 func checkBrokerAgrees(t *testing.T, e codec.Event, s *Spec) {
 	t.Helper()
 	b, err := codec.Marshal(e)
 	if err != nil {
-		return // not UTF-8: no peer can send it
+		return // not UTF-8: no client can send it
 	}
 	env, err := codec.ParseEnvelope(b)
 	if err != nil {
@@ -80,14 +80,14 @@ func checkBrokerAgrees(t *testing.T, e codec.Event, s *Spec) {
 	}
 	m, err := parseMetadata(env.RawMetadata)
 	if err != nil {
-		return // the agent reports it as invalid, under its id
+		return // the agent reports the work as invalid, under its id
 	}
 	if name != s.Name || env.ObjectNS != m.Namespace || env.ObjectUID != string(m.UID) || env.Version != s.Version || env.ObjectGen != m.Generation || env.Deleting != s.Deleting {
 		t.Fatalf("the broker reads %+v, the agent %+v", env, s)
 	}
 }
 
-// checkSpecAgain encodes what was decoded; a second time nothing may change.
+// checkSpecAgain encodes the decoded work and decodes it again; nothing may change.
 func checkSpecAgain(t *testing.T, s *Spec) {
 	t.Helper()
 	p := params(codec.UpdateRequest)
@@ -113,8 +113,7 @@ func checkSpecAgain(t *testing.T, s *Spec) {
 	}
 }
 
-// FuzzDecodeStatus reads any metadata and data; broker and source must agree
-// on whether it is the last report.
+// FuzzDecodeStatus decodes any metadata and data. Broker and source must agree whether it is the last report.
 func FuzzDecodeStatus(f *testing.F) {
 	p := statusParams()
 	p.Deleted = true

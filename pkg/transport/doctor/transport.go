@@ -18,7 +18,7 @@ type Transport struct {
 	// broker is the configured value, addr its host:port, "" if it cannot be parsed. form describes the valid form.
 	broker, addr, form string
 	serverName         string
-	// protocols are offered in the TLS handshake. mutual: the first of them is required, and each such broker
+	// protocols are offered in the TLS handshake. mutual: the first of them is required, and each broker with it
 	// requests a certificate.
 	protocols []string
 	mutual    bool

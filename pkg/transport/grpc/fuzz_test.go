@@ -10,8 +10,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// FuzzReceived reads any bytes as what a broker answers and sends: a header and
-// a message of the stream.
+// FuzzReceived reads any bytes as the header and as a message of a broker's stream.
 func FuzzReceived(f *testing.F) {
 	f.Add("1048576", codec.Heartbeat("h1"))
 	f.Add("-1", []byte{0x0a, 0x02, 'e', '1'})

@@ -15,7 +15,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
-// FuzzBroker lets a broker send any bytes: after the CONNACK if there is one, else instead of it.
+// FuzzBroker makes a broker send any bytes, after the CONNACK or instead of it.
 func FuzzBroker(f *testing.F) {
 	encode := func(cps ...*packets.ControlPacket) []byte {
 		var b bytes.Buffer

@@ -249,7 +249,7 @@ func TestMetrics_AreDocumented(t *testing.T) {
 	}
 }
 
-// TestSubscribe_Drops: what is not used is counted by its reason, and acknowledged.
+// TestSubscribe_Drops: each dropped message is counted by its reason, and acknowledged.
 func TestSubscribe_Drops(t *testing.T) {
 	good := messageOf(t, newEvent(1))
 	other := newEvent(2)
@@ -295,7 +295,7 @@ func TestSubscribe_Drops(t *testing.T) {
 				p.publish(100, specTopic, good)
 				for id := range ids {
 					if id == 100 {
-						await(t, all, "all events") // what has QoS 0 may come later
+						await(t, all, "all events") // messages with QoS 0 may arrive later
 						p.goodbye(property.ShuttingDown, "", nil)
 					} else if id != c.packet.PacketID() {
 						t.Errorf("PUBACK of %d", id)
@@ -329,8 +329,8 @@ func TestSubscribe_Drops(t *testing.T) {
 	}
 }
 
-// TestSubscribe_SourceDropsEventsThatContradictTopic: a cluster that may publish on its own topics
-// alone cannot speak for another one.
+// TestSubscribe_SourceDropsEventsThatContradictTopic: a cluster that may publish only on its own topics cannot
+// send events of another cluster.
 func TestSubscribe_SourceDropsEventsThatContradictTopic(t *testing.T) {
 	status := newEvent(1)
 	status.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String())
@@ -363,7 +363,7 @@ func TestSubscribe_SourceDropsEventsThatContradictTopic(t *testing.T) {
 	}
 }
 
-// TestTakeover: the error names client id and broker, and each time in a row one waits longer.
+// TestTakeover: the error names client id and broker. The wait grows with each consecutive takeover.
 func TestTakeover(t *testing.T) {
 	for name, end := range map[string]func(*peer){
 		"reported": func(p *peer) { p.goodbye(property.TakenOver, "", nil); p.stay() },
@@ -421,7 +421,7 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
-// TestDisconnect: what else a broker says at the end.
+// TestDisconnect: other reasons in the DISCONNECT of a broker.
 func TestDisconnect(t *testing.T) {
 	draining := property.RefusalOf(&transport.Error{Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 3 * time.Second, Message: "shutting down"}, 0)
 	for name, c := range map[string]struct {
@@ -470,7 +470,7 @@ func TestPinger(t *testing.T) {
 	look(5, true)
 	p.received = at(6)
 	look(7, false)
-	p.received = at(9) // it sends, and we do not
+	p.received = at(9) // the broker sends packets, and this client does not
 	look(10, true)
 	look(14, false)
 	look(15, true)
