@@ -268,7 +268,7 @@ func (a *Agent) Follow(r workpolicy.Rules) {
 }
 
 // Limit restricts the agent to corrections and deletions of admission configurations of works. cause is the
-// reason; nil ends the restriction. Without its Lease, another agent may be active at the same time.
+// reason; nil ends the restriction. Without its Lease, this agent may not be the only active one.
 func (a *Agent) Limit(cause error) {
 	if cause != nil {
 		a.config.Log.Warn("admission keeps this agent from its leader lease: until it has that, it only corrects and deletes admission configurations", "error", cause)

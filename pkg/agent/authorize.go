@@ -102,7 +102,7 @@ func (r *rights) permitted(ctx context.Context, m apply.Manifest, same bool) err
 	}
 	last := a.last(m.Ref)
 	if last != nil && r.suffices(*last, m, same) {
-		last.failed = false // this time it was not checked
+		last.failed = false // there was no check this time
 		r.permits[m.Ref] = *last
 		return nil
 	}

@@ -121,7 +121,7 @@ func (c *causes) leave(key, cause string, succeeded bool, d due) {
 		}
 		g.waiting = slices.Delete(g.waiting, 0, n)
 	}
-	if g.probe == "" && len(g.waiting) == len(g.tries) { // none was released
+	if g.probe == "" && len(g.waiting) == len(g.tries) { // no key was released
 		c.choose(cause, d)
 	}
 }

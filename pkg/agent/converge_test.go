@@ -21,7 +21,7 @@ type hub struct {
 	next  int
 }
 
-// After any events in any order, the cluster has exactly the objects of the live works, and the hub knows it.
+// After any sequence of events, the cluster has exactly the objects of the live works, and the statuses show that.
 func TestCore_Converges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRig(t)

@@ -79,7 +79,7 @@ func (r *reconciliation) deletionStatus(ctx context.Context, m apply.Manifest, l
 	}
 	if res.Err = nil; res.Live != nil && m.Resolved && observed(m.Config) {
 		if res.Err = r.config.Guard.Object(ctx, m.ID(), res.Live); res.Err == nil {
-			res.Err = r.rights.permitted(ctx, m, true) // it is only reported; see hides
+			res.Err = r.rights.permitted(ctx, m, true) // the object is only reported; see hides
 		}
 	}
 	return res

@@ -43,7 +43,7 @@ func (r *reconciliation) live(ctx context.Context, w *desired.Work) (next time.D
 			}
 		}
 		r.giveUp(ctx, w)
-		return firstSaveRetry, nil // its AppliedManifestWork is an orphan then
+		return firstSaveRetry, nil // after that, its AppliedManifestWork is an orphan
 	}
 	next, err = r.applyWork(ctx, w)
 	if next == 0 || next > left {

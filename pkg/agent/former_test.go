@@ -164,7 +164,7 @@ func TestFormer_Journal(t *testing.T) {
 
 	r.f.Remove(r.ref("ConfigMap", "a"))
 	r.f.Edit(r.ref("ConfigMap", "traced"), func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "drift"} })
-	r.spoil("Job", "job") // it is complete
+	r.spoil("Job", "job") // the Job is complete
 	r.f.Edit(r.ref("ConfigMap", "held"), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.settle(time.Minute)
 	r.expectValue("a", "1")

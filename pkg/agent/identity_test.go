@@ -107,7 +107,7 @@ func TestCore_CountsObjectsSharedWithOtherHubs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.settle(time.Second) // its list is written after it was seen
+		r.settle(time.Second) // the list of a record is written after the watch showed the record
 		rec, err = foreign.SetEntries(t.Context(), rec, []appliedwork.Entry{{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "default", Name: work}, Version: "v1", UID: uid}})
 		if err != nil {
 			t.Fatal(err)

@@ -62,7 +62,7 @@ func (s *orphans) discovered(m metav1.Object) (due bool) {
 		return slices.Contains(m.GetFinalizers(), workv1.AppliedManifestWorkFinalizer)
 	}
 	if _, ours := s.workName(key); !ours {
-		return true // its status has the objects, which may be shared
+		return true // the status lists objects that may be shared
 	}
 	if now.report.UID != "" {
 		return true // the report to the broker may be outdated

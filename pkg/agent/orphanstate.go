@@ -50,10 +50,10 @@ type orphanEvent int
 const (
 	discoveredUnowned orphanEvent = iota // discovered, first or again, without an owner
 	foundOwned                           // discovered, first or again, with an owner
-	readUnowned                          // discovered, first or again, with an owner
-	readUnverified                       // read: it names no owner
-	readVerified                         // read: its owner may still have the work
-	readOtherAgent                       // read: its owner certainly does not have the work
+	readUnowned                          // read: it names no owner
+	readUnverified                       // read: its owner may still have the work
+	readVerified                         // read: its owner certainly does not have the work
+	readOtherAgent                       // read: another agent manages it
 
 	numOrphanEvents
 )

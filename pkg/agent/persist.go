@@ -211,7 +211,7 @@ func (k *persister) renew() error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for id := range k.unsaved { // its condition must be removed
+	for id := range k.unsaved { // the condition PersistFailed of the work must be removed
 		if w := k.set.Get(id); w != nil {
 			k.config.Wake(k.keyOf(w.Name), false)
 		}

@@ -197,7 +197,7 @@ func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.D
 		return r.paused, nil
 	}
 	if backed, err := r.mayEnforce(ctx, w); err != nil || !backed {
-		return 0, err // its confirmation wakes the key
+		return 0, err // the confirmation of the work wakes the key
 	}
 	manifests := r.load(ctx, w)
 	if ready, err := r.recorder.claim(ctx, w); err != nil && !r.hindrance.goesOn(ctx, w, err) {

@@ -87,7 +87,7 @@ const (
 	await resyncAction = iota
 	// list: the cause of the digest difference is unknown; a list shows it.
 	list
-	// advance: the agent has received everything up to the cursor, so it advances.
+	// advance: the agent has received everything up to the cursor, and moves its own cursor.
 	advance
 	// advanceAndList: the agent advances and lists all works; the answer to the first list is known now.
 	advanceAndList

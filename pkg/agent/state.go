@@ -42,7 +42,7 @@ type keyState struct {
 	rejections rejections
 	// unsent is the state of requests that wait for others.
 	unsent unsent
-	// hangs has the objects that the work waits to be removed.
+	// hangs has the objects whose removal the work waits for.
 	hangs hangs
 
 	// applied is the spec of the last complete reconciliation. asWanted: all its objects were as wanted then.

@@ -58,5 +58,5 @@ func (r *reconciliation) forgetUnrepeated(ctx context.Context, w *desired.Work) 
 	}
 	r.save(0)
 	r.log.InfoContext(ctx, "forgetting a deletion of an earlier process that the broker does not repeat", "work", w.Name, "id", w.ResourceID)
-	return firstSaveRetry // its AppliedManifestWork is an orphan then
+	return firstSaveRetry // after that, its AppliedManifestWork is an orphan
 }

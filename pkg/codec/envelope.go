@@ -25,11 +25,11 @@ type Envelope struct {
 	Version    int64
 	HasVersion bool
 	Deleting   bool      // deletiontimestamp is present
-	DeletedAt  time.Time // its value
+	DeletedAt  time.Time // value of deletiontimestamp
 	SequenceID string    // a decimal number, or "" when absent or empty
 	StatusHash string
 
-	// From the metadata extension; zero if that is absent.
+	// These fields are from the metadata extension; zero if it is absent.
 	HasMetadata bool
 	RawMetadata string
 	ObjectName  string

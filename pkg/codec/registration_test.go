@@ -14,7 +14,7 @@ import (
 // TestRegistration_AllowedRequests checks the table of ocm-protocol: which events agents may publish of each
 // type, and which of them without a certificate.
 func TestRegistration_AllowedRequests(t *testing.T) {
-	may := map[string]string{ // by type and verb: allowed senders
+	may := map[string]string{ // allowed senders by type and verb
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.create_request":            "both",
 		"cluster.open-cluster-management.io.v1.managedclusters.spec.resync_request":            "both",
 		"cluster.open-cluster-management.io.v1.managedclusters.status.update_request":          "agent",

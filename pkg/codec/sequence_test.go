@@ -11,7 +11,7 @@ import (
 
 func TestSequencer_Ahead(t *testing.T) {
 	var s Sequencer
-	for _, now := range []int64{1_900_000_000_000, 1_800_000_000_000} { // and a clock that goes back
+	for _, now := range []int64{1_900_000_000_000, 1_800_000_000_000} { // the second clock went back
 		limit := s.Ahead(now, 1000)
 		for _, later := range []int64{0, 999, 1000} {
 			id := s.Next(now + later)

@@ -35,7 +35,7 @@ type Metrics struct {
 // NewMetrics registers the metrics with reg. The error names a duplicate metric.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	const dataType, outcome, code, over = "data_type", "outcome", "code", "transport"
-	// From a call within the machine to the 30 s publish timeout.
+	// The buckets range from a call within the machine to the publish timeout of 30 s.
 	seconds := prometheus.ExponentialBucketsRange(0.0005, 30, 16)
 	m := &Metrics{
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{

@@ -207,7 +207,7 @@ func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err 
 		r.metrics.accepted(a.Transport)
 		r.log.InfoContext(ctx, "subscribed", "transport", a.Transport, "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
 		c := &connection{Conn: conn, subscription: a.SubscriptionID, end: end}
-		// First, so that a goroutine that the handler wakes up can publish.
+		// The connection is stored first, so that a goroutine that the handler wakes can publish.
 		r.current.Store(c)
 		events, err := r.machine.Accepted(connCtx, time.Now(), a)
 		if err != nil {

@@ -67,7 +67,7 @@ type Step struct {
 	// ReadErr is the reason for presence Unreadable.
 	ReadErr error
 
-	body     *unstructured.Unstructured // what to send
+	body     *unstructured.Unstructured // the object to send
 	patch    []byte                     // the patch to send instead of body
 	recreate *unstructured.Unstructured // the object to create instead, if the update with body is refused for this kind of change
 	by       kubeclient.FieldManager    // field manager of a server-side apply of body; none if its Name is empty
@@ -76,7 +76,7 @@ type Step struct {
 	// Redefined: the definition of the kind was just written and may not be in effect yet. If the server rejects
 	// the write or drops fields of it, the write is retried at once.
 	Redefined bool
-	manifest  *unstructured.Unstructured // what Update compares with; nil if it ignores the content
+	manifest  *unstructured.Unstructured // compared by Update; nil if Update ignores the content
 	view      view                       // of Live and manifest
 	metadata  bool                       // labels, annotations or owners differ
 	// supposed: the object was assumed absent without a read. unmade: it was assumed absent, but the server

@@ -15,7 +15,7 @@ import (
 // dropped has the fields of a manifest that the cluster did not keep although it accepted the write. The object
 // is then not as wanted, however often it is compared.
 type dropped struct {
-	// Unknown are the fields that the server reported as unknown, as with a schema without them.
+	// Unknown lists the fields that the server reported as unknown, for instance because its schema lacks them.
 	Unknown []string `json:"unknown,omitempty"`
 	// Silent are the fields that were missing in the answer without a warning. Another program on the cluster
 	// removes them, or a feature is disabled.

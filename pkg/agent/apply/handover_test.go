@@ -86,7 +86,7 @@ func TestHandOver_NotWhileAnotherWorkHasTheObject(t *testing.T) {
 	b.wantVerbs("apply")
 }
 
-// After a refusal of the next write, the state of the object after the hand-over is known.
+// If the write after the hand-over is refused, the result still has the state after the hand-over.
 func TestHandOver_ErrorAfterwards(t *testing.T) {
 	b := newBench(t).appliedBy(&workv1.ServerSideApplyConfig{FieldManager: "work-agent-b"})
 	b.updated(updatedFields, owner)

@@ -206,7 +206,7 @@ func TestIgnoreFields_Refuse(t *testing.T) {
 		t.Run(c.notation+" "+c.expression[:min(40, len(c.expression))], func(t *testing.T) {
 			_, err := left(t, in(c.notation, c.expression), parsed(t, sampleObject))
 			if c.want == "" && err == nil {
-				return // whether it is refused or selects nothing does not matter
+				return // the expression is rejected or selects nothing
 			}
 			var e *conditions.IgnoreFieldsError
 			if !errors.As(err, &e) || !Permanent(err) || !strings.Contains(err.Error(), c.want) {

@@ -112,7 +112,7 @@ func (s *Set) classify(held *entry, spec *manifestwork.Spec) Outcome {
 	case spec.Version == 0 || spec.Version >= held.Version:
 		return Accepted // another store, with its own revisions
 	case (held.finished || held.loadedDeletion()) && !spec.Deleting:
-		return Accepted // as if it had been dropped already: the work was created again
+		return Accepted // the deleted work was created again
 	}
 	return Stale
 }

@@ -98,7 +98,7 @@ func (w *Watcher) place(s *space) {
 		w.widen(k)
 	}
 	switch {
-	case k.wide != nil && !k.wide.failed: // it will cover this space too
+	case k.wide != nil && !k.wide.failed: // the watch of all namespaces will cover this space too
 	case w.full():
 		w.wait(s)
 	default:

@@ -40,7 +40,7 @@ func crowded(i int) kubeclient.Ref {
 }
 
 func (c *crowd) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	from, _ := strconv.Atoi(o.Continue) // our own; 0 at first
+	from, _ := strconv.Atoi(o.Continue) // an offset from an earlier page; 0 at first
 	l := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(c.objects)}}
 	for i := from; i < min(c.objects, from+int(o.Limit)); i++ {
 		l.Items = append(l.Items, c.object(i))

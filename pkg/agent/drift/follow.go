@@ -52,7 +52,7 @@ type follower struct {
 	// broke is when a watch last ended early or could not be opened. Zero: since then the server has reported
 	// all changes.
 	broke  time.Time
-	denied bool // as last reported to w
+	denied bool // the last report to w
 	// failures and denials are the waits since a watch was last open for a while.
 	failures, denials backoff
 }

@@ -52,7 +52,7 @@ func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if _, claimed := book[fromHash]; !claimed && len(names) == 0 {
 		return fmt.Errorf("%w: hub %s has no AppliedManifestWork on this cluster, and its identity is not claimed", ErrNothing, from)
 	}
-	// First, so that no agent starts again under the old identity in the meantime.
+	// The claim is moved first, so that no agent starts again under the old identity in the meantime.
 	if err := m.moveClaim(ctx, fromHash, to); err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func failing(kind effect, ops ...string) func(op, name string) effect {
 	}
 }
 
-// After a failure nothing is appended before everything was written again: the content on disk is unknown.
+// After a failure the content on disk is unknown, so nothing is appended before the log is compacted.
 func TestJournal_FullAndBroken(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

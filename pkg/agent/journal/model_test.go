@@ -25,7 +25,7 @@ import (
 //   - nothing of another binding.
 func TestJournal_AnyCrash(t *testing.T) {
 	t.Parallel()
-	// One check of rapid is a hundred sequences.
+	// Each rapid.Check runs a hundred sequences.
 	for n := range 10 {
 		t.Run(fmt.Sprint(n), func(t *testing.T) { rapid.Check(t, func(r *rapid.T) { playAny(t, r) }) })
 	}

@@ -162,7 +162,7 @@ func (a *answers) enqueue(p *Progress, goes, called bool) {
 		a.queue = slices.Delete(a.queue, at, at+1)
 	case goes:
 	case at >= 0:
-		a.queue[at] = p // it keeps its position
+		a.queue[at] = p // a queued caller keeps its position
 	case called:
 		a.queue = slices.Insert(a.queue, 0, p)
 	default:

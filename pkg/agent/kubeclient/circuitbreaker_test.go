@@ -199,7 +199,7 @@ func TestCircuitBreaker_SlowAnswersAlternate(t *testing.T) {
 	})
 }
 
-// Only woken requests are sent before other queued ones, and a queued one keeps its position.
+// Only woken requests are sent before other queued ones, and a queued request keeps its position.
 func TestAnswers_Queue(t *testing.T) {
 	now := time.Now()
 	wait := func(key string) *Progress { return &Progress{Key: key, Wait: func() {}} }

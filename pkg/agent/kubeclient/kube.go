@@ -24,7 +24,7 @@ import (
 // little memory. Kinds are cached per requested group and version.
 type Kube struct {
 	objects  dynamic.Interface
-	others   dynamic.Interface // as another user, see impersonation
+	others   dynamic.Interface // for requests as another user, see impersonation
 	metadata metadata.Interface
 	kinds    *discoveryCache
 	answers  *answering

@@ -64,7 +64,7 @@ func (c *Cluster) Facts(ctx context.Context) (Facts, error) {
 		errs = append(errs, err)
 	}
 	if f.Version == "" {
-		f.Claims = nil // one of them has the version
+		f.Claims = nil // the claims contain the version, which is unknown
 	}
 	return f, errors.Join(errs...)
 }

@@ -123,7 +123,7 @@ type Core struct {
 
 	// The state of the hub, as shown by the streams.
 	cluster  *clusterv1.ManagedCluster
-	gone     bool // it existed and was deleted
+	gone     bool // the ManagedCluster existed and was deleted
 	accepted bool
 	lease    *coordinationv1.Lease
 	requests map[types.UID]*certificatesv1.CertificateSigningRequest

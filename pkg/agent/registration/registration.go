@@ -85,7 +85,7 @@ type event func(c *Core, now time.Time)
 
 // Progress is the progress of the registration.
 type Progress struct {
-	// As is the credential with which the agent connects to the broker.
+	// As is the kind of credential with which the agent connects to the broker.
 	As CredentialKind
 	// Waits is why the cluster is not part of the fleet yet. Trouble is a problem that does not prevent this yet.
 	// Both may be nil.

@@ -19,7 +19,7 @@ import (
 // seen holds the findings of the TLS handshake.
 type seen struct {
 	files     material
-	shown     []*x509.Certificate // by the server, its leaf first
+	shown     []*x509.Certificate // certificates of the server, the leaf first
 	requested bool                // the server requested the client's certificate
 }
 

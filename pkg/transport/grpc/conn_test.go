@@ -151,7 +151,7 @@ func TestSubscribe_ReceiveLimit(t *testing.T) {
 			return errors.Join(out.Send(wireEvent(t, make([]byte, size))), status.Error(codes.NotFound, "done"))
 		})
 	}
-	// Above the 4 MiB of the library's default, which breaks OCM clients.
+	// The event exceeds the library's default of 4 MiB, which breaks OCM clients.
 	_, err := subscribe(t.Context(), dial(t, send(6<<20), grpc.Options{}), func(context.Context, codec.Event) error { return nil })
 	wantCode(t, err, transport.CodeNotFound, "done")
 

@@ -179,7 +179,7 @@ func (l *trackedListener) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
-		_ = c.Close() // also connections that the server has closed
+		_ = c.Close() // no error if the server has closed it
 	}
 	l.conns = nil
 }

@@ -122,7 +122,7 @@ func (p *peer) expect(kind byte) *packets.ControlPacket {
 func (p *peer) write(cp *packets.ControlPacket) bool {
 	p.writing.Lock()
 	defer p.writing.Unlock()
-	var b bytes.Buffer // one write: the race detector does not see those of several buffers
+	var b bytes.Buffer // for a single write: the race detector misses writes of several buffers
 	if _, err := cp.WriteTo(&b); err != nil {
 		p.t.Error(err)
 	}

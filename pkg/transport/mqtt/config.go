@@ -43,7 +43,7 @@ type File struct {
 
 	identity.Driver
 
-	// Unknown are the ignored keys, for the log. Open Cluster Management ignores unknown keys, so one file can
+	// Unknown lists the ignored keys, for the log. Open Cluster Management ignores unknown keys, so one file can
 	// serve both.
 	Unknown []string `json:"-"`
 }

@@ -219,7 +219,7 @@ func TestWindow(t *testing.T) {
 		w.release(10)
 		want("")
 		w.release(1)
-		want("huge") // it is alone in the window
+		want("huge") // the message is alone in the window
 		request(t.Context(), "d", 1)
 		w.close()
 		want("d!")

@@ -56,7 +56,7 @@ func newSessionState(s *stream, in *inbox) *sessionState {
 	return &sessionState{stream: s, inbox: in, requests: map[uint16]request{}, over: make(chan struct{})}
 }
 
-// In-flight limits. Towards an OCM broker these values apply even if it allows more: all known OCM brokers
+// These are the in-flight limits. With an OCM broker they apply even if it allows more: all known OCM brokers
 // accept this much. A Hawser broker announces its limit; hawserInFlight is the maximum.
 const (
 	defaultInFlight, defaultInFlightBytes = 20, 64 << 10

@@ -34,7 +34,7 @@ func (b *bench) wantFailed(c transport.Conn) {
 		b.Error("an event of a failed connection reached the server")
 		return transport.Receipt{}, nil
 	}
-	for range 3 { // and it stays failed
+	for range 3 { // the connection stays failed
 		_, err := c.Publish(b.Context(), newReport(1, nil), "")
 		b.wantCode(err, transport.CodeUnavailable)
 		err = c.Subscribe(b.Context(), agentSubscription(), func(transport.Accepted) { b.Error("ready was called") }, acceptAll)

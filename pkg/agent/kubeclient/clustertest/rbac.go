@@ -118,7 +118,7 @@ func (r dryRun) write(verb string, ref kubeclient.Ref, made *unstructured.Unstru
 			requested.Name = "" // the path of the request has no name
 		}
 		if !f.may(r.user, groups, verb, requested) {
-			return nil, apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("User %q cannot %s resource %q in API group %q", r.user, verb, ref.Resource, ref.Group)) //nolint:staticcheck // as a server says it
+			return nil, apierrors.NewForbidden(ref.GroupResource(), ref.Name, fmt.Errorf("User %q cannot %s resource %q in API group %q", r.user, verb, ref.Resource, ref.Group)) //nolint:staticcheck // the text of a real server
 		}
 	}
 	on := &Fake{Now: f.Now, Prune: f.Prune, kinds: maps.Clone(f.kinds), objects: maps.Clone(f.objects), counter: f.counter}

@@ -191,7 +191,7 @@ func connect(ctx context.Context, conn net.Conn, addr string, user *url.Userinfo
 	if err != nil {
 		return nil, err
 	}
-	_ = resp.Body.Close() // it has none: the data that follows is not HTTP
+	_ = resp.Body.Close() // the answer has no body: the data that follows is not HTTP
 	if resp.StatusCode != http.StatusOK {
 		return nil, &RefusedError{Addr: addr, Status: resp.Status, Code: resp.StatusCode}
 	}
