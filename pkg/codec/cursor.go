@@ -12,7 +12,7 @@ type Cursor struct {
 	// Neither contains "/".
 	StoreID     string `json:"storeID"`
 	Incarnation string `json:"incarnation"`
-	// Revision is the broker's counter.
+	// Revision is the broker's counter of changes.
 	Revision uint64 `json:"revision"`
 }
 

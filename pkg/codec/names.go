@@ -23,10 +23,9 @@ const (
 	ExtSupersedes   = "hawsersupersedes"   // decimal text, set by a source: replace exactly this revision, regardless of versions
 	ExtIfRevision   = "hawserifrevision"   // decimal text, set by a source: delete only if this is the record's revision
 	ExtNeedsConfirm = "hawserneedsconfirm" // "true", set by a source in a deletion: the cluster has reported on the work
-	ExtFence        = "hawserfence"        // decimal text, set by a source: fencing token; drops the event after a later one of the same subscription or
-	// session
-	ExtSession     = "hawsersession"     // "<number>.<id>", set by a client behind a stateless broker: its session
-	ExtPeerSession = "hawserpeersession" // the session of the receiver, as last seen by the sender
+	ExtFence        = "hawserfence"        // decimal text: fencing token; a higher accepted one of the same subscription or session makes the event stale
+	ExtSession      = "hawsersession"      // "<number>.<id>", set by a client behind a stateless broker: its session
+	ExtPeerSession  = "hawserpeersession"  // the session of the receiver, as last seen by the sender
 )
 
 // hawserPrefix begins the names of all attributes that are Hawser's own.

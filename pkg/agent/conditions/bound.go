@@ -19,8 +19,8 @@ const MaxStatus = 256 << 10
 // True, only while parts are left out; its message names them.
 const TypeStatusTruncated = "StatusTruncated"
 
-// ReasonStatusTooLarge is its reason. ReasonFeedbackLeftOut is the reason of StatusFeedbackSynced=False of a
-// manifest whose values are left out.
+// ReasonStatusTooLarge is the reason of StatusTruncated. ReasonFeedbackLeftOut is the reason of
+// StatusFeedbackSynced=False of a manifest whose values are left out.
 const (
 	ReasonStatusTooLarge  = "StatusTooLarge"
 	ReasonFeedbackLeftOut = "StatusFeedbackDropped"

@@ -84,7 +84,7 @@ const (
 
 // Manifest is the result of a reconciliation for one manifest.
 type Manifest struct {
-	// Meta identifies it; Ordinal is its index in the spec.
+	// Meta identifies the manifest; Ordinal is the index in the spec.
 	Meta workv1.ManifestResourceMeta
 	// ApplyErr is nil if the object is as the manifest wants it.
 	ApplyErr error

@@ -20,7 +20,7 @@ const lockFile = "lock"
 type Config struct {
 	// Dir is the state directory. It is created if it does not exist.
 	Dir string
-	// Log may be nil.
+	// Log receives warnings about the directory; nil means no log.
 	Log *slog.Logger
 
 	disk disk // set by tests

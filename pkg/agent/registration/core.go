@@ -84,7 +84,7 @@ type CoreConfig struct {
 	// Random returns numbers in [0, 1), Name five random letters or digits.
 	Random func() float64
 	Name   func() string
-	// NewKey is [NewKey].
+	// NewKey creates a key and a certificate request; see the function [NewKey].
 	NewKey func(Subject) (key, request []byte, err error)
 }
 

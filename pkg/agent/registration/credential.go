@@ -26,17 +26,17 @@ const (
 // Subject is the identity of an agent on the hub.
 type Subject struct{ Cluster, Agent string }
 
-// CommonName returns the user.
+// CommonName returns the common name, which is the user on the hub.
 func (s Subject) CommonName() string { return userPrefix + s.Cluster + ":" + s.Agent }
 
-// Organizations returns the groups.
+// Organizations returns the organizations, which are the groups of the user on the hub.
 func (s Subject) Organizations() []string { return []string{userPrefix + s.Cluster, allAgents} }
 
 // Credential is a client certificate with its key.
 type Credential struct {
 	// Cert and Key are PEM.
 	Cert, Key []byte
-	// NotBefore and NotAfter are its validity.
+	// NotBefore and NotAfter are the validity of the certificate.
 	NotBefore, NotAfter time.Time
 	// Issued is an upper bound of the time of issue.
 	Issued time.Time

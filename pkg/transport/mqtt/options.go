@@ -77,7 +77,7 @@ type Options struct {
 
 	// Log receives dropped messages. nil means slog.Default().
 	Log *slog.Logger
-	// Metrics may be nil.
+	// Metrics counts the activity of the connections; nil counts nothing.
 	Metrics *Metrics
 }
 

@@ -130,7 +130,7 @@ func SubscriptionID(id string) []codec.Property {
 	return add(nil, codec.HeaderSubscriptionID, id)
 }
 
-// SubscriptionIDOf reads a PUBLISH.
+// SubscriptionIDOf returns the subscription id in a PUBLISH, "" if there is none.
 func SubscriptionIDOf(properties []codec.Property) string {
 	return Get(properties, codec.HeaderSubscriptionID)
 }
@@ -144,7 +144,7 @@ func Receipt(r transport.Receipt) []codec.Property {
 	return p
 }
 
-// ReceiptOf reads a PUBACK.
+// ReceiptOf returns the receipt in a PUBACK.
 func ReceiptOf(properties []codec.Property) transport.Receipt {
 	r := transport.Receipt{Outcome: Get(properties, codec.HeaderOutcome)}
 	if n, err := strconv.ParseUint(Get(properties, codec.HeaderRevision), 10, 64); err == nil {
