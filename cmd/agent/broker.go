@@ -59,7 +59,7 @@ func (c *config) reachBroker(registry prometheus.Registerer, log *slog.Logger) (
 		return nil, err
 	}
 	mayMove := c.mayMove()
-	r, err := transport.NewReread(read, func(d *driver) (transport.Dialer, error) {
+	r, err := transport.NewReloadingDialer(read, func(d *driver) (transport.Dialer, error) {
 		if err := mayMove(d.URL); err != nil {
 			return nil, err
 		}
@@ -95,7 +95,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 		return e, false
 	}
 	mayMove := c.mayMove()
-	r, err := transportmqtt.Reread(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
+	r, err := transportmqtt.NewReloadingDialer(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
 		c.logUnknown(log, c.sourceConfig, f.Unknown)
 		o.Metrics, o.Will, o.Proxy = metrics, will, c.proxy.Or(o.Proxy)
 		return mayMove(f.BrokerHost)

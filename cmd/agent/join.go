@@ -67,7 +67,7 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 	report := func(err error) {
 		log.Error("the bootstrap file is invalid; its previous content stays in use", "error", err)
 	}
-	first, err := transport.NewReread(j.file, func(d *driver) (transport.Dialer, error) {
+	first, err := transport.NewReloadingDialer(j.file, func(d *driver) (transport.Dialer, error) {
 		c.logUnknown(log, c.bootstrapConfig, d.unknown)
 		return d.dialer(false, log)
 	}, report)
@@ -75,7 +75,7 @@ func (c *config) reachJoining(registry prometheus.Registerer, log *slog.Logger) 
 		return nil, err
 	}
 	j.good = lastGood{mayMove: c.mayMove(), onError: report}
-	later, err := transport.NewReread(j.hub, func(d *driver) (transport.Dialer, error) {
+	later, err := transport.NewReloadingDialer(j.hub, func(d *driver) (transport.Dialer, error) {
 		if !d.HasCert() {
 			return unregistered{}, nil
 		}

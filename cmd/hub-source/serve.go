@@ -159,7 +159,7 @@ func (c *config) dialer(registry prometheus.Registerer, log *slog.Logger) (trans
 	if c.Transport == transport.MQTT {
 		return c.overMQTT(registry, log)
 	}
-	return transport.NewReread(c.way, func(w way) (transport.Dialer, error) {
+	return transport.NewReloadingDialer(c.way, func(w way) (transport.Dialer, error) {
 		o := transportgrpc.Options{Target: w.Broker, Insecure: w.Insecure, Proxy: w.Proxy, Log: log}
 		if !w.Insecure {
 			d := w.driver()
@@ -179,7 +179,7 @@ func (c *config) overMQTT(registry prometheus.Registerer, log *slog.Logger) (tra
 	if err != nil {
 		return nil, err
 	}
-	r, err := transportmqtt.Reread(c.TransportConfig, transport.Filter{Source: c.SourceID}, c.Insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
+	r, err := transportmqtt.NewReloadingDialer(c.TransportConfig, transport.Filter{Source: c.SourceID}, c.Insecure, log, func(o *transportmqtt.Options, f *transportmqtt.File) error {
 		if len(f.Unknown) > 0 {
 			log.Warn("unknown keys in the transport configuration are ignored", "file", c.TransportConfig, "keys", f.Unknown)
 		}

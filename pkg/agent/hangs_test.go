@@ -26,8 +26,8 @@ func (r *rig) release() {
 	r.settle(time.Second)
 }
 
-// query deletes an object as another client does.
-func (r *rig) query(ref ref) {
+// deleteObject deletes an object as another client does.
+func (r *rig) deleteObject(ref ref) {
 	r.t.Helper()
 	if err := r.f.Delete(r.t.Context(), ref, r.f.Look(ref).GetUID()); err != nil {
 		r.t.Fatal(err)
@@ -81,7 +81,7 @@ func TestCore_DeletedObjectOfLiveWorkReportsBlocker(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
 	r.hold(r.ref("ConfigMap", "a"))
-	r.query(r.ref("ConfigMap", "a"))
+	r.deleteObject(r.ref("ConfigMap", "a"))
 	r.settle(stuckAfter - time.Second)
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, noFeedback)
 	r.settle(3 * time.Second)
@@ -104,7 +104,7 @@ func TestCore_DeletedRecordOfLiveWorkReportsBlocker(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))
 	r.hold(r.ref("ConfigMap", "a"))
-	r.query(appliedwork.Ref(appliedwork.Name(testHubHash, "web")))
+	r.deleteObject(appliedwork.Ref(appliedwork.Name(testHubHash, "web")))
 	r.settle(stuckAfter - time.Second)
 	r.expectStatus("w-1", workApplied, workAvailable)
 	r.settle(3 * time.Second)

@@ -29,8 +29,8 @@ func (n *sourceSessions) stamp(l *subscriptionState, source string, e *codec.Eve
 	}
 }
 
-// keepAliveEvery is the interval of keepalives to a source, with the digest of the held works.
-const keepAliveEvery = time.Minute
+// keepaliveEvery is the interval of keepalives to a source, with the digest of the held works.
+const keepaliveEvery = time.Minute
 
 // KeepAlive sends a keepalive to the source if the broker is stateless. It returns when to call it next.
 func (c *Core) KeepAlive() (next time.Duration) {
@@ -41,7 +41,7 @@ func (c *Core) KeepAlive() (next time.Duration) {
 	if due {
 		c.config.Sync(0)
 	}
-	return keepAliveEvery
+	return keepaliveEvery
 }
 
 // keepAlive returns the keepalive event.
@@ -71,12 +71,12 @@ func (c *Core) Goodbye() (codec.Event, error) {
 	return e, err
 }
 
-// keepaliveEvery is the minimum interval of lists to a source that does not know this agent.
-const keepaliveEvery = 5 * time.Second
+// listEvery is the minimum interval of lists to a source that does not know this agent.
+const listEvery = 5 * time.Second
 
 // counts reports whether an event of a source belongs to the current session. It also schedules a list of all
 // works for a source with a new session, or for a source that does not know this agent yet. For a new session
-// the list is sent at once. Otherwise it waits until keepaliveEvery has passed since the last one; it is never
+// the list is sent at once. Otherwise it waits until listEvery has passed since the last one; it is never
 // dropped:
 //
 // Scenario:
@@ -108,7 +108,7 @@ func (c *Core) counts(ctx context.Context, e codec.Event) bool {
 	case sessionfence.CurrentFirst, sessionfence.NewPeerUnaware:
 		after, report = c.subscription.list(c.config.Now(), 0)
 	case sessionfence.OldSession, sessionfence.PeerUnaware:
-		after, report = c.subscription.list(c.config.Now(), keepaliveEvery)
+		after, report = c.subscription.list(c.config.Now(), listEvery)
 	case sessionfence.NoSession, sessionfence.Current:
 	}
 	c.mu.Unlock()

@@ -87,16 +87,16 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	}
 	r.now = r.now.Add(time.Second)
 	publish()
-	if _, ok := r.lists(); ok || r.syncIn != keepaliveEvery-time.Second {
+	if _, ok := r.lists(); ok || r.syncIn != listEvery-time.Second {
 		t.Errorf("to the same it says it again, or in %v", r.syncIn)
 	}
 	r.now = r.now.Add(time.Second)
 	if publish(); r.syncIn != 0 {
 		t.Errorf("each event starts a timer of %v", r.syncIn)
 	}
-	r.now = r.now.Add(keepaliveEvery - 2*time.Second)
+	r.now = r.now.Add(listEvery - 2*time.Second)
 	if m, ok := r.lists(); !ok || hub.Observe(testCluster, m) != sessionfence.CurrentFirst {
-		t.Errorf("after %v it says %+v", keepaliveEvery, m)
+		t.Errorf("after %v it says %+v", listEvery, m)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // ReloadingDialer is a Dialer that reads its configuration again before each connection. So the next attempt
-// uses a corrected address. C is the type of the configuration. Create it with [NewReread].
+// uses a corrected address. C is the type of the configuration. Create it with [NewReloadingDialer].
 type ReloadingDialer[C any] struct {
 	read    func() (C, error)
 	dialer  func(C) (Dialer, error)
@@ -19,9 +19,9 @@ type ReloadingDialer[C any] struct {
 	lastError string // the last error, nil after a success
 }
 
-// NewReread reads the configuration for the first time. read returns the current configuration, dialer makes a
+// NewReloadingDialer reads the configuration for the first time. read returns the current configuration, dialer makes a
 // Dialer from it. report is called once for each unusable configuration; the previous one then stays in use.
-func NewReread[C any](read func() (C, error), dialer func(C) (Dialer, error), report func(error)) (*ReloadingDialer[C], error) {
+func NewReloadingDialer[C any](read func() (C, error), dialer func(C) (Dialer, error), report func(error)) (*ReloadingDialer[C], error) {
 	c, err := read()
 	if err != nil {
 		return nil, err

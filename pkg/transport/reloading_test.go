@@ -20,7 +20,7 @@ func TestReread_ReadsAgainForEachDial(t *testing.T) {
 	broken := errors.New("broken")
 	file, made := "a", 0
 	var reported []string
-	r, err := transport.NewReread(func() (string, error) {
+	r, err := transport.NewReloadingDialer(func() (string, error) {
 		if file == "broken" {
 			return "", broken
 		}
@@ -46,7 +46,7 @@ func TestReread_ReadsAgainForEachDial(t *testing.T) {
 	if !slices.Equal(reported, []string{"broken", "refused", "broken"}) || made != 4 {
 		t.Errorf("reported %q, made %d", reported, made)
 	}
-	if _, err := transport.NewReread(func() (string, error) { return "", broken }, func(string) (transport.Dialer, error) { return nil, nil }, func(error) {}); !errors.Is(err, broken) {
+	if _, err := transport.NewReloadingDialer(func() (string, error) { return "", broken }, func(string) (transport.Dialer, error) { return nil, nil }, func(error) {}); !errors.Is(err, broken) {
 		t.Errorf("a file that is broken at the start: %v", err)
 	}
 }

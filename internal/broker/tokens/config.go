@@ -40,8 +40,8 @@ type Rule struct {
 // Enabled reports whether tokens are configured.
 func (c Config) Enabled() bool { return len(c.Audiences) > 0 || c.HubAudience || len(c.Mapping) > 0 }
 
-// allAudiences are groups that every account of a hub is in.
-var allAudiences = []string{"system:authenticated", "system:unauthenticated", "system:serviceaccounts"}
+// universalGroups are groups that every account of a hub is in.
+var universalGroups = []string{"system:authenticated", "system:unauthenticated", "system:serviceaccounts"}
 
 // Validate returns an error for a configuration that could never work, or would accept every account.
 func (c Config) Validate() error {
@@ -67,7 +67,7 @@ func (r Rule) validate() error {
 	switch {
 	case (r.User == "") == (r.Group == ""):
 		return errors.New("set exactly one of user and group")
-	case slices.Contains(allAudiences, r.Group):
+	case slices.Contains(universalGroups, r.Group):
 		return fmt.Errorf("every account of the hub is in group %s: use another one", r.Group)
 	case r.Role == identity.Agent:
 		return errors.New("a token cannot give the role agent, which needs a certificate; use bootstrap for accounts that let clusters join")

@@ -243,14 +243,14 @@ func (t *Tokens) remind(ctx context.Context, e *entry) {
 	}
 }
 
-// due returns tokens with connections whose next review is due. It returns at most reviewsPerSecond/2 of them,
+// due returns tokens with connections whose next review is due. It returns at most maxReviews/2 of them,
 // so that a round of reviews stays short.
 func (t *Tokens) due() (all []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.o.Now()
 	for _, e := range t.known {
-		if len(all) == reviewsPerSecond/2 {
+		if len(all) == maxReviews/2 {
 			break // the next call returns the others
 		}
 		if e.passes > 0 && e.grant != nil && !now.Before(e.next) {

@@ -30,8 +30,8 @@ const (
 	retry = 10 * time.Second
 	// patience is the timeout of one review.
 	patience = 5 * time.Second
-	// reviewsPerSecond is the maximum number of concurrent reviews.
-	reviewsPerSecond = 32
+	// maxReviews is the maximum number of concurrent reviews.
+	maxReviews = 32
 	// remembered is the maximum number of known tokens, except for those in use.
 	remembered = 4096
 )
@@ -84,7 +84,7 @@ func New(o Options) (*Tokens, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	t := &Tokens{o: o, slots: make(chan struct{}, reviewsPerSecond), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
+	t := &Tokens{o: o, slots: make(chan struct{}, maxReviews), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	meter := telemetry.NewMeter(o.Registry, "hawser_broker_")
 	t.reviews = meter.Counters("token_reviews_total", "Questions to the hub about tokens.", "result")

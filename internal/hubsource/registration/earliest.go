@@ -82,8 +82,8 @@ func (s *Server) issuesChanged(o *object) {
 }
 
 // checkIssues makes the entry of a cluster valid when it is due. The entry of a cluster under detachment is due
-// from the moment when its ManagedCluster is gone. Until then the cluster may renew its certificates. The
-// caller has the lock.
+// from the moment when its ManagedCluster is gone. Until then OCM's signer may renew its certificate. The caller
+// has the lock.
 func (s *Server) checkIssues(cluster string) {
 	e, has := s.issues.entries[cluster]
 	if !has || !s.issues.read {

@@ -216,7 +216,7 @@ func TestWriter_FollowsServerRevision(t *testing.T) {
 }
 
 // A write is made without a dry run only if permissions are kept and the write grants no rights.
-func TestWriter_SkipsDeletedRecords(t *testing.T) {
+func TestWriter_SkipsDryRun(t *testing.T) {
 	gvr := func(group, resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
 	}

@@ -231,7 +231,7 @@ func (m *model) typed(err error) error {
 	}
 	m.failed, m.wounded = m.failed || err != nil, m.wounded || err != nil
 	if err != nil && !m.j.NeedsCompaction() {
-		m.t.Fatalf("something failed, but Renew is not due: %v", err)
+		m.t.Fatalf("something failed, but no compaction is needed: %v", err)
 	}
 	return err
 }

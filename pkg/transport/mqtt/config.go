@@ -123,7 +123,7 @@ func (f *File) validateTLS(insecure bool) error {
 
 // Load reads a file and returns the options of a client for NewDialer. The topics must be those of the client.
 // For each connection, password, certificates and CA are read again from this file and the files that it names.
-// For all other keys use [Reread]. A connection is encrypted unless insecure is set, also with a CA alone.
+// For all other keys use [NewReloadingDialer]. A connection is encrypted unless insecure is set, also with a CA alone.
 func Load(path string, filter transport.Filter, insecure bool, log *slog.Logger) (Options, *File, error) {
 	f, err := ReadFile(path, insecure)
 	if err != nil {
@@ -156,10 +156,10 @@ func Load(path string, filter transport.Filter, insecure bool, log *slog.Logger)
 	return o, f, nil
 }
 
-// Reread returns a Dialer that reads the client's file again for each connection. complete gets the options of
+// NewReloadingDialer returns a Dialer that reads the client's file again for each connection. complete gets the options of
 // each new Dialer, and may reject the file.
-func Reread(path string, filter transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.ReloadingDialer[*File], error) {
-	return transport.NewReread(
+func NewReloadingDialer(path string, filter transport.Filter, insecure bool, log *slog.Logger, complete func(*Options, *File) error) (*transport.ReloadingDialer[*File], error) {
+	return transport.NewReloadingDialer(
 		func() (*File, error) { return ReadFile(path, insecure) },
 		func(*File) (transport.Dialer, error) {
 			o, f, err := Load(path, filter, insecure, log)
