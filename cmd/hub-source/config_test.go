@@ -176,7 +176,7 @@ func TestServe_ErrorNamesUnreachableAddress(t *testing.T) {
 	}{
 		"no kubeconfig":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--kubeconfig=" + filepath.Join(dir, "none")}, "find the kube-apiserver"},
 		"no certificate":  {[]string{"--broker=127.0.0.1:8090", "--tls-cert-file=" + filepath.Join(dir, "none"), "--tls-key-file=k"}, "none"},
-		"another source":  {[]string{"--insecure", "--transport=mqtt", "--transport-config=" + of}, `names the source "other", and this is "hub"`},
+		"another source":  {[]string{"--insecure", "--transport=mqtt", "--transport-config=" + of}, `names the source "other", but this client is for the source "hub"`},
 		"no such file":    {[]string{"--insecure", "--transport=mqtt", "--transport-config=none"}, "transport-config: open none"},
 		"bad log level":   {[]string{"--insecure", "--broker=127.0.0.1:8090", "--log-level=loud"}, "loud"},
 		"unknown flag":    {[]string{"--colour"}, "--colour"},

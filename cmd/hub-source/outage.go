@@ -52,7 +52,7 @@ func (o *outage) Run(ctx context.Context) error {
 			return nil
 		case err := <-o.failed:
 			recorder.Eventf(&o.lease, corev1.EventTypeWarning, "BrokerUnreachable",
-				"%v; works stay as they are on their clusters. Start the broker, or see which step to it fails: kubectl -n %s exec deploy/%s -- /%s doctor", err, o.lease.Namespace, program, program)
+				"%v; works stay as they are on their clusters. Start the broker, or find the step that fails: kubectl -n %s exec deploy/%s -- /%s doctor", err, o.lease.Namespace, program, program)
 		}
 	}
 }

@@ -43,7 +43,7 @@ registrationControllers:
 		"registrationControllers: {mode: on, signer: {certFile: x}}":        "keyFile",
 		"registrationControllers: {mode: on, signer: {duration: 0s}}":       "registrationControllers.signer.duration",
 		"registrationControllers: {mode: on, autoApprovedUsers: ['']}":      "registrationControllers.autoApprovedUsers",
-		"registrationControllers: {mode: on, autoApprovedUsers: [a], x: 1}": "no such field",
+		"registrationControllers: {mode: on, autoApprovedUsers: [a], x: 1}": "unknown field",
 	} {
 		if _, err := loaded(t, file, args...); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, want an error about %s", file, err, what)

@@ -149,7 +149,7 @@ func (c *config) way() (way, error) {
 		return way{}, err
 	}
 	if now.Transport != c.Transport {
-		return way{}, fmt.Errorf("transport %s: it counts after a restart", now.Transport)
+		return way{}, fmt.Errorf("transport %s: the change takes effect after a restart", now.Transport)
 	}
 	return way{now.Broker, now.TLS.CAFile, now.TLS.CertFile, now.TLS.KeyFile, now.TLS.ServerName, now.Insecure, now.proxy()}, nil
 }

@@ -82,7 +82,7 @@ func warnings(objects []identifier) (reported []string) {
 		if len(reported) == mostWarnings {
 			return reported
 		}
-		reported = append(reported, fmt.Sprintf("manifests %d and %d are one object in two API versions: each undoes what the other one says", n, i))
+		reported = append(reported, fmt.Sprintf("manifests %d and %d are one object in two API versions: each overwrites the other one", n, i))
 	}
 	return reported
 }

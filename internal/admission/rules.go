@@ -45,7 +45,7 @@ func (r Rules) Check(req *admissionv1.AdmissionRequest) Answer {
 		return Answer{}
 	}
 	if req.Resource.Group != workv1.GroupName || req.Resource.Resource != Resource {
-		return Answer{Problem: fmt.Sprintf("this webhook checks %s.%s, and was asked about %s.%s: correct the rules of its ValidatingWebhookConfiguration",
+		return Answer{Problem: fmt.Sprintf("this webhook checks %s.%s, but the request is about %s.%s: correct the rules of its ValidatingWebhookConfiguration",
 			Resource, workv1.GroupName, req.Resource.Resource, req.Resource.Group)}
 	}
 	work, err := decodeWork(req.Object.Raw)
@@ -112,7 +112,7 @@ func (r Rules) ttlWarning(work, old *workv1.ManifestWork) string {
 // ValidateLimit returns an error if a limit cannot be used as Rules.ManifestLimit.
 func ValidateLimit(bytes int) error {
 	if bytes < 1 || bytes > manifestwork.MaxManifestsSize {
-		return fmt.Errorf("%d bytes: use 1 to %d, which is the most that agents take", bytes, manifestwork.MaxManifestsSize)
+		return fmt.Errorf("%d bytes: use 1 to %d, which is the most that agents accept", bytes, manifestwork.MaxManifestsSize)
 	}
 	return nil
 }

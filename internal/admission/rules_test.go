@@ -104,7 +104,7 @@ func TestRules_RefuseAsOpenClusterManagementDoes(t *testing.T) {
 		"generateName alone":                {manifests: []string{`{"apiVersion":"v1","kind":"Secret","metadata":{"generateName":"b"}}`}, want: "name must be set in manifest"},
 		"twice the same":                    {manifests: []string{configMap, secret, configMap}, want: "duplicate manifest for resource default/a with resource type v1.ConfigMap"},
 		"twice the same, of a group":        {manifests: slicesOf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"}}`, 2), want: "duplicate manifest for resource /web with resource type apps/v1.Deployment"},
-		"size before form":                  {manifests: []string{`{"a":"` + strings.Repeat("x", 100) + `"}`}, limit: 50, want: "the size of manifests is 110 bytes which exceeds the 50 limit; manifest 0, \"\" \"\", alone is too large: leave out what it can do without, or let a Job in the work fetch and apply it, see docs/manifestwork.md#an-object-above-the-limit"},
+		"size before form":                  {manifests: []string{`{"a":"` + strings.Repeat("x", 100) + `"}`}, limit: 50, want: "the size of manifests is 110 bytes which exceeds the 50 limit; manifest 0, \"\" \"\", alone is too large: remove the parts that it does not need, or let a Job in the work fetch and apply it, see docs/manifestwork.md#an-object-above-the-limit"},
 		"form of all before duplicates":     {manifests: []string{configMap, configMap, `{"apiVersion":"v1","kind":"Secret","metadata":{}}`}, want: "name must be set in manifest"},
 		"same name in another namespace":    {manifests: []string{configMap, strings.Replace(configMap, "default", "other", 1)}},
 		"same object in another API verson": {manifests: []string{configMap, strings.Replace(configMap, "v1", "v2", 1)}},
@@ -171,7 +171,7 @@ func TestRules_ReportUncheckableRules(t *testing.T) {
 		change func(*admissionv1.AdmissionRequest)
 		want   string
 	}{
-		"another resource": {func(r *admissionv1.AdmissionRequest) { r.Resource.Resource = "placements" }, "asked about placements.work.open-cluster-management.io"},
+		"another resource": {func(r *admissionv1.AdmissionRequest) { r.Resource.Resource = "placements" }, "the request is about placements.work.open-cluster-management.io"},
 		"no object":        {func(r *admissionv1.AdmissionRequest) { r.Object.Raw = nil }, "the ManifestWork cannot be read"},
 		"another type":     {func(r *admissionv1.AdmissionRequest) { r.Object.Raw = []byte(`{"spec":[]}`) }, "the ManifestWork cannot be read"},
 		"no old object":    {func(r *admissionv1.AdmissionRequest) { r.Operation = admissionv1.Update }, "as it was before cannot be read"},
@@ -256,7 +256,7 @@ func TestRules_WarnOfUndeliverableWorks(t *testing.T) {
 		want      []string
 	}{
 		"nothing":         {[]string{web, object("other/v1", "default", "web"), object("apps/v1", "", "web"), object("apps/v1", "default", "db")}, nil},
-		"in two versions": {[]string{web, configMap, object("apps/v1beta1", "default", "web")}, []string{"manifests 0 and 2 are one object in two API versions: each undoes what the other one says"}},
+		"in two versions": {[]string{web, configMap, object("apps/v1beta1", "default", "web")}, []string{"manifests 0 and 2 are one object in two API versions: each overwrites the other one"}},
 		"in many":         {versions(20), warningsOf(8)},
 	} {
 		got := rules().Check(request(t, workOf(tc.manifests...), nil))
@@ -275,7 +275,7 @@ func versions(n int) (manifests []string) {
 
 func warningsOf(n int) (reported []string) {
 	for i := range n {
-		reported = append(reported, fmt.Sprintf("manifests 0 and %d are one object in two API versions: each undoes what the other one says", i+1))
+		reported = append(reported, fmt.Sprintf("manifests 0 and %d are one object in two API versions: each overwrites the other one", i+1))
 	}
 	return reported
 }

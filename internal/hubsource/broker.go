@@ -75,9 +75,9 @@ func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.R
 	log := b.log.With("cluster", w.Cluster, "work", w.Name, "uid", w.ResourceID, "revision", w.Revision, "outcome", r.Receipt.Outcome, "err", r.Err)
 	switch {
 	case r.Err == nil:
-		log.InfoContext(ctx, "work is deleted on its cluster because the hub has it no more")
+		log.InfoContext(ctx, "work is deleted on its cluster because the hub no longer has it")
 	case transport.Retryable(r.Err), transport.CodeOf(r.Err) == transport.CodeConflict:
-		log.DebugContext(ctx, "deletion of a work that the hub has no more")
+		log.DebugContext(ctx, "deletion of a work that the hub no longer has")
 	default:
 		log.WarnContext(ctx, "broker rejects the deletion of a work that the hub has no more")
 	}

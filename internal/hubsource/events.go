@@ -64,7 +64,7 @@ func (t *eventRecorder) Run(ctx context.Context) error {
 		t.metrics.events.WithLabelValues(result).Inc()
 		if forbidden := result == "forbidden"; forbidden != failing {
 			failing = forbidden
-			t.log.WarnContext(ctx, "whether the hub lets this service account write Events about works (deploy/hub-source/rbac.yaml grants it)", "allowed", !failing, "err", err)
+			t.log.WarnContext(ctx, "the right to write Events about works has changed (deploy/hub-source/rbac.yaml grants it)", "allowed", !failing, "err", err)
 		}
 	}
 	return nil
@@ -147,7 +147,7 @@ func (t *eventRecorder) published(e core.Publish, r core.Result) {
 	switch {
 	case r.Err != nil || r.Receipt.Outcome != codec.OutcomeAccepted:
 	case e.Action == codec.DeleteRequest:
-		t.ofWork(e.Work, corev1.EventTypeNormal, "DeletionWaits", "the broker has the deletion; the work goes when its cluster says that nothing is left of it")
+		t.ofWork(e.Work, corev1.EventTypeNormal, "DeletionWaits", "the broker has the deletion; the work is removed when its cluster has confirmed the deletion")
 	default:
 		t.ofWork(e.Work, corev1.EventTypeNormal, "Published", fmt.Sprintf("the broker has generation %d", e.Work.Generation))
 	}

@@ -71,7 +71,7 @@ func TestEvents_OfAnEpoch(t *testing.T) {
 		want := []string{
 			"c1/w Normal Applied x1: the cluster has applied generation 1",
 			"c1/w Normal Deleted x1: nothing of the work is left on its cluster",
-			"c1/w Normal DeletionWaits x1: the broker has the deletion; the work goes when its cluster says that nothing is left of it",
+			"c1/w Normal DeletionWaits x1: the broker has the deletion; the work is removed when its cluster has confirmed the deletion",
 			"c1/w Normal Published x1: the broker has generation 1",
 		}
 		if d := cmp.Diff(want, eventsOf(b.T, hub)); d != "" {

@@ -32,12 +32,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	t := telemetry.NewMeter(r, metricPrefix)
 	m := &metrics{
 		leader:    t.Gauge("leader", "1 while this replica leads, else 0."),
-		publishes: t.Counters("publishes_total", "Specs and deletions published, by what the broker said: its outcome, or the code of its error.", "result"),
-		clusters:  t.Counters("cluster_requests_total", "Requests to the broker besides publishing works, by operation (request_statuses, release, inventory, sync_report, ack) and by what the broker said.", "operation", "result"),
-		reports:   t.Counters("statuses_total", "Status events received, by what became of them.", "result"),
+		publishes: t.Counters("publishes_total", "Specs and deletions published, by the outcome, or by the code of the broker's error.", "result"),
+		clusters:  t.Counters("cluster_requests_total", "Requests to the broker besides publishing works, by operation (request_statuses, release, inventory, sync_report, ack) and by result.", "operation", "result"),
+		reports:   t.Counters("statuses_total", "Status events received, by result.", "result"),
 		writes:    t.Counters("hub_requests_total", "Requests to the hub besides the informers', by operation and result.", "operation", "result"),
-		events:    t.Counters("events_total", "Kubernetes Events about works, by what became of them.", "result"),
-		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to when the first status about it came."),
+		events:    t.Counters("events_total", "Kubernetes Events about works, by result.", "result"),
+		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to the arrival of the first status about it."),
 		state:     &stateCollector{},
 	}
 	m.events.WithLabelValues("dropped") // exports 0, so that the first increase is visible
@@ -69,10 +69,10 @@ type stateCollector struct {
 
 var (
 	descWorks        = prometheus.NewDesc(metricPrefix+"works", "ManifestWorks known, those of clusters not served included.", nil, nil)
-	descConditions   = prometheus.NewDesc(metricPrefix+"condition_works", "Works by what their conditions say of their present generation.", []string{"condition", "state"}, nil)
+	descConditions   = prometheus.NewDesc(metricPrefix+"condition_works", "Works by the state of their present generation, from their conditions.", []string{"condition", "state"}, nil)
 	descClusters     = prometheus.NewDesc(metricPrefix+"clusters", "Clusters served.", nil, nil)
 	descPending      = prometheus.NewDesc(metricPrefix+"pending_statuses", "Statuses received that are not written to the hub yet.", nil, nil)
-	descInitialSync  = prometheus.NewDesc(metricPrefix+"initial_sync_works", "Works still to look at since the session began.", nil, nil)
+	descInitialSync  = prometheus.NewDesc(metricPrefix+"initial_sync_works", "Works not compared yet since the session began.", nil, nil)
 	descComparing    = prometheus.NewDesc(metricPrefix+"unsynced_clusters", "Clusters of which it is not certain yet that the broker has exactly the hub's works.", nil, nil)
 	descWithheldIn   = prometheus.NewDesc(metricPrefix+"withheld_clusters", "Clusters on which deletions wait for an operator's approval.", nil, nil)
 	descWithheld     = prometheus.NewDesc(metricPrefix+"withheld_works", "Deletions that wait for an operator's approval.", nil, nil)

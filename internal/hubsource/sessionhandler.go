@@ -123,7 +123,7 @@ func (p sessionHandler) readable(ctx context.Context, e codec.Event, err error) 
 func (p sessionHandler) logReport(ctx context.Context, r *core.Report, agent string, v core.ReportResult) {
 	attrs := []any{"cluster", r.Cluster, "work", r.Name, "uid", r.UID, "version", r.Version, "sequence", r.Sequence, "from", agent, "result", v}
 	if text := unexpected[v]; text != "" {
-		p.log.WarnContext(ctx, "status is not taken", append(attrs, "reason", text)...)
+		p.log.WarnContext(ctx, "status is dropped", append(attrs, "reason", text)...)
 		return
 	}
 	p.log.DebugContext(ctx, "status received", attrs...)

@@ -189,7 +189,7 @@ func (s *Source) saveLast(ctx context.Context, sh *shell) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
 	if _, err := s.store.save(ctx, state); err != nil {
-		s.cfg.Log.Warn("state was not saved at the end, the next start has more to ask for", "err", err)
+		s.cfg.Log.Warn("state was not saved at the end; the next start has to request more statuses", "err", err)
 	}
 }
 

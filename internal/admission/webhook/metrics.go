@@ -54,7 +54,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
 			Help: "Requests to the webhook, by operation and by what became of them."}, []string{"operation", "result"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
-			Help: "From a request's arrival to its answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 11)}),
+			Help: "Time from a request's arrival to its answer.", Buckets: prometheus.ExponentialBuckets(0.0005, 2.5, 11)}),
 	}
 	for _, c := range []prometheus.Collector{m.requests, m.duration} {
 		if err := r.Register(c); err != nil {

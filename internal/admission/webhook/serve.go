@@ -38,7 +38,7 @@ func (w *Webhook) serve(to http.ResponseWriter, r *http.Request) {
 			defer func() { <-w.slots }()
 		case <-ctx.Done():
 			res = resultOverloaded
-			http.Error(to, "the webhook of hawser-hub-source has too much to do, try again", http.StatusServiceUnavailable)
+			http.Error(to, "the webhook of hawser-hub-source is overloaded, try again", http.StatusServiceUnavailable)
 			return
 		}
 		req, err = admission.Decode(body)
@@ -110,7 +110,7 @@ func (w *Webhook) judge(ctx context.Context, req *admissionv1.AdmissionRequest) 
 	review, err := w.cfg.Access.Create(ctx, a.Executor.Review(), metav1.CreateOptions{})
 	switch {
 	case err != nil:
-		return admission.Unanswered(fmt.Errorf("the hub does not say who may use the executor: %w", err)), resultFailed
+		return admission.Unanswered(fmt.Errorf("the hub did not answer whether the user may use the executor: %w", err)), resultFailed
 	case !review.Status.Allowed:
 		return admission.Refused(a.Executor.Denial(), a.Warnings), resultRejected
 	}

@@ -92,7 +92,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 func (w *Webhook) serveOn(ctx context.Context, l net.Listener) error {
 	w.cfg.Log.Info("webhook port is open", "addr", l.Addr().String())
 	if err := w.cfg.Certificate.Check(); err != nil {
-		w.cfg.Log.Warn("webhook cannot be used yet: the hub takes no ManifestWorks until it can", "err", err)
+		w.cfg.Log.Warn("webhook is not ready: the hub accepts no ManifestWorks until it is", "err", err)
 	}
 	s, l := httpport.Server(w.Handler(), l, httpport.Limits{Connections: maxConnections, Bytes: maxBytes}, w.cfg.Log)
 	s.TLSConfig = w.cfg.Certificate.TLS()

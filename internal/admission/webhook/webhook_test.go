@@ -170,7 +170,7 @@ func TestWebhook_AnswersReviews(t *testing.T) {
 		"is warned and denied": {review("CREATE", configMap+","+strings.Replace(configMap, "v1", "v2", 1)), denied, 400, "user jane cannot manipulate the Manifestwork with executor /klusterlet-work-sa in namespace cluster1", 1, operationCreate, resultRejected},
 		"cannot be known": {review("CREATE", configMap), func(context.Context, *authorizationv1.SubjectAccessReview) (bool, error) {
 			return false, errors.New("the hub is down")
-		}, 500, "Internal error occurred: the hub does not say who may use the executor: the hub is down", 0, operationCreate, resultFailed},
+		}, 500, "Internal error occurred: the hub did not answer whether the user may use the executor: the hub is down", 0, operationCreate, resultFailed},
 		"is deleted": {review("DELETE", ""), denied, 0, "", 0, operationOther, resultAdmitted},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestWebhook_IsNotReadyWithoutACertificate(t *testing.T) {
 	}
 	_, end := f.start()
 	end()
-	if !strings.Contains(log.String(), "webhook cannot be used yet") {
+	if !strings.Contains(log.String(), "webhook is not ready") {
 		t.Errorf("the log does not say so: %s", log.String())
 	}
 }

@@ -171,7 +171,7 @@ var (
 	// that sees False reports nothing any more.
 	inTime = metav1.Condition{
 		Type: clusterv1.ManagedClusterConditionClockSynced, Status: metav1.ConditionTrue,
-		Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease have the time of hub-source",
+		Reason: "ManagedClusterClockSynced", Message: "Renewals of the Lease use the clock of hub-source",
 	}
 )
 

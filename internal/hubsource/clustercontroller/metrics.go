@@ -25,7 +25,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 	m := telemetry.NewMeter(r, metricPrefix)
 	all := metrics{
 		active:   m.Gauge("registration_controllers_active", "1 while this replica manages the members of the hub."),
-		csrs:     m.Counters("csrs_total", "CertificateSigningRequests of clusters, by what became of them.", "decision"),
+		csrs:     m.Counters("csrs_total", "CertificateSigningRequests of clusters, by decision.", "decision"),
 		requests: m.Counters("registration_controllers_requests_total", "Requests to the hub about its members besides the informers', by operation and result.", "operation", "result"),
 	}
 	for _, decision := range []string{string(approve), string(deny), string(drop), signed, failed} {

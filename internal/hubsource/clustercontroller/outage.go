@@ -73,11 +73,11 @@ func isOutage(c *metav1.Condition) bool {
 var (
 	unreachable = metav1.Condition{
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown, Reason: "BrokerUnreachable",
-		Message: "Hub-source has no session with the broker, so no renewal of the Lease can come: check the broker. No taint is added",
+		Message: "Hub-source has no session with the broker, so it receives no renewal of the Lease: check the broker. No taint is added",
 	}
 	manyDisconnected = metav1.Condition{
 		Type: clusterv1.ManagedClusterConditionAvailable, Status: metav1.ConditionUnknown, Reason: "ManyAgentsSilent",
-		Message: "More than 55 % of the connected clusters fell silent together: check the broker and the way to it. No taint is added",
+		Message: "More than 55 % of the connected clusters stopped renewing their Leases together: check the broker and the network to it. No taint is added",
 	}
 )
 

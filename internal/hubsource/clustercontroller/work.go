@@ -347,9 +347,9 @@ func (m *members) stateOf(ctx context.Context, name string) (s clusterState, err
 // report logs the changes that operators may look for later.
 func (m *members) report(ctx context.Context, s clusterState, e effects) {
 	if e.change != nil && e.change.claim == NoKey {
-		m.cfg.Log.InfoContext(ctx, "a cluster was denied: no rule lets it in any more", "cluster", s.name)
+		m.cfg.Log.InfoContext(ctx, "a cluster was denied: no rule accepts it any more", "cluster", s.name)
 	} else if e.change != nil && e.change.claim != "" {
-		m.cfg.Log.InfoContext(ctx, "the first key of a cluster is taken, as configured for its user", "cluster", s.name, "accepted", e.change.accept)
+		m.cfg.Log.InfoContext(ctx, "the first key of a cluster is bound to it, as configured for its user", "cluster", s.name, "accepted", e.change.accept)
 	}
 	for _, c := range e.conditions {
 		m.cfg.Log.InfoContext(ctx, "condition of a cluster", "cluster", s.name, "type", c.Type, "status", c.Status, "reason", c.Reason)

@@ -115,7 +115,7 @@ func offline(o *workv1.ManifestWork, c codec.DisconnectedCluster) *problem {
 	end := howToEnd(o, fmt.Sprintf("hawser force-delete work %s %s", o.Namespace, o.Name))
 	if c.NeverConnected && c.Reason == "" {
 		return newProblem(o, ReasonAgentNeverConnected, fmt.Sprintf(
-			"no agent of cluster %q has ever come to the broker: is the namespace misspelt? Else start its agent; the broker keeps the work for it", o.Namespace)+end)
+			"no agent of cluster %q has ever connected to the broker: check that the namespace is the name of a cluster, and that the agent of this cluster runs. The broker keeps the work for it", o.Namespace)+end)
 	}
 	return newProblem(o, ReasonAgentDisconnected, fmt.Sprintf(
 		"%s; no agent of cluster %q is connected to the broker since %s UTC, and the broker keeps this version for it",
@@ -128,7 +128,7 @@ func howToEnd(o *workv1.ManifestWork, command string) string {
 	if o.DeletionTimestamp == nil {
 		return ""
 	}
-	return "; if the cluster is gone for good, this ends the deletion, and leaves what is on the cluster: " + command
+	return "; if the cluster will never return, this command ends the deletion without it, and the objects on the cluster stay: " + command
 }
 
 func staleSpec(o *workv1.ManifestWork) *problem {

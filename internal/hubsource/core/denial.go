@@ -69,7 +69,7 @@ func (s *statuses) refuse(w *work, o *workv1.ManifestWork, r *Report, err error)
 	if r == nil || w.report.pending != r {
 		return // a newer report has come, which the hub has not rejected
 	}
-	p, after := newProblem(o, ReasonStatusRejected, fmt.Sprint("the hub does not take the status that the cluster reported, the one shown is older: ", err)), longestRefusal
+	p, after := newProblem(o, ReasonStatusRejected, fmt.Sprint("the hub rejects the status that the cluster reported, so the shown one is older: ", err)), longestRefusal
 	switch {
 	case err == nil || kubeerror.TooLarge(err):
 		p = statusTooLarge(o)

@@ -109,7 +109,7 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 		case apierrors.IsConflict(r.Err):
 			// Only leaders of this source write the saved state, one at a time. So a conflict shows that the hub
 			// was replaced. It may be an old backup followed by a newer one, which no position shows.
-			l.endEpoch("what the hub keeps for this source is not what was written last")
+			l.endEpoch("the stored state of this source is not the one that was written last")
 		case apierrors.IsNotFound(r.Err):
 			l.saved = SavedState{Version: l.saved.Version} // the hub may have gone back in time; its position is read
 			l.readPositionNow()
@@ -137,7 +137,7 @@ func (l *hubEpochs) doneSave(s SavedState, over bool, r Result) {
 // too, even if all objects shown in this epoch are later.
 func (l *hubEpochs) keeps(version string) {
 	if known := l.saved.Version; known != "" && (version == "" || olderVersion(version, known)) {
-		l.endEpoch("what the hub keeps for this source is older than it was, or gone")
+		l.endEpoch("the stored state of this source is older than it was before, or missing")
 	}
 }
 
@@ -335,7 +335,7 @@ func (l *hubEpochs) beforeThat(other *codec.HubPosition) string {
 	case other == nil:
 		return ""
 	case other.UID != now.UID:
-		return fmt.Sprintf("the hub is another one than before: its uid is %s, not %s", now.UID, other.UID)
+		return fmt.Sprintf("the hub is not the same as before: its uid is %s, not %s", now.UID, other.UID)
 	case laterThan(other, now):
 		return fmt.Sprintf("the hub went back in time: its resource version is %s, and was %s before", now.ResourceVersion, other.ResourceVersion)
 	}

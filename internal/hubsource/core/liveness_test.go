@@ -337,13 +337,13 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	f.connect()
 	f.idle(HubQueue, "uid-waiting")
 	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since, NeverConnected: true})
-	reports("uid-waiting", ReasonAgentNeverConnected, "is the namespace misspelt?")
+	reports("uid-waiting", ReasonAgentNeverConnected, "check that the namespace is the name of a cluster")
 	if n := f.core.Stats().Undelivered[ReasonAgentNeverConnected]; n != 1 {
 		t.Errorf("%d works count", n)
 	}
 	f.now = f.now.Add(time.Second)
-	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since, NeverConnected: true, Reason: "its agent came with another certificate: put in its own"})
-	reports("uid-waiting", ReasonAgentDisconnected, "its agent came with another certificate: put in its own; no agent")
+	f.absent(false, codec.DisconnectedCluster{Cluster: "cluster1", Since: since, NeverConnected: true, Reason: "its agent used another certificate: put in its own"})
+	reports("uid-waiting", ReasonAgentDisconnected, "its agent used another certificate: put in its own; no agent")
 	f.now = f.now.Add(time.Second)
 	f.absent(false)
 	if d := f.reports("uid-waiting"); d != nil {

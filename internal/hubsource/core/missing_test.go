@@ -89,14 +89,14 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 		now    string
 		reason string
 	}{
-		"another hub":                        {SavedState{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "another one"},
+		"another hub":                        {SavedState{}, &codec.HubPosition{UID: "other", ResourceVersion: "1"}, 1, "200", "not the same as before"},
 		"an older list":                      {SavedState{}, last, 1, "199", "went back"},
 		"too many":                           {SavedState{}, last, 11, "200", "11 of 11"},
 		"withheld before":                    {SavedState{Withheld: []string{"cluster1"}}, last, 1, "200", "before"},
 		"withheld before, all":               {SavedState{Withheld: []string{everywhere}}, last, 1, "200", "before"},
 		"a store from before it was settled": {SavedState{ClearedPosition: last}, &codec.HubPosition{UID: "hub", ResourceVersion: "199"}, 1, "200", "before the end of that suspicion"},
 		"a store without a hub position yet": {SavedState{ClearedPosition: last}, nil, 1, "200", "before the end of that suspicion"},
-		"many, of another hub's":             {SavedState{}, &codec.HubPosition{UID: "other"}, 11, "200", "another one"},
+		"many, of another hub's":             {SavedState{}, &codec.HubPosition{UID: "other"}, 11, "200", "not the same as before"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := onlyAtTheBroker(t, c.state, c.last, c.n)

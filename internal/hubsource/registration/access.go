@@ -85,7 +85,7 @@ func (x *access) Run(ctx context.Context) error {
 			wait = lookForOCMAgain
 			x.log.WarnContext(ctx, "it is unknown whether the registration controllers of Open Cluster Management run on the hub; access reviews stay as before until it is known", "err", err, "requested", x.enabled.Load(), "retry_in", wait)
 		case x.enabled.Swap(shownBy != "") != (shownBy != ""):
-			x.log.InfoContext(ctx, "whether the hub is asked about the rights of clusters has changed", "requested", shownBy != "", "detected_by", shownBy)
+			x.log.InfoContext(ctx, "the use of access reviews for requests of clusters has changed", "requested", shownBy != "", "detected_by", shownBy)
 		}
 		if !taskgroup.Sleep(ctx, wait) {
 			return nil
@@ -115,7 +115,7 @@ func (x *access) review(ctx context.Context, a agentRequest) error {
 		x.keep(q, accessResult{allowed, time.Now().Add(accessHolds)})
 	}
 	if !allowed {
-		return a.forbidden("the hub does not let %s %s it", a.user, r.Verb)
+		return a.forbidden("the hub does not allow %s to %s it", a.user, r.Verb)
 	}
 	return nil
 }

@@ -175,7 +175,7 @@ func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
 		for _, cluster := range b.toRemove() {
 			if err := b.remove(ctx, cluster); err != nil {
 				again = lookAgain
-				b.log.WarnContext(ctx, "the right to ask for tokens of a cluster that is not accepted any more stays for now", "cluster", cluster, "err", err, "retry_in", again)
+				b.log.WarnContext(ctx, "the right to request tokens of a cluster that is not accepted any more stays for now", "cluster", cluster, "err", err, "retry_in", again)
 			}
 		}
 	}

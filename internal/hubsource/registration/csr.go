@@ -85,7 +85,7 @@ func mayCreateCSR(a agentRequest, s hubState, signer string) error {
 	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
 	switch {
 	case labelled && named != a.cluster:
-		return a.forbidden("its label %s names cluster %s, and %s asks", clusterLabel, named, a.cluster)
+		return a.forbidden("its label %s names cluster %s, but cluster %s requests it", clusterLabel, named, a.cluster)
 	case signer != ClusterSigner && !addOns:
 		return a.forbidden("signer %s is not served here", signer)
 	case addOns && a.bootstrap:
@@ -116,9 +116,9 @@ func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []ce
 	case !named || identity.CheckAgent(agent) != nil:
 		return a.forbidden("its common name is not %s:<agent>, which cluster %s may have", group, a.cluster)
 	case !sameGroups(r.Subject.Organization, group):
-		return a.forbidden("its organizations are not exactly %s and, if it is there, %s", group, allClusters)
+		return a.forbidden("its organizations must be %s and, optionally, %s", group, allClusters)
 	case len(r.Extensions) > 0:
-		return a.invalid("it asks for extensions, such as names of servers or the rights of a CA")
+		return a.invalid("it requests extensions, such as names of servers or the rights of a CA")
 	}
 	allowed := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth}
 	for _, u := range usages {
@@ -145,7 +145,7 @@ func sameGroups(organizations []string, group string) bool {
 func checkAddOnRequest(a agentRequest, r *x509.CertificateRequest, signer, addOn string) error {
 	for _, e := range r.Extensions {
 		if e.Id.Equal(oidBasicConstraints) {
-			return a.invalid("it asks for the rights of a CA")
+			return a.invalid("it requests the rights of a CA")
 		}
 	}
 	user := identityPrefix + "cluster:" + a.cluster + ":addon:" + addOn

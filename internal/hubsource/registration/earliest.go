@@ -69,7 +69,7 @@ func (s *Server) issuesChanged(o *object) {
 	for cluster, text := range o.entries {
 		e, err := earliest.Parse(text)
 		if err == nil && !earliest.Sound(e.At, time.Now()) {
-			err = textError("it lies in the future: is the clock of the hub right?")
+			err = textError("it lies in the future: check the clock of the hub")
 		}
 		if err != nil {
 			s.cfg.Log.Warn("an earliest issue time on the hub is ignored", "configmap", earliest.Namespace+"/"+earliest.ConfigMap, "cluster", cluster, "err", err)
@@ -198,7 +198,7 @@ func (s *Server) keepIssues(ctx context.Context) error {
 		wait = idle
 		if err := s.resolve(ctx); err != nil && ctx.Err() == nil {
 			wait = keepAgain
-			s.cfg.Log.WarnContext(ctx, "whether a detached cluster is gone is not known, its certificates go on until then", "err", err)
+			s.cfg.Log.WarnContext(ctx, "it is unknown whether a detached cluster is deleted; its certificates stay valid until this is known", "err", err)
 		}
 		patch, version := s.toKeep()
 		if len(patch) == 0 {
@@ -216,7 +216,7 @@ func (s *Server) keepIssues(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			wait = keepAgain
 			if !apierrors.IsConflict(err) {
-				s.cfg.Log.WarnContext(ctx, "the hub does not keep the earliest issue time of clusters, the broker does", "clusters", len(patch), "err", err)
+				s.cfg.Log.WarnContext(ctx, "the earliest issue times of clusters cannot be saved on the hub; only the broker has them", "clusters", len(patch), "err", err)
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func (a agentRequest) textsIn(sent map[string]any, of string, most map[string]in
 		case !ok:
 			return nil, a.invalid("%s%s is no text", of, name)
 		case len(text) > bytes:
-			return nil, a.invalid("%s%s has %d bytes, at most %d are taken: shorten it", of, name, len(text), bytes)
+			return nil, a.invalid("%s%s has %d bytes, at most %d are accepted: shorten it", of, name, len(text), bytes)
 		default:
 			taken[name] = text
 		}

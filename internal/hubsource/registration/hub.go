@@ -72,7 +72,7 @@ func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error)
 			return nil, err
 		}
 		if o.GetLabels()[c.labelled[0]] != c.labelled[1] {
-			why := fmt.Errorf("it has not the label %s=%s", c.labelled[0], c.labelled[1])
+			why := fmt.Errorf("it does not have the label %s=%s", c.labelled[0], c.labelled[1])
 			return nil, fmt.Errorf("%w: %w", errUnlabelled, apierrors.NewForbidden(c.resource.GroupResource(), c.name, why))
 		}
 	}
@@ -93,11 +93,11 @@ func (h Hub) do(ctx context.Context, c call) (*unstructured.Unstructured, error)
 		}
 		return at.Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, sub...)
 	}
-	return nil, fmt.Errorf("verb %q is none", c.verb)
+	return nil, fmt.Errorf("bug: verb %q is not supported", c.verb)
 }
 
 // errUnlabelled marks a refusal by hub-source itself, not by the hub.
-var errUnlabelled = errors.New("an object is not one that calls are made for")
+var errUnlabelled = errors.New("the object does not have the label that hub-source requires")
 
 // statusOf returns the Status in an error of the hub. Without one it returns ServiceUnavailable: the hub did
 // not answer.

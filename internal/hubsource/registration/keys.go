@@ -40,7 +40,7 @@ func (s *Server) sendKeys(ctx context.Context) error {
 		wait = keysEvery
 		if err := s.sendKeysOnce(ctx); err != nil && ctx.Err() == nil {
 			wait = keysAgain
-			s.cfg.Log.WarnContext(ctx, "the broker does not know by what tokens of the hub are verified", "err", err, "retry_in", wait)
+			s.cfg.Log.WarnContext(ctx, "the broker has no keys to verify tokens of the hub", "err", err, "retry_in", wait)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func (s *Server) keys(ctx context.Context) (*hawserv1.RegistrationKeys, error) {
 		Issuer string `json:"issuer"`
 	}
 	if err := json.Unmarshal(text, &found); err != nil || found.Issuer == "" {
-		return nil, fmt.Errorf("the hub says at %s no issuer of its tokens: %w", issuerPath, err)
+		return nil, fmt.Errorf("the hub names at %s no issuer of its tokens: %w", issuerPath, err)
 	}
 	jwks, err := s.cfg.Hub.Get(ctx, jwksPath)
 	if err != nil {

@@ -37,10 +37,10 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	shown("pending_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[requester{}].clusters })
 	shown("pending_csrs", "Undecided CertificateSigningRequests of clusters.", func() int { return s.undecided.all })
 	return &metrics{
-		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by what they are about and by what the hub said.", "type", "result"),
-		took:      m.Waits("request_duration_seconds", "Time from when a request came from the broker until its answer was known."),
-		leases:    m.Counters("lease_writes_total", "Leases of clusters written to the hub, by what the hub said.", "result"),
-		published: m.Counters("objects_total", "Objects published to the broker, by what it said.", "result"),
+		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by resource and by result.", "type", "result"),
+		took:      m.Waits("request_duration_seconds", "Time from the arrival of a request from the broker until its answer was known."),
+		leases:    m.Counters("lease_writes_total", "Leases of clusters written to the hub, by result.", "result"),
+		published: m.Counters("objects_total", "Objects published to the broker, by result.", "result"),
 	}
 }
 

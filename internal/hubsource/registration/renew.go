@@ -128,7 +128,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	if err == nil || ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
-	s.cfg.Log.DebugContext(ctx, "the hub did not take the Lease of a cluster", "cluster", w.cluster, "err", err)
+	s.cfg.Log.DebugContext(ctx, "the hub did not accept the Lease of a cluster", "cluster", w.cluster, "err", err)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return // the Lease is deleted, or another one has its name
 	}

@@ -53,7 +53,7 @@ func readRequest(m *hawserv1.AgentRequest) (a agentRequest, err error) {
 	}
 	named, _, err := codec.StringExtension(e, codec.ExtClusterName)
 	if err != nil || named != a.cluster || a.cluster == "" {
-		return a, apierrors.NewBadRequest(fmt.Sprintf("the event names cluster %q, it was taken for one of %q", named, a.cluster))
+		return a, apierrors.NewBadRequest(fmt.Sprintf("the event names cluster %q, but its client is of cluster %q", named, a.cluster))
 	}
 	if most := codec.MaxRequested(a.what); len(e.Data()) > most {
 		return a, a.tooLarge(len(e.Data()), most)
@@ -112,7 +112,7 @@ func (a agentRequest) tooLarge(n, most int) error {
 	case a.what.DataType == codec.ManagedClusters:
 		advice = "keep in managedClusterClientConfigs only the CA bundles that are needed, and shorten annotations"
 	}
-	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of cluster %s has %d bytes, at most %d are taken: %s", what, a.cluster, n, most, advice))
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of cluster %s has %d bytes, at most %d are accepted: %s", what, a.cluster, n, most, advice))
 }
 
 // decide returns the call of the hub's API that carries out a request. A refusal is an error of the hub's API.
@@ -162,7 +162,7 @@ func callOf(a agentRequest, s hubState) (call, error) { //nolint:cyclop // a tab
 	case d == codec.TokenRequests && creates:
 		return requestToken(a)
 	}
-	return call{}, a.forbidden("agents do not ask for %s", a.what)
+	return call{}, a.forbidden("agents may not request %s", a.what)
 }
 
 // mayRequest returns an error if the client may not make this request, whatever the object is. It is the same
@@ -177,11 +177,11 @@ func mayRequest(a agentRequest, s hubState) error {
 	case a.user == "" && joins:
 		return a.forbidden("the client is not identified: clusters join over connections with a token or a certificate")
 	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):
-		return a.forbidden("%s is an agent, and comes with its certificate, not with a token", a.user) // no correct broker sends this
+		return a.forbidden("%s is an agent: it must use its certificate, not a token", a.user) // no correct broker sends this
 	case a.bootstrap && joins:
 		return nil
 	case a.bootstrap:
-		return a.forbidden("%s may ask that a cluster joins, and nothing else", a.user)
+		return a.forbidden("%s may only request that a cluster joins", a.user)
 	case a.what.DataType == codec.ManagedClusters && joins:
 		return nil // the ManagedCluster was deleted, or the operator issued the first certificate
 	case !s.cluster.accepted():

@@ -154,7 +154,7 @@ func (u *undecided) capacityOf(a agentRequest) csrCapacity {
 // takes refuses one more object of bytes bytes if a limit is reached.
 func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxPending int) error {
 	const requests, decide = "certificate requests of %s are undecided", "approve, deny or delete some on the hub first"
-	const kept, wait = "certificate requests of %s are on the hub", "it deletes decided ones after an hour: ask again then"
+	const kept, wait = "certificate requests of %s are on the hub", "the hub deletes decided ones after an hour: try again then"
 	cluster, account := "cluster "+a.cluster, "clusters that join with the token of "+a.user
 	joins := a.what.DataType == codec.ManagedClusters || !requesterOf(a.cluster, a.user, "").own
 	type bound struct {
@@ -164,7 +164,7 @@ func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxPending int)
 	var bounds []bound
 	switch {
 	case a.what.DataType == codec.ManagedClusters:
-		const waiting, accept = "%s wait for being accepted", "accept or delete some on the hub first"
+		const waiting, accept = "%s wait to be accepted", "accept or delete some on the hub first"
 		bounds = []bound{{r.account.clusters, maxPending, waiting, account, accept}, {r.all.clusters, inAll * maxPending, waiting, "clusters", accept}}
 	case forAddOn:
 		addOn, all := fmt.Sprintf("add-on %s of %s", a.sent.Metadata.Labels[addOnLabel], cluster), "add-ons of "+cluster

@@ -122,7 +122,7 @@ func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 	s.mu.Unlock()
 	if !taken {
 		s.metrics.requests.WithLabelValues(typeOf(r), "dropped").Inc()
-		s.cfg.Log.DebugContext(ctx, "request forgotten, too many wait", "cluster", r.GetAgentRequest().GetCluster())
+		s.cfg.Log.DebugContext(ctx, "request dropped: too many are queued", "cluster", r.GetAgentRequest().GetCluster())
 		return
 	}
 	s.requestsReady.Ring()
@@ -173,7 +173,7 @@ func (s *Server) answer(ctx context.Context, w queuedRequest) {
 		err = s.publish(ctx, w.on, e)
 	}
 	if err != nil && ctx.Err() == nil && s.still(w.on) {
-		s.cfg.Log.WarnContext(ctx, "the broker does not take an answer", "request", w.GetId(), "err", err)
+		s.cfg.Log.WarnContext(ctx, "the broker does not accept an answer", "request", w.GetId(), "err", err)
 	}
 }
 

@@ -102,7 +102,7 @@ func (s *Server) healthy() error {
 	case !s.running:
 		return nil
 	case s.brokerSession == nil:
-		return errors.New("what the hub has of registration is not read yet")
+		return errors.New("the registration objects of the hub are not read yet")
 	case s.on == "":
 		return fmt.Errorf("no session with the broker for registration: %w", s.brokerSession.Err())
 	}
@@ -264,7 +264,7 @@ func (p sessionHandler) Disconnected(error) {
 // Handle handles a request of the broker.
 func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	if e.Type() != codec.TypeRegistrationRequest {
-		p.cfg.Log.DebugContext(ctx, "event that means nothing for registration", "type", e.Type())
+		p.cfg.Log.DebugContext(ctx, "event is not part of registration", "type", e.Type())
 		return nil
 	}
 	r, err := codec.ParseRegistrationRequest(e)
@@ -412,11 +412,11 @@ func (s *Server) send(ctx context.Context, on string, m *hawserv1.RegistrationOb
 	case err == nil, ctx.Err() != nil, !s.still(on), transport.Retryable(err):
 		return
 	case len(m.GetEarliestIssues()) > 0:
-		s.cfg.Log.WarnContext(ctx, "the broker does not take from when on certificates of clusters count, those from before go on", "clusters", len(m.GetEarliestIssues()), "err", err)
+		s.cfg.Log.WarnContext(ctx, "the broker does not accept the earliest issue times of clusters; older certificates stay valid", "clusters", len(m.GetEarliestIssues()), "err", err)
 		return
 	case len(m.GetObjects()) <= 1:
 		for _, o := range m.GetObjects() {
-			s.cfg.Log.WarnContext(ctx, "the broker does not take an object, its cluster does not see it", "type", o.GetDataType(), "cluster", o.GetCluster(), "name", o.GetName(), "err", err)
+			s.cfg.Log.WarnContext(ctx, "the broker does not accept an object; its cluster does not see it", "type", o.GetDataType(), "cluster", o.GetCluster(), "name", o.GetName(), "err", err)
 		}
 		if m.GetSnapshotComplete() && len(m.GetObjects()) == 1 {
 			s.send(ctx, on, &hawserv1.RegistrationObjects{SnapshotComplete: true})

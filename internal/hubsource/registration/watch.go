@@ -68,11 +68,11 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 		served, err := s.cfg.Hub.serves(w.resource)
 		switch {
 		case err != nil:
-			s.cfg.Log.WarnContext(ctx, "the hub does not say which types it has, asking again", "type", w.resource.String(), "err", err)
+			s.cfg.Log.WarnContext(ctx, "the types that the hub serves cannot be read; trying again", "type", w.resource.String(), "err", err)
 		case served:
 			return w.watch(ctx, s)
 		case !waits:
-			s.cfg.Log.InfoContext(ctx, "the hub lacks a type of registration, clusters see none of it until the hub has it", "type", w.resource.String())
+			s.cfg.Log.InfoContext(ctx, "the hub does not serve a type of registration; clusters see no objects of it until the hub does", "type", w.resource.String())
 			if w.optional {
 				w.notifyKnown()
 			}

@@ -173,7 +173,7 @@ func TestAdmission_KubectlShowsTheText(t *testing.T) {
     - {apiVersion: example.com/v2, kind: Widget, metadata: {name: a, namespace: default}}
 `
 	got, failed = kubectlOutput(t, head+manifests, "create", "--dry-run=server", "-f", "-")
-	want = "Warning: manifests 0 and 1 are one object in two API versions: each undoes what the other one says"
+	want = "Warning: manifests 0 and 1 are one object in two API versions: each overwrites the other one"
 	if failed || got != want {
 		t.Errorf("kubectl says %q, want %q", got, want)
 	}
