@@ -160,7 +160,7 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 		applied, first, err := applicationOf(cluster, is)
 		switch {
 		case err != nil:
-			if err := printf(env.Stdout, "certificate request %s is left alone: %v\n", is.Name, err); err != nil {
+			if err := printf(env.Stdout, "certificate request %s is not changed: %v\n", is.Name, err); err != nil {
 				return r, err
 			}
 		case first:
@@ -169,7 +169,7 @@ func (a *acceptance) read(ctx context.Context, env Env, hub hubAPI, cluster stri
 	}
 	for _, name := range a.named {
 		if !slices.ContainsFunc(r.waiting, func(w application) bool { return w.name == name }) {
-			return r, hint(fmt.Errorf("cluster %s has no certificate request %s that waits", cluster, name), "see those it has with: kubectl get csr -l %s=%s", clusterv1.ClusterNameLabelKey, cluster)
+			return r, hint(fmt.Errorf("cluster %s has no pending certificate request %s", cluster, name), "list its certificate requests with: kubectl get csr -l %s=%s", clusterv1.ClusterNameLabelKey, cluster)
 		}
 	}
 	chosen := a.choice
@@ -191,7 +191,7 @@ func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster
 	case c.Spec.HubAcceptsClient && requests:
 		return printf(env.Stdout, "cluster %s is accepted already\n", c.Name)
 	case c.Spec.HubAcceptsClient:
-		return printf(env.Stdout, "cluster %s is accepted already, and no request of it for a certificate waits\n", c.Name)
+		return printf(env.Stdout, "cluster %s is accepted already, and has no pending certificate request\n", c.Name)
 	}
 	if err := hub.setAccepted(ctx, c.Name, true); err != nil {
 		return err
@@ -202,7 +202,7 @@ func admit(ctx context.Context, env Env, hub hubAPI, c *clusterv1.ManagedCluster
 // approveFirst approves requests for first certificates.
 func approveFirst(ctx context.Context, env Env, hub hubAPI, picked []application) error {
 	for _, a := range picked {
-		undecided, err := hub.decide(ctx, a.name, certificatesv1.CertificateApproved, "HawserAccept", "hawser accept let this cluster in")
+		undecided, err := hub.decide(ctx, a.name, certificatesv1.CertificateApproved, "HawserAccept", "hawser accept accepted this cluster")
 		switch {
 		case err != nil:
 			return fmt.Errorf("certificate request %s: %w", a.name, err)
@@ -251,7 +251,7 @@ func requestOf(ctx context.Context, hub hubAPI, name string) (missing string, er
 	}
 	requests, err := firstRequests(ctx, hub, name)
 	if err == nil && len(requests) == 0 {
-		missing = "it has not asked for a certificate"
+		missing = "it has not requested a certificate"
 	}
 	return missing, err
 }
@@ -315,5 +315,5 @@ func unknownCluster(ctx context.Context, hub hubAPI, name string) error {
 	if len(waiting) == 0 {
 		return hint(err, "no cluster is pending; hawser token create prints the command with which %s requests to join", name)
 	}
-	return hint(err, "these wait to be accepted: %s", strings.Join(waiting, ", "))
+	return hint(err, "pending clusters: %s", strings.Join(waiting, ", "))
 }

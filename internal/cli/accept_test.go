@@ -88,7 +88,7 @@ func TestAccept_WaitsForReturningCluster(t *testing.T) {
 				}
 				want := []string{"waiting for cluster north: its agent has to request a certificate, or to connect with the one that it has"}
 				if requests {
-					want = append(want, "cluster north is accepted already, and no request of it for a certificate waits", "certificate request north-aaaaa of")
+					want = append(want, "cluster north is accepted already, and has no pending certificate request", "certificate request north-aaaaa of")
 				}
 				for _, line := range want {
 					if strings.Count(out.String(), line) != 1 {

@@ -150,7 +150,7 @@ func (a *acceptance) lines(env Env, cluster string, h history, waiting []applica
 }
 
 // compare is the text that explains how to distinguish requests.
-const compare = "the agent's log and kubectl -n hawser describe pod on the cluster say the key of its request"
+const compare = "the agent's log and kubectl -n hawser describe pod on the cluster show the key of its request"
 
 // choice selects the applications to approve.
 type choice struct {

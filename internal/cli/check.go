@@ -80,7 +80,7 @@ func checkWorks(env Env, file string, in io.Reader) error {
 				return err
 			}
 		}
-		output := fmt.Sprintf("would be taken, %s of %s bytes", grouped(manifestwork.ManifestsSize(w)), grouped(manifestwork.MaxManifestsSize))
+		output := fmt.Sprintf("would be accepted, %s of %s bytes", grouped(manifestwork.ManifestsSize(w)), grouped(manifestwork.MaxManifestsSize))
 		if answer.Problem != "" {
 			refused++
 			output = "would be rejected: " + answer.Problem

@@ -15,7 +15,7 @@ import (
 type consent struct{ yes, dryRun bool }
 
 func (c *consent) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do what cannot be undone without asking; needed if standard input is no terminal")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask before an action that cannot be undone; required if standard input is no terminal")
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "print what would be done, and do nothing")
 }
 

@@ -51,7 +51,7 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	case err != nil:
 		return err
 	case c == nil:
-		return hint(fmt.Errorf("the hub has no cluster %s", name), "see those it has with: kubectl get managedclusters")
+		return hint(fmt.Errorf("the hub has no cluster %s", name), "list the clusters with: kubectl get managedclusters")
 	}
 	// Scenario:
 	//   t1: the ManagedCluster is deleted.
@@ -82,7 +82,7 @@ func detach(ctx context.Context, env Env, hub hubAPI, name string, wait bool) er
 	}
 	switch err := await(ctx, env, "cluster "+name, look); {
 	case err != nil && ctx.Err() != nil:
-		return hint(err, "does its agent run, and reach the broker? If it will never return: hawser unbind cluster %s --works", name)
+		return hint(err, "check that its agent runs and reaches the broker. If the cluster will never return: hawser unbind cluster %s --works", name)
 	case err != nil:
 		return err
 	}

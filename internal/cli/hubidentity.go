@@ -55,7 +55,7 @@ If FROM and TO are the same, the identity moves from its broker to the broker wh
 was rejected.`,
 		Args: cobra.MatchAll(cobra.MaximumNArgs(2), func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				return errors.New("name both hubs, FROM and TO, or none to see which there are")
+				return errors.New("name both hubs, FROM and TO, or none to list the hubs")
 			}
 			return nil
 		}),
@@ -98,7 +98,7 @@ func move(ctx context.Context, m hubidentity.Migration, from, to, broker string)
 	}
 	err := m.Move(ctx, from, to, broker)
 	if errors.Is(err, hubidentity.ErrNothing) {
-		return hint(err, "see which hubs there are with: hawser hub-identity transfer --namespace %s", m.Namespace)
+		return hint(err, "list the hubs with: hawser hub-identity transfer --namespace %s", m.Namespace)
 	}
 	return err
 }

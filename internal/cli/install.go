@@ -43,7 +43,7 @@ func (c *connection) check(cmd *cobra.Command) error {
 // checkCluster is check for commands that also use a hub.
 func (c *connection) checkCluster(cmd *cobra.Command) error {
 	if c.context == "" {
-		return usageOf(cmd, errors.New("--context is not set: name the managed cluster's, so that it is not the hub by mistake"))
+		return usageOf(cmd, errors.New("--context is not set: name the context of the managed cluster, so that the hub is not used by mistake"))
 	}
 	return c.check(cmd)
 }
@@ -54,7 +54,7 @@ func (c *connection) config(name string) (*rest.Config, error) {
 	rules.ExplicitPath = c.kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
-		return nil, hint(fmt.Errorf("kubeconfig: %w", err), "see which contexts there are with: kubectl config get-contexts")
+		return nil, hint(fmt.Errorf("kubeconfig: %w", err), "list the contexts with: kubectl config get-contexts")
 	}
 	return cfg, nil
 }
@@ -103,7 +103,7 @@ func (f *installFlags) add(cmd *cobra.Command, of string) {
 
 func (f *installFlags) check(cmd *cobra.Command) error {
 	if f.output != "" && (f.output != "yaml" || !f.dryRun) {
-		return usageOf(cmd, fmt.Errorf("--output %s: only --dry-run prints something else than what is done, and that as yaml", f.output))
+		return usageOf(cmd, fmt.Errorf("--output %s: the only format is yaml, together with --dry-run", f.output))
 	}
 	return f.connection.check(cmd)
 }
@@ -240,14 +240,14 @@ func newInstallCluster(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster NAME --context CONTEXT",
 		Short: "Install the agent on a managed cluster, with a certificate that the hub's CA signs",
-		Long: `Put the agent on a managed cluster, with a certificate that the hub's authority signs,
-and make the namespace of its works on the hub.
+		Long: `Install the agent on a managed cluster, with a certificate that the hub's CA signs, and
+create the namespace of its works on the hub.
 
-Where the hub has its certificates from cert-manager, --cert-manager names an issuer on
-the managed cluster that is of the same authority.
+If cert-manager makes the certificates of the hub, --cert-manager names an issuer of the
+same CA on the managed cluster.
 
-On a hub that was installed with --registration a cluster gets works only when the hub has
-accepted it. There it joins (hawser join), and this command refuses and prints how.`,
+On a hub that was installed with --registration, a cluster receives works only after the
+hub has accepted it. Until then this command fails, and prints how to join (hawser join).`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.checkCluster(cmd); err != nil {

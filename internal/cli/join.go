@@ -84,7 +84,7 @@ func (j *joining) prints() bool { return j.dryRun && j.output == "yaml" }
 
 func (j *joining) check(cmd *cobra.Command) error {
 	if j.output != "" && !j.prints() {
-		return usageOf(cmd, fmt.Errorf("--output %s: only --dry-run prints something else than what is done, and that as yaml", j.output))
+		return usageOf(cmd, fmt.Errorf("--output %s: the only format is yaml, together with --dry-run", j.output))
 	}
 	if j.tokenGiven != "" {
 		return usageOf(cmd, errors.New("--token: other users of this machine can read it in the list of processes: write it to a file and use --token-file FILE, or --token-file - for standard input"))

@@ -96,7 +96,7 @@ func (l *listing[T]) run(cmd *cobra.Command, list pages[T], named string) error 
 			return err
 		case named != "" && shown == 0:
 			kind := strings.ToLower(l.kind)
-			return hint(fmt.Errorf("there is no %s %s", kind, named), "see which there are with: hawser get %ss", kind)
+			return hint(fmt.Errorf("there is no %s %s", kind, named), "list all with: hawser get %ss", kind)
 		}
 		if err := p.end(); err != nil || l.total == nil || shown == 0 || named != "" || l.output != asTable && l.output != asWide {
 			return err
@@ -201,7 +201,7 @@ func (l *listing[T]) printGone(before, now map[string]seen) error {
 		if _, ok := now[id]; ok {
 			continue
 		}
-		if err := printf(l.env.Stdout, "%s/%s is gone\n", strings.ToLower(l.kind), before[id].path); err != nil {
+		if err := printf(l.env.Stdout, "%s/%s is no longer listed\n", strings.ToLower(l.kind), before[id].path); err != nil {
 			return err
 		}
 	}

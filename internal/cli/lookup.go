@@ -44,10 +44,10 @@ func workID(ctx context.Context, c hawserv1.AdminServiceClient, cluster, written
 			return found[0], nil
 		}
 		if len(found) > 1 {
-			return "", hint(fmt.Errorf("cluster %s has several works %s: %s", cluster, written, strings.Join(found, ", ")), "name one by its id; hawser get works --cluster %s -o wide shows whose they are", cluster)
+			return "", hint(fmt.Errorf("cluster %s has several works %s: %s", cluster, written, strings.Join(found, ", ")), "name one by its id; hawser get works --cluster %s -o wide shows their sources", cluster)
 		}
 	}
-	return "", hint(fmt.Errorf("cluster %s has no work %s", cluster, written), "hawser get works --cluster %s shows those it has", cluster)
+	return "", hint(fmt.Errorf("cluster %s has no work %s", cluster, written), "hawser get works --cluster %s shows its works", cluster)
 }
 
 func allWorks(ctx context.Context, c hawserv1.AdminServiceClient, cluster string, f func(*hawserv1.ListWorksResponse) error) error {

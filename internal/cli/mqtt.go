@@ -179,7 +179,7 @@ func (f *aclFlags) rules(l mqttacl.Layout, clusters []string) ([]mqttacl.Rules, 
 			return nil, fmt.Errorf("cluster %s: %w", cluster, err)
 		}
 		if other := users[r.User]; other != "" {
-			return nil, hint(fmt.Errorf("%s and %s have the same user name %s", other, cluster, r.User), "each needs one of its own: give CLUSTER=USER, or --user with {cluster} in it")
+			return nil, hint(fmt.Errorf("%s and %s have the same user name %s", other, cluster, r.User), "give each client its own user name: use CLUSTER=USER, or --user with {cluster} in it")
 		}
 		users[r.User] = cluster
 		rules = append(rules, r)

@@ -119,7 +119,7 @@ func (f *installFlags) clusterLines(env Env, set install.Settings, dir string) s
 	}
 	s.Join = install.Join{Bootstrap: install.Bootstrap{Broker: set.Address}, Images: set.Images}
 	s.caFile, s.tokenFile = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
-	return "a cluster:        " + s.makeToken() + s.join() + "\nlet it in:        " + s.accept() + "\n" + example + "\n"
+	return "a cluster:        " + s.makeToken() + s.join() + "\naccept it:        " + s.accept() + "\n" + example + "\n"
 }
 
 // admits returns an error if the broker would refuse the agent of an installation. The error contains the
@@ -153,13 +153,13 @@ func (c *connection) afterToken(ctx context.Context, env Env) string {
 	case err != nil:
 		return fmt.Sprintf("how clusters reach this hub can not be read (%v); see %s join --help\n", err, env.name())
 	case !known:
-		return fmt.Sprintf("%s install has not put a hub with --registration here; see %[1]s join --help for the broker, its CA and the images\n", env.name())
+		return fmt.Sprintf("%s install has not installed a hub with --registration here; see %[1]s join --help for the broker, its CA and the images\n", env.name())
 	}
 	create := ""
 	if s.tokenFile == "-" {
 		create = s.makeToken()
 	}
-	return "a cluster:  " + create + s.join() + "\nlet it in:  " + s.accept() + "\n" + example + "\n"
+	return "a cluster:  " + create + s.join() + "\naccept it:  " + s.accept() + "\n" + example + "\n"
 }
 
 // fileOf returns the file that the output is redirected to, or - if it is not redirected.

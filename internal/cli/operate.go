@@ -39,7 +39,7 @@ func newForceDeleteWork(env Env) *cobra.Command {
 	r := remote{env: env}
 	cmd := &cobra.Command{
 		Use:   "work CLUSTER WORK",
-		Short: "Give a work up as if its cluster had confirmed its deletion",
+		Short: "Force the deletion of a work, as if its cluster had confirmed it",
 		Long: `Delete a work at the broker as if its cluster had confirmed the deletion.
 
 Use it for a cluster that will never return. The source receives the confirmation that no
@@ -56,7 +56,7 @@ the work, it publishes the work again at its next comparison. WORK is a name or 
 				if _, err := c.ForceDeleteWork(ctx, &hawserv1.ForceDeleteWorkRequest{Cluster: args[0], ResourceId: id}); err != nil {
 					return err
 				}
-				return printf(env.Stdout, "work %s of cluster %s is given up\n", args[1], args[0])
+				return printf(env.Stdout, "work %s of cluster %s is deleted at the broker\n", args[1], args[0])
 			})
 		},
 	}
@@ -95,10 +95,10 @@ object of them is left. This cannot be undone, so it asks first.`,
 			var left []string
 			return r.agreed(cmd, &c, func(ctx context.Context, client hawserv1.AdminServiceClient) (what string, err error) {
 				left, err = givenUp(ctx, client, args[0], works)
-				return fmt.Sprintf("This gives %d works of cluster %s up%s. Their sources receive the confirmation that no object of them is left.", len(left), args[0], fewOf(left)), err
+				return fmt.Sprintf("This deletes %d works of cluster %s at the broker%s. Their sources receive the confirmation that no object of them is left.", len(left), args[0], fewOf(left)), err
 			}, func() error {
 				for _, name := range left {
-					if err := printf(env.Stdout, "work %s of cluster %s would be given up\n", name, args[0]); err != nil {
+					if err := printf(env.Stdout, "work %s of cluster %s would be deleted at the broker\n", name, args[0]); err != nil {
 						return err
 					}
 				}
@@ -110,7 +110,7 @@ object of them is left. This cannot be undone, so it asks first.`,
 	}
 	r.flags(cmd)
 	c.add(cmd)
-	cmd.Flags().BoolVar(&works, "works", false, "give all works of the cluster up too")
+	cmd.Flags().BoolVar(&works, "works", false, "delete all works of the cluster at the broker too")
 	return cmd
 }
 
@@ -122,7 +122,7 @@ func unbindCluster(ctx context.Context, env Env, c hawserv1.AdminServiceClient, 
 	if err := printf(env.Stdout, "another cluster may use the name %s\n", r.GetCluster()); err != nil || !r.GetWorks() {
 		return err
 	}
-	return printf(env.Stdout, "works given up: %d\n", resp.GetWorks())
+	return printf(env.Stdout, "works deleted at the broker: %d\n", resp.GetWorks())
 }
 
 // givenUp returns the works that are dropped with a cluster name, none without --works. An unknown cluster is
@@ -138,7 +138,7 @@ func givenUp(ctx context.Context, c hawserv1.AdminServiceClient, cluster string,
 	case err != nil:
 		return nil, err
 	case !known:
-		return nil, hint(fmt.Errorf("cluster %s is not known", cluster), "hawser get clusters shows those that are")
+		return nil, hint(fmt.Errorf("cluster %s is not known", cluster), "hawser get clusters shows the known ones")
 	case !works:
 		return nil, nil
 	}
@@ -380,7 +380,7 @@ func withheld(ctx context.Context, c hawserv1.AdminServiceClient, source, cluste
 		return nil, err
 	case len(missing) > 0:
 		return nil, hint(fmt.Errorf("%s does not withhold %s on %s", source, strings.Join(missing, ", "), clusterName),
-			"see what is withheld with: hawser get discrepancies --cluster %s", clusterName)
+			"list the withheld deletions with: hawser get discrepancies --cluster %s", clusterName)
 	case len(works) == 0:
 		return nil, hint(fmt.Errorf("%s withholds nothing on %s", source, clusterName), "a source withholds only while it is connected")
 	}

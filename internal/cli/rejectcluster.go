@@ -56,7 +56,7 @@ func rejectCluster(ctx context.Context, env Env, hub hubAPI, name, reason string
 	if err := hub.end(ctx, name, ""); err != nil {
 		return err
 	}
-	line := "cluster %s is rejected: its works stop, and what it has of them stays\n"
+	line := "cluster %s is rejected: it receives no more works, and the objects on it stay\n"
 	if !c.Spec.HubAcceptsClient {
 		line = "cluster %s is not accepted\n"
 	}

@@ -127,7 +127,7 @@ func (r *remote) checkCert() error {
 	case r.isMQTT() && (r.cert == "") != (r.key == ""):
 		return errors.New("--cert and --key belong together: set both or none")
 	case !r.insecure && !r.isMQTT() && (r.cert == "" || r.key == ""):
-		return errors.New("--cert and --key are not set: the broker tells only operators and viewers")
+		return errors.New("--cert and --key are not set: the broker answers only operators and viewers")
 	}
 	return nil
 }

@@ -42,10 +42,10 @@ func newStoreCheck(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check --data-dir DIR",
 		Short: "Read all of a store, or of a backup, and report damage",
-		Long: `Read everything in a store, or in a backup, and say what is damaged.
+		Long: `Read everything in a store, or in a backup, and report damage.
 
-Every value is read and its checksum compared, and what finds records is compared
-with the records. Nothing is changed. The exit status is 0 when all is sound.`,
+It verifies the checksum of every value, and compares the indexes with the records. It
+changes nothing. The exit status is 0 if nothing is damaged.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := given(cmd, "data-dir", "name the directory of the store, or of a backup"); err != nil {
@@ -147,7 +147,7 @@ broker starts, sources and agents notice by themselves that it lost what came af
 backup, and send it again.
 
 With --move-aside the command moves the former store itself, into a directory in that of
-the store, such as aside-20261123T090000Z. It needs the room of both.`,
+the store, such as aside-20261123T090000Z. It needs disk space for both.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if from != "" && latest != "" {
@@ -263,12 +263,12 @@ func printReport(w io.Writer, r *pebble.Report) error {
 	}
 	if err := r.Err(); err != nil {
 		return hint(fmt.Errorf("%s: %d of %d values are damaged", r.Dir, r.Damaged, r.Values),
-			"restore a backup: hawser store restore --from BACKUP --data-dir DIR; keep this directory for a look at the disk")
+			"restore a backup: hawser store restore --from BACKUP --data-dir DIR; keep this directory to examine the disk")
 	}
 	if err := printf(w, "%s is sound: %s, up to revision %d\n", r.Dir, amount(r), r.Revision); err != nil || r.Closed {
 		return err
 	}
-	return printf(w, "its broker was not stopped in order; it may have been killed, or the machine\n")
+	return printf(w, "its broker did not shut down cleanly: the broker or its machine may have been killed\n")
 }
 
 // amount returns a text with the size of a store.

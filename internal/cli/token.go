@@ -103,7 +103,7 @@ func (a *tokenRequest) check(cmd *cobra.Command) error {
 	case a.audience == "":
 		return usageOf(cmd, errors.New("--audience is empty: the hub's API would accept the token, too"))
 	case a.valid < shortestToken:
-		return usageOf(cmd, fmt.Errorf("--duration %s: a hub gives no token for less than %s", a.valid, shortestToken))
+		return usageOf(cmd, fmt.Errorf("--duration %s: a hub issues no token for less than %s", a.valid, shortestToken))
 	}
 	return nil
 }

@@ -165,7 +165,7 @@ func (f *uninstallFlags) uninstallCluster(ctx context.Context, env Env, name str
 	}
 	if left && !f.dryRun {
 		return hint(errors.New("the cluster has records of works that are not on this hub, so its agent stays"),
-			"see whose they are with: kubectl get appliedmanifestworks")
+			"list them with: kubectl get appliedmanifestworks")
 	}
 	if err := errors.Join(i.Leave(ctx), f.remove(ctx, i, p)); err != nil || f.dryRun {
 		return err

@@ -111,7 +111,7 @@ func TestWatch(t *testing.T) {
 	if status := cli.Main(t.Context(), env, append([]string{"allow", "agent/cluster9"}, connection...)); status != 0 {
 		t.Fatal(status)
 	}
-	denials.until(t, "denial/agent/cluster9 is gone\n")
+	denials.until(t, "denial/agent/cluster9 is no longer listed\n")
 
 	// A watch ends with Ctrl-C, so this is no failure.
 	for _, end := range []func() int{endWorks, endNames, endDenials, endOrphans} {

@@ -67,7 +67,7 @@ func TestLoad_FlagsWinOverTheFile(t *testing.T) {
 }
 
 func TestLoad_RejectsUnreadableFile(t *testing.T) {
-	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "config.yaml: line 1: unknown: there is no such field; there are from, level, listen") {
+	if _, err := load(t, "unknown: 1\n"); err == nil || !strings.Contains(err.Error(), "config.yaml: line 1: unknown: unknown field; the known ones are from, level, listen") {
 		t.Errorf("an unknown field: %v", err)
 	}
 	if _, err := load(t, "", "--config", filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {

@@ -100,7 +100,7 @@ func (w *explanation) fields(place string, n *yamlv3.Node, into reflect.Value) {
 	}
 	there := strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 	if n.Kind != yamlv3.MappingNode {
-		w.wrong(n, place, "write fields here, there are %s", there)
+		w.wrong(n, place, "write fields here; the known ones are %s", there)
 		return
 	}
 	lines := map[string]int{}
@@ -113,7 +113,7 @@ func (w *explanation) fields(place string, n *yamlv3.Node, into reflect.Value) {
 		case ok:
 			w.look(below(place, key.Value), value, into.FieldByIndex(f.Index))
 		case w.strict:
-			w.wrong(key, below(place, key.Value), "there is no such field; there are %s", there)
+			w.wrong(key, below(place, key.Value), "unknown field; the known ones are %s", there)
 		}
 		lines[key.Value] = key.Line
 	}

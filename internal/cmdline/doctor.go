@@ -19,7 +19,7 @@ const mainProcess = "/proc/1/cmdline"
 func Doctor(program, long string, flags func(*pflag.FlagSet), walk func(cmd *cobra.Command, step time.Duration) error) *cobra.Command {
 	var step time.Duration
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Walk the ways of this program step by step, and say what fails", Long: long, Args: NoArgs,
+		Use: "doctor", Short: "Check the connections of this program step by step, and report the first failure", Long: long, Args: NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f := cmd.Flags()
 			given := f.NFlag()

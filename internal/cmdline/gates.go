@@ -39,7 +39,7 @@ func (g *Gates) Usage() string {
 	for _, name := range slices.Sorted(maps.Keys(g.defaults)) {
 		names = append(names, fmt.Sprintf("%s (default %t)", name, g.defaults[name]))
 	}
-	return "switch behaviour on or off, as NAME=true,OTHER=false; there are " + strings.Join(names, ", ")
+	return "switch behaviour on or off, as NAME=true,OTHER=false. The gates are " + strings.Join(names, ", ")
 }
 
 // String returns the gates that were set, in the form that Set accepts.

@@ -102,7 +102,7 @@ func (i Installer) DryRun(ctx context.Context, p Plan) error {
 		case have == nil:
 			i.Printf("%s would be created", nameOf(o))
 		case left(o, have):
-			i.Printf("%s would be left as it is", nameOf(o))
+			i.Printf("%s would not be changed", nameOf(o))
 		default:
 			i.Printf("%s would be applied", nameOf(o))
 		}
@@ -124,7 +124,7 @@ func (i Installer) apply(ctx context.Context, manager string, objects []*unstruc
 			return err
 		}
 		if have != nil && left(o, have) {
-			i.Printf("%s is there, and left as it is", nameOf(o))
+			i.Printf("%s exists and is not changed", nameOf(o))
 			continue
 		}
 		ref, err := refOf(ctx, i.Client, o)
@@ -174,7 +174,7 @@ func (e notIssuedError) Unwrap() error { return e.error }
 
 // Hint returns where to look.
 func (e notIssuedError) Hint() string {
-	return "see why with: kubectl -n " + namespace + " describe certificate,certificaterequest; is the issuer there and ready?"
+	return "see why with: kubectl -n " + namespace + " describe certificate,certificaterequest; check that the issuer exists and is ready"
 }
 
 // left reports whether an existing object stays as it is. Such objects are definitions and namespaces of
@@ -203,7 +203,7 @@ func (i Installer) await(ctx context.Context, o *unstructured.Unstructured, done
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
-		missing := "is not there"
+		missing := "does not exist"
 		if have != nil {
 			missing = done(have)
 		}
@@ -232,7 +232,7 @@ func running(o *unstructured.Unstructured) string {
 	want := number("spec", "replicas")
 	switch ready, updated := number("status", "availableReplicas"), number("status", "updatedReplicas"); {
 	case number("status", "observedGeneration") < o.GetGeneration():
-		return "has not been looked at by its controller"
+		return "has not been processed by its controller"
 	case updated < want:
 		return fmt.Sprintf("has %d of %d pods of this version", updated, want)
 	case ready < want:

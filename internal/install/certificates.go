@@ -271,7 +271,7 @@ func (m Managed) mine(ctx context.Context) (map[string][]byte, error) {
 		return nil, err
 	}
 	if was := string(have["cluster-name"]); was != "" && was != m.Name {
-		return nil, fmt.Errorf("this cluster is installed as %s: is --context right? hawser uninstall cluster %s gives that name up", was, was)
+		return nil, fmt.Errorf("this cluster is installed as %s: is --context right? hawser uninstall cluster %s releases that name", was, was)
 	}
 	return have, nil
 }
@@ -283,7 +283,7 @@ func (m Managed) authority(ctx context.Context, have map[string][]byte) (*pki.Au
 		return nil, err
 	}
 	if !kept.Issuer.none() {
-		return nil, fmt.Errorf("the hub has its certificates from cert-manager (%s): say with --cert-manager which issuer on this cluster, of the same authority, makes the agent's", kept.Issuer)
+		return nil, fmt.Errorf("the hub has its certificates from cert-manager (%s): name with --cert-manager the issuer of the same CA on this cluster, for the certificate of the agent", kept.Issuer)
 	}
 	authority, err := readAuthority(ctx, m.Hub)
 	if err != nil {

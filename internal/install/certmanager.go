@@ -136,7 +136,7 @@ func hasAuthority(ctx context.Context, client kubeclient.Client, certificate *un
 		err = fmt.Errorf("%s is issued, but the Secret %s/%s has no %s and %s", nameOf(certificate), namespace, name, certKey, keyKey)
 	}
 	if err == nil && len(data[caKey]) == 0 {
-		err = fmt.Errorf("the Secret %s/%s has no %s: its issuer does not say which authority signs; take one of a private authority (CA, Vault, …), not ACME", namespace, name, caKey)
+		err = fmt.Errorf("the Secret %s/%s has no %s: its issuer does not publish its CA; use an issuer of a private CA (CA, Vault, …), not ACME", namespace, name, caKey)
 	}
 	return err
 }

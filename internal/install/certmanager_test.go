@@ -183,7 +183,7 @@ func TestCertManager_Refusals(t *testing.T) {
 	p, err := Hub(t.Context(), hub, issued1, epoch)
 	hub.install(t, p, err)
 	_, err = Cluster(t.Context(), Managed{Name: "cluster1", Hub: hub, Client: spoke}, epoch)
-	refused(err, "say with --cert-manager which issuer")
+	refused(err, "name with --cert-manager the issuer")
 	_, err = Cluster(t.Context(), Managed{Name: strings.Repeat("a", 40), Hub: hub, Client: spoke, Issuer: issued1.Issuer}, epoch)
 	refused(err, "too long for cert-manager")
 	p, err = Cluster(t.Context(), Managed{Name: "cluster1", Hub: hub, Client: spoke, Issuer: issued1.Issuer}, epoch)
@@ -196,7 +196,7 @@ func TestCertManager_Refusals(t *testing.T) {
 	if err == nil {
 		err = acme.installer().Apply(t.Context(), p)
 	}
-	refused(err, "take one of a private authority")
+	refused(err, "use an issuer of a private CA")
 }
 
 // No program is started before its certificate exists. The error contains the reason that cert-manager reports.

@@ -137,7 +137,7 @@ func TestHub_TwiceIsHarmless(t *testing.T) {
 		t.Errorf("the second run changed (-before +after):\n%s", diff)
 	}
 	for _, line := range hub.output {
-		if !strings.HasSuffix(line, " unchanged") && !strings.HasSuffix(line, " is there, and left as it is") {
+		if !strings.HasSuffix(line, " unchanged") && !strings.HasSuffix(line, " exists and is not changed") {
 			t.Errorf("the second run said %q", line)
 		}
 	}
@@ -185,11 +185,11 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 		defer cancel()
 		err = hub.installer().Apply(ctx, p)
 		var hinted interface{ Hint() string }
-		if err == nil || !strings.Contains(err.Error(), "waited for deployment.apps/hawser-broker: it has not been looked at by its controller") ||
+		if err == nil || !strings.Contains(err.Error(), "waited for deployment.apps/hawser-broker: it has not been processed by its controller") ||
 			!errors.As(err, &hinted) || !strings.HasSuffix(hinted.Hint(), "describe pods -l app.kubernetes.io/name=hawser-broker") {
 			t.Errorf("error %v", err)
 		}
-		if !slices.Contains(hub.output, "waiting for deployment.apps/hawser-broker: has not been looked at by its controller") {
+		if !slices.Contains(hub.output, "waiting for deployment.apps/hawser-broker: has not been processed by its controller") {
 			t.Errorf("said %q", hub.output)
 		}
 		for ref := range hub.content() {
@@ -297,7 +297,7 @@ func TestApply_KeepsFieldsOfOthers(t *testing.T) {
 		if err != nil || ours(have) {
 			t.Errorf("%s is %v, %v", nameOf(o), have, err)
 		}
-		if line := nameOf(o) + " is there, and left as it is"; !slices.Contains(hub.output, line) {
+		if line := nameOf(o) + " exists and is not changed"; !slices.Contains(hub.output, line) {
 			t.Errorf("said %q, want %q", hub.output, line)
 		}
 	}
@@ -414,7 +414,7 @@ func TestApply_DeletesUnneededObjects(t *testing.T) {
 // A program runs when all pods of the applied version are ready, and no pod of another version is left.
 func TestRunning_ErrorNamesMissingPart(t *testing.T) {
 	for want, status := range map[string]map[string]any{
-		"has not been looked at by its controller": {"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},
+		"has not been processed by its controller": {"observedGeneration": int64(1), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(2)},
 		"has 1 of 2 pods of this version":          {"observedGeneration": int64(2), "replicas": int64(3), "updatedReplicas": int64(1), "availableReplicas": int64(2)},
 		"has 1 of 2 pods ready":                    {"observedGeneration": int64(2), "replicas": int64(2), "updatedReplicas": int64(2), "availableReplicas": int64(1)},
 		"has pods of another version":              {"observedGeneration": int64(2), "replicas": int64(3), "updatedReplicas": int64(2), "availableReplicas": int64(3)},

@@ -204,11 +204,11 @@ func (j Join) identity(ctx context.Context) (string, error) {
 				return "", err
 			}
 			if was := string(have["cluster-name"]); was != "" && was != j.Name {
-				return "", fmt.Errorf("this cluster joined as %s: is --context right? hawser uninstall cluster %s gives that name up", was, was)
+				return "", fmt.Errorf("this cluster joined as %s: is --context right? hawser uninstall cluster %s releases that name", was, was)
 			}
 			was := string(have["hub-identity"])
 			if was != "" && identity != "" && was != identity {
-				return "", fmt.Errorf("what is on this cluster belongs to the hub %s, not to %s: leave --hub-identity out, or hand it over with hawser hub-identity transfer first", was, identity)
+				return "", fmt.Errorf("the objects on this cluster belong to the hub %s, not to %s: leave --hub-identity out, or transfer them with hawser hub-identity transfer first", was, identity)
 			}
 			if was != "" {
 				identity = was
@@ -257,14 +257,14 @@ func (j Join) operator(ctx context.Context) error {
 	have, err := get(ctx, j.Client, object(klusterletKind.GroupVersion().String(), klusterletKind.Kind, "", klusterletName))
 	switch {
 	case errors.As(err, new(*kubeclient.NoKindError)):
-		return errors.New("the cluster has no kind Klusterlet: install the klusterlet operator of Open Cluster Management first, or print what it needs with --dry-run -o yaml")
+		return errors.New("the cluster has no kind Klusterlet: install the klusterlet operator of Open Cluster Management first, or print the objects with --dry-run -o yaml")
 	case err != nil || have == nil:
 		return err
 	}
 	for field, want := range map[string]string{"clusterName": j.Name, "namespace": klusterletNamespace} {
 		is, _, err := unstructured.NestedString(have.Object, "spec", field)
 		if err == nil && is != "" && is != want {
-			err = fmt.Errorf("the Klusterlet %s has the %s %s, not %s: is --context right? Of another form print what it needs with --dry-run -o yaml", klusterletName, field, is, want)
+			err = fmt.Errorf("the Klusterlet %s has the %s %s, not %s: is --context right? For another kind of installation, print the objects with --dry-run -o yaml", klusterletName, field, is, want)
 		}
 		if err != nil {
 			return err

@@ -117,7 +117,7 @@ func TestJoin_Identity(t *testing.T) {
 		"as it was":                     {have: secret(bootstrapSecret, "spoke", "north"), want: "north"},
 		"as it was installed":           {have: secret(agentSecret, "spoke", "north"), want: "north"},
 		"as it was, and said":           {have: secret(agentSecret, "spoke", "north"), output: "north", want: "north"},
-		"another than it was":           {have: secret(agentSecret, "spoke", "north"), output: "south", wrong: "belongs to the hub north, not to south"},
+		"another than it was":           {have: secret(agentSecret, "spoke", "north"), output: "south", wrong: "belong to the hub north, not to south"},
 		"a cluster of another name":     {have: secret(bootstrapSecret, "other", "north"), wrong: "this cluster joined as other"},
 		"installed under another name":  {have: secret(agentSecret, "other", "north"), wrong: "this cluster joined as other"},
 		"a Secret that says none of it": {have: secretOf(agentSecret, nil), want: "broker.example.com:8090"},

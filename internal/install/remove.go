@@ -43,8 +43,8 @@ type doomed struct {
 // which means that their clusters have deleted the objects.
 func (i Installer) DeleteWorks(ctx context.Context, hub metadata.Interface, namespace string) error {
 	return i.deleteAll(ctx, hub, doomed{
-		works, namespace, "works", "their clusters delete what they have",
-		"are the agents of their clusters running, are clusters that joined accepted, and does a finalizer hold an object there",
+		works, namespace, "works", "their clusters delete the objects",
+		"are the agents of their clusters running, are clusters that joined accepted, and does a finalizer keep an object there",
 		func(metav1.PartialObjectMetadata) bool { return true },
 	})
 }
@@ -65,7 +65,7 @@ func (i Installer) DeleteClusters(ctx context.Context, hub metadata.Interface, p
 		return nil
 	}
 	return i.deleteAll(ctx, hub, doomed{
-		clusters, "", "ManagedClusters", "hub-source takes their add-ons and finalizers off",
+		clusters, "", "ManagedClusters", "hub-source removes their add-ons and finalizers",
 		"does hub-source run, and do they or their add-ons have finalizers of other controllers",
 		func(c metav1.PartialObjectMetadata) bool { return len(c.Finalizers) > 0 },
 	})

@@ -137,7 +137,7 @@ func TestDeleteClusters_WaitsForHubSource(t *testing.T) {
 		if err := hub.installer().DeleteClusters(t.Context(), fleet(), joined); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(deleted, []string{"asks", "member", "asks", "member"}) || !slices.Equal(hub.output, []string{"waiting for 1 ManagedClusters to be gone: hub-source takes their add-ons and finalizers off first"}) {
+		if !slices.Equal(deleted, []string{"asks", "member", "asks", "member"}) || !slices.Equal(hub.output, []string{"waiting for 1 ManagedClusters to be gone: hub-source removes their add-ons and finalizers first"}) {
 			t.Errorf("deleted %q, said %q", deleted, hub.output)
 		}
 		stuck := fleet()

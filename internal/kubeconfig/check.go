@@ -108,7 +108,7 @@ func (l *look) reach(ctx context.Context) (string, error) {
 	case err != nil && !apierrors.IsForbidden(err): // Forbidden is the answer to an anonymous client
 		return "", l.explain(err)
 	case err != nil || review.Status.UserInfo.Username == "system:anonymous":
-		return "", wrong(err, "put a token or a client certificate into the kubeconfig", "%s answers, and does not know us: we gave no credentials", l.host)
+		return "", wrong(err, "put a token or a client certificate into the kubeconfig", "%s answers, but cannot identify us: the kubeconfig has no credentials", l.host)
 	}
 	return fmt.Sprintf("%s runs Kubernetes %s, and knows us as %s", l.host, v.GitVersion, review.Status.UserInfo.Username), nil
 }
@@ -147,9 +147,9 @@ func (l *look) explain(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "no program listens at %s", l.host)
 	case errors.Is(err, context.DeadlineExceeded):
-		return wrong(err, "look at the kube-apiserver; if it is well, ask the network team what on the way drops the connection", "%s did not answer in time", l.host)
+		return wrong(err, "check the kube-apiserver; if it is healthy, ask the network team what on the way drops the connection", "%s did not answer in time", l.host)
 	}
-	return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "%s cannot be asked: %v", l.host, err)
+	return wrong(err, "check the server in the kubeconfig, and that the kube-apiserver runs", "the request to %s failed: %v", l.host, err)
 }
 
 // definitions checks whether the resources are served.

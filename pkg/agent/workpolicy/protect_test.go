@@ -165,13 +165,13 @@ func TestPolicy_DescribesAllowedObjects(t *testing.T) {
 func TestParsePolicy_ErrorNamesField(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "the file has no value",
-		"hub: {}":                             "line 1: hub: there is no such field; there are hubs",
+		"hub: {}":                             "line 1: hub: unknown field; the known ones are hubs",
 		"hubs:\n  a:\n":                       "hubs.a has no value",
 		"hubs: {a: {allow: []}}":              "hubs.a.allow is an empty list",
 		"hubs: {a: {allow: }}":                "hubs.a.allow has no value",
 		"hubs: {a: {}, a: {}}":                `already set`,
 		"hubs: {a: {allow: [{}]}}":            "hubs.a.allow[0]: it names nothing",
-		"hubs: {a: {deny: [{kinds: [Pod]}]}}": "kinds: there is no such field; there are apiGroups, namespaces, resources",
+		"hubs: {a: {deny: [{kinds: [Pod]}]}}": "kinds: unknown field; the known ones are apiGroups, namespaces, resources",
 		"hubs: {a: {deny: [{resources: [Pod]}]}}":              `hubs.a.deny[0]: "Pod" is no resource`,
 		"hubs: {a: {deny: [{resources: [deployments.apps]}]}}": `"deployments.apps" is no resource`,
 		"hubs: {a: {deny: [{apiGroups: [apps/v1]}]}}":          `"apps/v1" is no API group`,

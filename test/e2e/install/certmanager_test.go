@@ -65,7 +65,7 @@ func TestInstall_CertManager(t *testing.T) {
 	}
 	for _, again := range [][]string{{"install", "hub", "--context", "hub", "--image-version", "dev"}, local} {
 		for _, line := range w.run(w.hawser, again...) {
-			if object, what, _ := strings.Cut(line, " "); strings.Contains(object, "/") && what != "unchanged" && what != "is there, and left as it is" {
+			if object, what, _ := strings.Cut(line, " "); strings.Contains(object, "/") && what != "unchanged" && what != "exists and is not changed" {
 				t.Errorf("%v again: %s", again[:2], line)
 			}
 		}
