@@ -159,9 +159,9 @@ func (c *config) validateTokens() error {
 	case !c.Tokens.Enabled():
 		return nil
 	case c.Insecure:
-		return errors.New("with insecure the identity that each peer claims is trusted: remove them")
+		return errors.New("tokens cannot be verified with insecure, which trusts the identity that each peer claims: remove tokens")
 	case c.Registration.Source == "":
-		return errors.New("the keys by which they are verified come from a source: name it in registration.source")
+		return errors.New("a source publishes the keys that verify tokens: name it in registration.source")
 	}
 	return c.Tokens.Validate()
 }

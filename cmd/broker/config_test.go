@@ -161,8 +161,8 @@ func TestConfig_Refuses(t *testing.T) {
 		"negative quota":                {"clusterQuota: {works: -1}", append([]string{"--config=FILE"}, tls...), "clusterQuota: a quota is negative"},
 		"clusters of a cluster":         {"clusterQuota: {clusters: 1}", append([]string{"--config=FILE"}, tls...), "quota of a source"},
 		"no source serves registration": {"registration: {source: hub}", append([]string{"--config=FILE"}, tls...), "registration.source \"hub\" is no source"},
-		"tokens without a source":       {"tokens: {audiences: [hawser], mapping: [{user: u, role: bootstrap}]}", append([]string{"--config=FILE"}, tls...), "tokens: the keys by which they are verified come from a source"},
-		"tokens in plaintext":           {"tokens: {audiences: [hawser]}", []string{"--insecure", "--listen=127.0.0.1:1", "--config=FILE"}, "tokens: with insecure the identity that each peer claims is trusted"},
+		"tokens without a source":       {"tokens: {audiences: [hawser], mapping: [{user: u, role: bootstrap}]}", append([]string{"--config=FILE"}, tls...), "tokens: a source publishes the keys that verify tokens"},
+		"tokens in plaintext":           {"tokens: {audiences: [hawser]}", []string{"--insecure", "--listen=127.0.0.1:1", "--config=FILE"}, "tokens: tokens cannot be verified with insecure"},
 		"agent by token": {
 			"identities: [{commonName: x, role: source, name: hub}]\nregistration: {source: hub}\ntokens: {audiences: [hawser], mapping: [{user: u, role: agent, name: c1}]}",
 			append([]string{"--config=FILE"}, tls...), "tokens: rule 1: a token cannot give the role agent",

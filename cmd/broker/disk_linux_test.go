@@ -340,7 +340,7 @@ func TestDisk_Full(t *testing.T) {
 	if _, err := os.Stat(v.Path("store/RESERVE")); err != nil {
 		t.Errorf("the reserve is not there again: %v", err)
 	}
-	if log := b.end(syscall.SIGTERM); !strings.Contains(log, "gave up its reserve") {
+	if log := b.end(syscall.SIGTERM); !strings.Contains(log, "deleted its reserve") {
 		t.Errorf("the disk was not full: %s", log)
 	}
 }

@@ -53,7 +53,7 @@ const (
 	boundByItself = "the broker bounds what each peer may use by itself, see Limits of the port in docs/operations/limits.md"
 	keptByItself  = "the broker manages its connections by itself: it pings, and ends them after 12 hours at most"
 	alwaysTLS     = "the broker speaks TLS 1.2 and 1.3 with the cipher suites of Go"
-	looksByItself = "the broker looks at its TLS files twice a second"
+	looksByItself = "the broker checks its TLS files twice a second"
 )
 
 // withoutEffect maps keys of OCM's gRPC server without a matching setting to the reason.
@@ -98,7 +98,7 @@ func parseServerConfig(b []byte) (*serverConfig, error) {
 		}
 	}
 	if n := s.MaxReceiveMessageSize; n != nil && *n <= beside {
-		return nil, fmt.Errorf("max_receive_message_size %d: use more than %d, which is what belongs to an event besides itself", *n, beside)
+		return nil, fmt.Errorf("max_receive_message_size %d: use more than %d, the largest size of what a message has besides the data of its event", *n, beside)
 	}
 	return s, nil
 }
@@ -147,7 +147,7 @@ func (s *serverConfig) logSettings(c *config, log *slog.Logger) {
 	}
 	for _, x := range s.settings(c) {
 		if x.value != x.used {
-			idle(x.key, "the broker's own configuration, or a flag, says otherwise: --"+x.flag+"="+x.used)
+			idle(x.key, "the broker's own configuration, or a flag, overrides it: --"+x.flag+"="+x.used)
 		}
 	}
 	for _, k := range s.idle {

@@ -108,7 +108,7 @@ func TestServerConfig_ReportsIneffectiveSettings(t *testing.T) {
 		}
 	}
 	all := log.String()
-	if !strings.Contains(all, "says otherwise: --listen=127.0.0.1:1") || !strings.Contains(all, `keys="[colour shape]"`) || len(message) != len(withoutEffect)+2 {
+	if !strings.Contains(all, "overrides it: --listen=127.0.0.1:1") || !strings.Contains(all, `keys="[colour shape]"`) || len(message) != len(withoutEffect)+2 {
 		t.Errorf("it says\n%s", all)
 	}
 	c.ServerConfig = ""

@@ -58,7 +58,7 @@ func withDefaults(c Config) (Config, error) {
 		complete(&c.Rest, DefaultRest, "rest"),
 		complete(&c.Checkpoint, DefaultCheckpoint, "pause between checkpoints"),
 		complete(&c.Retention, DefaultRetention, "retention"),
-		complete(&c.TombstoneGC, DefaultTombstoneGC, "sweep interval"),
+		complete(&c.TombstoneGC, DefaultTombstoneGC, "interval of the tombstone GC"),
 		complete(&c.StreamsPerClient, DefaultStreams, "streams per client"),
 		complete(&c.Comparisons, runtime.GOMAXPROCS(0), "number of comparisons"),
 	); err != nil {

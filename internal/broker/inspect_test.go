@@ -150,7 +150,7 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 		other := w.open(w.agent("c2"), func(r *transport.RawSubscription, _ *tap) { r.Cluster = "c1" })
 		w.wantCode(<-other.ended, transport.CodeDenied)
 		is("refused", hawserv1.ClusterState_CLUSTER_STATE_REJECTED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
-		if got := w.clusters("c1")[0].GetRejectionReason(); got != "its agent came with the certificate of cluster c2: put the one of c1 into its Secret" {
+		if got := w.clusters("c1")[0].GetRejectionReason(); got != "its agent used the certificate of cluster c2: put the certificate of c1 into its Secret" {
 			t.Errorf("it says %q", got)
 		}
 		if list := w.clusters("nowhere"); len(list) != 0 {

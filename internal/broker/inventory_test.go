@@ -301,7 +301,7 @@ func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 		quarantined := w.open(w.agent("c1"), func(r *transport.RawSubscription, _ *tap) { r.Cluster = "c3" })
 		w.wantCode(<-quarantined.ended, transport.CodeDenied)
 		pass(2 * time.Minute)
-		w.differs("c3 was refused", []string{"page", "c2 3m0s false", "c3 0s true its agent came with the certificate of cluster c1: put the one of c3 into its Secret"}, reported(hub))
+		w.differs("c3 was refused", []string{"page", "c2 3m0s false", "c3 0s true its agent used the certificate of cluster c1: put the certificate of c3 into its Secret"}, reported(hub))
 		w.open(w.agent("c3"), hawser)
 		pass(2 * time.Minute)
 		w.differs("c3 came", []string{"page", "c2 3m0s false"}, reported(hub))

@@ -80,7 +80,7 @@ func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 		return 0, refused
 	case n > b.cfg.QueueBytes/2: // the event never fits into the budget
 		return 0, request.Refused(transport.CodeTooLarge, "data",
-			fmt.Sprintf("the data takes %d bytes when it is read, at most %d are taken", n, b.cfg.QueueBytes/2), "split it into several events")
+			fmt.Sprintf("the data takes %d bytes of memory, at most %d are accepted", n, b.cfg.QueueBytes/2), "split it into several events")
 	case !b.reading.Reserve(e.From, n):
 		return 0, request.Overloaded("too many bytes of lists and sync events are in flight", request.RetryAfter)
 	}
@@ -113,7 +113,7 @@ func (b *Broker) handler(env *codec.Envelope) (kind string, h handler) {
 		return "spec", b.intake.PutSpec
 	}
 	return "unknown", func(context.Context, *request.Event) (r transport.Receipt, err error) {
-		return r, request.Invalid("type", "events of type "+env.RawType+" are not taken", "")
+		return r, request.Invalid("type", "events of type "+env.RawType+" are not accepted", "")
 	}
 }
 

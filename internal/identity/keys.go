@@ -154,7 +154,7 @@ func ReadPair(certs, key []byte) (tls.Certificate, error) {
 // CheckShown checks the certificates of a peer, before any of them is tried as the issuer of another.
 func CheckShown(shown []*x509.Certificate) error {
 	if len(shown) > maxShown {
-		return fmt.Errorf("the peer shows %d certificates, at most %d are looked at", len(shown), maxShown)
+		return fmt.Errorf("the peer sent %d certificates, at most %d are allowed", len(shown), maxShown)
 	}
 	for _, c := range shown {
 		if err := affordable(c.PublicKey); err != nil {

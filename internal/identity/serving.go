@@ -58,7 +58,7 @@ func (l *loader) valid() error {
 	case now.After(leaf.NotAfter):
 		return fmt.Errorf("the certificate in %s has expired at %s: renew it", l.files.Cert, leaf.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("the certificate in %s is not valid before %s: look at the clocks", l.files.Cert, leaf.NotBefore.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate in %s is not valid before %s: check the clocks", l.files.Cert, leaf.NotBefore.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -202,7 +202,7 @@ func (e *ending) warning(of string, now time.Time) string {
 	}
 	what, do := "the certificate", "renew it"
 	if of == "ca" {
-		what, do = "a CA", "put the next one beside it, renew the certificates that it signed, then take it out"
+		what, do = "a CA", "add the next CA to the file, renew the certificates that this one signed, then remove this one"
 	}
 	end := e.end.UTC().Format(time.RFC3339)
 	if left <= 0 {

@@ -113,7 +113,7 @@ func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *haws
 	}
 	known := func(d codec.DataType) bool { return slices.Contains(a.cfg.Store.Clusters(d), cluster) }
 	if !slices.ContainsFunc(codec.DataTypes(), known) {
-		return nil, request.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows those that are")
+		return nil, request.NotFound("cluster "+cluster+" is not known", "hawser get clusters shows the known ones")
 	}
 	resp := &hawserv1.UnbindClusterResponse{}
 	if r.GetWorks() {

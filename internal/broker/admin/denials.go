@@ -46,7 +46,7 @@ func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.All
 	case err != nil:
 		return nil, request.Store(err)
 	case !known:
-		return nil, request.NotFound(s.String()+" is not denied", "hawser get denials shows who is")
+		return nil, request.NotFound(s.String()+" is not denied", "hawser get denials shows the denied ones")
 	}
 	a.cfg.Log.Info("an operator allowed a denied client", "operator", by.Name, "subject", s.String())
 	return &hawserv1.AllowResponse{}, nil

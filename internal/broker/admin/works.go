@@ -167,7 +167,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 		}
 	}
 	if !found {
-		return request.NotFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows those it has")
+		return request.NotFound("cluster "+cluster+" has no work "+id, "hawser get works --cluster "+cluster+" shows its works")
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 		return nil, err
 	}
 	if len(r.GetWorks()) == 0 {
-		return nil, request.Invalid("works", "no work is named", "name works that: hawser get discrepancies, shows as withheld")
+		return nil, request.Invalid("works", "no work is named", "name the works; list the withheld ones with: hawser get discrepancies")
 	}
 	scope := store.Scope{DataType: codec.ManifestBundles, Cluster: r.GetCluster()}
 	ops := make([]store.Op, 0, len(r.GetWorks()))
@@ -206,7 +206,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 	if err != nil {
 		return nil, err
 	}
-	a.cfg.Log.Info("deletions approved that a source withheld",
+	a.cfg.Log.Info("an operator approved withheld deletions",
 		"operator", by.Name, "source", r.GetSource(), "cluster", r.GetCluster(), "count", len(deleted))
 	a.sync.Sources.Approved(scope, r.GetSource(), deleted)
 	return &hawserv1.ApproveResponse{}, nil

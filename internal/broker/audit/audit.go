@@ -132,7 +132,7 @@ func New(level Level, out io.Writer, r prometheus.Registerer, program *slog.Logg
 	l := &Log{
 		level: level, out: out, program: program, queue: make(chan []byte, queued), now: time.Now,
 		lines:   meter.Counters("records_total", "Records of the audit stream.", "event"),
-		dropped: meter.Counter("dropped_records_total", "Records that were not written because they could not be, or not as fast."),
+		dropped: meter.Counter("dropped_records_total", "Records that were not written, because writing failed or was too slow."),
 	}
 	l.log = slog.New(slog.NewJSONHandler(telemetry.PrintableWriter{W: (*queue)(l)}, &slog.HandlerOptions{ReplaceAttr: rename}))
 	return l
@@ -295,7 +295,7 @@ func (l *Log) repeat(all bool) {
 	counted, met := l.repeated.over(l.now(), all), l.met.over(l.now(), all)
 	l.mu.Unlock()
 	for _, c := range append(met, counted...) {
-		l.program.Info("the same again", "of", c.reason, "peer", clip(c.client), "from", clip(c.from), "method", clip(c.method), "times", c.n)
+		l.program.Info("the same event was repeated", "of", c.reason, "peer", clip(c.client), "from", clip(c.from), "method", clip(c.method), "times", c.n)
 	}
 	if !l.writes(Rejections) {
 		return

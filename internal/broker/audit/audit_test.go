@@ -278,7 +278,7 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 	}
 	now = now.Add(period)
 	l.repeat(false)
-	if want := `msg="the same again" of=left peer=agent/c1 from="" method="" times=4`; !strings.Contains(log.String(), want) {
+	if want := `msg="the same event was repeated" of=left peer=agent/c1 from="" method="" times=4`; !strings.Contains(log.String(), want) {
 		t.Errorf("no %q in:\n%s", want, log.String())
 	}
 	log.Reset()

@@ -214,7 +214,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 	}
 	head := f.cfg.Store.Head()
 	if a.Cursor.StoreID != head.StoreID || a.Cursor.Incarnation != head.Incarnation || !s.wasSent(a.Cursor.Revision) {
-		return request.Invalid("data", "the cursor is from no checkpoint of this subscription", "acknowledge the cursor of a checkpoint as it came")
+		return request.Invalid("data", "the cursor is not that of a checkpoint of this subscription", "acknowledge the cursor of a checkpoint without a change")
 	}
 	if s.part == codec.Status {
 		f.metrics.acked(s.part, Unproven)

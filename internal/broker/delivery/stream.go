@@ -132,7 +132,7 @@ func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err erro
 	switch {
 	case raw.Cluster == "" || !errors.As(err, &e) || e.Code != transport.CodeDenied:
 	case p.Role == string(identity.Agent) && p.Name != raw.Cluster:
-		f.peers.Refused(raw.Cluster, "its agent came with the certificate of cluster "+p.Name+": put the one of "+raw.Cluster+" into its Secret")
+		f.peers.Refused(raw.Cluster, "its agent used the certificate of cluster "+p.Name+": put the certificate of "+raw.Cluster+" into its Secret")
 	default:
 		f.peers.Refused(raw.Cluster, e.Message)
 	}

@@ -161,7 +161,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	case store.ConditionFailed:
 		return &transport.Error{
 			Code: transport.CodeConflict, Next: transport.NextResync,
-			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is none, and its name may be another's)", o.Revision),
+			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is no record, or another work has its name)", o.Revision),
 			Hint:    "compare with the broker's inventory and try again with that revision",
 		}
 	case store.OverQuota:
@@ -169,7 +169,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	case store.Invalid:
 		return request.Invalid("", o.Detail, "")
 	}
-	return request.Internal(fmt.Errorf("no answer to verdict %d", o.Result))
+	return request.Internal(fmt.Errorf("no answer to result %d", o.Result))
 }
 
 // Release drops all records of the source on one cluster. The agent is not notified and keeps its objects.

@@ -77,7 +77,7 @@ func (g *tombstoneGC) run(ctx context.Context) error {
 			now := g.cfg.Now().Round(0)
 			err := g.collect(ctx, now.Add(-g.cfg.Retention-max(0, now.Sub(last)-g.cfg.TombstoneGC)))
 			if last = now; err != nil && ctx.Err() == nil && transport.CodeOf(err) != transport.CodeOverloaded {
-				g.cfg.Log.Error("removing old confirmed tombstones failed; the next sweep retries", "error", err)
+				g.cfg.Log.Error("removing old confirmed tombstones failed; the next collection retries", "error", err)
 			}
 		case <-g.wake:
 		case <-ctx.Done():
@@ -106,7 +106,7 @@ func (g *tombstoneGC) removeSeen(ctx context.Context) bool {
 		}
 		// A later ack of the source, or a sweep, removes the tombstones.
 		if transport.CodeOf(err) != transport.CodeOverloaded {
-			g.cfg.Log.Error("removing acknowledged confirmed tombstones failed; the next ack or sweep retries", "source", owner.Owner, "error", err)
+			g.cfg.Log.Error("removing acknowledged confirmed tombstones failed; the next ack or collection retries", "source", owner.Owner, "error", err)
 		}
 		return false
 	}

@@ -20,9 +20,9 @@ func newMetrics(r prometheus.Registerer) metrics {
 	meter := telemetry.NewMeter(r, "hawser_listener_")
 	return metrics{
 		refusedHandshakes: meter.Counters("rejected_handshakes_total", "Connections that ended before they could make a call.", "reason"),
-		refusedCalls:      meter.Counters("rejected_calls_total", "Calls rejected, by their headers or for what they are about.", "reason", "code"),
+		refusedCalls:      meter.Counters("rejected_calls_total", "Calls rejected because of their headers or their content.", "reason", "code"),
 		endedConnections:  meter.Counters("ended_connections_total", "Connections that the broker ended.", "reason"),
-		calls:             meter.Counters("calls_total", "Calls that were let in.", "role", "transport"),
+		calls:             meter.Counters("calls_total", "Calls that were accepted.", "role", "transport"),
 		received:          meter.Counters("received_bytes_total", "Bytes received on connections, after TLS.", "role", "transport"),
 		sent:              meter.Counters("sent_bytes_total", "Bytes sent on connections, before TLS.", "role", "transport"),
 	}

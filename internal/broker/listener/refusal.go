@@ -134,7 +134,7 @@ func nameOf(id identity.Identity) string {
 // tooMany rejects a client that already has the maximum number of calls of one kind, or of connections.
 func tooMany(id identity.Identity, what string, most int) *refusal {
 	return overloaded("number", fmt.Sprintf("%s has %d %s, which is the maximum", nameOf(id), most, what),
-		"end some, or give programs that share a certificate one each")
+		"end some of them, or give each program a certificate of its own")
 }
 
 // tooManyLists rejects a list because other clients use all list slots.
@@ -144,5 +144,5 @@ func tooManyLists(most int) *refusal {
 
 // tooOften rejects a client that is too fast.
 func tooOften(id identity.Identity, what string) *refusal {
-	return overloaded("rate", fmt.Sprintf("%s begins %s faster than it may", nameOf(id), what), "try again later, and less often")
+	return overloaded("rate", fmt.Sprintf("%s begins %s too often", nameOf(id), what), "try again later, and less often")
 }

@@ -122,7 +122,7 @@ func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	case b.lock <- struct{}{}:
 		defer func() { <-b.lock }()
 	case <-ctx.Done():
-		return transport.GaveUp(ctx, "the caller gave up before the token was reviewed")
+		return transport.GaveUp(ctx, "the caller cancelled before the token was reviewed")
 	}
 	if c.peerState().pass != nil {
 		return nil

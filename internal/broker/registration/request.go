@@ -50,7 +50,7 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	case !joins && !r.cache.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
 	case e.Size > codec.MaxRequested(e.Env.Type)+envelope:
-		return request.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are taken", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "leave out what is large, as CA bundles or annotations")
+		return request.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are accepted", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "remove large fields, such as CA bundles or annotations")
 	case len(e.Env.Data) == 0:
 		return request.Invalid("data", "an event without data", "")
 	case d == codec.Leases:

@@ -201,7 +201,7 @@ func newMetrics(m telemetry.Meter, r *Service) *metrics {
 		}
 		return 1
 	})
-	m.Shown("registration_pending", "Requests of agents that wait for their turn, or for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
+	m.Shown("registration_pending", "Requests of agents that are queued, or wait for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
 	m.Shown("registration_renewals", "Clusters with a Lease renewal that was not sent to the source yet.", nil, func() float64 { return float64(r.renewals.size()) })
 	m.Shown("registration_objects", "Objects of the hub in memory.", nil, func() float64 {
 		n, _ := r.cache.size()
@@ -211,7 +211,7 @@ func newMetrics(m telemetry.Meter, r *Service) *metrics {
 		_, n := r.cache.size()
 		return float64(n)
 	})
-	m.Shown("registration_subscriptions", "Running subscriptions of agents to what the hub has.", nil, func() float64 { return float64(r.agents.count()) })
+	m.Shown("registration_subscriptions", "Running subscriptions of agents to objects of the hub.", nil, func() float64 { return float64(r.agents.count()) })
 	return &metrics{
 		requests:   m.Counters("registration_requests_total", "Requests to the hub by resource and result.", "resource", "result"),
 		subscribes: m.Counters("registration_subscribes_total", "Subscribe calls of agents by resource and result.", "resource", "result"),

@@ -185,7 +185,7 @@ func (r *Service) fromSource(ctx context.Context, e *request.Event) (receipt tra
 			r.keys.set(reports)
 		}
 	default:
-		err = request.Invalid("type", "events of type "+e.Env.RawType+" are not taken", "")
+		err = request.Invalid("type", "events of type "+e.Env.RawType+" are not accepted", "")
 	}
 	switch {
 	case err != nil:
@@ -213,7 +213,7 @@ func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.Registrat
 	for cluster, at := range reported.GetEarliestIssues() {
 		if to[cluster] = at.AsTime(); !earliest.Sound(at.AsTime(), r.cfg.Now()) {
 			delete(to, cluster)
-			r.cfg.Log.Warn("an earliest issue time lies in the future and is ignored: are the clocks of the hub and the broker right?", "cluster", cluster, "time", at.AsTime())
+			r.cfg.Log.Warn("an earliest issue time lies in the future and is ignored: check the clocks of the hub and the broker", "cluster", cluster, "time", at.AsTime())
 		}
 	}
 	if len(to) == 0 {

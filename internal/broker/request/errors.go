@@ -50,7 +50,7 @@ func Undecodable(err error) *transport.Error {
 
 // TooLarge returns the error for an event above the size limit.
 func TooLarge(size, limit int) *transport.Error {
-	return Refused(transport.CodeTooLarge, "", fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit), "make the work smaller or split it")
+	return Refused(transport.CodeTooLarge, "", fmt.Sprintf("event of %d bytes, at most %d are accepted", size, limit), "make the work smaller or split it")
 }
 
 // NotFound returns the error for a named object that does not exist.
@@ -72,7 +72,7 @@ func ErrDraining() *transport.Error {
 func Internal(cause error) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: RetryAfter,
-		Message: "internal error, nothing was changed", Hint: "the broker's log says more", Err: cause,
+		Message: "internal error, nothing was changed", Hint: "the broker's log has the reason", Err: cause,
 	}
 }
 
@@ -95,7 +95,7 @@ func Store(err error) *transport.Error {
 		return &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * RetryAfter,
 			Message: "the broker's store rejects writes after an error",
-			Hint:    "its operator has to look at the broker's log and restart it", Err: err,
+			Hint:    "the operator of the broker must read its log and restart it", Err: err,
 		}
 	}
 	return Internal(err)
@@ -116,7 +116,7 @@ func CallerGone(ctx context.Context) *transport.Error {
 			Message: "the call took too long", Err: ctx.Err(),
 		}
 	}
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller went away", Err: ctx.Err()}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller has disconnected", Err: ctx.Err()}
 }
 
 // Broken returns the error of a stream on which a write failed, or for which data could not be read.

@@ -468,7 +468,7 @@ func check(d codec.DataType, clusters []codec.ClusterSyncReport) error {
 	named := make(map[string]struct{}, len(clusters))
 	for i := range clusters {
 		if err := store.CheckScope(d, clusters[i].Cluster); err != nil {
-			return request.Invalid("data", "a compared cluster has an invalid name", "name clusters as in clustername")
+			return request.Invalid("data", "a compared cluster has an invalid name", "name each cluster as its works do")
 		}
 		named[clusters[i].Cluster] = struct{}{}
 	}

@@ -53,7 +53,7 @@ func (c Config) Validate() error {
 	case slices.Contains(c.Audiences, ""):
 		return errors.New("an audience is empty: leave it out")
 	case len(c.Mapping) == 0:
-		return errors.New("mapping is empty: name the accounts, for without a rule none may do anything")
+		return errors.New("mapping is empty: add a rule for each account; an account without a rule has no rights")
 	}
 	for i, r := range c.Mapping {
 		if err := r.validate(); err != nil {

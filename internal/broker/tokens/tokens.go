@@ -87,8 +87,8 @@ func New(o Options) (*Tokens, error) {
 	t := &Tokens{o: o, slots: make(chan struct{}, maxReviews), known: map[[sha256.Size]byte]*entry{}, shares: map[netip.Prefix]*fair.Bucket{}}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	meter := telemetry.NewMeter(o.Registry, "hawser_broker_")
-	t.reviews = meter.Counters("token_reviews_total", "Questions to the hub about tokens.", "result")
-	meter.Shown("token_cache_entries", "Tokens of which is known what the hub said.", nil, func() float64 {
+	t.reviews = meter.Counters("token_reviews_total", "Token reviews requested from the hub.", "result")
+	meter.Shown("token_cache_entries", "Tokens with a known answer of the hub.", nil, func() float64 {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return float64(len(t.known))
@@ -160,7 +160,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 	case e.lock <- struct{}{}:
 		defer func() { <-e.lock }()
 	case <-ctx.Done():
-		return nil, transport.GaveUp(ctx, "the caller gave up before the token was reviewed")
+		return nil, transport.GaveUp(ctx, "the caller cancelled before the token was reviewed")
 	}
 	if p, err := t.passOf(e, text); p != nil || err != nil {
 		return p, err
@@ -189,7 +189,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 func (t *Tokens) SameAccount(p *TokenRef, text string) error {
 	a, err := t.verify(text, t.o.Now())
 	if err == nil && a.User != p.User {
-		err = refused("the connection is that of " + p.Identity.String() + " already: use another connection for another token")
+		err = refused("the connection belongs to " + p.Identity.String() + " already: use another connection for another token")
 	}
 	return err
 }
@@ -238,7 +238,7 @@ func (t *Tokens) review(ctx context.Context, e *entry, text string, a token.Acco
 	case <-requesting.Done():
 		return t.fail(e, unavailable("too many tokens wait for a review of the hub", nil))
 	case <-ctx.Done():
-		return transport.GaveUp(ctx, "the caller gave up before the token was reviewed")
+		return transport.GaveUp(ctx, "the caller cancelled before the token was reviewed")
 	}
 	r, err := t.o.Reviewer.Review(requesting, text, a.Audiences)
 	if err != nil {
@@ -289,9 +289,9 @@ func (t *Tokens) judge(r *hawserv1.TokenReviewResult, a token.Account) (*grant, 
 	case !r.GetAuthenticated() || user == "":
 		return nil, refused("the hub does not know it any more, or never did")
 	case a.User != "" && user != a.User:
-		return nil, refused("the hub says that it belongs to another account")
+		return nil, refused("the hub reports that it belongs to another account")
 	case a.User != "" && !slices.ContainsFunc(r.GetAudiences(), func(s string) bool { return slices.Contains(a.Audiences, s) }):
-		return nil, refused("the hub says that it is for another audience")
+		return nil, refused("the hub reports that it is for another audience")
 	}
 	id, ok := t.o.identify(user, groups)
 	if !ok {

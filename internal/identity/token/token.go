@@ -27,10 +27,10 @@ const (
 // Reasons to reject a token. Each error of [Verifier.Verify] is one of them.
 var (
 	ErrMalformed = errors.New("it is no signed JSON Web Token of a service account")
-	ErrIssuer    = errors.New("another issuer made it than the hub")
+	ErrIssuer    = errors.New("its issuer is not the hub")
 	ErrAudience  = errors.New("it is for another audience")
 	ErrSignature = errors.New("no key of the hub has signed it")
-	ErrExpired   = errors.New("it has expired, or never does")
+	ErrExpired   = errors.New("it has expired, or has no expiry time")
 	ErrEarly     = errors.New("it is not valid yet")
 )
 
@@ -99,7 +99,7 @@ func (v *Verifier) Verify(token string, now time.Time) (Account, error) {
 	case c.Issuer != v.issuer:
 		return Account{}, ErrIssuer
 	case len(a.Audiences) == 0:
-		return Account{}, fmt.Errorf("%w: this broker takes %q", ErrAudience, v.audiences)
+		return Account{}, fmt.Errorf("%w: this broker accepts %q", ErrAudience, v.audiences)
 	case c.Expiry == nil:
 		return Account{}, ErrExpired
 	case c.NotBefore != nil && now.Add(Leeway).Before(c.NotBefore.Time()):

@@ -84,7 +84,7 @@ func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.
 	}
 	p := connection.Agreed() // HTTP/2 must be negotiated
 	if p != listener.HTTP2 && h.other == nil {
-		return nil, p, errors.New("grpc listener: the peer does not speak HTTP/2, which it has to agree upon in its handshake")
+		return nil, p, errors.New("grpc listener: the peer did not negotiate HTTP/2 in its TLS handshake")
 	}
 	return conn, p, nil
 }

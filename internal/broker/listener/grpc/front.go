@@ -260,7 +260,7 @@ func (f *Front) panicked(_ context.Context, p any) error {
 	f.cfg.Log.Error("call panicked", "panic", p, "stack", string(debug.Stack()))
 	return transportgrpc.Status(&transport.Error{
 		Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: time.Second,
-		Message: "internal error", Hint: "the broker's log says more",
+		Message: "internal error", Hint: "the broker's log has the reason",
 	}).Err()
 }
 

@@ -171,7 +171,7 @@ func (f *Front) guarded(do func() error) (err error) {
 			f.cfg.Log.Error("mqtt call panicked", "panic", p, "stack", string(debug.Stack()))
 			err = &transport.Error{
 				Code: transport.CodeInternal, Next: transport.NextBackOff, Delay: time.Second,
-				Message: "internal error", Hint: "the broker's log says more",
+				Message: "internal error", Hint: "the broker's log has the reason",
 			}
 		}
 	}()
@@ -298,7 +298,7 @@ func (c *conn) drained() error {
 	if !c.draining || len(c.queue) > 0 || len(c.subscriptions) > 0 {
 		return nil
 	}
-	return &transport.Error{Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Second, Message: "the broker is going away"}
+	return &transport.Error{Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: time.Second, Message: "the broker is shutting down"}
 }
 
 // packet handles one packet of the peer.

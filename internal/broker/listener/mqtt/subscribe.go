@@ -414,7 +414,7 @@ func (s stream) Accept(a transport.Accepted) error {
 }
 
 // errGone is the error of a stream whose peer has disconnected or unsubscribed.
-var errGone = &transport.Error{Code: transport.CodeUnavailable, Message: "the peer went away"}
+var errGone = &transport.Error{Code: transport.CodeUnavailable, Message: "the peer has disconnected"}
 
 // Send implements [transport.Stream].
 func (s stream) Send(parts ...[]byte) error {

@@ -210,7 +210,7 @@ func (w *packetReader) connect() {
 		w.fail(violated(property.UnsupportedVersion, "the protocol is %.20q, not MQTT", name))
 	}
 	if version := w.byte(); w.err == nil && version != 5 {
-		w.fail(violated(property.UnsupportedVersion, "MQTT version 5 is spoken here, not %d", version))
+		w.fail(violated(property.UnsupportedVersion, "this broker supports MQTT version 5, not %d", version))
 	}
 	flags := w.byte()
 	const reserved, will, willQoS, willRetain, password, user = 0x01, 0x04, 0x18, 0x20, 0x40, 0x80
@@ -220,7 +220,7 @@ func (w *packetReader) connect() {
 	case flags&will == 0 && flags&(willQoS|willRetain) != 0, flags&willQoS == willQoS:
 		w.fail(malformed("the will flags of CONNECT contradict each other"))
 	case flags&willRetain != 0:
-		w.fail(violated(property.RetainNotSupported, "nothing is retained here"))
+		w.fail(violated(property.RetainNotSupported, "retained messages are not supported"))
 	case flags&willQoS == 0x10:
 		w.fail(violated(property.QoSNotSupported, "QoS 2 is not supported"))
 	}
@@ -257,10 +257,10 @@ func (w *packetReader) head(flags byte) {
 	case flags&qos > 2:
 		w.fail(violated(property.QoSNotSupported, "QoS 2 is not supported"))
 	case flags&retain != 0:
-		w.fail(violated(property.RetainNotSupported, "nothing is retained here"))
+		w.fail(violated(property.RetainNotSupported, "retained messages are not supported"))
 	}
 	if topic := w.text(); len(topic) > mostTopicBytes {
-		w.fail(violated(property.TopicNameInvalid, "the topic has %d bytes, at most %d are taken", len(topic), mostTopicBytes))
+		w.fail(violated(property.TopicNameInvalid, "the topic has %d bytes, at most %d are accepted", len(topic), mostTopicBytes))
 	}
 	if flags&qos != 0 {
 		w.identifier()
@@ -320,7 +320,7 @@ var forms = map[byte]form{
 // refused are the properties that are not supported.
 var refused = map[byte]*violation{
 	packets.PropSubscriptionIdentifier: violated(property.SubscriptionIDUnsupported, "subscription identifiers are not supported"),
-	packets.PropTopicAlias:             violated(property.TopicAliasInvalid, "there are no topic aliases: Topic Alias Maximum is 0"),
+	packets.PropTopicAlias:             violated(property.TopicAliasInvalid, "topic aliases are not supported: Topic Alias Maximum is 0"),
 	packets.PropAuthenticationMethod:   violated(property.BadAuthenticationMethod, "enhanced authentication is not supported; connect with a client certificate or a token"),
 }
 
@@ -340,7 +340,7 @@ func (w *packetReader) properties(kind byte) {
 		case n > mostProperties:
 			p.fail(violated(property.QuotaExceeded, "more than %d properties", mostProperties))
 		case id != packets.PropUser && seen&(1<<id) != 0:
-			p.fail(wrong("the property %d is there twice", id))
+			p.fail(wrong("the property %d is given twice", id))
 		case refused[id] != nil:
 			p.fail(refused[id])
 		}

@@ -98,7 +98,7 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 		return // the library has answered
 	}
 	if socket.Subprotocol() != "mqtt" {
-		_ = socket.Close(websocket.StatusPolicyViolation, "the subprotocol mqtt is spoken here") // an error means: closed already
+		_ = socket.Close(websocket.StatusPolicyViolation, "use the subprotocol mqtt") // an error means: closed already
 		return
 	}
 	if !w.front.begin() {

@@ -64,10 +64,10 @@ func (p *packet) done() {
 }
 
 // errSilent ends a connection without packets for 1.5 times its keep alive.
-var errSilent = violated(property.KeepAliveTimeout, "nothing came for one and a half times the keep alive")
+var errSilent = violated(property.KeepAliveTimeout, "no packet arrived within one and a half times the keep alive")
 
 // errNoMQTT ends a connection with another protocol.
-var errNoMQTT = errors.New("the first packet is no CONNECT")
+var errNoMQTT = errors.New("the first packet is not CONNECT")
 
 // read reads one packet. Memory for a PUBLISH grows as its data arrives; other packets are small.
 func (w *wire) read() (*packet, error) {
@@ -94,7 +94,7 @@ func (w *wire) read() (*packet, error) {
 	}
 	switch most := w.bound(p.kind()); {
 	case length > most:
-		return nil, violated(property.PacketTooLarge, "a packet has %d bytes, at most %d are taken", length, most)
+		return nil, violated(property.PacketTooLarge, "a packet has %d bytes, at most %d are accepted", length, most)
 	case p.kind() == packets.Publish:
 		err = w.publish(p, length)
 	default:

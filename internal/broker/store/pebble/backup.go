@@ -326,7 +326,7 @@ func (in *incoming) receive(name string, data []byte) error {
 	if name != "" {
 		// The sender must not write outside of the directory.
 		if strings.ContainsAny(name, "/\\\x00") || name == "." || name == ".." || name == lockName || slices.Contains(in.made, name) {
-			return fmt.Errorf("a store has no file %q, or it came twice", name)
+			return fmt.Errorf("the file %q does not belong to a store, or was received twice", name)
 		}
 		if err := in.beginFile(name); err != nil {
 			return err

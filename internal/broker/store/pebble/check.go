@@ -194,7 +194,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if n := len(c.incarnations); n > 0 {
 		c.report.Incarnation = c.incarnations[n-1].ID
 	} else {
-		c.wrong([]byte{keyIncarnation}, "there is no sound one")
+		c.wrong([]byte{keyIncarnation}, "there is no undamaged incarnation")
 	}
 	r := c.report
 	mark, err := readClean(files, r.Dir)
@@ -304,9 +304,9 @@ func (c *checker) incarnation(key []byte) {
 	}
 	switch {
 	case t.ID == "" || slices.ContainsFunc(c.incarnations[:n], func(o memindex.Incarnation) bool { return o.ID == t.ID }):
-		c.wrong(key, "another incarnation has its id, or it has none")
+		c.wrong(key, "its id is empty, or another incarnation has the same id")
 	case t.First < before.First:
-		c.wrong(key, "it begins at revision %d, before the one before it at %d", t.First, before.First)
+		c.wrong(key, "it begins at revision %d, below the previous incarnation at %d", t.First, before.First)
 	case t.First > c.highest()+1:
 		c.wrong(key, "it begins at revision %d, above the head %d", t.First, c.head.Revision)
 	}
@@ -320,7 +320,7 @@ func (c *checker) record(key []byte, m *store.Meta) {
 	}
 	if id := store.QueuedID(m); id != "" {
 		if other, twice := c.behind[beside(m.Key, id)]; twice {
-			c.wrong(key, "%q waits behind it, and behind %q too", id, other)
+			c.wrong(key, "%q is queued behind it, and also behind %q", id, other)
 		}
 	}
 	c.addRecord(m)
@@ -363,12 +363,12 @@ func (c *checker) form(m *store.Meta) []string {
 	must(m.State != store.Live || m.DeletedAt.IsZero(), "it is live and has a deletion time")
 	must(confirmed == !m.ConfirmedAt.IsZero(), "it is a confirmed tombstone without a time of confirmation, or the reverse")
 	must(!confirmed || m.StatusRevision != 0, "it is a confirmed tombstone without a final status")
-	must(m.Queued == nil || m.State == store.Tombstone, "something waits behind it, and it is no tombstone")
+	must(m.Queued == nil || m.State == store.Tombstone, "it has a queued spec, but is no tombstone")
 	must(confirmed || !m.SpecSupersedes || m.Version <= m.Superseded, "its version is above the one it superseded")
 	if w := m.Queued; w != nil {
-		must(w.Owner == m.Owner, "a spec of another owner waits behind it")
-		must(w.ResourceID != "" && w.Name != "", "what waits behind it has no id or no name")
-		must(w.ResourceID != m.ResourceID || !w.Deleting, "a deletion waits behind its own tombstone")
+		must(w.Owner == m.Owner, "its queued spec has another owner")
+		must(w.ResourceID != "" && w.Name != "", "its queued spec has no id or no name")
+		must(w.ResourceID != m.ResourceID || !w.Deleting, "it has its own deletion as queued spec")
 	}
 	return out
 }
@@ -384,7 +384,7 @@ func (c *checker) yield() {
 		if a.key != b.key {
 			return false
 		}
-		c.wrong([]byte(a.key), "%s and %s both have it", a.record(), b.record())
+		c.wrong([]byte(a.key), "it belongs to two records: %s and %s", a.record(), b.record())
 		return true
 	})
 	for k, tombstone := range c.behind {
@@ -400,9 +400,9 @@ func (c *checker) waits(k, tombstone store.Key) {
 	switch {
 	case !ok || !tok || r == nil || t == nil:
 	case r.State != store.ConfirmedTombstone:
-		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and is there", k.ResourceID)
+		c.wrong(recordKey(keyMeta, tombstone), "%q is queued behind it, but has a record that is no confirmed tombstone", k.ResourceID)
 	case r.Owner != t.Owner:
-		c.wrong(recordKey(keyMeta, tombstone), "%q waits behind it, and its confirmed tombstone has another owner", k.ResourceID)
+		c.wrong(recordKey(keyMeta, tombstone), "%q is queued behind it, but its confirmed tombstone has another owner", k.ResourceID)
 	}
 }
 
@@ -464,7 +464,7 @@ func (c *checker) compare(key, body []byte, err error) error {
 			return nil
 		}
 	}
-	return damage(key, "it does not say what "+x.record()+" says")
+	return damage(key, "it differs from "+x.record())
 }
 
 // unexpected returns the error about a value that belongs to no record.
@@ -481,8 +481,8 @@ func (c *checker) unexpected(key, body []byte) error {
 	case !ok:
 		return nil
 	case m == nil:
-		return damage(key, fmt.Sprintf("it leads to %s, and there is no such record", record))
+		return damage(key, fmt.Sprintf("it refers to %s, but this record does not exist", record))
 	default:
-		return damage(key, fmt.Sprintf("it leads to %s, which does not have it", record))
+		return damage(key, fmt.Sprintf("it refers to %s, but this record does not have it", record))
 	}
 }

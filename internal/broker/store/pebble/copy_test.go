@@ -95,12 +95,12 @@ func TestReceive_Refuses(t *testing.T) {
 		nothing bool // no directory is made either
 	}{
 		"no name":       {with("", "data").next(), "no name", false},
-		"parent":        {with("../escaped", "x").next(), "no file", false},
-		"absolute":      {with("/escaped", "x").next(), "no file", false},
-		"dots":          {with("..", "x").next(), "no file", false},
-		"lock":          {with(lockName, "x").next(), "no file", false},
-		"mark":          {with(IncompleteName, "x").next(), "no file", false},
-		"twice":         {append(slices.Clone(whole), whole...).next(), "came twice", false},
+		"parent":        {with("../escaped", "x").next(), "does not belong to a store", false},
+		"absolute":      {with("/escaped", "x").next(), "does not belong to a store", false},
+		"dots":          {with("..", "x").next(), "does not belong to a store", false},
+		"lock":          {with(lockName, "x").next(), "does not belong to a store", false},
+		"mark":          {with(IncompleteName, "x").next(), "does not belong to a store", false},
+		"twice":         {append(slices.Clone(whole), whole...).next(), "received twice", false},
 		"a part":        {slices.Clone(whole[:len(whole)/2]).next(), "", false},
 		"a cut table":   {cut.next(), "damaged", false},
 		"no connection": {func() (string, []byte, error) { return "", nil, broken }, broken.Error(), true},

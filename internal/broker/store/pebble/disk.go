@@ -63,7 +63,7 @@ func (f *failure) writeFailed(err error) {
 	f.noAnswer.Do(func() {
 		f.fatal <- err
 		if f.refuse(err) {
-			f.log.Error("store takes no more writes; the process ends", "error", err)
+			f.log.Error("store accepts no more writes; the process ends", "error", err)
 		}
 		close(f.stopped)
 	})

@@ -176,7 +176,7 @@ func lowness(was bool, free, mark uint64, missing error) error {
 
 func lowFor(why error) error { return fmt.Errorf("%w: %w", store.ErrLow, why) }
 
-var errGivenUp = errors.New("its disk was full, and its reserve was given up")
+var errGivenUp = errors.New("its disk was full, and its reserve was deleted")
 
 // keep makes a reserve of this size if may is true and there is none. It returns an error if there is no
 // reserve.
@@ -222,9 +222,9 @@ func (r *spaceGuard) giveUp() {
 	r.reserved = false
 	switch err := r.fs.Remove(r.fs.PathJoin(r.dir, reserveName)); {
 	case err == nil:
-		r.log.Warn("store gave up its reserve")
+		r.log.Warn("store deleted its reserve to free disk space")
 	case !errors.Is(err, fs.ErrNotExist):
-		r.log.Error("store cannot give up its reserve", "error", err)
+		r.log.Error("store cannot delete its reserve", "error", err)
 	}
 }
 

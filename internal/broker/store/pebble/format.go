@@ -382,7 +382,7 @@ type reader struct {
 const (
 	shortBody  = "it ends in the middle of a field"
 	outOfRange = "a field is out of range"
-	longBody   = "it goes on after the last field"
+	longBody   = "it has more bytes after the last field"
 )
 
 func (r *reader) fail(what string) {

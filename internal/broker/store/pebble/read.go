@@ -417,7 +417,7 @@ func recordAt(feed, records *finder, revision uint64, part store.Part) (*store.M
 	}
 	spec, status := store.Entries(m)
 	if c.Part != part || part == store.SpecPart && spec != revision || part == store.StatusPart && status != revision {
-		return nil, damage(key, fmt.Sprintf("it leads to %s, which has the revisions %d and %d", printable(recordKey(keyMeta, c.Key)), spec, status))
+		return nil, damage(key, fmt.Sprintf("it refers to %s, which has the revisions %d and %d", printable(recordKey(keyMeta, c.Key)), spec, status))
 	}
 	return m, nil
 }

@@ -161,7 +161,7 @@ func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	}
 	body, err := unseal([]byte(cleanName), v.Bytes())
 	if err != nil {
-		return nil, &store.DamageError{Key: name, What: "it says where the store was closed; remove it to open the store as after a crash"}
+		return nil, &store.DamageError{Key: name, What: "the record of the last close is damaged; remove it to open the store as after a crash"}
 	}
 	r := reader{b: body}
 	c := &shutdownMarker{incarnation: r.string(), revision: r.uint64()}

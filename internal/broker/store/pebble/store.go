@@ -19,7 +19,7 @@ import (
 )
 
 // ErrInUse means that another process, or another store in this process, uses the directory.
-var ErrInUse = errors.New("another broker uses this directory; stop it first, or give each its own")
+var ErrInUse = errors.New("another broker uses this directory; stop it first, or give each broker its own directory")
 
 // Options configures a store. Only Dir is required.
 type Options struct {
