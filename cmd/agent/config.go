@@ -126,7 +126,7 @@ func (c *config) validate() error {
 		errs = append(errs, err)
 	}
 	if c.sourceConfig == "" {
-		wrong("workload-source-config is empty: name the file that says how to reach the broker")
+		wrong("workload-source-config is empty: name the file with the address and the credentials of the broker")
 	}
 	errs = append(errs, c.output.Validate())
 	return errors.Join(append(errs, c.validateJoin(), c.validateLease())...)

@@ -274,7 +274,7 @@ func TestDriver_MQTT(t *testing.T) {
 	for text, want := range map[string]string{
 		"url: broker.example.com:8090\n" + tls:                            "brokerHost",
 		"brokerHost: b:1\n" + tls:                                         "topics.sourceEvents",
-		"brokerHost: b:1\n" + tls + strings.ReplaceAll(topics, "+", "c2"): `names the cluster "c2", and this is "c1"`,
+		"brokerHost: b:1\n" + tls + strings.ReplaceAll(topics, "+", "c2"): `names the cluster "c2", but this client is for the cluster "c1"`,
 	} {
 		c.sourceConfig = driverFile(t, dir, text)
 		if _, err := c.reachBroker(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), want) {

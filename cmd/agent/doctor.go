@@ -73,7 +73,7 @@ func (c *config) way(ctx context.Context, step time.Duration) (doctor.Path, erro
 func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Path) (doctor.Subscriber, error) {
 	requests := doctor.Subscriber{
 		Filter: transport.Filter{Cluster: c.clusterName, DataType: codec.ManifestBundles},
-		Denied: fmt.Sprintf("the broker knows who this is, and it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),
+		Denied: fmt.Sprintf("the broker knows this identity, but it may not be cluster %s: use the certificate of that cluster, or correct --spoke-cluster-name", c.clusterName),
 	}
 	if c.sourceDriver == driverMQTT {
 		var err error
@@ -90,7 +90,7 @@ func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Pa
 			d.withCertificate(own)
 		} else {
 			requests.DataType = codec.ManagedClusters
-			requests.Denied = "the broker knows who this is, and it may not ask that a cluster joins: put a token of hawser token create into " + path
+			requests.Denied = "the broker knows this identity, but it may not request to join: put a token of hawser token create into " + path
 		}
 	}
 	w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver

@@ -86,7 +86,7 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Log.InfoContext(ctx, "the hub has an identity", "hub_identity", identity)
+	c.Log.InfoContext(ctx, "the hub identity is known", "hub_identity", identity)
 	r := &running{Agent: a, lease: l, policy: policy, verified: proven}
 	if p.cfg.joins() {
 		if r.registration, err = p.newRegistration(identity); err != nil {
@@ -194,7 +194,7 @@ func (p *process) late() error {
 	return nil
 }
 
-var errNotYet = errors.New("the agent has not begun")
+var errNotYet = errors.New("the agent has not started yet")
 
 func (p *process) leaseReady() error {
 	if r := p.running.Load(); r != nil {

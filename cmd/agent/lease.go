@@ -73,7 +73,7 @@ func (c *config) newLease(r *rest.Config, namespace, hubIdentity string, j *jour
 		return nil, err
 	}
 	l, name := &lease{log: log}, hubidentity.LeaseName(appliedwork.HubHash(hubIdentity), c.agentID)
-	l.memory = leader.Remember(leases, namespace, name, func(history.Evidence) { l.lost("the Lease " + name + " is not as it was written last") })
+	l.memory = leader.Remember(leases, namespace, name, func(history.Evidence) { l.lost("the Lease " + name + " differs from the state that was written last") })
 	l.election = leader.Election{
 		Leases: l.memory, Namespace: namespace, Name: name, Identity: identity,
 		Duration: c.leaseDuration, RenewDeadline: c.renewDeadline, RetryPeriod: c.retryPeriod, Log: log,
@@ -138,7 +138,7 @@ func (l *lease) lead(ctx context.Context, work func(context.Context) error) erro
 // ready returns nil once the active agent is known.
 func (l *lease) ready() error {
 	if l.election.Leases != nil && l.holder.Load() == nil {
-		return fmt.Errorf("no agent is active: can the Lease %s/%s be read and written?", l.election.Namespace, l.election.Name)
+		return fmt.Errorf("no agent is active: check that the Lease %s/%s can be read and written", l.election.Namespace, l.election.Name)
 	}
 	return nil
 }

@@ -450,7 +450,7 @@ func (a *Agent) reconcile(ctx context.Context, q *queue, key string) {
 		if q.NumRequeues(key) >= quietRetries {
 			level = slog.LevelWarn
 		}
-		a.config.Log.Log(ctx, level, "work is not as wanted, trying again", "applied_manifest_work", key, "failures", q.NumRequeues(key)+1, "error", err)
+		a.config.Log.Log(ctx, level, "work is not applied as specified, trying again", "applied_manifest_work", key, "failures", q.NumRequeues(key)+1, "error", err)
 		q.AddRateLimited(key)
 	default:
 		q.Forget(key)

@@ -173,7 +173,7 @@ func (c *Core) share(r *reconciliation, next time.Duration, err error) (time.Dur
 	if !shared {
 		return sooner(next, d[r.key]), err
 	}
-	r.log.Debug("work is not as wanted; other works may have the same cause", "error", err)
+	r.log.Debug("work is not applied as specified; other works may have the same cause", "error", err)
 	return sooner(next, sooner(d[r.key], lookAgain+time.Duration(c.config.Random()*float64(lookAgain/2)))), nil
 }
 

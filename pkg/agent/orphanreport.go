@@ -76,7 +76,7 @@ func (c *Core) resolve(ctx context.Context, e codec.Event) {
 	r, err := codec.ParseResolveOrphan(e)
 	if err != nil {
 		c.config.Metrics.event(eventUndecodable)
-		c.config.Log.WarnContext(ctx, "unreadable order of an operator", "error", err)
+		c.config.Log.WarnContext(ctx, "unreadable decision of an operator", "error", err)
 		return
 	}
 	c.mu.Lock()

@@ -210,7 +210,7 @@ const (
 	rope        = `{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"a","namespace":"default"},"spec":{"f1":"x","f2":"x"}}`
 	ropeDropped = "Applied=False/AppliedManifestFailed: Failed to apply manifest: the cluster does not know spec.f2, and dropped what it does not know; all else was applied " +
 		"(correct the manifest, or the definition of the kind on the cluster: it is tried again when that changes, and about every hour)"
-	ropeQuiet = "Applied=True/AppliedManifestComplete: Apply manifest complete, but the cluster did not keep spec.f2, and did not say why: a webhook may remove it, or a feature of the cluster be off"
+	ropeQuiet = "Applied=True/AppliedManifestComplete: Apply manifest complete, but the cluster did not keep spec.f2, and gave no reason: a webhook may remove it, or a feature of the cluster may be off"
 )
 
 // A field that the cluster drops stays unapplied, however often it is read, and the cost of retries decreases.

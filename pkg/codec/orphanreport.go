@@ -59,7 +59,7 @@ func ParseOrphanReport(e Event) (OrphanReport, error) {
 		return OrphanReport{}, err
 	}
 	if n := len(m.GetRecords()); n > MaxOrphanReport {
-		return OrphanReport{}, attributeError("data", "", fmt.Sprintf("has %d records, at most %d are taken", n, MaxOrphanReport))
+		return OrphanReport{}, attributeError("data", "", fmt.Sprintf("has %d records, at most %d are accepted", n, MaxOrphanReport))
 	}
 	u := OrphanReport{More: m.GetMore()}
 	for _, r := range m.GetRecords() {
@@ -72,7 +72,7 @@ func ParseOrphanReport(e Event) (OrphanReport, error) {
 		next := OrphanRecord{UID: r.GetUid(), Name: r.GetName(), Objects: r.GetObjects(), Shared: r.GetShared(), Outcome: shown(r.GetOutcome())}
 		if r.GetCreated() != nil {
 			if r.GetCreated().CheckValid() != nil {
-				return OrphanReport{}, attributeError("data", "", "a record has a time that is none")
+				return OrphanReport{}, attributeError("data", "", "a record has an invalid time")
 			}
 			next.Created = r.GetCreated().AsTime()
 		}

@@ -78,7 +78,7 @@ func CheckSequence(id string, now time.Time) error {
 		return attributeError(ExtSequenceID, id, fmt.Sprintf("was made by node %d; agents are node %d", s.node, sequenceNode))
 	}
 	if ahead := s.time - max(now.UnixMilli()-sequenceEpoch, 0); ahead > SequenceTolerance.Milliseconds() {
-		return attributeError(ExtSequenceID, id, fmt.Sprintf("is %d hours ahead of the clock of the broker, at most %d are taken: set the clock of the cluster",
+		return attributeError(ExtSequenceID, id, fmt.Sprintf("is %d hours ahead of the clock of the broker, at most %d are accepted: set the clock of the cluster",
 			ahead/time.Hour.Milliseconds(), int(SequenceTolerance.Hours())))
 	}
 	return nil

@@ -39,7 +39,7 @@ func (s *SharedDialer) Dial(ctx context.Context) (Conn, error) {
 	select {
 	case s.lock <- struct{}{}:
 	case <-ctx.Done():
-		return nil, GaveUp(ctx, "gave up waiting for the connection")
+		return nil, GaveUp(ctx, "the caller stopped waiting for the connection")
 	}
 	defer func() { <-s.lock }()
 	if c := s.join(); c != nil {
@@ -133,7 +133,7 @@ type sharedConnHandle struct {
 
 var (
 	errClosed = &Error{Code: CodeUnavailable, Message: "the connection is closed"}
-	errMoved  = &Error{Code: CodeUnavailable, Message: "another connection takes the place of this one", Next: NextRefreshCredentials}
+	errMoved  = &Error{Code: CodeUnavailable, Message: "another connection replaces this one", Next: NextRefreshCredentials}
 )
 
 // over returns why this use has ended, or nil.

@@ -105,7 +105,7 @@ func TestC55_OurSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	topics.AgentEvents = mqttacl.Usual(src2).Topics.AgentEvents
 	file := mqttConfig(t, pki.Source, src1, "127.0.0.1:8883", topics)
 	_, _, err := transportmqtt.Load(file, transport.Filter{Source: src1}, false, logOf(t))
-	if err == nil || !strings.Contains(err.Error(), `topics.agentEvents: names the source "src2", and this is "src1"`) {
+	if err == nil || !strings.Contains(err.Error(), `topics.agentEvents: names the source "src2", but this client is for the source "src1"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -96,7 +96,7 @@ func (c *call) Exec(frame *interpreter.ExecutionFrame) ref.Val {
 	var m *meter
 	if c.price != nil && !simple(args) {
 		m = meterOf(frame)
-		m.pay(readable(c.function)+" has too much to look at", c.price(m, args))
+		m.pay(readable(c.function)+" has too large an input", c.price(m, args))
 	}
 	return types.LabelErrNode(c.ID(), c.invoke(m, args))
 }
@@ -129,7 +129,7 @@ type loopStep struct {
 
 // Exec implements interpreter.InterpretableV2.
 func (t *loopStep) Exec(frame *interpreter.ExecutionFrame) ref.Val {
-	meterOf(frame).pay("its loops take too many turns", t.units)
+	meterOf(frame).pay("its loops have too many iterations", t.units)
 	return t.InterpretableV2.Exec(frame)
 }
 

@@ -192,14 +192,14 @@ func position(m *meter, args []ref.Val) float64 {
 func replacement(m *meter, args []ref.Val) float64 {
 	text, _ := args[0].(types.String)
 	other, _ := args[1].(types.String)
-	m.pay("replace has too much to look at", 2*search(chars(text), chars(other)))
+	m.pay("replace has too large an input", 2*search(chars(text), chars(other)))
 	return float64(strings.Count(string(text), string(other))) * (1 + chars(args[2])/10)
 }
 
 func splitting(m *meter, args []ref.Val) float64 {
 	text, _ := args[0].(types.String)
 	by, _ := args[1].(types.String)
-	m.pay("split has too much to look at", 2*search(chars(text), chars(by)))
+	m.pay("split has too large an input", 2*search(chars(text), chars(by)))
 	return float64(strings.Count(string(text), string(by)))
 }
 

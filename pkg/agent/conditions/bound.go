@@ -30,7 +30,7 @@ const (
 const formatTruncated = "The status would be larger than %d bytes. Of the %d manifests, messages are shortened for %d, feedback values " +
 	"are left out for %d, conditions for %d, and %d are not listed. The other conditions of the work are about all of them. Split the work to see all."
 
-const messageValuesLeftOut = "The status of the work would be too large with these values: split the work, or ask for fewer"
+const messageValuesLeftOut = "The status of the work would be too large with these values: split the work, or request fewer values"
 
 const (
 	longestKept    = 16 << 10 // first limit of messages; the next ones are a quarter of the last

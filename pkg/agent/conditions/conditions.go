@@ -52,7 +52,7 @@ const (
 	messageResourceNotAvailable  = "Resource is not available"
 	formatManifestFailed         = "Failed to apply manifest: %v"
 	formatIgnoreFieldsFailed     = "Failed to process ignoreFields: %v"
-	formatManifestIncomplete     = messageManifestApplied + ", but the cluster did not keep %s, and did not say why: a webhook may remove it, or a feature of the cluster be off"
+	formatManifestIncomplete     = messageManifestApplied + ", but the cluster did not keep %s, and gave no reason: a webhook may remove it, or a feature of the cluster may be off"
 	formatFetchingFailed         = "Failed to fetch resource: %v"
 	formatFeedbackFailed         = "Sync status feedback failed with error %s"
 	formatResourcesNotAvailable  = "%d of %d resources are not available"

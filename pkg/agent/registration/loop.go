@@ -121,7 +121,7 @@ func (l *loop) show() {
 		l.c.Log.InfoContext(l.ctx, "the cluster is part of the fleet")
 	}
 	if text(now.Trouble) != text(before.Trouble) && now.Trouble != nil {
-		l.c.Log.WarnContext(l.ctx, "the registration has trouble", "error", now.Trouble)
+		l.c.Log.WarnContext(l.ctx, "the registration has a problem", "error", now.Trouble)
 	}
 }
 

@@ -36,7 +36,7 @@ func OneTooLarge(manifests []workv1.Manifest, limit int) string {
 			Metadata struct{ Name string }
 		}
 		_ = json.Unmarshal(raw, &o) // a manifest that does not parse has no name
-		way := "leave out what it can do without"
+		way := "remove the parts that it does not need"
 		switch o.Kind {
 		case "CustomResourceDefinition":
 			way = "drop the descriptions in its schema"

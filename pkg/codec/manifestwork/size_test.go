@@ -14,7 +14,7 @@ func TestOneTooLarge(t *testing.T) {
 		return workv1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(`{"kind":"` + kind + `","metadata":{"name":"n"},"x":"` + strings.Repeat("x", size) + `"}`)}}
 	}
 	small := of("ConfigMap", 10)
-	for kind, want := range map[string]string{"CustomResourceDefinition": "drop the descriptions", "Secret": "divide its data", "Deployment": "leave out"} {
+	for kind, want := range map[string]string{"CustomResourceDefinition": "drop the descriptions", "Secret": "divide its data", "Deployment": "remove the parts"} {
 		if got := OneTooLarge([]workv1.Manifest{small, of(kind, 600)}, 500); !strings.HasPrefix(got, `manifest 1, "`+kind+`" "n", alone is too large: `+want) {
 			t.Error(got)
 		}

@@ -212,7 +212,7 @@ func (k *run) identity(ctx context.Context) (string, error) {
 		}
 		p := explained("", err)
 		if own := k.seen.files.own; own != nil && !k.seen.requested && transport.CodeOf(err) != transport.CodeDeadline {
-			p.What += fmt.Sprintf("; it never asked for your certificate %s", k.ownName())
+			p.What += fmt.Sprintf("; it did not request your certificate %s", k.ownName())
 		}
 		return "", p
 	}

@@ -52,7 +52,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	if size, limit := len(event), c.sendLimit(); size > limit {
 		return transport.Receipt{}, &transport.Error{
 			Code: transport.CodeTooLarge, Next: transport.NextStop,
-			Message: fmt.Sprintf("event of %d bytes, at most %d are taken", size, limit),
+			Message: fmt.Sprintf("event of %d bytes, at most %d are accepted", size, limit),
 			Hint:    "make the work smaller or split it",
 		}
 	}
@@ -94,7 +94,7 @@ func (c *Conn) callError(err error) *transport.Error {
 	e := FromStatus(err)
 	if e.Code == transport.CodeUnavailable && c.attempt.isGone() {
 		// The text of the status is about a second handshake, which this side refused. It would be misleading.
-		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is gone", Err: c.attempt.failure()}
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is lost", Err: c.attempt.failure()}
 	}
 	return e
 }

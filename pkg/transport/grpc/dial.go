@@ -262,7 +262,7 @@ func (a *attempt) isGone() bool {
 	return a.gone
 }
 
-var errGone = errors.New("the connection is gone")
+var errGone = errors.New("the connection is lost")
 
 // once wraps credentials to allow one handshake, and keeps its error with its type, which the library turns
 // into text. A second handshake would be a reconnect by the library, unnoticed by the session. The session

@@ -112,7 +112,7 @@ func (c *Conn) Publish(ctx context.Context, e codec.Event, subscriptionID string
 	case callCtx.Err() != nil:
 		if c.state.window.stuck(size, o.PublishTimeout) {
 			// MQTT does not retransmit on a connection: a lost packet would use its window slot for ever.
-			c.state.stream.fail(fmt.Errorf("it acknowledges nothing, for %v", o.PublishTimeout))
+			c.state.stream.fail(fmt.Errorf("it has acknowledged nothing for %v", o.PublishTimeout))
 		}
 		return transport.Receipt{}, &transport.Error{
 			Code: transport.CodeDeadline, Message: "the broker did not acknowledge the event within " + o.PublishTimeout.String(),
@@ -166,7 +166,7 @@ func (c *Conn) sendLimit() int {
 
 // gone returns the error of a call whose connection ended.
 func (c *Conn) gone() *transport.Error {
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.dialer.opts.Broker + " is gone", Err: c.ended()}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.dialer.opts.Broker + " is lost", Err: c.ended()}
 }
 
 // ended returns why the connection ended. Call it only after the end.

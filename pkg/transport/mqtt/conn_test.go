@@ -560,7 +560,7 @@ func TestPublish_NothingIsAcknowledged(t *testing.T) {
 		_, err = c.Publish(t.Context(), newEvent(2), "")
 		return transport.CodeOf(err) == transport.CodeUnavailable
 	})
-	wantCode(t, err, transport.CodeUnavailable, "acknowledges nothing")
+	wantCode(t, err, transport.CodeUnavailable, "has acknowledged nothing")
 }
 
 // TestPublish_UnansweredRequests: a broker acknowledges a publish that was not sent, or with the wrong packet.

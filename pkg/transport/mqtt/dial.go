@@ -183,7 +183,7 @@ func (d *Dialer) newConn(raw net.Conn) *Conn {
 	o := &d.opts
 	c := &Conn{dialer: d, maxPacket: d.maxPacket(), lock: make(chan struct{}, 1), reported: map[string]bool{}}
 	s := newStream(raw, c.maxPacket, func(topic string, size int) {
-		c.drop(dropTooLarge, topic, fmt.Errorf("it has %d bytes, at most %d are taken", size, c.maxPacket))
+		c.drop(dropTooLarge, topic, fmt.Errorf("it has %d bytes, at most %d are accepted", size, c.maxPacket))
 	})
 	in := &inbox{
 		acknowledge: func(ids []uint16) { acknowledge(s, ids) },
@@ -250,7 +250,7 @@ func (d *Dialer) addWill(connect *paho.Connect) error {
 	}
 	p, err := d.topics.publish(e, "", false)
 	if err != nil { // for instance because the event has no single source and the topics have no broadcast
-		d.opts.Log.Warn("the connection has no last will: sources see late that this client is gone", "broker", d.opts.Broker, "error", err)
+		d.opts.Log.Warn("the connection has no last will: sources learn late that this client has disconnected", "broker", d.opts.Broker, "error", err)
 		return nil
 	}
 	if len(p.Payload) > codec.MaxTextBytes { // paho would truncate it

@@ -42,7 +42,7 @@ const (
 const emptied = "\x00too large"
 
 // errForeign is the error about bytes that are not from an MQTT broker.
-var errForeign = errors.New("it sent what is no packet of an MQTT broker")
+var errForeign = errors.New("it sent data that is not a packet of an MQTT broker")
 
 // stream is the connection below paho.
 //

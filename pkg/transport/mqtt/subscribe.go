@@ -194,7 +194,7 @@ func (c *Conn) leave(sub *subscription) {
 // event returns the event of a message; ok is false if the message must be dropped.
 func (c *Conn) event(p *packets.Publish, f transport.Filter) (e codec.Event, ok bool) {
 	if p.Retain {
-		c.drop(dropRetained, p.Topic, errors.New("it was retained by the broker, from whenever"))
+		c.drop(dropRetained, p.Topic, errors.New("it was retained by the broker and may be old"))
 		return e, false
 	}
 	if string(p.Payload) == emptied {

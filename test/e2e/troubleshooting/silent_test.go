@@ -49,12 +49,12 @@ func disconnect(t *testing.T) []quiet {
 	renewed := o.hasAnEndedCertificate()
 	return []quiet{
 		{"agent down", looks(down, ` +Disconnected `, `\n`+down+` .*check `, none(down), `check that its agent runs and reaches the broker`), o.stopsAnswering()},
-		{"wrong certificate", looks(wrong, ` +Rejected .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`,
-			`AgentDisconnected .*its agent came with the certificate of cluster `+cluster, `put the one of `+wrong+` into its Secret`), o.hasTheWrongCertificate()},
+		{"wrong certificate", looks(wrong, ` +Rejected .*its agent used the certificate of cluster `+cluster, `put the certificate of `+wrong+` into its Secret`,
+			`AgentDisconnected .*its agent used the certificate of cluster `+cluster, `put the certificate of `+wrong+` into its Secret`), o.hasTheWrongCertificate()},
 		{"agent certificate expired", looks(ended, ` +Disconnected .*the certificate of its agent expired`, `put a new one into its Secret`,
 			`AgentDisconnected .*the certificate of its agent expired at `, `put a new one into its Secret, or have it join again`), renewed},
 		{"misspelt cluster", looks(misspelt, ` +NeverConnected +1 `, `is the name misspelt, or does its agent not reach the broker\?`,
-			`AgentNeverConnected .*no agent of cluster "`+misspelt+`" has ever come to the broker`, `is the namespace misspelt\? Else start its agent`), o.isMisspelt()},
+			`AgentNeverConnected .*no agent of cluster "`+misspelt+`" has ever connected to the broker`, `check that the namespace is the name of a cluster, and that the agent of this cluster runs`), o.isMisspelt()},
 	}
 }
 

@@ -91,14 +91,14 @@ func NewSource(s Set, id string) (Source, error) {
 	}
 	for _, f := range []struct{ key, source string }{{"sourceEvents", p.sourceEvents.Source}, {"agentEvents", p.agentEvents.Source}} {
 		if f.source != id {
-			return Source{}, fmt.Errorf("topics.%s: names the source %q, and this is %q: put the latter there", f.key, f.source, id)
+			return Source{}, fmt.Errorf("topics.%s: names the source %q, but this client is for the source %q: correct the topic", f.key, f.source, id)
 		}
 	}
 	if p.sourceEvents.Group != "" {
 		return Source{}, fmt.Errorf("topics.sourceEvents: %w", errShared)
 	}
 	if b := p.sourceBroadcast; b.Kind != "" && !b.AnySource() && b.Source != id {
-		return Source{}, fmt.Errorf("topics.sourceBroadcast: names the source %q, and this is %q: put the latter there", b.Source, id)
+		return Source{}, fmt.Errorf("topics.sourceBroadcast: names the source %q, but this client is for the source %q: correct the topic", b.Source, id)
 	}
 	if p.sourceBroadcast.Group != "" {
 		return Source{}, fmt.Errorf("topics.sourceBroadcast: %w", errShared)
@@ -165,7 +165,7 @@ func NewAgent(s Set, cluster string) (Agent, error) {
 		publish bool
 	}{{"sourceEvents", p.sourceEvents, false}, {"agentEvents", p.agentEvents, true}, {"agentBroadcast", p.agentBroadcast, true}} {
 		if f.t.Kind != "" && !f.t.AnyCluster() && f.t.Cluster != cluster {
-			return Agent{}, fmt.Errorf(`topics.%s: names the cluster %q, and this is %q: put the latter there, or "+"`, f.key, f.t.Cluster, cluster)
+			return Agent{}, fmt.Errorf(`topics.%s: names the cluster %q, but this client is for the cluster %q: correct the topic, or use "+"`, f.key, f.t.Cluster, cluster)
 		}
 		if f.publish && f.t.Group != "" {
 			return Agent{}, fmt.Errorf("topics.%s: %w", f.key, errShared)
