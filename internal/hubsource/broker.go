@@ -79,7 +79,7 @@ func (b broker) logDelete(ctx context.Context, w codec.InventoryRecord, r core.R
 	case transport.Retryable(r.Err), transport.CodeOf(r.Err) == transport.CodeConflict:
 		log.DebugContext(ctx, "deletion of a work that the hub no longer has")
 	default:
-		log.WarnContext(ctx, "broker rejects the deletion of a work that the hub has no more")
+		log.WarnContext(ctx, "broker rejects the deletion of a work that the hub no longer has")
 	}
 }
 
