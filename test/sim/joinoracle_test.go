@@ -273,8 +273,8 @@ func (o *joinOracle) lookAtClusters() {
 	}
 }
 
-// unjudged returns the clusters without the taint "unreachable" whose availability is known. An unknown
-// availability counts too, if an outage is its cause.
+// unjudged returns true for each cluster of the hub without the taint "unreachable" whose availability is known,
+// and false for the others. An unknown availability counts as known if an outage is its cause.
 func (o *joinOracle) unjudged() map[string]bool {
 	all := map[string]bool{}
 	for _, c := range o.j.hub.api.All("managedclusters") {
@@ -286,7 +286,6 @@ func (o *joinOracle) unjudged() map[string]bool {
 		tainted := slices.ContainsFunc(m.Spec.Taints, func(t clusterv1.Taint) bool { return t.Key == clusterv1.ManagedClusterTaintUnreachable })
 		all[m.Name] = has != nil && has.Reason != "ManagedClusterLeaseUpdateStopped" && !tainted
 	}
-	maps.DeleteFunc(all, func(_ string, unjudged bool) bool { return !unjudged })
 	return all
 }
 
