@@ -11,8 +11,8 @@ package quota
 
 import "github.com/hawser-io/hawser/internal/identity"
 
-// Use is the usage of a source or a cluster.
-type Use struct {
+// Amount is the usage of a source or a cluster.
+type Amount struct {
 	Works    int64 // live records and tombstones
 	Records  int64 // the works, and confirmed tombstones
 	Bytes    int64 // of the specs
@@ -21,16 +21,16 @@ type Use struct {
 }
 
 // Plus returns u + v.
-func (u Use) Plus(v Use) Use {
-	return Use{
+func (u Amount) Plus(v Amount) Amount {
+	return Amount{
 		Works: u.Works + v.Works, Records: u.Records + v.Records, Bytes: u.Bytes + v.Bytes,
 		Statuses: u.Statuses + v.Statuses, Clusters: u.Clusters + v.Clusters,
 	}
 }
 
 // Minus returns u - v.
-func (u Use) Minus(v Use) Use {
-	return Use{
+func (u Amount) Minus(v Amount) Amount {
+	return Amount{
 		Works: u.Works - v.Works, Records: u.Records - v.Records, Bytes: u.Bytes - v.Bytes,
 		Statuses: u.Statuses - v.Statuses, Clusters: u.Clusters - v.Clusters,
 	}
@@ -70,8 +70,8 @@ type Excess struct {
 
 // UsageReader reads the usage, with the changes of the running commit.
 type UsageReader interface {
-	Source(name string) Use
-	Cluster(name string) Use
+	Source(name string) Amount
+	Cluster(name string) Amount
 	// Works returns the number of works of a source on a cluster.
 	Works(source, cluster string) int64
 }
@@ -82,7 +82,7 @@ type Quota struct{ Source, Cluster identity.Limits }
 // Exceeded returns the first limit that would be exceeded if the usage of a source on a cluster grew by more.
 // Only increases count: a source above a lowered limit can still delete works, and change them without making
 // them larger.
-func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Use) Excess {
+func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Amount) Excess {
 	if more.Works <= 0 && more.Bytes <= 0 && more.Records <= 0 {
 		return Excess{} // most publishes are of an existing work
 	}
@@ -99,7 +99,7 @@ func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Use) Excess
 	return Excess{}
 }
 
-func exceeded(u, more Use, l identity.Limits) (Resource, int64) {
+func exceeded(u, more Amount, l identity.Limits) (Resource, int64) {
 	for _, d := range []struct {
 		what            Resource
 		has, add, limit int64
@@ -117,7 +117,7 @@ func exceeded(u, more Use, l identity.Limits) (Resource, int64) {
 }
 
 // Reported is Exceeded for a status of a cluster.
-func (q *Quota) Reported(u UsageReader, cluster string, more Use) Excess {
+func (q *Quota) Reported(u UsageReader, cluster string, more Amount) Excess {
 	if limit := q.Cluster.Bytes; more.Statuses > 0 && limit > 0 && u.Cluster(cluster).Statuses+more.Statuses > limit {
 		return Excess{Of: Cluster, What: Statuses, Limit: limit}
 	}

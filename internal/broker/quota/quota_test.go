@@ -18,31 +18,31 @@ import (
 func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 	book := quota.NewUsage()
 	for _, c := range []string{"c1", "c2"} {
-		book.Add(quota.Change{Source: "hub", Cluster: c, By: quota.Use{Works: 5, Records: 5, Bytes: 50}})
+		book.Add(quota.Change{Source: "hub", Cluster: c, By: quota.Amount{Works: 5, Records: 5, Bytes: 50}})
 	}
-	book.Add(quota.Change{Source: "ci", Cluster: "c1", By: quota.Use{Works: 2, Records: 60, Bytes: 20, Statuses: 90}})
-	work := quota.Use{Works: 1, Records: 1, Bytes: 10}
+	book.Add(quota.Change{Source: "ci", Cluster: "c1", By: quota.Amount{Works: 2, Records: 60, Bytes: 20, Statuses: 90}})
+	work := quota.Amount{Works: 1, Records: 1, Bytes: 10}
 	none := identity.Limits{}
 	for _, c := range []struct {
 		what             string
 		source, on       string
 		ofSource, ofEach identity.Limits
-		more             quota.Use
+		more             quota.Amount
 		want             quota.Excess
 	}{
 		{"no limit", "hub", "c1", none, none, work, quota.Excess{}},
 		{"room for one", "hub", "c1", identity.Limits{Works: 11, Bytes: 110, Clusters: 2}, identity.Limits{Works: 8, Bytes: 80}, work, quota.Excess{}},
 		{"works", "hub", "c1", identity.Limits{Works: 10}, none, work, quota.Excess{Of: quota.Source, What: quota.Works, Limit: 10}},
 		{"bytes", "hub", "c1", identity.Limits{Bytes: 109}, none, work, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 109}},
-		{"bytes of an update", "hub", "c1", identity.Limits{Works: 1, Bytes: 100}, none, quota.Use{Bytes: 1}, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 100}},
-		{"a smaller update", "hub", "c1", identity.Limits{Works: 1, Bytes: 1}, identity.Limits{Works: 1, Bytes: 1}, quota.Use{Bytes: -1}, quota.Excess{}},
+		{"bytes of an update", "hub", "c1", identity.Limits{Works: 1, Bytes: 100}, none, quota.Amount{Bytes: 1}, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 100}},
+		{"a smaller update", "hub", "c1", identity.Limits{Works: 1, Bytes: 1}, identity.Limits{Works: 1, Bytes: 1}, quota.Amount{Bytes: -1}, quota.Excess{}},
 		{"another cluster", "hub", "c3", identity.Limits{Clusters: 2}, none, work, quota.Excess{Of: quota.Source, What: quota.Clusters, Limit: 2}},
 		{"one that it uses", "hub", "c2", identity.Limits{Clusters: 1}, none, work, quota.Excess{}},
 		{"works of a cluster", "ci", "c1", none, identity.Limits{Works: 7}, work, quota.Excess{Of: quota.Cluster, What: quota.Works, Limit: 7}},
 		{"bytes of a cluster", "ci", "c1", none, identity.Limits{Bytes: 79}, work, quota.Excess{Of: quota.Cluster, What: quota.Bytes, Limit: 79}},
 		{"names of a cluster do not count", "ci", "c3", none, identity.Limits{Clusters: 1}, work, quota.Excess{}},
 		{"the source first", "ci", "c1", identity.Limits{Works: 2}, identity.Limits{Works: 1}, work, quota.Excess{Of: quota.Source, What: quota.Works, Limit: 2}},
-		{"what is kept of deleted works", "ci", "c1", identity.Limits{Works: 6}, none, quota.Use{Records: 1}, quota.Excess{Of: quota.Source, What: quota.Records, Limit: 60}},
+		{"what is kept of deleted works", "ci", "c1", identity.Limits{Works: 6}, none, quota.Amount{Records: 1}, quota.Excess{Of: quota.Source, What: quota.Records, Limit: 60}},
 	} {
 		q := &quota.Quota{Source: c.ofSource, Cluster: c.ofEach}
 		if got := q.Exceeded(book, c.source, c.on, c.more); got != c.want {
@@ -50,10 +50,10 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 		}
 	}
 	q := &quota.Quota{Cluster: identity.Limits{Bytes: 100}}
-	if got, want := q.Reported(book, "c1", quota.Use{Statuses: 11}), (quota.Excess{Of: quota.Cluster, What: quota.Statuses, Limit: 100}); got != want {
+	if got, want := q.Reported(book, "c1", quota.Amount{Statuses: 11}), (quota.Excess{Of: quota.Cluster, What: quota.Statuses, Limit: 100}); got != want {
 		t.Errorf("a status: %+v, want %+v", got, want)
 	}
-	if got := q.Reported(book, "c1", quota.Use{Statuses: 10}); got != (quota.Excess{}) {
+	if got := q.Reported(book, "c1", quota.Amount{Statuses: 10}); got != (quota.Excess{}) {
 		t.Errorf("a status that fits: %+v", got)
 	}
 }
@@ -62,14 +62,14 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
-		works := map[[2]string]quota.Use{} // use by source and cluster
+		works := map[[2]string]quota.Amount{} // use by source and cluster
 		book := quota.NewUsage()
 		for range rapid.IntRange(1, 20).Draw(t, "commits") {
 			draft, after := book.Pending(), maps.Clone(works)
 			for range rapid.IntRange(0, 5).Draw(t, "changes") {
 				at := [2]string{name.Draw(t, "source"), name.Draw(t, "cluster")}
 				w := rapid.Int64Range(0, 2).Draw(t, "works")
-				now := quota.Use{Works: w, Records: w + rapid.Int64Range(0, 1).Draw(t, "tombstones"), Bytes: w * rapid.Int64Range(0, 9).Draw(t, "bytes")}
+				now := quota.Amount{Works: w, Records: w + rapid.Int64Range(0, 1).Draw(t, "tombstones"), Bytes: w * rapid.Int64Range(0, 9).Draw(t, "bytes")}
 				draft.Add(quota.Change{Source: at[0], Cluster: at[1], By: now.Minus(after[at])})
 				after[at] = now
 			}
@@ -87,8 +87,8 @@ func TestUsage_IsTheSumOfItsChanges(t *testing.T) {
 }
 
 // sums returns the total use, by source or by cluster.
-func sums(of quota.Scope, works map[[2]string]quota.Use) map[string]quota.Use {
-	all := map[string]quota.Use{}
+func sums(of quota.Scope, works map[[2]string]quota.Amount) map[string]quota.Amount {
+	all := map[string]quota.Amount{}
 	for at, u := range works {
 		n := at[0]
 		if of == quota.Cluster {
@@ -98,11 +98,11 @@ func sums(of quota.Scope, works map[[2]string]quota.Use) map[string]quota.Use {
 		}
 		all[n] = all[n].Plus(u)
 	}
-	maps.DeleteFunc(all, func(_ string, u quota.Use) bool { return u == quota.Use{} })
+	maps.DeleteFunc(all, func(_ string, u quota.Amount) bool { return u == quota.Amount{} })
 	return all
 }
 
-func compare(t *rapid.T, u quota.UsageReader, works map[[2]string]quota.Use) {
+func compare(t *rapid.T, u quota.UsageReader, works map[[2]string]quota.Amount) {
 	sources, clusters := sums(quota.Source, works), sums(quota.Cluster, works)
 	for _, n := range []string{"a", "b", "c"} {
 		if got := u.Source(n); got != sources[n] {
@@ -119,14 +119,14 @@ func compare(t *rapid.T, u quota.UsageReader, works map[[2]string]quota.Use) {
 	}
 }
 
-func checkRows(t *rapid.T, b *quota.Usage, of quota.Scope, works map[[2]string]quota.Use) {
+func checkRows(t *rapid.T, b *quota.Usage, of quota.Scope, works map[[2]string]quota.Amount) {
 	want := sums(of, works)
-	got, after := map[string]quota.Use{}, ""
+	got, after := map[string]quota.Amount{}, ""
 	var names []string
 	for {
 		page := b.Rows(of, after, 2)
 		for _, r := range page {
-			got[r.Name] = r.Use
+			got[r.Name] = r.Amount
 			names = append(names, r.Name)
 			after = r.Name
 		}

@@ -8,7 +8,7 @@ import (
 // Usage is the usage of all sources and clusters. An engine keeps it in memory and rebuilds it when it is
 // opened. It is not safe for concurrent use, except that its reading methods may run together.
 type Usage struct {
-	sources, clusters map[string]Use
+	sources, clusters map[string]Amount
 	works             map[pair]int64
 }
 
@@ -18,20 +18,20 @@ var _ UsageReader = (*Usage)(nil)
 
 // NewUsage returns the usage of an empty store.
 func NewUsage() *Usage {
-	return &Usage{sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
+	return &Usage{sources: map[string]Amount{}, clusters: map[string]Amount{}, works: map[pair]int64{}}
 }
 
 // Change is a difference in the usage of a source on a cluster.
 type Change struct {
 	Source, Cluster string
-	By              Use
+	By              Amount
 }
 
 // Source implements [UsageReader].
-func (b *Usage) Source(name string) Use { return b.sources[name] }
+func (b *Usage) Source(name string) Amount { return b.sources[name] }
 
 // Cluster implements [UsageReader].
-func (b *Usage) Cluster(name string) Use { return b.clusters[name] }
+func (b *Usage) Cluster(name string) Amount { return b.clusters[name] }
 
 // Works implements [UsageReader].
 func (b *Usage) Works(source, cluster string) int64 { return b.works[pair{source, cluster}] }
@@ -39,7 +39,7 @@ func (b *Usage) Works(source, cluster string) int64 { return b.works[pair{source
 // Row is the usage of one source or one cluster.
 type Row struct {
 	Name string
-	Use
+	Amount
 }
 
 // Rows returns the usage of sources or clusters, sorted by name: at most limit rows with names greater than
@@ -58,7 +58,7 @@ func (b *Usage) Rows(of Scope, after string, limit int) []Row {
 	slices.Sort(names)
 	rows := make([]Row, 0, min(limit, len(names)))
 	for _, name := range names[:min(limit, len(names))] {
-		rows = append(rows, Row{Name: name, Use: all[name]})
+		rows = append(rows, Row{Name: name, Amount: all[name]})
 	}
 	return rows
 }
@@ -73,7 +73,7 @@ func (b *Usage) Add(c Change) {
 // PendingUsage is a usage with the changes of a commit that is not written yet.
 type PendingUsage struct {
 	base              *Usage
-	sources, clusters map[string]Use
+	sources, clusters map[string]Amount
 	works             map[pair]int64
 }
 
@@ -81,14 +81,14 @@ var _ UsageReader = (*PendingUsage)(nil)
 
 // Pending returns a usage without changes of its own.
 func (b *Usage) Pending() *PendingUsage {
-	return &PendingUsage{base: b, sources: map[string]Use{}, clusters: map[string]Use{}, works: map[pair]int64{}}
+	return &PendingUsage{base: b, sources: map[string]Amount{}, clusters: map[string]Amount{}, works: map[pair]int64{}}
 }
 
 // Source implements [UsageReader].
-func (d *PendingUsage) Source(name string) Use { return drafted(d.sources, d.base.sources, name) }
+func (d *PendingUsage) Source(name string) Amount { return drafted(d.sources, d.base.sources, name) }
 
 // Cluster implements [UsageReader].
-func (d *PendingUsage) Cluster(name string) Use { return drafted(d.clusters, d.base.clusters, name) }
+func (d *PendingUsage) Cluster(name string) Amount { return drafted(d.clusters, d.base.clusters, name) }
 
 // Works implements [UsageReader].
 func (d *PendingUsage) Works(source, cluster string) int64 {
@@ -104,7 +104,7 @@ func drafted[K comparable, V any](draft, book map[K]V, k K) V {
 
 // Add applies a change.
 func (d *PendingUsage) Add(c Change) {
-	if c.By == (Use{}) {
+	if c.By == (Amount{}) {
 		return
 	}
 	before := d.Works(c.Source, c.Cluster)

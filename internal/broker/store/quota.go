@@ -12,11 +12,11 @@ type Sizes struct{ Spec, Status, Queued int }
 
 // UseOf returns the quota use of a record. m may be nil. A queued spec later replaces its tombstone, so only
 // its bytes are counted.
-func UseOf(m *Meta) quota.Use {
+func UseOf(m *Meta) quota.Amount {
 	if m == nil {
-		return quota.Use{}
+		return quota.Amount{}
 	}
-	u := quota.Use{Records: 1, Bytes: int64(m.Sizes.Spec + m.Sizes.Queued), Statuses: int64(m.Sizes.Status)}
+	u := quota.Amount{Records: 1, Bytes: int64(m.Sizes.Spec + m.Sizes.Queued), Statuses: int64(m.Sizes.Status)}
 	if m.State != ConfirmedTombstone {
 		u.Works = 1
 	}
@@ -40,7 +40,7 @@ func (w *Write) uses(yield func(quota.Change) bool) bool {
 	if w.Old != nil && w.New != nil && w.Old.Owner == w.New.Owner {
 		return yield(quota.Change{Source: w.Old.Owner, Cluster: cluster, By: UseOf(w.New).Minus(UseOf(w.Old))})
 	}
-	return (w.Old == nil || yield(quota.Change{Source: w.Old.Owner, Cluster: cluster, By: quota.Use{}.Minus(UseOf(w.Old))})) &&
+	return (w.Old == nil || yield(quota.Change{Source: w.Old.Owner, Cluster: cluster, By: quota.Amount{}.Minus(UseOf(w.Old))})) &&
 		(w.New == nil || yield(quota.Change{Source: w.New.Owner, Cluster: cluster, By: UseOf(w.New)}))
 }
 
@@ -50,7 +50,7 @@ func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	if op.Quota == nil || len(d.Writes) == 0 {
 		return d
 	}
-	var more quota.Use
+	var more quota.Amount
 	for c := range d.Uses() {
 		more = more.Plus(c.By)
 	}
@@ -58,7 +58,7 @@ func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	switch {
 	case op.Kind == PutSpec:
 		if op.Deleting { // only a new record adds use
-			more = quota.Use{Records: more.Records}
+			more = quota.Amount{Records: more.Records}
 		}
 		excess = op.Quota.Exceeded(u, op.Owner, op.Key.Cluster, more)
 	case op.Kind == PutStatus && !op.Deleted:

@@ -152,7 +152,7 @@ func (d *data) after(revision uint64, limit int) []store.Change {
 		}
 		slices.SortFunc(out, func(a, b store.Change) int { return cmp.Compare(a.Revision, b.Revision) })
 	}
-	out = append(out, d.ring.From(max(revision+1, d.ring.First), limit)...)
+	out = append(out, d.ring.ChangesFrom(max(revision+1, d.ring.First), limit)...)
 	return out[:min(limit, len(out))]
 }
 

@@ -198,7 +198,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	if s.closed {
 		return store.ErrClosed
 	}
-	if p := (memindex.ClusterKey{DataType: dt, Cluster: cluster}); s.data.subscribed.News(p, uid) {
+	if p := (memindex.ClusterKey{DataType: dt, Cluster: cluster}); s.data.subscribed.IsNew(p, uid) {
 		s.data.subscribed[p] = uid
 	}
 	return nil
@@ -246,7 +246,7 @@ func (s *Store) SetBookmarks(ctx context.Context, set map[string][]byte) error {
 func (s *Store) Bookmarks(prefix string) map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.data.bookmarks.Under(prefix)
+	return s.data.bookmarks.WithPrefix(prefix)
 }
 
 // Err implements [store.Store]. It returns nil: memory does not run full.

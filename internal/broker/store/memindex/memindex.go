@@ -43,8 +43,8 @@ type ClusterKey struct {
 // cluster, "" if no agent sent it.
 type Subscriptions map[ClusterKey]string
 
-// News reports whether a subscription is new or has a new uid.
-func (s Subscriptions) News(p ClusterKey, uid string) bool {
+// IsNew reports whether a subscription is new or has a new uid.
+func (s Subscriptions) IsNew(p ClusterKey, uid string) bool {
 	known, ok := s[p]
 	return !ok || uid != "" && uid != known
 }
@@ -80,8 +80,8 @@ func (b Bookmarks) Set(set map[string][]byte) {
 	}
 }
 
-// Under is [store.Store.Bookmarks].
-func (b Bookmarks) Under(prefix string) map[string][]byte {
+// WithPrefix is [store.Store.Bookmarks].
+func (b Bookmarks) WithPrefix(prefix string) map[string][]byte {
 	out := make(map[string][]byte)
 	for name, value := range b {
 		if strings.HasPrefix(name, prefix) {

@@ -52,7 +52,7 @@ func TestSubscriptions(t *testing.T) {
 		uid  string
 		news bool
 	}{{"", true}, {"", false}, {"u", true}, {"", false}, {"u", false}, {"v", true}} {
-		if got := s.News(p, c.uid); got != c.news {
+		if got := s.IsNew(p, c.uid); got != c.news {
 			t.Errorf("%q after %q: news %v", c.uid, s[p], got)
 		}
 		if c.news {

@@ -10,7 +10,7 @@ type Ring struct {
 	slots []slot
 	// First is the lowest revision in the ring, next the one after the last.
 	First, next uint64
-	gone        map[Half]uint64 // revisions of the Gone entries in the ring
+	gone        map[RecordPart]uint64 // revisions of the Gone entries in the ring
 }
 
 type slot struct {
@@ -18,15 +18,15 @@ type slot struct {
 	obsolete bool // a later change replaces this one
 }
 
-// Half is one part of a record.
-type Half struct {
+// RecordPart is one part of a record.
+type RecordPart struct {
 	Key  store.Key
 	Part store.Part
 }
 
 // NewRing returns a ring for size changes, of which the first gets revision next.
 func NewRing(size, next uint64) *Ring {
-	return &Ring{slots: make([]slot, size), First: next, next: next, gone: make(map[Half]uint64)}
+	return &Ring{slots: make([]slot, size), First: next, next: next, gone: make(map[RecordPart]uint64)}
 }
 
 func (r *Ring) at(revision uint64) *slot { return &r.slots[revision%uint64(len(r.slots))] }
@@ -53,13 +53,13 @@ func (r *Ring) drop(revision uint64) {
 func (r *Ring) Append(c store.Change) {
 	if r.next-r.First == uint64(len(r.slots)) {
 		if old := r.at(r.First); old.Gone {
-			if h := (Half{old.Key, old.Part}); r.gone[h] == r.First {
+			if h := (RecordPart{old.Key, old.Part}); r.gone[h] == r.First {
 				delete(r.gone, h)
 			}
 		}
 		r.First++
 	}
-	h := Half{c.Key, c.Part}
+	h := RecordPart{c.Key, c.Part}
 	if revision, ok := r.gone[h]; ok {
 		r.drop(revision)
 		delete(r.gone, h)
@@ -71,8 +71,8 @@ func (r *Ring) Append(c store.Change) {
 	r.next = c.Revision + 1
 }
 
-// From returns at most limit changes from revision on. revision must not be below First.
-func (r *Ring) From(revision uint64, limit int) []store.Change {
+// ChangesFrom returns at most limit changes from revision on. revision must not be below First.
+func (r *Ring) ChangesFrom(revision uint64, limit int) []store.Change {
 	if revision >= r.next {
 		return nil
 	}

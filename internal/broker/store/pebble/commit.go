@@ -44,7 +44,7 @@ func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, 
 	}
 	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
 		p := memindex.ClusterKey{DataType: dt, Cluster: cluster}
-		if s.subscribed.News(p, uid) {
+		if s.subscribed.IsNew(p, uid) {
 			b.set(clusterKey(dt, cluster), []byte(uid))
 		}
 		return func() { s.subscribed[p] = uid }, nil
@@ -323,7 +323,7 @@ func (t *transaction) apply() {
 		}
 	}
 	for _, p := range t.events {
-		h := memindex.Half{Key: p.key, Part: store.SpecPart}
+		h := memindex.RecordPart{Key: p.key, Part: store.SpecPart}
 		switch {
 		case p.kind == keyQueued:
 			continue

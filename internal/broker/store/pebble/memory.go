@@ -122,7 +122,7 @@ type memory struct {
 	memIndex
 	ring    *memindex.Ring
 	metas   recent[store.Key, *store.Meta]
-	events  recent[memindex.Half, []byte]
+	events  recent[memindex.RecordPart, []byte]
 	view    *view
 	commits chan struct{} // closed and replaced by each commit
 }
@@ -206,7 +206,7 @@ func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 func (m *memory) Bookmarks(prefix string) map[string][]byte {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.bookmarks.Under(prefix)
+	return m.bookmarks.WithPrefix(prefix)
 }
 
 // Limits of each half of the two recents of a store.
@@ -237,8 +237,8 @@ func newMetas() recent[store.Key, *store.Meta] {
 }
 
 // newEvents returns a cache of payloads.
-func newEvents() recent[memindex.Half, []byte] {
-	return newRecent[memindex.Half](recentBytes, func(event []byte) int { return len(event) + keyBytes })
+func newEvents() recent[memindex.RecordPart, []byte] {
+	return newRecent[memindex.RecordPart](recentBytes, func(event []byte) int { return len(event) + keyBytes })
 }
 
 // get returns the current value. ok is false if it is not cached; then it may or may not exist.

@@ -191,8 +191,8 @@ func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error
 	var m *store.Meta
 	look := func() {
 		m, _ = s.metas.get(k)
-		r.Spec, _ = s.events.get(memindex.Half{Key: k, Part: store.SpecPart})
-		r.Status, _ = s.events.get(memindex.Half{Key: k, Part: store.StatusPart})
+		r.Spec, _ = s.events.get(memindex.RecordPart{Key: k, Part: store.SpecPart})
+		r.Status, _ = s.events.get(memindex.RecordPart{Key: k, Part: store.StatusPart})
 	}
 	err = s.read(ctx, look, func(v *view) error {
 		if m == nil {
@@ -294,7 +294,7 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) (out []sto
 	var wait <-chan struct{} // closed by the next commit
 	look := func() {
 		first, wait = s.ring.First, s.commits
-		out = s.ring.From(max(after+1, first), limit)
+		out = s.ring.ChangesFrom(max(after+1, first), limit)
 	}
 	for {
 		err := s.read(ctx, look, func(v *view) error {

@@ -86,7 +86,7 @@ func TestRecent_HoldsUpToItsLimit(t *testing.T) {
 // TestRecent_KeepsNoLargeEvent: a large event is not cached and evicts no others.
 func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 	r := newEvents()
-	small, large := memindex.Half{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, memindex.Half{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
+	small, large := memindex.RecordPart{Key: store.Key{ResourceID: "a"}, Part: store.SpecPart}, memindex.RecordPart{Key: store.Key{ResourceID: "b"}, Part: store.SpecPart}
 	r.put(small, make([]byte, 1000))
 	r.put(large, make([]byte, 1000))
 	for range 10 {

@@ -14,7 +14,7 @@ import (
 var _ quota.UsageReader = (*Model)(nil)
 
 // use returns the sum of the use of the selected records.
-func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
+func (l *Model) use(of func(e *Entry) bool) (u quota.Amount) {
 	on := map[string]bool{}
 	for i := range l.records {
 		e := &l.records[i]
@@ -34,12 +34,12 @@ func (l *Model) use(of func(e *Entry) bool) (u quota.Use) {
 }
 
 // Source implements [quota.UsageReader].
-func (l *Model) Source(name string) quota.Use {
+func (l *Model) Source(name string) quota.Amount {
 	return l.use(func(e *Entry) bool { return e.Owner == name })
 }
 
 // Cluster implements [quota.UsageReader].
-func (l *Model) Cluster(name string) quota.Use {
+func (l *Model) Cluster(name string) quota.Amount {
 	u := l.use(func(e *Entry) bool { return e.Key.Cluster == name })
 	u.Clusters = 0
 	return u
@@ -52,7 +52,7 @@ func (l *Model) Works(source, cluster string) int64 {
 
 // Rows is Rows of [store.Store] without a limit.
 func (l *Model) Rows(of quota.Scope) (rows []quota.Row) {
-	names := map[string]quota.Use{}
+	names := map[string]quota.Amount{}
 	for _, e := range l.records {
 		if of == quota.Source {
 			names[e.Owner] = l.Source(e.Owner)
@@ -61,7 +61,7 @@ func (l *Model) Rows(of quota.Scope) (rows []quota.Row) {
 		}
 	}
 	for name, u := range names {
-		rows = append(rows, quota.Row{Name: name, Use: u})
+		rows = append(rows, quota.Row{Name: name, Amount: u})
 	}
 	slices.SortFunc(rows, func(a, b quota.Row) int { return cmp.Compare(a.Name, b.Name) })
 	return rows
