@@ -65,10 +65,11 @@ const (
 type Reader interface {
 	// Meta returns the record, nil when there is none.
 	Meta(k Key) (*Meta, error)
-	// Named returns the id of the record that has a name (see [Holds]).
-	Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error)
-	// Behind returns the id of the tombstone behind which the spec with key k is queued, if that is another id.
-	Behind(k Key) (id string, ok bool)
+	// IDByName returns the id of the record that has a name (see [ReservedNames]).
+	IDByName(dt codec.DataType, cluster, name string) (id string, ok bool, err error)
+	// BlockingTombstone returns the id of the tombstone behind which the spec with key k is queued, if that is
+	// another id.
+	BlockingTombstone(k Key) (id string, ok bool)
 	// Subscribed is Subscribed of [Store].
 	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
 }
@@ -85,7 +86,7 @@ func Look(r Reader, head uint64, op *Op) (v View, err error) {
 			return View{}, err
 		}
 	}
-	id, _ := r.Behind(op.Key)
+	id, _ := r.BlockingTombstone(op.Key)
 	if v.BlockedBy, err = sibling(r, op.Key, id); err != nil {
 		return View{}, err
 	}
@@ -97,10 +98,10 @@ func Look(r Reader, head uint64, op *Op) (v View, err error) {
 // needed.
 func holder(r Reader, op *Op, own *Meta) (*Meta, error) {
 	name := nameOf(op)
-	if slices.Contains(Holds(own), name) {
+	if slices.Contains(ReservedNames(own), name) {
 		return own, nil
 	}
-	id, _, err := r.Named(op.Key.DataType, op.Key.Cluster, name)
+	id, _, err := r.IDByName(op.Key.DataType, op.Key.Cluster, name)
 	if err != nil {
 		return nil, err
 	}
@@ -116,9 +117,9 @@ func sibling(r Reader, k Key, id string) (*Meta, error) {
 	return r.Meta(k)
 }
 
-// Holds returns the names that m reserves: its own name, unless it is a confirmed tombstone, and the name of
-// its queued spec. m may be nil.
-func Holds(m *Meta) []string {
+// ReservedNames returns the names that m reserves: its own name, unless it is a confirmed tombstone, and the
+// name of its queued spec. m may be nil.
+func ReservedNames(m *Meta) []string {
 	switch {
 	case m == nil || m.State == ConfirmedTombstone:
 		return nil

@@ -50,7 +50,7 @@ func situation(l *storetest.Model) string {
 	if err != nil {
 		return err.Error()
 	}
-	if _, waits := l.Behind(k); waits {
+	if _, waits := l.BlockingTombstone(k); waits {
 		return "waiting"
 	}
 	switch {

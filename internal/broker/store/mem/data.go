@@ -89,16 +89,16 @@ func (d *data) Meta(k store.Key) (*store.Meta, error) {
 	return nil, nil
 }
 
-// Named implements [store.Reader].
-func (d *data) Named(dt codec.DataType, cluster, name string) (id string, ok bool, err error) {
+// IDByName implements [store.Reader].
+func (d *data) IDByName(dt codec.DataType, cluster, name string) (id string, ok bool, err error) {
 	if p := d.clusters[memindex.ClusterKey{DataType: dt, Cluster: cluster}]; p != nil {
 		id, ok = p.names[name]
 	}
 	return id, ok, nil
 }
 
-// Behind implements [store.Reader].
-func (d *data) Behind(k store.Key) (id string, ok bool) {
+// BlockingTombstone implements [store.Reader].
+func (d *data) BlockingTombstone(k store.Key) (id string, ok bool) {
 	if p := d.clusters[memindex.ClusterKey{DataType: k.DataType, Cluster: k.Cluster}]; p != nil {
 		id, ok = p.behind[k.ResourceID]
 	}
@@ -193,10 +193,10 @@ func (d *data) write(w store.Write, event, waited []byte) {
 
 // index updates the indexes by name and by queued id.
 func (p *clusterData) index(w store.Write) {
-	for _, n := range store.Holds(w.Old) {
+	for _, n := range store.ReservedNames(w.Old) {
 		delete(p.names, n)
 	}
-	for _, n := range store.Holds(w.New) {
+	for _, n := range store.ReservedNames(w.New) {
 		p.names[n] = w.Key.ResourceID
 	}
 	if id := store.QueuedID(w.Old); id != "" {

@@ -175,8 +175,8 @@ func (t *transaction) Meta(k store.Key) (*store.Meta, error) {
 	return m, err
 }
 
-// Named implements [store.Reader].
-func (t *transaction) Named(dt codec.DataType, cluster, name string) (string, bool, error) {
+// IDByName implements [store.Reader].
+func (t *transaction) IDByName(dt codec.DataType, cluster, name string) (string, bool, error) {
 	n := store.Key{DataType: dt, Cluster: cluster, ResourceID: name}
 	if id, ok := t.names[n]; ok {
 		return id, id != "", nil
@@ -188,8 +188,8 @@ func (t *transaction) Named(dt codec.DataType, cluster, name string) (string, bo
 	return string(body), ok, err
 }
 
-// Behind implements [store.Reader].
-func (t *transaction) Behind(k store.Key) (string, bool) {
+// BlockingTombstone implements [store.Reader].
+func (t *transaction) BlockingTombstone(k store.Key) (string, bool) {
 	if id, ok := t.behind[k]; ok {
 		return id, id != ""
 	}

@@ -22,7 +22,7 @@ func entries(to []entry, m *store.Meta) []entry {
 	if m == nil {
 		return to
 	}
-	for _, name := range store.Holds(m) {
+	for _, name := range store.ReservedNames(m) {
 		to = append(to, entry{kind: keyName, text: name})
 	}
 	to = append(to, entry{kind: keyOwner, text: m.Owner})

@@ -32,7 +32,7 @@ func (l *Model) check(s Step) error {
 		if err := checkEntry(e); err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", e.Key, err))
 		}
-		for _, n := range store.Holds(&e.Meta) {
+		for _, n := range store.ReservedNames(&e.Meta) {
 			at := fmt.Sprintf("%v/%s/%s", e.DataType, e.Cluster, n)
 			if other, dup := names[at]; dup {
 				fail("name %s is held by %v and %v", at, other, e.Key)

@@ -130,18 +130,18 @@ func (l *Model) Meta(k store.Key) (*store.Meta, error) {
 	return &m, nil
 }
 
-// Named implements [store.Reader].
-func (l *Model) Named(dt codec.DataType, cluster, name string) (string, bool, error) {
+// IDByName implements [store.Reader].
+func (l *Model) IDByName(dt codec.DataType, cluster, name string) (string, bool, error) {
 	for _, e := range l.records {
-		if e.DataType == dt && e.Cluster == cluster && slices.Contains(store.Holds(&e.Meta), name) {
+		if e.DataType == dt && e.Cluster == cluster && slices.Contains(store.ReservedNames(&e.Meta), name) {
 			return e.ResourceID, true, nil
 		}
 	}
 	return "", false, nil
 }
 
-// Behind implements [store.Reader].
-func (l *Model) Behind(k store.Key) (string, bool) {
+// BlockingTombstone implements [store.Reader].
+func (l *Model) BlockingTombstone(k store.Key) (string, bool) {
 	for _, e := range l.records {
 		if e.DataType == k.DataType && e.Cluster == k.Cluster && store.QueuedID(&e.Meta) == k.ResourceID {
 			return e.ResourceID, true
