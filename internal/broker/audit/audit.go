@@ -216,8 +216,8 @@ func (l *Log) Connected(w Client, until time.Time) {
 	}
 }
 
-// Left reports the end of a client's connection by the client or the network.
-func (l *Log) Left(w Client) {
+// Disconnected reports the end of a client's connection by the client or the network.
+func (l *Log) Disconnected(w Client) {
 	if l.meets(w, "left") {
 		l.program.LogAttrs(context.Background(), slog.LevelInfo, "a client has disconnected", w.as("peer")...)
 	}

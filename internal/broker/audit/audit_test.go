@@ -262,7 +262,7 @@ func TestLog_RecordsConnectsAndDisconnects(t *testing.T) {
 	l.now = func() time.Time { return now }
 	everything(l)
 	for range 5 {
-		l.Left(aClient)
+		l.Disconnected(aClient)
 	}
 	for _, want := range []string{
 		`level=INFO msg="a client has connected" addr=192.0.2.1:7 peer=agent/c1 conn=3 serial=a1 certificate_not_after=1970-01-01T00:16:40.000Z` + "\n",

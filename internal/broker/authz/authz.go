@@ -112,9 +112,9 @@ func anyScope(roles ...identity.Role) map[identity.Role]scope {
 	return row
 }
 
-// May returns nil if id may make some calls of the method; Authorize decides which. It is for callers that know
-// only the method. The errors are those of Authorize.
-func May(id identity.Identity, method string) error {
+// CheckMethod returns nil if id may make some calls of the method; Authorize decides which. It is for callers
+// that know only the method. The errors are those of Authorize.
+func CheckMethod(id identity.Identity, method string) error {
 	_, err := scopeOf(id, method)
 	return err
 }

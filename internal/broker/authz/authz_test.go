@@ -215,8 +215,8 @@ func TestClaimed_IsTheAllowedCaller(t *testing.T) {
 	}
 }
 
-// TestMay checks that May rejects a method exactly if Authorize rejects every call of it.
-func TestMay(t *testing.T) {
+// TestCheckMethod checks that CheckMethod rejects a method exactly if Authorize rejects every call of it.
+func TestCheckMethod(t *testing.T) {
 	type pair struct {
 		id     identity.Identity
 		method string
@@ -234,7 +234,7 @@ func TestMay(t *testing.T) {
 		}
 	}
 	for p, want := range some {
-		err := authz.May(p.id, p.method)
+		err := authz.CheckMethod(p.id, p.method)
 		if (err == nil) != want {
 			t.Errorf("%v, %s: %v, want allowed: %v", p.id, p.method, err, want)
 		}

@@ -62,7 +62,7 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
-		return request.Broken(ctx, err)
+		return request.StreamBroken(ctx, err)
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
@@ -226,7 +226,7 @@ func (t *stream) serve(ctx context.Context) error {
 			slot = t.wait(ctx, timer)
 		default:
 			if err := t.perform(ctx, st); err != nil {
-				return request.Broken(ctx, err)
+				return request.StreamBroken(ctx, err)
 			}
 		}
 	}

@@ -196,13 +196,13 @@ func (c *Connection) Client() audit.Client {
 	return w
 }
 
-// May returns an error if the peer may not call a method. It checks the name of the method only.
-func (c *Connection) May(method string) error {
+// CheckMethod returns an error if the peer may not call a method. It checks the name of the method only.
+func (c *Connection) CheckMethod(method string) error {
 	s := c.peerState()
 	if s.refusal != nil {
 		return s.refusal
 	}
-	if e := (*transport.Error)(nil); !c.trustsPeer && errors.As(authz.May(s.identity, method), &e) {
+	if e := (*transport.Error)(nil); !c.trustsPeer && errors.As(authz.CheckMethod(s.identity, method), &e) {
 		return &refusal{reason: "role", sent: e}
 	}
 	return nil
@@ -291,7 +291,7 @@ func (c *Connection) Leave() {
 	if reason != "" {
 		c.port.ended(c, reason)
 	} else if s.refusal == nil {
-		c.port.cfg.Audit.Left(c.Client())
+		c.port.cfg.Audit.Disconnected(c.Client())
 	}
 	if s.pass != nil {
 		s.pass.Release()

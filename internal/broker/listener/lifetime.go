@@ -68,7 +68,7 @@ func (c *Connection) over(now time.Time) string {
 	}
 	switch p := c.peerState().pass; {
 	case p == nil:
-	case p.Gone():
+	case p.Revoked():
 		return revoked
 	case !p.Ends.IsZero() && now.After(p.Ends):
 		return expired

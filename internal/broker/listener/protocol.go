@@ -27,8 +27,8 @@ const (
 	WebSockets    Transport = "websocket" // with MQTT inside
 )
 
-// Speaks sets the transport of the connection, before any call or byte is counted.
-func (c *Connection) Speaks(t Transport) {
+// SetTransport sets the transport of the connection, before any call or byte is counted.
+func (c *Connection) SetTransport(t Transport) {
 	g := c.port.limiter
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,8 +38,8 @@ func (c *Connection) Speaks(t Transport) {
 	c.state.Store(&s)
 }
 
-// Agreed returns the protocol that ALPN selected, "" without one.
-func (c *Connection) Agreed() Protocol {
+// NegotiatedProtocol returns the protocol that ALPN selected, "" without one.
+func (c *Connection) NegotiatedProtocol() Protocol {
 	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok {
 		return Protocol(t.State.NegotiatedProtocol)
 	}
@@ -53,8 +53,8 @@ type PeekedConn struct {
 	held  bool // first was read, and not yet returned by Read
 }
 
-// Guess waits for the first byte and returns the protocol. It is called once, before anything is read.
-func (p *PeekedConn) Guess() (Protocol, error) {
+// DetectProtocol waits for the first byte and returns the protocol. It is called once, before anything is read.
+func (p *PeekedConn) DetectProtocol() (Protocol, error) {
 	if _, err := io.ReadFull(p.Conn, p.first[:]); err != nil {
 		return "", err
 	}

@@ -172,7 +172,7 @@ func (c *Connection) identified(p *tokens.TokenRef) error {
 		return err
 	}
 	c.port.limiter.scheduleCheck(c.end())
-	if p.Gone() { // it was revoked after its review, and the check of the revocation did not include this connection
+	if p.Revoked() { // it was revoked after its review, and the check of the revocation did not include this connection
 		c.port.limiter.finish(c, revoked)
 	}
 	c.port.cfg.Audit.Connected(c.Client(), p.Ends)

@@ -134,4 +134,4 @@ func (t *stream) event(n objectEvent) ([]byte, error) {
 }
 
 // broken is the error of a stream after a failed write.
-func broken(ctx context.Context, err error) error { return request.Broken(ctx, err) }
+func broken(ctx context.Context, err error) error { return request.StreamBroken(ctx, err) }

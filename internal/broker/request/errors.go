@@ -119,8 +119,8 @@ func CallerGone(ctx context.Context) *transport.Error {
 	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller has disconnected", Err: ctx.Err()}
 }
 
-// Broken returns the error of a stream on which a write failed, or for which data could not be read.
-func Broken(ctx context.Context, err error) error {
+// StreamBroken returns the error of a stream on which a write failed, or for which data could not be read.
+func StreamBroken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return CallerGone(ctx)
 	}

@@ -25,8 +25,8 @@ type grant struct {
 	gone atomic.Bool
 }
 
-// Gone reports whether the token was revoked before its expiry.
-func (g *grant) Gone() bool { return g.gone.Load() }
+// Revoked reports whether the token was revoked before its expiry.
+func (g *grant) Revoked() bool { return g.gone.Load() }
 
 // same reports whether two grants give the same identity.
 func (g *grant) same(o *grant) bool {

@@ -152,7 +152,7 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		p := r.authenticate(r.account("hub", "agent-registration-bootstrap", nil), "bootstrap/"+bootstrapUser)
-		if p.User != bootstrapUser || !slices.Contains(p.Groups, "system:serviceaccounts:hub") || p.Ends.IsZero() || p.Gone() {
+		if p.User != bootstrapUser || !slices.Contains(p.Groups, "system:serviceaccounts:hub") || p.Ends.IsZero() || p.Revoked() {
 			t.Errorf("%+v", p)
 		}
 		p.Release()
@@ -425,18 +425,18 @@ func TestRun_ReviewsAgain(t *testing.T) {
 		text := r.account("hub", "source", nil)
 		p := r.authenticate(text, "source/hub1")
 		<-time.After(5*time.Minute + time.Second)
-		if n := r.times(); n < 5 || n > 6 || p.Gone() {
-			t.Errorf("asked %d times in five minutes, gone: %v", n, p.Gone())
+		if n := r.times(); n < 5 || n > 6 || p.Revoked() {
+			t.Errorf("asked %d times in five minutes, gone: %v", n, p.Revoked())
 		}
 		r.hub.set(func(h *hub) { h.away = true })
 		<-time.After(5 * time.Minute)
-		if p.Gone() {
+		if p.Revoked() {
 			t.Error("the hub cannot be asked, and the token has ended")
 		}
 		r.hub.set(func(h *hub) { h.away = false; h.gone["system:serviceaccount:hub:source"] = true })
 		<-time.After(time.Minute + 2*time.Second)
-		if !p.Gone() || r.ended != 1 {
-			t.Errorf("gone: %v, called %d times", p.Gone(), r.ended)
+		if !p.Revoked() || r.ended != 1 {
+			t.Errorf("gone: %v, called %d times", p.Revoked(), r.ended)
 		}
 		p.Release()
 		requests := r.times()
@@ -488,7 +488,7 @@ func TestRun_KeysTakenBack(t *testing.T) {
 		r.issuer = testkit.NewIssuer(t, r.issuer.Name)
 		r.keys()
 		<-time.After(time.Minute + 2*time.Second)
-		if !p.Gone() {
+		if !p.Revoked() {
 			t.Error("the token of a key that is gone still counts")
 		}
 	})
@@ -508,7 +508,7 @@ func TestRun_OtherGroups(t *testing.T) {
 		defer p.Release()
 		answer("system:bootstrappers")
 		<-time.After(time.Minute + 2*time.Second)
-		if !p.Gone() {
+		if !p.Revoked() {
 			t.Error("it still has the old identity")
 		}
 	})
@@ -559,7 +559,7 @@ func TestKnown_Bounded(t *testing.T) {
 		if n := r.Known(); n > 4096 {
 			t.Errorf("%d are known", n)
 		}
-		if held.Gone() {
+		if held.Revoked() {
 			t.Error("the one that is held is forgotten")
 		}
 		held.Release()

@@ -52,7 +52,7 @@ func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (conte
 	case pending:
 		ctx = context.WithValue(ctx, pendingKey{}, info.FullMethodName)
 	case err == nil:
-		err = c.May(info.FullMethodName)
+		err = c.CheckMethod(info.FullMethodName)
 	}
 	if err != nil {
 		return ctx, err
@@ -100,7 +100,7 @@ func (f *Front) waitForIdentity(ctx context.Context) error {
 		return transportgrpc.Status(err).Err()
 	}
 	if err = c.WaitForIdentity(ctx); err == nil {
-		err = c.May(method)
+		err = c.CheckMethod(method)
 	}
 	if err != nil {
 		_, err = refuse(ctx, c, method, err)

@@ -63,7 +63,7 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		h.other(conn, client, spoken)
 		return nil, nil, credentials.ErrConnDispatched
 	}
-	client.Speaks(listener.GRPC)
+	client.SetTransport(listener.GRPC)
 	if h.insecure { // with TLS, whole records are read at once already
 		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
 	}
@@ -79,10 +79,10 @@ func (h *handshake) spoken(conn net.Conn, connection *listener.Connection) (net.
 		return conn, listener.HTTP2, nil
 	case h.insecure:
 		p := &listener.PeekedConn{Conn: conn}
-		spoken, err := p.Guess()
+		spoken, err := p.DetectProtocol()
 		return p, spoken, err
 	}
-	p := connection.Agreed() // HTTP/2 must be negotiated
+	p := connection.NegotiatedProtocol() // HTTP/2 must be negotiated
 	if p != listener.HTTP2 && h.other == nil {
 		return nil, p, errors.New("grpc listener: the peer did not negotiate HTTP/2 in its TLS handshake")
 	}

@@ -55,7 +55,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if err != nil {
 		return err
 	}
-	return c.conn.May(authz.Subscribe) // roles that may subscribe may publish too
+	return c.conn.CheckMethod(authz.Subscribe) // roles that may subscribe may publish too
 }
 
 // agree applies the options of the client.

@@ -99,7 +99,7 @@ func (f *Front) Serve(raw net.Conn, conn *listener.Connection, p listener.Protoc
 		})
 		if p == "" {
 			var err error
-			if p, err = first.Guess(); err != nil {
+			if p, err = first.DetectProtocol(); err != nil {
 				c.leave()
 				return
 			}
@@ -110,7 +110,7 @@ func (f *Front) Serve(raw net.Conn, conn *listener.Connection, p listener.Protoc
 			f.serving.Done()
 			return
 		}
-		conn.Speaks(listener.CleartextMQTT)
+		conn.SetTransport(listener.CleartextMQTT)
 		c.serve()
 	}()
 }

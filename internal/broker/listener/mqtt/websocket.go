@@ -106,7 +106,7 @@ func (w *webSockets) upgrade(out http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer w.front.serving.Done()
-	c.conn.Speaks(listener.WebSockets)
+	c.conn.SetTransport(listener.WebSockets)
 	frames := &framed{Conn: websocket.NetConn(context.Background(), socket, websocket.MessageBinary), socket: socket}
 	over := make(chan struct{})
 	w.front.arrive(frames, c.conn, func() { close(over) }).serve()
