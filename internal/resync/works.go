@@ -33,7 +33,7 @@ type Works struct {
 	Publish []string
 	// Supersede are works with a later record: a higher version, or a deletion unknown to the source. Either the
 	// source went back in time, or it was read too early: read it again.
-	Supersede []Behind
+	Supersede []OlderWork
 	// Replacing are works that take the name of a live record with another id. The broker drops that record when
 	// the work is published, and only then. If it is not published, compare again.
 	Replacing []string
@@ -47,8 +47,8 @@ type Works struct {
 	Live int
 }
 
-// Behind is a work that looks older than its record.
-type Behind struct {
+// OlderWork is a work that looks older than its record.
+type OlderWork struct {
 	ID string
 	// Version and Revision are those of the record. Tombstone: it is a deletion.
 	Version   int64
@@ -108,7 +108,7 @@ func (p *Works) decide(w *Work, r codec.InventoryRecord, has bool) {
 	case w.Deleting || !has:
 		p.Publish = append(p.Publish, w.ID)
 	case r.Tombstone || r.Version > w.Version:
-		p.Supersede = append(p.Supersede, Behind{ID: w.ID, Version: r.Version, Revision: r.Revision, Tombstone: r.Tombstone})
+		p.Supersede = append(p.Supersede, OlderWork{ID: w.ID, Version: r.Version, Revision: r.Revision, Tombstone: r.Tombstone})
 	case !w.Untagged && w.Tag == r.Tag:
 		p.InSync = append(p.InSync, w.ID)
 	default:

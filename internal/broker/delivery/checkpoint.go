@@ -218,7 +218,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 	}
 	if s.part == codec.Status {
 		f.metrics.acked(s.part, Unproven)
-		f.intake.Seen(s.scope, a.Cursor.Revision)
+		f.intake.AckStatuses(s.scope, a.Cursor.Revision)
 		return nil
 	}
 	reportedAt, p, complain := s.confirm(a)

@@ -45,8 +45,8 @@ type Intake interface {
 	// Supersede ends the earlier subscriptions of the source that has this one. It waits until no event from them
 	// is queued any more.
 	Supersede(ctx context.Context, subscription string, from identity.Identity) error
-	// Seen records that a source has acknowledged the statuses of its works up to a revision.
-	Seen(owner store.Scope, revision uint64)
+	// AckStatuses records that a source has acknowledged the statuses of its works up to a revision.
+	AckStatuses(owner store.Scope, revision uint64)
 }
 
 // Feed serves subscriptions. Its methods are safe for concurrent use.

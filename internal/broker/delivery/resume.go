@@ -42,7 +42,7 @@ func (t *stream) resume() {
 		return
 	case s.part == codec.Status:
 		// A client that continues from a cursor has accepted every event up to it.
-		t.intake.Seen(s.scope, s.cursor.Revision)
+		t.intake.AckStatuses(s.scope, s.cursor.Revision)
 	default:
 		head := t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)
 		if head.SpecRevision <= s.cursor.Revision && head.Tombstones == 0 {
@@ -220,7 +220,7 @@ func (c *specList) add(m *store.Meta) {
 		c.sends++
 	case resync.Ahead:
 		w := syncstate.NewerOf(m, c.plan.Version(m.ResourceID))
-		if syncstate.ResolveConflict(c.sync.About(m, w.Listed)) == syncstate.Wait {
+		if syncstate.ResolveConflict(c.sync.ConflictOf(m, w.Listed)) == syncstate.Wait {
 			c.newer[m.ResourceID] = w
 		} else {
 			c.recheckAhead(m.ResourceID, w)

@@ -48,7 +48,7 @@ func (noIntake) Open(string, identity.Identity, store.Scope, func(*transport.Err
 func (noIntake) End(string)                                                          {}
 func (noIntake) Close(string)                                                        {}
 func (noIntake) Supersede(context.Context, string, identity.Identity) error          { return nil }
-func (noIntake) Seen(store.Scope, uint64)                                            {}
+func (noIntake) AckStatuses(store.Scope, uint64)                                     {}
 
 func at(s int) time.Time { return time.Unix(1000, 0).Add(time.Duration(s) * second) }
 

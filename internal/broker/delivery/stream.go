@@ -468,7 +468,7 @@ func (t *stream) until(now time.Time, position uint64) time.Time {
 	if len(s.holdback.later) > 0 {
 		earlier(s.holdback.look)
 	}
-	if u, ok := s.sync.progress.Until(position); ok && s.phase.idle() {
+	if u, ok := s.sync.progress.Deadline(position); ok && s.phase.idle() {
 		earlier(u)
 	}
 	return first

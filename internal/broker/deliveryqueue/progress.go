@@ -87,9 +87,9 @@ func (p *Progress) Postpone(partial time.Time) { p.partial = partial }
 // Revision returns the revision of the last checkpoint, or of the subscriber's cursor before the first one.
 func (p *Progress) Revision() uint64 { return p.reported }
 
-// Until returns the time at which Complete must be called again although nothing was sent or posted. ok is
+// Deadline returns the time at which Complete must be called again although nothing was sent or posted. ok is
 // false if there is no such time.
-func (p *Progress) Until(position uint64) (time.Time, bool) {
+func (p *Progress) Deadline(position uint64) (time.Time, bool) {
 	return p.complete, p.pending() && position >= p.await
 }
 

@@ -49,19 +49,19 @@ func TestProgress_ReportsOnceAndNotTooOften(t *testing.T) {
 	}
 	report(0, 7)
 	muted(100, 9) // no news
-	if _, ok := p.Until(9); ok {
+	if _, ok := p.Deadline(9); ok {
 		t.Error("there is a time to wait for although there is nothing to tell")
 	}
 	p.Touch()
 	muted(1, 9)
-	if u, ok := p.Until(9); !ok || !u.Equal(at(2)) {
+	if u, ok := p.Deadline(9); !ok || !u.Equal(at(2)) {
 		t.Errorf("wait until %v, %v", u, ok)
 	}
 	report(2, 9)
 	p.Touch()
 	p.Await(12)
 	muted(9, 11)
-	if _, ok := p.Until(11); ok {
+	if _, ok := p.Deadline(11); ok {
 		t.Error("there is a time to wait for although the router has to come")
 	}
 	report(9, 12)
@@ -106,7 +106,7 @@ func TestProgress_NeverCoversUnsendableRecords(t *testing.T) {
 	if r, ok := p.Complete(at(50), 200); ok {
 		t.Errorf("a checkpoint at %d is sent again and again", r)
 	}
-	if _, ok := p.Until(200); ok {
+	if _, ok := p.Deadline(200); ok {
 		t.Error("there is something to wait for")
 	}
 }

@@ -74,8 +74,8 @@ func (i *Intake) Commit(ctx context.Context, from identity.Identity, ops ...stor
 	return i.commits.commit(ctx, from, nil, ops...)
 }
 
-// Seen records that a source has acknowledged the statuses of its works up to a revision.
-func (i *Intake) Seen(owner store.Scope, revision uint64) { i.gc.seen(owner, revision) }
+// AckStatuses records that a source has acknowledged the statuses of its works up to a revision.
+func (i *Intake) AckStatuses(owner store.Scope, revision uint64) { i.gc.seen(owner, revision) }
 
 // Supersede ends the earlier subscriptions of the source that has this one. It waits until no event from them
 // is queued any more.

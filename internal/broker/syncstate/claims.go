@@ -161,8 +161,8 @@ func ResolveConflict(c Conflict) DeliveryDecision {
 	return Wait
 }
 
-// About returns the conflict between a record and the version that an agent listed.
-func (c *State) About(m *store.Meta, listed int64) Conflict {
+// ConflictOf returns the conflict between a record and the version that an agent listed.
+func (c *State) ConflictOf(m *store.Meta, listed int64) Conflict {
 	return Conflict{
 		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
 		Synced:  c.Sources.IsSynced(scopeOf(m.Key), m.Owner),

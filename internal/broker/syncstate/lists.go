@@ -237,7 +237,7 @@ func (c *State) Classify(l *List, m *store.Meta) (DeliveryDecision, AheadWork) {
 		return Send, AheadWork{}
 	}
 	w := NewerOf(m, listed)
-	d := ResolveConflict(c.About(m, listed))
+	d := ResolveConflict(c.ConflictOf(m, listed))
 	l.decided(m.ResourceID, d, w)
 	return d, w
 }
