@@ -27,8 +27,8 @@ func newClusterFairQueue(workers int) clusterFairQueue {
 	return clusterFairQueue{workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[core.Key]{Queue: q}), o}
 }
 
-// Hurry moves a key before the others of its cluster, once.
-func (l clusterFairQueue) Hurry(k core.Key) {
+// Prioritize moves a key before the others of its cluster, once.
+func (l clusterFairQueue) Prioritize(k core.Key) {
 	l.order.mu.Lock()
 	defer l.order.mu.Unlock()
 	l.order.hurried[k] = true

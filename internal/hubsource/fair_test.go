@@ -199,9 +199,9 @@ func TestClusterFairQueue_PutsDeletionsFirst(t *testing.T) {
 		l.Add(key("a", i))
 	}
 	l.Add(key("b", 0))
-	l.Hurry(key("a", 3)) // the key waits already
+	l.Prioritize(key("a", 3)) // the key waits already
 	l.Add(key("a", 3))
-	l.Hurry(key("a", 7))
+	l.Prioritize(key("a", 7))
 	l.Add(key("a", 7))
 	l.Add(core.Key{Cluster: "a"})
 	var got []string

@@ -92,12 +92,12 @@ func handle[T any](ctx context.Context, p sessionHandler, e codec.Event, parse f
 
 // listed handles the list of an agent.
 func (p sessionHandler) listed(ctx context.Context, e codec.Event) error {
-	l, err := core.ListedOf(e)
+	l, err := core.ParseAgentList(e)
 	if !p.readable(ctx, e, err) {
 		return nil
 	}
 	taken := false
-	err = p.update(func(c *core.Core) { taken = c.Listed(l) })
+	err = p.update(func(c *core.Core) { taken = c.AgentList(l) })
 	p.log.DebugContext(ctx, "list of an agent", "cluster", l.Cluster, "works", len(l.Versions), "accepted", taken)
 	return err
 }

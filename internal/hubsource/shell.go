@@ -108,8 +108,8 @@ func (s *shell) Wake(l core.Queue, k core.Key, after time.Duration) {
 	s.queues[l].AddAfter(k, after)
 }
 
-// Hurry implements [core.Waker].
-func (s *shell) Hurry(l core.Queue, k core.Key) { s.queues[l].Hurry(k) }
+// Prioritize implements [core.Waker].
+func (s *shell) Prioritize(l core.Queue, k core.Key) { s.queues[l].Prioritize(k) }
 
 // shutDown ends the queues, which have goroutines from the start.
 func (s *shell) shutDown() {

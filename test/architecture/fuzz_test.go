@@ -59,7 +59,7 @@ var decoders = map[string]string{
 	"internal/cmdline Gates.UnmarshalJSON":                   "cmd/hub-source FuzzConfig",
 	"internal/hubsource sessionHandler.decode":               "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/registration readRequest":            "internal/hubsource/registration FuzzDecide",
-	"internal/hubsource/core ListedOf":                       "internal/hubsource/core FuzzListedOf",
+	"internal/hubsource/core ParseAgentList":                 "internal/hubsource/core FuzzParseAgentList",
 	"internal/hubsource/core ReportOf":                       "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                        "internal/hubsource/core FuzzStateOf",
 	"internal/hubsource/clustercontroller parseSubject":      "internal/hubsource/clustercontroller FuzzSound",

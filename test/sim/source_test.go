@@ -143,8 +143,8 @@ func (s *source) Wake(l core.Queue, k core.Key, after time.Duration) {
 	}
 }
 
-// Hurry implements core.Waker. Which of the keys that wait is next is drawn.
-func (*source) Hurry(core.Queue, core.Key) {}
+// Prioritize implements core.Waker. Which of the keys that wait is next is drawn.
+func (*source) Prioritize(core.Queue, core.Key) {}
 
 // sourceHandler is the handler of the source's session.
 type sourceHandler struct{ *source }
@@ -188,9 +188,9 @@ func (p sourceHandler) Handle(_ context.Context, e codec.Event) error {
 		}
 	default:
 		if t, terr := codec.ParseEventType(e.Type()); terr == nil && t.Subresource == codec.Spec {
-			var l *core.Listed
-			if l, err = core.ListedOf(e); err == nil {
-				p.w.note("  list of %d works: %t", len(l.Versions), p.core.Listed(l))
+			var l *core.AgentList
+			if l, err = core.ParseAgentList(e); err == nil {
+				p.w.note("  list of %d works: %t", len(l.Versions), p.core.AgentList(l))
 			}
 			break
 		}

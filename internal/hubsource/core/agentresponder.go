@@ -30,7 +30,7 @@ type agentResponder struct {
 type remoteAgent struct {
 	// list is the agent's list that waits for its answer. hub holds the works of the hub at that moment, nil before
 	// the hub was queried. untagged are the works whose tags the answer needs.
-	list     *Listed
+	list     *AgentList
 	hub      Present
 	untagged []*work
 	retry    retry
@@ -43,17 +43,17 @@ type remoteAgent struct {
 	orphanTracker
 }
 
-// Listed is the list of the works that an agent holds.
-type Listed struct {
+// AgentList is the list of the works that an agent holds.
+type AgentList struct {
 	Cluster  string
 	Versions []codec.ResourceVersion
 	Stamp    sessionfence.Stamp
 }
 
-// ListedOf reads a spec resync request. The error is a *codec.AttributeError, or
+// ParseAgentList reads a spec resync request. The error is a *codec.AttributeError, or
 // codec.ErrNoPayload.
-func ListedOf(e codec.Event) (l *Listed, err error) {
-	l = &Listed{}
+func ParseAgentList(e codec.Event) (l *AgentList, err error) {
+	l = &AgentList{}
 	if l.Cluster, _, err = codec.StringExtension(e, codec.ExtClusterName); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (a *agenda) jitteredAbout(d time.Duration) time.Duration { return d - d/20 
 func (g *redelivery) goes(e Publish) {
 	m, goes := e.fingerprint(), publishSpec
 	switch {
-	case e.First == LastSpec:
+	case e.First == PriorLastSpec:
 		goes = publishLastSpec
 	case m.deleting:
 		goes = publishDeletion
@@ -160,7 +160,7 @@ func (p *agentResponder) dueAgain(w *work) bool {
 	switch {
 	case !p.f.stateless, p.arrived(w):
 		return false
-	case w.spec.redelivery.went == publishLastSpec && p.first(w, w.hub.fingerprint()) == Nothing:
+	case w.spec.redelivery.went == publishLastSpec && p.first(w, w.hub.fingerprint()) == PriorNone:
 		return true
 	}
 	return !p.f.until(BrokerQueue, w.key(), w.spec.redelivery.at)
@@ -231,7 +231,7 @@ func (p *agentResponder) requestAllStatuses(cl *cluster) {
 //	t3: the broker acknowledges a spec of t1.
 //
 // Result: all statuses are requested again, and the answer to the list publishes the spec again.
-func (p *agentResponder) listed(l *Listed) {
+func (p *agentResponder) listed(l *AgentList) {
 	if cl := p.f.clusters[l.Cluster]; cl != nil && p.f.mayReport(cl) && p.f.stateless {
 		cl.agent.list, cl.agent.hub, cl.agent.untagged = l, nil, nil
 		cl.agent.retry.reset()
@@ -392,7 +392,7 @@ func (p *agentResponder) answerOf(w *work, s *resync.Specs) {
 	case resync.Skip:
 		w.spec.redelivery.listed(m, true)
 		w.broker.sync(p.f.sub, m, 0, p.f.tick())
-		w.spec.agreed()
+		w.spec.setInSync()
 	case resync.SpecThenDeletion:
 		w.spec.redelivery.restart()
 		w.broker.forget()
@@ -440,16 +440,16 @@ func (p *agentResponder) noteReport(w *work) {
 // first returns what goes out before the state m. An OCM agent reads the delete option from the last spec, and
 // ignores the one in the deletion. So it must confirm the last spec before the deletion goes out. A spec after
 // the deletion would create the work again.
-func (p *agentResponder) first(w *work, m specFingerprint) Before {
+func (p *agentResponder) first(w *work, m specFingerprint) PriorEvent {
 	switch behind := w.isBehind(p.f.sub) || p.epochs.rollbackSuspicion(everywhere) != ""; {
 	case !m.deleting && behind:
-		return Unversioned
+		return PriorUnversioned
 	case !m.deleting, w.spec.redelivery.went == publishDeletion, p.f.sessions.IsHawser(w.cl.name):
-		return Nothing // a Hawser agent reads the data of the deletion
+		return PriorNone // a Hawser agent reads the data of the deletion
 	case reportedVersion(w) >= m.generation, w.hub.object.Spec.DeleteOption == nil && reportedVersion(w) >= m.generation-1:
-		return Nothing
+		return PriorNone
 	}
-	return LastSpec
+	return PriorLastSpec
 }
 
 // sortedKeys returns the uids of a map, sorted.

@@ -53,7 +53,7 @@ func (f *fixture) requested(cluster string) (requests []RequestStatuses) {
 func (f *fixture) lists(has Present, versions ...codec.ResourceVersion) {
 	f.t.Helper()
 	f.requested("cluster1")
-	if !f.core.Listed(&Listed{Cluster: "cluster1", Versions: versions}) {
+	if !f.core.AgentList(&AgentList{Cluster: "cluster1", Versions: versions}) {
 		f.t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: has})
@@ -93,7 +93,7 @@ func TestStatelessBroker_DeletesAgainUntilItIsGone(t *testing.T) {
 	w := newWork("a", 4, deleting, withStatus(applied(3)))
 	f := statelessFixture(t, w)
 	for range 3 {
-		if p := f.deliver(w.UID); p.Action != codec.DeleteRequest || p.First != Nothing {
+		if p := f.deliver(w.UID); p.Action != codec.DeleteRequest || p.First != PriorNone {
 			t.Fatalf("published %+v", p)
 		}
 		f.idle(BrokerQueue, w.UID)
@@ -119,7 +119,7 @@ func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 		f := statelessFixture(t, w)
 		p := f.deliver(w.UID)
 		e, err := eventOf(p, f.id, f.now)
-		if err != nil || p.First != LastSpec || e.Extensions()[codec.ExtDeletionTimestamp] != nil || len(e.Data()) == 0 {
+		if err != nil || p.First != PriorLastSpec || e.Extensions()[codec.ExtDeletionTimestamp] != nil || len(e.Data()) == 0 {
 			t.Fatalf("%s: published %+v, %v", name, p, err)
 		}
 		f.idle(BrokerQueue, w.UID)
@@ -130,13 +130,13 @@ func TestStatelessBroker_LastSpecBeforeADeletion(t *testing.T) {
 		}
 		f.core.Report(report(w, 2, applied(4)))
 		p = f.deliver(w.UID)
-		if e, err = eventOf(p, f.id, f.now); err != nil || p.First != Nothing || e.Extensions()[codec.ExtDeletionTimestamp] == nil {
+		if e, err = eventOf(p, f.id, f.now); err != nil || p.First != PriorNone || e.Extensions()[codec.ExtDeletionTimestamp] == nil {
 			t.Fatalf("%s: published then %+v, %v", name, p, err)
 		}
 
 		f = statelessFixture(t, w)
 		f.ours("cluster1")
-		if p := f.deliver(w.UID); p.First != Nothing {
+		if p := f.deliver(w.UID); p.First != PriorNone {
 			t.Errorf("%s: our agent, which takes the data of a deletion, got %+v before", name, p)
 		}
 	}
@@ -343,7 +343,7 @@ func TestStatelessBroker_HubThatWentBack(t *testing.T) {
 	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	p := next[Publish](f, BrokerQueue, "uid-a")
 	events, err := p.Events(f.id, f.now, "hub")
-	if err != nil || p.First != Unversioned || len(events) != 2 {
+	if err != nil || p.First != PriorUnversioned || len(events) != 2 {
 		t.Fatalf("published %+v: %d events, %v", p, len(events), err)
 	}
 	for i, want := range []int32{0, 3} { // without a version no agent treats it as older
@@ -397,7 +397,7 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	if v := f.core.Report(send()); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
-	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: sessionfence.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
+	if f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: sessionfence.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
 		t.Error("a list of an earlier agent counts")
 	}
 }
@@ -490,7 +490,7 @@ func TestStatelessBroker_RepeatsDeletionUntilConfirmed(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestListed_ErrorNamesField(t *testing.T) {
+func TestParseAgentList_ErrorNamesField(t *testing.T) {
 	build := func(change func(*codec.Event)) codec.Event {
 		e, err := codec.NewSpecResyncRequest(codec.ResyncParams{
 			ID: "e", Time: time.Unix(1, 0), Source: "agent", Cluster: "c", DataType: codec.ManifestBundles,
@@ -501,7 +501,7 @@ func TestListed_ErrorNamesField(t *testing.T) {
 		change(&e)
 		return e
 	}
-	l, err := ListedOf(build(func(*codec.Event) {}))
+	l, err := ParseAgentList(build(func(*codec.Event) {}))
 	if err != nil || l.Cluster != "c" || len(l.Versions) != 1 {
 		t.Errorf("%+v, %v", l, err)
 	}
@@ -509,7 +509,7 @@ func TestListed_ErrorNamesField(t *testing.T) {
 		codec.ExtSession: func(e *codec.Event) { e.SetExtension(codec.ExtSession, "x") },
 		"data":           func(e *codec.Event) { e.DataEncoded = []byte("[]") },
 	} {
-		_, err := ListedOf(build(change))
+		_, err := ParseAgentList(build(change))
 		var a *codec.AttributeError
 		if !errors.As(err, &a) || a.Attribute != name {
 			t.Errorf("%s: %v", name, err)

@@ -257,7 +257,7 @@ func (c *clusterSync) compareDigest(cl *cluster) {
 // inSync records that the broker holds exactly the present state of a work.
 func (c *clusterSync) inSync(w *work, revision uint64) {
 	w.broker.sync(c.f.sub, w.hub.fingerprint(), revision, c.f.tick())
-	w.spec.agreed()
+	w.spec.setInSync()
 	c.f.setSpecProblem(w, nil)
 	c.f.recount(w)
 	if deliveredMayDiffer(w) {

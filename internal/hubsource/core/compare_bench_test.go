@@ -15,7 +15,7 @@ import (
 type noCore struct{}
 
 func (noCore) Wake(Queue, Key, time.Duration) {}
-func (noCore) Hurry(Queue, Key)               {}
+func (noCore) Prioritize(Queue, Key)          {}
 
 // BenchmarkCore_ComparesInSync measures a connection of a source with 10,000 works of 10 KiB that are in sync.
 // The first connection of a process has to compute the tags, without the core's lock. "locked" is the total

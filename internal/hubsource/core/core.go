@@ -515,9 +515,9 @@ func (c *Core) Keepalive(a *Keepalive) {
 	}
 }
 
-// Listed handles the list of an agent behind a stateless broker. The core keeps l. It returns false for a list
+// AgentList handles the list of an agent behind a stateless broker. The core keeps l. It returns false for a list
 // of a stale session.
-func (c *Core) Listed(l *Listed) bool {
+func (c *Core) AgentList(l *AgentList) bool {
 	if c.index.All && l.Cluster != "" {
 		c.cluster(l.Cluster)
 	}

@@ -47,9 +47,9 @@ type Key struct {
 // it, so it must not call back and must not block. It is harmless to wake a key that has nothing to do.
 type Waker interface {
 	Wake(on Queue, key Key, after time.Duration)
-	// Hurry moves a key before the others of its cluster if it is queued, or the next time that it is woken. It
+	// Prioritize moves a key before the others of its cluster if it is queued, or the next time that it is woken. It
 	// must not block either.
-	Hurry(queue Queue, key Key)
+	Prioritize(queue Queue, key Key)
 }
 
 // Effect is one action outside of the core. Its result belongs to the hub epoch, and the subscription, in which
@@ -99,20 +99,20 @@ type Publish struct {
 	// Stamp is the session stamp of the event behind a stateless broker; First is the event that goes out before
 	// it.
 	Stamp sessionfence.Stamp
-	First Before
+	First PriorEvent
 }
 
-// Before is the event that an agent which orders by version needs before a spec or a deletion.
-type Before uint8
+// PriorEvent is the event that an agent which orders by version needs before a spec or a deletion.
+type PriorEvent uint8
 
-// Values of Before.
+// Values of PriorEvent.
 const (
-	// Nothing: nothing is sent first.
-	Nothing Before = iota
-	// Unversioned: the same spec without a version is sent first; no agent treats it as older.
-	Unversioned
-	// LastSpec: the spec of the deleted work is sent alone, because it carries the delete option.
-	LastSpec
+	// PriorNone: nothing is sent first.
+	PriorNone PriorEvent = iota
+	// PriorUnversioned: the same spec without a version is sent first; no agent treats it as older.
+	PriorUnversioned
+	// PriorLastSpec: the spec of the deleted work is sent alone, because it carries the delete option.
+	PriorLastSpec
 )
 
 // Release drops the broker's records of a cluster that this source no longer serves.
@@ -310,7 +310,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 		o = &copied
 	}
 	action := p.Action
-	if p.First == LastSpec {
+	if p.First == PriorLastSpec {
 		o, action = o.DeepCopy(), codec.UpdateRequest
 		o.DeletionTimestamp = nil
 	}
@@ -330,7 +330,7 @@ func (p Publish) Events(newID func() string, now time.Time, source string) ([]co
 
 // withStamp stamps an event, and puts the event that goes first before it.
 func (p Publish) withStamp(e codec.Event, id string) ([]codec.Event, error) {
-	if p.First != Unversioned {
+	if p.First != PriorUnversioned {
 		p.Stamp.Put(&e)
 		return []codec.Event{e}, nil
 	}

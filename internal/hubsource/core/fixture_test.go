@@ -39,7 +39,7 @@ func (f *fixture) Wake(l Queue, k Key, after time.Duration) {
 	f.wakes = append(f.wakes, wakeup{l, k, after})
 }
 
-func (f *fixture) Hurry(l Queue, k Key) { f.hurried = append(f.hurried, slot{l, k}) }
+func (f *fixture) Prioritize(l Queue, k Key) { f.hurried = append(f.hurried, slot{l, k}) }
 
 func newFixture(t *testing.T, all bool) *fixture {
 	f := &fixture{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}

@@ -69,9 +69,9 @@ func FuzzReportOf(f *testing.F) {
 	})
 }
 
-// FuzzListedOf: any list of an agent behind a stateless broker deletes nothing by itself, and the work on the
+// FuzzParseAgentList: any list of an agent behind a stateless broker deletes nothing by itself, and the work on the
 // hub is delivered.
-func FuzzListedOf(f *testing.F) {
+func FuzzParseAgentList(f *testing.F) {
 	w := newWork("w", 3)
 	for _, list := range [][]codec.ResourceVersion{nil, {{ResourceID: "uid-w", ResourceVersion: 2}}, {{ResourceID: "uid-x", ResourceVersion: 7, Tag: codec.Tag{1}.String()}}} {
 		e, err := codec.NewSpecResyncRequest(codec.ResyncParams{ID: "e", Time: time.Unix(1_700_000_000, 0), Source: "agent", Cluster: "cluster1", DataType: codec.ManifestBundles}, list)
@@ -89,13 +89,13 @@ func FuzzListedOf(f *testing.F) {
 		if err != nil {
 			return
 		}
-		l, err := ListedOf(e)
+		l, err := ParseAgentList(e)
 		if err != nil {
 			return
 		}
 		c := statelessFixture(t, w)
 		c.deliver(w.UID)
-		c.core.Listed(l)
+		c.core.AgentList(l)
 		for range 20 {
 			switch e := c.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(type) {
 			case List:

@@ -16,7 +16,7 @@ func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has P
 	if agent.Observe("hub", m).IsAccepted() {
 		f.t.Fatal("an event that names no session of the agent counts")
 	}
-	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: has})
 	f.requested("cluster1")
 	f.clusterIdle("cluster1")
@@ -76,7 +76,7 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	}
 	agent := sessionfence.NewTracker(5, "agent")
 	agent.Observe("hub", requests[0].Stamp)
-	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
+	if !f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
@@ -93,7 +93,7 @@ func TestStatelessBroker_RepeatsPossiblyMissedEvents(t *testing.T) {
 	agent := f.ours("cluster1")
 	f.requested("cluster1")
 	p := next[Publish](f, BrokerQueue, "uid-a")
-	f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+	f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
 	if requests := f.requested("cluster1"); len(requests) != 1 || len(requests[0].Held) != 1 {
 		t.Errorf("it asks for statuses: %+v", requests)
@@ -109,14 +109,14 @@ func TestStatelessBroker_RepeatsPossiblyMissedEvents(t *testing.T) {
 func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 	f := statelessFixture(t)
 	agent := sessionfence.NewTracker(5, "agent")
-	if f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
+	if f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("a list without a session is accepted")
 	}
 	requests := f.requested("cluster1")
 	if len(requests) != 1 || len(requests[0].Held) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
 		t.Fatalf("asks %+v", requests)
 	}
-	if !f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
+	if !f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("its next list does not count")
 	}
 }
@@ -132,7 +132,7 @@ func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 		f.requested("cluster1")
 		for n := range uint64(2) {
 			agent := sessionfence.NewTracker(5+n, "agent")
-			f.core.Listed(&Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
+			f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 			requests := f.requested("cluster1")
 			if n == 1 && len(requests) == 0 {
 				f.now = f.now.Add(noticeEvery)
@@ -213,8 +213,8 @@ func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 		}
 		f.clusterIdle("cluster1")
 	}
-	list := &Listed{Cluster: "cluster1", Stamp: agent.Stamp("hub"), Versions: []codec.ResourceVersion{{ResourceID: "uid-a", ResourceVersion: 3}, {ResourceID: "uid-x", ResourceVersion: 1}}}
-	if !f.core.Listed(list) {
+	list := &AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub"), Versions: []codec.ResourceVersion{{ResourceID: "uid-a", ResourceVersion: 3}, {ResourceID: "uid-x", ResourceVersion: 1}}}
+	if !f.core.AgentList(list) {
 		t.Fatal("the list does not count")
 	}
 	f.done(nextOf[List](f, BrokerQueue, cluster), Result{Present: present(a)})

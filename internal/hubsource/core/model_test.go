@@ -59,8 +59,8 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// Hurry does nothing: the test draws the next key.
-func (*world) Hurry(Queue, Key) {}
+// Prioritize does nothing: the test draws the next key.
+func (*world) Prioritize(Queue, Key) {}
 
 func (w *world) Wake(l Queue, k Key, after time.Duration) {
 	at := w.now.Add(after)

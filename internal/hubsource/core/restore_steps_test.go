@@ -431,5 +431,5 @@ func hashOf(s workv1.ManifestWorkStatus) string {
 	return h
 }
 
-// Hurry does nothing: the test draws the next key.
-func (*realm) Hurry(Queue, Key) {}
+// Prioritize does nothing: the test draws the next key.
+func (*realm) Prioritize(Queue, Key) {}

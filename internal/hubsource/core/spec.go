@@ -60,8 +60,8 @@ func (s *specState) known() (another bool) {
 	return another
 }
 
-// agreed records that the broker holds the work as it is.
-func (s *specState) agreed() {
+// setInSync records that the broker holds the work as it is.
+func (s *specState) setInSync() {
 	s.attempted, s.fresh, s.staleRuns, s.tryAgain = true, false, 0, time.Time{}
 	s.retry.reset()
 }
@@ -343,7 +343,7 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 		what = confirmedDeleted
 	}
 	w.broker.answer(s.f.sub, what, e.fingerprint(), r.Revision, s.f.tick())
-	w.spec.agreed()
+	w.spec.setInSync()
 	w.spec.redelivery.sent(&s.f.agenda)
 	w.hub.untag()
 	s.f.setSpecProblem(w, nil)

@@ -374,7 +374,7 @@ func (a *agenda) wakeCluster(l Queue, cl *cluster) { a.wake(l, Key{Cluster: cl.n
 
 // hurry moves a work before the others of its cluster.
 func (a *agenda) hurry(l Queue, w *work) {
-	a.Waker.Hurry(l, w.key())
+	a.Waker.Prioritize(l, w.key())
 	a.wake(l, w.key(), 0)
 }
 
