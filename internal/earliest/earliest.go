@@ -63,9 +63,9 @@ func (e Entry) String() string {
 // Counts reports whether there is an entry that is valid whatever clusters exist.
 func (e Entry) Counts() bool { return !e.At.IsZero() && e.Until == "" }
 
-// Sound reports whether a time is not too far in the future: a time from a wrong clock would lock a cluster out
-// for years.
-func Sound(at, now time.Time) bool { return !at.After(now.Add(ahead)) }
+// IsPlausible reports whether a time is not too far in the future: a time from a wrong clock would lock a
+// cluster out for years.
+func IsPlausible(at, now time.Time) bool { return !at.After(now.Add(ahead)) }
 
 // period is the extension Private Key Usage Period. Its begin is the issue time.
 var period = asn1.ObjectIdentifier{2, 5, 29, 16}
@@ -99,11 +99,11 @@ func IssuedAt(c *x509.Certificate) (at time.Time, reported bool) {
 	return c.NotBefore, false
 }
 
-// Guess returns the latest time at which a certificate may have been issued. Without the extension, only its
-// begin is known. The signers of Kubernetes and of Open Cluster Management let a certificate begin five minutes
-// before its issue. Hawser, before it used this extension, let it begin one twentieth of its lifetime before,
-// if that was less.
-func Guess(c *x509.Certificate) time.Time {
+// LatestIssuedAt returns the latest time at which a certificate may have been issued. Without the extension,
+// only its begin is known. The signers of Kubernetes and of Open Cluster Management let a certificate begin five
+// minutes before its issue. Hawser, before it used this extension, let it begin one twentieth of its lifetime
+// before, if that was less.
+func LatestIssuedAt(c *x509.Certificate) time.Time {
 	at, reported := IssuedAt(c)
 	if !reported {
 		at = at.Add(min(backdate, c.NotAfter.Sub(c.NotBefore)/21))

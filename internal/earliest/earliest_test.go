@@ -37,7 +37,7 @@ func TestIssuedAt(t *testing.T) {
 	from := time.Date(2026, 5, 1, 10, 0, 0, 0, time.UTC)
 	at := from.Add(3*time.Minute + 200*time.Millisecond)
 	reported := certificate(t, from, time.Hour, earliest.Extension(at.In(time.FixedZone("", 3600))))
-	if got, is := earliest.IssuedAt(reported); !is || !got.Equal(at.Truncate(time.Second)) || !earliest.Guess(reported).Equal(got) {
+	if got, is := earliest.IssuedAt(reported); !is || !got.Equal(at.Truncate(time.Second)) || !earliest.LatestIssuedAt(reported).Equal(got) {
 		t.Errorf("issued at %v, %v", got, is)
 	}
 	if len(reported.UnhandledCriticalExtensions) > 0 {
@@ -55,15 +55,15 @@ func TestIssuedAt(t *testing.T) {
 		"for forty minutes": {certificate(t, from, 42*time.Minute), 2 * time.Minute},
 	} {
 		got, is := earliest.IssuedAt(c.Certificate)
-		if guess := earliest.Guess(c.Certificate); is || !got.Equal(from) || !guess.Equal(from.Add(c.later)) {
+		if guess := earliest.LatestIssuedAt(c.Certificate); is || !got.Equal(from) || !guess.Equal(from.Add(c.later)) {
 			t.Errorf("%s: issued at %v, %v, or at %v", name, got, is, guess)
 		}
 	}
 }
 
-func TestSound(t *testing.T) {
+func TestIsPlausible(t *testing.T) {
 	now := time.Now()
-	if !earliest.Sound(now.Add(4*time.Minute), now) || earliest.Sound(now.Add(6*time.Minute), now) {
+	if !earliest.IsPlausible(now.Add(4*time.Minute), now) || earliest.IsPlausible(now.Add(6*time.Minute), now) {
 		t.Error("a clock that is ahead by more than five minutes is believed, or one by less is not")
 	}
 }

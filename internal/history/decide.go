@@ -5,9 +5,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// Behind reports whether the position now of a server is before an earlier one. It returns false if the two
+// IsBehind reports whether the position now of a server is before an earlier one. It returns false if the two
 // cannot be compared.
-func Behind(now, before string) bool {
+func IsBehind(now, before string) bool {
 	n, err := resourceversion.CompareResourceVersion(now, before)
 	return err == nil && n < 0
 }
@@ -38,7 +38,7 @@ func (w Write) Compare(live Write) Evidence {
 		return Nothing
 	case live.UID != w.UID:
 		return Missing
-	case Behind(live.ResourceVersion, w.ResourceVersion):
+	case IsBehind(live.ResourceVersion, w.ResourceVersion):
 		return Older
 	}
 	return Nothing

@@ -4,7 +4,7 @@
 // A watch that continues from a position of the former history gets no error. It gets no events, or the events
 // of the new history from the same number on. Each restore breaks the connections, so a check follows each
 // broken watch. It finds a restore if the server's position is before a known one. It also finds one if the
-// server lacks the last write of this process, although its position is later. The rules are in [Behind] and
+// server lacks the last write of this process, although its position is later. The rules are in [IsBehind] and
 // [Write]. A [History] holds the number of the present history for all watches of a process.
 package history
 
@@ -49,8 +49,8 @@ func (h *History) Present() (number int, over <-chan struct{}) {
 	return h.number, h.over
 }
 
-// Over reports whether a history has ended.
-func (h *History) Over(number int) bool {
+// HasEnded reports whether a history has ended.
+func (h *History) HasEnded(number int) bool {
 	present, _ := h.Present()
 	return number != present
 }

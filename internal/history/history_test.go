@@ -31,7 +31,7 @@ func TestWrite_Compare(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
-	if !Behind("99", "100") || Behind("100", "100") || Behind("101", "100") || Behind("", "100") || Behind("1", "") {
+	if !IsBehind("99", "100") || IsBehind("100", "100") || IsBehind("101", "100") || IsBehind("", "100") || IsBehind("1", "") {
 		t.Error("positions are compared wrongly")
 	}
 }
@@ -40,13 +40,13 @@ func TestHistory_EndsOnce(t *testing.T) {
 	ended := 0
 	h := New(Config{Ended: func() { ended++ }, Log: slog.New(slog.DiscardHandler)})
 	n, over := h.Present()
-	if h.Over(n) {
+	if h.HasEnded(n) {
 		t.Error("the present history is over")
 	}
 	h.End(n, "once")
 	h.End(n, "by what another watch saw")
 	<-over
-	if m, _ := h.Present(); ended != 1 || m == n || !h.Over(n) || h.Over(m) {
+	if m, _ := h.Present(); ended != 1 || m == n || !h.HasEnded(n) || h.HasEnded(m) {
 		t.Errorf("ended %d times, and is %d after %d", ended, m, n)
 	}
 }

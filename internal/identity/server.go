@@ -129,7 +129,7 @@ func (a Authorities) IssuedAt(shown []*x509.Certificate, now time.Time) time.Tim
 		return at
 	}
 	if _, err := Covers(a.own, shown, now); err != nil {
-		return earliest.Guess(shown[0])
+		return earliest.LatestIssuedAt(shown[0])
 	}
 	return at
 }

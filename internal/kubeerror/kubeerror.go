@@ -82,10 +82,10 @@ type Series struct {
 	since  time.Time
 }
 
-// Final counts one more refusal, and reports whether to give up. It returns true if the server will never
+// IsFinal counts one more refusal, and reports whether to give up. It returns true if the server will never
 // accept the object. It also does if the server repeats the same answer, and has accepted another object, at
 // tookAt, since the first refusal.
-func (s *Series) Final(err error, now, tookAt time.Time) bool {
+func (s *Series) IsFinal(err error, now, tookAt time.Time) bool {
 	if answer := answerOf(err); answer != s.answer {
 		s.answer, s.times, s.since = answer, 0, now
 	}

@@ -45,7 +45,7 @@ func TestSeries(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	after := func(s *kubeerror.Series, err error, tookAt time.Time) (final time.Duration) {
 		for d := time.Duration(0); d < 10*time.Minute; d += 10 * time.Second {
-			if s.Final(err, begin.Add(d), tookAt) {
+			if s.IsFinal(err, begin.Add(d), tookAt) {
 				return d
 			}
 		}

@@ -167,7 +167,7 @@ func (n *joinNet) byCertificate(a *joinAgent) (transport.Peer, time.Time, error)
 		return transport.Peer{}, time.Time{}, refused
 	}
 	return transport.Peer{
-		Role: string(id.Role), Name: id.Name, User: leaf.Subject.CommonName, Groups: leaf.Subject.Organization, CertificateEnds: leaf.NotAfter, CertificateIssued: earliest.Guess(leaf),
+		Role: string(id.Role), Name: id.Name, User: leaf.Subject.CommonName, Groups: leaf.Subject.Organization, CertificateEnds: leaf.NotAfter, CertificateIssued: earliest.LatestIssuedAt(leaf),
 	}, leaf.NotAfter, nil
 }
 

@@ -211,7 +211,7 @@ func sourceOver() *transport.Error {
 func (r *Service) takeEarliest(ctx context.Context, reported *hawserv1.RegistrationObjects) error {
 	to := map[string]time.Time{}
 	for cluster, at := range reported.GetEarliestIssues() {
-		if to[cluster] = at.AsTime(); !earliest.Sound(at.AsTime(), r.cfg.Now()) {
+		if to[cluster] = at.AsTime(); !earliest.IsPlausible(at.AsTime(), r.cfg.Now()) {
 			delete(to, cluster)
 			r.cfg.Log.Warn("an earliest issue time lies in the future and is ignored: check the clocks of the hub and the broker", "cluster", cluster, "time", at.AsTime())
 		}

@@ -435,7 +435,7 @@ func (m *members) earliest(ctx context.Context, cluster string) (time.Time, erro
 		return time.Time{}, err
 	}
 	e, err := earliest.Parse(text)
-	if err != nil || !earliest.Sound(e.At, time.Now()) {
+	if err != nil || !earliest.IsPlausible(e.At, time.Now()) {
 		return time.Time{}, nil //nolint:nilerr // registration tells of it
 	}
 	c, found, err := m.clusters.GetStore().GetByKey(cluster)

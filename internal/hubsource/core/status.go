@@ -370,7 +370,7 @@ func (s *statuses) nextEnd(w *work, o *workv1.ManifestWork) *todo {
 		return nil
 	}
 	return s.questions.write(HubQueue, w, &w.report.retry, RemoveFinalizer{OfWork{o}}, func(err error) bool {
-		if err == nil || apierrors.IsNotFound(err) || w.report.denial.Final(err, s.f.Now(), s.f.wroteAt) {
+		if err == nil || apierrors.IsNotFound(err) || w.report.denial.IsFinal(err, s.f.Now(), s.f.wroteAt) {
 			w.report.letGo(s.cursor) // the broker sends the confirmation to the next process again
 		}
 		return true
@@ -465,7 +465,7 @@ func (s *statuses) patch(w *work, status workv1.ManifestWorkStatus, r *Report) *
 			s.written(w, r)
 		case apierrors.IsNotFound(err):
 			s.written(w, r)
-		case w.report.denial.Final(err, s.f.Now(), s.f.wroteAt):
+		case w.report.denial.IsFinal(err, s.f.Now(), s.f.wroteAt):
 			s.refuse(w, o, r, err)
 			return false
 		}

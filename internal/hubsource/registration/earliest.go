@@ -68,7 +68,7 @@ func (s *Server) issuesChanged(o *object) {
 	s.issues.version = o.ResourceVersion
 	for cluster, text := range o.entries {
 		e, err := earliest.Parse(text)
-		if err == nil && !earliest.Sound(e.At, time.Now()) {
+		if err == nil && !earliest.IsPlausible(e.At, time.Now()) {
 			err = textError("it lies in the future: check the clock of the hub")
 		}
 		if err != nil {
@@ -165,7 +165,7 @@ func (s *Server) readIssues() {
 // Result: this also runs when the ManagedCluster changes.
 func (s *Server) judgeRotation(c *object) {
 	issued, came := s.issues.shown[c.Name]
-	if came && !c.rotate.IsZero() && !issued.Before(c.rotate) && c.rotate.After(s.issues.from[c.Name]) && earliest.Sound(c.rotate, time.Now()) {
+	if came && !c.rotate.IsZero() && !issued.Before(c.rotate) && c.rotate.After(s.issues.from[c.Name]) && earliest.IsPlausible(c.rotate, time.Now()) {
 		s.keepFrom(c.Name, c.rotate)
 	}
 }

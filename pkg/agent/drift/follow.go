@@ -116,7 +116,7 @@ func (f *follower) step(ctx context.Context) error {
 	} else if seen != nil {
 		f.version = ""
 	}
-	if f.w.config.History.Over(f.history) {
+	if f.w.config.History.HasEnded(f.history) {
 		f.forget()
 	}
 	lasted := time.Since(begun)
@@ -150,12 +150,12 @@ func (f *follower) confirm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if history.Behind(l.ResourceVersion, f.version) {
+	if history.IsBehind(l.ResourceVersion, f.version) {
 		f.w.config.History.End(f.history, f.resource.Resource+" were at "+f.version+", and are at "+l.ResourceVersion)
 	} else if err := f.w.config.History.Check(ctx, f.broke); err != nil {
 		return err
 	}
-	if f.broke = (time.Time{}); f.w.config.History.Over(f.history) {
+	if f.broke = (time.Time{}); f.w.config.History.HasEnded(f.history) {
 		f.forget()
 	}
 	return nil

@@ -59,7 +59,7 @@ func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
 	if leaf.Subject.CommonName != s.CommonName() || !slices.Equal(have, want) {
 		return nil, fmt.Errorf("the certificate is that of %q in %q, not that of %q in %q", leaf.Subject.CommonName, have, s.CommonName(), want)
 	}
-	return &Credential{Cert: cert, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Issued: earliest.Guess(leaf)}, nil
+	return &Credential{Cert: cert, Key: key, NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Issued: earliest.LatestIssuedAt(leaf)}, nil
 }
 
 // NewKey creates a key, and a certificate request signed with it. Both are PEM.
