@@ -40,7 +40,7 @@ type config struct {
 	noLeaderElection                          bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
-	gates        cmdline.Gates
+	gates        cmdline.FeatureGates
 	maxRawLength int
 
 	output cmdline.Output
@@ -57,7 +57,7 @@ func defaults() *config {
 		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml", hubSecret: "hub-kubeconfig-secret",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
-		gates:        cmdline.NewGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
+		gates:        cmdline.NewFeatureGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
 		maxRawLength: feedback.MaxRawLength,
 		output:       cmdline.NewOutput("127.0.0.1:8083"),
 	}

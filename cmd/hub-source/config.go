@@ -62,7 +62,7 @@ type config struct {
 		ClientCAFile  string `json:"clientCAFile"`
 		ManifestLimit int    `json:"manifestLimit"`
 	} `json:"webhook"`
-	FeatureGates cmdline.Gates `json:"featureGates"`
+	FeatureGates cmdline.FeatureGates `json:"featureGates"`
 
 	// RegistrationControllers is the configuration of the registration controllers, for a hub that has none.
 	RegistrationControllers registrationControllersConfig `json:"registrationControllers"`
@@ -93,7 +93,7 @@ func defaults() *config {
 	c.Webhook.ManifestLimit = manifestwork.MaxManifestsSize
 	c.RegistrationControllers = defaultRegistrationControllers()
 	c.Registration = defaultRegistration()
-	c.FeatureGates = cmdline.NewGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
+	c.FeatureGates = cmdline.NewFeatureGates(map[string]bool{gateCleanUp: false, gateNilExecutor: false})
 	return c
 }
 

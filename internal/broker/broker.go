@@ -100,9 +100,9 @@ func New(cfg Config) (*Broker, error) {
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
 	}
-	meter.Shown("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
+	meter.GaugeFunc("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
 	for _, state := range writeStates {
-		meter.Shown("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
+		meter.GaugeFunc("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
 			prometheus.Labels{"state": state}, func() float64 {
 				if writeState(cfg.Store.Err()) == state {
 					return 1

@@ -102,7 +102,7 @@ func ping(ctx context.Context, c transport.Conn) (string, error) {
 	if err := over.Ping(ctx); err != nil {
 		return "", err
 	}
-	return doctor.Took(began), nil
+	return doctor.DescribeLatency(began), nil
 }
 
 // api returns the checks of the API of a hub or of a managed cluster.
@@ -133,7 +133,7 @@ func roundTrip(ctx context.Context, c transport.Conn) (string, error) {
 	if _, err := queryDenials(ctx, c); err != nil {
 		return "", err
 	}
-	return doctor.Took(began), nil
+	return doctor.DescribeLatency(began), nil
 }
 
 // healthy fails if the broker sends warnings.

@@ -143,7 +143,7 @@ func (f *aclFlags) writeAWS(out io.Writer, rules []mqttacl.Rules) error {
 
 // layout returns the topics of the configuration file, or the default ones.
 func (f *aclFlags) layout() (mqttacl.Layout, error) {
-	l := mqttacl.Usual(f.source)
+	l := mqttacl.DefaultLayout(f.source)
 	if f.config == "" {
 		return l, nil
 	}

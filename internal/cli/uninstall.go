@@ -65,7 +65,7 @@ func (f *uninstallFlags) agreed(cmd *cobra.Command, env Env, hub *kubeclient.Kub
 
 // remove uninstalls the objects of a plan.
 func (f *uninstallFlags) remove(ctx context.Context, i install.Installer, p install.Plan) error {
-	keep, err := i.Keeps(ctx, p, f.workloads)
+	keep, err := i.KeepFilter(ctx, p, f.workloads)
 	if err != nil {
 		return err
 	}

@@ -19,13 +19,13 @@ type file struct {
 		Level  string `json:"level"`
 		Format string `json:"format"`
 	} `json:"log"`
-	Rules  []rule            `json:"rules"`
-	Hubs   map[string]rule   `json:"hubs"`
-	Wait   *cmdline.Duration `json:"wait"`
-	Bytes  int               `json:"bytes"`
-	On     bool              `json:"enabled"`
-	Addrs  []string          `json:"addrs"`
-	Gates  cmdline.Gates     `json:"gates"`
+	Rules  []rule               `json:"rules"`
+	Hubs   map[string]rule      `json:"hubs"`
+	Wait   *cmdline.Duration    `json:"wait"`
+	Bytes  int                  `json:"bytes"`
+	On     bool                 `json:"enabled"`
+	Addrs  []string             `json:"addrs"`
+	Gates  cmdline.FeatureGates `json:"gates"`
 	hidden int
 }
 
@@ -50,7 +50,7 @@ func TestDecode_ReportsLineAndField(t *testing.T) {
 		"listen: [a\nbytes: 1\n":                    "line 1: did not find expected ',' or ']'",
 		"anchor: &a {works: x}\nhubs: {b: *a}\n":    "line 1: anchor: unknown field; the known ones are addrs, bytes, enabled, gates, hubs, listen, log, rules, wait\nline 1: hubs.b.works: is a text, and has to be a whole number, not negative",
 	} {
-		f := &file{Gates: cmdline.NewGates(map[string]bool{"Opened": true}), hidden: 1}
+		f := &file{Gates: cmdline.NewFeatureGates(map[string]bool{"Opened": true}), hidden: 1}
 		err := cmdline.Decode([]byte(text), f)
 		got := ""
 		if err != nil {
@@ -63,7 +63,7 @@ func TestDecode_ReportsLineAndField(t *testing.T) {
 }
 
 func TestDecode_Reads(t *testing.T) {
-	f := &file{Gates: cmdline.NewGates(map[string]bool{"Opened": true})}
+	f := &file{Gates: cmdline.NewFeatureGates(map[string]bool{"Opened": true})}
 	text := "listen: a\nlog: {level: debug}\nrules: [{name: r, works: 3}]\nwait: 5s\nenabled: yes\ngates: {Opened: false}\n"
 	if err := cmdline.Decode([]byte(text), f); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 // FuzzDecode: text that the library accepts is accepted, and all other text is rejected with an error text.
 func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
-		fresh := func() *file { return &file{Gates: cmdline.NewGates(map[string]bool{"Opened": true})} }
+		fresh := func() *file { return &file{Gates: cmdline.NewFeatureGates(map[string]bool{"Opened": true})} }
 		for strict, decode := range map[bool]func([]byte, any) error{true: cmdline.Decode, false: cmdline.DecodeLenient} {
 			library := yaml.Unmarshal(text, fresh())
 			if strict {

@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// Gates are the feature gates of a program: switches by name, as --feature-gates=A=true,B=false or, in a file,
-// {A: true}. It implements pflag.Value and json.Unmarshaler; gates that are not named keep their value. The
-// zero Gates has no names.
-type Gates struct {
+// FeatureGates are the feature gates of a program: switches by name, as --feature-gates=A=true,B=false or, in a
+// file, {A: true}. It implements pflag.Value and json.Unmarshaler; gates that are not named keep their value.
+// The zero FeatureGates has no names.
+type FeatureGates struct {
 	defaults, set map[string]bool
 }
 
-// NewGates returns the gates with these names and defaults.
-func NewGates(defaults map[string]bool) Gates {
-	return Gates{defaults: defaults, set: map[string]bool{}}
+// NewFeatureGates returns the gates with these names and defaults.
+func NewFeatureGates(defaults map[string]bool) FeatureGates {
+	return FeatureGates{defaults: defaults, set: map[string]bool{}}
 }
 
 // Enabled reports whether a gate is enabled. It panics for a name that the program does not have.
-func (g *Gates) Enabled(name string) bool {
+func (g *FeatureGates) Enabled(name string) bool {
 	value, known := g.defaults[name]
 	if !known {
 		panic("cmdline: no feature gate " + name)
@@ -34,7 +34,7 @@ func (g *Gates) Enabled(name string) bool {
 }
 
 // Usage returns the help of the flag: each gate with its default.
-func (g *Gates) Usage() string {
+func (g *FeatureGates) Usage() string {
 	names := make([]string, 0, len(g.defaults))
 	for _, name := range slices.Sorted(maps.Keys(g.defaults)) {
 		names = append(names, fmt.Sprintf("%s (default %t)", name, g.defaults[name]))
@@ -43,7 +43,7 @@ func (g *Gates) Usage() string {
 }
 
 // String returns the gates that were set, in the form that Set accepts.
-func (g *Gates) String() string {
+func (g *FeatureGates) String() string {
 	pairs := make([]string, 0, len(g.set))
 	for _, name := range slices.Sorted(maps.Keys(g.set)) {
 		pairs = append(pairs, fmt.Sprintf("%s=%t", name, g.set[name]))
@@ -52,10 +52,10 @@ func (g *Gates) String() string {
 }
 
 // Type returns the name of the value in the help of the flag.
-func (g *Gates) Type() string { return "NAME=true|false,..." }
+func (g *FeatureGates) Type() string { return "NAME=true|false,..." }
 
 // Set reads "A=true,B=false".
-func (g *Gates) Set(s string) error {
+func (g *FeatureGates) Set(s string) error {
 	for pair := range strings.SplitSeq(s, ",") {
 		if pair = strings.TrimSpace(pair); pair == "" {
 			continue
@@ -73,7 +73,7 @@ func (g *Gates) Set(s string) error {
 }
 
 // UnmarshalJSON reads {"A": true}.
-func (g *Gates) UnmarshalJSON(b []byte) error {
+func (g *FeatureGates) UnmarshalJSON(b []byte) error {
 	var values map[string]bool
 	if err := json.Unmarshal(b, &values); err != nil {
 		return fmt.Errorf("feature gates: write them as {NAME: true, OTHER: false}: %w", err)
@@ -86,7 +86,7 @@ func (g *Gates) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-func (g *Gates) put(name string, value bool) error {
+func (g *FeatureGates) put(name string, value bool) error {
 	if _, known := g.defaults[name]; !known {
 		return fmt.Errorf("there is no feature gate %q: use one of %s", name, strings.Join(slices.Sorted(maps.Keys(g.defaults)), ", "))
 	}

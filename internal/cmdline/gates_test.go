@@ -13,7 +13,7 @@ import (
 
 // gated is the configuration of a program with gates.
 type gated struct {
-	Gates cmdline.Gates `json:"featureGates"`
+	Gates cmdline.FeatureGates `json:"featureGates"`
 }
 
 func loadGates(t *testing.T, file string, args ...string) (*gated, error) {
@@ -22,7 +22,7 @@ func loadGates(t *testing.T, file string, args ...string) (*gated, error) {
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &gated{cmdline.NewGates(map[string]bool{"Opened": true, "Closed": false, "Other": false})}
+	c := &gated{cmdline.NewFeatureGates(map[string]bool{"Opened": true, "Closed": false, "Other": false})}
 	f := pflag.NewFlagSet("p", pflag.ContinueOnError)
 	cmdline.AddConfigFlag(f)
 	f.Var(&c.Gates, "feature-gates", c.Gates.Usage())
@@ -32,7 +32,7 @@ func loadGates(t *testing.T, file string, args ...string) (*gated, error) {
 	return c, cmdline.Load(f, c)
 }
 
-func TestGates_FlagsWinOverTheFileGateByGate(t *testing.T) {
+func TestFeatureGates_FlagsWinOverTheFileGateByGate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file       string
 		args       []string
@@ -58,7 +58,7 @@ func TestGates_FlagsWinOverTheFileGateByGate(t *testing.T) {
 	}
 }
 
-func TestGates_ReportFailure(t *testing.T) {
+func TestFeatureGates_ReportFailure(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file, arg string
 		want      string
@@ -77,8 +77,8 @@ func TestGates_ReportFailure(t *testing.T) {
 	}
 }
 
-func TestGates_KnowTheirNames(t *testing.T) {
-	g := cmdline.NewGates(map[string]bool{"B": true, "A": false})
+func TestFeatureGates_KnowTheirNames(t *testing.T) {
+	g := cmdline.NewFeatureGates(map[string]bool{"B": true, "A": false})
 	if u := g.Usage(); !strings.HasSuffix(u, "A (default false), B (default true)") {
 		t.Errorf("usage is %q", u)
 	}

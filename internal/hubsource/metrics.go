@@ -37,7 +37,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		reports:   t.Counters("statuses_total", "Status events received, by result.", "result"),
 		writes:    t.Counters("hub_requests_total", "Requests to the hub besides the informers', by operation and result.", "operation", "result"),
 		events:    t.Counters("events_total", "Kubernetes Events about works, by result.", "result"),
-		answered:  t.Waits("status_duration_seconds", "Time from when the broker accepted a version of a work to the arrival of the first status about it."),
+		answered:  t.Delays("status_duration_seconds", "Time from when the broker accepted a version of a work to the arrival of the first status about it."),
 		state:     &stateCollector{},
 	}
 	m.events.WithLabelValues("dropped") // exports 0, so that the first increase is visible

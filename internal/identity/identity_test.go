@@ -83,7 +83,7 @@ func TestMapping_OneSourceHasOneReach(t *testing.T) {
 	if (identity.Mapping{one, wider}).Validate() == nil {
 		t.Error("a rule gives a source that another one limits all clusters")
 	}
-	if r := one.Reach(); !r.Covers("edge-1") || r.Covers("edge") || !wider.Reach().Covers("any") {
+	if r := one.AllowedClusters(); !r.Covers("edge-1") || r.Covers("edge") || !wider.AllowedClusters().Covers("any") {
 		t.Errorf("%+v", r)
 	}
 }

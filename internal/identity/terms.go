@@ -35,8 +35,8 @@ func (l Limits) Validate() error {
 // AllowedClusters are the clusters on which a source may have works. The zero value means all.
 type AllowedClusters struct{ Clusters, Prefixes []string }
 
-// Reach returns the allowed clusters of the rule's source.
-func (r Rule) Reach() AllowedClusters {
+// AllowedClusters returns the allowed clusters of the rule's source.
+func (r Rule) AllowedClusters() AllowedClusters {
 	return AllowedClusters{Clusters: r.Clusters, Prefixes: r.ClusterPrefixes}
 }
 
@@ -52,7 +52,7 @@ func (m Mapping) validateLimits(i int) error {
 	if r.Role != Source && (len(r.Clusters)+len(r.ClusterPrefixes) > 0 || r.Quota != Limits{}) {
 		return fmt.Errorf("clusters, clusterPrefixes and quota are for sources, and not for a %s: leave them out", r.Role)
 	}
-	if err := errors.Join(r.Reach().validate(), r.Quota.Validate()); err != nil {
+	if err := errors.Join(r.AllowedClusters().validate(), r.Quota.Validate()); err != nil {
 		return err
 	}
 	for _, o := range m[:i] {

@@ -154,10 +154,10 @@ func HasRecords(ctx context.Context, client metadata.Interface) (bool, error) {
 	return len(found.Items) > 0, nil
 }
 
-// Keeps returns a predicate for the objects of a plan that stay when the rest is removed, for a later
+// KeepFilter returns a predicate for the objects of a plan that stay when the rest is removed, for a later
 // installation. With everything, only namespaces with other programs stay, and definitions that Open Cluster
 // Management needs on this hub.
-func (i Installer) Keeps(ctx context.Context, p Plan, everything bool) (func(*unstructured.Unstructured) bool, error) {
+func (i Installer) KeepFilter(ctx context.Context, p Plan, everything bool) (func(*unstructured.Unstructured) bool, error) {
 	shared, err := sharedNamespace(ctx, i.Client, p)
 	if err != nil {
 		return nil, err

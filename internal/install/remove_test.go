@@ -28,7 +28,7 @@ func TestRemove_KeepsPermanentObjects(t *testing.T) {
 		hub := newPlane()
 		p := hub.installHub(t, wanted, epoch)
 		hub.Put(secretOf("mine", nil))
-		keep, err := hub.installer().Keeps(t.Context(), p, everything)
+		keep, err := hub.installer().KeepFilter(t.Context(), p, everything)
 		if err == nil {
 			err = hub.installer().Remove(t.Context(), p, keep)
 		}
@@ -50,7 +50,7 @@ func TestRemove_OfOneOfTwo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep, err := hub.installer().Keeps(t.Context(), p, true)
+	keep, err := hub.installer().KeepFilter(t.Context(), p, true)
 	if err == nil {
 		err = hub.installer().Remove(t.Context(), p, keep)
 	}
@@ -88,7 +88,7 @@ func TestRemove_OfAHubThatClustersJoined(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		keep, err := hub.installer().Keeps(t.Context(), p, true)
+		keep, err := hub.installer().KeepFilter(t.Context(), p, true)
 		if err == nil {
 			err = hub.installer().Remove(t.Context(), p, keep)
 		}

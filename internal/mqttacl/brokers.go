@@ -71,8 +71,8 @@ type awsStatement struct {
 	NotResource []string `json:",omitempty"`
 }
 
-// Named is a policy in the form of `aws iot create-policy --cli-input-json`.
-type Named struct {
+// AWSPolicy is a policy in the form of `aws iot create-policy --cli-input-json`.
+type AWSPolicy struct {
 	PolicyName     string `json:"policyName"`
 	PolicyDocument string `json:"policyDocument"`
 }
@@ -80,8 +80,8 @@ type Named struct {
 // AWS returns a policy per client for AWS IoT Core, named <prefix>-<name>. Attach each to the certificate of
 // its client. A policy denies everything that it does not allow, also what other policies of the certificate
 // allow.
-func AWS(rules []Rules, a Account, prefix string) ([]Named, error) {
-	policies := make([]Named, 0, len(rules))
+func AWS(rules []Rules, a Account, prefix string) ([]AWSPolicy, error) {
+	policies := make([]AWSPolicy, 0, len(rules))
 	for _, r := range rules {
 		if n := len(r.ClientID); n > maxClientID {
 			return nil, fmt.Errorf("client id of %s has %d bytes, AWS IoT Core takes at most %d", r.Name, n, maxClientID)
@@ -93,7 +93,7 @@ func AWS(rules []Rules, a Account, prefix string) ([]Named, error) {
 		if len(document) > maxPolicy {
 			return nil, fmt.Errorf("policy of %s: it has %d characters, AWS IoT Core takes at most %d: use shorter names or topics", r.Name, len(document), maxPolicy)
 		}
-		policies = append(policies, Named{PolicyName: prefix + "-" + r.Name, PolicyDocument: string(document)})
+		policies = append(policies, AWSPolicy{PolicyName: prefix + "-" + r.Name, PolicyDocument: string(document)})
 	}
 	return policies, nil
 }

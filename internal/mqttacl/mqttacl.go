@@ -21,8 +21,8 @@ type Layout struct {
 	Topics topic.Set
 }
 
-// Usual returns the default layout.
-func Usual(source string) Layout {
+// DefaultLayout returns the default layout.
+func DefaultLayout(source string) Layout {
 	return Layout{Source: source, Topics: topic.Set{
 		SourceEvents:    "sources/" + source + "/clusters/+/sourceevents",
 		AgentEvents:     "sources/" + source + "/clusters/+/agentevents",

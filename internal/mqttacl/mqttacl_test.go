@@ -65,7 +65,7 @@ func like(pattern, text string) bool {
 func arn(kind, name string) string { return "arn:aws:iot:eu-west-1:123456789012:" + kind + "/" + name }
 
 func TestAWS_EachClientHasItsOwn(t *testing.T) {
-	policies, err := AWS(rulesOf(t, Usual("hub")), account, "p")
+	policies, err := AWS(rulesOf(t, DefaultLayout("hub")), account, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestAWS_EachClientHasItsOwn(t *testing.T) {
 
 // A certificate often still has a policy that allows everything, from an earlier experiment.
 func TestAWS_DenyOverridesOtherPolicies(t *testing.T) {
-	policies, err := AWS(rulesOf(t, Usual("hub")), account, "p")
+	policies, err := AWS(rulesOf(t, DefaultLayout("hub")), account, "p")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,14 +120,14 @@ func TestAWS_DenyOverridesOtherPolicies(t *testing.T) {
 // The longest names that Kubernetes allows fit into a policy.
 func TestAWS_Size(t *testing.T) {
 	name := strings.Repeat("x", 63)
-	r, err := Usual("hub").OfAgent(Principal{Name: name, User: name, ClientID: name})
+	r, err := DefaultLayout("hub").OfAgent(Principal{Name: name, User: name, ClientID: name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := AWS([]Rules{r}, account, "p"); err != nil {
 		t.Error(err)
 	}
-	long := Usual("hub")
+	long := DefaultLayout("hub")
 	for _, s := range []*string{&long.Topics.SourceEvents, &long.Topics.AgentEvents} {
 		*s = strings.Replace(*s, "sources/", strings.Repeat("w", 300)+"/", 1)
 	}
@@ -140,7 +140,7 @@ func TestAWS_Size(t *testing.T) {
 }
 
 func TestEMQX_EndsInDeny(t *testing.T) {
-	text := EMQX(rulesOf(t, Usual("hub")))
+	text := EMQX(rulesOf(t, DefaultLayout("hub")))
 	if !strings.HasSuffix(text, "\n{deny, all}.\n") {
 		t.Errorf("ends with %q", text[len(text)-40:])
 	}
@@ -150,7 +150,7 @@ func TestEMQX_EndsInDeny(t *testing.T) {
 }
 
 func TestRules_RejectInvalidRules(t *testing.T) {
-	l := Usual("hub")
+	l := DefaultLayout("hub")
 	for _, name := range []string{"", "a b", "a\nuser b", `a"`, "+", "#", "a*", "a\\", "ä", "%u", "$x"} {
 		for what, p := range map[string]Principal{"user": {Name: "one", User: name, ClientID: "x"}, "client id": {Name: "one", User: "x", ClientID: name}} {
 			if _, err := l.OfAgent(p); err == nil {

@@ -5,8 +5,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Waits are the buckets, in seconds, of histograms of delays between clients and broker: from 5 ms to one hour.
-var Waits = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
+// DelayBuckets are the buckets, in seconds, of histograms of delays between clients and broker: from 5 ms to one
+// hour.
+var DelayBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
 
 // Meter makes and registers metrics. A duplicate name or label panics, because both are constants.
 type Meter struct{ f promauto.Factory }
@@ -31,8 +32,8 @@ func (m Meter) Gauge(name, help string) prometheus.Gauge {
 	return m.f.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 }
 
-// Shown makes a gauge whose value is read at each scrape.
-func (m Meter) Shown(name, help string, labels prometheus.Labels, read func() float64) {
+// GaugeFunc makes a gauge whose value is read at each scrape.
+func (m Meter) GaugeFunc(name, help string, labels prometheus.Labels, read func() float64) {
 	m.f.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, read)
 }
 
@@ -46,7 +47,7 @@ func (m Meter) Seconds(name, help string, labels ...string) *prometheus.Histogra
 	return m.f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0001, 2.5, 14)}, labels)
 }
 
-// Waits makes a histogram with the buckets [Waits].
-func (m Meter) Waits(name, help string) prometheus.Histogram {
-	return m.f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: Waits})
+// Delays makes a histogram with the buckets [DelayBuckets].
+func (m Meter) Delays(name, help string) prometheus.Histogram {
+	return m.f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: DelayBuckets})
 }

@@ -56,7 +56,7 @@ var decoders = map[string]string{
 	"internal/hubsource/registration decide":                 "internal/hubsource/registration FuzzRequest",
 	"internal/hubsource/registration kind.keep":              "internal/hubsource/registration FuzzKeep",
 	"internal/cmdline Duration.UnmarshalJSON":                "cmd/broker FuzzConfig",
-	"internal/cmdline Gates.UnmarshalJSON":                   "cmd/hub-source FuzzConfig",
+	"internal/cmdline FeatureGates.UnmarshalJSON":            "cmd/hub-source FuzzConfig",
 	"internal/hubsource sessionHandler.decode":               "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/registration readRequest":            "internal/hubsource/registration FuzzDecide",
 	"internal/hubsource/core ParseAgentList":                 "internal/hubsource/core FuzzParseAgentList",

@@ -92,7 +92,7 @@ func (b *bench) overMQTT(addr string) func(role pki.Role, name string) (transpor
 			return nil, err
 		}
 		return transportmqtt.NewDialer(transportmqtt.Options{
-			Broker: addr, ClientID: string(role) + "-" + name, Topics: mqttacl.Usual(source).Topics,
+			Broker: addr, ClientID: string(role) + "-" + name, Topics: mqttacl.DefaultLayout(source).Topics,
 			TLS: func() *tls.Config { return c }, Log: discard,
 		})
 	}

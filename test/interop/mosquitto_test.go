@@ -16,7 +16,7 @@ import (
 // instead of one of them build on this one.
 func TestMosquitto_OCMClients_Lifecycle(t *testing.T) {
 	t.Parallel()
-	ocmLifecycle(t, mqttacl.Usual(src1))
+	ocmLifecycle(t, mqttacl.DefaultLayout(src1))
 }
 
 // TestC54_OCMClients_SharedSubscription runs the same clients on Maestro's topics, on which sources share the
@@ -69,9 +69,9 @@ func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	spy := connectMQTT(t, b.addr, pki.Operator, onlooker, "spy").subscribe("#")
-	agent := startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
+	agent := startMQTTAgent(t, cluster1, b.addr, mqttacl.DefaultLayout(src1))
 	agent.await(t, 0, "its subscription", what("subscribed"))
-	source := startMQTTSource(t, b.addr, mqttacl.Usual(src1))
+	source := startMQTTSource(t, b.addr, mqttacl.DefaultLayout(src1))
 	source.await(t, 0, "its subscription", what("subscribed"))
 	id := source.create(newWork(cluster1, "w", 1))
 	agent.awaitAdded(id)
@@ -91,7 +91,7 @@ func TestC51_OCMClients_PublishOnTheirTopics(t *testing.T) {
 	}
 	// The other two cases are answers to a client that reconnects, on the topics of events.
 	source.kill()
-	again := startMQTTSource(t, b.addr, mqttacl.Usual(src1))
+	again := startMQTTSource(t, b.addr, mqttacl.DefaultLayout(src1))
 	again.await(t, 0, "its subscription", what("subscribed"))
 	m := spy.got.await(t, 0, "an answer", func(m message) bool {
 		return m.properties["ce-type"] == codec.ManifestBundles.String()+".status.resync_response"
@@ -134,7 +134,7 @@ func TestC52_C53_OCMClients_NoBroadcast(t *testing.T) {
 func TestC56_OCMClients_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")
-	source, agent := startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
+	source, agent := startMQTTSource(t, b.addr, mqttacl.DefaultLayout(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.DefaultLayout(src1))
 	agent.await(t, 0, "its subscription", what("subscribed"))
 	source.await(t, 0, "its subscription", what("subscribed"))
 	want := map[string]bool{}

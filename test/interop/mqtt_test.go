@@ -74,7 +74,7 @@ func (b *mosquittoBroker) start() {
 func (b *mosquittoBroker) kill() { b.process.Kill() }
 
 // layouts are the usual topics of both sources.
-var layouts = []mqttacl.Layout{mqttacl.Usual(src1), mqttacl.Usual(src2)}
+var layouts = []mqttacl.Layout{mqttacl.DefaultLayout(src1), mqttacl.DefaultLayout(src2)}
 
 // rulesOf returns the rules of hawser mqtt acl, of one source after the other. It adds a user with all rights,
 // for tests that observe the traffic.

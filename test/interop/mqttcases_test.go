@@ -89,8 +89,8 @@ func TestC54_OCMSources_OneGetsEachStatus(t *testing.T) {
 func TestC55_OCMSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
-	l := mqttacl.Usual(src1)
-	l.Topics.AgentEvents = mqttacl.Usual(src2).Topics.AgentEvents
+	l := mqttacl.DefaultLayout(src1)
+	l.Topics.AgentEvents = mqttacl.DefaultLayout(src2).Topics.AgentEvents
 	s := startMQTTSource(t, b.addr, l)
 	eventually(t, "its complaint", func() bool { return strings.Contains(s.log.String(), "does not match the client sourceID") })
 	if got := s.since(0, what("subscribed")); len(got) != 0 {
@@ -101,8 +101,8 @@ func TestC55_OCMSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 // TestC55_OurSource_OtherSourceInTopics_IsRefused: hub-source does not start with such topics in its file.
 func TestC55_OurSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 	t.Parallel()
-	topics := mqttacl.Usual(src1).Topics
-	topics.AgentEvents = mqttacl.Usual(src2).Topics.AgentEvents
+	topics := mqttacl.DefaultLayout(src1).Topics
+	topics.AgentEvents = mqttacl.DefaultLayout(src2).Topics.AgentEvents
 	file := mqttConfig(t, pki.Source, src1, "127.0.0.1:8883", topics)
 	_, _, err := transportmqtt.Load(file, transport.Filter{Source: src1}, false, logOf(t))
 	if err == nil || !strings.Contains(err.Error(), `topics.agentEvents: names the source "src2", but this client is for the source "src1"`) {
@@ -115,7 +115,7 @@ func TestC55_OurSource_OtherSourceInTopics_IsRefused(t *testing.T) {
 func TestC56_OCMClientsAtOurBroker_ConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	wire := newCable(t, startBroker(t).addr)
-	source, agent := startMQTTSource(t, wire.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, wire.addr, mqttacl.Usual(src1))
+	source, agent := startMQTTSource(t, wire.addr, mqttacl.DefaultLayout(src1)), startMQTTAgent(t, cluster1, wire.addr, mqttacl.DefaultLayout(src1))
 	agent.await(t, 0, "its subscription", what("subscribed"))
 	source.await(t, 0, "its subscription", what("subscribed"))
 	want := map[string]bool{}

@@ -54,17 +54,17 @@ func startOurMQTTAgent(t *testing.T, addr string, l mqttacl.Layout, edit ...func
 func TestMosquitto_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
-	agent := startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1))
+	agent := startMQTTAgent(t, cluster1, b.addr, mqttacl.DefaultLayout(src1))
 	agent.stateless.Store(true)
 	agent.await(t, 0, "its subscription", what("subscribed"))
-	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), agent)
+	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.DefaultLayout(src1)), agent)
 }
 
 // TestListener_HubAndOCMAgent_Lifecycle: Hawser's hub-source and an OCM agent at the Hawser broker.
 func TestListener_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.Usual(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.Usual(src1)))
+	hubLifecycle(t, startMQTTHub(t, b.addr, mqttacl.DefaultLayout(src1)), startMQTTAgent(t, cluster1, b.addr, mqttacl.DefaultLayout(src1)))
 }
 
 // hubLifecycle runs the life of a work between hub-source and an OCM agent.
@@ -94,7 +94,7 @@ func hubLifecycle(t *testing.T, hub *fakeHub, agent *ocmAgent) {
 // usual layout and in Maestro's.
 func TestMosquitto_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
-	for name, l := range map[string]mqttacl.Layout{"usual": mqttacl.Usual(src1), "maestro": maestro(src1)} {
+	for name, l := range map[string]mqttacl.Layout{"usual": mqttacl.DefaultLayout(src1), "maestro": maestro(src1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := startMosquitto(t, rulesOf(t, l))
@@ -110,7 +110,7 @@ func TestMosquitto_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 func TestListener_OCMSourceAndOurAgent_Lifecycle(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
-	sourceLifecycle(t, startMQTTSource(t, b.addr, mqttacl.Usual(src1)), startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1)))
+	sourceLifecycle(t, startMQTTSource(t, b.addr, mqttacl.DefaultLayout(src1)), startOurMQTTAgent(t, b.addr, mqttacl.DefaultLayout(src1)))
 }
 
 // sourceLifecycle runs the life of a work between an OCM source and a Hawser agent.
@@ -134,7 +134,7 @@ func sourceLifecycle(t *testing.T, source *ocmSource, a *ourAgent) {
 // in Maestro's, and one over gRPC.
 func TestListener_OCMClients_Lifecycle(t *testing.T) {
 	t.Parallel()
-	usual := mqttacl.Usual(src1)
+	usual := mqttacl.DefaultLayout(src1)
 	for name, f := range map[string]func(t *testing.T, addr string) (*ocmSource, *ocmAgent){
 		"MQTT": func(t *testing.T, addr string) (*ocmSource, *ocmAgent) {
 			return startMQTTSource(t, addr, usual), startMQTTAgent(t, cluster1, addr, usual)
@@ -164,8 +164,8 @@ func TestC51_HawserClients_PublishOnTheirTopics(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...))
 	spy := connectMQTT(t, b.addr, pki.Operator, onlooker, "spy").subscribe("#")
-	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))
-	a := startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1))
+	hub := startMQTTHub(t, b.addr, mqttacl.DefaultLayout(src1))
+	a := startOurMQTTAgent(t, b.addr, mqttacl.DefaultLayout(src1))
 	hub.apply(newWork(cluster1, "w", 0))
 	eventually(t, "the status on the hub", func() bool { return appliedMessage(hub.work(cluster1, "w").Status) != "" })
 	got := map[string]string{}
@@ -193,8 +193,8 @@ func TestC51_HawserClients_PublishOnTheirTopics(t *testing.T) {
 func TestC56_HawserClients_BrokerKilled(t *testing.T) {
 	t.Parallel()
 	b := startMosquitto(t, rulesOf(t, layouts...), "persistence false")
-	hub := startMQTTHub(t, b.addr, mqttacl.Usual(src1))
-	a := startOurMQTTAgent(t, b.addr, mqttacl.Usual(src1))
+	hub := startMQTTHub(t, b.addr, mqttacl.DefaultLayout(src1))
+	a := startOurMQTTAgent(t, b.addr, mqttacl.DefaultLayout(src1))
 	hub.apply(newWork(cluster1, "first", 0))
 	a.awaitValue("first", "0")
 	want := map[string]string{"first": "0", "late": "0"}

@@ -114,7 +114,7 @@ type Peers struct {
 func New(cfg *settings.Config) *Peers {
 	p := &Peers{cfg: cfg, began: cfg.Now(), all: map[store.Scope]*peer{}}
 	for s := NeverSeen; s < states; s++ {
-		cfg.Meter().Shown("clusters", "Clusters by state.", prometheus.Labels{"state": s.String()}, func() float64 {
+		cfg.Meter().GaugeFunc("clusters", "Clusters by state.", prometheus.Labels{"state": s.String()}, func() float64 {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			return float64(p.counts[s])

@@ -295,18 +295,18 @@ func newMetrics(f telemetry.Meter, x *registry, lists *bytebudget.Budget) *metri
 		return delivery{deliveries.WithLabelValues(string(s)), bytes.WithLabelValues(string(s))}
 	}
 	m.spec, m.status = of(codec.Spec), of(codec.Status)
-	f.Shown("delivery_queue_records", "Records in the delivery queues of all subscribers.", nil, func() float64 {
+	f.GaugeFunc("delivery_queue_records", "Records in the delivery queues of all subscribers.", nil, func() float64 {
 		return float64(x.mailed())
 	})
 	for role, part := range map[string]codec.Subresource{"agent": codec.Spec, "source": codec.Status} {
 		for _, over := range []string{transport.GRPC, transport.MQTT} {
-			f.Shown("subscriptions", "Running subscriptions by role and transport.", prometheus.Labels{"role": role, "transport": over}, func() float64 {
+			f.GaugeFunc("subscriptions", "Running subscriptions by role and transport.", prometheus.Labels{"role": role, "transport": over}, func() float64 {
 				return float64(x.count(part, over))
 			})
 		}
 	}
-	f.Shown("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
-	f.Shown("routed_revision", "Revision up to which changes are in the delivery queues.", nil, func() float64 { return float64(x.position()) })
+	f.GaugeFunc("pending_list_bytes", "Bytes of resync requests that wait for their comparison.", nil, func() float64 { return float64(lists.Used()) })
+	f.GaugeFunc("routed_revision", "Revision up to which changes are in the delivery queues.", nil, func() float64 { return float64(x.position()) })
 	return m
 }
 

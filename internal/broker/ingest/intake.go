@@ -49,7 +49,7 @@ type Intake struct {
 // New returns an intake. It starts no goroutine.
 func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 	m, queue := newMetrics(cfg.Meter()), newQueue(cfg.QueueBytes)
-	cfg.Meter().Shown("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
+	cfg.Meter().GaugeFunc("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
 		Fences: newFences(), cfg: cfg, invalidator: v, commits: c,

@@ -38,12 +38,12 @@ func (m metrics) of(r identity.Role, t Transport) (calls, received, sent prometh
 func (p *Port) show(r prometheus.Registerer) {
 	g := p.limiter
 	meter := telemetry.NewMeter(r, "hawser_listener_")
-	meter.Shown("inflight_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
+	meter.GaugeFunc("inflight_bytes", "Memory of calls that are being read or served.", nil, func() float64 {
 		return float64(g.usage().Bodies)
 	})
 	const name, help = "certificate_not_after_timestamp_seconds", "When the first certificate expires, in Unix time: of connected clients in the last tenth of its lifetime, and of the port's own one; 0 if there is none."
-	meter.Shown(name, help, prometheus.Labels{"kind": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
-	meter.Shown(name, help, prometheus.Labels{"kind": "broker"}, func() float64 {
+	meter.GaugeFunc(name, help, prometheus.Labels{"kind": "client"}, func() float64 { return float64(g.nearestEnd() / int64(time.Second)) })
+	meter.GaugeFunc(name, help, prometheus.Labels{"kind": "broker"}, func() float64 {
 		if p.files == nil {
 			return 0
 		}
@@ -52,7 +52,7 @@ func (p *Port) show(r prometheus.Registerer) {
 	for _, role := range []identity.Role{identity.Agent, identity.Source, identity.Operator, identity.Viewer, identity.Bootstrap, noRole} {
 		for _, t := range []Transport{GRPC, CleartextMQTT, WebSockets} {
 			labels := prometheus.Labels{"role": cmp.Or(string(role), "none"), "transport": string(t)}
-			meter.Shown("connections", "Open connections.", labels, func() float64 { return float64(g.usage().Connections[Peers{role, t}]) })
+			meter.GaugeFunc("connections", "Open connections.", labels, func() float64 { return float64(g.usage().Connections[Peers{role, t}]) })
 		}
 	}
 }

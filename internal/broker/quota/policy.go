@@ -43,7 +43,7 @@ func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
 func newPolicy(r identity.Rule, cluster identity.Limits) *SourcePolicy {
 	return &SourcePolicy{
 		Quota: Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
-		Reach: r.Reach(),
+		Reach: r.AllowedClusters(),
 	}
 }
 

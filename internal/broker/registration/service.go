@@ -195,23 +195,23 @@ type metrics struct {
 }
 
 func newMetrics(m telemetry.Meter, r *Service) *metrics {
-	m.Shown("registration_source_connected", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
+	m.GaugeFunc("registration_source_connected", "1 while the source that serves registration is connected, else 0.", nil, func() float64 {
 		if r.source.Load() == nil {
 			return 0
 		}
 		return 1
 	})
-	m.Shown("registration_pending", "Requests of agents that are queued, or wait for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
-	m.Shown("registration_renewals", "Clusters with a Lease renewal that was not sent to the source yet.", nil, func() float64 { return float64(r.renewals.size()) })
-	m.Shown("registration_objects", "Objects of the hub in memory.", nil, func() float64 {
+	m.GaugeFunc("registration_pending", "Requests of agents that are queued, or wait for the answer of the hub.", nil, func() float64 { return float64(r.requests.size()) })
+	m.GaugeFunc("registration_renewals", "Clusters with a Lease renewal that was not sent to the source yet.", nil, func() float64 { return float64(r.renewals.size()) })
+	m.GaugeFunc("registration_objects", "Objects of the hub in memory.", nil, func() float64 {
 		n, _ := r.cache.size()
 		return float64(n)
 	})
-	m.Shown("accepted_clusters", "Clusters that the hub has accepted.", nil, func() float64 {
+	m.GaugeFunc("accepted_clusters", "Clusters that the hub has accepted.", nil, func() float64 {
 		_, n := r.cache.size()
 		return float64(n)
 	})
-	m.Shown("registration_subscriptions", "Running subscriptions of agents to objects of the hub.", nil, func() float64 { return float64(r.agents.count()) })
+	m.GaugeFunc("registration_subscriptions", "Running subscriptions of agents to objects of the hub.", nil, func() float64 { return float64(r.agents.count()) })
 	return &metrics{
 		requests:   m.Counters("registration_requests_total", "Requests to the hub by resource and result.", "resource", "result"),
 		subscribes: m.Counters("registration_subscribes_total", "Subscribe calls of agents by resource and result.", "resource", "result"),

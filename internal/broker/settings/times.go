@@ -25,8 +25,8 @@ func NewTimes(cfg *Config) *LatencyTracker {
 	m := cfg.Meter()
 	return &LatencyTracker{
 		now: cfg.Now, commits: workmetrics.NewCommits(cfg.Store.Head().Revision),
-		sent:      m.Waits("delivery_duration_seconds", "Time from the commit of a version of a work to when it was sent to its cluster."),
-		confirmed: m.Waits("status_duration_seconds", "Time from the commit of a version of a work to the commit of the first status about it."),
+		sent:      m.Delays("delivery_duration_seconds", "Time from the commit of a version of a work to when it was sent to its cluster."),
+		confirmed: m.Delays("status_duration_seconds", "Time from the commit of a version of a work to the commit of the first status about it."),
 	}
 }
 

@@ -71,7 +71,7 @@ func New(cfg *settings.Config) *State {
 			refused: m.Counter("rejected_clusters_total", "Agents rejected because another cluster is known under their name."),
 		},
 	}
-	m.Shown("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {
+	m.GaugeFunc("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {
 		return float64(c.Sources.works.Load())
 	})
 	return c

@@ -88,7 +88,7 @@ func New(o Options) (*Tokens, error) {
 	t.ctx, t.end = context.WithCancel(context.Background())
 	meter := telemetry.NewMeter(o.Registry, "hawser_broker_")
 	t.reviews = meter.Counters("token_reviews_total", "Token reviews requested from the hub.", "result")
-	meter.Shown("token_cache_entries", "Tokens with a known answer of the hub.", nil, func() float64 {
+	meter.GaugeFunc("token_cache_entries", "Tokens with a known answer of the hub.", nil, func() float64 {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return float64(len(t.known))

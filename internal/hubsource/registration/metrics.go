@@ -25,7 +25,7 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	m := telemetry.NewMeter(r, metricPrefix)
 	shown := func(name, help string, read func() int) {
-		m.Shown(name, help, nil, func() float64 {
+		m.GaugeFunc(name, help, nil, func() float64 {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return float64(read())
@@ -38,7 +38,7 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 	shown("pending_csrs", "Undecided CertificateSigningRequests of clusters.", func() int { return s.undecided.all })
 	return &metrics{
 		requests:  m.Counters("requests_total", "Requests of agents and reviews of tokens, by resource and by result.", "type", "result"),
-		took:      m.Waits("request_duration_seconds", "Time from the arrival of a request from the broker until its answer was known."),
+		took:      m.Delays("request_duration_seconds", "Time from the arrival of a request from the broker until its answer was known."),
 		leases:    m.Counters("lease_writes_total", "Leases of clusters written to the hub, by result.", "result"),
 		published: m.Counters("objects_total", "Objects published to the broker, by result.", "result"),
 	}

@@ -78,7 +78,7 @@ func (f *Fleet) ConnectionFile(role pki.Role, name string) []byte {
 	if !f.cfg.overMQTT() {
 		return []byte("url: " + f.BrokerAddr() + "\n" + files)
 	}
-	topics := mqttacl.Usual(SourceID).Topics
+	topics := mqttacl.DefaultLayout(SourceID).Topics
 	return fmt.Appendf(nil, "brokerHost: %s\n%stopics:\n  sourceEvents: %s\n  agentEvents: %s\n  sourceBroadcast: %s\n  agentBroadcast: %s\n",
 		f.MQTTAddr(), files, topics.SourceEvents, topics.AgentEvents, topics.SourceBroadcast, topics.AgentBroadcast)
 }
@@ -111,7 +111,7 @@ func (f *Fleet) newMosquitto(ctx context.Context) (*Program, error) {
 
 // rules returns the access rules of hawser mqtt acl.
 func (f *Fleet) rules() (string, error) {
-	layout, principal := mqttacl.Usual(SourceID), func(role pki.Role, name string) mqttacl.Principal {
+	layout, principal := mqttacl.DefaultLayout(SourceID), func(role pki.Role, name string) mqttacl.Principal {
 		user, _ := pki.Subject(role, name)
 		return mqttacl.Principal{Name: name, User: user, ClientID: user}
 	}

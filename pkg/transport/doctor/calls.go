@@ -47,7 +47,7 @@ func (s Subscriber) Calls() []Call {
 			if err := s.subscribe(ctx, c, hello); err != nil {
 				return "", err
 			}
-			return Took(began), nil
+			return DescribeLatency(began), nil
 		},
 	}}
 }
@@ -57,8 +57,8 @@ func Step(name string, look func(context.Context) (found string, err error)) Cal
 	return Call{Name: name, Make: func(ctx context.Context, _ transport.Conn) (string, error) { return look(ctx) }}
 }
 
-// Took returns a text with the time that the broker needed to answer.
-func Took(began time.Time) string {
+// DescribeLatency returns a text with the time that the broker needed to answer.
+func DescribeLatency(began time.Time) string {
 	return fmt.Sprintf("the broker answered in %s", time.Since(began).Round(100*time.Microsecond))
 }
 

@@ -175,7 +175,7 @@ func TestMosquitto_NoRules(t *testing.T) {
 func TestMosquitto_HostileCluster(t *testing.T) {
 	ca := newAuthority(t)
 	text, dir := secured(t, ca, true)
-	layout := mqttacl.Usual("source1")
+	layout := mqttacl.DefaultLayout("source1")
 	var rules []mqttacl.Rules
 	config := func(role pki.Role, name string) *tls.Config {
 		pair := issue(t, ca, role, name)

@@ -66,7 +66,7 @@ func newRemotePeer(t *testing.T, name, proxy string, overMQTT bool) *remotePeer 
 	}
 	a := &remotePeer{name: name, network: isolate(t, map[string]string{inner: proxy, api.Host: api.Host}), file: string(f.ConnectionFile(pki.Agent, name))}
 	if overMQTT {
-		topics := mqttacl.Usual(fleet.SourceID).Topics
+		topics := mqttacl.DefaultLayout(fleet.SourceID).Topics
 		a.file = strings.Replace(a.file, "url:", "brokerHost:", 1) + fmt.Sprintf("topics:\n  sourceEvents: %s\n  agentEvents: %s\n  sourceBroadcast: %s\n  agentBroadcast: %s\n",
 			topics.SourceEvents, topics.AgentEvents, topics.SourceBroadcast, topics.AgentBroadcast)
 		a.args = []string{"--workload-source-driver=mqtt"}
