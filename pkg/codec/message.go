@@ -32,7 +32,7 @@ type Message struct {
 
 // ToMessage returns e in binary mode: id, source, specversion, type, dataschema, subject, time, then the
 // extensions by name. The payload is that of e, not a copy. It returns the errors of Marshal, and an error for
-// a text that MQTT forbids. [Message.Fits] checks lengths.
+// a text that MQTT forbids. [Message.CheckLengths] checks lengths.
 func ToMessage(e Event) (Message, error) {
 	w, err := fromEvent(e)
 	if err != nil {
@@ -72,8 +72,8 @@ func (m Message) Proto() ([]byte, error) {
 	return w.append(make([]byte, 0, w.size())), nil
 }
 
-// Fits returns an *AttributeError about a text that is longer than MQTT can carry, or nil.
-func (m Message) Fits() error {
+// CheckLengths returns an *AttributeError about a text that is longer than MQTT can carry, or nil.
+func (m Message) CheckLengths() error {
 	if len(m.ContentType) > MaxTextBytes {
 		return tooLong("datacontenttype", m.ContentType)
 	}

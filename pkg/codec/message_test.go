@@ -218,19 +218,19 @@ func TestMessage_TextsHaveALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Fits(); err != nil {
+	if err := m.CheckLengths(); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
 	m, err = ToMessage(specWith(ExtMetadata, strings.Repeat("m", MaxTextBytes+1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantAttributeError(t, m.Fits(), ExtMetadata)
-	if err := m.Fits(); err == nil || !strings.Contains(err.Error(), "65535") {
+	wantAttributeError(t, m.CheckLengths(), ExtMetadata)
+	if err := m.CheckLengths(); err == nil || !strings.Contains(err.Error(), "65535") {
 		t.Errorf("%v does not name the limit", err)
 	}
 	m = Message{ContentType: strings.Repeat("x", MaxTextBytes+1)}
-	wantAttributeError(t, m.Fits(), "datacontenttype")
+	wantAttributeError(t, m.CheckLengths(), "datacontenttype")
 
 	_, err = ToMessage(specWith("x", "a\x00b"))
 	wantAttributeError(t, err, "x")

@@ -88,9 +88,9 @@ func RegistrationTypes() []DataType {
 	return all
 }
 
-// Takes reports whether an agent may publish events of this type, which has the row's data type. bootstrap: the
+// MayPublish reports whether an agent may publish events of this type, which has the row's data type. bootstrap: the
 // agent has no certificate yet.
-func (r RegistrationRow) Takes(t EventType, bootstrap bool) bool {
+func (r RegistrationRow) MayPublish(t EventType, bootstrap bool) bool {
 	v := Verb{t.Subresource, t.Action}
 	switch {
 	case bootstrap && !r.Joining:

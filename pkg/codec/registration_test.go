@@ -47,10 +47,10 @@ func TestRegistration_AllowedRequests(t *testing.T) {
 				if client != "" {
 					walked++
 				}
-				if got := row.Takes(e, false); got != (client != "") {
+				if got := row.MayPublish(e, false); got != (client != "") {
 					t.Errorf("%s by an agent: %v", e, got)
 				}
-				if got := row.Takes(e, true); got != (client == "both") {
+				if got := row.MayPublish(e, true); got != (client == "both") {
 					t.Errorf("%s without a certificate: %v", e, got)
 				}
 			}

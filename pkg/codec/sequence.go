@@ -90,7 +90,7 @@ func FollowableSequence(id string, now time.Time) string {
 	if id == "" || CheckSequence(id, now.Add(-sequenceMargin)) == nil {
 		return id
 	}
-	return (&Sequencer{}).Ahead(now.UnixMilli(), (SequenceTolerance - sequenceMargin).Milliseconds())
+	return (&Sequencer{}).UpperBound(now.UnixMilli(), (SequenceTolerance - sequenceMargin).Milliseconds())
 }
 
 // sequenceMargin is the time span of ids that an agent has above the highest id it receives.
@@ -124,8 +124,8 @@ func (s *Sequencer) id() string {
 	return strconv.FormatInt(s.time<<(sequenceNodeBits+sequenceStepBits)|sequenceNode<<sequenceStepBits|s.step, 10)
 }
 
-// Ahead returns an id that Next does not exceed for the given milliseconds, 4096 ids each. It consumes no id.
-func (s *Sequencer) Ahead(nowMillis, millis int64) string {
+// UpperBound returns an id that Next does not exceed for the given milliseconds, 4096 ids each. It consumes no id.
+func (s *Sequencer) UpperBound(nowMillis, millis int64) string {
 	ahead := *s
 	ahead.Next(nowMillis)
 	ahead.time, ahead.step = min(ahead.time+millis, sequenceMaxTime), sequenceMaxStep

@@ -12,7 +12,7 @@ import (
 func TestSequencer_Ahead(t *testing.T) {
 	var s Sequencer
 	for _, now := range []int64{1_900_000_000_000, 1_800_000_000_000} { // the second clock went back
-		limit := s.Ahead(now, 1000)
+		limit := s.UpperBound(now, 1000)
 		for _, later := range []int64{0, 999, 1000} {
 			id := s.Next(now + later)
 			if newer, err := CompareSequence(limit, id); err != nil || newer {
@@ -25,7 +25,7 @@ func TestSequencer_Ahead(t *testing.T) {
 		}
 	}
 	var end Sequencer
-	if got, want := end.Ahead(1<<60, 1000), end.Ahead(1<<60, 2000); got != want {
+	if got, want := end.UpperBound(1<<60, 1000), end.UpperBound(1<<60, 2000); got != want {
 		t.Errorf("beyond the end: %s and %s", got, want)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Wait is the delay before a session dials again.
-type Wait struct {
+// RedialDelay is the delay before a session dials again.
+type RedialDelay struct {
 	For time.Duration
 	// Advice is the reason for For; never transport.NextUnspecified.
 	Advice transport.NextStep
@@ -82,7 +82,7 @@ func (m *Machine) Received(ctx context.Context, e codec.Event) error {
 
 // Ended records that a dial failed or the connection ended; err is the reason. It returns the wait before the
 // next dial.
-func (m *Machine) Ended(now time.Time, err error) Wait {
+func (m *Machine) Ended(now time.Time, err error) RedialDelay {
 	if m.sessionBegun {
 		m.sessionBegun = false
 		m.handler.Disconnected(cause(err))
@@ -104,7 +104,7 @@ func (m *Machine) Ended(now time.Time, err error) Wait {
 func (m *Machine) Changed() { m.failures, m.urged = 0, false }
 
 // wait is the only function that turns the reason of an end into a delay.
-func (m *Machine) wait(err error) Wait {
+func (m *Machine) wait(err error) RedialDelay {
 	advice, delay := adviceOf(err)
 	switch advice {
 	case transport.NextRefreshCredentials, transport.NextResync:
@@ -112,15 +112,15 @@ func (m *Machine) wait(err error) Wait {
 		// the same failure backs off.
 		if !m.urged {
 			m.urged = true
-			return Wait{Advice: advice}
+			return RedialDelay{Advice: advice}
 		}
-		return Wait{For: m.grow(), Advice: advice}
+		return RedialDelay{For: m.grow(), Advice: advice}
 	case transport.NextStop:
 		half := m.backoff.Refused / 2
-		return Wait{For: half + m.jitter(half), Advice: advice}
+		return RedialDelay{For: half + m.jitter(half), Advice: advice}
 	case transport.NextBackOff, transport.NextUnspecified:
 	}
-	return Wait{For: min(max(delay, 0), m.backoff.MaxDelay) + m.grow(), Advice: transport.NextBackOff}
+	return RedialDelay{For: min(max(delay, 0), m.backoff.MaxDelay) + m.grow(), Advice: transport.NextBackOff}
 }
 
 // grow returns a random time below the ceiling, and raises the ceiling.

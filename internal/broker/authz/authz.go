@@ -217,7 +217,7 @@ func mayPublish(p codec.Senders, client string, c Call) *transport.Error {
 		return nil
 	}
 	if row, ok := codec.Registration(c.Type.DataType); ok {
-		if p != codec.FromAgent || !row.Takes(c.Type, false) {
+		if p != codec.FromAgent || !row.MayPublish(c.Type, false) {
 			return denied("type", "%s has no right to publish %s", client, c.Type)
 		}
 		return nil
@@ -237,7 +237,7 @@ func mayPublish(p codec.Senders, client string, c Call) *transport.Error {
 // cluster of any valid name joins; an operator decides.
 func publishToJoin(name string, c Call) *transport.Error {
 	row, ok := codec.Registration(c.Type.DataType)
-	if !ok || c.RawType != "" || !row.Takes(c.Type, true) {
+	if !ok || c.RawType != "" || !row.MayPublish(c.Type, true) {
 		return denied("type", "bootstrap/%s has no right to publish %s", name, cmp.Or(c.RawType, c.Type.String()))
 	}
 	return namesCluster(c)

@@ -255,8 +255,8 @@ func TestAuthorize_Registration(t *testing.T) {
 				for _, cluster := range []string{"me", "other", "", "no name"} {
 					c := authz.Call{Method: authz.Publish, Type: e, Cluster: cluster, Source: "me"}
 					for _, id := range everyone {
-						want := id == agent && row.Takes(e, false) && cluster == "me" ||
-							id == joining && row.Takes(e, true) && (cluster == "me" || cluster == "other")
+						want := id == agent && row.MayPublish(e, false) && cluster == "me" ||
+							id == joining && row.MayPublish(e, true) && (cluster == "me" || cluster == "other")
 						checkAny(t, id, fmt.Sprintf("%s for %q", e, cluster), c, want)
 					}
 				}

@@ -168,7 +168,7 @@ func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 	send := func(what string, want ReportResult, at time.Time, revision uint64) {
 		t.Helper()
 		r := report(w, 0, applied(1))
-		r.Sequence, r.Revision = ids.Ahead(at.UnixMilli(), 0), revision
+		r.Sequence, r.Revision = ids.UpperBound(at.UnixMilli(), 0), revision
 		if v := f.core.Report(r); v != want {
 			t.Errorf("%s: verdict is %s, want %s", what, v, want)
 		}

@@ -78,7 +78,7 @@ func (o *Outbox) ToReserve(id string, now time.Time, ahead time.Duration) (limit
 	if o.reserved != "" && !newer(o.reserved, next.Next(o.millis(now))) {
 		return "", false
 	}
-	return o.sequence.Ahead(o.millis(now), ahead.Milliseconds()), true
+	return o.sequence.UpperBound(o.millis(now), ahead.Milliseconds()), true
 }
 
 // Reserved sets the limit of the reserved sequence ids.

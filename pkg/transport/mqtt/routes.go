@@ -45,7 +45,7 @@ func (r routes) publish(e codec.Event, subscriptionID string, hawser bool) (*pah
 	if err != nil {
 		return nil, transport.Invalid("the event cannot be encoded", err)
 	}
-	if err := m.Fits(); err != nil {
+	if err := m.CheckLengths(); err != nil {
 		large := transport.Invalid("the event does not fit into an MQTT packet", err)
 		large.Code = transport.CodeTooLarge
 		large.Message += ": " + err.Error() // the message is shown with the work; a cause is not

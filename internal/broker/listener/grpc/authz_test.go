@@ -230,7 +230,7 @@ func addRegistration() {
 			}
 		}
 		for _, e := range eventTypes(d) {
-			result("publish "+e.String(), row.Takes(e, false), row.Takes(e, true))
+			result("publish "+e.String(), row.MayPublish(e, false), row.MayPublish(e, true))
 		}
 		result("subscribe to "+d.String(), row.Streamed, row.Joining)
 	}

@@ -473,7 +473,7 @@ func tooLarge(p publication, most int) *transport.Error {
 // needed for an attribute that is too long for a property, or contains the character that no property may have.
 func message(event []byte) (codec.Message, error) {
 	m, err := codec.MessageOfProto(event)
-	if err == nil && m.Fits() == nil {
+	if err == nil && m.CheckLengths() == nil {
 		return m, nil
 	}
 	e, err := codec.Unmarshal(event)
