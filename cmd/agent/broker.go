@@ -90,7 +90,7 @@ func (c *config) reachMQTT(registry prometheus.Registerer, log *slog.Logger) (*b
 	b := &broker{watch: watch}
 	will := func() (e codec.Event, ok bool) {
 		if a := b.agent.Load(); a != nil {
-			return a.Will()
+			return a.LastWill()
 		}
 		return e, false
 	}

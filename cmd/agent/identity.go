@@ -65,7 +65,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	p.registry.Unregister(waiting)
 	c.HubIdentity = identity
-	c.Guard = &workpolicy.Guard{Hub: identity, Own: workpolicy.Own{Namespace: p.namespace, Account: accountOf(p.rest)}}
+	c.Guard = &workpolicy.Guard{Hub: identity, Agent: workpolicy.Agent{Namespace: p.namespace, Account: accountOf(p.rest)}}
 	c.Admit = func(ctx context.Context, a transport.Accepted) error { return p.admit(ctx, identity, a) }
 	l, err := p.cfg.newLease(p.rest, p.namespace, identity, p.journal, c.Log)
 	if err != nil {
@@ -187,7 +187,7 @@ func (p *process) policyReady() error {
 // late returns a notice with the slow works; the agent is ready anyway.
 func (p *process) late() error {
 	if r := p.running.Load(); r != nil {
-		if late := r.Late(); late != "" {
+		if late := r.SlowWorks(); late != "" {
 			return telemetry.Notice(errors.New("these reconciles are slow; others do not wait for them: " + late))
 		}
 	}

@@ -292,9 +292,9 @@ func (a *Agent) reportSlow(ctx context.Context) error {
 	return nil
 }
 
-// Late names the slow works and the request that each waits for; "" if there are none. Slow works do not block
-// other works.
-func (a *Agent) Late() string {
+// SlowWorks names the slow works and the request that each waits for; "" if there are none. Slow works do not
+// block other works.
+func (a *Agent) SlowWorks() string {
 	var names []string
 	for _, w := range a.pool.late(false) {
 		names = append(names, w.String())
@@ -316,9 +316,9 @@ func (a *Agent) BrokerReady() error { return a.session.Err() }
 // IdentityReady returns why the agent may not act under its hub identity. nil: it may, or no refusal is known.
 func (a *Agent) IdentityReady() error { return a.dialer.err() }
 
-// Will returns the last will of the agent. A stateless broker publishes it when the agent disconnects; see
+// LastWill returns the last will of the agent. A stateless broker publishes it when the agent disconnects; see
 // mqtt.Options. ok is false if the event cannot be encoded.
-func (a *Agent) Will() (e codec.Event, ok bool) {
+func (a *Agent) LastWill() (e codec.Event, ok bool) {
 	e, err := a.core.Goodbye()
 	if err != nil {
 		a.config.Log.Error("bug: the agent has no last will", "error", err)

@@ -12,7 +12,7 @@ import (
 // next process then need not write fields that the server has defaulted since. An entry stays valid when the
 // object changes: it describes the correct state.
 type appliedHashes struct {
-	// objects has the texts of apply.Known by key and object name. The map of a key is replaced and never modified.
+	// objects has the texts of apply.KnownState by key and object name. The map of a key is replaced and never modified.
 	objects map[string]map[string]string
 	// changed: the journal has an older state.
 	changed bool
@@ -32,8 +32,8 @@ func (k *persister) noteWritten(key string, known map[kubeclient.Ref]remembered)
 	}
 }
 
-// writtenBefore returns how an earlier process left an object; the zero Known if that is unknown.
-func (k *persister) writtenBefore(key string, ref kubeclient.Ref) apply.Known {
+// writtenBefore returns how an earlier process left an object; the zero KnownState if that is unknown.
+func (k *persister) writtenBefore(key string, ref kubeclient.Ref) apply.KnownState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known, _ := apply.ParseKnown(k.written.objects[key][objectName(ref)])

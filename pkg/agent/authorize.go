@@ -199,7 +199,7 @@ const deniedText = "the executor may not apply an object"
 
 // remember returns the result for an object that is known to be as wanted. If it may no longer be applied, it
 // stays unchanged and only its status is reported.
-func remember(m apply.Manifest, k apply.Known) apply.Result {
+func remember(m apply.Manifest, k apply.KnownState) apply.Result {
 	res := apply.Remembered(m, k)
 	if m.Err != nil {
 		res.Action, res.Err = apply.Reject, m.Err
@@ -319,7 +319,7 @@ func (r *rights) needRoles(needed bool) {
 	}
 	r.roles.wait(r.key, max(1, len(r.permits), len(r.missing)))
 	if r.config.Roles != nil {
-		r.config.Roles.Need()
+		r.config.Roles.StartWatch()
 	}
 }
 

@@ -21,7 +21,7 @@ const rbacV1 = "rbac.authorization.k8s.io/v1"
 // roles is a Roles that notices every change, or none if it is blind.
 type roles struct{ blind, needed bool }
 
-func (w *roles) Need()         { w.needed = true }
+func (w *roles) StartWatch()   { w.needed = true }
 func (w *roles) Watched() bool { return w.needed && !w.blind }
 
 // newExecutorRig has an agent that watches roles.

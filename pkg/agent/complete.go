@@ -91,10 +91,10 @@ func completes(m apply.Manifest) bool {
 func (c *completion) glance(ctx context.Context, m apply.Manifest) apply.Result {
 	m.Err = nil // the object is not applied, so these errors do not matter
 	owner, k := c.recorder.record.Owner(), c.recorder.known[m.Ref]
-	if (k.Same(m, owner) || m.Resolved && k.heldFor == m.Hash()) && c.observer.quiet(m.Ref) {
-		return apply.Remembered(m, k.Known)
+	if (k.Matches(m, owner) || m.Resolved && k.heldFor == m.Hash()) && c.observer.quiet(m.Ref) {
+		return apply.Remembered(m, k.KnownState)
 	}
-	s := c.recorder.applier.Plan(ctx, m, owner, k.Known)
+	s := c.recorder.applier.Plan(ctx, m, owner, k.KnownState)
 	return s.SkippedResult()
 }
 

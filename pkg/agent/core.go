@@ -33,13 +33,13 @@ type Tracker interface {
 	// Track replaces the objects that a key tracks and the expected state of each: by content, or exactly where
 	// every change of the object matters.
 	Track(key string, expected map[kubeclient.Ref]drift.Signature)
-	// Seen returns the state in which an object was last seen, if known. The zero ObservedObject means absent.
-	Seen(ref kubeclient.Ref) (s drift.ObservedObject, ok bool)
-	// Begin and End enclose the writes of a key. Wrote records the exact signature that each write left. The watch
-	// then does not report this state as a change, whether it shows it before or after. Other changes are reported
-	// to the key at End.
+	// LastSeen returns the state in which an object was last seen, if known. The zero ObservedObject means absent.
+	LastSeen(ref kubeclient.Ref) (s drift.ObservedObject, ok bool)
+	// Begin and End enclose the writes of a key. RecordWrite records the exact signature that each write left. The
+	// watch then does not report this state as a change, whether it shows it before or after. Other changes are
+	// reported to the key at End.
 	Begin(key string)
-	Wrote(key string, ref kubeclient.Ref, s drift.Signature)
+	RecordWrite(key string, ref kubeclient.Ref, s drift.Signature)
 	End(key string)
 	// Unwatched returns 0 if all objects of a key are watched. Else it returns the number of unwatched objects of
 	// all keys.
@@ -425,11 +425,11 @@ func (c *Core) TakesLong(key string, since time.Time, waits string) {
 	}
 	var due []string
 	for _, w := range works {
-		status, deleted := c.outbox.Last(w.ResourceID)
+		status, deleted := c.outbox.LastStatus(w.ResourceID)
 		if deleted {
 			continue
 		}
-		is, err := c.outbox.Put(w, conditions.Late(status, w.Generation, since, waits), false)
+		is, err := c.outbox.Put(w, conditions.WithReconcileSlow(status, w.Generation, since, waits), false)
 		if err != nil {
 			c.config.Log.Error("a status cannot be built", "work", w.Name, "error", err)
 		}
@@ -516,7 +516,7 @@ type Counts struct {
 func (c *Core) Counts() Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := Counts{ReportsDue: c.outbox.Due(), Unsaved: len(c.persister.unsaved), Evicting: len(c.orphans.graces), Shared: len(c.orphans.shared()), InSync: c.subscription.inSync}
+	n := Counts{ReportsDue: c.outbox.CountDue(), Unsaved: len(c.persister.unsaved), Evicting: len(c.orphans.graces), Shared: len(c.orphans.shared()), InSync: c.subscription.inSync}
 	for _, s := range c.orphans.found {
 		if s.state == unowned {
 			n.UnownedOrphans++

@@ -87,7 +87,7 @@ func (h *hangs) report(w *desired.Work, status workv1.ManifestWorkStatus, now ti
 	if w.Deleting || h.why == "" || now.Sub(h.since) < stuckAfter {
 		return status
 	}
-	return conditions.RemovalWaits(status, w.Generation, h.since, h.why)
+	return conditions.WithRemovalBlocked(status, w.Generation, h.since, h.why)
 }
 
 // due returns when to report next, 0 if there is nothing to report.

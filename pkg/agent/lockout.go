@@ -167,7 +167,7 @@ func (h *hindrance) withheld(s apply.Step) (res apply.Result, withheld bool) {
 // stale returns the entries of objects to remove because the work no longer has them.
 func (h *hindrance) stale(manifests []apply.Manifest, results []apply.Result) []appliedwork.Entry {
 	entries := h.record.Entries()
-	stale := append(appliedwork.Stale(entries, manifests), appliedwork.Forfeit(entries, results)...)
+	stale := append(appliedwork.StaleEntries(entries, manifests), appliedwork.Forfeit(entries, results)...)
 	return slices.DeleteFunc(stale, func(e appliedwork.Entry) bool {
 		return h.narrow && !appliedwork.Admission(e.ResourceIdentifier) || appliedwork.Undecided(e, results)
 	})

@@ -72,7 +72,7 @@ func (r *observer) quiet(ref kubeclient.Ref) bool {
 	if !has || r.full {
 		return false
 	}
-	seen, ok := r.config.Tracker.Seen(ref)
+	seen, ok := r.config.Tracker.LastSeen(ref)
 	return ok && seen.Is(k.signature)
 }
 
@@ -137,9 +137,9 @@ func ofKind(m apply.Manifest, err error) error {
 }
 
 // leftAlone returns the fields that are left to other managers.
-func leftAlone(k apply.Known) []conditions.ForeignField {
+func leftAlone(k apply.KnownState) []conditions.ForeignField {
 	var fields []conditions.ForeignField
-	for _, f := range k.Left() {
+	for _, f := range k.YieldedFields() {
 		fields = append(fields, conditions.ForeignField(f))
 	}
 	return fields

@@ -29,7 +29,7 @@ func (t *tools) withOwn(c *CoreConfig, key string) *tools {
 func (w ownWrites) note(gvr schema.GroupVersionResource, o *unstructured.Unstructured, err error) (*unstructured.Unstructured, error) {
 	if err == nil {
 		ref := kubeclient.Ref{GroupVersionResource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
-		w.tracker.Wrote(w.key, ref, drift.ExactOf(o))
+		w.tracker.RecordWrite(w.key, ref, drift.ExactOf(o))
 	}
 	return o, err
 }

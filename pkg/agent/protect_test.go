@@ -19,8 +19,8 @@ import (
 func guarded(r *rig) {
 	r.configure = func(c *CoreConfig) {
 		c.Guard = &workpolicy.Guard{
-			Own: workpolicy.Own{Namespace: "hawser", Account: types.NamespacedName{Namespace: "hawser", Name: "renamed"}},
-			Hub: "hub1", Objects: r.f,
+			Agent: workpolicy.Agent{Namespace: "hawser", Account: types.NamespacedName{Namespace: "hawser", Name: "renamed"}},
+			Hub:   "hub1", Objects: r.f,
 		}
 	}
 }

@@ -410,9 +410,9 @@ func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unreported 
 
 // unchanged reports whether the object is still as wanted: it was so before, and the watch has shown no change
 // since. A new spec retries contested objects.
-func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.Known, bool) {
+func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.KnownState, bool) {
 	k := r.known[m.Ref]
-	return k.Known, m.Err == nil && k.Same(m, owner) && !(r.recreate && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
+	return k.KnownState, m.Err == nil && k.Matches(m, owner) && !(r.recreate && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
 }
 
 // pruneAndRecord removes the objects that the work no longer wants, and updates the record.
@@ -461,7 +461,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.
 		case apply.Rejected(res.Err), res.Known.Incomplete():
 			r.rememberRejected(res, before[res.Ref], expected)
 		case res.Err == nil || res.Known.UID != "": // a refused step leaves it unchanged
-			r.known[res.Ref] = remembered{Known: res.Known, signature: expected[res.Ref]}
+			r.known[res.Ref] = remembered{KnownState: res.Known, signature: expected[res.Ref]}
 		}
 		r.rememberObserved(i, res)
 	}
@@ -581,7 +581,7 @@ func (r *reconciliation) put(w *desired.Work, status workv1.ManifestWorkStatus, 
 		return nil // a new event arrived, so another reconciliation is due
 	}
 	if lapse, lapsed := r.persister.unsaved[w.ResourceID]; lapsed && !deleted {
-		status = conditions.Lapsed(status, w.Generation, lapse)
+		status = conditions.WithPersistFailed(status, w.Generation, lapse)
 	}
 	if deleted {
 		r.set.Finished(w)

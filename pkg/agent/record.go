@@ -97,7 +97,7 @@ func (r *recorder) claimed(rec *appliedwork.Record) {
 func (r *recorder) loadRecord(ctx context.Context) error {
 	r.requested = true
 	if r.record != nil && !r.full {
-		if seen, ok := r.config.Tracker.Seen(appliedwork.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
+		if seen, ok := r.config.Tracker.LastSeen(appliedwork.Ref(r.key)); ok && seen.Is(r.recordSignature()) {
 			return nil
 		}
 	}

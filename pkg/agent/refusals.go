@@ -58,7 +58,7 @@ func (r *reconciliation) awaitPolicies(results []apply.Result) time.Duration {
 		return 0
 	}
 	if r.config.Policies != nil {
-		r.config.Policies.Need()
+		r.config.Policies.StartWatch()
 	}
 	return r.policies.lookDue(r.config.Now())
 }
@@ -73,7 +73,7 @@ func (r *reconciliation) ended(f refusal) bool {
 	case !f.refused:
 		return false
 	case f.Namespace != "":
-		seen, known := r.config.Tracker.Seen(namespaceRef(f.Namespace))
+		seen, known := r.config.Tracker.LastSeen(namespaceRef(f.Namespace))
 		return known && !seen.Is(f.namespace)
 	}
 	changes, _ := r.policies.present(r.now)
@@ -110,7 +110,7 @@ func (r *reconciliation) noteRefused(err error, before refusal, expected map[kub
 	}
 	ref := namespaceRef(f.Namespace)
 	f.namespace = drift.Unknown
-	if seen, known := r.config.Tracker.Seen(ref); known {
+	if seen, known := r.config.Tracker.LastSeen(ref); known {
 		f.namespace = seen.Exact
 	} else if f.Missing && before.Refusal == f.Refusal {
 		f.namespace = drift.Absent
@@ -135,7 +135,7 @@ func (r *reconciliation) patience(err error) (first, last time.Duration) {
 	case f.Namespace == "":
 		return firstRefusedWait, lastRefusedWait
 	}
-	seen, known := r.config.Tracker.Seen(namespaceRef(f.Namespace))
+	seen, known := r.config.Tracker.LastSeen(namespaceRef(f.Namespace))
 	switch {
 	case !known:
 		return firstRefusedWait, lastRefusedWait

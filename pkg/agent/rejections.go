@@ -35,20 +35,20 @@ type rejections struct {
 }
 
 // recall returns the remembered state of an object. It drops a rejection that is to be retried.
-func (r *reconciliation) recall(ref kubeclient.Ref) apply.Known {
+func (r *reconciliation) recall(ref kubeclient.Ref) apply.KnownState {
 	k, has := r.known[ref]
 	if !has {
 		return r.persister.writtenBefore(r.key, ref).Retry()
 	}
 	switch { // fields of other managers are tried again
 	case r.recreate:
-		k.Known = k.Forget()
+		k.KnownState = k.Forget()
 	case r.full:
-		k.Known = k.Forgive()
+		k.KnownState = k.Forgive()
 	}
 	switch {
 	case !r.due(ref, k):
-		return k.Known
+		return k.KnownState
 	case redefined(r.config.Tracker, ref, k.definition):
 		r.rejections.tries = 0 // the new definition may take effect after a moment
 	case r.ended(k.refusal):
@@ -69,7 +69,7 @@ func redefined(t Tracker, ref kubeclient.Ref, was drift.Signature) bool {
 	if !ok {
 		return false
 	}
-	seen, known := t.Seen(definition)
+	seen, known := t.LastSeen(definition)
 	return known && !seen.Is(was)
 }
 
@@ -134,7 +134,7 @@ func (r *reconciliation) coming(m apply.Manifest) bool {
 	if !ok {
 		return false
 	}
-	seen, known := r.config.Tracker.Seen(definition)
+	seen, known := r.config.Tracker.LastSeen(definition)
 	if !known || seen.Is(drift.Absent) {
 		return false
 	}
@@ -163,7 +163,7 @@ func awaitKind(t Tracker, m apply.Manifest, expected map[kubeclient.Ref]drift.Si
 		return
 	}
 	s := drift.Unknown
-	if seen, known := t.Seen(definition); known {
+	if seen, known := t.LastSeen(definition); known {
 		s = seen.Exact
 	}
 	watch(definition, s, expected)
@@ -172,10 +172,10 @@ func awaitKind(t Tracker, m apply.Manifest, expected map[kubeclient.Ref]drift.Si
 // rememberRejected remembers a rejected write and the state of the definition of the object's kind, and adds
 // that state to expected.
 func (r *reconciliation) rememberRejected(res apply.Result, before remembered, expected map[kubeclient.Ref]drift.Signature) {
-	k := remembered{Known: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
+	k := remembered{KnownState: res.Known, signature: expected[res.Ref], rejected: true, definition: drift.Unknown}
 	k.refusal = r.noteRefused(res.Err, before.refusal, expected)
 	if definition, ok := definitionOf(res.Ref); ok {
-		if seen, known := r.config.Tracker.Seen(definition); known {
+		if seen, known := r.config.Tracker.LastSeen(definition); known {
 			k.definition = seen.Exact
 		}
 		watch(definition, k.definition, expected)

@@ -75,7 +75,7 @@ func staysAfter(w *desired.Work) func(appliedwork.Entry) bool {
 	if w.Spec == nil {
 		return nil
 	}
-	return func(e appliedwork.Entry) bool { return !apply.Owned(w.Spec.DeleteOption, e.ResourceIdentifier) }
+	return func(e appliedwork.Entry) bool { return !apply.IsOwned(w.Spec.DeleteOption, e.ResourceIdentifier) }
 }
 
 // confirm reports that nothing of a deleted work is left.

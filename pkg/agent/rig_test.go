@@ -305,10 +305,10 @@ type watches struct {
 	seen     map[kubeclient.Ref]drift.ObservedObject
 	expected map[string]map[kubeclient.Ref]drift.Signature
 	denied   string // the resource that cannot be watched
-	own      drift.Own
+	own      drift.OwnWrites
 	wake     func(key string)
 	core     func() *Core
-	// requested, if set, is called once: after the next answer of Seen about the resource requestedKind.
+	// requested, if set, is called once: after the next answer of LastSeen about the resource requestedKind.
 	requested     func()
 	requestedKind string
 }
@@ -327,7 +327,7 @@ func (w *watches) changed(ref kubeclient.Ref, o *unstructured.Unstructured) {
 		case !tracks:
 		case s.Is(e):
 			w.own.AsExpected(key, ref)
-		case w.own.News(key, ref, s):
+		case w.own.Observe(key, ref, s):
 			w.wake(key)
 		}
 	}
@@ -355,10 +355,12 @@ func (w *watches) discover(ref kubeclient.Ref, o *unstructured.Unstructured) {
 
 func (w *watches) Begin(key string) { w.own.Begin(key) }
 
-func (w *watches) Wrote(key string, ref kubeclient.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
+func (w *watches) RecordWrite(key string, ref kubeclient.Ref, s drift.Signature) {
+	w.own.RecordWrite(key, ref, s)
+}
 
 func (w *watches) End(key string) {
-	if w.own.End(key, func(ref kubeclient.Ref) (s drift.Sight) {
+	if w.own.End(key, func(ref kubeclient.Ref) (s drift.TrackingState) {
 		s.Expected, s.Tracked = w.expected[key][ref]
 		s.Seen, s.Known = w.seen[ref]
 		return s
@@ -380,7 +382,7 @@ func (w *watches) Track(key string, expected map[kubeclient.Ref]drift.Signature)
 	}
 }
 
-func (w *watches) Seen(ref kubeclient.Ref) (drift.ObservedObject, bool) {
+func (w *watches) LastSeen(ref kubeclient.Ref) (drift.ObservedObject, bool) {
 	s, ok := w.seen[ref]
 	if f := w.requested; f != nil && ref.Resource == w.requestedKind {
 		w.requested = nil

@@ -32,8 +32,8 @@ const (
 
 // Roles watches roles and bindings, and calls Core.RolesChanged after a change.
 type Roles interface {
-	// Need starts the watch. It may be called again.
-	Need()
+	// StartWatch starts the watch. It may be called again.
+	StartWatch()
 	// Watched reports whether every change is noticed.
 	Watched() bool
 }
@@ -184,8 +184,8 @@ func (w *roleWatch) listed() bool {
 	return w.begun.Load()
 }
 
-// Need implements Roles.
-func (w *roleWatch) Need() { w.need() }
+// StartWatch implements Roles.
+func (w *roleWatch) StartWatch() { w.need() }
 
 // Watched implements Roles.
 func (w *roleWatch) Watched() bool { return w.begun.Load() && w.watcher.Ready() == nil }

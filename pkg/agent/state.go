@@ -112,7 +112,7 @@ func (s *keyState) noteSpec(applied string, asWanted bool) { s.applied, s.asWant
 
 // remembered is an object that was as wanted, and its state then.
 type remembered struct {
-	apply.Known
+	apply.KnownState
 	signature drift.Signature
 	// rejected: its write was rejected; definition is the state of its kind's definition then.
 	rejected   bool

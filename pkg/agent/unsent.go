@@ -49,7 +49,7 @@ func (u *unsent) note(results []apply.Result, now time.Time) {
 // report adds to a status that the work has waited long, if the cluster gives no answers.
 func (u *unsent) report(w *desired.Work, status workv1.ManifestWorkStatus, now time.Time) workv1.ManifestWorkStatus {
 	if u.late(now) {
-		return conditions.Late(status, w.Generation, u.since, u.fails)
+		return conditions.WithReconcileSlow(status, w.Generation, u.since, u.fails)
 	}
 	return status
 }

@@ -193,7 +193,7 @@ func (t *workerPool) late(report bool) []slowWork {
 		if time.Since(u.since) < veryslowAfter {
 			continue
 		}
-		late = append(late, slowWork{key: key, since: u.since, waits: u.waits.Waits(), news: !u.reported})
+		late = append(late, slowWork{key: key, since: u.since, waits: u.waits.Request(), news: !u.reported})
 		u.reported = u.reported || report
 	}
 	slices.SortFunc(late, func(a, b slowWork) int {

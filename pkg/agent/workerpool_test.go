@@ -69,7 +69,7 @@ func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 			t.Error("a work waits for others that take long")
 		}
 		r.after(veryslowAfter + lookForLate)
-		if late := r.a.Late(); strings.Count(late, "stuck-") != stuck || r.value("hawser_agent_slow_reconciles") != stuck || r.a.ClusterReady() != nil {
+		if late := r.a.SlowWorks(); strings.Count(late, "stuck-") != stuck || r.value("hawser_agent_slow_reconciles") != stuck || r.a.ClusterReady() != nil {
 			t.Errorf("got %q", late)
 		}
 		last, _ := r.b.statuses()
@@ -85,8 +85,8 @@ func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
 				t.Errorf("%s: %q", id, show(s.Status.Conditions))
 			}
 		}
-		if r.a.Late() != "" {
-			t.Errorf("late: %s", r.a.Late())
+		if r.a.SlowWorks() != "" {
+			t.Errorf("late: %s", r.a.SlowWorks())
 		}
 	})
 }

@@ -363,7 +363,7 @@ func (a *agentNode) reported(letter outbox.OutgoingStatus, receipt transport.Rec
 type watches struct {
 	objects map[kubeclient.Ref]*watched
 	owners  map[string]map[kubeclient.Ref]drift.Signature
-	own     drift.Own
+	own     drift.OwnWrites
 	queue   []sighting
 	wake    func(key string)
 	core    func() *agent.Core
@@ -399,7 +399,7 @@ func (w *watches) take() {
 			case !tracks:
 			case s.state.Is(expected):
 				w.own.AsExpected(key, s.ref)
-			case w.own.News(key, s.ref, s.state):
+			case w.own.Observe(key, s.ref, s.state):
 				w.wake(key)
 			}
 		}
@@ -413,13 +413,15 @@ func (w *watches) take() {
 	}
 }
 
-// Begin implements agent.Tracker, and so do Wrote and End.
+// Begin implements agent.Tracker, and so do RecordWrite and End.
 func (w *watches) Begin(key string) { w.own.Begin(key) }
 
-func (w *watches) Wrote(key string, ref kubeclient.Ref, s drift.Signature) { w.own.Wrote(key, ref, s) }
+func (w *watches) RecordWrite(key string, ref kubeclient.Ref, s drift.Signature) {
+	w.own.RecordWrite(key, ref, s)
+}
 
 func (w *watches) End(key string) {
-	if w.own.End(key, func(ref kubeclient.Ref) (s drift.Sight) {
+	if w.own.End(key, func(ref kubeclient.Ref) (s drift.TrackingState) {
 		s.Expected, s.Tracked = w.owners[key][ref]
 		if o := w.objects[ref]; o != nil {
 			s.Seen, s.Known = o.seen, o.known
@@ -451,8 +453,8 @@ func (w *watches) Track(key string, expected map[kubeclient.Ref]drift.Signature)
 	})
 }
 
-// Seen implements agent.Tracker.
-func (w *watches) Seen(ref kubeclient.Ref) (drift.ObservedObject, bool) {
+// LastSeen implements agent.Tracker.
+func (w *watches) LastSeen(ref kubeclient.Ref) (drift.ObservedObject, bool) {
 	o := w.objects[ref]
 	if o == nil || !o.known {
 		return drift.ObservedObject{}, false

@@ -77,7 +77,7 @@ func Intend(recorded []Entry, steps []apply.Step) []Entry {
 //     would block the deletion of the work;
 //   - objects that had to be removed and still exist.
 //
-// stale is the result of [Stale], remaining the part of it that was not removed.
+// stale is the result of [StaleEntries], remaining the part of it that was not removed.
 func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) []Entry {
 	drop := byIdentity(stale)
 	next := slices.DeleteFunc(slices.Clone(recorded), func(e Entry) bool { _, ok := drop[e.ResourceIdentifier]; return ok })
@@ -101,9 +101,9 @@ func Merge(recorded []Entry, results []apply.Result, stale, remaining []Entry) [
 	return Sort(append(next, remaining...))
 }
 
-// Stale returns the entries without a manifest in the work, in any version. An entry is not stale if a manifest
-// with an unknown resource may match it.
-func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
+// StaleEntries returns the entries without a manifest in the work, in any version. An entry is not stale if a
+// manifest with an unknown resource may match it.
+func StaleEntries(recorded []Entry, manifests []apply.Manifest) []Entry {
 	wanted := map[workv1.ResourceIdentifier]bool{}
 	var unclear []apply.Manifest
 	for _, m := range manifests {
@@ -127,7 +127,7 @@ func Stale(recorded []Entry, manifests []apply.Manifest) []Entry {
 func Forfeit(recorded []Entry, results []apply.Result) (forfeit []Entry) {
 	known := byIdentity(recorded)
 	for _, r := range results {
-		if refused := workpolicy.Refused(r.Err); refused != nil && refused.Own() {
+		if refused := workpolicy.Refused(r.Err); refused != nil && refused.IsAgentObject() {
 			if e, has := known[r.ID()]; has {
 				forfeit = append(forfeit, e)
 				delete(known, r.ID())

@@ -129,7 +129,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-func TestStale(t *testing.T) {
+func TestStaleEntries(t *testing.T) {
 	rope := func(namespace string) appliedwork.Entry {
 		return entry("example.com", "v1", "ropes", namespace, "a", "u")
 	}
@@ -169,6 +169,8 @@ func TestStale(t *testing.T) {
 			manifests: []string{`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"default","labels":{"x":1}}}`},
 		},
 	} {
-		t.Run(name, func(t *testing.T) { check(t, c.want, appliedwork.Stale(c.recorded, manifests(t, c.manifests...))) })
+		t.Run(name, func(t *testing.T) {
+			check(t, c.want, appliedwork.StaleEntries(c.recorded, manifests(t, c.manifests...)))
+		})
 	}
 }

@@ -517,7 +517,7 @@ func TestUndecided(t *testing.T) {
 	}
 	unknown := apply.Manifest{Object: m.Object, Meta: workv1.ManifestResourceMeta{Group: "apps", Kind: "Deployment", Name: "a", Namespace: "default"}}
 	e := entry("extensions", "v1beta1", "deployments", "default", "a", "u")
-	if got := appliedwork.Stale([]appliedwork.Entry{e}, []apply.Manifest{unknown}); len(got) != 0 {
+	if got := appliedwork.StaleEntries([]appliedwork.Entry{e}, []apply.Manifest{unknown}); len(got) != 0 {
 		t.Errorf("the kind of the manifest is not known: %v", got)
 	}
 }

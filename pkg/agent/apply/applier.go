@@ -36,9 +36,9 @@ const (
 	Reject Action = "reject"
 )
 
-// Known is the remembered state of an object that was found or written as the manifest wants it, or whose write
-// the server rejected. The zero value means that nothing is known.
-type Known struct {
+// KnownState is the remembered state of an object that was found or written as the manifest wants it, or whose
+// write the server rejected. The zero value means that nothing is known.
+type KnownState struct {
 	UID types.UID
 	// want is the hash of manifest, owner and ownership. content is the hash of the object, without metadata and
 	// status, after the server completed it.
@@ -54,8 +54,8 @@ type Known struct {
 	fights *fights
 }
 
-// Same reports whether k belongs to this manifest and owner.
-func (k Known) Same(m Manifest, o Owner) bool { return k.UID != "" && k.want == wanted(m, o) }
+// Matches reports whether k belongs to this manifest and owner.
+func (k KnownState) Matches(m Manifest, o Owner) bool { return k.UID != "" && k.want == wanted(m, o) }
 
 // Step is the planned step of one manifest, after its object was read and compared.
 type Step struct {
@@ -72,7 +72,7 @@ type Step struct {
 	recreate *unstructured.Unstructured // the object to create instead, if the update with body is refused for this kind of change
 	by       kubeclient.FieldManager    // field manager of a server-side apply of body; none if its Name is empty
 	handOver []byte                     // the patch to send before body, see handOver
-	known    Known
+	known    KnownState
 	// Redefined: the definition of the kind was just written and may not be in effect yet. If the server rejects
 	// the write or drops fields of it, the write is retried at once.
 	Redefined bool
@@ -95,7 +95,7 @@ type Result struct {
 	Presence conditions.Presence
 	ReadErr  error
 	// Known is the state to remember; zero unless the object is as wanted or its write was rejected.
-	Known Known
+	Known KnownState
 	// Unmade: the cluster refused to let the work create the object. An existing object is of another client.
 	Unmade bool
 	// Retried: the write was a retry because the cluster had dropped fields, not because the object had changed.
@@ -133,7 +133,7 @@ type Applier struct {
 
 // Plan reads the object of a manifest and compares it. It writes nothing. known is the remembered state of the
 // object, or zero.
-func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known) Step {
+func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known KnownState) Step {
 	s := Step{Manifest: m, Action: Reject, known: known}
 	if !m.Resolved {
 		s.Presence, s.ReadErr = m.presence()
@@ -172,10 +172,10 @@ func (a Applier) Plan(ctx context.Context, m Manifest, owner Owner, known Known)
 func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 	switch m.Config.Strategy.Type {
 	case workv1.UpdateStrategyTypeReadOnly, workv1.UpdateStrategyTypeServerSideApply:
-		return a.Plan(ctx, m, owner, Known{})
+		return a.Plan(ctx, m, owner, KnownState{})
 	}
 	if !m.Resolved || m.Err != nil {
-		return a.Plan(ctx, m, owner, Known{})
+		return a.Plan(ctx, m, owner, KnownState{})
 	}
 	s := Step{Manifest: m, Action: Reject, Presence: conditions.Absent, supposed: true}
 	s.compare(ctx, owner)
@@ -183,7 +183,7 @@ func (a Applier) Suppose(ctx context.Context, m Manifest, owner Owner) Step {
 }
 
 // Remembered returns the result for an object that is unchanged since it was as wanted.
-func Remembered(m Manifest, k Known) Result {
+func Remembered(m Manifest, k KnownState) Result {
 	return Result{Manifest: m, Action: Unchanged, Presence: conditions.Present, Known: k, Err: k.missing()}
 }
 
@@ -290,7 +290,7 @@ func (s *Step) left(owner Owner) bool {
 
 // same reports whether content is that of the last write, which had the same manifest.
 func (s *Step) same(owner Owner, content [sha256.Size]byte) bool {
-	return s.known.Same(s.Manifest, owner) && s.known.content == content
+	return s.known.Matches(s.Manifest, owner) && s.known.content == content
 }
 
 // Apply executes the step. It plans and retries a write that conflicts with another writer, or whose definition

@@ -43,12 +43,12 @@ func (b *bench) load(manifest string) Manifest {
 	return Load(b.t.Context(), b.f, s)[0]
 }
 
-func (b *bench) applyKnowing(manifest string, k Known) Result {
+func (b *bench) applyKnowing(manifest string, k KnownState) Result {
 	a := b.applier()
 	return a.Apply(b.t.Context(), a.Plan(b.t.Context(), b.load(manifest), owner, k), owner)
 }
 
-func (b *bench) apply(manifest string) Result { return b.applyKnowing(manifest, Known{}) }
+func (b *bench) apply(manifest string) Result { return b.applyKnowing(manifest, KnownState{}) }
 
 func (b *bench) must(want Action, r Result) *unstructured.Unstructured {
 	b.t.Helper()
@@ -350,7 +350,7 @@ func TestApplier_WholeObjectIsWrittenOnlyOnDrift(t *testing.T) {
 
 	// A restarted agent has no state and writes once; the server finds no difference.
 	before := b.f.Look(ref).GetResourceVersion()
-	r = b.applyKnowing(changed, Known{})
+	r = b.applyKnowing(changed, KnownState{})
 	b.must(Update, r)
 	if b.f.Look(ref).GetResourceVersion() != before {
 		t.Fatal("the object was changed")
@@ -464,7 +464,7 @@ func TestApplier_MeetsAnotherWriter(t *testing.T) {
 			}}
 			a := b.applier()
 			a.Objects = i
-			r := a.Apply(t.Context(), a.Plan(t.Context(), m, owner, Known{}), owner)
+			r := a.Apply(t.Context(), a.Plan(t.Context(), m, owner, KnownState{}), owner)
 			if d := cmp.Diff(c.waits, b.waits); d != "" {
 				t.Errorf("waits (-want +got)\n%s", d)
 			}
@@ -579,17 +579,17 @@ func TestApplier_AnswerThatNeverCameLeavesPresenceOpen(t *testing.T) {
 	}
 }
 
-func TestKnown_IsAboutOneManifestAndOneOwner(t *testing.T) {
+func TestKnownState_IsAboutOneManifestAndOneOwner(t *testing.T) {
 	b := newBench(t)
 	k := b.apply(simpleConfigMap).Known
 	m := b.load(simpleConfigMap)
-	if !k.Same(m, owner) {
+	if !k.Matches(m, owner) {
 		t.Fatal("the same manifest is not recognised")
 	}
 	recreated := owner
 	recreated.UID = "22222222-0000-0000-0000-000000000000"
 	b.spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
-	if k.Same(m, recreated) || k.Same(b.load(simpleConfigMap), owner) || k.Same(b.load(deployment), owner) || (Known{}).Same(m, owner) {
+	if k.Matches(m, recreated) || k.Matches(b.load(simpleConfigMap), owner) || k.Matches(b.load(deployment), owner) || (KnownState{}).Matches(m, owner) {
 		t.Fatal("another owner, ownership or manifest is taken for the same")
 	}
 }

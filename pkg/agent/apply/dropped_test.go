@@ -167,7 +167,7 @@ func TestApplier_WaitsForADefinition(t *testing.T) {
 		t.Errorf("got %v", o.Object)
 	}
 	tries, *known = attempts, false // the field stays unknown
-	s = a.Plan(t.Context(), b.load(strings.Replace(withF2, `"f1"`, `"f3"`, 1)), owner, Known{})
+	s = a.Plan(t.Context(), b.load(strings.Replace(withF2, `"f1"`, `"f3"`, 1)), owner, KnownState{})
 	s.Redefined = true
 	if r := a.Apply(t.Context(), s, owner); !Rejected(r.Err) || tries != 2*attempts+1 {
 		t.Errorf("%d tries: %v", tries, r.Err)

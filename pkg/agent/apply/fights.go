@@ -82,9 +82,9 @@ func (f *fights) yield(fields []Foreign) *fights {
 	return n
 }
 
-// Left returns the fields of other managers that are in no table and are left alone because these managers keep
-// setting them.
-func (k Known) Left() []Foreign {
+// YieldedFields returns the fields of other managers that are in no table and are left alone because these
+// managers keep setting them.
+func (k KnownState) YieldedFields() []Foreign {
 	if k.fights == nil {
 		return nil
 	}
@@ -92,17 +92,17 @@ func (k Known) Left() []Foreign {
 }
 
 // Contested reports whether any state about fields of other managers is remembered.
-func (k Known) Contested() bool { return k.fights != nil }
+func (k KnownState) Contested() bool { return k.fights != nil }
 
 // Forget returns k without its counts of fields of other managers.
-func (k Known) Forget() Known {
+func (k KnownState) Forget() KnownState {
 	k.fights = nil
 	return k
 }
 
 // Forgive returns k with one more try for each field that is left alone. The counts of other fields are
 // dropped.
-func (k Known) Forgive() Known {
+func (k KnownState) Forgive() KnownState {
 	if k.fights == nil {
 		return k
 	}
@@ -140,8 +140,8 @@ func (s *Step) beside(want *unstructured.Unstructured, content bool, owner Owner
 }
 
 // remember returns the state to remember of an object that is as wanted.
-func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) Known {
-	k, v := Known{UID: o.GetUID(), want: wanted(s.Manifest, owner)}, s.view
+func (s *Step) remember(a Action, o *unstructured.Unstructured, owner Owner) KnownState {
+	k, v := KnownState{UID: o.GetUID(), want: wanted(s.Manifest, owner)}, s.view
 	if s.manifest != nil {
 		f := s.known.fights
 		if a == Create || a == Recreate {
@@ -171,14 +171,14 @@ func (s *Step) digest(o *unstructured.Unstructured, kept fieldSet) [sha256.Size]
 // yields leaves an object unchanged that has all values of its manifest, if the server refused only the removal
 // of fields that others added.
 func (s *Step) yields(r *Result, owner Owner) bool {
-	if s.Action != Update || r.Action != Update || len(s.view.remove) == 0 || s.metadata || !s.known.Same(s.Manifest, owner) ||
+	if s.Action != Update || r.Action != Update || len(s.view.remove) == 0 || s.metadata || !s.known.Matches(s.Manifest, owner) ||
 		s.known.content != digestBesides(s.Live, s.view.foreign) && !holds(withoutMetadata(s.Live), withoutMetadata(s.manifest)) {
 		return false
 	}
 	f := s.known.fights.yield(s.view.remove)
 	v := lookAt(s.Live, s.manifest, f.over)
 	r.Action, r.Err, r.Live, r.Presence, r.ReadErr = Unchanged, nil, s.Live, s.Presence, s.ReadErr
-	r.Known = Known{UID: s.Live.GetUID(), want: wanted(s.Manifest, owner), content: s.digest(s.Live, v.kept), dropped: s.known.dropped, fights: f.next(v.left, nil)}
+	r.Known = KnownState{UID: s.Live.GetUID(), want: wanted(s.Manifest, owner), content: s.digest(s.Live, v.kept), dropped: s.known.dropped, fights: f.next(v.left, nil)}
 	r.Err = r.Known.missing()
 	return true
 }

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Filled is a field that a controller, a binder or an injector sets in objects of others after their creation.
+// FilledField is a field that a controller, a binder or an injector sets in objects of others after their creation.
 // If the manifest does not have it and managedFields assign it to another manager, Update leaves it unchanged.
-type Filled struct {
+type FilledField struct {
 	// Group and Kind apply to all versions; no Kind means all kinds.
 	Group, Kind string
 	// Path has the names of fields from the top of the object, joined by dots; [] means each item of a list. It
@@ -41,7 +41,7 @@ type Filled struct {
 //   - fields that the server keeps if an update omits them (addresses and ports of a Service, the user of a
 //     CertificateSigningRequest);
 //   - replicas: ServerSideApply has ignoreFields for sharing them with an autoscaler.
-var filledFields = []Filled{
+var filledFields = []FilledField{
 	{Path: "status", By: "the controller of the kind, also where the definition has no status subresource"},
 
 	{Group: "", Kind: "PersistentVolume", Path: "spec.claimRef", By: "the binder of kube-controller-manager", Whole: true},
@@ -77,11 +77,11 @@ var filledFields = []Filled{
 }
 
 // FilledFields returns the table of fields that Update leaves to other managers.
-func FilledFields() []Filled { return slices.Clone(filledFields) }
+func FilledFields() []FilledField { return slices.Clone(filledFields) }
 
 // filledOf returns the rows for a kind.
-func filledOf(kind schema.GroupKind) []Filled {
-	var rows []Filled
+func filledOf(kind schema.GroupKind) []FilledField {
+	var rows []FilledField
 	for _, r := range filledFields {
 		if r.Kind == "" || r.Group == kind.Group && r.Kind == kind.Kind {
 			rows = append(rows, r)
@@ -92,7 +92,7 @@ func filledOf(kind schema.GroupKind) []Filled {
 
 // has reports whether the row covers a path or a parent of it. steps is the number of steps of the path that
 // lead to the field.
-func (f Filled) has(at fieldpath.Path) (steps int, ok bool) {
+func (f FilledField) has(at fieldpath.Path) (steps int, ok bool) {
 	for _, name := range strings.Split(f.Path, ".") {
 		name, each := strings.CutSuffix(name, "[]")
 		if steps == len(at) || at[steps].FieldName == nil || *at[steps].FieldName != name {
@@ -110,7 +110,7 @@ func (f Filled) has(at fieldpath.Path) (steps int, ok bool) {
 }
 
 // vacate removes placeholder texts of a field from a manifest.
-func (f Filled) vacate(in any, names []string) {
+func (f FilledField) vacate(in any, names []string) {
 	name, each := strings.CutSuffix(names[0], "[]")
 	m, _ := in.(map[string]any)
 	switch text, isText := m[name].(string); {

@@ -81,7 +81,7 @@ type view struct {
 type viewer struct {
 	view
 	others
-	rows []Filled
+	rows []FilledField
 	// alone reports whether a field stays although it is in no table.
 	alone      func(Foreign) bool
 	live, from *unstructured.Unstructured
@@ -203,7 +203,7 @@ func (v *viewer) items(s spot, live []any, want any) any {
 func (v *viewer) judge(s spot, live any) any {
 	f := Foreign{Path: s.path.String(), Manager: v.managers(s.path)}
 	v.foreign.add(s.field)
-	listed := slices.ContainsFunc(v.rows, func(r Filled) bool {
+	listed := slices.ContainsFunc(v.rows, func(r FilledField) bool {
 		steps, ok := r.has(s.path)
 		return ok && s.wanted >= steps-1 && (!r.Whole || steps == len(s.path) || v.agrees(s.path[:steps]))
 	})

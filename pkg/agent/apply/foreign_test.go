@@ -164,8 +164,8 @@ func TestApplier_ForeignFieldIsLeftAloneAfterThreeFights(t *testing.T) {
 		setBy(t, b.f, manager, map[string]any{"minReadySeconds": int64(7)})
 		r := b.applyKnowing(manifest, k)
 		seconds, has, _ := unstructured.NestedInt64(b.must(want, r).Object, "spec", "minReadySeconds")
-		if stays := has && seconds == 7; stays != (want == Unchanged) || !slices.Equal(r.Known.Left(), left) || r.Shared != stays {
-			t.Fatalf("%s: stays: %t, left %v, shared %t", manager, stays, r.Known.Left(), r.Shared)
+		if stays := has && seconds == 7; stays != (want == Unchanged) || !slices.Equal(r.Known.YieldedFields(), left) || r.Shared != stays {
+			t.Fatalf("%s: stays: %t, left %v, shared %t", manager, stays, r.Known.YieldedFields(), r.Shared)
 		}
 		k = r.Known
 	}
@@ -179,24 +179,24 @@ func TestApplier_ForeignFieldIsLeftAloneAfterThreeFights(t *testing.T) {
 	// A change of the manifest's own fields is repaired, and the field stays.
 	b.f.Edit(r.Ref, func(o *unstructured.Unstructured) { o.Object["spec"].(map[string]any)["paused"] = false })
 	r = b.applyKnowing(manifest, k)
-	if o := b.must(Update, r); o.Object["spec"].(map[string]any)["minReadySeconds"] != int64(7) || o.Object["spec"].(map[string]any)["paused"] != true || !slices.Equal(r.Known.Left(), []Foreign{first}) {
-		t.Fatalf("got %v, left %v", o.Object["spec"], r.Known.Left())
+	if o := b.must(Update, r); o.Object["spec"].(map[string]any)["minReadySeconds"] != int64(7) || o.Object["spec"].(map[string]any)["paused"] != true || !slices.Equal(r.Known.YieldedFields(), []Foreign{first}) {
+		t.Fatalf("got %v, left %v", o.Object["spec"], r.Known.YieldedFields())
 	}
 	forgiven := r.Known.Forgive()
 	for what, c := range map[string]struct {
-		k        Known
+		k        KnownState
 		manifest string
 	}{
 		"after an hour":             {forgiven, manifest},
 		"for a new version":         {r.Known.Forget(), manifest},
 		"for another manifest":      {r.Known, strings.Replace(manifest, "true", "false", 1)},
-		"when nothing is known":     {Known{}, manifest},
+		"when nothing is known":     {KnownState{}, manifest},
 		"by a process that follows": {reread(t, r.Known.Text()), manifest},
 	} {
 		setBy(t, b.f, "first", map[string]any{"minReadySeconds": int64(7)})
 		r := b.applyKnowing(c.manifest, c.k)
-		if _, has := b.must(Update, r).Object["spec"].(map[string]any)["minReadySeconds"]; has || r.Known.Left() != nil {
-			t.Errorf("%s: it is not removed, left %v", what, r.Known.Left())
+		if _, has := b.must(Update, r).Object["spec"].(map[string]any)["minReadySeconds"]; has || r.Known.YieldedFields() != nil {
+			t.Errorf("%s: it is not removed, left %v", what, r.Known.YieldedFields())
 		}
 	}
 	// After an hour, a single fight is enough.
@@ -208,7 +208,7 @@ func TestApplier_ForeignFieldIsLeftAloneAfterThreeFights(t *testing.T) {
 	}
 }
 
-func reread(t *testing.T, text string) Known {
+func reread(t *testing.T, text string) KnownState {
 	t.Helper()
 	k, ok := ParseKnown(text)
 	if !ok {
@@ -233,14 +233,14 @@ func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
 	b.f.TakeCalls()
 	r = b.applyKnowing(manifest, r.Known)
 	b.must(Unchanged, r)
-	if want := []Foreign{{".spec.template.y", "queue"}}; !slices.Equal(r.Known.Left(), want) {
-		t.Errorf("left %v, want %v", r.Known.Left(), want)
+	if want := []Foreign{{".spec.template.y", "queue"}}; !slices.Equal(r.Known.YieldedFields(), want) {
+		t.Errorf("left %v, want %v", r.Known.YieldedFields(), want)
 	}
 	b.f.TakeCalls()
 	r = b.applyKnowing(manifest, r.Known)
 	b.must(Unchanged, r)
-	if slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) || len(r.Known.Left()) != 1 {
-		t.Errorf("it is tried again; left %v", r.Known.Left())
+	if slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) || len(r.Known.YieldedFields()) != 1 {
+		t.Errorf("it is tried again; left %v", r.Known.YieldedFields())
 	}
 	// A change of the work is refused as before, with an error.
 	if r = b.applyKnowing(strings.Replace(manifest, `"1"`, `"2"`, 1), r.Known); !Rejected(r.Err) {
@@ -284,7 +284,7 @@ func TestUpdate_PlaceholdersOfFilledFields(t *testing.T) {
 					if b.must(Unchanged, r); slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {
 						t.Error("it was written")
 					}
-					r.Known = Known{}
+					r.Known = KnownState{}
 				}
 				if text := fmt.Sprint(r.Live.Object); !strings.Contains(text, "c2V0") {
 					t.Errorf("it became %s", text)

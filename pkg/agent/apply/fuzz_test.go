@@ -43,7 +43,7 @@ func applyTwice(t *testing.T, raw []byte, strategy workv1.UpdateStrategyType) {
 		m.Config.Strategy.Type = strategy
 		return m
 	}
-	first := a.Apply(t.Context(), a.Plan(t.Context(), load(), owner, Known{}), owner)
+	first := a.Apply(t.Context(), a.Plan(t.Context(), load(), owner, KnownState{}), owner)
 	if strategy == workv1.UpdateStrategyTypeReadOnly && slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write) {
 		t.Fatal("read only, and written")
 	}

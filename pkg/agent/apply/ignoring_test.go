@@ -56,7 +56,7 @@ func TestIgnoring_OtherFieldsAreRepaired(t *testing.T) {
 		for known, keep := range map[string]bool{"Remembered": true, "Restarted": false} {
 			t.Run(name+known, func(t *testing.T) {
 				b := forced(t, ignore)
-				var k Known
+				var k KnownState
 				round := func(want Action, fields map[string]string) {
 					t.Helper()
 					r := b.applyKnowing(config(`{"k":"1","l":"1"}`), k)
@@ -283,7 +283,7 @@ func TestIgnoring_Converges(t *testing.T) {
 		ref := b.f.Ref("v1", "ConfigMap", "default", "a")
 		manifest := rapid.MapOfN(rapid.SampledFrom(keys), value, 1, 4)
 		wanted := manifest.Draw(rt, "manifest")
-		var k Known
+		var k KnownState
 		for range rapid.IntRange(1, 5).Draw(rt, "rounds") {
 			before, changed := b.f.Look(ref), false
 			switch rapid.IntRange(0, 3).Draw(rt, "what") {
@@ -300,7 +300,7 @@ func TestIgnoring_Converges(t *testing.T) {
 				})
 				before = b.f.Look(ref)
 			case 2:
-				k = Known{} // a restart
+				k = KnownState{} // a restart
 			}
 			raw := config(jsonOf(wanted))
 			r := b.applyKnowing(raw, k)

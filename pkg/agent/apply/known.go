@@ -8,24 +8,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// knownFormat is part of the hash in a Known. A new number invalidates the remembered state of earlier
+// knownFormat is part of the hash in a KnownState. A new number invalidates the remembered state of earlier
 // processes. Format 0 treated an object as wanted although fields of its manifest had been dropped.
 const knownFormat = 1
 
 // Retry returns k without a rejection, or with due set for dropped fields, so that the write is retried.
-func (k Known) Retry() Known {
+func (k KnownState) Retry() KnownState {
 	if k.rejection != nil {
-		return Known{want: k.want, fights: k.fights}
+		return KnownState{want: k.want, fights: k.fights}
 	}
 	k.due = k.dropped != nil
 	return k
 }
 
 // Incomplete reports whether the cluster accepted the write but did not keep all fields of the manifest.
-func (k Known) Incomplete() bool { return k.dropped != nil }
+func (k KnownState) Incomplete() bool { return k.dropped != nil }
 
 // missing returns the error of an object that lacks fields that the server does not know.
-func (k Known) missing() error {
+func (k KnownState) missing() error {
 	if k.dropped == nil || len(k.dropped.Unknown) == 0 {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (k Known) missing() error {
 
 // Missing returns the fields of the manifest that the object lacks although the server accepted them without a
 // warning.
-func (k Known) Missing() []string {
+func (k KnownState) Missing() []string {
 	if k.dropped == nil {
 		return nil
 	}
@@ -47,7 +47,7 @@ var textOfHashes = base64.RawStdEncoding.Strict()
 const droppedSeparator = "\n"
 
 // Text encodes k for a later process, without a rejection; ParseKnown decodes it.
-func (k Known) Text() string {
+func (k KnownState) Text() string {
 	s := string(k.UID) + textOfHashes.EncodeToString(append(k.want[:], k.content[:]...))
 	if k.dropped == nil {
 		return s
@@ -60,22 +60,22 @@ func (k Known) Text() string {
 }
 
 // ParseKnown decodes the result of Text. ok is false for another text.
-func ParseKnown(s string) (k Known, ok bool) {
+func ParseKnown(s string) (k KnownState, ok bool) {
 	text, fields, incomplete := strings.Cut(s, droppedSeparator)
 	n := len(text) - textOfHashes.EncodedLen(len(k.want)+len(k.content))
 	if n <= 0 {
-		return Known{}, false
+		return KnownState{}, false
 	}
 	hashes, err := textOfHashes.DecodeString(text[n:])
 	if err != nil || len(hashes) != len(k.want)+len(k.content) { // base64 decoding would skip line ends
-		return Known{}, false
+		return KnownState{}, false
 	}
 	k.UID = types.UID(text[:n])
 	copy(k.want[:], hashes)
 	copy(k.content[:], hashes[len(k.want):])
 	if incomplete {
 		if k.dropped = new(dropped); json.Unmarshal([]byte(fields), k.dropped) != nil || k.Text() != s {
-			return Known{}, false
+			return KnownState{}, false
 		}
 	}
 	return k, true

@@ -7,25 +7,25 @@ import (
 	"testing"
 )
 
-func TestKnown_OutlivesTheProcess(t *testing.T) {
+func TestKnownState_OutlivesTheProcess(t *testing.T) {
 	b := newBench(t)
 	k := b.apply(simpleConfigMap).Known
 	got, ok := ParseKnown(k.Text())
 	if !ok || got != k {
 		t.Fatalf("got %+v, %v, want %+v", got, ok, k)
 	}
-	if !got.Same(b.load(simpleConfigMap), owner) {
+	if !got.Matches(b.load(simpleConfigMap), owner) {
 		t.Error("it is about another manifest now")
 	}
 	for _, s := range []string{"", "u", strings.Repeat("x", 64), "u" + strings.Repeat("*", 86), "u" + strings.Repeat("x", 82) + "\n\n\nx"} {
-		if k, ok := ParseKnown(s); ok || k != (Known{}) {
+		if k, ok := ParseKnown(s); ok || k != (KnownState{}) {
 			t.Errorf("%q: %+v", s, k)
 		}
 	}
 }
 
 // The state of a process that took the server's answer for the wanted content is dropped.
-func TestKnown_OfAnEarlierFormat(t *testing.T) {
+func TestKnownState_OfAnEarlierFormat(t *testing.T) {
 	b := newBench(t)
 	k := b.apply(simpleConfigMap).Known
 	m := b.load(simpleConfigMap)
@@ -33,7 +33,7 @@ func TestKnown_OfAnEarlierFormat(t *testing.T) {
 	h.Write(m.hash[:])
 	_, _ = fmt.Fprintf(h, "%q %q %t", owner.Name, owner.UID, m.Owned)
 	k.want = [sha256.Size]byte(h.Sum(nil))
-	if old, ok := ParseKnown(k.Text()); !ok || old.Same(m, owner) {
+	if old, ok := ParseKnown(k.Text()); !ok || old.Matches(m, owner) {
 		t.Errorf("got %+v, %v", old, ok)
 	}
 }

@@ -75,7 +75,7 @@ func Load(ctx context.Context, mapper kubeclient.Mapper, spec workv1.ManifestWor
 	for i, raw := range spec.Workload.Manifests {
 		m := load(ctx, mapper, int32(i), raw.Raw)
 		id := m.ID()
-		m.Owned, m.Config = Owned(spec.DeleteOption, id), configOf(spec.ManifestConfigs, id)
+		m.Owned, m.Config = IsOwned(spec.DeleteOption, id), configOf(spec.ManifestConfigs, id)
 		m.hash = hashOf(raw.Raw, m.Config)
 		if m.Err == nil {
 			m.Err = m.Config.refuse()
@@ -186,9 +186,9 @@ func identified(r kubeclient.Resource, m workv1.ManifestResourceMeta) error {
 	return nil
 }
 
-// Owned reports whether a work with this delete option owns the object. An owned object has its owner reference
+// IsOwned reports whether a work with this delete option owns the object. An owned object has its owner reference
 // and is deleted with it.
-func Owned(o *workv1.DeleteOption, id workv1.ResourceIdentifier) bool {
+func IsOwned(o *workv1.DeleteOption, id workv1.ResourceIdentifier) bool {
 	if o == nil {
 		return true
 	}

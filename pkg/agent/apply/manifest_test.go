@@ -163,7 +163,7 @@ func TestLoad_FeedbackOfTheFirstRuleThatMatches(t *testing.T) {
 	}
 }
 
-func TestOwned(t *testing.T) {
+func TestIsOwned(t *testing.T) {
 	id := workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "default", Name: "a"}
 	selective := func(rules ...workv1.ResourceIdentifier) *workv1.DeleteOption {
 		o := &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan, SelectivelyOrphan: &workv1.SelectivelyOrphan{}}
@@ -188,7 +188,7 @@ func TestOwned(t *testing.T) {
 			&workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan}, true,
 		},
 	} {
-		if got := Owned(c.o, id); got != c.want {
+		if got := IsOwned(c.o, id); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}

@@ -50,8 +50,8 @@ func (r *rejection) Error() string {
 func (r *rejection) Unwrap() error { return r.error }
 
 // Rejected reports whether the server rejected a write as invalid, or refused it. A retry is useless until the
-// manifest, the object, the definition of its kind or the cause in [Refused] changes. A Known remembers it. A
-// write with dropped fields counts as rejected.
+// manifest, the object, the definition of its kind or the cause in [Refused] changes. A KnownState remembers it.
+// A write with dropped fields counts as rejected.
 func Rejected(err error) bool {
 	return errors.As(err, new(*rejection)) || errors.As(err, new(*dropped))
 }
@@ -72,7 +72,7 @@ func (r *Result) reject(owner Owner, f *fights) {
 
 func (r *Result) rejectAs(rejected *rejection, owner Owner, f *fights) {
 	r.Err = rejected
-	r.Known = Known{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected, fights: f}
+	r.Known = KnownState{want: wanted(r.Manifest, owner), content: fingerprint(r.Live), rejection: rejected, fights: f}
 }
 
 // sameField maps a field that the server names to its alias in manifests with the same meaning.

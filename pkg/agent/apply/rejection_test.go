@@ -24,15 +24,15 @@ func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 	r := b.apply(simpleJob)
 	ref := r.Ref
 	other := strings.Replace(simpleJob, `"x":"1"`, `"x":"2"`, 1)
-	try := func(what string, k Known, wrote bool) Result {
+	try := func(what string, k KnownState, wrote bool) Result {
 		t.Helper()
 		b.f.TakeCalls()
 		r := b.applyKnowing(other, k)
 		if got := slices.ContainsFunc(b.f.TakeCalls(), clustertest.Call.Write); got != wrote || !Rejected(r.Err) || !apierrors.IsInvalid(r.Err) || Permanent(r.Err) {
 			t.Fatalf("%s: wrote: %t, %v", what, got, r.Err)
 		}
-		if r.Presence != conditions.Present || r.Live == nil || r.Known.Same(r.Manifest, owner) {
-			t.Fatalf("%s: %v, taken for as it should be: %t", what, r.Presence, r.Known.Same(r.Manifest, owner))
+		if r.Presence != conditions.Present || r.Live == nil || r.Known.Matches(r.Manifest, owner) {
+			t.Fatalf("%s: %v, taken for as it should be: %t", what, r.Presence, r.Known.Matches(r.Manifest, owner))
 		}
 		return r
 	}

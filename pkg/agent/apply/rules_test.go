@@ -37,11 +37,11 @@ func (c ruleCase) check(t *testing.T) {
 	if got := fields(o, c.show...); got != c.want {
 		t.Errorf("got %s\nwant %s", got, c.want)
 	}
-	b.quiet("the second round", manifest, Known{})
+	b.quiet("the second round", manifest, KnownState{})
 }
 
 // quiet applies again and expects that nothing is written.
-func (b *bench) quiet(what, manifest string, k Known) Result {
+func (b *bench) quiet(what, manifest string, k KnownState) Result {
 	b.t.Helper()
 	b.f.TakeCalls()
 	r := b.applyKnowing(manifest, k)
@@ -274,7 +274,7 @@ func TestApplier_DefaultStorageClassIsTheClustersDecision(t *testing.T) {
 			b := newBench(t)
 			b.f.Put(object(t, `{`+storageClass+`,"metadata":{"name":"a","labels":{"theirs":"1"},"annotations":{"`+key+`":"false"}`+ownedByWork+`},"provisioner":"p"}`))
 			same := `{` + storageClass + `,"metadata":{"name":"a"` + meta + `},"provisioner":"p"}`
-			b.quiet("an unchanged class", same, Known{})
+			b.quiet("an unchanged class", same, KnownState{})
 			o := b.must(Recreate, b.apply(strings.Replace(same, `"provisioner":"p"`, `"provisioner":"q"`, 1)))
 			if o.GetAnnotations()[key] != "false" || o.GetLabels()["theirs"] != "1" || len(o.GetOwnerReferences()) != 1 {
 				t.Errorf("created again, the class lost something: %v", o.Object["metadata"])
@@ -295,7 +295,7 @@ func TestApplier_CSIDriverKeepsFieldsOfOthers(t *testing.T) {
 	b.f.Edit(r.Ref, func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, true, "spec", "podInfoOnMount")
 	})
-	b.quiet("the spec changed by others", manifest, Known{})
+	b.quiet("the spec changed by others", manifest, KnownState{})
 	if o := b.must(Recreate, b.apply(strings.Replace(manifest, "false", "true", 1))); o.GetUID() == r.UID() {
 		t.Error("another spec did not lead to another object")
 	}
@@ -306,7 +306,7 @@ func TestApplier_SnapshotClassIsNotClaimed(t *testing.T) {
 	define(b.f)
 	live := b.f.Put(object(t, `{`+snapshotClass+`,"metadata":{"name":"a","labels":{"x":"theirs"}},"driver":"d","deletionPolicy":"Delete"}`))
 	manifest := `{` + snapshotClass + `,"metadata":{"name":"a","labels":{"x":"ours"},"annotations":{"y":"z"}},"driver":"d","deletionPolicy":"Delete"}`
-	if o := b.f.Look(b.quiet("an equal class", manifest, Known{}).Ref); o.GetResourceVersion() != live.GetResourceVersion() {
+	if o := b.f.Look(b.quiet("an equal class", manifest, KnownState{}).Ref); o.GetResourceVersion() != live.GetResourceVersion() {
 		t.Errorf("changed: %v", o.Object["metadata"])
 	}
 	b.f.Remove(b.load(manifest).Ref)

@@ -154,7 +154,7 @@ func (s *Step) leaveAlone(ctx context.Context, body *unstructured.Unstructured, 
 			mine.change.foldStringData(manifest.Object)
 		}
 		drop, keep := mine.present, here.present
-		if s.Live.GetAnnotations()[specHashAnnotation] == hash || s.known.Same(s.Manifest, owner) {
+		if s.Live.GetAnnotations()[specHashAnnotation] == hash || s.known.Matches(s.Manifest, owner) {
 			drop, keep = drop.union(mine.change), keep.union(here.change)
 		}
 		preserveIgnored(body.Object, live, b, keep, drop)

@@ -46,12 +46,12 @@ func applyThrice(t *testing.T, raw []byte, ignore workv1.IgnoreField) {
 		m.Config.Strategy = workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, IgnoreFields: []workv1.IgnoreField{ignore}}}
 		return m
 	}
-	round := func(k Known) Result { return a.Apply(t.Context(), a.Plan(t.Context(), load(), owner, k), owner) }
-	first := round(Known{})
+	round := func(k KnownState) Result { return a.Apply(t.Context(), a.Plan(t.Context(), load(), owner, k), owner) }
+	first := round(KnownState{})
 	if first.Err != nil {
 		return
 	}
-	for name, k := range map[string]Known{"remembered": first.Known, "restarted": round(Known{}).Known} {
+	for name, k := range map[string]KnownState{"remembered": first.Known, "restarted": round(KnownState{}).Known} {
 		b.f.TakeCalls()
 		again := round(k)
 		if again.Err != nil {

@@ -171,7 +171,7 @@ func TestServerSideApply_ConflictIsNotTriedAgain(t *testing.T) {
 	b.f.Edit(first.Ref, func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"k": "theirs"} })
 	b.verbs()
 	r := b.applyKnowing(config(`{"k":"v"}`), first.Known)
-	if !kubeclient.IsFieldConflict(r.Err) || r.Presence != conditions.Present || r.Known != (Known{}) || len(b.waits) > 0 || Permanent(r.Err) {
+	if !kubeclient.IsFieldConflict(r.Err) || r.Presence != conditions.Present || r.Known != (KnownState{}) || len(b.waits) > 0 || Permanent(r.Err) {
 		t.Fatalf("got %+v", r)
 	}
 	b.wantVerbs("apply")

@@ -117,7 +117,7 @@ func (s *stage) put(fields, meta string) *unstructured.Unstructured {
 	return s.f.Put(o)
 }
 
-func (s *stage) applied(k Known) (Result, *unstructured.Unstructured) {
+func (s *stage) applied(k KnownState) (Result, *unstructured.Unstructured) {
 	s.t.Helper()
 	s.f.TakeCalls()
 	r := s.applyKnowing(s.manifest(s.sample.manifest, ""), k)
@@ -135,9 +135,9 @@ func (s *stage) applied(k Known) (Result, *unstructured.Unstructured) {
 // possible.
 func (s *stage) still(r Result) {
 	s.t.Helper()
-	memories := []Known{r.Known}
+	memories := []KnownState{r.Known}
 	if s.special || s.strategy != workv1.UpdateStrategyTypeUpdate {
-		memories = append(memories, Known{})
+		memories = append(memories, KnownState{})
 	}
 	for _, k := range memories {
 		if again, _ := s.applied(k); again.Action != Unchanged {
@@ -163,9 +163,9 @@ func owners(o *unstructured.Unstructured) (names []string) {
 
 func TestStrategies_Absent(t *testing.T) {
 	eachStage(t, func(t *testing.T, s *stage) {
-		r, o := s.applied(Known{})
+		r, o := s.applied(KnownState{})
 		if s.strategy == workv1.UpdateStrategyTypeReadOnly {
-			if r.Action != Unchanged || r.Presence != conditions.Absent || o != nil || r.UID() != "" || r.Known != (Known{}) {
+			if r.Action != Unchanged || r.Presence != conditions.Absent || o != nil || r.UID() != "" || r.Known != (KnownState{}) {
 				t.Fatalf("got %s, %v, %v", r.Action, r.Presence, o)
 			}
 			return
@@ -180,7 +180,7 @@ func TestStrategies_Absent(t *testing.T) {
 func TestStrategies_PresentAndEqual(t *testing.T) {
 	eachStage(t, func(t *testing.T, s *stage) {
 		before := s.put(s.sample.manifest, "")
-		r, o := s.applied(Known{})
+		r, o := s.applied(KnownState{})
 		want := []string{owner.Name}
 		if s.strategy == workv1.UpdateStrategyTypeReadOnly || s.kind == "VolumeSnapshotClass" && s.strategy == workv1.UpdateStrategyTypeUpdate {
 			want = nil
@@ -198,7 +198,7 @@ func TestStrategies_PresentAndEqual(t *testing.T) {
 func TestStrategies_PresentAndDifferent(t *testing.T) {
 	eachStage(t, func(t *testing.T, s *stage) {
 		before := s.put(s.sample.other, "")
-		r, o := s.applied(Known{})
+		r, o := s.applied(KnownState{})
 		if s.strategy != workv1.UpdateStrategyTypeUpdate || s.sample.action == Unchanged {
 			if r.Action == Recreate || digest(before) != digest(o) {
 				t.Fatalf("%s: the content changed: %v", r.Action, o.Object)
@@ -216,7 +216,7 @@ func TestStrategies_PresentAndDifferent(t *testing.T) {
 func TestStrategies_OwnedByAnotherWork(t *testing.T) {
 	eachStage(t, func(t *testing.T, s *stage) {
 		s.put(s.sample.other, theirs)
-		r, o := s.applied(Known{})
+		r, o := s.applied(KnownState{})
 		want := []string{"hash-other", owner.Name}
 		if s.strategy == workv1.UpdateStrategyTypeReadOnly || s.kind == "VolumeSnapshotClass" && s.strategy == workv1.UpdateStrategyTypeUpdate {
 			want = want[:1]
@@ -233,7 +233,7 @@ func TestStrategies_Terminating(t *testing.T) {
 		before := s.put(s.sample.other, `"finalizers":["example.com/hold"]`)
 		ref := s.load(s.manifest(s.sample.manifest, "")).Ref
 		s.f.Remove(ref)
-		r := s.applyKnowing(s.manifest(s.sample.manifest, ""), Known{})
+		r := s.applyKnowing(s.manifest(s.sample.manifest, ""), KnownState{})
 		if s.sample.action == Recreate && s.strategy == workv1.UpdateStrategyTypeUpdate {
 			if r.Err == nil || r.Err.Error() != "the object is being deleted; it is created again when it is gone" || Permanent(r.Err) || r.Action != Reject {
 				t.Fatalf("got %s, %v", r.Action, r.Err)
@@ -256,7 +256,7 @@ func TestStrategies_OrphansDropTheReference(t *testing.T) {
 	eachStage(t, func(t *testing.T, s *stage) {
 		s.put(s.sample.manifest, strings.TrimPrefix(ownedByWork, ","))
 		s.orphan()
-		r, o := s.applied(Known{})
+		r, o := s.applied(KnownState{})
 		if s.strategy == workv1.UpdateStrategyTypeReadOnly {
 			if len(owners(o)) != 1 {
 				t.Fatal("an object that is only read lost its owner")
@@ -266,7 +266,7 @@ func TestStrategies_OrphansDropTheReference(t *testing.T) {
 		}
 		s.still(r)
 		s.f.Remove(r.Ref)
-		if r, o := s.applied(Known{}); r.Action == Create && o.GetOwnerReferences() != nil {
+		if r, o := s.applied(KnownState{}); r.Action == Create && o.GetOwnerReferences() != nil {
 			t.Fatalf("an orphan was made with an owner: %v", o.GetOwnerReferences())
 		}
 	})
@@ -309,7 +309,7 @@ func TestStrategies_KeepFieldsOfOthers(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		r := s.applyKnowing(string(manifest), Known{})
+		r := s.applyKnowing(string(manifest), KnownState{})
 		if r.Err != nil {
 			rt.Fatal(r.Err)
 		}

@@ -51,7 +51,7 @@ type bounded struct {
 // loss records the omitted parts of a manifest's entry.
 type loss struct{ messages, values, conditions bool }
 
-// Bound returns status unchanged if its JSON has at most MaxStatus bytes. Otherwise it removes parts, only as
+// LimitSize returns status unchanged if its JSON has at most MaxStatus bytes. Otherwise it removes parts, only as
 // many as necessary, in this order:
 //   - the ends of long messages;
 //   - messages of good conditions;
@@ -64,7 +64,7 @@ type loss struct{ messages, values, conditions bool }
 //
 // The result is deterministic. last is the previous result: parts that were omitted there too keep their
 // transition time. Neither argument is modified.
-func Bound(last, status workv1.ManifestWorkStatus, generation int64) workv1.ManifestWorkStatus {
+func LimitSize(last, status workv1.ManifestWorkStatus, generation int64) workv1.ManifestWorkStatus {
 	if over := kubeerror.SizeOf(status) - MaxStatus; over > 0 {
 		return truncate(last, status, generation, over+messageReserve)
 	}

@@ -44,8 +44,8 @@ func many(n, text, value int) []conditions.Manifest {
 	return list
 }
 
-// TestBound_KeepsImportantConditions checks the size, and the omitted parts in the documented order.
-func TestBound_KeepsImportantConditions(t *testing.T) {
+// TestLimitSize_KeepsImportantConditions checks the size, and the omitted parts in the documented order.
+func TestLimitSize_KeepsImportantConditions(t *testing.T) {
 	for name, c := range map[string]struct {
 		manifests, text, value            int
 		conditions, values, words, listed bool // which parts all manifests keep
@@ -61,7 +61,7 @@ func TestBound_KeepsImportantConditions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			full := conditions.Next(workv1.ManifestWorkStatus{}, 7, many(c.manifests, c.text, c.value), t0)
 			before := jsonOf(t, full)
-			got := conditions.Bound(workv1.ManifestWorkStatus{}, full, 7)
+			got := conditions.LimitSize(workv1.ManifestWorkStatus{}, full, 7)
 			size := len(jsonOf(t, got))
 			t.Logf("%d bytes, were %d: %s", size, len(before), message(got.Conditions, conditions.TypeStatusTruncated))
 			if size > conditions.MaxStatus {
@@ -131,11 +131,11 @@ func message(list []metav1.Condition, typ string) string {
 	return ""
 }
 
-// TestBound_IsQuiet: omitted parts may change without a new status, and the present parts keep their time.
-func TestBound_IsQuiet(t *testing.T) {
+// TestLimitSize_IsQuiet: omitted parts may change without a new status, and the present parts keep their time.
+func TestLimitSize_IsQuiet(t *testing.T) {
 	manifests := many(500, 100, feedback.MaxRawLength)
 	full := conditions.Next(workv1.ManifestWorkStatus{}, 1, manifests, t0)
-	first := conditions.Bound(workv1.ManifestWorkStatus{}, full, 1)
+	first := conditions.LimitSize(workv1.ManifestWorkStatus{}, full, 1)
 	now, _ := later(time.Hour)
 	for i := range manifests { // all values change, but not their sizes
 		for n, v := range manifests[i].Values {
@@ -144,7 +144,7 @@ func TestBound_IsQuiet(t *testing.T) {
 			manifests[i].Values[n].Value.JsonRaw = &raw
 		}
 	}
-	second := conditions.Bound(first, conditions.Next(full, 1, manifests, now), 1)
+	second := conditions.LimitSize(first, conditions.Next(full, 1, manifests, now), 1)
 	quiet := 0
 	for i, e := range second.ResourceStatus.Manifests {
 		if was := first.ResourceStatus.Manifests[i]; len(was.StatusFeedbacks.Values) == 0 && len(manifests[i].Values) > 0 {
@@ -161,13 +161,13 @@ func TestBound_IsQuiet(t *testing.T) {
 		t.Errorf("what is left out changed:\n%s", diff)
 	}
 	// A smaller status fits again.
-	if small := conditions.Bound(second, conditions.Next(full, 2, manifests[:10], now), 2); apimeta.FindStatusCondition(small.Conditions, conditions.TypeStatusTruncated) != nil {
+	if small := conditions.LimitSize(second, conditions.Next(full, 2, manifests[:10], now), 2); apimeta.FindStatusCondition(small.Conditions, conditions.TypeStatusTruncated) != nil {
 		t.Errorf("%+v", small.Conditions)
 	}
 }
 
-// TestBound_Always: any status fits, the result is deterministic, and a bounded status is bounded no further.
-func TestBound_Always(t *testing.T) {
+// TestLimitSize_Always: any status fits, the result is deterministic, and a bounded status is bounded no further.
+func TestLimitSize_Always(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		status := workv1.ManifestWorkStatus{}
 		long := rapid.SampledFrom([]string{"", "x", strings.Repeat("x", 50), strings.Repeat("<", 1000), strings.Repeat("\xff", 8<<10)})
@@ -189,7 +189,7 @@ func TestBound_Always(t *testing.T) {
 			}
 			status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests, e)
 		}
-		a, b := conditions.Bound(workv1.ManifestWorkStatus{}, status, 1), conditions.Bound(workv1.ManifestWorkStatus{}, status, 1)
+		a, b := conditions.LimitSize(workv1.ManifestWorkStatus{}, status, 1), conditions.LimitSize(workv1.ManifestWorkStatus{}, status, 1)
 		if len(jsonOf(t, a)) > conditions.MaxStatus {
 			t.Fatalf("%d bytes", len(jsonOf(t, a)))
 		}

@@ -13,13 +13,13 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-func TestLapsed_AddsOneConditionAndTouchesNothing(t *testing.T) {
+func TestWithPersistFailed_AddsOneConditionAndTouchesNothing(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	list := make([]metav1.Condition, 1, 4)
 	list[0] = metav1.Condition{Type: "Applied", Status: metav1.ConditionTrue}
 	before := workv1.ManifestWorkStatus{Conditions: list}
 	l := conditions.PersistError{Reason: "StateDirectoryFull", Err: errors.New("no room"), Since: since}
-	got := conditions.Lapsed(before, 3, l)
+	got := conditions.WithPersistFailed(before, 3, l)
 	want := metav1.Condition{
 		Type: "PersistFailed", Status: metav1.ConditionTrue, Reason: "StateDirectoryFull", ObservedGeneration: 3,
 		LastTransitionTime: metav1.NewTime(since.Truncate(time.Second)),
@@ -32,7 +32,7 @@ func TestLapsed_AddsOneConditionAndTouchesNothing(t *testing.T) {
 		t.Errorf("the status was modified: %+v", list[:2])
 	}
 	l.Err = errors.New(strings.Repeat("x", 40<<10))
-	if n := len(conditions.Lapsed(before, 3, l).Conditions[1].Message); n > 32<<10 {
+	if n := len(conditions.WithPersistFailed(before, 3, l).Conditions[1].Message); n > 32<<10 {
 		t.Errorf("a message of %d bytes", n)
 	}
 }

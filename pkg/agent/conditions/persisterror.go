@@ -23,9 +23,9 @@ type PersistError struct {
 
 const formatPersistFailed = "The present spec is applied, but the agent could not store it: %v. If the agent restarts while it is disconnected, it does not know this spec."
 
-// Lapsed returns the status with the condition about a PersistError. The rest is unchanged; status is not
-// modified.
-func Lapsed(status workv1.ManifestWorkStatus, generation int64, l PersistError) workv1.ManifestWorkStatus {
+// WithPersistFailed returns the status with the condition about a PersistError. The rest is unchanged; status is
+// not modified.
+func WithPersistFailed(status workv1.ManifestWorkStatus, generation int64, l PersistError) workv1.ManifestWorkStatus {
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: TypePersistFailed, Status: metav1.ConditionTrue, Reason: l.Reason, Message: format(formatPersistFailed, l.Err),

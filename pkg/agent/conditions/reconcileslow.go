@@ -19,9 +19,10 @@ const ReasonTakesLong = "ReconcileTakesLong"
 // ReasonRemovalWaits is the reason of ReconcileSlow if objects that left the work are not removed.
 const ReasonRemovalWaits = "RemovalBlocked"
 
-// Late returns the status with the condition that the agent has been reconciling the work since the given time.
-// waits is the request that it waits for, "" if there is none. The rest is unchanged; status is not modified.
-func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, waits string) workv1.ManifestWorkStatus {
+// WithReconcileSlow returns the status with the condition that the agent has been reconciling the work since the
+// given time. waits is the request that it waits for, "" if there is none. The rest is unchanged; status is not
+// modified.
+func WithReconcileSlow(status workv1.ManifestWorkStatus, generation int64, since time.Time, waits string) workv1.ManifestWorkStatus {
 	message := "The agent has been reconciling this work since " + since.UTC().Format(time.RFC3339) + ". Other works do not wait for it."
 	if waits != "" {
 		message += " It waits for the cluster to answer: " + waits
@@ -29,9 +30,9 @@ func Late(status workv1.ManifestWorkStatus, generation int64, since time.Time, w
 	return reconcileSlow(status, generation, since, ReasonTakesLong, cut(message))
 }
 
-// RemovalWaits returns the status with the condition that objects have had to be removed since the given time;
-// why is what blocks that. The rest is unchanged; status is not modified.
-func RemovalWaits(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
+// WithRemovalBlocked returns the status with the condition that objects have had to be removed since the given
+// time; why is what blocks that. The rest is unchanged; status is not modified.
+func WithRemovalBlocked(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
 	return reconcileSlow(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
 }
 

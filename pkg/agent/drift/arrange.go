@@ -268,7 +268,7 @@ func (w *Watcher) forget(f *feed) {
 	if f.ended || f.space == nil && !f.leads {
 		return
 	}
-	f.synced, w.own = false, Own{}
+	f.synced, w.own = false, OwnWrites{}
 	f.each(func(_ key, o *object) { o.known = false })
 }
 

@@ -109,7 +109,7 @@ func (s *station) expectKnown(when string, namespaces ...int) {
 	s.t.Helper()
 	synctest.Wait()
 	for _, n := range namespaces {
-		if seen, ok := s.Seen(at(n)); !ok || seen.Content != s.state(at(n)).Content {
+		if seen, ok := s.LastSeen(at(n)); !ok || seen.Content != s.state(at(n)).Content {
 			s.t.Fatalf("%s: %v seen %q, %v; it is %q", when, at(n), seen, ok, s.state(at(n)))
 		}
 	}
@@ -157,7 +157,7 @@ func TestWatcher_ManyNamespacesAreWatchedAtOnce(t *testing.T) {
 		s.expectWoken("a change", "w03")
 		s.remove(at(15))
 		s.expectWoken("a deletion", "w15")
-		if seen, ok := s.Seen(at(15)); !ok || seen != (ObservedObject{}) {
+		if seen, ok := s.LastSeen(at(15)); !ok || seen != (ObservedObject{}) {
 			t.Fatalf("seen %v, %v", seen, ok)
 		}
 		for i := range 20 {
@@ -279,11 +279,11 @@ func TestWatcher_ReadBeforeTheListWasMade(t *testing.T) {
 		<-time.After(3 * time.Second)
 		s.expectWoken("by the list, which lacks it", "late")
 		s.Track("late", map[kubeclient.Ref]Signature{late: read})
-		if seen, ok := s.Seen(late); ok {
+		if seen, ok := s.LastSeen(late); ok {
 			t.Fatalf("seen %q, which it was before the list", seen)
 		}
 		s.Track("late", map[kubeclient.Ref]Signature{late: Absent}) // read again
-		if seen, ok := s.Seen(late); !ok || seen != (ObservedObject{}) {
+		if seen, ok := s.LastSeen(late); !ok || seen != (ObservedObject{}) {
 			t.Fatalf("seen %q, %v", seen, ok)
 		}
 	})
@@ -313,7 +313,7 @@ func TestWatcher_SeenByTheReplacedWatchOnly(t *testing.T) {
 		s.remove(late)
 		<-time.After(time.Minute)
 		s.expectScopes("replaced", "configmaps/")
-		if seen, ok := s.Seen(late); ok {
+		if seen, ok := s.LastSeen(late); ok {
 			t.Fatalf("seen %q, and it is %q", seen, s.state(late))
 		}
 		s.expectWoken("to look", "late")

@@ -91,7 +91,7 @@ func retained(t *testing.T, objects, tracked int) int64 {
 	}
 	seen := 0
 	for ref := range expected {
-		if _, ok := w.Seen(ref); ok {
+		if _, ok := w.LastSeen(ref); ok {
 			seen++
 		}
 	}

@@ -192,7 +192,7 @@ func (p *players) check() {
 		for ref := range wants {
 			objects++
 			now := p.state(ref)
-			seen, ok := p.Seen(ref)
+			seen, ok := p.LastSeen(ref)
 			switch {
 			case ok && !seen.Is(now.Content):
 				p.problem = fmt.Sprintf("%v is seen as %q, and is %q", ref, seen, now)

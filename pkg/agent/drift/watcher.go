@@ -74,7 +74,7 @@ type Watcher struct {
 	running sync.WaitGroup
 	kinds   map[schema.GroupVersionResource]*kind
 	owners  map[string]map[kubeclient.Ref]bool
-	own     Own
+	own     OwnWrites
 	feeds   int // number of watches
 	// clock counts the calls of Track, to order them with lists and events.
 	clock uint64
@@ -242,9 +242,9 @@ func (w *Watcher) find(ref kubeclient.Ref) (*space, *object) {
 	return nil, nil
 }
 
-// Seen returns the state in which a tracked object was last seen, the zero ObservedObject if it is absent. ok
+// LastSeen returns the state in which a tracked object was last seen, the zero ObservedObject if it is absent. ok
 // is false if the state is unknown.
-func (w *Watcher) Seen(ref kubeclient.Ref) (s ObservedObject, ok bool) {
+func (w *Watcher) LastSeen(ref kubeclient.Ref) (s ObservedObject, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	space, o := w.find(ref)
@@ -335,14 +335,14 @@ func (w *Watcher) observe(ref kubeclient.Ref, o *object, s ObservedObject, owner
 		switch {
 		case s.Is(expected.Signature):
 			w.own.AsExpected(owner, ref)
-		case (!same || expected.at > o.at) && w.own.News(owner, ref, s):
+		case (!same || expected.at > o.at) && w.own.Observe(owner, ref, s):
 			owners[owner] = true
 		}
 	}
 	o.seen, o.known, o.at = s, true, w.clock
 }
 
-// Begin begins the writes of an owner. Until End it is not notified. States that it reports with Wrote, by
+// Begin begins the writes of an owner. Until End it is not notified. States that it reports with RecordWrite, by
 // their exact signature, are no changes.
 func (w *Watcher) Begin(owner string) {
 	w.mu.Lock()
@@ -350,17 +350,17 @@ func (w *Watcher) Begin(owner string) {
 	w.own.Begin(owner)
 }
 
-// Wrote records the exact state after an owner's write of an object; see Begin.
-func (w *Watcher) Wrote(owner string, ref kubeclient.Ref, s Signature) {
+// RecordWrite records the exact state after an owner's write of an object; see Begin.
+func (w *Watcher) RecordWrite(owner string, ref kubeclient.Ref, s Signature) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.own.Wrote(owner, ref, s)
+	w.own.RecordWrite(owner, ref, s)
 }
 
 // End ends the writes after Begin.
 func (w *Watcher) End(owner string) {
 	w.mu.Lock()
-	report := w.own.End(owner, func(ref kubeclient.Ref) (s Sight) {
+	report := w.own.End(owner, func(ref kubeclient.Ref) (s TrackingState) {
 		if _, o := w.find(ref); o != nil {
 			var e expectation
 			e, s.Tracked = o.expected[owner]

@@ -260,7 +260,7 @@ func (r *rig) expectWoken(want ...string) {
 func (r *rig) expectSeen(name string, want Signature, wantOK bool) {
 	r.t.Helper()
 	synctest.Wait()
-	if got, ok := r.Seen(ref(name)); !got.Is(want) || ok != wantOK {
+	if got, ok := r.LastSeen(ref(name)); !got.Is(want) || ok != wantOK {
 		r.t.Fatalf("%s: seen %q, %v; want %q, %v", name, got, ok, want, wantOK)
 	}
 }
@@ -547,7 +547,7 @@ func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
 		r.expectWoken()
 		second := change("2", 1)
 		r.expectWoken("status")
-		if seen, ok := r.Seen(web); !ok || seen != second || seen.Content != first.Content || seen.Is(first.Exact) {
+		if seen, ok := r.LastSeen(web); !ok || seen != second || seen.Content != first.Content || seen.Is(first.Exact) {
 			t.Fatalf("seen %q, %v", seen, ok)
 		}
 		change("3", 2)

@@ -278,7 +278,7 @@ func TestWriter_ObjectChangesInBetween(t *testing.T) {
 			}
 		}}
 		a := apply.Applier{Objects: executor.Writer{Objects: f, Cluster: after, Account: account}, Exact: true, Wait: func(context.Context, time.Duration) error { return nil }}
-		res := a.Apply(t.Context(), a.Plan(t.Context(), m, apply.Owner{}, apply.Known{}), apply.Owner{})
+		res := a.Apply(t.Context(), a.Plan(t.Context(), m, apply.Owner{}, apply.KnownState{}), apply.Owner{})
 		var denied *executor.DeniedError
 		if !errors.As(res.Err, &denied) || rehearsed != 2 {
 			t.Errorf("%s: got %v after %d rehearsals, want a denial of the second", name, res.Err, rehearsed)

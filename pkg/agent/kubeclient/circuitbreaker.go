@@ -232,8 +232,8 @@ type Progress struct {
 	Wait func()
 }
 
-// Waits returns the request in flight, "" if there is none.
-func (p *Progress) Waits() string {
+// Request returns the request in flight, "" if there is none.
+func (p *Progress) Request() string {
 	if w := p.waits.Load(); w != nil {
 		return *w
 	}

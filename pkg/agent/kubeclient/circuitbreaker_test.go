@@ -88,8 +88,8 @@ func TestCircuitBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
 			case err := <-answer:
 				return err
 			default:
-				if p.Waits() != "get deployments.apps n/d" {
-					t.Errorf("it waits for %q", p.Waits())
+				if p.Request() != "get deployments.apps n/d" {
+					t.Errorf("it waits for %q", p.Request())
 				}
 				return errWaits
 			}

@@ -32,8 +32,8 @@ func TestOutbox_CostOfAStatus(t *testing.T) {
 					requests++
 				}
 			})
-			if requests != n || b.Due() != n {
-				t.Errorf("%d asked, %d due", requests, b.Due())
+			if requests != n || b.CountDue() != n {
+				t.Errorf("%d asked, %d due", requests, b.CountDue())
 			}
 		}
 	})

@@ -103,8 +103,8 @@ type OutgoingStatus struct {
 // Put sets the status of a work, within [conditions.MaxStatus]. deleted: nothing of the work is left, and this
 // is its last status. due: it must be sent.
 func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted bool) (due bool, err error) {
-	last, _ := o.Last(w.ResourceID)
-	status = conditions.Bound(last, status, w.Generation)
+	last, _ := o.LastStatus(w.ResourceID)
+	status = conditions.LimitSize(last, status, w.Generation)
 	hash, err := manifestwork.StatusHash(status)
 	if err != nil {
 		return false, fmt.Errorf("status of work %s: %w", w.Name, err)
@@ -122,8 +122,8 @@ func (o *Outbox) Put(w *desired.Work, status workv1.ManifestWorkStatus, deleted 
 	return o.due(i), nil
 }
 
-// Last returns the last status of a work, and whether it is the final one; the zero value if there is none.
-func (o *Outbox) Last(id string) (status workv1.ManifestWorkStatus, deleted bool) {
+// LastStatus returns the last status of a work, and whether it is the final one; the zero value if there is none.
+func (o *Outbox) LastStatus(id string) (status workv1.ManifestWorkStatus, deleted bool) {
 	if i := o.items[id]; i != nil {
 		return i.status, i.deleted
 	}
@@ -319,8 +319,8 @@ func (o *Outbox) Remove(id string) {
 	o.memory.forget(id)
 }
 
-// Due returns the number of statuses that the broker has not accepted.
-func (o *Outbox) Due() int {
+// CountDue returns the number of statuses that the broker has not accepted.
+func (o *Outbox) CountDue() int {
 	n := 0
 	for _, i := range o.items {
 		if o.due(i) || i.underWay || i.overtaken {

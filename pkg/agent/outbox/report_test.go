@@ -95,8 +95,8 @@ func TestOutbox_SendsAStatusOnce(t *testing.T) {
 	b.nothing("1")
 	b.put(work("1", 4), "a", true) // the same status of another version must be sent
 	b.done(b.take("1"), nil, false)
-	if b.Due() != 0 {
-		t.Fatalf("%d due", b.Due())
+	if b.CountDue() != 0 {
+		t.Fatalf("%d due", b.CountDue())
 	}
 }
 
@@ -219,8 +219,8 @@ func TestOutbox_Deleted(t *testing.T) {
 	b.Remove("1")
 	b.done(l, nil, false)
 	b.nothing("1")
-	if b.Due() != 1 {
-		t.Fatalf("%d due", b.Due())
+	if b.CountDue() != 1 {
+		t.Fatalf("%d due", b.CountDue())
 	}
 }
 
@@ -271,8 +271,8 @@ func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
 	b.answered(b.take("1"), codec.OutcomeStale, false)
 	b.put(work("1", 1), "b", false) // another status would be too low as well
 	b.nothing("1")
-	if b.Due() != 1 {
-		t.Fatalf("%d due", b.Due())
+	if b.CountDue() != 1 {
+		t.Fatalf("%d due", b.CountDue())
 	}
 	highest := sequence(t, time.Hour)
 	b.observe(highest, "1")

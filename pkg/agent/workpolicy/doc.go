@@ -5,6 +5,6 @@
 // status would be as bad as a deletion. The owner reference of a work that already has it is removed.
 //
 // An agent knows its own namespace and service account. It knows agents of other hubs by their names, by a
-// label, and by the ConfigMap that each has in its namespace; see [Own]. A [Policy] has the rules of the
+// label, and by the ConfigMap that each has in its namespace; see [Agent]. A [Policy] has the rules of the
 // cluster's owner. A [Guard] checks both.
 package workpolicy

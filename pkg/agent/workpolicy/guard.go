@@ -17,9 +17,9 @@ import (
 // Guard rejects forbidden objects of works of one hub. Its methods may be called concurrently; nil rejects
 // nothing.
 type Guard struct {
-	// Own identifies the agent's own objects; Hub is the identity of its hub.
-	Own Own
-	Hub string
+	// Agent identifies the agent's own objects; Hub is the identity of its hub.
+	Agent Agent
+	Hub   string
 	// Objects reads the objects of the cluster.
 	Objects interface {
 		Get(ctx context.Context, ref kubeclient.Ref) (*unstructured.Unstructured, error)
@@ -37,7 +37,7 @@ func (g *Guard) Manifest(id workv1.ResourceIdentifier, manifest *unstructured.Un
 	switch {
 	case g == nil:
 		return nil
-	case g.Own.named(id), manifest != nil && marked(manifest):
+	case g.Agent.named(id), manifest != nil && marked(manifest):
 		return &RefusedError{Object: id}
 	}
 	if r := g.rules.Load(); r != nil && !r.allow(id) {

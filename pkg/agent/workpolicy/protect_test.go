@@ -23,7 +23,7 @@ func id(text string) workv1.ResourceIdentifier {
 }
 
 func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
-	g := &workpolicy.Guard{Own: workpolicy.Own{Namespace: "hawser", Account: types.NamespacedName{Namespace: "hawser", Name: "prefixed-agent"}}}
+	g := &workpolicy.Guard{Agent: workpolicy.Agent{Namespace: "hawser", Account: types.NamespacedName{Namespace: "hawser", Name: "prefixed-agent"}}}
 	for object, want := range map[string]bool{
 		"coordination.k8s.io/leases/hawser/hawser-agent-0123456789abcdef": true,
 		"/serviceaccounts/hawser/hawser-agent":                            true,
@@ -51,11 +51,11 @@ func TestGuard_KnowsAgentsByTheirNames(t *testing.T) {
 		"work.open-cluster-management.io/manifestworks/cluster1/any":                                           false,
 	} {
 		err := g.Manifest(id(object), nil)
-		if refused := workpolicy.Refused(err); (refused != nil) != want || refused != nil && !refused.Own() {
+		if refused := workpolicy.Refused(err); (refused != nil) != want || refused != nil && !refused.IsAgentObject() {
 			t.Errorf("%s: got %v", object, err)
 		}
 		// No rule can allow the object.
-		open := &workpolicy.Guard{Own: g.Own, Hub: "hub1"}
+		open := &workpolicy.Guard{Agent: g.Agent, Hub: "hub1"}
 		open.Follow(workpolicy.Rules{Allow: []workpolicy.Rule{{Resources: []string{"*"}}}})
 		if err := open.Manifest(id(object), nil); (err != nil) != want {
 			t.Errorf("%s where everything is allowed: got %v", object, err)
@@ -152,7 +152,7 @@ func TestPolicy_DescribesAllowedObjects(t *testing.T) {
 		g.Follow(rules)
 		for object, want := range objects {
 			err := g.Manifest(id(object), nil)
-			if (err == nil) != want || err != nil && (workpolicy.Refused(err).Own() || !strings.Contains(err.Error(), `hub "`+hub+`"`)) {
+			if (err == nil) != want || err != nil && (workpolicy.Refused(err).IsAgentObject() || !strings.Contains(err.Error(), `hub "`+hub+`"`)) {
 				t.Errorf("%s, %s: got %v", hub, object, err)
 			}
 		}

@@ -171,7 +171,7 @@ func TestForeign_TableIsOfTheServersKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := map[schema.GroupKind]bool{}
-	checked := map[apply.Filled]bool{}
+	checked := map[apply.FilledField]bool{}
 	for name, document := range documents {
 		group := strings.TrimPrefix(strings.TrimPrefix(name, "apis/"), "api/")
 		if group, _, _ = strings.Cut(group, "/"); !strings.HasPrefix(name, "api") || strings.HasPrefix(name, "apis/") && strings.Contains(group, ".") && !builtIn(group) {
@@ -204,7 +204,7 @@ func TestForeign_TableIsOfTheServersKinds(t *testing.T) {
 		}
 	}
 	for kind := range found {
-		listed := slices.ContainsFunc(apply.FilledFields(), func(r apply.Filled) bool { return r.Kind == kind.Kind && r.Group == kind.Group })
+		listed := slices.ContainsFunc(apply.FilledFields(), func(r apply.FilledField) bool { return r.Kind == kind.Kind && r.Group == kind.Group })
 		if _, nothing := decided[kind.Kind]; nothing == listed {
 			t.Errorf("%s: in the table: %t, in the list of kinds without such fields: %t", kind, listed, nothing)
 		}

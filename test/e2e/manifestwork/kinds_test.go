@@ -97,7 +97,7 @@ func TestUpdate_EveryKindRests(t *testing.T) {
 	before := map[string]*unstructured.Unstructured{}
 	for _, m := range loaded {
 		// The plan is that of a new agent process, which knows no earlier state.
-		s := apply.Applier{Objects: client}.Plan(t.Context(), m, owner, apply.Known{})
+		s := apply.Applier{Objects: client}.Plan(t.Context(), m, owner, apply.KnownState{})
 		if s.Err != nil || s.Action != apply.Unchanged {
 			t.Errorf("%s: %s, %v; live: %v", m.Ref, s.Action, s.Err, s.Live)
 			continue

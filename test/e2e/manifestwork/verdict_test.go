@@ -359,7 +359,7 @@ func (v *results) expect(a apply.Applier, m apply.Manifest) string {
 			return "denied"
 		}
 	}
-	res := a.Apply(v.Context(), a.Plan(v.Context(), m, apply.Owner{}, apply.Known{}), apply.Owner{})
+	res := a.Apply(v.Context(), a.Plan(v.Context(), m, apply.Owner{}, apply.KnownState{}), apply.Owner{})
 	switch {
 	case res.Err == nil:
 		return "applied"

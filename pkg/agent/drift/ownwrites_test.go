@@ -7,9 +7,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// TestOwn: the writes of an owner are no changes, whether the answer or the event is first. Other changes are
+// TestOwnWrites: the writes of an owner are no changes, whether the answer or the event is first. Other changes are
 // reported.
-func TestOwn(t *testing.T) {
+func TestOwnWrites(t *testing.T) {
 	const owner = "work"
 	ref := kubeclient.Ref{Name: "a"}
 	type step struct {
@@ -48,15 +48,15 @@ func TestOwn(t *testing.T) {
 			{"see", "3", false}, {"see", "2", true},
 		},
 	} {
-		var own drift.Own
-		var now drift.Sight
+		var own drift.OwnWrites
+		var now drift.TrackingState
 		for i, s := range steps {
 			notified := false
 			switch s.do {
 			case "begin":
 				own.Begin(owner)
 			case "wrote":
-				own.Wrote(owner, ref, drift.Signature(s.state))
+				own.RecordWrite(owner, ref, drift.Signature(s.state))
 			case "expect":
 				now.Tracked, now.Expected = true, drift.Signature(s.state)
 			case "see":
@@ -64,10 +64,10 @@ func TestOwn(t *testing.T) {
 				if now.Seen.Is(now.Expected) {
 					own.AsExpected(owner, ref)
 				} else {
-					notified = own.News(owner, ref, now.Seen)
+					notified = own.Observe(owner, ref, now.Seen)
 				}
 			case "end":
-				notified = own.End(owner, func(kubeclient.Ref) drift.Sight { return now })
+				notified = own.End(owner, func(kubeclient.Ref) drift.TrackingState { return now })
 			}
 			if notified != s.reported {
 				t.Errorf("%s: step %d (%s %s): notified %t", name, i+1, s.do, s.state, notified)

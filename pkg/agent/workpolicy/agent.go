@@ -22,8 +22,8 @@ const ClaimsName = agentName + "-identities"
 // LeaseName returns the name of the agents' Lease with this suffix.
 func LeaseName(suffix string) string { return agentName + "-" + suffix }
 
-// Own identifies the agent's own objects. By their names it also recognizes other agents.
-type Own struct {
+// Agent identifies the agent's own objects. By their names it also recognizes other agents.
+type Agent struct {
 	// Namespace is the namespace of the agent; "" if it has none.
 	Namespace string
 	// Account is the service account that the agent uses on the cluster; zero if there is none, or it is unknown.
@@ -34,7 +34,7 @@ type Own struct {
 const appliedWorks = "appliedmanifestworks"
 
 // named reports whether an agent needs the object with that name.
-func (o Own) named(id workv1.ResourceIdentifier) bool {
+func (o Agent) named(id workv1.ResourceIdentifier) bool {
 	switch {
 	case servesAgents(id):
 		return true
@@ -87,12 +87,12 @@ type RefusedError struct {
 	Hub string
 }
 
-// Own reports whether an agent needs the object. Rules of the cluster's owner cannot allow it.
-func (e *RefusedError) Own() bool { return e.Hub == "" }
+// IsAgentObject reports whether an agent needs the object. Rules of the cluster's owner cannot allow it.
+func (e *RefusedError) IsAgentObject() bool { return e.Hub == "" }
 
 // Error names the object, the reason and the remedy.
 func (e *RefusedError) Error() string {
-	if e.Own() {
+	if e.IsAgentObject() {
 		return fmt.Sprintf("%s is an object that agents on this cluster need, so no work may have it. Remove the manifest from the work, or choose a name that does not begin with %s and no label %s",
 			describe(e.Object), agentName, Label)
 	}

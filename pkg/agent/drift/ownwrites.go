@@ -2,8 +2,8 @@ package drift
 
 import "github.com/hawser-io/hawser/pkg/agent/kubeclient"
 
-// Own distinguishes the writes of owners from changes by others. An owner knows the state after its write from
-// the answer, by uid and resourceVersion. The event of the write may arrive before the answer.
+// OwnWrites distinguishes the writes of owners from changes by others. An owner knows the state after its write
+// from the answer, by uid and resourceVersion. The event of the write may arrive before the answer.
 //
 // Scenario:
 //
@@ -23,7 +23,7 @@ import "github.com/hawser-io/hawser/pkg/agent/kubeclient"
 // Result: written states are kept until the watch has shown them or a later state.
 //
 // The zero value is ready. It has no lock.
-type Own struct{ owners map[string]*writer }
+type OwnWrites struct{ owners map[string]*writer }
 
 // writer is an owner that is writing, or whose writes the watch has not shown yet.
 type writer struct {
@@ -38,7 +38,7 @@ type writer struct {
 // nothing is lost.
 const mostWritten = 16
 
-func (n *Own) writer(owner string) *writer {
+func (n *OwnWrites) writer(owner string) *writer {
 	if n.owners == nil {
 		n.owners = map[string]*writer{}
 	}
@@ -51,17 +51,17 @@ func (n *Own) writer(owner string) *writer {
 }
 
 // Begin records that an owner may write from now on.
-func (n *Own) Begin(owner string) { n.writer(owner).busy = true }
+func (n *OwnWrites) Begin(owner string) { n.writer(owner).busy = true }
 
-// Wrote records the exact state after an owner's write of an object.
-func (n *Own) Wrote(owner string, ref kubeclient.Ref, s Signature) {
+// RecordWrite records the exact state after an owner's write of an object.
+func (n *OwnWrites) RecordWrite(owner string, ref kubeclient.Ref, s Signature) {
 	w := n.writer(owner)
 	kept := append(w.written[ref], s)
 	w.written[ref] = kept[max(0, len(kept)-mostWritten):]
 }
 
-// News reports whether an owner must be notified of an object in a state that it does not expect.
-func (n *Own) News(owner string, ref kubeclient.Ref, s ObservedObject) bool {
+// Observe reports whether an owner must be notified of an object in a state that it does not expect.
+func (n *OwnWrites) Observe(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	switch {
 	case w == nil:
@@ -76,7 +76,7 @@ func (n *Own) News(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 }
 
 // AsExpected records that an object was seen as its owner expects: the watch has shown its writes.
-func (n *Own) AsExpected(owner string, ref kubeclient.Ref) {
+func (n *OwnWrites) AsExpected(owner string, ref kubeclient.Ref) {
 	if w := n.owners[owner]; w != nil {
 		delete(w.news, ref)
 		n.forget(owner, ref)
@@ -84,7 +84,7 @@ func (n *Own) AsExpected(owner string, ref kubeclient.Ref) {
 }
 
 // showed reports whether the owner wrote this state. It drops the states up to it.
-func (n *Own) showed(owner string, ref kubeclient.Ref, s ObservedObject) bool {
+func (n *OwnWrites) showed(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	w := n.owners[owner]
 	for i, written := range w.written[ref] {
 		if written == s.Exact {
@@ -97,7 +97,7 @@ func (n *Own) showed(owner string, ref kubeclient.Ref, s ObservedObject) bool {
 	return false
 }
 
-func (n *Own) forget(owner string, ref kubeclient.Ref) {
+func (n *OwnWrites) forget(owner string, ref kubeclient.Ref) {
 	w := n.owners[owner]
 	delete(w.written, ref)
 	if !w.busy && len(w.written) == 0 {
@@ -105,8 +105,8 @@ func (n *Own) forget(owner string, ref kubeclient.Ref) {
 	}
 }
 
-// Sight is the state of an object that an owner may track.
-type Sight struct {
+// TrackingState is the state of an object that an owner may track.
+type TrackingState struct {
 	// Tracked: the owner tracks it. Known: the watch has shown it, in the state Seen.
 	Tracked, Known bool
 	Seen           ObservedObject
@@ -115,7 +115,7 @@ type Sight struct {
 }
 
 // End ends the writes after Begin. It reports whether the owner must be notified of a change.
-func (n *Own) End(owner string, look func(kubeclient.Ref) Sight) (report bool) {
+func (n *OwnWrites) End(owner string, look func(kubeclient.Ref) TrackingState) (report bool) {
 	w := n.owners[owner]
 	if w == nil {
 		return false
