@@ -329,8 +329,8 @@ func (p *process) registrationReady() error {
 		return errNotYet
 	}
 	state := r.registration.Progress()
-	if state.Waits == nil && state.Trouble != nil {
+	if state.WaitReason == nil && state.Trouble != nil {
 		return telemetry.Notice(state.Trouble)
 	}
-	return state.Waits
+	return state.WaitReason
 }

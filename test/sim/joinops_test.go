@@ -323,7 +323,7 @@ const tokenTime = 20 * time.Second
 // requestToken is an add-on that requests a token, while other subscribers of the cluster listen.
 func requestToken(a *joinAgent, b uint32) string {
 	j := a.j
-	if !a.imposter && (a.reg.Progress().Waits != nil || b%4 > 0) {
+	if !a.imposter && (a.reg.Progress().WaitReason != nil || b%4 > 0) {
 		j.decide()
 		j.pass(time.Minute)
 	}

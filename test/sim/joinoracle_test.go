@@ -465,8 +465,8 @@ func (j *join) wrong() (all []string) {
 	for _, a := range j.agents {
 		s := a.reg.Progress()
 		switch {
-		case s.Waits != nil:
-			all = append(all, fmt.Sprintf("agent %s waits: %v", a.name, s.Waits))
+		case s.WaitReason != nil:
+			all = append(all, fmt.Sprintf("agent %s waits: %v", a.name, s.WaitReason))
 		case s.Credential == nil || !time.Now().Before(s.Credential.NotAfter):
 			all = append(all, fmt.Sprintf("agent %s has no certificate that is good", a.name))
 		}

@@ -160,7 +160,7 @@ func (s *hubSource) do(h *fakeHub, request *hawserv1.AgentRequest) []byte {
 		if r, ok := o.(*certificatesv1.CertificateSigningRequest); ok {
 			r.Annotations = map[string]string{"open-cluster-management.io/csr-user": request.GetUser()}
 		}
-		return statusOf(h.do(What(w), o))
+		return statusOf(h.do(RequestKind(w), o))
 	}
 	s.t.Errorf("no handler for %s", e.Type())
 	return nil

@@ -80,7 +80,7 @@ func TestCore_CertificateThatHasEnded(t *testing.T) {
 	r.hub.approve(r.core.kept.Pending.Name)
 	r.keepOut(Registered, false)
 	if r.pass(time.Minute); r.as != Registered {
-		t.Errorf("as %s: %v", r.as, r.core.Waits())
+		t.Errorf("as %s: %v", r.as, r.core.WaitReason())
 	}
 }
 
@@ -104,7 +104,7 @@ func TestCore_CertificateThatEndsAgain(t *testing.T) {
 		}
 		r.keepOut(Registered, true)
 		if r.pass(time.Minute + 10*time.Second); r.as != Bootstrapping || r.core.kept.Pending == nil {
-			t.Fatalf("as %s, 20 s after its certificate has ended: %v", r.as, r.core.Waits())
+			t.Fatalf("as %s, 20 s after its certificate has ended: %v", r.as, r.core.WaitReason())
 		}
 	}
 }

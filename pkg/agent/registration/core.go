@@ -26,12 +26,12 @@ const (
 	kinds
 )
 
-// What is the kind of a request to the hub.
-type What int
+// RequestKind is the kind of a request to the hub.
+type RequestKind int
 
 // The requests. At most one of each is in flight.
 const (
-	CreateCluster What = iota
+	CreateCluster RequestKind = iota
 	CreateRequest
 	ReportStatus
 	RenewLease
@@ -39,7 +39,7 @@ const (
 )
 
 // String returns the name for logs and metrics.
-func (w What) String() string {
+func (w RequestKind) String() string {
 	return [...]string{"create_cluster", "create_request", "report_status", "renew_lease"}[w]
 }
 
@@ -60,9 +60,9 @@ type MigrateConnections struct{}
 
 // Publish sends a request to the hub. The result goes to [Core.Published] with the same Epoch.
 type Publish struct {
-	What   What
-	Object runtime.Object
-	Epoch  int
+	Request RequestKind
+	Object  runtime.Object
+	Epoch   int
 }
 
 // NotifyAccepted reports that the hub has accepted the cluster: works may flow now.
@@ -247,8 +247,8 @@ func (c *Core) rotates() bool {
 	return err == nil && c.kept.Credential.Issued.Before(e.At)
 }
 
-// Saw stores an object that the hub showed.
-func (c *Core) Saw(o runtime.Object) {
+// StoreObject stores an object that the hub showed.
+func (c *Core) StoreObject(o runtime.Object) {
 	switch o := o.(type) {
 	case *clusterv1.ManagedCluster:
 		if o.Name == c.c.Cluster {
@@ -272,8 +272,8 @@ func (c *Core) sawCluster(o *clusterv1.ManagedCluster) {
 	c.cluster, c.gone = o, false
 }
 
-// Gone removes an object that the hub no longer has.
-func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
+// RemoveObject removes an object that the hub no longer has.
+func (c *Core) RemoveObject(now time.Time, k Kind, uid types.UID) {
 	switch {
 	case k == Clusters && uid == noUID:
 		c.streams[Clusters].listed = now
@@ -291,8 +291,8 @@ func (c *Core) Gone(now time.Time, k Kind, uid types.UID) {
 	}
 }
 
-// Held returns the objects that a stream has shown, for the first list of the next one.
-func (c *Core) Held(k Kind) (all []types.UID) {
+// ObjectUIDs returns the objects that a stream has shown, for the first list of the next one.
+func (c *Core) ObjectUIDs(k Kind) (all []types.UID) {
 	switch {
 	case k == Clusters && c.cluster == nil:
 		all = append(all, noUID)
@@ -323,8 +323,8 @@ func (c *Core) Published(now time.Time, p Publish, err error) {
 	if p.Epoch != c.epoch {
 		return // of former sessions
 	}
-	c.flight[p.What] = false
-	switch p.What {
+	c.flight[p.Request] = false
+	switch p.Request {
 	case CreateCluster:
 		c.clusterCreated(now, err)
 	case CreateRequest:
@@ -375,7 +375,7 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	}
 	for _, p := range []*Publish{c.creation(), c.request(), c.report(), c.renewal()} {
 		if p != nil {
-			p.Epoch, c.flight[p.What] = c.epoch, true
+			p.Epoch, c.flight[p.Request] = c.epoch, true
 			effects = append(effects, *p)
 		}
 	}

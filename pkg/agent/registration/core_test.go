@@ -66,9 +66,9 @@ func (r *rig) show(k Kind, o runtime.Object, gone types.UID) {
 	switch {
 	case r.core == nil || !r.core.connected(k) || r.away:
 	case o != nil:
-		r.core.Saw(o)
+		r.core.StoreObject(o)
 	default:
-		r.core.Gone(r.now, k, gone)
+		r.core.RemoveObject(r.now, k, gone)
 	}
 }
 
@@ -81,18 +81,18 @@ func (r *rig) connect() {
 		if r.out[r.as] || r.down[k] || k == Leases && r.as == Bootstrapping || r.core.connected(k) {
 			continue
 		}
-		held := r.core.Held(k)
+		held := r.core.ObjectUIDs(k)
 		r.core.Connected(r.now, k)
 		if r.away {
 			continue
 		}
 		objects := r.hub.all(k)
 		for _, o := range objects {
-			r.core.Saw(o)
+			r.core.StoreObject(o)
 		}
 		for _, uid := range held {
 			if !slices.ContainsFunc(objects, func(o runtime.Object) bool { return o.(interface{ GetUID() types.UID }).GetUID() == uid }) {
-				r.core.Gone(r.now, k, uid)
+				r.core.RemoveObject(r.now, k, uid)
 			}
 		}
 	}
@@ -161,7 +161,7 @@ func (r *rig) perform(e Effect) {
 	case MigrateConnections:
 		r.moves = append(r.moves, r.now)
 	case Publish:
-		r.seen = append(r.seen, e.What.String())
+		r.seen = append(r.seen, e.Request.String())
 		r.publish(e)
 	}
 }
@@ -169,10 +169,10 @@ func (r *rig) perform(e Effect) {
 // publish checks the conditions that hold for every request to the hub, and executes the request.
 func (r *rig) publish(p Publish) {
 	r.t.Helper()
-	if k := subscriptions[p.What].kind; !r.core.connected(k) {
-		r.t.Fatalf("%s without a connection", p.What)
+	if k := subscriptions[p.Request].kind; !r.core.connected(k) {
+		r.t.Fatalf("%s without a connection", p.Request)
 	}
-	switch p.What {
+	switch p.Request {
 	case CreateRequest:
 		if pending := r.core.kept.Pending; string(r.secret[keyPendingName]) != pending.Name || !bytes.Equal(r.secret[keyPendingKey], pending.Key) {
 			r.t.Fatalf("%s is published, and its key is not in the Secret", pending.Name)
@@ -183,10 +183,10 @@ func (r *rig) publish(p Publish) {
 		}
 	case ReportStatus, RenewLease:
 		if !r.core.isAccepted() {
-			r.t.Fatalf("%s by a cluster that is not accepted", p.What)
+			r.t.Fatalf("%s by a cluster that is not accepted", p.Request)
 		}
 	}
-	r.core.Published(r.now, p, r.hub.do(p.What, p.Object))
+	r.core.Published(r.now, p, r.hub.do(p.Request, p.Object))
 }
 
 // pass advances the time by d.
@@ -207,7 +207,7 @@ func (r *rig) pass(d time.Duration) {
 
 func (r *rig) wantWaits(text string) {
 	r.t.Helper()
-	if err := r.core.Waits(); text == "" && err != nil || !strings.Contains(fmt.Sprint(err), text) {
+	if err := r.core.WaitReason(); text == "" && err != nil || !strings.Contains(fmt.Sprint(err), text) {
 		r.t.Errorf("it waits for %v, want %q", err, text)
 	}
 }
@@ -328,7 +328,7 @@ func TestCore_Denied(t *testing.T) {
 	}
 	r.core.Bootstrap("file2") // an operator provides a new file
 	if r.pass(5 * time.Second); len(r.hub.waiting()) != 1 {
-		t.Errorf("it waits for %v although there is a new token", r.core.Waits())
+		t.Errorf("it waits for %v although there is a new token", r.core.WaitReason())
 	}
 }
 
@@ -467,7 +467,7 @@ func TestCore_SecretCannotBeWritten(t *testing.T) {
 	r.saveErr, r.hub.approving = nil, true
 	r.pass(time.Minute)
 	if r.as != Registered {
-		t.Errorf("as %s: %v", r.as, r.core.Waits())
+		t.Errorf("as %s: %v", r.as, r.core.WaitReason())
 	}
 }
 
@@ -525,7 +525,7 @@ func TestCore_UnusableCertificates(t *testing.T) {
 			r.hub.approving = true
 			r.pass(time.Minute)
 			if r.as != Registered {
-				t.Errorf("as %s: %v", r.as, r.core.Waits())
+				t.Errorf("as %s: %v", r.as, r.core.WaitReason())
 			}
 		})
 	}

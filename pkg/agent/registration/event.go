@@ -42,11 +42,11 @@ type envelope struct {
 func (n envelope) event(p Publish) (codec.Event, error) {
 	data, err := json.Marshal(p.Object)
 	if err != nil {
-		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.What, err)
+		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.Request, err)
 	}
 	o, err := meta.Accessor(p.Object)
 	if err != nil {
-		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.What, err)
+		return codec.Event{}, fmt.Errorf("encode the request to %s: %w", p.Request, err)
 	}
 	ext := map[string]any{}
 	if o.GetUID() != "" {
@@ -55,7 +55,7 @@ func (n envelope) event(p Publish) (codec.Event, error) {
 	if o.GetResourceVersion() != "" {
 		ext[codec.ExtResourceVersion] = o.GetResourceVersion()
 	}
-	a := subscriptions[p.What]
+	a := subscriptions[p.Request]
 	return codec.Builder{
 		ID: n.id, Time: n.time, Source: n.cluster, Cluster: n.cluster,
 		Type:       codec.EventType{DataType: dataTypes[a.kind], Subresource: a.sub, Action: a.act}.String(),

@@ -55,12 +55,12 @@ func FuzzShown(f *testing.F) {
 		switch s, err := read(k, e); {
 		case err != nil:
 		case s.object != nil:
-			r.core.Saw(s.object)
+			r.core.StoreObject(s.object)
 		default:
-			r.core.Gone(r.now, k, s.uid)
+			r.core.RemoveObject(r.now, k, s.uid)
 		}
 		if refusal != "" {
-			r.hub.refuse = func(What) error { return &transport.Error{Code: transport.CodeInternal, Message: refusal} }
+			r.hub.refuse = func(RequestKind) error { return &transport.Error{Code: transport.CodeInternal, Message: refusal} }
 		}
 		for _, e := range r.core.Step(r.now) {
 			p, ok := e.(Publish)
@@ -69,13 +69,13 @@ func FuzzShown(f *testing.F) {
 			}
 			if event, err := (envelope{id: "2", time: r.now, cluster: cluster1}).event(p); err == nil {
 				if named, _, err := codec.StringExtension(event, codec.ExtClusterName); err != nil || named != cluster1 {
-					t.Fatalf("%s is asked for in the name of %q: %v", p.What, named, err)
+					t.Fatalf("%s is asked for in the name of %q: %v", p.Request, named, err)
 				}
 			}
 			if o, ok := p.Object.(*certificatesv1.CertificateSigningRequest); ok && bytes.Contains(o.Spec.Request, []byte("PRIVATE KEY")) {
 				t.Fatal("the key leaves the cluster")
 			}
-			r.core.Published(r.now, p, r.hub.do(p.What, p.Object))
+			r.core.Published(r.now, p, r.hub.do(p.Request, p.Object))
 		}
 		r.core.Step(r.now)
 		own := r.core.kept.Credential

@@ -46,7 +46,7 @@ type fakeHub struct {
 	csrs    map[string]*certificatesv1.CertificateSigningRequest
 
 	// refuse answers a Publish with an error instead of executing it.
-	refuse func(w What) error
+	refuse func(w RequestKind) error
 	// changed is called for each change, with the uid of a deleted object, else with the object.
 	changed func(k Kind, o runtime.Object, gone types.UID)
 	// approving and accepting make the controllers approve and accept at once.
@@ -82,7 +82,7 @@ func (h *fakeHub) stamp(m *metav1.ObjectMeta) {
 }
 
 // do executes a request of an agent.
-func (h *fakeHub) do(w What, o runtime.Object) error {
+func (h *fakeHub) do(w RequestKind, o runtime.Object) error {
 	if h.refuse != nil {
 		if err := h.refuse(w); err != nil {
 			return err

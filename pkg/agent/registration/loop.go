@@ -112,12 +112,12 @@ func (l *loop) save(k SavedState) {
 
 // show publishes the progress of the registration and logs its changes.
 func (l *loop) show() {
-	before, now := l.progress.Load(), &Progress{As: l.core.as, Waits: l.core.Waits(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
+	before, now := l.progress.Load(), &Progress{As: l.core.as, WaitReason: l.core.WaitReason(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
 	l.progress.Store(now)
 	switch {
-	case text(now.Waits) != text(before.Waits) && now.Waits != nil:
-		l.c.Log.InfoContext(l.ctx, "the registration waits", "for", now.Waits)
-	case now.Waits == nil && before.Waits != nil:
+	case text(now.WaitReason) != text(before.WaitReason) && now.WaitReason != nil:
+		l.c.Log.InfoContext(l.ctx, "the registration waits", "for", now.WaitReason)
+	case now.WaitReason == nil && before.WaitReason != nil:
 		l.c.Log.InfoContext(l.ctx, "the cluster is part of the fleet")
 	}
 	if text(now.Trouble) != text(before.Trouble) && now.Trouble != nil {
@@ -192,15 +192,15 @@ func (n *sessions) publish(p Publish) {
 		e, err := newEnvelope(l.c.Cluster).event(p)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(n.ctx, publishTimeout)
-			_, err = n.sessions[subscriptions[p.What].kind].Publish(ctx, e)
+			_, err = n.sessions[subscriptions[p.Request].kind].Publish(ctx, e)
 			cancel()
 		}
 		if n.ctx.Err() != nil {
 			return
 		}
-		l.metrics.requested(p.What, err)
+		l.metrics.requested(p.Request, err)
 		if err != nil {
-			l.c.Log.DebugContext(n.ctx, "a request to the hub failed", "what", p.What.String(), "error", err)
+			l.c.Log.DebugContext(n.ctx, "a request to the hub failed", "what", p.Request.String(), "error", err)
 		}
 		l.dispatch(n.ctx, func(c *Core, now time.Time) { c.Published(now, p, err) })
 	})
@@ -239,7 +239,7 @@ func (p *sessionHandler) Subscribed(ctx context.Context, _ transport.Accepted) (
 	p.dispatch(func(c *Core, now time.Time) {
 		c.Connected(now, p.kind)
 		var e codec.Event
-		e, failed = newEnvelope(p.sessions.loop.c.Cluster).list(p.kind, c.Held(p.kind))
+		e, failed = newEnvelope(p.sessions.loop.c.Cluster).list(p.kind, c.ObjectUIDs(p.kind))
 		answer <- e
 	})
 	select {
@@ -259,10 +259,10 @@ func (p *sessionHandler) Handle(ctx context.Context, e codec.Event) error {
 	}
 	p.dispatch(func(c *Core, now time.Time) {
 		if s.object == nil {
-			c.Gone(now, p.kind, s.uid)
+			c.RemoveObject(now, p.kind, s.uid)
 			return
 		}
-		c.Saw(s.object)
+		c.StoreObject(s.object)
 	})
 	return nil
 }

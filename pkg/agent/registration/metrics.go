@@ -27,7 +27,7 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics
 	}
 	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "hawser_agent_registration_pending", Help: "1 while the cluster is not part of the fleet: /readyz says what it waits for."}, func() float64 {
-		if state().Waits != nil {
+		if state().WaitReason != nil {
 			return 1
 		}
 		return 0
@@ -54,7 +54,7 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics
 	return m, nil
 }
 
-func (m *metrics) requested(w What, err error) {
+func (m *metrics) requested(w RequestKind, err error) {
 	result := "done"
 	if err != nil {
 		result = "failed"

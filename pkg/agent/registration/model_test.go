@@ -20,7 +20,7 @@ func TestModel(t *testing.T) {
 		r.random = func() float64 { return rapid.Float64Range(0, 0.999).Draw(rt, "random") }
 		r.start()
 		refusing := false
-		r.hub.refuse = func(What) error {
+		r.hub.refuse = func(RequestKind) error {
 			if refusing && rapid.Bool().Draw(rt, "refused") {
 				return &transport.Error{Code: transport.CodeUnavailable, Message: "no source is connected"}
 			}
@@ -112,7 +112,7 @@ func (r *rig) calm(rt *rapid.T) {
 		r.hub.accept(true)
 	}
 	r.pass(time.Minute)
-	if err := r.core.Waits(); err != nil || r.as != Registered || !r.hub.available() {
+	if err := r.core.WaitReason(); err != nil || r.as != Registered || !r.hub.available() {
 		rt.Fatalf("as %s it waits for %v, trouble %v", r.as, err, r.core.Trouble())
 	}
 	if own := r.used; own == nil || !r.now.Before(own.NotAfter) || string(r.secret[keyCert]) != string(own.Cert) {

@@ -87,9 +87,9 @@ type event func(c *Core, now time.Time)
 type Progress struct {
 	// As is the kind of credential with which the agent connects to the broker.
 	As CredentialKind
-	// Waits is why the cluster is not part of the fleet yet. Trouble is a problem that does not prevent this yet.
+	// WaitReason is why the cluster is not part of the fleet yet. Trouble is a problem that does not prevent this yet.
 	// Both may be nil.
-	Waits, Trouble error
+	WaitReason, Trouble error
 	// Credential is the certificate in use, nil if there is none.
 	Credential *Credential
 }
@@ -121,7 +121,7 @@ func New(c Config) (*Registration, error) {
 		c.Now = time.Now
 	}
 	r := &Registration{c: c, events: make(chan event)}
-	r.progress.Store(&Progress{Waits: errStarting})
+	r.progress.Store(&Progress{WaitReason: errStarting})
 	var err error
 	r.metrics, err = newMetrics(c.Registry, r.Progress)
 	return r, err
@@ -131,7 +131,7 @@ func New(c Config) (*Registration, error) {
 func (r *Registration) Progress() Progress { return *r.progress.Load() }
 
 // Ready returns what the registration waits for; nil if the hub has accepted the cluster.
-func (r *Registration) Ready() error { return r.Progress().Waits }
+func (r *Registration) Ready() error { return r.Progress().WaitReason }
 
 // Run registers the cluster and keeps it registered until ctx ends, and then returns nil. An error means that
 // another process uses the Secret. Run must be called once.
@@ -181,7 +181,7 @@ func (r *Registration) load(ctx context.Context) SavedState {
 		if text(r.Ready()) != err.Error() {
 			r.c.Log.WarnContext(ctx, "the registration has not begun", "error", err)
 		}
-		r.progress.Store(&Progress{Waits: err})
+		r.progress.Store(&Progress{WaitReason: err})
 		if !taskgroup.Sleep(ctx, loadAgain) {
 			return SavedState{}
 		}

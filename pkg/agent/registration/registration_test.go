@@ -136,7 +136,7 @@ func (s *server) Publish(_ context.Context, p transport.Peer, event []byte, _ st
 			if err := json.Unmarshal(e.Data(), o); err != nil {
 				return transport.Receipt{}, transport.Invalid("data", err)
 			}
-			return transport.Receipt{}, s.hub.do(What(w), o)
+			return transport.Receipt{}, s.hub.do(RequestKind(w), o)
 		}
 	}
 	return transport.Receipt{}, transport.Invalid("no handler for "+e.Type(), nil)
@@ -534,9 +534,9 @@ func TestRead_Hostile(t *testing.T) {
 	for _, o := range []runtime.Object{
 		&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{},
 	} {
-		c.Saw(o) // without an owner
+		c.StoreObject(o) // without an owner
 	}
-	if held := slices.Concat(c.Held(Clusters), c.Held(Requests), c.Held(Leases)); !slices.Equal(held, []types.UID{noUID}) {
+	if held := slices.Concat(c.ObjectUIDs(Clusters), c.ObjectUIDs(Requests), c.ObjectUIDs(Leases)); !slices.Equal(held, []types.UID{noUID}) {
 		t.Errorf("holds %v", held)
 	}
 }

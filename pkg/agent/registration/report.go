@@ -102,7 +102,7 @@ func (c *Core) report() *Publish {
 		return nil
 	}
 	c.reported.status, c.reported.at = o.Status.DeepCopy(), c.now
-	return &Publish{What: ReportStatus, Object: o}
+	return &Publish{Request: ReportStatus, Object: o}
 }
 
 // describe writes the facts of the cluster into the status of the hub.
@@ -159,7 +159,7 @@ func (c *Core) renewal() *Publish {
 	o.TypeMeta = metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"}
 	o.ManagedFields = nil
 	o.Spec.RenewTime = &metav1.MicroTime{Time: c.now}
-	return &Publish{What: RenewLease, Object: o}
+	return &Publish{Request: RenewLease, Object: o}
 }
 
 func (c *Core) period() time.Duration {

@@ -24,7 +24,7 @@ func (c *Core) creation() *Publish {
 	if c.as != Bootstrapping || !c.connected(Clusters) || c.cluster != nil || c.flight[CreateCluster] || !c.due(c.create.until) {
 		return nil
 	}
-	return &Publish{What: CreateCluster, Object: &clusterv1.ManagedCluster{
+	return &Publish{Request: CreateCluster, Object: &clusterv1.ManagedCluster{
 		TypeMeta:   metav1.TypeMeta{APIVersion: clusterv1.GroupVersion.String(), Kind: "ManagedCluster"},
 		ObjectMeta: metav1.ObjectMeta{Name: c.c.Cluster},
 	}}
@@ -198,7 +198,7 @@ func (c *Core) request() *Publish {
 	if !c.sent.IsZero() && !c.due(c.sent.Add(unseen)) || !c.due(c.publishRetry.until) {
 		return nil
 	}
-	return &Publish{What: CreateRequest, Object: &certificatesv1.CertificateSigningRequest{
+	return &Publish{Request: CreateRequest, Object: &certificatesv1.CertificateSigningRequest{
 		TypeMeta:   metav1.TypeMeta{APIVersion: certificatesv1.SchemeGroupVersion.String(), Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: c.c.Cluster}},
 		Spec: certificatesv1.CertificateSigningRequestSpec{

@@ -57,7 +57,7 @@ func TestJoinedCluster_ClockAhead(t *testing.T) {
 	go func() { ended <- r.Run(ctx) }()
 	member := func() (bool, string) {
 		state := r.Progress()
-		return state.As == registration.Registered && state.Waits == nil, fmt.Sprintf("as %s, waits for %v, trouble %v, certificate %v", state.As, state.Waits, state.Trouble, state.Credential)
+		return state.As == registration.Registered && state.WaitReason == nil, fmt.Sprintf("as %s, waits for %v, trouble %v, certificate %v", state.As, state.WaitReason, state.Trouble, state.Credential)
 	}
 	s.eventuallyTrue("the cluster is part of the fleet", member)
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Waits returns why the cluster is not part of the fleet; nil if it is.
-func (c *Core) Waits() error {
+// WaitReason returns why the cluster is not part of the fleet; nil if it is.
+func (c *Core) WaitReason() error {
 	if c.as == Registered {
 		return c.waitsRegistered()
 	}
