@@ -84,7 +84,7 @@ type onDisk struct {
 func (v *volume) start() *onDisk {
 	v.t.Helper()
 	b := &onDisk{t: v.t, log: &strings.Builder{}, logged: make(chan struct{})}
-	b.cmd = v.Inside(v.t.Context(), os.Args[0], "--insecure", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--data-dir="+filepath.Join(v.Dir, "store"), "--log-format=json")
+	b.cmd = v.Command(v.t.Context(), os.Args[0], "--insecure", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--data-dir="+filepath.Join(v.Dir, "store"), "--log-format=json")
 	b.cmd.Env = append(os.Environ(), asProgram+"=1")
 	stderr, err := b.cmd.StderrPipe()
 	if err == nil {
@@ -382,7 +382,7 @@ func TestDisk_ReadOnly(t *testing.T) {
 	b.end(syscall.SIGKILL)
 	mount := func(as string) {
 		t.Helper()
-		if out, err := v.Inside(t.Context(), "mount", "-o", "remount,"+as, v.Dir).CombinedOutput(); err != nil {
+		if out, err := v.Command(t.Context(), "mount", "-o", "remount,"+as, v.Dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 
 // dearCases maps errors to keys that must not be used in computations.
 var dearCases = map[string]*rsa.PublicKey{
-	"has 131072 bits": hugeKey(131072, 65537), "has 8200 bits": hugeKey(8200, 3), "exponent 2147483647": hugeKey(2048, hugekey.Dear),
+	"has 131072 bits": hugeKey(131072, 65537), "has 8200 bits": hugeKey(8200, 3), "exponent 2147483647": hugeKey(2048, hugekey.MaxExponent),
 }
 
 func hugeKey(bits, exponent int) *rsa.PublicKey {

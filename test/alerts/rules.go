@@ -74,8 +74,8 @@ func (r Rules) Map(f func(Rule) Rule) Rules {
 	return n
 }
 
-// Faster returns rules whose waiting time ("for") is divided by n. Nothing else changes.
-func (r Rules) Faster(n int) (Rules, error) {
+// ShortenFor returns rules whose waiting time ("for") is divided by n. Nothing else changes.
+func (r Rules) ShortenFor(n int) (Rules, error) {
 	var failed error
 	faster := r.Map(func(rule Rule) Rule {
 		if rule.For == "" {

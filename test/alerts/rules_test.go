@@ -267,14 +267,14 @@ func letsIn(p networkingv1.NetworkPolicy, namespace string, port int32) bool {
 	})
 }
 
-func TestFaster(t *testing.T) {
+func TestShortenFor(t *testing.T) {
 	r := Rules{Groups: []Group{{Name: "g", Rules: []Rule{{Alert: "A", For: "2m"}, {Alert: "B", Expr: "b"}}}}}
-	fast, err := r.Faster(60)
+	fast, err := r.ShortenFor(60)
 	if err != nil || fast.Groups[0].Rules[0].For != "2000ms" || fast.Groups[0].Rules[1].Expr != "b" || fast.Groups[0].Rules[1].For != "" {
 		t.Errorf("got %+v, %v", fast, err)
 	}
 	r.Groups[0].Rules[0].For = "2d"
-	if _, err := r.Faster(60); err == nil {
+	if _, err := r.ShortenFor(60); err == nil {
 		t.Error("2d was understood")
 	}
 }

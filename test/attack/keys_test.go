@@ -41,7 +41,7 @@ func TestDearRequests(t *testing.T) {
 	// The broker rejects the first request by its size, hub-source rejects the second by its key.
 	var dear [2][]byte
 	for n, bits := range []int{131072, 24576} {
-		key, err := hugekey.New(bits, hugekey.Dear)
+		key, err := hugekey.New(bits, hugekey.MaxExponent)
 		if err == nil {
 			dear[n], err = hugekey.Request(pkix.Name{CommonName: agentOf(own), Organization: groupsOf(own)}, key)
 		}
@@ -107,7 +107,7 @@ func TestDearChains(t *testing.T) {
 	shown := tls.Certificate{PrivateKey: key}
 	leaf, issuer := pkix.Name{CommonName: agentOf(evil)}, pkix.Name{CommonName: "issuer"}
 	for n := range 101 {
-		dear, err := hugekey.New(8192, hugekey.Dear)
+		dear, err := hugekey.New(8192, hugekey.MaxExponent)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -125,8 +125,8 @@ func (l *History) Returns(allowed bool) {
 	l.mayReturn = allowed
 }
 
-// Seen records an object on a cluster.
-func (l *History) Seen(k Key, uid types.UID, n int64) {
+// RecordObject records an object on a cluster.
+func (l *History) RecordObject(k Key, uid types.UID, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen(k, uid, n)
@@ -161,8 +161,8 @@ func (l *History) Unreadable(k Key, text string) {
 	l.complain(k, l.entry(k), "has %q where its counter was", text)
 }
 
-// Gone records the deletion of an object on a cluster.
-func (l *History) Gone(k Key) {
+// RecordDeletion records the deletion of an object on a cluster.
+func (l *History) RecordDeletion(k Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gone(k, l.entry(k))

@@ -15,10 +15,10 @@ type step func(*History)
 
 func write(l *History)         { l.Accepted(key, l.Next(key)) }
 func deleteWork(l *History)    { l.Deleting(key) }
-func gone(l *History)          { l.Gone(key) }
+func gone(l *History)          { l.RecordDeletion(key) }
 func mayReturn(l *History)     { l.Returns(true) }
-func seen(n int64) step        { return func(l *History) { l.Seen(key, "uid", n) } }
-func seenOther(n int64) step   { return func(l *History) { l.Seen(key, "other", n) } }
+func seen(n int64) step        { return func(l *History) { l.RecordObject(key, "uid", n) } }
+func seenOther(n int64) step   { return func(l *History) { l.RecordObject(key, "other", n) } }
 func unreadable(l *History)    { l.Unreadable(key, "many") }
 func emptyList(l *History)     { l.Listed(key.Cluster, nil) }
 func otherCluster(l *History)  { l.Listed("cluster2", nil) }

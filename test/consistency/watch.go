@@ -87,10 +87,10 @@ func (w Watch) follow(ctx context.Context, objects typedcorev1.ConfigMapInterfac
 		switch e.Type {
 		case apiwatch.Added, apiwatch.Modified:
 			if n, ok := w.counter(o); ok {
-				w.History.Seen(Key{w.Cluster, o.Name}, o.UID, n)
+				w.History.RecordObject(Key{w.Cluster, o.Name}, o.UID, n)
 			}
 		case apiwatch.Deleted:
-			w.History.Gone(Key{w.Cluster, o.Name})
+			w.History.RecordDeletion(Key{w.Cluster, o.Name})
 		}
 	}
 }

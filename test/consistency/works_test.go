@@ -80,7 +80,7 @@ func (w world) deliver(t *testing.T) {
 	must[*corev1.ConfigMap](t)(w.kube.CoreV1().ConfigMaps(w.Namespace).Create(t.Context(), o, metav1.CreateOptions{}))
 	applied := &workv1.AppliedManifestWork{ObjectMeta: metav1.ObjectMeta{Name: "hash-work"}, Spec: workv1.AppliedManifestWorkSpec{ManifestWorkName: key.Name}}
 	must[*workv1.AppliedManifestWork](t)(w.spoke.WorkV1().AppliedManifestWorks().Create(t.Context(), applied, metav1.CreateOptions{}))
-	w.History.Seen(key, "uid", 1)
+	w.History.RecordObject(key, "uid", 1)
 	w.setOnHub(t, func(o *workv1.ManifestWork) {
 		o.Generation = 7
 		conditions := []metav1.Condition{
@@ -173,7 +173,7 @@ func TestWorks_SettledAfterADeletion(t *testing.T) {
 	if err := w.Converged(t.Context()); err != nil {
 		t.Errorf("nothing is there: %v", err)
 	}
-	w.History.Seen(key, "uid", 1)
+	w.History.RecordObject(key, "uid", 1)
 	if err := w.Converged(t.Context()); err == nil || !strings.Contains(err.Error(), "has not seen it go") {
 		t.Errorf("got %v, want that the watch has not seen it go", err)
 	}

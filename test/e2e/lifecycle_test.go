@@ -179,7 +179,7 @@ func TestForegroundDeletion(t *testing.T) {
 	}
 	f.DeleteWork(t, cluster1, w.Name)
 	f.NoConfigMap(t, cluster1, ns, "free")
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster1, ns, "held")
 		if err != nil {
 			return err
@@ -200,7 +200,7 @@ func TestForegroundDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.NoConfigMap(t, cluster1, ns, "held")
-	f.Gone(t, cluster1, w.Name)
+	f.WaitDeleted(t, cluster1, w.Name)
 }
 
 // TestSharedObject: two works own one object; deleting one keeps it.
@@ -213,7 +213,7 @@ func TestSharedObject(t *testing.T) {
 
 	f.Remove(t, cluster1, first.Name)
 	harness.Eventually(t, func(ctx context.Context) error { return f.Owners(ctx, cluster1, ns, "common", second.Name) })
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		_, err := f.ConfigMap(ctx, cluster1, ns, "common")
 		return err
 	})

@@ -149,7 +149,7 @@ const enough = 50
 func (l *load) progress(t *testing.T, what string, until func(accepted, applied int64) bool) (underWay int64) {
 	t.Helper()
 	var accepted, applied int64
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, harness.Within, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, harness.ConvergeTimeout, true, func(context.Context) (bool, error) {
 		accepted, applied = l.History.Progress()
 		return until(accepted, applied), nil
 	})

@@ -89,7 +89,7 @@ func awaitStatus(t *testing.T, stream grpc.ServerStreamingClient[cloudeventsv1.C
 	t.Helper()
 	got := make(chan reported)
 	failed := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), harness.Within)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ConvergeTimeout)
 	defer cancel()
 	go func() {
 		for {

@@ -46,7 +46,7 @@ func TestClusterReplaced(t *testing.T) {
 	w = f.Update(t, name, w.Name, func(w *workv1.ManifestWork) {
 		w.Spec.Workload.Manifests = []workv1.Manifest{harness.Manifest(t, harness.ConfigMapYAML(ns, "kept", "new"))}
 	})
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		_, err := f.ConfigMap(ctx, cluster2, ns, "kept")
 		if err := harness.Absent(err, "what the cluster was not let in for"); err != nil {
 			return err

@@ -49,7 +49,7 @@ func TestHubRestored(t *testing.T) {
 	f.HasValue(t, cluster1, ns, "older", "1")
 	f.HasValue(t, cluster1, ns, "back", "1")
 	l.settled(t)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		_, err := f.ConfigMap(ctx, cluster1, ns, "lost")
 		return err
 	})

@@ -283,7 +283,7 @@ func TestDecide_RejectsHostileRequests(t *testing.T) {
 	ca := pkix.Extension{Id: oidBasicConstraints, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
 	weakRSA, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it is to be refused
 	weakCurve, err2 := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
-	dear, err3 := hugekey.New(131072, hugekey.Dear)
+	dear, err3 := hugekey.New(131072, hugekey.MaxExponent)
 	if err := errors.Join(err, err2, err3); err != nil {
 		t.Fatal(err)
 	}

@@ -229,8 +229,8 @@ func (s *Server) Delete(resource, namespace, name string) {
 	}
 }
 
-// Tear removes an object, with or without finalizers.
-func (s *Server) Tear(resource, namespace, name string) {
+// ForceDelete removes an object, with or without finalizers.
+func (s *Server) ForceDelete(resource, namespace, name string) {
 	s.Change(resource, namespace, name, func(o Object) { delete(meta(o), "finalizers") })
 	s.Delete(resource, namespace, name)
 }

@@ -92,7 +92,7 @@ func TestServer_Writes(t *testing.T) {
 	if err = c.Namespaces().Delete(ctx, "c1", metav1.DeleteOptions{}); err != nil || s.Get("namespaces", "", "c1") == nil {
 		t.Errorf("it has a finalizer, and is gone: %v", err)
 	}
-	s.Tear("namespaces", "", "c1")
+	s.ForceDelete("namespaces", "", "c1")
 	if s.Get("namespaces", "", "c1") != nil || s.Get("configmaps", "c1", "m") != nil {
 		t.Error("it is still there")
 	}

@@ -26,12 +26,12 @@ const keyID = "hub"
 type issuer struct {
 	key     *ecdsa.PrivateKey
 	n       int
-	opaque  map[string]Opaque
+	opaque  map[string]TokenUser
 	revoked map[string]bool // by subject
 }
 
-// Opaque is a token that only the server knows, as kubeadm's tokens.
-type Opaque struct {
+// TokenUser is the user of a token that only the server knows, as kubeadm's tokens.
+type TokenUser struct {
 	User   string
 	Groups []string
 }
@@ -41,7 +41,7 @@ func newIssuer() *issuer {
 	if err != nil {
 		panic(err)
 	}
-	return &issuer{key: key, opaque: map[string]Opaque{}, revoked: map[string]bool{}}
+	return &issuer{key: key, opaque: map[string]TokenUser{}, revoked: map[string]bool{}}
 }
 
 type claims struct {
@@ -75,8 +75,8 @@ func (s *Server) Revoke(namespace, name string) {
 	s.tokens.revoked["system:serviceaccount:"+namespace+":"+name] = true
 }
 
-// Know registers a token that only the server knows.
-func (s *Server) Know(token string, client Opaque) {
+// AddToken registers a token that only the server knows.
+func (s *Server) AddToken(token string, client TokenUser) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tokens.opaque[token] = client

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Dear is the largest public exponent that crypto/rsa accepts.
-const Dear = 1<<31 - 1
+// MaxExponent is the largest public exponent that crypto/rsa accepts.
+const MaxExponent = 1<<31 - 1
 
 // New returns a public key with this number of bits, a multiple of 8.
 func New(bits, exponent int) (*rsa.PublicKey, error) {

@@ -48,8 +48,8 @@ func New(t testing.TB) *Disk {
 	return &Disk{Dir: dir, holder: cmd.Process.Pid}
 }
 
-// Inside returns a command that sees the disk at Dir.
-func (d *Disk) Inside(ctx context.Context, args ...string) *exec.Cmd {
+// Command returns a command that sees the disk at Dir.
+func (d *Disk) Command(ctx context.Context, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(d.holder), "--user", "--preserve-credentials", "--mount", "--"}
 	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 }

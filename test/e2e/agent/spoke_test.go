@@ -44,7 +44,7 @@ const (
 
 // spoke is a kube-apiserver with the objects of deploy/agent.
 type spoke struct {
-	harness.Plane
+	harness.ControlPlane
 	requests *requests
 	lines    *lines
 	broker   *testkit.Broker
@@ -53,7 +53,7 @@ type spoke struct {
 
 func newSpoke(t *testing.T) *spoke {
 	t.Helper()
-	s := &spoke{Plane: *harness.NewPlane(t, "../../..", "agent", "appliedmanifestworks", 1), requests: &requests{}, lines: &lines{}}
+	s := &spoke{ControlPlane: *harness.NewControlPlane(t, "../../..", "agent", "appliedmanifestworks", 1), requests: &requests{}, lines: &lines{}}
 	s.Limited.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.requests.next = rt; return s.requests })
 	s.broker = testkit.StartBroker(t, testkit.Options{})
 	s.source = &source{spoke: s, statuses: map[string]manifestwork.StatusReport{}}

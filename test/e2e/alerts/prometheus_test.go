@@ -71,7 +71,7 @@ func startPrometheus(t *testing.T, targets map[string]string) *prometheus {
 	for _, program := range alerts.Programs {
 		rules, err := alerts.Load(shared.Root, program)
 		if err == nil {
-			rules, err = rules.Faster(faster)
+			rules, err = rules.ShortenFor(faster)
 		}
 		file := filepath.Join(dir, program+".yaml")
 		if err == nil {

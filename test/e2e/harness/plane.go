@@ -17,10 +17,10 @@ import (
 	"github.com/hawser-io/hawser/internal/local/controlplane"
 )
 
-// Plane is a kube-apiserver with the objects of deploy/ for one program, for tests that run the program in
+// ControlPlane is a kube-apiserver with the objects of deploy/ for one program, for tests that run the program in
 // their own process. A failed step ends the test. A copy with another T is the same kube-apiserver for another
 // test.
-type Plane struct {
+type ControlPlane struct {
 	*testing.T
 	// Admin, Kube and Works have the rights of an administrator.
 	Admin *rest.Config
@@ -34,15 +34,15 @@ type Plane struct {
 	kubectl string
 }
 
-// NewPlane starts a kube-apiserver with that number of nodes, with a definition of deploy/crds and the
+// NewControlPlane starts a kube-apiserver with that number of nodes, with a definition of deploy/crds and the
 // permissions of deploy/<base>. root is the root of the repository.
-func NewPlane(t *testing.T, root, base, definition string, nodes int) *Plane {
+func NewControlPlane(t *testing.T, root, base, definition string, nodes int) *ControlPlane {
 	t.Helper()
 	programs, err := controlplane.Build(t.Context(), root, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plane{T: t, kubectl: filepath.Join(programs, "kubectl"),
+	p := &ControlPlane{T: t, kubectl: filepath.Join(programs, "kubectl"),
 		config: controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir(), Nodes: nodes}}
 	p.Start()
 	if p.Admin, err = p.cluster.RESTConfig(); err != nil {
@@ -60,7 +60,7 @@ func NewPlane(t *testing.T, root, base, definition string, nodes int) *Plane {
 }
 
 // Start starts the kube-apiserver until the test ends. After Kill it starts with the same data.
-func (p *Plane) Start() {
+func (p *ControlPlane) Start() {
 	p.Helper()
 	c, err := controlplane.Start(context.WithoutCancel(p.Context()), p.config)
 	if err != nil {
@@ -75,7 +75,7 @@ func (p *Plane) Start() {
 }
 
 // Kill ends the kube-apiserver at once.
-func (p *Plane) Kill() {
+func (p *ControlPlane) Kill() {
 	p.Helper()
 	if err := p.cluster.Kill(); err != nil {
 		p.Fatal(err)
@@ -83,7 +83,7 @@ func (p *Plane) Kill() {
 }
 
 // Kubectl runs kubectl as an administrator and returns what it printed.
-func (p *Plane) Kubectl(args ...string) string {
+func (p *ControlPlane) Kubectl(args ...string) string {
 	p.Helper()
 	out, err := childproc.Run(p.Context(), p.kubectl, append([]string{"--kubeconfig", p.cluster.KubeconfigPath}, args...)...)
 	if err != nil {
@@ -94,7 +94,7 @@ func (p *Plane) Kubectl(args ...string) string {
 
 // Client runs a task until stop or the end of the test. stop returns the error of the task. An end by stop is
 // no failure.
-func (p *Plane) Client(task func(context.Context) error) (stop func() error) {
+func (p *ControlPlane) Client(task func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- task(ctx) }()
@@ -111,7 +111,7 @@ func (p *Plane) Client(task func(context.Context) error) (stop func() error) {
 }
 
 // Eventually waits until check returns nil.
-func (p *Plane) Eventually(check func() error) {
+func (p *ControlPlane) Eventually(check func() error) {
 	p.Helper()
 	Eventually(p.T, func(context.Context) error { return check() })
 }

@@ -24,13 +24,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Within is the longest time in which a change converges on a busy machine.
-const Within = 45 * time.Second
+// ConvergeTimeout is the longest time in which a change converges on a busy machine.
+const ConvergeTimeout = 45 * time.Second
 
 // Eventually waits until check returns nil.
 func Eventually(t *testing.T, check func(ctx context.Context) error) {
 	t.Helper()
-	EventuallyWithin(t, Within, check)
+	EventuallyWithin(t, ConvergeTimeout, check)
 }
 
 // EventuallyWithin is Eventually with another bound.
@@ -49,8 +49,8 @@ func EventuallyWithin(t *testing.T, within time.Duration, check func(ctx context
 	}
 }
 
-// Stays checks that a condition holds for a while, long enough for an error to show.
-func Stays(t *testing.T, check func(ctx context.Context) error) {
+// Consistently checks that a condition holds for a while, long enough for an error to show.
+func Consistently(t *testing.T, check func(ctx context.Context) error) {
 	t.Helper()
 	const while = 2 * time.Second
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, while, true, func(ctx context.Context) (bool, error) {
@@ -146,8 +146,8 @@ func (f *Fleet) DeleteWork(t *testing.T, cluster, name string) {
 	}
 }
 
-// Gone waits until the work has left the hub, and its AppliedManifestWork has left the cluster.
-func (f *Fleet) Gone(t *testing.T, cluster, name string) {
+// WaitDeleted waits until the work has left the hub, and its AppliedManifestWork has left the cluster.
+func (f *Fleet) WaitDeleted(t *testing.T, cluster, name string) {
 	t.Helper()
 	Eventually(t, func(ctx context.Context) error {
 		_, err := f.Get(ctx, cluster, name)
@@ -177,11 +177,11 @@ func (f *Fleet) remaining(ctx context.Context, cluster string, rec *workv1.Appli
 	return strings.Join(left, "; ")
 }
 
-// Remove deletes a work on the hub and waits for [Fleet.Gone].
+// Remove deletes a work on the hub and waits for [Fleet.WaitDeleted].
 func (f *Fleet) Remove(t *testing.T, cluster, name string) {
 	t.Helper()
 	f.DeleteWork(t, cluster, name)
-	f.Gone(t, cluster, name)
+	f.WaitDeleted(t, cluster, name)
 }
 
 // AppliedName returns the name of the AppliedManifestWork of a work: the hash of the hub identity, "-", and the

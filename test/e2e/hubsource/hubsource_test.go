@@ -43,14 +43,14 @@ const cluster = "cluster1"
 
 // hub is a kube-apiserver with the objects of deploy/hub-source.
 type hub struct {
-	harness.Plane
+	harness.ControlPlane
 	broker *testkit.Broker
 	agent  *agent
 }
 
 func newHub(t *testing.T) *hub {
 	t.Helper()
-	h := &hub{Plane: *harness.NewPlane(t, "../../..", "hub-source", "manifestworks", 0)}
+	h := &hub{ControlPlane: *harness.NewControlPlane(t, "../../..", "hub-source", "manifestworks", 0)}
 	for _, ns := range []string{cluster, "cluster2"} {
 		h.Kubectl("create", "namespace", ns)
 	}

@@ -43,7 +43,7 @@ const bootstrapUser = "system:serviceaccount:open-cluster-management:agent-regis
 // membersHub is a hub without OCM's registration controllers. hub-source's cluster controller serves its
 // members, with the rights of deploy/.
 type membersHub struct {
-	*harness.Plane
+	*harness.ControlPlane
 	clusters clusterversioned.Interface
 	addons   addonversioned.Interface
 	// asGRPCServer creates CSRs for requesters, with the account of hub-source.
@@ -54,7 +54,7 @@ type membersHub struct {
 
 func newMembersHub(t *testing.T) *membersHub {
 	t.Helper()
-	h := &membersHub{Plane: harness.NewPlane(t, "../../..", "hub-source", "manifestworks", 0), registry: prometheus.NewRegistry(), roots: x509.NewCertPool()}
+	h := &membersHub{ControlPlane: harness.NewControlPlane(t, "../../..", "hub-source", "manifestworks", 0), registry: prometheus.NewRegistry(), roots: x509.NewCertPool()}
 	for _, definition := range []string{"managedclusters", "managedclusteraddons"} {
 		file := "../../../deploy/crds/" + definition + ".yaml"
 		h.Kubectl("apply", "--server-side", "-f", file)

@@ -256,7 +256,7 @@ func (m *member) getsToken() {
 		if err := json.Unmarshal(e.Data(), &got); err != nil {
 			m.Fatal(err)
 		}
-	case <-time.After(harness.Within):
+	case <-time.After(harness.ConvergeTimeout):
 		m.Fatal("no token comes")
 	}
 	if got.UID != "mine" {

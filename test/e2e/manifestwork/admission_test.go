@@ -393,7 +393,7 @@ func TestAdmission_CertificateIsRenewedWhileServing(t *testing.T) {
 		}
 	}
 	put("tls.key", pair.KeyPEM) // this key does not fit the old certificate
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		now, err := shown(ctx)
 		if err == nil && now != before {
 			err = errors.New("another certificate is shown already")

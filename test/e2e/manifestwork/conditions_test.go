@@ -227,7 +227,7 @@ func TestCompletion_EndsAndResumesApplying(t *testing.T) {
 		w.Spec.Workload.Manifests = append(w.Spec.Workload.Manifests, harness.Manifest(t, harness.ConfigMapYAML(ns, "two", "ours")))
 	})
 	shared.ConditionsAre(t, w, map[string]metav1.ConditionStatus{"Complete": metav1.ConditionTrue, "Available": metav1.ConditionFalse})
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		if cm := configMap(t, ns, "one"); cm.Data["key"] != "theirs" {
 			return errors.New("a complete work was repaired")
 		}
@@ -277,7 +277,7 @@ func TestCompletion_OfOneManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	shared.HasValue(t, cluster, ns, "one", "ours") // the new agent is at work
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		_, err := shared.API[cluster].Kube.BatchV1().Jobs(ns).Get(ctx, "done", metav1.GetOptions{})
 		return harness.Absent(err, "the Job that had run")
 	})

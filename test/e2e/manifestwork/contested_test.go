@@ -92,5 +92,5 @@ func TestContested_ByAnotherWork(t *testing.T) {
 		isContested(t, w, "ConfigMap "+ns+"/one: .data.key is changed by ManifestWork "+other.Name+", which has the same object", "Take the object out of all works but one")
 	}
 	f.DeleteWork(t, cluster, b.Name)
-	f.Gone(t, cluster, b.Name)
+	f.WaitDeleted(t, cluster, b.Name)
 }

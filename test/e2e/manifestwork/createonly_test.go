@@ -27,7 +27,7 @@ func TestCreateOnly_ChangedManifestDoesNotReachTheObject(t *testing.T) {
 		w.Spec.Workload.Manifests[0] = harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "second"))
 	})
 	f.Ready(t, w)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster, ns, "one")
 		if err == nil && cm.ResourceVersion != before.ResourceVersion {
 			err = errors.New("the object was written")

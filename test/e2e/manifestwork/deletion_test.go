@@ -31,7 +31,7 @@ func TestDeletion_SharedObjectOutlivesOneWork(t *testing.T) {
 
 	f.Remove(t, cluster, first.Name)
 	f.NoConfigMap(t, cluster, ns, "own")
-	harness.Stays(t, func(ctx context.Context) error { // long enough for the garbage collector
+	harness.Consistently(t, func(ctx context.Context) error { // long enough for the garbage collector
 		if err := f.Owners(ctx, cluster, ns, "common", second.Name); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func TestDeletion_SharedObjectOutlivesItsRemovalFromOneWork(t *testing.T) {
 	f.Ready(t, first)
 	harness.Eventually(t, func(ctx context.Context) error { return f.Owners(ctx, cluster, ns, "common", second.Name) })
 	lists(t, first.Name, "own")
-	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "common", uid) })
+	harness.Consistently(t, func(ctx context.Context) error { return sameObject(ctx, ns, "common", uid) })
 }
 
 func TestDeletion_OrphanLeavesEverything(t *testing.T) {
@@ -71,7 +71,7 @@ func TestDeletion_OrphanLeavesEverything(t *testing.T) {
 		}
 	}
 	f.Remove(t, cluster, w.Name)
-	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "one", "two") })
+	harness.Consistently(t, func(ctx context.Context) error { return exist(ctx, ns, "one", "two") })
 }
 
 func TestDeletion_SelectivelyOrphanKeepsNamedObjects(t *testing.T) {
@@ -83,7 +83,7 @@ func TestDeletion_SelectivelyOrphanKeepsNamedObjects(t *testing.T) {
 	w = f.Deliver(t, w)
 	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "goes")
-	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
+	harness.Consistently(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
 }
 
 func TestDeletion_OrphanedObjectOutlivesItsManifest(t *testing.T) {
@@ -96,7 +96,7 @@ func TestDeletion_OrphanedObjectOutlivesItsManifest(t *testing.T) {
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Spec.Workload.Manifests = w.Spec.Workload.Manifests[1:] })
 	f.Ready(t, w)
 	lists(t, w.Name, "rest")
-	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
+	harness.Consistently(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
 }
 
 func TestDeletion_OrphanTakenBackDeletesAgain(t *testing.T) {
@@ -156,12 +156,12 @@ func TestDeletion_WaitsForFinalizers(t *testing.T) {
 		}
 		return nil
 	})
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		_, err := f.Get(ctx, cluster, w.Name)
 		return err
 	})
 	release(t, ns, "held")
-	f.Gone(t, cluster, w.Name)
+	f.WaitDeleted(t, cluster, w.Name)
 }
 
 // TestDeletion_StatusFollowsRemainingObjects: while a deletion waits, the hub shows the remaining objects and their
@@ -206,7 +206,7 @@ func TestDeletion_StatusFollowsRemainingObjects(t *testing.T) {
 	}
 	reports(metav1.ConditionFalse, "1 of 2 resources are not available", "3")
 	release(t, ns, "held")
-	f.Gone(t, cluster, w.Name)
+	f.WaitDeleted(t, cluster, w.Name)
 }
 
 // TestDeletion_ForeignOwnersDoNotProtect: owner references of other kinds do not keep an object.
@@ -238,7 +238,7 @@ func TestDeletion_RefusedIsNotForgotten(t *testing.T) {
 	allow := forbidDeletion(t, ns)
 	w := f.Deliver(t, harness.NewWork(t, cluster, "refused", harness.ConfigMapYAML(ns, "kept", "x"), harness.ConfigMapYAML(ns, "kept-too", "x")))
 	f.DeleteWork(t, cluster, w.Name)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		if _, err := f.Get(ctx, cluster, w.Name); err != nil {
 			return err
 		}
@@ -252,7 +252,7 @@ func TestDeletion_RefusedIsNotForgotten(t *testing.T) {
 		return exist(ctx, ns, "kept", "kept-too")
 	})
 	allow()
-	f.Gone(t, cluster, w.Name)
+	f.WaitDeleted(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "kept")
 	f.NoConfigMap(t, cluster, ns, "kept-too")
 }
@@ -267,7 +267,7 @@ func TestDeletion_LastOptionCounts(t *testing.T) {
 		w.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	})
 	f.Remove(t, cluster, w.Name)
-	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
+	harness.Consistently(t, func(ctx context.Context) error { return exist(ctx, ns, "stays") })
 }
 
 // TestDeletion_OfTheRecordIsRepaired: a deleted AppliedManifestWork is created again at once, with its objects.

@@ -27,7 +27,7 @@ func TestDrift_IsRepaired(t *testing.T) {
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
 	before := f.Deliver(t, harness.NewWork(t, cluster, "drift", harness.ConfigMapYAML(ns, "edited", "x"), harness.ConfigMapYAML(ns, "deleted", "y")))
-	harness.Stays(t, func(ctx context.Context) error { return exist(ctx, ns, "edited", "deleted") })
+	harness.Consistently(t, func(ctx context.Context) error { return exist(ctx, ns, "edited", "deleted") })
 
 	began := time.Now()
 	setValue(t, ns, "edited", "something else")

@@ -147,7 +147,7 @@ func TestExecutor_WithoutRightsNothingIsApplied(t *testing.T) {
 	w := f.Create(t, in(ns, harness.NewWork(t, cluster, "executor-none", harness.ConfigMapYAML(ns, "one", "x"), harness.ConfigMapYAML(ns, "two", "x"))))
 	appliedReports(t, w, denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two"))
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		list, err := f.API[cluster].Kube.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -186,7 +186,7 @@ func TestExecutor_WithSomeRightsTheRestIsDenied(t *testing.T) {
 	f.ManifestCondition(t, w, 1, workv1.ManifestAvailable, func(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue })
 	f.Remove(t, cluster, w.Name)
 	f.NoConfigMap(t, cluster, ns, "one")
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		s, err := api.Get(ctx, "two", metav1.GetOptions{})
 		if err == nil && (string(s.Data["key"]) != "foreign" || len(s.OwnerReferences) > 0) {
 			err = fmt.Errorf("the secret was changed: %v", s.ObjectMeta)
@@ -273,7 +273,7 @@ func TestExecutor_GrantsOnlyOwnRights(t *testing.T) {
 	f.ManifestCondition(t, w, 0, workv1.ManifestAvailable, func(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue })
 	w = f.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { w.Labels = map[string]string{"look": "again"} })
 	appliedReports(t, w, denied...)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		r, err := api.Roles(ns).Get(ctx, ns, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -336,7 +336,7 @@ func TestExecutor_RightTakenAway(t *testing.T) {
 		w.Spec.Workload.Manifests = []workv1.Manifest{harness.Manifest(t, harness.ConfigMapYAML(ns, "one", "2")), harness.Manifest(t, harness.ConfigMapYAML(ns, "two", "2"))}
 	})
 	appliedReports(t, w, denial("", "configmaps", ns, "one"), denial("", "configmaps", ns, "two"))
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster, ns, "one")
 		if err == nil && cm.Data["key"] != "1" {
 			err = fmt.Errorf("the object was changed to %q", cm.Data["key"])

@@ -237,7 +237,7 @@ func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
 func arrivesInTime(t *testing.T, w *workv1.ManifestWork, change func(value string)) {
 	t.Helper()
 	const rounds, within = 7, time.Second
-	ctx, cancel := context.WithTimeout(t.Context(), 2*harness.Within)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*harness.ConvergeTimeout)
 	defer cancel()
 	events, err := shared.HubAPI.Work.WorkV1().ManifestWorks(cluster).Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", w.Name).String()})
 	if err != nil {

@@ -164,7 +164,7 @@ func TestFilled_StaysAndIsNoDrift(t *testing.T) {
 	}
 	waitASecond(t)
 	touch(t, w)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		var wrong []error
 		for _, one := range all {
 			o, err := one.is(ctx)

@@ -54,7 +54,7 @@ func TestForeign_IsRemovedThenLeftAlone(t *testing.T) {
 			return c.Status == metav1.ConditionTrue && strings.Contains(c.Message, path) && strings.Contains(c.Message, "ServerSideApply")
 		})
 	}
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		var wrong []error
 		for _, one := range all {
 			_, err := one.is(ctx)

@@ -93,7 +93,7 @@ func TestHubs_TwoShareAnObject(t *testing.T) {
 		return harness.Absent(err, "the second hub's work")
 	})
 	f.NoConfigMap(t, cluster, ns, "own")
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		if err := ownedBy(ctx, ns, "common", f.AppliedName(ours.Name)); err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func TestHubs_MoveWithTheSameAgentID(t *testing.T) {
 	uid := configMap(t, ns, "one").UID
 	recordGone(t, first)
 	harness.Eventually(t, func(ctx context.Context) error { return ownedBy(ctx, ns, "one", second) })
-	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", uid) })
+	harness.Consistently(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", uid) })
 }
 
 // TestHubs_MoveWithAnotherAgentID: objects that another agent applied are left unchanged.
@@ -150,7 +150,7 @@ func TestHubs_MoveWithAnotherAgentID(t *testing.T) {
 	own := abandoned(t, ns, "hubs-other-gone", "hubs-other-2")
 	first, second := moves(t, ns, "hubs-other", "hubs-other-1", "hubs-other-2")
 	recordGone(t, own)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		rec, err := record(ctx, first)
 		if err == nil && (rec.Status.EvictionStartTime != nil || rec.DeletionTimestamp != nil) {
 			err = fmt.Errorf("it is evicted: %+v", rec)
@@ -196,7 +196,7 @@ func TestEviction_OfWorkMissingOnHub(t *testing.T) {
 	t.Parallel()
 	const name = "evict-gone"
 	ns, rec, stop := startEviction(t, name)
-	harness.Stays(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
+	harness.Consistently(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
 	stop()
 	successor(t, name, "1s")
 	recordGone(t, rec)
@@ -222,5 +222,5 @@ func TestEviction_AHundredYearsMeanNever(t *testing.T) {
 	stop()
 	successor(t, name, "876000h")
 	evicting(t, rec, false)
-	harness.Stays(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
+	harness.Consistently(t, func(ctx context.Context) error { return ownedBy(ctx, ns, name, rec) })
 }

@@ -162,7 +162,7 @@ func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 	if err != nil || !listedAs(out, "rejected", name, other) || !listedAs(out, "claimed", name, f.BrokerAddr()) {
 		t.Errorf("it is not listed: %v\n%s", err, out)
 	}
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		return errors.Join(ownedBy(ctx, ns, "one", rec), sameObject(ctx, ns, "one", uid))
 	})
 

@@ -161,7 +161,7 @@ func TestUpdate_WebhookKeepsItsBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	touch(t, w)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		c, err := api.Get(ctx, ns, metav1.GetOptions{})
 		if err == nil && c.ResourceVersion != injected.ResourceVersion {
 			err = fmt.Errorf("written: %v", c)

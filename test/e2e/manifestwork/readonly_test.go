@@ -40,7 +40,7 @@ func TestReadOnly_ReportsAndLeavesAlone(t *testing.T) {
 	}
 	reports(t, w, 0, "changed")
 	f.Remove(t, cluster, w.Name)
-	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", before.UID) })
+	harness.Consistently(t, func(ctx context.Context) error { return sameObject(ctx, ns, "one", before.UID) })
 }
 
 // TestReadOnly_PatternForAllConfigMaps: one config with a pattern makes every ConfigMap of a work read-only.

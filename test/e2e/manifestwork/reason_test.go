@@ -168,5 +168,5 @@ func TestReason_OfADeletionThatWaits(t *testing.T) {
 		`waits for finalizers: ConfigMap `+ns+`/held: example.com/hold; their controller must remove them: check that it runs on the cluster, `+
 			`or remove them from the object if it is gone for good; objects left: 1`)
 	release(t, ns, "held")
-	f.Gone(t, cluster, w.Name)
+	f.WaitDeleted(t, cluster, w.Name)
 }

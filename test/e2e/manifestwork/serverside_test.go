@@ -82,7 +82,7 @@ func becomes(t *testing.T, ns, name string, want map[string]string) {
 
 func stays(t *testing.T, ns, name string, want map[string]string) {
 	t.Helper()
-	harness.Stays(t, func(ctx context.Context) error { return hasData(ctx, ns, name, want) })
+	harness.Consistently(t, func(ctx context.Context) error { return hasData(ctx, ns, name, want) })
 }
 
 func managers(o metav1.Object) (list []string) {
@@ -112,7 +112,7 @@ func TestServerSideApply_AppliesAndUpdates(t *testing.T) {
 	// The object is not written again, and fields of other managers stay.
 	edit(t, ns, "a", map[string]any{"theirs": "1"})
 	version := configMap(t, ns, "a").ResourceVersion
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster, ns, "a")
 		if err == nil && cm.ResourceVersion != version {
 			err = errors.New("the object was written without a difference")
@@ -480,7 +480,7 @@ func TestIgnoreFields_ByJQ(t *testing.T) {
 	f.Ready(t, w)
 	is("1 nginx:2 FIRST=1 MODE=x LAST=1")
 	editDeployment(t, ns, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Env[1].Value = "theirs" })
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		return deploymentIs(ctx, ns, "1 nginx:2 FIRST=1 MODE=theirs LAST=1")
 	})
 	editDeployment(t, ns, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Env[2].Value = "theirs" })
@@ -502,7 +502,7 @@ func TestIgnoreFields_ReplicasAreScaled(t *testing.T) {
 	if _, err := api.UpdateScale(t.Context(), "d", scale, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		return deploymentIs(ctx, ns, "3 nginx FIRST=1 MODE=x LAST=1")
 	})
 	editDeployment(t, ns, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "theirs" })

@@ -99,7 +99,7 @@ func (s *scene) ofAnotherWork(t *testing.T) {
 	f.HasValue(t, cluster, s.ns, "one", s.value)
 
 	f.Remove(t, cluster, w.Name)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		if err := f.Owners(ctx, cluster, s.ns, "one", other.Name); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (s *scene) terminating(t *testing.T) {
 	}
 	w := f.Deliver(t, s.work)
 	lists(t, w.Name, "one")
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		cm, err := f.ConfigMap(ctx, cluster, s.ns, "one")
 		if err != nil {
 			return err
@@ -197,7 +197,7 @@ func (s *scene) ends(t *testing.T, w *workv1.ManifestWork) {
 		f.NoConfigMap(t, cluster, s.ns, "one")
 		return
 	}
-	harness.Stays(t, func(ctx context.Context) error { return sameObject(ctx, s.ns, "one", uid) })
+	harness.Consistently(t, func(ctx context.Context) error { return sameObject(ctx, s.ns, "one", uid) })
 }
 
 const touchLabel = "example.com/touched"

@@ -48,7 +48,7 @@ func complete(t *testing.T, w *workv1.ManifestWork, status metav1.ConditionStatu
 // staysThere checks for a while that a work is not being deleted.
 func staysThere(t *testing.T, name string) {
 	t.Helper()
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		w, err := shared.Get(ctx, cluster, name)
 		if err == nil && w.DeletionTimestamp != nil {
 			err = errors.New("it is being deleted")
@@ -113,7 +113,7 @@ func TestTTL_DeletesACompletedWorkWhenItsTimeIsOver(t *testing.T) {
 	if d := deleted.Sub(completed); d < 5*time.Second || d > 20*time.Second {
 		t.Errorf("deleted %s after it was complete, want 5 s", d)
 	}
-	shared.Gone(t, cluster, w.Name)
+	shared.WaitDeleted(t, cluster, w.Name)
 	shared.NoConfigMap(t, cluster, ns, w.Name)
 }
 
@@ -123,7 +123,7 @@ func TestTTL_ZeroIsAtOnce(t *testing.T) {
 	w := shared.Create(t, finishing(t, ns, "ttl-0", "done", withTTL(0), func(w *workv1.ManifestWork) {
 		w.Spec.DeleteOption.PropagationPolicy = workv1.DeletePropagationPolicyTypeOrphan
 	}))
-	shared.Gone(t, cluster, w.Name)
+	shared.WaitDeleted(t, cluster, w.Name)
 	if err := exist(t.Context(), ns, w.Name); err != nil { // the delete option of the work applies
 		t.Error(err)
 	}
@@ -146,7 +146,7 @@ func TestTTL_WithoutOneACompletedWorkStays(t *testing.T) {
 	staysThere(t, w.Name)
 	// A TTL that is set later counts from the completion.
 	shared.Update(t, cluster, w.Name, func(w *workv1.ManifestWork) { withTTL(1)(w) })
-	shared.Gone(t, cluster, w.Name)
+	shared.WaitDeleted(t, cluster, w.Name)
 }
 
 func TestTTL_LeavesWorksOfReplicaSetsAlone(t *testing.T) {
@@ -183,7 +183,7 @@ spec:
 	if d := deleted.Sub(completed); d < 2*time.Second || d > 20*time.Second {
 		t.Errorf("deleted %s after it was complete, want 2 s", d)
 	}
-	shared.Gone(t, cluster, w.Name)
+	shared.WaitDeleted(t, cluster, w.Name)
 	harness.Eventually(t, func(ctx context.Context) error {
 		_, err := shared.API[cluster].Kube.BatchV1().Jobs(ns).Get(ctx, "once", metav1.GetOptions{})
 		return harness.Absent(err, "the Job")

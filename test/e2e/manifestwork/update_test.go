@@ -30,7 +30,7 @@ func TestUpdate_RestsWhenNothingChanges(t *testing.T) {
 	rests := func(generation int64) {
 		t.Helper()
 		touch(t, w)
-		harness.Stays(t, func(ctx context.Context) error {
+		harness.Consistently(t, func(ctx context.Context) error {
 			d, err := f.API[cluster].Kube.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
 			if err == nil && d.Generation != generation {
 				err = fmt.Errorf("generation is %d, want %d", d.Generation, generation)
@@ -165,7 +165,7 @@ func availableSince(w *workv1.ManifestWork) map[string]metav1.Time {
 // waitASecond waits until the transition times of conditions differ, which are in whole seconds.
 func waitASecond(t *testing.T) {
 	t.Helper()
-	harness.Stays(t, func(context.Context) error { return nil })
+	harness.Consistently(t, func(context.Context) error { return nil })
 }
 
 func TestUpdate_GenerationsAndTimesOfConditions(t *testing.T) {
@@ -232,7 +232,7 @@ func TestUpdate_StorageClassIsRecreatedOnlyForAChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	touch(t, w)
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		c, err := api.Get(ctx, "slow", metav1.GetOptions{})
 		if err == nil && (c.UID != before.UID || c.ResourceVersion != before.ResourceVersion) {
 			err = errors.New("the class was written")

@@ -26,7 +26,7 @@ import (
 const cluster = "cluster1"
 
 // within is the longest time until a client connects, with its waits between attempts.
-const within = 3 * harness.Within
+const within = 3 * harness.ConvergeTimeout
 
 var f *harness.Fleet
 
@@ -197,7 +197,7 @@ func TestProxy_EndsIdleConnections(t *testing.T) {
 				})
 				cut.updated(t, version)
 			}
-			harness.EventuallyWithin(t, 2*harness.Within, func(context.Context) error {
+			harness.EventuallyWithin(t, 2*harness.ConvergeTimeout, func(context.Context) error {
 				if since := time.Since(quiet); since < 40*time.Second {
 					return fmt.Errorf("it was quiet for %s only", since)
 				}

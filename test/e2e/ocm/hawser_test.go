@@ -192,7 +192,7 @@ func (k *klusterlet) acceptanceWithdrawn(h *hawser) {
 		return nil
 	})
 	k.writes("first", "3")
-	harness.Stays(k.T, func(ctx context.Context) error {
+	harness.Consistently(k.T, func(ctx context.Context) error {
 		m, err := k.spoke.kube.CoreV1().ConfigMaps("default").Get(ctx, "first", metav1.GetOptions{})
 		if err == nil && !hasValue(m, "2") {
 			err = fmt.Errorf("the ConfigMap has %v", m.Data)

@@ -216,12 +216,12 @@ func TestCutOff_Finalizers(t *testing.T) {
 		return nil
 	})
 	o.DeleteWork(t, cluster, "web")
-	harness.Stays(t, func(ctx context.Context) error {
+	harness.Consistently(t, func(ctx context.Context) error {
 		_, err := o.Get(ctx, cluster, "web")
 		return err
 	})
 	o.Remove(t, cluster, "cutoff")
-	o.Gone(t, cluster, "web")
+	o.WaitDeleted(t, cluster, "web")
 	_, err := o.API[cluster].Kube.CoreV1().ConfigMaps("default").Get(t.Context(), "web", metav1.GetOptions{})
 	if err := harness.Absent(err, "the object of the deleted work"); err != nil {
 		t.Error(err)

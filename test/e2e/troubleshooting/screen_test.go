@@ -86,7 +86,7 @@ func (o *operator) forget(namespace string) {
 // leave waits until all works of the test are gone.
 func (o *operator) leave() {
 	left := ""
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, harness.Within, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, harness.ConvergeTimeout, true, func(ctx context.Context) (bool, error) {
 		works, err := o.HubAPI.Work.WorkV1().ManifestWorks("").List(ctx, metav1.ListOptions{})
 		left = fmt.Sprint(err)
 		if err == nil {

@@ -29,7 +29,7 @@ type quiet struct {
 // reportedAfter is the time until hub-source reports on the hub that a cluster has no agent. It is the five
 // minutes that an agent may be disconnected, the minute until the broker's next report, and a reserve for a
 // busy machine.
-const reportedAfter = 6*time.Minute + harness.Within
+const reportedAfter = 6*time.Minute + harness.ConvergeTimeout
 
 // disconnect prepares all these faults. The hub reports a disconnected cluster only after minutes. So the faults
 // come first, and are checked last.

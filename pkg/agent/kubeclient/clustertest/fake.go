@@ -120,7 +120,7 @@ func (f *Fake) Put(obj *unstructured.Unstructured) *unstructured.Unstructured {
 	} else {
 		obj = obj.DeepCopy()
 		obj.SetResourceVersion("")
-		obj, err = f.replace(ref, k, old, f.account(k, old, obj, Others))
+		obj, err = f.replace(ref, k, old, f.account(k, old, obj, OtherManager))
 	}
 	if err != nil {
 		panic(err)
@@ -139,7 +139,7 @@ func (f *Fake) Edit(ref kubeclient.Ref, change func(*unstructured.Unstructured))
 	k, _ := f.kindOf(ref)
 	next := old.DeepCopy()
 	change(next)
-	if _, err := f.replace(ref, k, old, f.account(k, old, next, Others)); err != nil {
+	if _, err := f.replace(ref, k, old, f.account(k, old, next, OtherManager)); err != nil {
 		panic(err)
 	}
 	return true

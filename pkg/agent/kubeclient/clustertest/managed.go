@@ -21,8 +21,8 @@ import (
 // The code of the kube-apiserver tracks field managers, from the first server-side apply of an object on.
 // Earlier fields belong to the manager "before-first-apply", as on a real server.
 
-// Others is the field manager of Put and Edit.
-const Others = "others"
+// OtherManager is the field manager of Put and Edit.
+const OtherManager = "others"
 
 // mergeSchema has the part of the schemas that matters here: the lists that are merged by a key. The rest is
 // deduced: maps are merged, lists are atomic.
