@@ -16,8 +16,9 @@
 //     published only after the hub itself confirmed that it exists, because the informer may lag behind its
 //     deletion.
 //   - A deletion is published for a deletionTimestamp, or for an object whose deletion the hub reported and
-//     whose live GET returns NotFound. A work that is missing from a list, or that only the broker has, is deleted
-//     only after a live GET and without rollback suspicion; otherwise an operator decides.
+//     whose live GET returns NotFound. A work may be missing from a list, or only the
+//     broker may have it. It is deleted only after a live GET and without rollback suspicion. Otherwise an operator
+//     decides.
 //
 // On each connection, works are compared with the broker's inventory, cluster by cluster, and only differences
 // are published. A broker without an inventory gets all works. Statuses continue from a cursor, which is kept

@@ -6,8 +6,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Each state after each event: whether the orphan was read, and whether the agent reads it when it is in sync,
-// or when its owner has synced.
+// For each event: whether the orphan was read, and whether the agent reads it. The agent reads it when it is in
+// sync, or when its owner has synced.
 func TestOrphanState_Transitions(t *testing.T) {
 	type looked struct{ read, inSync, synced, changed bool }
 	want := [numOrphanEvents]looked{

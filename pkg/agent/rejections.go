@@ -15,8 +15,8 @@ import (
 )
 
 // firstRejectedWait is the first retry wait of a write that the cluster rejects as invalid. It doubles up to
-// lookAgain. The cause usually ends with a change of the work, of the object or of the definition of its kind,
-// and the agent notices these changes. The retries cover checks that depend on other objects.
+// lookAgain. The cause usually ends with a change of the work, of the object or of the definition of its kind.
+// The agent notices these changes. The retries cover checks that depend on other objects.
 //
 // A write that was accepted without all its fields is retried in the same way. Without a server warning about
 // these fields, another program on the cluster removes them. The waits then begin after quietTries, at about a

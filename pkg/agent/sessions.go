@@ -75,7 +75,7 @@ func (c *Core) Goodbye() (codec.Event, error) {
 const listEvery = 5 * time.Second
 
 // counts reports whether an event of a source belongs to the current session. It also schedules a list of all
-// works for a source with a new session, or for a source that does not know this agent yet. For a new session
+// works for a source with a new session, and for one that does not know this agent yet. For a new session
 // the list is sent at once. Otherwise it waits until listEvery has passed since the last one; it is never
 // dropped:
 //

@@ -38,8 +38,8 @@ const (
 	// quiet is the wait before that.
 	quiet = 20 * time.Second
 
-	// ocmReadsPerManifest is the reads per second of OCM's agent: one read of every manifest in each status run,
-	// on average every 1.45 intervals of 10 s.
+	// ocmReadsPerManifest is the reads per second of OCM's agent. It reads every manifest in each status run, on
+	// average every 1.45 intervals of 10 s.
 	ocmReadsPerManifest = 1 / (1.45 * 10)
 	// lookAgain is the interval at which the agent reads everything, also without events of watches; see
 	// pkg/agent.

@@ -249,8 +249,8 @@ func (c *specList) add(m *store.Meta) {
 //
 // Result: only the next work is sent; it replaces the first one.
 //
-// An agent that got both events could delete objects of the next work, because on the cluster the owner of an
-// object is a work name.
+// An agent that got both events could delete objects of the next work. On the cluster, the owner of an object is
+// a work name.
 func (c *specList) answerConfirmed(ctx context.Context) error {
 	if len(c.confirmed) == 0 {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// Limits of one commit: large enough to spread the cost of a sync over many publishes, and small enough to be
-// written within a few milliseconds.
+// Limits of one commit. They spread the cost of a sync over many publishes, and a commit is written within a few
+// milliseconds.
 const (
 	commitOps   = 1024
 	commitBytes = 2 << 20

@@ -360,7 +360,7 @@ func TestLimiter_Ahead(t *testing.T) {
 	}
 }
 
-// TestLimiter_NearestEnd checks that normal renewals raise no alarm: a joined agent renews when a fifth of the
+// TestLimiter_NearestEnd checks that normal renewals raise no alarm. A joined agent renews when a fifth of the
 // lifetime is left, for example six days of a month.
 func TestLimiter_NearestEnd(t *testing.T) {
 	const day = 24 * time.Hour

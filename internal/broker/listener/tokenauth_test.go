@@ -183,7 +183,7 @@ func TestLimiter_Unidentified(t *testing.T) {
 }
 
 // TestLimiter_Failures checks that a bad token counts once, also if its caller does not wait. A token that
-// could not be reviewed does not count: otherwise an outage of the hub would lock out clients with a
+// could not be reviewed does not count. Otherwise an outage of the hub would lock out clients with a
 // certificate at the same address.
 func TestLimiter_Failures(t *testing.T) {
 	l := smallLimits

@@ -84,8 +84,8 @@ func (m *Meta) AwaitsStatus() bool {
 
 // QueuedSpec is a spec that arrived while its name or id was still a tombstone of the same owner. It becomes a
 // record when the tombstone is confirmed, or when it replaces the tombstone (see [CanReplaceTombstone]). That
-// record is live. If the queued spec is a deletion, the record is a tombstone, because the cluster may hold
-// that work from before a loss of the store.
+// record is live. If the queued spec is a deletion, the record is a tombstone: the cluster may hold that work from
+// before a loss of the store.
 type QueuedSpec struct {
 	ResourceID string
 	Owner      string

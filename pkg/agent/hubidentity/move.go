@@ -34,7 +34,7 @@ type Migration struct {
 
 // Move hands over the objects of the hub with identity from to the hub with identity to. from may also be the
 // hash of an unknown identity. If both are equal, Move gives the identity to a broker whose attempt to use it
-// was rejected: the broker at this address, or the only one. The error is ErrNothing if there is nothing to
+// was rejected. That is the broker at this address, or the only one. The error is ErrNothing if there is nothing to
 // move.
 func (m Migration) Move(ctx context.Context, from, to, broker string) error {
 	if from == to {

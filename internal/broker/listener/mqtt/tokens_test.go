@@ -69,8 +69,8 @@ func bearersOf(t *testing.T, hub *accounts, issuer *testkit.Issuer, now func() t
 	return bearers
 }
 
-// TestTokens checks that the password of a client without a certificate is a token, and that the connection
-// ends when the token expires or is revoked.
+// TestTokens checks that the password of a client without a certificate is a token. The connection ends when the
+// token expires or is revoked.
 func TestTokens(t *testing.T) {
 	hub, issuer := &accounts{user: publisher}, testkit.NewIssuer(t, "https://hub.example")
 	var mu sync.Mutex
