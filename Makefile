@@ -144,7 +144,7 @@ unit: ## run the tests that need no control plane and no program of Debian
 # all of them. It also vets the packages, so race does not: go test would vet each of them, with its
 # dependencies, once more for the race detector.
 race: ## the same under the race detector, without the tests that cannot have races
-	@CGO_ENABLED=1 $(gotest) -race -short -vet=off -skip='Scripts$$|^TestAgain_|^TestPrint_ReportsOutputOfGoTest$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestLimitSize_|_Cost(Of|Grows|IsThat)|_MemoryPerTrackedObject$$|^TestLinear_' $(UNIT)
+	@CGO_ENABLED=1 $(gotest) -race -short -vet=off -skip='Scripts$$|^TestAgain_|^TestPrint_ReportsOutputOfGoTest$$|^Fuzz|_WorstCallOfEachFunction$$|^TestScript_IsWhole$$|^TestPages_|^TestImports_|^TestLimitSize_|_Cost(Of|Grows)|_MemoryPerTrackedObject$$|^TestLinear_' $(UNIT)
 
 .PHONY: sim
 sim: ## play SEEDS (default 2000) seeds of each shape of the simulator; FIRST=n begins with seed n

@@ -276,9 +276,9 @@ func TestJoining_BrokenFile(t *testing.T) {
 	}
 }
 
-// TestDoctor_OfAnAgentThatJoins: the doctor connects as the agent does: with the certificate in the Secret or,
-// without one, with the token.
-func TestDoctor_OfAnAgentThatJoins(t *testing.T) {
+// TestDoctor_ConnectsAsJoiningAgent: the doctor connects as the agent does: with the certificate in the Secret
+// or, without one, with the token.
+func TestDoctor_ConnectsAsJoiningAgent(t *testing.T) {
 	subject := registration.Subject{Cluster: "c1", Agent: "a"}
 	otherKey, _, err := registration.NewKey(subject)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestBroker_ThroughAProxy(t *testing.T) {
 	}
 }
 
-func TestBroker_ProxyThatIsNone(t *testing.T) {
+func TestBroker_RejectsInvalidProxy(t *testing.T) {
 	if _, err := parse(t, "--cluster-name=c1", "--proxy=proxy.example:3128"); err == nil || !strings.Contains(err.Error(), "http://proxy.example:3128") {
 		t.Errorf("flag: %v", err)
 	}

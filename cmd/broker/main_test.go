@@ -227,9 +227,9 @@ func TestProgram_Insecure(t *testing.T) {
 	p.end()
 }
 
-// TestProgram_KeepsFilesToItself checks also a directory that exists with access for all, and has files of a
-// former release.
-func TestProgram_KeepsFilesToItself(t *testing.T) {
+// TestProgram_RestrictsFilePermissions checks also a directory that exists with access for all, and has files of
+// a former release.
+func TestProgram_RestrictsFilePermissions(t *testing.T) {
 	data := t.TempDir()
 	former := filepath.Join(data, "former")
 	//nolint:gosec // that others can read them is what is to be mended

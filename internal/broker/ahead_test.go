@@ -7,7 +7,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestAhead_OfADeletionThatItsSourceRepeats:
+// TestAhead_SendsRepeatedDeletion:
 //
 // Scenario:
 //
@@ -18,7 +18,7 @@ import (
 //
 // Result: the repeated deletion is the source's confirmation, and is sent to the agent. Otherwise it would wait
 // for a comparison for ever.
-func TestAhead_OfADeletionThatItsSourceRepeats(t *testing.T) {
+func TestAhead_SendsRepeatedDeletion(t *testing.T) {
 	deletion := work{version: 5, deleting: true}
 	recreated := work{version: 7, data: `{"manifests":[],"round":2}`}
 	for name, c := range map[string]struct {

@@ -198,7 +198,7 @@ func TestAhead_WaitsForTheSourceThenForced(t *testing.T) {
 	})
 }
 
-// TestAhead_OfRecordsThatCameAfterTheList:
+// TestAhead_ForcesSpecPublishedAfterList:
 //
 // Scenario:
 //
@@ -208,7 +208,7 @@ func TestAhead_WaitsForTheSourceThenForced(t *testing.T) {
 //
 // Result: the delivery is forced. No later list would show the work, and the agent would reject version 5 as
 // stale.
-func TestAhead_OfRecordsThatCameAfterTheList(t *testing.T) {
+func TestAhead_ForcesSpecPublishedAfterList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.open(w.source("src"), hawser)
 		ocm, ours := w.open(w.agent("c1"), nil), w.open(w.agent("c1"), hawser)

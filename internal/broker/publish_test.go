@@ -186,9 +186,9 @@ func TestPublish_DeletedStatusOfALiveWork(t *testing.T) {
 	})
 }
 
-// TestPublish_CreatedAgainRests checks that an OCM agent gets a recreated work only after the agent has
+// TestPublish_DelaysRecreatedWork checks that an OCM agent gets a recreated work only after the agent has
 // forgotten the deleted one.
-func TestPublish_CreatedAgainRests(t *testing.T) {
+func TestPublish_DelaysRecreatedWork(t *testing.T) {
 	for name, again := range map[string]work{
 		"same id":   {version: 1, data: `{"again":1}`},
 		"same name": {id: "w2", name: "name-of-w1", version: 1},
@@ -220,9 +220,9 @@ func TestPublish_CreatedAgainRests(t *testing.T) {
 	}
 }
 
-// TestPublish_DeletedAgainRests checks a deletion of a newer version, which the report does not confirm. It is
-// sent to an OCM agent after the agent has forgotten the work, so that the agent reports again.
-func TestPublish_DeletedAgainRests(t *testing.T) {
+// TestPublish_DelaysRepeatedDeletion checks a deletion of a newer version, which the report does not confirm. It
+// is sent to an OCM agent after the agent has forgotten the work, so that the agent reports again.
+func TestPublish_DelaysRepeatedDeletion(t *testing.T) {
 	deletion := "spec delete_request w1 v4 deleting"
 	for name, tc := range map[string]struct {
 		reported int32
@@ -248,9 +248,9 @@ func TestPublish_DeletedAgainRests(t *testing.T) {
 	}
 }
 
-// TestPublish_RestEndsWithTheAnswer checks the pause of deliveries after a confirmation. It begins before the
+// TestPublish_DelayEndsWithAnswer checks the pause of deliveries after a confirmation. It begins before the
 // commit, so that the spec cannot overtake the answer, and ends with the answer.
-func TestPublish_RestEndsWithTheAnswer(t *testing.T) {
+func TestPublish_DelayEndsWithAnswer(t *testing.T) {
 	inSlowWorld(t, broker.Config{}, func(w *world, s *slowStore) {
 		agent, source := w.open(w.agentOf(s, "c1"), nil), w.source("src")
 		publish := func(p transport.Peer, event []byte) {

@@ -182,9 +182,9 @@ func TestQuotas_ReportNothingOfOthers(t *testing.T) {
 	})
 }
 
-// TestForeignWork_IsAsOneThatIsNotThere checks that a conditional publish to a foreign work gets the same error
+// TestForeignWork_GetsErrorOfMissingWork checks that a conditional publish to a foreign work gets the same error
 // and receipt as one to a work that does not exist.
-func TestForeignWork_IsAsOneThatIsNotThere(t *testing.T) {
+func TestForeignWork_GetsErrorOfMissingWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.subscribe(w.agent("c1"))
 		source := w.source("src")
@@ -206,8 +206,8 @@ func TestForeignWork_IsAsOneThatIsNotThere(t *testing.T) {
 	})
 }
 
-// TestClusterName_IsThatOfANamespace checks cluster names of publishes and of subscriptions.
-func TestClusterName_IsThatOfANamespace(t *testing.T) {
+// TestClusterName_MustBeNamespaceName checks cluster names of publishes and of subscriptions.
+func TestClusterName_MustBeNamespaceName(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		source := w.source("src")
 		for _, name := range []string{"C1", "a.b", "-a", "a-", "a_b", "a/b", "ü", strings.Repeat("a", 64), "a b"} {

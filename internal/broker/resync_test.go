@@ -381,9 +381,9 @@ func TestResync_KnownWorksAreNoOrphans(t *testing.T) {
 	})
 }
 
-// TestResync_ConfirmedWorkThatCameBack checks an agent whose journal was restored. It lists a work whose
-// deletion it had confirmed, and gets the deletion again.
-func TestResync_ConfirmedWorkThatCameBack(t *testing.T) {
+// TestResync_RepeatsConfirmedDeletion checks an agent whose journal was restored. It lists a work whose deletion
+// it had confirmed, and gets the deletion again.
+func TestResync_RepeatsConfirmedDeletion(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		agent, source := w.subscribe(w.agent("c1")), w.source("src")
 		w.put(source, work{version: 1}.event())

@@ -224,9 +224,9 @@ func TestSubscribe_UnreadableRecords(t *testing.T) {
 	})
 }
 
-// TestSubscribe_SpecThatBecomesADeletionWhileItIsSent checks a spec that is deleted after it was taken from the
-// queue. The agent gets that spec before the deletion.
-func TestSubscribe_SpecThatBecomesADeletionWhileItIsSent(t *testing.T) {
+// TestSubscribe_SendsTakenSpecBeforeItsDeletion checks a spec that is deleted after it was taken from the queue.
+// The agent gets that spec before the deletion.
+func TestSubscribe_SendsTakenSpecBeforeItsDeletion(t *testing.T) {
 	wrapped := &getter{}
 	wrap := func(s store.Store) store.Store {
 		wrapped.Store = s

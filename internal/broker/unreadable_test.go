@@ -9,9 +9,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// TestResync_ListThatCannotBeRead checks that one invalid version makes a list unreadable. The error names the
+// TestResync_RejectsUnreadableList checks that one invalid version makes a list unreadable. The error names the
 // invalid part, and the sender gets all works as after an empty list. The next list is accepted.
-func TestResync_ListThatCannotBeRead(t *testing.T) {
+func TestResync_RejectsUnreadableList(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{version: 1}.event())
 		agent := w.open(w.agent("c1"), nil)

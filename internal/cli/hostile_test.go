@@ -206,9 +206,9 @@ var hostileCases = map[string][]string{
 	"hawser store restore":         {"--dir HOSTILE --from HOSTILE"},
 }
 
-// TestVerbs_PrintNothingThatATerminalObeys: for all names and texts of peers, the output of each verb has only
+// TestVerbs_PrintNoControlCharacters: for all names and texts of peers, the output of each verb has only
 // printable characters and line feeds. No peer's text begins a line.
-func TestVerbs_PrintNothingThatATerminalObeys(t *testing.T) {
+func TestVerbs_PrintNoControlCharacters(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("HOME", dir)
 	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))

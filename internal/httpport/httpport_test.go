@@ -124,7 +124,7 @@ func (p *port) accepted(t *testing.T, n uint64) {
 	p.until(t, fmt.Sprintf("%d things happened to connections", n), func() bool { return p.count >= n })
 }
 
-func TestServer_OneTooManyCostsTheAddressThatHasTheMost(t *testing.T) {
+func TestServer_EvictsFromAddressWithMostConnections(t *testing.T) {
 	p := serve(t, Limits{Connections: 8, Bytes: 1 << 20})
 	known := p.dial(t, "127.0.0.2")
 	if got := known.sends(); got != "3" {

@@ -16,10 +16,10 @@ import (
 	"github.com/hawser-io/hawser/internal/testkit"
 )
 
-// TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore: Delivered=True is part of a patch that the
-// status needs anyway. Statuses that an earlier release wrote get no patch for it alone, however often their
-// clusters repeat them.
-func TestSource_ReportsThatTheClusterHasAnsweredWithNoRequestMore(t *testing.T) {
+// TestSource_ReportsDeliveredWithoutExtraRequest: Delivered=True is part of a patch that the status needs
+// anyway. Statuses that an earlier release wrote get no patch for it alone, however often their clusters repeat
+// them.
+func TestSource_ReportsDeliveredWithoutExtraRequest(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const count = 50
 		a := b.agent("c1")
@@ -90,10 +90,10 @@ func (s *scarce) Err() error {
 	return nil
 }
 
-// TestSource_ReportsOnceThatTheBrokerIsFull: for an hour the disk of the broker is nearly full, full, and
-// nearly full again. A waiting work gets one write for that. It gets at most one more after the broker has
-// accepted it and its cluster has answered.
-func TestSource_ReportsOnceThatTheBrokerIsFull(t *testing.T) {
+// TestSource_ReportsFullBrokerOnce: for an hour the disk of the broker is nearly full, full, and nearly full
+// again. A waiting work gets one write for that. It gets at most one more after the broker has accepted it and
+// its cluster has answered.
+func TestSource_ReportsFullBrokerOnce(t *testing.T) {
 	disk := &scarce{}
 	inBubbleOf(t, disk.options, func(b *bench) {
 		const count = 100

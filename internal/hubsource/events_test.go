@@ -193,7 +193,7 @@ func TestEvents_AreBounded(t *testing.T) {
 }
 
 // The hub may have deleted an Event, or may forbid Events: the next one is still written.
-func TestEvents_HubThatForgetsOrForbids(t *testing.T) {
+func TestEvents_ContinueAfterDeletedOrForbiddenEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		report, hub, registry := newRecordedEvents(t)
 		o := example("c1", "w")

@@ -138,10 +138,9 @@ func (d slowDisk) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, 
 	return d.Store.Commit(ctx, ops)
 }
 
-// TestSource_ClusterThatFillsTheQueueHoldsUpNoOther: publishes of one cluster use all of its share of the
-// broker's queue, while the disk is slow. Publishes of other clusters are not delayed, whatever the result for
-// the first one is.
-func TestSource_ClusterThatFillsTheQueueHoldsUpNoOther(t *testing.T) {
+// TestSource_FullClusterShareDelaysNoOther: publishes of one cluster use all of its share of the broker's queue,
+// while the disk is slow. Publishes of other clusters are not delayed, whatever the result for the first one is.
+func TestSource_FullClusterShareDelaysNoOther(t *testing.T) {
 	const commit = time.Second
 	slow := func() (o testkit.Options) {
 		o.Broker.Store = slowDisk{mem.Open(mem.Options{NewID: testkit.NewIDs("store")}), commit}

@@ -320,7 +320,7 @@ func TestSource_DistinguishesMissingRoleFromDeadHub(t *testing.T) {
 	})
 }
 
-func TestSource_WaitsForAHubThatIsDown(t *testing.T) {
+func TestSource_WaitsForUnavailableHub(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.hub.setDown(true)
 		b.agent("c1")

@@ -267,7 +267,7 @@ func TestHub_LeavesAForeignAuthorityAlone(t *testing.T) {
 }
 
 // A CA that an operator has provided signs, in a Secret of any type.
-func TestHub_TakesAnAuthorityThatIsThere(t *testing.T) {
+func TestHub_UsesExistingAuthority(t *testing.T) {
 	hub := newPlane()
 	own, err := pki.NewAuthority("own", pki.Starting(epoch, time.Hour))
 	if err != nil {

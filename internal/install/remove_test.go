@@ -70,7 +70,7 @@ func TestRemove_OfOneOfTwo(t *testing.T) {
 
 // A removal leaves nothing on a hub that clusters have joined. If Open Cluster Management was installed later,
 // its objects stay.
-func TestRemove_OfAHubThatClustersJoined(t *testing.T) {
+func TestRemove_CleansHubWithJoinedClusters(t *testing.T) {
 	s := wanted
 	s.Registration = On
 	none := []string{"namespaces default", "namespaces kube-system"}

@@ -29,7 +29,7 @@ func TestLoad_FlagWinsOverEnvironment(t *testing.T) {
 	}
 }
 
-func TestLoad_NeverTakesThatOfTheHomeDirectory(t *testing.T) {
+func TestLoad_IgnoresHomeDirectory(t *testing.T) {
 	home := t.TempDir()
 	if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
 		t.Fatal(err)

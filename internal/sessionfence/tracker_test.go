@@ -55,8 +55,8 @@ func TestTracker_DropsLateEvents(t *testing.T) {
 	observe(t, "a report to the next leader", next.Observe("c", agent.Stamp("hub")), sessionfence.CurrentFirst)
 }
 
-// TestTracker_AProcessThatRemembersNothing is the scenario in the package comment.
-func TestTracker_AProcessThatRemembersNothing(t *testing.T) {
+// TestTracker_ProtectsProcessWithoutState is the scenario in the package comment.
+func TestTracker_ProtectsProcessWithoutState(t *testing.T) {
 	hub, agent := talk()
 	late := hub.Stamp("c")
 	observe(t, "in time", agent.Observe("hub", late), sessionfence.Current)
@@ -67,7 +67,7 @@ func TestTracker_AProcessThatRemembersNothing(t *testing.T) {
 	observe(t, "late", agent.Observe("hub", late), sessionfence.PeerUnaware)
 }
 
-func TestTracker_AClockThatWentBack(t *testing.T) {
+func TestTracker_RecoversFromClockRollback(t *testing.T) {
 	_, agent := talk()
 	back := sessionfence.NewTracker(3, "h2")
 	observe(t, "lower than the latest known session", agent.Observe("hub", back.Stamp("c")), sessionfence.OldSession)

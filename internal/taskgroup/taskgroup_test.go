@@ -39,7 +39,7 @@ func TestGroup_ErrorWhileStoppingIsReported(t *testing.T) {
 	}
 }
 
-func TestGroup_TaskThatEndsByItselfIsAnError(t *testing.T) {
+func TestGroup_ReportsEarlyEndOfTask(t *testing.T) {
 	err := taskgroup.Group(t.Context(), taskgroup.Task{Name: "short", Run: func(context.Context) error { return nil }})
 	if err == nil {
 		t.Fatal("a task that ended before the group must be reported")

@@ -32,9 +32,9 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// TestNewLogger_NothingThatATerminalObeys: for any name, message or error of a peer, a log line is one line
+// TestNewLogger_WritesNoControlCharacters: for any name, message or error of a peer, a log line is one line
 // without control characters. JSON stays valid, with the same meaning.
-func TestNewLogger_NothingThatATerminalObeys(t *testing.T) {
+func TestNewLogger_WritesNoControlCharacters(t *testing.T) {
 	const hostile = "x\x1b[2J\x07\r\u009b31m\u202e\u2028\x7f\xff\nlevel=ERROR msg=evil"
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer

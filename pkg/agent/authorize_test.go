@@ -253,7 +253,7 @@ func TestExecutor_GrantsOnlyOwnRights(t *testing.T) {
 }
 
 // The namespace in the manifest is ignored for a cluster-scoped kind.
-func TestExecutor_ChecksTheObjectThatIsMade(t *testing.T) {
+func TestExecutor_ChecksCreatedObject(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.grant("namespaced", "rbac.authorization.k8s.io", "clusterroles", everyVerb)
 	r.apply(as(hubWork("1", "w", 1, fmt.Sprintf(`{"apiVersion":%q,"kind":"ClusterRole","metadata":{"name":"c","namespace":"default"}}`, rbacV1))))
@@ -447,7 +447,7 @@ func missing(resource, group string) func(clustertest.Call) error {
 	}
 }
 
-func TestForbidden_ReportsWhichRuleIsMissingAndNoticesIt(t *testing.T) {
+func TestForbidden_ReportsMissingRuleAndDetectsGrant(t *testing.T) {
 	const server = `deployments.apps "d" is forbidden: User "agent" cannot get resource "deployments" in API group "apps" in the namespace "default"`
 	const advice = `; if it is to be allowed, make a ClusterRole on the cluster that has the label open-cluster-management.io/aggregate-to-work: "true" and the rule {apiGroups: ["apps"], resources: ["deployments"], verbs: ["get", "list", "watch", "create", "update", "patch", "delete"]}`
 	for _, blind := range []bool{false, true} {
@@ -490,7 +490,7 @@ func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	}
 }
 
-func TestForbidden_RecordReportsWhichRuleIsMissing(t *testing.T) {
+func TestForbidden_ReportsMissingRuleForRecord(t *testing.T) {
 	r, _ := newExecutorRig(t, false)
 	r.f.Refuse = missing("appliedmanifestworks", "work.open-cluster-management.io")
 	r.apply(hubWork("1", "w", 1, configMap("a", "1")))

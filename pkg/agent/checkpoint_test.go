@@ -159,7 +159,7 @@ func (r *rig) checkpointEvent(cp codec.Checkpoint) codec.Event {
 	return e
 }
 
-func TestCore_DigestsThatDiffer(t *testing.T) {
+func TestCore_SendsListWhenDigestsDiffer(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.checkpoint(codec.Checkpoint{Cursor: at(1), Digest: held(r, "w-1")})
@@ -314,7 +314,7 @@ func TestCore_DigestIsOfLiveWorks(t *testing.T) {
 	expectReported(t, r.checkpoint(cp), acked(9, d, ""))
 }
 
-func TestCore_SyncEventsThatMeanNothing(t *testing.T) {
+func TestCore_IgnoresInvalidSyncEvents(t *testing.T) {
 	r := newRig(t)
 	d := &codec.Digest{}
 	future := r.checkpointEvent(codec.Checkpoint{Cursor: at(3), Digest: d})
@@ -358,7 +358,7 @@ func TestCore_RevisionsAfterTheCursorOfAReplacedStore(t *testing.T) {
 	value("3")
 }
 
-func TestCore_ClockThatGoesBack(t *testing.T) {
+func TestCore_ToleratesClockRollback(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, configMap("a", "1"))
 	r.apply(w)

@@ -47,7 +47,7 @@ func hasReplicas(o *unstructured.Unstructured) bool {
 
 const scaled = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"default"},"spec":{"replicas":2}}`
 
-func TestCore_ObjectThatIsChangedAfterEachRepair(t *testing.T) {
+func TestCore_ReportsObjectChangedAfterEachRepair(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, scaled)
 	r.apply(w)
@@ -87,7 +87,7 @@ func TestCore_ObjectThatIsChangedAfterEachRepair(t *testing.T) {
 }
 
 // A change every two minutes is repaired at once each time: the repair budget suffices.
-func TestCore_ObjectThatIsChangedNowAndThenIsNotContested(t *testing.T) {
+func TestCore_OccasionalChangeIsNotContested(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, scaled))
 	for range 60 {
@@ -99,7 +99,7 @@ func TestCore_ObjectThatIsChangedNowAndThenIsNotContested(t *testing.T) {
 	}
 }
 
-func TestCore_TwoWorksThatWantAnObjectOtherwise(t *testing.T) {
+func TestCore_ReportsObjectContestedByTwoWorks(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "one", 1, configMap("web", "1")))
 	r.deliver(hubWork("w-2", "two", 1, configMap("web", "2")))
@@ -121,7 +121,7 @@ func TestCore_TwoWorksThatWantAnObjectOtherwise(t *testing.T) {
 	}
 }
 
-func TestCore_ObjectThatIsDeletedAfterEachRepair(t *testing.T) {
+func TestCore_ReportsObjectDeletedAfterEachRepair(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
 	r.fight("ConfigMap", func(*unstructured.Unstructured) bool { return true }, func() { r.f.Remove(r.ref("ConfigMap", "web")) })

@@ -51,7 +51,7 @@ func TestCore_AppliesReportsAndRecords(t *testing.T) {
 
 // An object that is not in the record is created without a read first. An existing one is found by the
 // creation.
-func TestCore_NewWorkThatIsNotNew(t *testing.T) {
+func TestCore_CreatesUnrecordedObjectWithoutRead(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1")))
 	r.f.Put(clustertest.Object("v1", "ConfigMap", "default", "old", "data", map[string]any{"k": "0"}))
@@ -188,7 +188,7 @@ func TestCore_DeletedIsReportedUntilItIsAccepted(t *testing.T) {
 	}
 }
 
-func TestCore_UnknownWorkThatIsDeleted(t *testing.T) {
+func TestCore_ConfirmsDeletionOfUnknownWork(t *testing.T) {
 	r := newRig(t)
 	r.delete(hubWork("w-1", "web", 3))
 	r.expectStatus("w-1", workDeleted)
@@ -359,7 +359,7 @@ func TestCore_BacksOffFromRepeatedForeignChanges(t *testing.T) {
 	}
 }
 
-func TestCore_KindsThatCannotBeWatchedAreLookedAt(t *testing.T) {
+func TestCore_PollsUnwatchableKinds(t *testing.T) {
 	r := newRig(t)
 	r.denied = "configmaps"
 	r.apply(hubWork("w-1", "web", 1, configMap("web", "1"), deployment("web", "1")))
@@ -512,7 +512,7 @@ func TestCore_RecordDeletedByHand(t *testing.T) {
 	}
 }
 
-func TestCore_WorkThatCannotBeRecorded(t *testing.T) {
+func TestCore_ReportsUnrecordableWork(t *testing.T) {
 	r := newRig(t)
 	r.f.Refuse = func(c clustertest.Call) error {
 		if c.Ref.Resource == appliedwork.Resource.Resource && c.Verb == "create" {

@@ -57,7 +57,7 @@ func TestCore_BoundsReadsOfUnwatchableKinds(t *testing.T) {
 }
 
 // If the hub rejects every status, objects are recorded and removed nevertheless.
-func TestCore_HubThatTakesNoStatus(t *testing.T) {
+func TestCore_WorksWhileHubRejectsStatuses(t *testing.T) {
 	r := newRig(t)
 	r.refuse = func(codec.Event) error { return errAway }
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1"), configMap("b", "1")))

@@ -245,7 +245,7 @@ func TestCore_EvictionOutlivesTheProcess(t *testing.T) {
 	r.expectValue("a", "")
 }
 
-func TestCore_WorksThatTheBrokerKnowsNothingOf(t *testing.T) {
+func TestCore_EvictsOrphansAfterSync(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.apply(hubWork("w-2", "kept", 1, configMap("b", "1")))
@@ -372,7 +372,7 @@ func TestCore_OrphansWithNothingOnTheCluster(t *testing.T) {
 	}
 }
 
-func TestCore_EvictionThatIsSwitchedOff(t *testing.T) {
+func TestCore_DisabledEvictionClearsGracePeriod(t *testing.T) {
 	r := orphanRig(t, false)
 	r.checkpoint(r.proof(nil, "hub"))
 	if !r.evicting("web") {

@@ -6,7 +6,7 @@ import (
 )
 
 // A clock that is one year ahead for a moment, before or after a restart, ends no grace period.
-func TestGrace_CountsTheTimeThatHasPassed(t *testing.T) {
+func TestGrace_CountsElapsedTime(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const year, day = 365 * 24 * time.Hour, 24 * time.Hour
 	for name, c := range map[string]struct {

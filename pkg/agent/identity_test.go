@@ -21,7 +21,7 @@ import (
 
 // The agent ignores all events of a broker that may not use the hub identity, until an operator hands the
 // identity over.
-func TestAgent_NothingOfABrokerThatMayNotUseTheIdentity(t *testing.T) {
+func TestAgent_IgnoresBrokerWithoutHubIdentity(t *testing.T) {
 	var refuse atomic.Bool
 	refuse.Store(true)
 	runAgent(t, func(r *running) {

@@ -249,7 +249,7 @@ func TestCore_Limited(t *testing.T) {
 }
 
 // A work that is deleted and created again under its name, corrected, is applied too.
-func TestCore_WayBackOfAWorkThatIsRecreated(t *testing.T) {
+func TestCore_AppliesRecreatedWorkAfterLockout(t *testing.T) {
 	r := newRig(t)
 	admits(r)
 	r.apply(hubWork("w-1", "guard", 1, configMap("g", "1"), guardConfiguration("Fail")))

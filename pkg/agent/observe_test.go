@@ -233,7 +233,7 @@ func TestCore_FeedbackDuringConflict(t *testing.T) {
 	}
 }
 
-func TestCore_FeedbackOfKindsThatCannotBeWatched(t *testing.T) {
+func TestCore_ReportsFeedbackOfUnwatchableKinds(t *testing.T) {
 	r := newRig(t)
 	r.denied = "deployments"
 	w := hubWork("w-1", "web", 1, deployment("a", "1"))
@@ -244,7 +244,7 @@ func TestCore_FeedbackOfKindsThatCannotBeWatched(t *testing.T) {
 	r.expectValues("w-1", 0, "Replicas=3")
 }
 
-func TestCore_FeedbackOfAnObjectThatIsGone(t *testing.T) {
+func TestCore_KeepsFeedbackOfDeletedObject(t *testing.T) {
 	r := newRig(t)
 	w := hubWork("w-1", "web", 1, deployment("a", "1"))
 	c := config("apps", "deployments", "a", wellKnownStatus, celRule("Sunny", "object.status.replicas == 3"))

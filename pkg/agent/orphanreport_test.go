@@ -100,7 +100,7 @@ func TestCore_ReportsUnownedOrphans(t *testing.T) {
 }
 
 // The orphan has an owner when the order arrives: nothing is removed.
-func TestCore_KeepsOrphanThatGotAnOwner(t *testing.T) {
+func TestCore_KeepsOrphanWithNewOwner(t *testing.T) {
 	r := newRig(t)
 	left := r.leftBehind(testHubHash, "web", "a")
 	r.inSync(0)

@@ -176,7 +176,7 @@ func parse(t *testing.T, manifest string) *unstructured.Unstructured {
 // logged counts the lines of a log that contain a text.
 func logged(b *bytes.Buffer, text string) int { return strings.Count(b.String(), text) }
 
-func TestCore_StateDirectoryThatIsFull(t *testing.T) {
+func TestCore_ReportsFullStateDirectory(t *testing.T) {
 	r := newJournaledRig(t)
 	var log bytes.Buffer
 	r.log = slog.New(slog.NewTextHandler(&log, nil))
@@ -242,7 +242,7 @@ func TestCore_StateDirectoryThatIsFull(t *testing.T) {
 	r.expectValue("a", "2")
 }
 
-func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
+func TestCore_SurvivesStateDirectoryErrors(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.apply(hubWork("w-2", "other", 1, configMap("b", "1")))
@@ -294,7 +294,7 @@ func TestCore_StateDirectoryThatFailsNowAndThen(t *testing.T) {
 }
 
 // While a cursor is written, the broker is replaced by one that does not know the cursor.
-func TestCore_CursorThatIsRefusedMeanwhile(t *testing.T) {
+func TestCore_DropsCursorRejectedDuringWrite(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	r.journal.fail = func(op, _ string) error {
@@ -315,7 +315,7 @@ func TestCore_CursorThatIsRefusedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestCore_JournalThatCannotBeLoaded(t *testing.T) {
+func TestCore_RejectsUnloadableJournal(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	c := r.core.config

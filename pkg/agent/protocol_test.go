@@ -61,7 +61,7 @@ func TestC12_SpecForAnotherClusterIsIgnored(t *testing.T) {
 
 // An OCM agent silently drops such events. The Hawser agent records the version, keeps what was applied before,
 // and reports the error.
-func TestC13_WorkThatCannotBeUsed(t *testing.T) {
+func TestC13_UnusableWork_IsReported(t *testing.T) {
 	r := newRig(t)
 	r.apply(hubWork("w-1", "web", 1, configMap("a", "1")))
 	for generation, c := range map[int64]struct {
@@ -413,7 +413,7 @@ func TestCore_StatusOfAnOutdatedSpecIsNotSent(t *testing.T) {
 	}
 }
 
-func TestCore_EventsThatAreNotForAnAgent(t *testing.T) {
+func TestCore_IgnoresEventsForOtherReceivers(t *testing.T) {
 	r := newRig(t)
 	for _, typ := range []string{
 		codec.TypeCheckpoint, "a.b", "cluster.open-cluster-management.io.v1.managedclusters.spec.create_request",

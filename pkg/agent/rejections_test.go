@@ -271,7 +271,7 @@ func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 }
 
 // Another program keeps changing an object that lacks a field: the object is not written as often.
-func TestCore_DroppedFieldOfAnObjectThatOthersChange(t *testing.T) {
+func TestCore_LimitsWritesForDroppedField(t *testing.T) {
 	r := newRig(t)
 	r.f.Put(ropeDefinition())
 	r.prunes(true)

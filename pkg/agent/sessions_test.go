@@ -189,8 +189,8 @@ func TestCore_SendsKeepalives(t *testing.T) {
 	}
 }
 
-// TestCore_ReportsThatItsListIsTooLargeForTheBroker: a list is one event and cannot be split.
-func TestCore_ReportsThatItsListIsTooLargeForTheBroker(t *testing.T) {
+// TestCore_ReportsTooLargeList: a list is one event and cannot be split.
+func TestCore_ReportsTooLargeList(t *testing.T) {
 	r, hub := newStatelessRig(t)
 	r.handle(r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	for limit, want := range map[int]bool{0: false, 20: true, 1 << 10: false} {

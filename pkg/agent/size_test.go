@@ -14,9 +14,9 @@ import (
 // errTooLarge is the API server's error for an object that is too large for etcd.
 var errTooLarge = apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
 
-// TestCore_ARecordThatDoesNotFit is reported at once in the condition of the work, and does not block other
-// works.
-func TestCore_ARecordThatDoesNotFit(t *testing.T) {
+// TestCore_ReportsTooLargeRecord: the condition of the work reports a too large record at once. Other works are
+// not blocked.
+func TestCore_ReportsTooLargeRecord(t *testing.T) {
 	r := newRig(t)
 	r.f.Refuse = func(c clustertest.Call) error {
 		if c.Write() && c.Ref.Resource == "appliedmanifestworks" && c.Ref.Name == appliedwork.Name(testHubHash, "large") {
@@ -33,9 +33,9 @@ func TestCore_ARecordThatDoesNotFit(t *testing.T) {
 	r.expectStatus("w-1", workApplied, workAvailable)
 }
 
-// TestCore_AnObjectThatDoesNotFit: such a manifest fails like an invalid one. It is retried with increasing
-// waits, not every ten seconds.
-func TestCore_AnObjectThatDoesNotFit(t *testing.T) {
+// TestCore_RetriesTooLargeObjectWithBackoff: a manifest that is too large for the cluster fails like an invalid
+// one. It is retried with increasing waits, not every ten seconds.
+func TestCore_RetriesTooLargeObjectWithBackoff(t *testing.T) {
 	r := newRig(t)
 	tries := 0
 	r.f.Refuse = func(c clustertest.Call) error {

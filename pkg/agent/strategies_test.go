@@ -63,7 +63,7 @@ func TestCore_ReadOnlyDroppedFromTheWorkStays(t *testing.T) {
 	}
 }
 
-func TestCore_ReadOnlyThatCannotBeReadIsTriedAgain(t *testing.T) {
+func TestCore_RetriesFailedRead_ReadOnly(t *testing.T) {
 	r := newRig(t)
 	r.f.Put(clustertest.Object("v1", "ConfigMap", "default", "a"))
 	away := true

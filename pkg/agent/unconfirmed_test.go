@@ -264,7 +264,7 @@ func TestCore_OutdatedJournalBesideALaterDeletion(t *testing.T) {
 	r.expectJournal()
 }
 
-func TestCore_AfterAListTheRestIsConfirmed(t *testing.T) {
+func TestCore_ConfirmsListedWorksWithoutOrphans(t *testing.T) {
 	r := newJournaledRig(t)
 	r.apply(hubWork("w-1", "web", 2, configMap("a", "1")))
 	r.apply(hubWork("w-2", "orphan", 2, configMap("b", "1")))

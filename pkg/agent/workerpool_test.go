@@ -52,7 +52,7 @@ func (h hanging) Create(ctx context.Context, gvr schema.GroupVersionResource, o 
 
 // A kind of object for which the cluster gives no answers delays only the works that have it, however many they
 // are. The watchdog names them.
-func TestAgent_WorksThatTakeLongHoldUpNoOther(t *testing.T) {
+func TestAgent_SlowWorksDelayNoOther(t *testing.T) {
 	var free chan struct{}
 	runAgent(t, func(r *running) {
 		free = make(chan struct{}) // the channel must belong to the bubble

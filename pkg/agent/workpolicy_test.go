@@ -68,7 +68,7 @@ func (r *rig) lookAt(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return r.f.Look(r.f.Ref(o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()))
 }
 
-func TestCore_RefusesObjectsThatAgentsNeed(t *testing.T) {
+func TestCore_RejectsObjectsNeededByAgents(t *testing.T) {
 	for _, strategy := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeServerSideApply, workv1.UpdateStrategyTypeReadOnly} {
 		r := newRig(t)
 		guarded(r)
@@ -135,7 +135,7 @@ func TestCore_RefusesObjectsThatAgentsNeed(t *testing.T) {
 
 // Objects that agents need, and that an earlier release took over, are released, whether the work stays or is
 // deleted.
-func TestCore_ReleasesObjectsThatAgentsNeed(t *testing.T) {
+func TestCore_ReleasesObjectsNeededByAgents(t *testing.T) {
 	for _, end := range []string{"stays", "is deleted", "drops it", "is evicted"} {
 		r := newRig(t)
 		named, found := livedBy(r)

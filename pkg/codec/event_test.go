@@ -245,7 +245,7 @@ func TestUnmarshal_RefusesBrokenBytes(t *testing.T) {
 	}
 }
 
-func TestUnmarshal_TakesRepeatedContextAttributesThatAgree(t *testing.T) {
+func TestUnmarshal_AcceptsEqualRepeatedContextAttributes(t *testing.T) {
 	p := specProto()
 	p.Attributes["ce-id"] = pString("e1")
 	p.Attributes["ce-source"] = &protoAttr{Attr: &cloudeventsv1.CloudEvent_CloudEventAttributeValue_CeUriRef{CeUriRef: "src1"}}

@@ -117,8 +117,8 @@ func TestFromMessage_Versions(t *testing.T) {
 	}
 }
 
-// TestFromMessage_IsTheEventThatWasSent: text forms are converted back to their types.
-func TestFromMessage_IsTheEventThatWasSent(t *testing.T) {
+// TestFromMessage_RestoresSentEvent: text forms are converted back to their types.
+func TestFromMessage_RestoresSentEvent(t *testing.T) {
 	p := specProto()
 	p.Attributes["ce-deletiontimestamp"] = pTime(testTime.Add(123456789))
 	p.Attributes["ce-hawserrevision"] = pString("18446744073709551615")

@@ -96,7 +96,7 @@ func TestUnmarshal_RefusesBadStructuredEvents(t *testing.T) {
 }
 
 // The fields around a structured event are authorized, so the JSON must not contradict them.
-func TestUnmarshal_RefusesAStructuredEventThatItsFieldsContradict(t *testing.T) {
+func TestUnmarshal_RejectsContradictoryStructuredEvent(t *testing.T) {
 	const body = `{"specversion":"1.0","id":"e1","source":"src1","type":"` + specCreate + `","clustername":"cluster1"}`
 	for name, change := range map[string]func(*protoEvent){
 		"id":          func(p *protoEvent) { p.Id = "e2" },

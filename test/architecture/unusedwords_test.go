@@ -186,7 +186,7 @@ func TestCheckLanguage_FindsPlantedViolations(t *testing.T) {
 	}
 }
 
-func TestPrintCounts_ReadsATreeThatDoesNotCompile(t *testing.T) {
+func TestPrintCounts_ReadsBrokenSource(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a.go"), []byte("package a\nimport \"no/such\"\nfunc (g *Grave) Take() {}\ntype Grave int\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -27,9 +27,9 @@ import (
 // dearRequests is the number of requests that occupy all readers of requests in hub-source.
 const dearRequests = 8
 
-// TestDearRequests: a client with a bootstrap token requests certificates with RSA keys of 131,072 bits. They
-// are rejected, and meanwhile another cluster can request to join.
-func TestDearRequests(t *testing.T) {
+// TestAttack_ExpensiveRequests: a client with a bootstrap token requests certificates with RSA keys of 131,072
+// bits. They are rejected, and meanwhile another cluster can request to join.
+func TestAttack_ExpensiveRequests(t *testing.T) {
 	s := alone(t, joinConfig)
 	s.hub = s.play("1", "hub", s.addr)
 	s.hub.wait("ready")
@@ -96,9 +96,9 @@ func TestDearRequests(t *testing.T) {
 	wg.Wait()
 }
 
-// TestDearChains: a client without a valid certificate presents a hundred issuers that may each have signed it.
-// Their keys cost as much as TLS allows. The broker does not try them.
-func TestDearChains(t *testing.T) {
+// TestAttack_ExpensiveChains: a client without a valid certificate presents a hundred issuers that may each have
+// signed it. Their keys cost as much as TLS allows. The broker does not try them.
+func TestAttack_ExpensiveChains(t *testing.T) {
 	s := alone(t, "")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

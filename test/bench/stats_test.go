@@ -22,8 +22,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestCheck_HubAtRest: the idle cost of joined clusters on the hub has a target, if it was measured.
-func TestCheck_HubAtRest(t *testing.T) {
+// TestCheck_LimitsIdleHubRequests: the idle cost of joined clusters on the hub has a target, if it was measured.
+func TestCheck_LimitsIdleHubRequests(t *testing.T) {
 	for _, c := range []struct {
 		perSecond float64
 		only      string

@@ -173,9 +173,9 @@ func TestC42_Heartbeats_KeepOCMAgents(t *testing.T) {
 	})
 }
 
-// TestC44_SubscriberThatDoesNotRead_BlocksNoOther: a subscriber that does not read blocks no other client,
-// including the client that publishes to it.
-func TestC44_SubscriberThatDoesNotRead_BlocksNoOther(t *testing.T) {
+// TestC44_StalledSubscriber_BlocksNoOther: a subscriber that does not read blocks no other client, including the
+// client that publishes to it.
+func TestC44_StalledSubscriber_BlocksNoOther(t *testing.T) {
 	t.Parallel()
 	b := startBroker(t)
 	ctx, client := b.stub(t, pki.Agent, cluster1)

@@ -45,9 +45,9 @@ func TestC23_EmptyHashList_GetsEveryStatus(t *testing.T) {
 	}
 }
 
-// TestC24_HashesThatDiffer_AreAnswered: the broker requests from a reconnected OCM agent the statuses that
-// differ from its own. The agent answers with only those.
-func TestC24_HashesThatDiffer_AreAnswered(t *testing.T) {
+// TestC24_DifferentHashes_AreAnswered: the broker requests from a reconnected OCM agent the statuses that differ
+// from its own. The agent answers with only those.
+func TestC24_DifferentHashes_AreAnswered(t *testing.T) {
 	t.Parallel()
 	b, ocm := startBroker(t), startOCMBroker(t, "")
 	wire := newCable(t, ocm.addr)

@@ -206,7 +206,7 @@ func TestWriter_KeepsItsWorksApart(t *testing.T) {
 	}
 }
 
-func TestRest_EndsWithTheContext(t *testing.T) {
+func TestRest_EndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("over"))
 	if rest(ctx) {

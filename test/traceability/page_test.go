@@ -181,11 +181,11 @@ func TestUnanswered(t *testing.T) {
 	wantOne(t, unanswered(all(append(required, "I9")), required), "I9: not required")
 }
 
-func TestNotThere(t *testing.T) {
+func TestRows_NameExistingTests(t *testing.T) {
 	row := func(dir, name string) []Row { return []Row{{Label: "I1", Line: 1, Tests: []Test{{dir, name}}}} }
-	report(t, notThere(root, row("test/traceability", "TestNotThere/any_subtest")))
-	wantOne(t, notThere(root, row("test/traceability", "TestNot")), "no test test/traceability TestNot ")
-	wantOne(t, notThere(root, row("test/nowhere", "TestNotThere")), "no such file")
+	report(t, notThere(root, row("test/traceability", "TestRows_NameExistingTests/any_subtest")))
+	wantOne(t, notThere(root, row("test/traceability", "TestRows")), "no test test/traceability TestRows ")
+	wantOne(t, notThere(root, row("test/nowhere", "TestRows_NameExistingTests")), "no such file")
 }
 
 // report reports each error.

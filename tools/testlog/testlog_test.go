@@ -163,8 +163,8 @@ func checkResults(t *testing.T, events string, want map[testlog.Name]testlog.Out
 	}
 }
 
-// TestPrint_RunThatWasKilled: in an interrupted run, a test that did not end has failed.
-func TestPrint_RunThatWasKilled(t *testing.T) {
+// TestPrint_ReportsKilledRun: in an interrupted run, a test that did not end has failed.
+func TestPrint_ReportsKilledRun(t *testing.T) {
 	t.Parallel()
 	const events = `{"Action":"start","Package":"p"}
 {"Action":"run","Package":"p","Test":"TestEnded"}

@@ -353,7 +353,7 @@ func TestWebhook_IsNotReadyWithoutACertificate(t *testing.T) {
 	}
 }
 
-func TestWebhook_ReportsWhichAddressItCannotUse(t *testing.T) {
+func TestWebhook_ReportsUnusableAddress(t *testing.T) {
 	f := newFixture(t, denied, slog.New(slog.DiscardHandler))
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -366,7 +366,7 @@ func TestWebhook_ReportsWhichAddressItCannotUse(t *testing.T) {
 	}
 }
 
-func TestNew_RefusesLimitsThatAgentsDoNotHave(t *testing.T) {
+func TestNew_RejectsLimitsUnknownToAgents(t *testing.T) {
 	for _, limit := range []int{0, 512001} {
 		if _, err := New(Config{Rules: admission.Rules{ManifestLimit: limit}}); err == nil || !strings.Contains(err.Error(), "512000") {
 			t.Errorf("%d: %v", limit, err)

@@ -352,8 +352,8 @@ func (copying) Backup(_ context.Context, send func(string, []byte) error) error 
 	return errors.Join(send("a", []byte("1")), send("b", []byte("2")))
 }
 
-// TestBackup_ReportsWhichEndIsBroken checks that the error states whether the receiver or the store failed.
-func TestBackup_ReportsWhichEndIsBroken(t *testing.T) {
+// TestBackup_ReportsFailedReceiverOrStore checks that the error states whether the receiver or the store failed.
+func TestBackup_ReportsFailedReceiverOrStore(t *testing.T) {
 	d := newSyncFake(t)
 	backup := func(ctx context.Context, fails error) (paths []string, err error) {
 		err = d.Backup(ctx, nil, func(r *hawserv1.BackupResponse) error {

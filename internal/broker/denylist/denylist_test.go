@@ -160,8 +160,8 @@ func TestList_DamagedEntry(t *testing.T) {
 	}
 }
 
-// TestList_OfAStoreThatFails: a denial that cannot be stored has no effect.
-func TestList_OfAStoreThatFails(t *testing.T) {
+// TestList_IgnoresUnstoredDenial: a denial that cannot be stored has no effect.
+func TestList_IgnoresUnstoredDenial(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	l, err := denylist.New(s)
 	if err := errors.Join(err, s.Close()); err != nil {

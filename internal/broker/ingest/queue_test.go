@@ -115,9 +115,9 @@ func TestQueue_BarrierWaitsForAllOfItsClient(t *testing.T) {
 	}
 }
 
-// TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster: no later publish overtakes the list, because it may
-// create a record again that the list drops.
-func TestQueue_ListGoesBehindAllThatIsQueuedOfItsCluster(t *testing.T) {
+// TestQueue_KeepsListBehindEventsOfItsCluster: no later publish overtakes the list, because it may create a
+// record again that the list drops.
+func TestQueue_KeepsListBehindEventsOfItsCluster(t *testing.T) {
 	q := newQueue(64 << 20)
 	drop := store.Op{Kind: store.Drop, Key: store.Key{Cluster: "a", ResourceID: "w"}}
 	put(t, q, sent("a", "x", 1), newPending(clientNamed("hub"), []store.Op{drop, drop}), sent("a", "w", 2, deletes))

@@ -70,8 +70,8 @@ func (d *dead) Accept() (net.Conn, error) {
 	return &fromConn{addr: "192.0.2.1"}, nil
 }
 
-// TestListener_Rests checks that a listener that rejects connections without end pauses half of the time.
-func TestListener_Rests(t *testing.T) {
+// TestListener_PausesAfterRejections: a listener that rejects connections without end pauses half of the time.
+func TestListener_PausesAfterRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 200
 		g, _, _ := limiterOf(limits{})

@@ -149,7 +149,7 @@ func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
 	}
 }
 
-func TestNames_ForgetQuarantinedThatStayAway(t *testing.T) {
+func TestNames_ForgetAbsentQuarantinedClusters(t *testing.T) {
 	c := newState(0)
 	now := time.Unix(1000, 0)
 	c.Names.cfg.Now = func() time.Time { return now }

@@ -429,9 +429,9 @@ func TestController_TriesAgain(t *testing.T) {
 	})
 }
 
-// TestController_RestsWhereOthersWork: in the mode auto it is inactive while the controllers of Open Cluster
+// TestController_IsInactiveBesideOCM: in the mode auto it is inactive while the controllers of Open Cluster
 // Management run. It becomes active when they are removed, and inactive when they return.
-func TestController_RestsWhereOthersWork(t *testing.T) {
+func TestController_IsInactiveBesideOCM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ocm := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: OCMNamespace, Name: OCMDeployment}}
 		w := begin(t, Config{Mode: Auto}, clusterNamed("east"), ocm)

@@ -13,9 +13,9 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 )
 
-// FuzzSound: for any CSR, a signed certificate names an agent of the cluster in the label. A CSR that is not
+// FuzzValidate: for any CSR, a signed certificate names an agent of the cluster in the label. A CSR that is not
 // signed has a reason.
-func FuzzSound(f *testing.F) {
+func FuzzValidate(f *testing.F) {
 	key := newKey(f)
 	for _, s := range []pkix.Name{subject("east", "agent"), {CommonName: "hawser:operator:eve"}, {ExtraNames: []pkix.AttributeTypeAndValue{{Type: oidCommonName, Value: "x"}, {Type: oidCommonName, Value: userOf("east", "agent")}}}} {
 		f.Add(pemOf(f, &x509.CertificateRequest{Subject: s}, key), "east")

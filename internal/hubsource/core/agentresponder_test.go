@@ -234,7 +234,7 @@ func TestStatelessBroker_DeletesOrphans(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestStatelessBroker_DeletesNothingThatIsThereAfterAll(t *testing.T) {
+func TestStatelessBroker_KeepsReappearingWork(t *testing.T) {
 	f, r := oneOrphan(t)
 	f.core.Report(r)
 	f.done(next[Get](f, HubQueue, "uid-x"), Result{Err: errNotFound()})
@@ -326,8 +326,8 @@ func TestStatelessBroker_ManyOneByOneAreMany(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_HubThatWentBack: an agent lists a later version than the hub has.
-func TestStatelessBroker_HubThatWentBack(t *testing.T) {
+// TestStatelessBroker_DetectsRollbackByAgentList: an agent lists a later version than the hub has.
+func TestStatelessBroker_DetectsRollbackByAgentList(t *testing.T) {
 	a := newWork("a", 3)
 	f := statelessFixture(t, a)
 	f.deliver("uid-a")

@@ -142,7 +142,7 @@ func TestCore_ForgetsAnEndWithItsSubscription(t *testing.T) {
 //	t4: the broker continues from the cursor.
 //
 // Result: the source requests the status.
-func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
+func TestCore_QueriesReappearingWork(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 	f.core.Disconnected()
 	f.seen(newWork("w", 1))
@@ -154,7 +154,7 @@ func TestCore_QueriesAWorkThatComesBack(t *testing.T) {
 
 // As above, but the copy is from before the finalizer. A listing, or the answer to a publish, shows that the
 // broker has the work.
-func TestCore_QueriesAWorkThatComesBackWithoutItsFinalizer(t *testing.T) {
+func TestCore_QueriesReappearingWorkWithoutFinalizer(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String()})
 		f.seen(newWork("w", 1, withoutFinalizer, version("100")))

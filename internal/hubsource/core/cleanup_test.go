@@ -152,7 +152,7 @@ func TestCore_WritesAReportBeforeItCleansUp(t *testing.T) {
 
 // A work that changes during its clean-up is not deleted: the hub returns a conflict, and the state that the
 // informer shows then decides.
-func TestCore_DeletesNothingThatJustChanged(t *testing.T) {
+func TestCore_KeepsWorkChangedDuringCleanup(t *testing.T) {
 	w := newWork("w", 1, ttl(0), completed("True", -time.Hour))
 	f := cleaning(t, w)
 	f.done(next[DeleteCompleted](f, HubQueue, w.UID), Result{Err: errConflict()})

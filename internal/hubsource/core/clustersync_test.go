@@ -188,7 +188,7 @@ func TestCore_RequestsMissingPageAgain(t *testing.T) {
 	f.deliver("uid-w") // the broker has no record
 }
 
-func TestCore_PublishesEverythingAtABrokerThatReportsNothing(t *testing.T) {
+func TestCore_PublishesEverythingWithoutInventory(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.done(nextOf[RequestInventory](f, BrokerQueue, Key{}), Result{Err: &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop}})
 	f.deliver("uid-w")

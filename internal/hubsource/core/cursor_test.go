@@ -115,7 +115,7 @@ func TestCore_TakesNoCursorBeforeItsListsAreAnswered(t *testing.T) {
 	f.at(4)
 }
 
-func TestCore_TakesTheCursorThatOvertookTheLastReceipt(t *testing.T) {
+func TestCore_AcceptsCursorBeforeReceipt(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 1))
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
@@ -185,7 +185,7 @@ func TestCore_DoesNotWaitForARolledBackGeneration(t *testing.T) {
 	next[PatchStatus](f, HubQueue, w.UID)
 }
 
-func TestCore_WritesAReportThatOnlyTheInformerWasLateFor(t *testing.T) {
+func TestCore_WritesReportAheadOfInformer(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 3))
 	newer := newWork("w", 4, version("200"))
 	f.core.Report(report(newer, 1, applied(4)))
@@ -243,7 +243,7 @@ func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 // Without this: the next process would continue after statuses that the hub lost. It would also take works that
 // were made before t1 for deleted. Result: the epoch ends. It also ends if the hub is in a later position than
 // before: an old backup was restored, and then a newer one.
-func TestCore_SavesNoCursorOnAHubThatWentBack(t *testing.T) {
+func TestCore_SavesNoCursorAfterRollback(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Version: "150"})
 	f.page(codec.Inventory{})
 	f.locateKeeping("200", "150")
@@ -309,7 +309,7 @@ func TestState_SurvivesAConfigMap(t *testing.T) {
 
 // A cluster leaves the selection while a report of it waits for its patch, and is selected again before its
 // release. The report is dropped, and comes once more.
-func TestCore_PassesNoReportOfAClusterThatIsBackBeforeItsRelease(t *testing.T) {
+func TestCore_DropsReportOfReselectedCluster(t *testing.T) {
 	w := newWork("w", 1)
 	begin := func(t *testing.T) *fixture {
 		f := comparingCore(t, Config{})

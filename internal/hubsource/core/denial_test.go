@@ -56,9 +56,9 @@ func (f *fixture) showsDelivered(w *workv1.ManifestWork, reason string) *workv1.
 	return after
 }
 
-// TestCore_AStatusThatDoesNotFit checks that a status that is too large is not sent to the hub, and that the
+// TestCore_SkipsTooLargeStatus checks that a status that is too large is not sent to the hub, and that the
 // cursor moves on. After an hour the status is requested again.
-func TestCore_AStatusThatDoesNotFit(t *testing.T) {
+func TestCore_SkipsTooLargeStatus(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
 	f.core.Report(large(w, 1, 1_700_000))
@@ -132,9 +132,9 @@ func TestCore_DeliveredTooLargeForTheHub(t *testing.T) {
 	next[PatchStatus](f, HubQueue, w.UID)
 }
 
-// TestCore_AStatusThatIsRefusedAgainAndAgain: the hub returns the same error for minutes, while it accepts
-// other statuses. Then the cursor passes the status, which is retried every five minutes.
-func TestCore_AStatusThatIsRefusedAgainAndAgain(t *testing.T) {
+// TestCore_RetriesRejectedStatusBehindCursor: the hub returns the same error for minutes, while it accepts other
+// statuses. Then the cursor passes the status, which is retried every five minutes.
+func TestCore_RetriesRejectedStatusBehindCursor(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
 	f.core.Report(report(w, 1, applied(1)))
@@ -223,8 +223,8 @@ func TestCore_ARefusalOfAnOlderStatus(t *testing.T) {
 	}
 }
 
-// TestCore_AFinalizerThatCannotBeRemoved: such a finalizer does not stop the cursor either.
-func TestCore_AFinalizerThatCannotBeRemoved(t *testing.T) {
+// TestCore_PassesUnremovableFinalizer: a finalizer that cannot be removed does not stop the cursor either.
+func TestCore_PassesUnremovableFinalizer(t *testing.T) {
 	w := newWork("w", 1, deleting)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	r := report(w, 1, workv1.ManifestWorkStatus{})
@@ -245,9 +245,9 @@ func rejected(v string) *workv1.ManifestWork {
 	return newWork("w", 1, withStatus(s), version(v))
 }
 
-// TestCore_ARefusedStatusThatInformersShowLate: the informers lag when the process starts, and first show the
-// work without Delivered.
-func TestCore_ARefusedStatusThatInformersShowLate(t *testing.T) {
+// TestCore_RecognizesRejectedStatusFromLateInformer: the informers lag when the process starts, and first show
+// the work without Delivered.
+func TestCore_RecognizesRejectedStatusFromLateInformer(t *testing.T) {
 	w := rejected("200")
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, newWork("w", 1, version("100")))
 	f.idle(HubQueue, w.UID)
@@ -270,9 +270,9 @@ func TestCore_ARefusedStatusWithoutABroker(t *testing.T) {
 	nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 }
 
-// TestCore_AConfirmationThatLeadsToNoEnd: a deletion is confirmed, and the finalizer is still there. Then the
+// TestCore_PassesConfirmationWithoutRemoval: a deletion is confirmed, and the finalizer is still there. Then the
 // cluster is released, or the broker no longer reports the deletion. The cursor does not wait for it.
-func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
+func TestCore_PassesConfirmationWithoutRemoval(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, w *workv1.ManifestWork){
 		"released": func(f *fixture, w *workv1.ManifestWork) {
 			f.unselected(w.Namespace)
@@ -301,9 +301,9 @@ func TestCore_AConfirmationThatLeadsToNoEnd(t *testing.T) {
 	}
 }
 
-// TestCore_ARefusedStatusThatIsAsBefore: while hub-source is disconnected, the cluster reports the status that
-// the hub shows. Then Delivered=False is removed.
-func TestCore_ARefusedStatusThatIsAsBefore(t *testing.T) {
+// TestCore_ClearsRejectionOfUnchangedStatus: while hub-source is disconnected, the cluster reports the status
+// that the hub shows. Then Delivered=False is removed.
+func TestCore_ClearsRejectionOfUnchangedStatus(t *testing.T) {
 	w := rejected("100")
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w)
 	f.idle(HubQueue, w.UID)

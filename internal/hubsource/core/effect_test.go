@@ -10,9 +10,9 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// TestPublish_DeletionKnowsThatTheClusterReported: without this, a broker that lost its store would assume that
-// no cluster ever had the work.
-func TestPublish_DeletionKnowsThatTheClusterReported(t *testing.T) {
+// TestPublish_DeletionRecordsClusterReport: without this, a broker that lost its store would assume that no
+// cluster ever had the work.
+func TestPublish_DeletionRecordsClusterReport(t *testing.T) {
 	manifest := workv1.ManifestWorkStatus{ResourceStatus: workv1.ManifestResourceStatus{Manifests: []workv1.ManifestCondition{{}}}}
 	ours := workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{Type: ConditionDelivered, Status: metav1.ConditionFalse}}}
 	for name, c := range map[string]struct {

@@ -123,7 +123,7 @@ func TestCore_SavesASuspicionAgainAfterRollback(t *testing.T) {
 //
 // Result: the version of the saved state shows the rollback, even if there is nothing to save. The statuses
 // that the hub lost are requested.
-func TestCore_EndsTheEpochOfAHubThatKeepsAnOlderStateThanWasRead(t *testing.T) {
+func TestCore_EndsEpochForOlderSavedState(t *testing.T) {
 	against := &codec.HubPosition{UID: "hub", ResourceVersion: "900"}
 	for kept, ends := range map[string]bool{"": true, "300": true, "500": false, "501": false} {
 		f := comparingFixture(t, SavedState{Cursor: "e/t/7", Withheld: []string{everywhere}, SuspectedPosition: against, Version: "500"}, newWork("w", 1))

@@ -236,7 +236,7 @@ func TestCore_DeletesLateOwnerOfName(t *testing.T) {
 //
 // Result: the deletion waits for the broker's inventory. Without this: an OCM agent would receive the work once
 // more before its deletion.
-func TestCore_DeletesNothingTwiceThatLeftTheHub(t *testing.T) {
+func TestCore_WaitsForInventoryBeforeRepeatedDeletion(t *testing.T) {
 	w, other := newWork("w", 2, deleting), newWork("other", 1)
 	for name, has := range map[string][]*workv1.ManifestWork{"nothing": nil, "what the hub has": {other}} {
 		t.Run(name, func(t *testing.T) {

@@ -68,7 +68,7 @@ func TestCore_DetectsRollbackToInformerState(t *testing.T) {
 //	t3: the informer shows the work of the backup.
 //
 // Result: a new epoch begins, in which everything is compared again; what was read before t2 is not valid.
-func TestCore_EndsTheEpochOfAHubThatHasAnOlderStateThanItWrote(t *testing.T) {
+func TestCore_EndsEpochForOlderWrittenStatus(t *testing.T) {
 	f := written(t)
 	restored := newWork("w", 2, version("150"))
 	f.seen(restored)
@@ -107,7 +107,7 @@ func TestCore_EndsTheEpochWhenAnInformerGoesBack(t *testing.T) {
 }
 
 // An answer may be older than an object that came during the query.
-func TestCore_TakesNoAnswerForEvidenceThatWasOvertaken(t *testing.T) {
+func TestCore_IgnoresAnswerOlderThanInformer(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, newWork("w", 2))
 	f.lags = true
 	f.page(codec.Inventory{})

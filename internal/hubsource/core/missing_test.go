@@ -127,9 +127,9 @@ func TestCore_WithholdsDeletionsWhileRollbackSuspected(t *testing.T) {
 	}
 }
 
-// TestCore_WithholdsNothingForWorksThatReappear: after the comparison the informer shows a work, or one that
+// TestCore_WithholdsNoDeletionOfReappearingWorks: after the comparison the informer shows a work, or one that
 // takes its name. This may happen before or after the deletion is reported as withheld.
-func TestCore_WithholdsNothingForWorksThatReappear(t *testing.T) {
+func TestCore_WithholdsNoDeletionOfReappearingWorks(t *testing.T) {
 	itself := newWork("m000", 1)
 	other := newWork("m000", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
 	for name, c := range map[string]struct {

@@ -40,7 +40,7 @@ func TestCore_ServesOnlySelectedClusters(t *testing.T) {
 	f.deliver("uid-w")
 }
 
-func TestCore_ReleasesAClusterThatLeavesTheSelection(t *testing.T) {
+func TestCore_ReleasesUnselectedCluster(t *testing.T) {
 	f := newFixture(t, false)
 	f.selected("cluster1")
 	f.seen(newWork("w", 1))
@@ -122,9 +122,9 @@ func TestCore_ReleasesNothingBehindAPublishWithoutAnAnswer(t *testing.T) {
 	nextRelease(f, "cluster1")
 }
 
-// TestCore_ReleasesNothingThatIsServedOnTheNextConnection: a release of the connection before has no effect
-// there, answered or not.
-func TestCore_ReleasesNothingThatIsServedOnTheNextConnection(t *testing.T) {
+// TestCore_DropsReleaseOfEarlierConnection: a release of the connection before has no effect there, answered or
+// not.
+func TestCore_DropsReleaseOfEarlierConnection(t *testing.T) {
 	for _, connectFirst := range []bool{true, false} {
 		f := newFixture(t, false)
 		f.selected("cluster1")
@@ -448,7 +448,7 @@ func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 }
 
 // A finalizer that this process added shows nothing about an earlier process.
-func TestCore_QueriesNoWorkThatItPublishedFirst(t *testing.T) {
+func TestCore_QueriesNoFirstPublishedWork(t *testing.T) {
 	f := newFixture(t, true)
 	f.connect()
 	f.seen(newWork("w", 1, withoutFinalizer, version("100")))
@@ -457,7 +457,7 @@ func TestCore_QueriesNoWorkThatItPublishedFirst(t *testing.T) {
 	f.clusterIdle("cluster1")
 }
 
-func TestCore_ListsTheHashOfAReportThatWaits(t *testing.T) {
+func TestCore_ListsHashOfQueuedReport(t *testing.T) {
 	f := newFixture(t, true)
 	w := newWork("w", 1)
 	f.seen(w)

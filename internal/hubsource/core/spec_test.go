@@ -260,10 +260,10 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
-// TestCore_ReportsThatTheBrokerIsOutOfSpace: a broker that has no space until an operator makes some names no
-// delay; so do brokers from before Full, and OCM brokers. Works report it until the broker accepts them. They
-// do not report a queue that is full for a moment.
-func TestCore_ReportsThatTheBrokerIsOutOfSpace(t *testing.T) {
+// TestCore_ReportsBrokerOutOfSpace: a broker that has no space until an operator makes some names no delay; so
+// do brokers from before Full, and OCM brokers. Works report it until the broker accepts them. They do not
+// report a queue that is full for a moment.
+func TestCore_ReportsBrokerOutOfSpace(t *testing.T) {
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
 	f.connect()
@@ -284,7 +284,7 @@ func TestCore_ReportsThatTheBrokerIsOutOfSpace(t *testing.T) {
 	}
 }
 
-// TestCore_ReportsThatTheBrokerIsFull: a work reports a full disk once, whatever the broker answers in between.
+// TestCore_ReportsFullBrokerOnce: a work reports a full disk once, whatever the broker answers in between.
 //
 // Scenario:
 //
@@ -292,7 +292,7 @@ func TestCore_ReportsThatTheBrokerIsOutOfSpace(t *testing.T) {
 //	t2: it is full, and accepts no deletion either.
 //	t3: it is nearly full again.
 //	t4: there is space.
-func TestCore_ReportsThatTheBrokerIsFull(t *testing.T) {
+func TestCore_ReportsFullBrokerOnce(t *testing.T) {
 	low := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Message: "nearly full"}
 	none := &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Full: true, Delay: time.Second, Message: "full"}
 	for name, order := range map[string][]error{"nearly full first": {low, none, low}, "full at once": {none, none, low}} {

@@ -44,9 +44,9 @@ func TestStatelessBroker_RepublishesDroppedEventsAtOnce(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime: each new session makes the agent drop
-// the events in flight.
-func TestStatelessBroker_BacksOffFromAnAgentThatBeginsSessionsAllTheTime(t *testing.T) {
+// TestStatelessBroker_BacksOffFromFrequentAgentSessions: each new session makes the agent drop the events in
+// flight.
+func TestStatelessBroker_BacksOffFromFrequentAgentSessions(t *testing.T) {
 	a := newWork("a", 3)
 	f := statelessFixture(t, a)
 	f.requested("cluster1")
@@ -164,9 +164,9 @@ func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 	}
 }
 
-// TestStatelessBroker_AStatusShowsThatTheHubWentBack: a restored hub lacks one work and has an older version of
+// TestStatelessBroker_DetectsRollbackByStatus: a restored hub lacks one work and has an older version of
 // another. An OCM agent does not list again before it connects.
-func TestStatelessBroker_AStatusShowsThatTheHubWentBack(t *testing.T) {
+func TestStatelessBroker_DetectsRollbackByStatus(t *testing.T) {
 	a := newWork("a", 3)
 	f := statelessFixture(t, a)
 	f.requested("cluster1")

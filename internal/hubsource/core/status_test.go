@@ -56,9 +56,9 @@ func answeredAt(now time.Time, generation int64, s workv1.ManifestWorkStatus) wo
 	return s
 }
 
-// TestCore_ReportsForWhichVersionTheClusterHasAnswered: Delivered is True for the answered version, also while
-// a later one is in flight or refused. It comes with a write that happens anyway.
-func TestCore_ReportsForWhichVersionTheClusterHasAnswered(t *testing.T) {
+// TestCore_ReportsAnsweredVersion: Delivered is True for the answered version, also while a later one is in
+// flight or refused. It comes with a write that happens anyway.
+func TestCore_ReportsAnsweredVersion(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	began := f.now
@@ -220,7 +220,7 @@ func TestCore_HoldsTheNewestReportWhileTheHubIsDown(t *testing.T) {
 	}
 }
 
-func TestCore_KeepsAReportThatArrivesDuringAPatch(t *testing.T) {
+func TestCore_KeepsReportReceivedDuringPatch(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	f.core.Report(report(w, 1, applied(1)))
@@ -308,7 +308,7 @@ func TestCore_LooksUpAWorkTheInformerDoesNotHaveYet(t *testing.T) {
 	next[PatchStatus](f, HubQueue, "uid-w")
 }
 
-func TestCore_DropsReportsOfWorksThatAreNotThere(t *testing.T) {
+func TestCore_DropsReportsOfMissingWorks(t *testing.T) {
 	other := newWork("w", 1, func(o *workv1.ManifestWork) { o.UID = "another" })
 	for name, r := range map[string]Result{"not found": {Err: errNotFound()}, "other uid": {Work: other}} {
 		t.Run(name, func(t *testing.T) {

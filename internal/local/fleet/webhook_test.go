@@ -46,7 +46,7 @@ func TestRendered_PutsWebhooksOnThisMachine(t *testing.T) {
 	}
 }
 
-func TestRendered_RefusesWebhooksThatLeadNowhere(t *testing.T) {
+func TestRendered_RejectsUnroutableWebhooks(t *testing.T) {
 	for name, tc := range map[string]struct{ old, with, want string }{
 		"no Service":      {"{service: {name: program, namespace: hawser, path: /validate}}", "{url: 'https://h/'}", "no Service in clientConfig"},
 		"unknown Service": {"service: {name: program,", "service: {name: other,", "service hawser/other is not rendered"},

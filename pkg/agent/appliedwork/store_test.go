@@ -284,7 +284,7 @@ func TestRemover_OneFailureKeepsNoOther(t *testing.T) {
 	}
 }
 
-func TestRemover_ObjectInAVersionThatIsNoLongerServed(t *testing.T) {
+func TestRemover_DeletesObjectInUnservedVersion(t *testing.T) {
 	f := clustertest.New()
 	o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
 	e := entry("apps", "v1beta1", "deployments", "default", "a", string(o.GetUID()))
@@ -323,7 +323,7 @@ func (c vanishing) Delete(ctx context.Context, ref kubeclient.Ref, uid types.UID
 
 // A definition is removed while one of its objects is removed, at any moment between two calls. This is no
 // failure, and the next look finds that nothing is left.
-func TestRemover_KindThatGoesMeanwhile(t *testing.T) {
+func TestRemover_ToleratesRemovedKind(t *testing.T) {
 	for name, c := range map[string]struct {
 		call, version string
 		orphan        bool
@@ -371,7 +371,7 @@ func TestRemover_KindThatGoesMeanwhile(t *testing.T) {
 }
 
 // A version is removed but not the kind: the object is read in another version.
-func TestRemover_VersionThatGoesMeanwhile(t *testing.T) {
+func TestRemover_ToleratesRemovedVersion(t *testing.T) {
 	for _, call := range []string{"delete", "patch"} {
 		f := clustertest.New()
 		o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
@@ -483,7 +483,7 @@ func TestRemover_WaitsItsTurn(t *testing.T) {
 }
 
 // An object that a work now has under another name is not deleted, and its entry is removed.
-func TestRemover_ObjectThatTheWorkHasUnderAnotherName(t *testing.T) {
+func TestRemover_KeepsObjectListedUnderAnotherName(t *testing.T) {
 	f := clustertest.New()
 	o := f.Put(owned(clustertest.Object("apps/v1", "Deployment", "default", "a"), owner))
 	e := entry("apps", "v1", "deployments", "default", "a", string(o.GetUID()))

@@ -566,7 +566,7 @@ func TestApplier_Suppose(t *testing.T) {
 	}
 }
 
-func TestApplier_AnswerThatNeverCameLeavesPresenceOpen(t *testing.T) {
+func TestApplier_LostAnswerLeavesPresenceUnknown(t *testing.T) {
 	b := newBench(t)
 	b.f.Refuse = func(c clustertest.Call) error {
 		if c.Verb == "create" {

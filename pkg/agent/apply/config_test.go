@@ -13,7 +13,7 @@ import (
 )
 
 // Each part comes from the first matching entry that has it.
-func TestLoad_EachPartOfTheConfigIsChosenByItself(t *testing.T) {
+func TestLoad_SelectsEachConfigPartSeparately(t *testing.T) {
 	feedback := []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
 	conditions := []workv1.ConditionRule{{Type: workv1.WellKnownConditionsType, Condition: "Complete"}}
 	entry := func(name string, change func(*workv1.ManifestConfigOption)) workv1.ManifestConfigOption {

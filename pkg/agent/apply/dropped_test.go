@@ -131,7 +131,7 @@ func TestApplier_DroppedFields(t *testing.T) {
 }
 
 // A failed retry changes nothing: the object stays unchanged.
-func TestApplier_DroppedFieldsThatCannotBeTriedAgain(t *testing.T) {
+func TestApplier_FailedRetryKeepsObject(t *testing.T) {
 	for _, reports := range []bool{true, false} {
 		b := newBench(t)
 		b.prunes(reports)

@@ -219,7 +219,7 @@ func reread(t *testing.T, text string) KnownState {
 
 // A field that the server refuses to remove is left alone at once: the manifest has all its values, and the
 // work did not change.
-func TestApplier_ForeignFieldThatCannotBeRemoved(t *testing.T) {
+func TestApplier_LeavesUnremovableForeignField(t *testing.T) {
 	const manifest = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"a","namespace":"default"},"spec":{"template":{"x":"1"}}}`
 	b := newBench(t)
 	r := b.apply(manifest)

@@ -167,7 +167,7 @@ func setEnv(t *testing.T, name, value string) func(*unstructured.Unstructured) {
 	}
 }
 
-func TestIgnoring_OneItemOfAListThatIsMerged(t *testing.T) {
+func TestIgnoring_KeepsItemOfMergedList(t *testing.T) {
 	b := forced(t, workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "app") | .env[] | select(.name == "MODE")`}})
 	first := b.apply(fmt.Sprintf(withEnv, 1, 1, "x"))
 	b.must(Create, first)
@@ -215,7 +215,7 @@ func TestIgnoring_ReplicasOfADeployment(t *testing.T) {
 }
 
 // An atomic list is sent with the values of the object at the ignored paths.
-func TestIgnoring_WithinAListThatIsOneValue(t *testing.T) {
+func TestIgnoring_KeepsPathsInAtomicList(t *testing.T) {
 	const manifest = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":1,"list":[{"name":"a","v":"1"},{"name":"%s","v":"1"}]}}`
 	b := serverSide(t, workv1.IgnoreField{JSONPaths: []string{".spec.list[*].v"}})
 	first := b.apply(fmt.Sprintf(manifest, "b"))

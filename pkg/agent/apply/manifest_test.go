@@ -152,7 +152,7 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 	}
 }
 
-func TestLoad_FeedbackOfTheFirstRuleThatMatches(t *testing.T) {
+func TestLoad_UsesFirstMatchingFeedbackRule(t *testing.T) {
 	s := work(simpleConfigMap, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"default"}}`)
 	s.ManifestConfigs = []workv1.ManifestConfigOption{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "def*", Name: "a"},

@@ -188,7 +188,7 @@ func TestEvaluator_EndsWithItsContext(t *testing.T) {
 }
 
 // FindAll has the same matches as the library.
-func TestFindAll_IsThatOfTheLibrary(t *testing.T) {
+func TestFindAll_MatchesLibrary(t *testing.T) {
 	m := newMeter(t.Context(), 1<<50)
 	for _, pattern := range []string{"", "a", "a*", "a+", "b|", "(a|b)*", "é", ".", "x", "a?b", "a.*c|a"} {
 		for _, text := range []string{"", "a", "aab", "éaéb", "abcabc", "\xff\xfea", "bb"} {

@@ -231,7 +231,7 @@ func TestNext_HistoryFollowsTheObject(t *testing.T) {
 	})
 }
 
-func TestNext_ObjectThatDisappearsKeepsItsFeedback(t *testing.T) {
+func TestNext_KeepsFeedbackOfDeletedObject(t *testing.T) {
 	one64 := int64(1)
 	first := conditions.Next(workv1.ManifestWorkStatus{}, 1, []conditions.Manifest{present(configMap(0, "a"))}, t0)
 	first.ResourceStatus.Manifests[0].StatusFeedbacks.Values = []workv1.FeedbackValue{{Name: "n", Value: workv1.FieldValue{Type: workv1.Integer, Integer: &one64}}}

@@ -205,7 +205,7 @@ func TestSet_NamesAndIDs(t *testing.T) {
 	}
 }
 
-func TestSet_SpecThatCannotBeUsedLeavesTheLastOneInForce(t *testing.T) {
+func TestSet_UnusableSpecKeepsLastOne(t *testing.T) {
 	s := desired.New()
 	s.Subscribed(true)
 	s.Accept(spec{id: "1", version: 1, revision: 1, content: "good"}.received(), "")

@@ -252,7 +252,7 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 
 // A definition can be removed before the watch shows the objects of its kind as gone: the owner needs to do
 // nothing.
-func TestWatcher_KindThatIsNotServedAnyMore(t *testing.T) {
+func TestWatcher_DetectsUnservedKind(t *testing.T) {
 	atWork(t, 0, everywhere(1), func(s *station) {
 		s.trackOne(0)
 		s.expectKnown("at first", 0)
@@ -348,7 +348,7 @@ func TestWatcher_ReplacedWatchesDoNotCount(t *testing.T) {
 }
 
 // A list of all namespaces that fails is not waited for.
-func TestWatcher_ListOfAllNamespacesThatFails(t *testing.T) {
+func TestWatcher_WatchesDespiteFailedList(t *testing.T) {
 	atWork(t, 0, everywhere(12), func(s *station) {
 		for i := range manySpaces {
 			s.trackOne(i)

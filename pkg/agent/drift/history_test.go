@@ -80,8 +80,8 @@ func TestWatcher_ARestartedServerIsNotListedAgain(t *testing.T) {
 	})
 }
 
-// TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt: a watch that ends on time causes no request.
-func TestWatcher_AWatchThatEndsInItsTimeIsNotLookedAt(t *testing.T) {
+// TestWatcher_ExpiredWatchCausesNoRequest: a watch that ends on time causes no request.
+func TestWatcher_ExpiredWatchCausesNoRequest(t *testing.T) {
 	s := newServer()
 	s.put("a")
 	inBubble(t, s, func(r *rig) { r.Track("w1", track(map[string]Signature{"a": Unknown})) }, func(r *rig) {

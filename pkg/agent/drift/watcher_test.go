@@ -526,7 +526,7 @@ func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 }
 
 // Every change wakes an owner that expects the exact state. Only another content wakes other owners.
-func TestWatcher_StatusWakesWorksThatExpectExactState(t *testing.T) {
+func TestWatcher_StatusWakesOwnersOfExactState(t *testing.T) {
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 	web := kubeclient.Ref{GroupVersionResource: deployments, Namespace: "default", Name: "web"}
 	s := newServer()

@@ -184,7 +184,7 @@ func TestCompact_NoSpace(t *testing.T) {
 }
 
 // A work that cannot be encoded ends Compact, and affects no other work.
-func TestCompact_WorkThatCannotBeWritten(t *testing.T) {
+func TestCompact_FailsOnUnencodableWork(t *testing.T) {
 	t.Parallel()
 	d := newMemDisk()
 	j, _, _ := open(t, Config{Dir: "state", disk: d})

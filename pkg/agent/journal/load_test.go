@@ -160,7 +160,7 @@ func TestLoad_CutOff(t *testing.T) {
 	}
 }
 
-func TestLoad_LogThatIsNoFile(t *testing.T) {
+func TestLoad_SurvivesInvalidLogFile(t *testing.T) {
 	t.Parallel()
 	for name, with := range map[string]func(path string) error{
 		"empty":     func(p string) error { return os.WriteFile(p, nil, 0o600) },
@@ -186,7 +186,7 @@ func TestLoad_LogThatIsNoFile(t *testing.T) {
 	}
 }
 
-func TestLoad_WorkThatTheCallerCannotUse(t *testing.T) {
+func TestLoad_SkipsRejectedWork(t *testing.T) {
 	t.Parallel()
 	dir := aged(t)
 	j, err := Open(Config{Dir: dir})

@@ -65,7 +65,7 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-func TestCircuitBreaker_AKindThatIsNotAnsweredForIsLeftAlone(t *testing.T) {
+func TestCircuitBreaker_SkipsUnresponsiveKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{free: make(chan struct{}), status: http.StatusGatewayTimeout}
 		b := newBreaker(s)

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// FuzzKinds: for any discovery answer of a server, a kind is found under its own name and group or not at all.
-func FuzzKinds(f *testing.F) {
+// FuzzDiscovery: for any discovery answer of a server, a kind is found under its own name and group or not at
+// all.
+func FuzzDiscovery(f *testing.F) {
 	list, err := json.Marshal(ropeList)
 	if err != nil {
 		f.Fatal(err)

@@ -66,8 +66,8 @@ func TestKube_TwoKindsOf404(t *testing.T) {
 	}
 }
 
-// TestKube_ServerThatCannotBeReached: a work reports it with the next step, and without the URL of the request.
-func TestKube_ServerThatCannotBeReached(t *testing.T) {
+// TestKube_ReportsUnreachableServer: a work reports it with the next step, and without the URL of the request.
+func TestKube_ReportsUnreachableServer(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	srv.Close()
 	k, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: &rest.Config{Host: srv.URL}, QPS: 1000, Burst: 1000})
@@ -161,7 +161,7 @@ func TestKube_DryRunsAsAnotherUser(t *testing.T) {
 	}
 }
 
-func TestNewKube_RefusesLimitsThatStopEverything(t *testing.T) {
+func TestNewKube_RejectsZeroLimit(t *testing.T) {
 	if _, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: &rest.Config{Host: "http://127.0.0.1"}, QPS: 0, Burst: 1}); err == nil {
 		t.Fatal("qps 0 must be refused")
 	}

@@ -224,7 +224,7 @@ func TestOutbox_Deleted(t *testing.T) {
 	}
 }
 
-func TestOutbox_StatusThatCannotBeEncoded(t *testing.T) {
+func TestOutbox_ReportsUnencodableStatus(t *testing.T) {
 	b := newBench(t)
 	w := work("1", -1)
 	b.put(w, "a", true)
@@ -263,7 +263,7 @@ func sequence(t *testing.T, later time.Duration) string {
 //
 // Result: the status waits until the broker reports its highest id. If that is known, it is sent again at once,
 // also if the two ids are equal. If no id can be higher, it is never sent again.
-func TestOutbox_SequenceIDsThatAreTooLow(t *testing.T) {
+func TestOutbox_RaisesTooLowSequenceIDs(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(true)
 	b.put(work("1", 1), "a", true)
@@ -491,9 +491,9 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// TestOutbox_SequenceIDsThatAreTooHigh: a broker rejects ids of a clock that is days ahead of its own. New ids
+// TestOutbox_LowersTooHighSequenceIDs: a broker rejects ids of a clock that is days ahead of its own. New ids
 // follow the broker's clock and are above its highest id.
-func TestOutbox_SequenceIDsThatAreTooHigh(t *testing.T) {
+func TestOutbox_LowersTooHighSequenceIDs(t *testing.T) {
 	b := newBench(t)
 	b.Reconnected(false)
 	broker := now.Add(-30 * 24 * time.Hour)

@@ -64,9 +64,9 @@ func TestCore_RenewedWhileTheClockIsAhead(t *testing.T) {
 	}
 }
 
-// TestCore_CertificateThatHasEnded: the hub issued it long ago, while the agent was disconnected. The broker
+// TestCore_ReplacesExpiredCertificate: the hub issued it long ago, while the agent was disconnected. The broker
 // reports that, and the agent requests another one.
-func TestCore_CertificateThatHasEnded(t *testing.T) {
+func TestCore_ReplacesExpiredCertificate(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)
 	csr := r.hub.csrs[r.hub.waiting()[0]]
@@ -84,13 +84,13 @@ func TestCore_CertificateThatHasEnded(t *testing.T) {
 	}
 }
 
-// TestCore_CertificateThatEndsAgain: a successful registration does not delay a later one.
+// TestCore_ReplacesCertificateExpiringAgain: a successful registration does not delay a later one.
 //
 // Scenario:
 //
 //	t1: a certificate expires while the agent is disconnected, and an operator approves another one.
 //	t2: that one expires soon after.
-func TestCore_CertificateThatEndsAgain(t *testing.T) {
+func TestCore_ReplacesCertificateExpiringAgain(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)
 	for range 5 {

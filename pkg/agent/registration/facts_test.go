@@ -26,8 +26,8 @@ func (s *starting) Facts(context.Context) (Facts, error) {
 	return Facts{Version: "v1.36.3"}, nil
 }
 
-// TestRead_FactsThatAreDeniedForAMoment: denied facts are read again soon, with increasing waits.
-func TestRead_FactsThatAreDeniedForAMoment(t *testing.T) {
+// TestRead_RetriesDeniedFacts: denied facts are read again soon, with increasing waits.
+func TestRead_RetriesDeniedFacts(t *testing.T) {
 	for name, c := range map[string]struct {
 		denied   time.Duration
 		known    bool // the facts are known after 15 s

@@ -51,9 +51,9 @@ func loadFormer(t *testing.T, file string) (map[string][]byte, SavedState) {
 	return data, k
 }
 
-// TestFormer_Kept checks that the Secret of a former agent is read by value. It contains its identity, its
-// certificate, and the request that the hub has to answer.
-func TestFormer_Kept(t *testing.T) {
+// TestFormer_ReadsSavedState checks that the Secret of a former agent is read by value. It contains its
+// identity, its certificate, and the request that the hub has to answer.
+func TestFormer_ReadsSavedState(t *testing.T) {
 	for file, want := range map[string]struct {
 		bootstrap  string
 		credential bool

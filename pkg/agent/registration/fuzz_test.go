@@ -111,9 +111,9 @@ func ownOnly(c *Core) string {
 	return ""
 }
 
-// FuzzReadKept: for any Secret, the content that is read belongs to this cluster and hub and is consistent. It
-// is written unchanged.
-func FuzzReadKept(f *testing.F) {
+// FuzzReadSavedState: for any Secret, the content that is read belongs to this cluster and hub and is
+// consistent. It is written unchanged.
+func FuzzReadSavedState(f *testing.F) {
 	r := newRig(f)
 	r.hub.approving, r.hub.accepting = true, true
 	r.pass(3 * time.Second)

@@ -215,7 +215,7 @@ func TestEncodeSpec_MetadataStaysSmall(t *testing.T) {
 	}
 }
 
-func TestEncodeSpec_GenerationThatDoesNotFit(t *testing.T) {
+func TestEncodeSpec_KeepsLargeGeneration(t *testing.T) {
 	w := testWork()
 	for generation, want := range map[int64]int32{math.MaxInt32: math.MaxInt32, math.MaxInt32 + 1: 0, 1 << 33: 0} {
 		w.Generation = generation

@@ -154,7 +154,7 @@ func TestEncodeStatus_WithoutMetadataOfTheSource(t *testing.T) {
 	}
 }
 
-func TestEncodeStatus_GenerationThatDoesNotFit(t *testing.T) {
+func TestEncodeStatus_KeepsLargeGeneration(t *testing.T) {
 	w := testWork()
 	w.Generation = 1 << 33
 	s, err := DecodeSpec(encodeSpecT(t, w, params(codec.UpdateRequest)))

@@ -50,7 +50,7 @@ func TestSpecTag_IsTheBrokers(t *testing.T) {
 	})
 }
 
-func TestSpecTag_ReportsWhichWorkCannotBeEncoded(t *testing.T) {
+func TestSpecTag_ReportsUnencodableWork(t *testing.T) {
 	work := &workv1.ManifestWork{ObjectMeta: metav1.ObjectMeta{Namespace: "c1", Name: "w"}}
 	work.Spec.Workload.Manifests = []workv1.Manifest{{RawExtension: runtime.RawExtension{Raw: []byte(`{`)}}}
 	if _, err := SpecTag(work); err == nil {

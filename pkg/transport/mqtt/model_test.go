@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPublishSize_IsThatOnTheWire: the size equals the bytes on the wire, which a broker's limit is about.
-func TestPublishSize_IsThatOnTheWire(t *testing.T) {
+// TestPublishSize_EqualsBytesOnWire: the size equals the bytes on the wire, which a broker's limit is about.
+func TestPublishSize_EqualsBytesOnWire(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-zé]{0,200}`)
 		p := &packets.Publish{

@@ -81,9 +81,9 @@ func TestSubscribe_AcknowledgesAcceptedTopics(t *testing.T) {
 	}
 }
 
-// TestSubscribe_KeptSession: messages that a broker stored for the client arrive before the SUBSCRIBE, and wait
-// for the subscription.
-func TestSubscribe_KeptSession(t *testing.T) {
+// TestSubscribe_ResumesStoredSession: messages that a broker stored for the client arrive before the SUBSCRIBE,
+// and wait for the subscription.
+func TestSubscribe_ResumesStoredSession(t *testing.T) {
 	acks := make(chan uint16, 3)
 	f := newFake(t, func(p *peer) {
 		p.welcome(false, func(c *packets.Connack) { c.SessionPresent = true })
@@ -125,9 +125,9 @@ func TestSubscribe_KeptSession(t *testing.T) {
 	}
 }
 
-// TestSubscribe_KeptSessionThatIsTooLarge: stored messages that exceed the inbox arrive before the SUBACK. The
-// client must read the SUBACK nevertheless.
-func TestSubscribe_KeptSessionThatIsTooLarge(t *testing.T) {
+// TestSubscribe_AcceptsStoredSessionBeyondInbox: stored messages that exceed the inbox arrive before the SUBACK.
+// The client must read the SUBACK nevertheless.
+func TestSubscribe_AcceptsStoredSessionBeyondInbox(t *testing.T) {
 	big := newEvent(1)
 	big.DataEncoded = make([]byte, 8<<20)
 	m := messageOf(t, big)
@@ -152,8 +152,8 @@ func TestSubscribe_KeptSessionThatIsTooLarge(t *testing.T) {
 	wantCode(t, await(t, s.ended, "end"), transport.CodeUnavailable)
 }
 
-// TestSubscribe_BrokerThatSendsMoreThanItMay: the client bounds its memory, and no message is lost.
-func TestSubscribe_BrokerThatSendsMoreThanItMay(t *testing.T) {
+// TestSubscribe_BoundsMemoryAboveReceiveMaximum: the client bounds its memory, and no message is lost.
+func TestSubscribe_BoundsMemoryAboveReceiveMaximum(t *testing.T) {
 	const count = 60
 	event := newEvent(1)
 	event.DataEncoded = make([]byte, 1<<20)
@@ -329,9 +329,9 @@ func TestSubscribe_Drops(t *testing.T) {
 	}
 }
 
-// TestSubscribe_SourceDropsEventsThatContradictTopic: a cluster that may publish only on its own topics cannot
-// send events of another cluster.
-func TestSubscribe_SourceDropsEventsThatContradictTopic(t *testing.T) {
+// TestSubscribe_SourceDropsEventsOfOtherTopic: a cluster that may publish only on its own topics cannot send
+// events of another cluster.
+func TestSubscribe_SourceDropsEventsOfOtherTopic(t *testing.T) {
 	status := newEvent(1)
 	status.SetType(codec.EventType{DataType: codec.ManifestBundles, Subresource: codec.Status, Action: codec.UpdateRequest}.String())
 	status.SetSource("agent1")

@@ -89,7 +89,7 @@ func TestControlPlane_RefusesADirectoryInUse(t *testing.T) {
 	}
 }
 
-func TestControlPlane_RefusesAPortThatIsTaken(t *testing.T) {
+func TestControlPlane_RejectsUsedPort(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -110,7 +110,7 @@ func TestAdmission_TakesWorksUpToTheLimit(t *testing.T) {
 	shared.Deliver(t, w)
 }
 
-func TestAdmission_RefusesChangesThatMakeAWorkUnfit(t *testing.T) {
+func TestAdmission_RejectsInvalidatingChanges(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := shared.Deliver(t, harness.NewWork(t, cluster, "admission-update", harness.ConfigMapYAML(ns, "kept", "as it was")))
@@ -415,8 +415,8 @@ func TestAdmission_CertificateIsRenewedWhileServing(t *testing.T) {
 	}
 }
 
-// TestAdmission_ReplicaThatStandsByAnswers: a replica that waits for the Lease answers like the leader.
-func TestAdmission_ReplicaThatStandsByAnswers(t *testing.T) {
+// TestAdmission_StandbyReplicaAnswers: a replica that waits for the Lease answers like the leader.
+func TestAdmission_StandbyReplicaAnswers(t *testing.T) {
 	t.Parallel()
 	parts := strings.Split(hubSourceIP(t), ".")
 	parts[3] = "99"

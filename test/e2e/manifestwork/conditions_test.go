@@ -165,9 +165,9 @@ func TestConditionRules_FirstConfigCounts(t *testing.T) {
 		[]reported{applied, available, noFeedback, ruled("First", "True", "Manifest is First")}, []reported{applied, available, noFeedback, ruled("Second", "True", "Manifest is Second")})
 }
 
-// TestConditionRules_NamesThatCannotBe: rules for the agent's own conditions, or with an invalid condition
+// TestConditionRules_ReportInvalidNames: rules for the agent's own conditions, or with an invalid condition
 // name, are reported and have no other effect.
-func TestConditionRules_NamesThatCannotBe(t *testing.T) {
+func TestConditionRules_ReportInvalidNames(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "rules-names", harness.ConfigMapYAML(ns, "one", "x"))

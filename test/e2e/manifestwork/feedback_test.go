@@ -202,9 +202,9 @@ func TestFeedback_FirstConfigCounts(t *testing.T) {
 	hasValues(t, w, 1, "replicas Integer=1")
 }
 
-// TestFeedback_NameThatIsGivenTwice: one name for two values is reported and hides nothing. The hub accepts the
+// TestFeedback_ReportsDuplicateName: one name for two values is reported and hides nothing. The hub accepts the
 // status.
-func TestFeedback_NameThatIsGivenTwice(t *testing.T) {
+func TestFeedback_ReportsDuplicateName(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	w := harness.NewWork(t, cluster, "feedback-twice", harness.DeploymentYAML(ns, "web", 1))
@@ -215,9 +215,9 @@ func TestFeedback_NameThatIsGivenTwice(t *testing.T) {
 		notSynced("the name ReadyReplicas is given to more than one value: only the first is reported, use another name for .spec.replicas")})
 }
 
-// TestFeedback_OfAnObjectThatIsGone: the values of a deleted object stay, and Available reports that it is
+// TestFeedback_KeepsValuesOfDeletedObject: the values of a deleted object stay, and Available reports that it is
 // gone.
-func TestFeedback_OfAnObjectThatIsGone(t *testing.T) {
+func TestFeedback_KeepsValuesOfDeletedObject(t *testing.T) {
 	t.Parallel()
 	ns := shared.NamespaceOn(t, cluster)
 	(&scene{ns: ns}).theirs(t, "theirs")

@@ -224,9 +224,9 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io") && group != "snapshot.storage.k8s.io" && group != "migration.k8s.io"
 }
 
-// TestForeign_ThatCannotBeRemoved: the server refuses to replace a Job without a selector. A field that another
-// manager added stays, and the work keeps its conditions.
-func TestForeign_ThatCannotBeRemoved(t *testing.T) {
+// TestForeign_KeepsUnremovableField: the server refuses to replace a Job without a selector. A field that
+// another manager added stays, and the work keeps its conditions.
+func TestForeign_KeepsUnremovableField(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

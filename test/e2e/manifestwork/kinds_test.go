@@ -70,9 +70,9 @@ func foreignKinds() []string {
 	}
 }
 
-// TestUpdate_EveryKindRests: every kind with a comparison of its own is applied. It equals its manifest
+// TestUpdate_WritesNoUnchangedKind: every kind with a comparison of its own is applied. It equals its manifest
 // although the server filled in many fields, and is not written again.
-func TestUpdate_EveryKindRests(t *testing.T) {
+func TestUpdate_WritesNoUnchangedKind(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

@@ -156,9 +156,9 @@ func TestReason_DefinitionGoesWhileObjectsLive(t *testing.T) {
 			`deliver its CustomResourceDefinition with a work, or correct apiVersion and kind; 1 of 1 manifests failed`)
 }
 
-// TestReason_OfADeletionThatWaits: a finalizer that is not removed keeps a deleted work. The work, an Event and
-// hawser get works name the object, the finalizer and the next step.
-func TestReason_OfADeletionThatWaits(t *testing.T) {
+// TestReason_NamesBlockingFinalizer: a finalizer that is not removed keeps a deleted work. The work, an Event
+// and hawser get works name the object, the finalizer and the next step.
+func TestReason_NamesBlockingFinalizer(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

@@ -88,9 +88,9 @@ func TestServerSideApply_VariableTwice(t *testing.T) {
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionTrue})
 }
 
-// TestAvailable_AfterAWriteThatFails: a failed write does not show whether the object exists. Available is
+// TestAvailable_IsReportedAfterFailedWrite: a failed write does not show whether the object exists. Available is
 // False for a missing object, and True for an existing one.
-func TestAvailable_AfterAWriteThatFails(t *testing.T) {
+func TestAvailable_IsReportedAfterFailedWrite(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -133,9 +133,9 @@ func TestAvailable_AfterAWriteThatFails(t *testing.T) {
 	f.Ready(t, w)
 }
 
-// TestPrune_ObjectThatMovesToItsOtherGroup: an Event has two API groups and is one object. It stays when the
+// TestPrune_KeepsObjectMovedToOtherGroup: an Event has two API groups and is one object. It stays when the
 // manifest moves to the other group.
-func TestPrune_ObjectThatMovesToItsOtherGroup(t *testing.T) {
+func TestPrune_KeepsObjectMovedToOtherGroup(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)
@@ -173,9 +173,9 @@ func TestPrune_ObjectThatMovesToItsOtherGroup(t *testing.T) {
 	})
 }
 
-// TestUpdate_ServiceThatBecomesHeadless: a Service cannot become headless. Only another object helps, not
+// TestUpdate_ReportsServiceMadeHeadless: a Service cannot become headless. Only another object helps, not
 // another strategy.
-func TestUpdate_ServiceThatBecomesHeadless(t *testing.T) {
+func TestUpdate_ReportsServiceMadeHeadless(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

@@ -20,9 +20,9 @@ func TestUpdate_InEveryState(t *testing.T) {
 	inEveryState(t, workv1.UpdateStrategyTypeUpdate, outcome{made: true, owned: true, value: "ours"})
 }
 
-// TestUpdate_RestsWhenNothingChanges: fields that the server fills in are no difference. The generation of an
+// TestUpdate_IgnoresDefaultedFields: fields that the server fills in are no difference. The generation of an
 // object grows only when the manifest changes.
-func TestUpdate_RestsWhenNothingChanges(t *testing.T) {
+func TestUpdate_IgnoresDefaultedFields(t *testing.T) {
 	t.Parallel()
 	f := shared
 	ns := f.NamespaceOn(t, cluster)

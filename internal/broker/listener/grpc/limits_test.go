@@ -272,9 +272,9 @@ func TestLimits_UnfinishedBodies(t *testing.T) {
 	f.wantReserved(t, "in the end", nothing)
 }
 
-// TestLimits_MessageThatDoesNotCome checks that a missing message ends its call or, for a stream, its
+// TestLimits_MissingMessageEndsCall checks that a missing message ends its call or, for a stream, its
 // connection.
-func TestLimits_MessageThatDoesNotCome(t *testing.T) {
+func TestLimits_MissingMessageEndsCall(t *testing.T) {
 	f, ca := limited(t, accepts, func(c *grpc.Config) { c.PublishTimeout = 50 * time.Millisecond })
 	w := openWire(t, f.addr, ca.Client(agent1))
 	id := w.call(authz.Publish)

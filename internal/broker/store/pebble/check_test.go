@@ -53,8 +53,8 @@ func contents(t testing.TB, files vfs.FS, dir string) map[string]string {
 	return out
 }
 
-// TestCheck_Sound: the report describes the content of the store, and nothing is changed.
-func TestCheck_Sound(t *testing.T) {
+// TestCheck_ReportsValidStore: the report describes the content of the store, and nothing is changed.
+func TestCheck_ReportsValidStore(t *testing.T) {
 	t.Parallel()
 	fs := written(t)
 	before := contents(t, fs, dir)

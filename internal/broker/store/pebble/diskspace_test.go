@@ -65,9 +65,9 @@ func exhausting(fs vfs.FS, err error, fault func(op errorfs.Op) bool) (files vfs
 
 func created(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename }
 
-// TestSpaceGuard_ResumesByItself: each part of the engine in turn finds no space or no file descriptor. Only
-// durable writes are acknowledged. The store continues when there is space.
-func TestSpaceGuard_ResumesByItself(t *testing.T) {
+// TestSpaceGuard_ResumesWhenSpaceReturns: each part of the engine in turn finds no space or no file descriptor.
+// Only durable writes are acknowledged. The store continues when there is space.
+func TestSpaceGuard_ResumesWhenSpaceReturns(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
 		err   error

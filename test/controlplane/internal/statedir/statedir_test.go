@@ -107,7 +107,7 @@ func TestDir_ListenTakesThePortOfTheFlag(t *testing.T) {
 	}
 }
 
-func TestDir_ListenReportsWhichPortIsTaken(t *testing.T) {
+func TestDir_ListenReportsUsedPort(t *testing.T) {
 	d, other := open(t, t.TempDir()), open(t, t.TempDir())
 	l, err := other.Listen(0)
 	if err != nil {
