@@ -38,17 +38,17 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"RepairsDrift", repairsDrift},
 		{"AtRestAsksNothing", idleSendsNothing},
 		{"ExecutorsAtRest", executorsAtRest},
-		{"WaitsForWhatIsHeld", waitsForWhatIsHeld},
-		{"LeavesWhatIsShared", leavesWhatIsShared},
-		{"SaysWhatIsWrong", reportsWhatIsWrong},
+		{"WaitsForFinalizers", waitsForFinalizers},
+		{"KeepsSharedObject", keepsSharedObject},
+		{"ReportsErrors", reportsErrors},
 		{"DefinitionAndItsResource", definitionAndItsResource},
 		{"EveryKindWithARule", everyKindWithARule},
 		{"MissingNamespacesRest", missingNamespacesRest},
 		{"DeniedWorksRest", deniedWorksRest},
 		{"FailingWebhookIsTriedByOne", failingWebhookIsTriedByOne},
 		{"SlowWebhookChangesNoCondition", slowWebhookChangesNoCondition},
-		{"LooksAtWhatItMayNotWatch", looksAtWhatItMayNotWatch},
-		{"TakesBackWhatRefusesItsRecords", takesBackWhatRefusesItsRecords},
+		{"PollsUnwatchableKind", pollsUnwatchableKind},
+		{"RemovesRecordRejectingWebhook", removesRecordRejectingWebhook},
 		{"BoundsItsStatus", boundsItsStatus},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -207,7 +207,7 @@ func idleSendsNothing(s *spoke) {
 	s.deleted(w)
 }
 
-func waitsForWhatIsHeld(s *spoke) {
+func waitsForFinalizers(s *spoke) {
 	held := strings.Replace(configMap("held", "1"), `"name"`, `"finalizers":["example.com/hold"],"name"`, 1)
 	w := work("held", 1, held, configMap("not-held", "1"))
 	s.applied(w)
@@ -231,7 +231,7 @@ func waitsForWhatIsHeld(s *spoke) {
 	s.Logf("confirmed %v after the last object went", time.Since(begun))
 }
 
-func leavesWhatIsShared(s *spoke) {
+func keepsSharedObject(s *spoke) {
 	one, two := work("one", 1, configMap("shared", "1")), work("two", 1, configMap("shared", "1"))
 	s.applied(one)
 	s.applied(two)
@@ -246,7 +246,7 @@ func leavesWhatIsShared(s *spoke) {
 	}
 }
 
-func reportsWhatIsWrong(s *spoke) {
+func reportsErrors(s *spoke) {
 	w := work("wrong", 1,
 		configMap("right", "1"),
 		`{"apiVersion":"example.com/v1","kind":"Rope","metadata":{"name":"r","namespace":"default"}}`,
@@ -359,7 +359,7 @@ func everyKindWithARule(s *spoke) {
 	})
 }
 
-func looksAtWhatItMayNotWatch(s *spoke) {
+func pollsUnwatchableKind(s *spoke) {
 	s.Kubectl("create", "clusterrole", "blind", "--verb=get,create,update,patch,delete", "--resource=runtimeclasses.node.k8s.io")
 	s.Kubectl("label", "clusterrole", "blind", "open-cluster-management.io/aggregate-to-work=true")
 	w := work("blind", 1, `{"apiVersion":"node.k8s.io/v1","kind":"RuntimeClass","metadata":{"name":"blind","labels":{"a":"1"}},"handler":"h"}`)

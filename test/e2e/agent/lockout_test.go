@@ -34,9 +34,9 @@ func (s *spoke) notApplied(work string, manifest int, reason, why string) {
 	})
 }
 
-// takesBackWhatRefusesItsRecords applies a work with a webhook that rejects all AppliedManifestWorks of the
+// removesRecordRejectingWebhook applies a work with a webhook that rejects all AppliedManifestWorks of the
 // agent. The reports name that work. It is corrected and deleted through the hub.
-func takesBackWhatRefusesItsRecords(s *spoke) {
+func removesRecordRejectingWebhook(s *spoke) {
 	web := work("bystander", 1, configMap("bystander", "1"))
 	s.applied(web)
 	for round, way := range []string{"corrected", "deleted"} {

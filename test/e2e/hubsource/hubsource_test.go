@@ -259,10 +259,10 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 		{"CarriesAWorkToTheEnd", carriesAWorkToTheEnd},
 		{"TakesEveryStatusTheSchemaTakes", takesEveryStatus},
 		{"ReportsToKubectl", reportsToKubectl},
-		{"SaysThatTheClusterHasAnswered", reportsClusterAnswered},
+		{"ReportsClusterAnswered", reportsClusterAnswered},
 		{"ShowsAStatusTheSchemaRejects", showsARejectedStatus},
 		{"KeepsForeignFinalizers", keepsForeignFinalizers},
-		{"DeletesWhatWasTornOff", deletesWhatWasTornOff},
+		{"DeletesWorkRemovedWithoutFinalizer", deletesWorkRemovedWithoutFinalizer},
 		{"ShowsAnOversizedWork", showsAnOversizedWork},
 	} {
 		t.Run(part.name, func(t *testing.T) {
@@ -274,9 +274,9 @@ func TestHubSource_OnAKubeAPIServer(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("StatusThatDoesNotFit", func(t *testing.T) { local := *h; local.T = t; statusThatDoesNotFit(&local) })
+	t.Run("ReportsTooLargeStatus", func(t *testing.T) { local := *h; local.T = t; reportsTooLargeStatus(&local) })
 	t.Run("SelectsNamespaces", func(t *testing.T) { local := *h; local.T = t; selectsNamespaces(&local) })
-	t.Run("SaysThatThereAreNoManagedClusters", func(t *testing.T) { local := *h; local.T = t; missesAnAPI(&local) })
+	t.Run("ReportsMissingManagedClusters", func(t *testing.T) { local := *h; local.T = t; missesAnAPI(&local) })
 	t.Run("EndsDeletionsWithoutAnAgent", func(t *testing.T) { local := *h; local.T = t; endsDeletionsWithoutAnAgent(&local) })
 	t.Run("SurvivesARestartOfTheHub", func(t *testing.T) { local := *h; local.T = t; survivesARestart(&local) })
 }
@@ -432,7 +432,7 @@ func keepsForeignFinalizers(h *hub) {
 	h.gone("shared")
 }
 
-func deletesWhatWasTornOff(h *hub) {
+func deletesWorkRemovedWithoutFinalizer(h *hub) {
 	h.create("torn", "1")
 	h.shows("torn", "Applied", "as sent")
 	h.patch("torn", `{"metadata":{"finalizers":["example.com/other"]}}`)

@@ -45,10 +45,10 @@ func containsNone(text string, labels []string) bool {
 	return len(labels) > 0
 }
 
-// statusThatDoesNotFit checks statuses that are larger than the hub's etcd accepts. hub-source detects that
+// reportsTooLargeStatus checks statuses that are larger than the hub's etcd accepts. hub-source detects that
 // before a request or by its answer, and Delivered reports it. Other statuses arrive. After a restart only the
 // missed ones are sent again.
-func statusThatDoesNotFit(h *hub) {
+func reportsTooLargeStatus(h *hub) {
 	count, stop := h.counted()
 	for i := range 5 {
 		h.create(fmt.Sprint("before-", i), "1")

@@ -32,8 +32,8 @@ func Run(t *testing.T, c kubeclient.Client, namespace string) {
 	t.Run("DeleteConditionsAndFinalizers", s.delete)
 	t.Run("Immutable", s.immutable)
 	t.Run("CustomResources", s.customResources)
-	t.Run("WhatOthersMayDo", s.others)
-	t.Run("OwnWritesThatAreGoneThrough", s.own)
+	t.Run("ChangesByOthers", s.others)
+	t.Run("OwnWrites", s.own)
 }
 
 type suite struct {
