@@ -167,7 +167,7 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	inSync := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.InSync}
 	behind := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 1, Sync: delivery.InSync, Pending: 3}
 	muted := delivery.Agent{Scope: placed("c1"), Since: noon}
-	differs := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.Differs}
+	differs := delivery.Agent{Scope: placed("c1"), Since: noon, Acked: 2, Sync: delivery.OutOfSync}
 	for _, c := range []struct {
 		agents  []delivery.Agent
 		sync    hawserv1.SyncState

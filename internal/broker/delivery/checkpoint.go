@@ -23,9 +23,9 @@ type SyncResult uint8
 
 // Sync results.
 const (
-	Unproven SyncResult = iota // nothing was acknowledged; always so for OCM agents
-	InSync                     // the agent has exactly the works of the store
-	Differs                    // the agent has other works, even after it listed them
+	Unverified SyncResult = iota // nothing was acknowledged; always so for OCM agents
+	InSync                       // the agent has exactly the works of the store
+	OutOfSync                    // the agent has other works, even after it listed them
 )
 
 // syncState is the progress of a Hawser client. It is empty for an OCM client, which gets no checkpoints. The
@@ -217,7 +217,7 @@ func (f *Feed) Acknowledge(_ context.Context, e *request.Event) error {
 		return request.Invalid("data", "the cursor is not that of a checkpoint of this subscription", "acknowledge the cursor of a checkpoint without a change")
 	}
 	if s.part == codec.Status {
-		f.metrics.acked(s.part, Unproven)
+		f.metrics.acked(s.part, Unverified)
 		f.intake.AckStatuses(s.scope, a.Cursor.Revision)
 		return nil
 	}
@@ -250,7 +250,7 @@ func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult,
 	y := &s.sync
 	y.acked = max(y.acked, a.Cursor.Revision)
 	if a.Digest == nil {
-		return reportedAt, Unproven, false
+		return reportedAt, Unverified, false
 	}
 	for _, t := range y.sentDigests {
 		if t.revision != a.Cursor.Revision {
@@ -262,10 +262,10 @@ func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult,
 			s.list.MarkInSync()
 			return reportedAt, InSync, false
 		}
-		p = Differs
+		p = OutOfSync
 	}
-	if p == Differs {
-		y.proof = Differs
+	if p == OutOfSync {
+		y.proof = OutOfSync
 		complain, y.mismatchLogged = !y.mismatchLogged, true
 	}
 	return reportedAt, p, complain

@@ -223,9 +223,9 @@ type Agent struct {
 // State returns the sync state of the agent. head is the store's summary of its cluster.
 func (a *Agent) State(head store.ClusterHead) agentstatus.State {
 	switch {
-	case a.Sync == Differs:
+	case a.Sync == OutOfSync:
 		return agentstatus.OutOfSync
-	case a.Sync == Unproven:
+	case a.Sync == Unverified:
 		return agentstatus.Unverified
 	case a.Acked < head.SpecRevision || a.Pending > 0:
 		return agentstatus.Syncing
@@ -334,7 +334,7 @@ func (m *metrics) resumed(s codec.Subresource, records int, took time.Duration) 
 
 // acked counts an ack by its sync result.
 func (m *metrics) acked(s codec.Subresource, p SyncResult) {
-	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unproven: "Noted", InSync: "InSync", Differs: "OutOfSync"}[p]).Inc()
+	m.acks.WithLabelValues(string(s), map[SyncResult]string{Unverified: "Noted", InSync: "InSync", OutOfSync: "OutOfSync"}[p]).Inc()
 }
 
 func (m *metrics) delivered(s codec.Subresource, event [][]byte) {
