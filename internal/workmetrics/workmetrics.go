@@ -27,7 +27,7 @@ const (
 	// Deleting: the work is being deleted, with any condition.
 	Deleting
 
-	states
+	numStates
 )
 
 // States lists all states.
@@ -35,7 +35,7 @@ var States = [...]ConditionState{Missing, Outdated, True, False, Unknown, Deleti
 
 // String returns the name of a state in metrics.
 func (s ConditionState) String() string {
-	return [states]string{"", "missing", "outdated", "true", "false", "unknown", "deleting"}[s]
+	return [numStates]string{"", "missing", "outdated", "true", "false", "unknown", "deleting"}[s]
 }
 
 // ConditionStates are the states of the conditions of one work. The zero value means that the work is not
@@ -68,7 +68,7 @@ func stateOf(o *workv1.ManifestWork, typ string) ConditionState {
 }
 
 // Counts is the number of works by condition and state.
-type Counts [len(Conditions)][states]int
+type Counts [len(Conditions)][numStates]int
 
 // Move counts a work with the states is instead of *was, and sets *was.
 func (n *Counts) Move(was *ConditionStates, is ConditionStates) {

@@ -42,7 +42,7 @@ func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersReques
 func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.ListClustersResponse {
 	facts, state := a.peers.Of(scope)
 	if state == 0 { // only the hub knows it
-		state = agentstatus.NeverSeen
+		state = agentstatus.NeverConnected
 	}
 	head := a.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)
 	uid, known := a.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
@@ -99,8 +99,8 @@ var (
 	clusterStates = map[agentstatus.State]hawserv1.ClusterState{
 		agentstatus.InSync: hawserv1.ClusterState_CLUSTER_STATE_IN_SYNC, agentstatus.Syncing: hawserv1.ClusterState_CLUSTER_STATE_SYNCING,
 		agentstatus.OutOfSync: hawserv1.ClusterState_CLUSTER_STATE_OUT_OF_SYNC, agentstatus.Failing: hawserv1.ClusterState_CLUSTER_STATE_FAILING,
-		agentstatus.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED, agentstatus.Offline: hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED,
-		agentstatus.Refused: hawserv1.ClusterState_CLUSTER_STATE_REJECTED, agentstatus.NeverSeen: hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED,
+		agentstatus.Unverified: hawserv1.ClusterState_CLUSTER_STATE_UNVERIFIED, agentstatus.Disconnected: hawserv1.ClusterState_CLUSTER_STATE_DISCONNECTED,
+		agentstatus.Rejected: hawserv1.ClusterState_CLUSTER_STATE_REJECTED, agentstatus.NeverConnected: hawserv1.ClusterState_CLUSTER_STATE_NEVER_CONNECTED,
 	}
 )
 

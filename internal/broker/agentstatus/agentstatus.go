@@ -30,12 +30,12 @@ type State uint8
 
 // States of a cluster. From InSync on, a worse state is higher.
 const (
-	// NeverSeen: the cluster has works, and no agent has ever subscribed.
-	NeverSeen State = iota + 1
-	// Offline: no agent is connected.
-	Offline
-	// Refused: no agent is connected, and one was rejected recently.
-	Refused
+	// NeverConnected: the cluster has works, and no agent has ever subscribed.
+	NeverConnected State = iota + 1
+	// Disconnected: no agent is connected.
+	Disconnected
+	// Rejected: no agent is connected, and one was rejected recently.
+	Rejected
 	// InSync: the agent proved that it holds exactly the records of the store.
 	InSync
 	// Syncing: records have changed since the last proof.
@@ -46,19 +46,19 @@ const (
 	Failing
 	// OutOfSync: the agent holds other works than the store, even after it listed them.
 	OutOfSync
-	states
+	numStates
 )
 
-var words = [states]string{
-	NeverSeen: "NeverConnected", Offline: "Disconnected", Refused: "Rejected", InSync: "InSync", Syncing: "Syncing",
-	Unverified: "Unverified", Failing: "Failing", OutOfSync: "OutOfSync",
+var words = [numStates]string{
+	NeverConnected: "NeverConnected", Disconnected: "Disconnected", Rejected: "Rejected", InSync: "InSync",
+	Syncing: "Syncing", Unverified: "Unverified", Failing: "Failing", OutOfSync: "OutOfSync",
 }
 
 // String returns the label value of the metric; the hawser command shows the same.
 func (s State) String() string { return words[s] }
 
 const (
-	// refusalCounts is how long a cluster stays Refused after a rejection. A rejected agent retries every few
+	// refusalCounts is how long a cluster stays Rejected after a rejection. A rejected agent retries every few
 	// minutes.
 	refusalCounts = 15 * time.Minute
 	// lookEvery is the interval at which the states of all clusters are updated. Between changes, rejections
@@ -107,13 +107,13 @@ type Peers struct {
 
 	mu     sync.Mutex
 	all    map[store.Scope]*peer
-	counts [states]int
+	counts [numStates]int
 }
 
 // New returns the entries of a broker that starts now.
 func New(cfg *settings.Config) *Peers {
 	p := &Peers{cfg: cfg, began: cfg.Now(), all: map[store.Scope]*peer{}}
-	for s := NeverSeen; s < states; s++ {
+	for s := NeverConnected; s < numStates; s++ {
 		cfg.Meter().GaugeFunc("clusters", "Clusters by state.", prometheus.Labels{"state": s.String()}, func() float64 {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -172,12 +172,12 @@ func (p *Peers) Absent(scope store.Scope) (c codec.DisconnectedCluster, absent b
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := p.judge(scope)
-	if e == nil || e.state > Refused {
+	if e == nil || e.state > Rejected {
 		return c, false
 	}
 	_, came := p.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
 	c = codec.DisconnectedCluster{Cluster: scope.Cluster, Since: sessionfence.Latest(e.known, e.Seen), NeverConnected: !came}
-	if e.state == Refused {
+	if e.state == Rejected {
 		c.Reason = e.Refusal
 	} else if !e.CertificateEnds.IsZero() && e.CertificateEnds.Before(p.cfg.Now()) {
 		c.Reason = "the certificate of its agent expired at " + e.CertificateEnds.UTC().Format(time.DateTime) + " UTC: put a new one into its Secret, or have it join again"
@@ -266,11 +266,11 @@ func (p *Peers) judge(scope store.Scope) *peer {
 func (p *Peers) stateOf(e *peer, state State, came, fails bool) State {
 	switch {
 	case state == 0 && !e.RefusedAt.IsZero() && !e.RefusedAt.Before(e.Seen) && p.cfg.Now().Sub(e.RefusedAt) < refusalCounts:
-		return Refused
+		return Rejected
 	case state == 0 && !came:
-		return NeverSeen
+		return NeverConnected
 	case state == 0:
-		return Offline
+		return Disconnected
 	case fails:
 		return max(state, Failing)
 	}

@@ -187,7 +187,7 @@ func TestAgents_CountsStates(t *testing.T) {
 	}
 	w.Forget("c1")
 	w.want("c1 has a work and no name", map[string]int{"NeverConnected": 1})
-	if f, s := w.Of(at("c1")); f != (Facts{}) || s != NeverSeen {
+	if f, s := w.Of(at("c1")); f != (Facts{}) || s != NeverConnected {
 		t.Errorf("of what was forgotten it knows %+v, %v", f, s)
 	}
 	if f, s := w.Of(at("c9")); f != (Facts{}) || s != 0 {
@@ -210,11 +210,11 @@ func TestAgents_KeepsLastSeen(t *testing.T) {
 		Seen: came.Add(time.Minute), Address: "192.0.2.1:7", Version: "v1.[2J" + strings.Repeat("9", longest-6), Transport: "grpc", CertificateEnds: came.Add(time.Hour),
 		RoundTrip: time.Second, RefusedAt: w.now, Refusal: "because." + strings.Repeat("x", longestRefusal-8),
 	}
-	if f, s := w.Of(at("c1")); f != want || s != Refused {
+	if f, s := w.Of(at("c1")); f != want || s != Rejected {
 		t.Errorf("it knows %+v, %v", f, s)
 	}
 	w.start()
-	if f, s := w.Of(at("c1")); f != (Facts{}) || s != Offline || w.Began() != w.now {
+	if f, s := w.Of(at("c1")); f != (Facts{}) || s != Disconnected || w.Began() != w.now {
 		t.Errorf("after a restart it knows %+v, %v, of what was since %s", f, s, w.Began())
 	}
 	w.want("after a restart", map[string]int{"Disconnected": 1})
