@@ -147,7 +147,7 @@ func (b *Broker) admit(p transport.Peer, env *codec.Envelope) (identity.Identity
 	c := authz.Call{
 		Method: authz.Publish, Type: env.Type,
 		Source: env.Source, Cluster: env.Cluster, Namespace: env.ObjectNS,
-		Deleting: env.Deleting, Reach: b.cfg.Quotas.Of(env.Source).Reach,
+		Deleting: env.Deleting, AllowedClusters: b.cfg.Quotas.Of(env.Source).AllowedClusters,
 	}
 	registers := b.registers(env)
 	if registers && p.Transport == transport.MQTT { // MQTT answers in order, so one request to the hub would delay the answers to all later publishes

@@ -52,7 +52,7 @@ func (a *Admin) used(p *part[hawserv1.ListQuotasResponse], phase int, of quota.S
 func (a *Admin) limitsOf(of quota.Scope, row quota.Row) *hawserv1.ListQuotasResponse {
 	terms := a.cfg.Quotas.Of(row.Name)
 	most := terms.Quota.Source
-	l := &hawserv1.ListQuotasResponse{Source: row.Name, AllowedClusters: reachOf(terms.Reach)}
+	l := &hawserv1.ListQuotasResponse{Source: row.Name, AllowedClusters: reachOf(terms.AllowedClusters)}
 	if of == quota.Cluster {
 		most = terms.Quota.Cluster
 		l = &hawserv1.ListQuotasResponse{Cluster: row.Name, StatusBytes: uint64(row.Statuses), MaxStatusBytes: uint64(most.Bytes)}

@@ -61,8 +61,8 @@ type Call struct {
 	Namespace string
 	// Deleting: the event is a deletion.
 	Deleting bool
-	// Reach is the allowed clusters of the event's source.
-	Reach identity.AllowedClusters
+	// AllowedClusters is the allowed clusters of the event's source.
+	AllowedClusters identity.AllowedClusters
 }
 
 // scope checks whether a client with the role and a name may make the call; nil means yes.
@@ -184,7 +184,7 @@ func mayHave(name string, c Call) *transport.Error {
 	if c.Type.Subresource != codec.Spec || c.Deleting || c.Cluster == "" {
 		return nil
 	}
-	if !c.Reach.Covers(c.Cluster) {
+	if !c.AllowedClusters.Covers(c.Cluster) {
 		return denied(codec.ExtClusterName, "source/%s may have no works on cluster %q", name, c.Cluster)
 	}
 	return namesCluster(c)

@@ -210,7 +210,7 @@ func newMetrics(m telemetry.Meter) *metrics {
 // refused counts an op that exceeded a quota. A zero x is not counted.
 func (m *metrics) refused(x quota.Excess) {
 	if x != (quota.Excess{}) {
-		m.overQuota.WithLabelValues(string(x.Of), string(x.What)).Inc()
+		m.overQuota.WithLabelValues(string(x.Scope), string(x.Resource)).Inc()
 	}
 }
 

@@ -32,7 +32,7 @@ func (i *Intake) PutSpec(ctx context.Context, e *request.Event) (transport.Recei
 		Tag:      codec.TagOf(env.Deleting, env.Version, env.RawMetadata, env.Data),
 		Deleting: env.Deleting, DeletedAt: env.DeletedAt,
 		Supersedes: env.Supersedes, IfRevision: env.IfRevision, Reported: env.NeedsConfirm,
-		Quota: &terms.Quota, OutOfScope: !terms.Reach.Covers(env.Cluster),
+		Quota: &terms.Quota, OutOfScope: !terms.AllowedClusters.Covers(env.Cluster),
 		Event: event, At: i.cfg.Now(),
 	}
 	if env.Deleting {

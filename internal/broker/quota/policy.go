@@ -16,8 +16,8 @@ var (
 
 // SourcePolicy is the quota and the allowed clusters of one source.
 type SourcePolicy struct {
-	Quota Quota
-	Reach identity.AllowedClusters
+	Quota           Quota
+	AllowedClusters identity.AllowedClusters
 }
 
 // Table has the policy of every source. It is immutable. The nil table has the same policy for all: every
@@ -42,8 +42,8 @@ func NewTable(rules identity.Mapping, cluster identity.Limits) *Table {
 
 func newPolicy(r identity.Rule, cluster identity.Limits) *SourcePolicy {
 	return &SourcePolicy{
-		Quota: Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
-		Reach: r.AllowedClusters(),
+		Quota:           Quota{Source: r.Quota.Or(defaultSource), Cluster: cluster.Or(defaultCluster)},
+		AllowedClusters: r.AllowedClusters(),
 	}
 }
 

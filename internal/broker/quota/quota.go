@@ -63,9 +63,9 @@ const RecordsPerWork = 10
 
 // Excess is a limit that would be exceeded. The zero value is none.
 type Excess struct {
-	Of    Scope
-	What  Resource
-	Limit int64
+	Scope    Scope
+	Resource Resource
+	Limit    int64
 }
 
 // UsageReader reads the usage, with the changes of the running commit.
@@ -90,11 +90,11 @@ func (q *Quota) Exceeded(u UsageReader, source, cluster string, more Amount) Exc
 		more.Clusters = 1
 	}
 	if what, limit := exceeded(u.Source(source), more, q.Source); what != "" {
-		return Excess{Of: Source, What: what, Limit: limit}
+		return Excess{Scope: Source, Resource: what, Limit: limit}
 	}
 	more.Clusters = 0
 	if what, limit := exceeded(u.Cluster(cluster), more, q.Cluster); what != "" {
-		return Excess{Of: Cluster, What: what, Limit: limit}
+		return Excess{Scope: Cluster, Resource: what, Limit: limit}
 	}
 	return Excess{}
 }
@@ -119,7 +119,7 @@ func exceeded(u, more Amount, l identity.Limits) (Resource, int64) {
 // Reported is Exceeded for a status of a cluster.
 func (q *Quota) Reported(u UsageReader, cluster string, more Amount) Excess {
 	if limit := q.Cluster.Bytes; more.Statuses > 0 && limit > 0 && u.Cluster(cluster).Statuses+more.Statuses > limit {
-		return Excess{Of: Cluster, What: Statuses, Limit: limit}
+		return Excess{Scope: Cluster, Resource: Statuses, Limit: limit}
 	}
 	return Excess{}
 }

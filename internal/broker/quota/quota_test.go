@@ -32,17 +32,17 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 	}{
 		{"no limit", "hub", "c1", none, none, work, quota.Excess{}},
 		{"room for one", "hub", "c1", identity.Limits{Works: 11, Bytes: 110, Clusters: 2}, identity.Limits{Works: 8, Bytes: 80}, work, quota.Excess{}},
-		{"works", "hub", "c1", identity.Limits{Works: 10}, none, work, quota.Excess{Of: quota.Source, What: quota.Works, Limit: 10}},
-		{"bytes", "hub", "c1", identity.Limits{Bytes: 109}, none, work, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 109}},
-		{"bytes of an update", "hub", "c1", identity.Limits{Works: 1, Bytes: 100}, none, quota.Amount{Bytes: 1}, quota.Excess{Of: quota.Source, What: quota.Bytes, Limit: 100}},
+		{"works", "hub", "c1", identity.Limits{Works: 10}, none, work, quota.Excess{Scope: quota.Source, Resource: quota.Works, Limit: 10}},
+		{"bytes", "hub", "c1", identity.Limits{Bytes: 109}, none, work, quota.Excess{Scope: quota.Source, Resource: quota.Bytes, Limit: 109}},
+		{"bytes of an update", "hub", "c1", identity.Limits{Works: 1, Bytes: 100}, none, quota.Amount{Bytes: 1}, quota.Excess{Scope: quota.Source, Resource: quota.Bytes, Limit: 100}},
 		{"a smaller update", "hub", "c1", identity.Limits{Works: 1, Bytes: 1}, identity.Limits{Works: 1, Bytes: 1}, quota.Amount{Bytes: -1}, quota.Excess{}},
-		{"another cluster", "hub", "c3", identity.Limits{Clusters: 2}, none, work, quota.Excess{Of: quota.Source, What: quota.Clusters, Limit: 2}},
+		{"another cluster", "hub", "c3", identity.Limits{Clusters: 2}, none, work, quota.Excess{Scope: quota.Source, Resource: quota.Clusters, Limit: 2}},
 		{"one that it uses", "hub", "c2", identity.Limits{Clusters: 1}, none, work, quota.Excess{}},
-		{"works of a cluster", "ci", "c1", none, identity.Limits{Works: 7}, work, quota.Excess{Of: quota.Cluster, What: quota.Works, Limit: 7}},
-		{"bytes of a cluster", "ci", "c1", none, identity.Limits{Bytes: 79}, work, quota.Excess{Of: quota.Cluster, What: quota.Bytes, Limit: 79}},
+		{"works of a cluster", "ci", "c1", none, identity.Limits{Works: 7}, work, quota.Excess{Scope: quota.Cluster, Resource: quota.Works, Limit: 7}},
+		{"bytes of a cluster", "ci", "c1", none, identity.Limits{Bytes: 79}, work, quota.Excess{Scope: quota.Cluster, Resource: quota.Bytes, Limit: 79}},
 		{"names of a cluster do not count", "ci", "c3", none, identity.Limits{Clusters: 1}, work, quota.Excess{}},
-		{"the source first", "ci", "c1", identity.Limits{Works: 2}, identity.Limits{Works: 1}, work, quota.Excess{Of: quota.Source, What: quota.Works, Limit: 2}},
-		{"what is kept of deleted works", "ci", "c1", identity.Limits{Works: 6}, none, quota.Amount{Records: 1}, quota.Excess{Of: quota.Source, What: quota.Records, Limit: 60}},
+		{"the source first", "ci", "c1", identity.Limits{Works: 2}, identity.Limits{Works: 1}, work, quota.Excess{Scope: quota.Source, Resource: quota.Works, Limit: 2}},
+		{"what is kept of deleted works", "ci", "c1", identity.Limits{Works: 6}, none, quota.Amount{Records: 1}, quota.Excess{Scope: quota.Source, Resource: quota.Records, Limit: 60}},
 	} {
 		q := &quota.Quota{Source: c.ofSource, Cluster: c.ofEach}
 		if got := q.Exceeded(book, c.source, c.on, c.more); got != c.want {
@@ -50,7 +50,7 @@ func TestExceeded_NamesTheFirstLimit(t *testing.T) {
 		}
 	}
 	q := &quota.Quota{Cluster: identity.Limits{Bytes: 100}}
-	if got, want := q.Reported(book, "c1", quota.Amount{Statuses: 11}), (quota.Excess{Of: quota.Cluster, What: quota.Statuses, Limit: 100}); got != want {
+	if got, want := q.Reported(book, "c1", quota.Amount{Statuses: 11}), (quota.Excess{Scope: quota.Cluster, Resource: quota.Statuses, Limit: 100}); got != want {
 		t.Errorf("a status: %+v, want %+v", got, want)
 	}
 	if got := q.Reported(book, "c1", quota.Amount{Statuses: 10}); got != (quota.Excess{}) {
@@ -148,7 +148,7 @@ func TestTable_HasTheTermsOfEverySource(t *testing.T) {
 	}, identity.Limits{Works: 9})
 	show := func(table *quota.Table, name string) string {
 		terms := table.Of(name)
-		return fmt.Sprint(terms.Quota.Source, terms.Quota.Cluster, terms.Reach.Covers("one"), terms.Reach.Covers("edge-7"), terms.Reach.Covers("two"))
+		return fmt.Sprint(terms.Quota.Source, terms.Quota.Cluster, terms.AllowedClusters.Covers("one"), terms.AllowedClusters.Covers("edge-7"), terms.AllowedClusters.Covers("two"))
 	}
 	def := "{1000000 68719476736 65536}"
 	for name, want := range map[string]string{
