@@ -312,7 +312,7 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 // committed judges one write of the store by the record before and after it.
 func (o *oracle) committed(op *store.Op, result store.ResultCode, before, after *store.Meta) {
 	id := op.Key.ResourceID
-	if result != store.OverQuota {
+	if result != store.QuotaExceeded {
 		o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	}
 	changed := before == nil != (after == nil) || before != nil && *before != *after

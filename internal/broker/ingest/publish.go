@@ -155,7 +155,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 		return request.Refused(transport.CodeDenied, codec.ExtResourceID,
 			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
 			"use another resource id, or let an operator move the work with: hawser transfer work")
-	case store.NameTaken:
+	case store.NameConflict:
 		return request.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
 			fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster), "choose another name, or delete the other work first")
 	case store.ConditionFailed:
@@ -164,7 +164,7 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is no record, or another work has its name)", o.Revision),
 			Hint:    "compare with the broker's inventory and try again with that revision",
 		}
-	case store.OverQuota:
+	case store.QuotaExceeded:
 		return overQuota(o.Excess, env)
 	case store.Invalid:
 		return request.Invalid("", o.Detail, "")

@@ -94,7 +94,7 @@ func (p *plan) putLive(m *Meta) {
 	case !p.wins(m.Version):
 		p.stale(m, m.SpecRevision, detailOlderVersion)
 	case p.nameInUse(m):
-		p.refuse(NameTaken, m)
+		p.refuse(NameConflict, m)
 	case p.op.Deleting:
 		p.createTombstone(m)
 	default:
@@ -115,7 +115,7 @@ func (p *plan) putTombstone(m *Meta) {
 	case p.op.Tag == m.Tag && !another:
 		p.refuse(Unchanged, m)
 	case p.nameInUse(m):
-		p.refuse(NameTaken, m)
+		p.refuse(NameConflict, m)
 	case p.op.Deleting && own:
 		p.takeBack(m)
 	case p.op.Deleting && !p.wins(m.Version):
@@ -176,7 +176,7 @@ func (p *plan) putNew(confirmed *Meta) {
 	case h == nil:
 		p.createLive(confirmed)
 	case h.Owner != p.op.Owner:
-		p.refuse(NameTaken, nil)
+		p.refuse(NameConflict, nil)
 	case h.State == Tombstone:
 		p.wait(h)
 	default:
@@ -248,7 +248,7 @@ func (p *plan) putQueued(b *Meta) {
 	case !again && !p.wins(w.Version):
 		p.stale(b, 0, detailOlderVersion)
 	case !p.keepsName() && nameOf(p.op) != w.Name:
-		p.answer(NameTaken, b, 0) // a queued spec keeps its name; only a live record may be renamed
+		p.answer(NameConflict, b, 0) // a queued spec keeps its name; only a live record may be renamed
 	case p.op.Deleting && p.neverSubscribed():
 		p.setQueued(b, nil, Clear)
 		p.wrote(Confirmed, p.confirmWithoutCluster(p.spec(), p.Record))

@@ -148,7 +148,7 @@ func runRows(t *testing.T, rows []row) {
 var resultNames = map[store.ResultCode]string{
 	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "queued", store.Unchanged: "unchanged",
 	store.Stale: "stale", store.Ignored: "ignored", store.ResendSpec: "specagain", store.OwnedByOther: "ownedbyother",
-	store.NameTaken: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
+	store.NameConflict: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
 }
 
 func outcomeString(o store.Outcome) string {

@@ -105,10 +105,10 @@ const (
 	ResendSpec
 	// OwnedByOther: another source owns the record.
 	OwnedByOther
-	// NameTaken: another record has the name. It belongs to another source, or this op would rename another record
+	// NameConflict: another record has the name. It belongs to another source, or this op would rename another record
 	// of the same source onto it. The result is the same if the op would change the name of a queued spec, or if
 	// another spec is already queued. Such an op can succeed after the deletion is confirmed.
-	NameTaken
+	NameConflict
 	// ConditionFailed: Supersedes or IfRevision does not hold. Outcome.Revision is the record's current spec
 	// revision, 0 if there is none. A deletion of a work without a record gets this result in two cases. If the
 	// work was reported and its name belongs to a record, that record must be deleted first. If its name belongs to
@@ -117,8 +117,8 @@ const (
 	// Invalid: the op lacks a field that its kind needs, or has a field that cannot be stored. Outcome.Detail names
 	// it. The other ops of the batch are not affected.
 	Invalid
-	// OverQuota: the op exceeds a quota; Outcome.Excess names the limit.
-	OverQuota
+	// QuotaExceeded: the op exceeds a quota; Outcome.Excess names the limit.
+	QuotaExceeded
 )
 
 // Outcome is the result of one Op.
@@ -137,7 +137,7 @@ type Outcome struct {
 	Replaced uint64
 	// Detail explains the result in a few words (Stale, Invalid); mostly "". It never contains payload data.
 	Detail string
-	// Excess is the exceeded limit of an op with result OverQuota.
+	// Excess is the exceeded limit of an op with result QuotaExceeded.
 	Excess quota.Excess
 }
 

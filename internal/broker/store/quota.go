@@ -44,7 +44,7 @@ func (w *Write) uses(yield func(quota.Change) bool) bool {
 		(w.New == nil || yield(quota.Change{Source: w.New.Owner, Cluster: cluster, By: UseOf(w.New)}))
 }
 
-// Admit returns d, or the result OverQuota if d would exceed the op's quota. u is the use after the earlier ops
+// Admit returns d, or the result QuotaExceeded if d would exceed the op's quota. u is the use after the earlier ops
 // of the batch.
 func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 	if op.Quota == nil || len(d.Writes) == 0 {
@@ -68,7 +68,7 @@ func Admit(u quota.UsageReader, op *Op, d Decision) Decision {
 		return d
 	}
 	head := d.Outcome.Head - uint64(len(d.Changes))
-	return Decision{Outcome: Outcome{Result: OverQuota, Excess: excess, Head: head}}
+	return Decision{Outcome: Outcome{Result: QuotaExceeded, Excess: excess, Head: head}}
 }
 
 // sizes returns the sizes of a record that replaces old.

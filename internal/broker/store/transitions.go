@@ -118,7 +118,7 @@ func (p *plan) wait(h *Meta) {
 	w, event := p.spec(), p.eventOr(Clear)
 	if before := h.Queued; before != nil {
 		if before.ResourceID != w.ResourceID && before.Name != w.Name {
-			p.answer(NameTaken, h, 0)
+			p.answer(NameConflict, h, 0)
 			return
 		}
 		if p.keepsName() {

@@ -341,7 +341,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeStale, Revision: o.Head}}
 	case store.ConditionFailed:
 		return Result{Err: &transport.Error{Code: transport.CodeConflict, Next: transport.NextResync}}
-	case store.NameTaken:
+	case store.NameConflict:
 		return Result{Err: &transport.Error{Code: transport.CodeAlreadyExists, Next: transport.NextStop}}
 	}
 	r.t.Fatalf("verdict %d", o.Result)

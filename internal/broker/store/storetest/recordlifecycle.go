@@ -30,7 +30,7 @@ func testReopen(t *testing.T, site Site) {
 	diff(t, "head", head, b.Head().Revision)
 	taken := byOwner("s2", spec(in("c1", "u4"), 1))
 	taken.Name = "work-u3"
-	diff(t, "names and what waits are known", []store.ResultCode{store.NameTaken, store.Unchanged, store.Confirmed}, results(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
+	diff(t, "names and what waits are known", []store.ResultCode{store.NameConflict, store.Unchanged, store.Confirmed}, results(b.commit(taken, waits, reportDeleted(u1, 1, 2))))
 	diff(t, "what waited", waits.Event, b.get(u2).Spec)
 	diff(t, "revisions go on", head+2, b.Head().Revision)
 }

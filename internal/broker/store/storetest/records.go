@@ -38,8 +38,8 @@ func testCommit(t *testing.T, site Site) {
 		report(u2, 1, 1),
 	)
 	diff(t, "verdicts", []store.ResultCode{
-		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameTaken,
-		store.Accepted, store.Queued, store.NameTaken, store.Confirmed, store.Accepted,
+		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameConflict,
+		store.Accepted, store.Queued, store.NameConflict, store.Confirmed, store.Accepted,
 	}, results(out))
 	diff(t, "head", uint64(7), b.Head().Revision)
 	r := b.get(u2)
