@@ -23,7 +23,7 @@ import (
 func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) error {
 	last := r.previous(w)
 	if w.Spec == nil {
-		return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, nil, r.now), r.recorder.waitsFor(last)))
+		return r.report(w, conditions.WithDeletionBlocked(conditions.Deleting(last, w.Generation, nil, r.now), r.recorder.waitsFor(last)))
 	}
 	manifests := r.load(ctx, w)
 	if slices.ContainsFunc(manifests, func(m apply.Manifest) bool { return observed(m.Config) }) {
@@ -49,7 +49,7 @@ func (r *reconciliation) reportDeletion(ctx context.Context, w *desired.Work) er
 	r.mu.Lock()
 	r.looks.note(r.now) // an object that changes all the time is read at a limited rate
 	r.mu.Unlock()
-	return r.report(w, conditions.Hindered(conditions.Deleting(last, w.Generation, reported, r.now), r.recorder.waitsFor(last)))
+	return r.report(w, conditions.WithDeletionBlocked(conditions.Deleting(last, w.Generation, reported, r.now), r.recorder.waitsFor(last)))
 }
 
 // deletionStatus returns the state of the object of one manifest.

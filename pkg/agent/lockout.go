@@ -275,7 +275,7 @@ func (h *hindrance) hindered(status workv1.ManifestWorkStatus) workv1.ManifestWo
 	if h.lockout.reported == nil {
 		return status
 	}
-	return conditions.Hindered(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.reported), h.origin(h.lockout.reported))))
+	return conditions.WithDeletionBlocked(status, conditions.Reasoned(fmt.Sprintf("%v%s", explained(h.lockout.reported), h.origin(h.lockout.reported))))
 }
 
 // unremoved reports what blocks the deletion of a work, unless halted regards the failure as temporary.

@@ -34,9 +34,9 @@ const (
 	ReasonResourcesNotAvailable  = "ResourcesNotAvailable"
 	ReasonResourcesStatusUnknown = "ResourcesStatusUnknown"
 	ReasonWorkDeleting           = "WorkDeleting"
-	// ReasonDeletionWaits replaces ReasonWorkDeleting while something blocks the removal of the objects. The
+	// ReasonDeletionBlocked replaces ReasonWorkDeleting while something blocks the removal of the objects. The
 	// message names it.
-	ReasonDeletionWaits = "WorkDeletionBlocked"
+	ReasonDeletionBlocked = "WorkDeletionBlocked"
 )
 
 // Tools compare these texts literally. The message of a work about a failure is not one of them: it begins with

@@ -12,7 +12,7 @@ import (
 // writes.
 const ReasonAgentWritesRejected = "AgentWritesRejected"
 
-// CutOffError is the error of a manifest with the reason ReasonAgentWritesRefused.
+// CutOffError is the error of a manifest with the reason ReasonAgentWritesRejected.
 type CutOffError struct{ Err error }
 
 // Error returns the text of the refusal.
@@ -21,16 +21,16 @@ func (e *CutOffError) Error() string { return e.Err.Error() }
 // Unwrap returns the refusal.
 func (e *CutOffError) Unwrap() error { return e.Err }
 
-// Hindered returns the status of a work that is being deleted; why is the reason that blocks the deletion, ""
-// for none. The rest is unchanged; status is not modified.
-func Hindered(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
+// WithDeletionBlocked returns the status of a work that is being deleted. why is the reason that blocks the
+// deletion, "" if there is none. Other conditions are unchanged; status is not modified.
+func WithDeletionBlocked(status workv1.ManifestWorkStatus, why string) workv1.ManifestWorkStatus {
 	c := apimeta.FindStatusCondition(status.Conditions, workv1.WorkDeleting)
 	if c == nil || c.Status != metav1.ConditionTrue {
 		return status
 	}
 	next := *c
 	if next.Reason, next.Message = ReasonWorkDeleting, messageWorkDeleting; why != "" {
-		next.Reason, next.Message = ReasonDeletionWaits, cutMiddle(maxSummary, why)
+		next.Reason, next.Message = ReasonDeletionBlocked, cutMiddle(maxSummary, why)
 	}
 	status.Conditions = slices.Clone(status.Conditions)
 	apimeta.SetStatusCondition(&status.Conditions, next)

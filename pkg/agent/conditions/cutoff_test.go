@@ -16,9 +16,9 @@ import (
 func TestHindered_ReportsWhyADeletionWaits(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	deleting := conditions.Deleting(workv1.ManifestWorkStatus{}, 3, nil, now)
-	got := conditions.Hindered(deleting, "refused")
+	got := conditions.WithDeletionBlocked(deleting, "refused")
 	c := apimeta.FindStatusCondition(got.Conditions, workv1.WorkDeleting)
-	if c.Status != metav1.ConditionTrue || c.Reason != conditions.ReasonDeletionWaits || c.Message != "refused" || c.ObservedGeneration != 3 {
+	if c.Status != metav1.ConditionTrue || c.Reason != conditions.ReasonDeletionBlocked || c.Message != "refused" || c.ObservedGeneration != 3 {
 		t.Errorf("got %+v", c)
 	}
 	if before := apimeta.FindStatusCondition(deleting.Conditions, workv1.WorkDeleting); before.Message != "ManifestWork is being deleted" {
@@ -26,14 +26,14 @@ func TestHindered_ReportsWhyADeletionWaits(t *testing.T) {
 	}
 	// The reason stays while the objects are not read. It is removed when nothing blocks the deletion.
 	stays := apimeta.FindStatusCondition(conditions.Deleting(got, 4, nil, now.Add(time.Hour)).Conditions, workv1.WorkDeleting)
-	if stays.Reason != conditions.ReasonDeletionWaits || stays.Message != "refused" || stays.ObservedGeneration != 4 || !stays.LastTransitionTime.Equal(&c.LastTransitionTime) {
+	if stays.Reason != conditions.ReasonDeletionBlocked || stays.Message != "refused" || stays.ObservedGeneration != 4 || !stays.LastTransitionTime.Equal(&c.LastTransitionTime) {
 		t.Errorf("got %+v", stays)
 	}
-	over := apimeta.FindStatusCondition(conditions.Hindered(got, "").Conditions, workv1.WorkDeleting)
+	over := apimeta.FindStatusCondition(conditions.WithDeletionBlocked(got, "").Conditions, workv1.WorkDeleting)
 	if over.Reason != conditions.ReasonWorkDeleting || over.Message != "ManifestWork is being deleted" {
 		t.Errorf("got %+v", over)
 	}
-	if alive := conditions.Hindered(workv1.ManifestWorkStatus{}, "refused"); len(alive.Conditions) > 0 {
+	if alive := conditions.WithDeletionBlocked(workv1.ManifestWorkStatus{}, "refused"); len(alive.Conditions) > 0 {
 		t.Errorf("a work that is not deleted: %+v", alive)
 	}
 }

@@ -13,11 +13,11 @@ import (
 // problem lasts.
 const TypeReconcileSlow = "ReconcileSlow"
 
-// ReasonTakesLong is the reason of ReconcileSlow if the reconciliation itself takes long.
-const ReasonTakesLong = "ReconcileTakesLong"
+// ReasonReconcileTakesLong is the reason of ReconcileSlow if the reconciliation itself takes long.
+const ReasonReconcileTakesLong = "ReconcileTakesLong"
 
-// ReasonRemovalWaits is the reason of ReconcileSlow if objects that left the work are not removed.
-const ReasonRemovalWaits = "RemovalBlocked"
+// ReasonRemovalBlocked is the reason of ReconcileSlow if objects that left the work are not removed.
+const ReasonRemovalBlocked = "RemovalBlocked"
 
 // WithReconcileSlow returns the status with the condition that the agent has been reconciling the work since the
 // given time. waits is the request that it waits for, "" if there is none. The rest is unchanged; status is not
@@ -27,13 +27,13 @@ func WithReconcileSlow(status workv1.ManifestWorkStatus, generation int64, since
 	if waits != "" {
 		message += " It waits for the cluster to answer: " + waits
 	}
-	return reconcileSlow(status, generation, since, ReasonTakesLong, cut(message))
+	return reconcileSlow(status, generation, since, ReasonReconcileTakesLong, cut(message))
 }
 
 // WithRemovalBlocked returns the status with the condition that objects have had to be removed since the given
 // time; why is what blocks that. The rest is unchanged; status is not modified.
 func WithRemovalBlocked(status workv1.ManifestWorkStatus, generation int64, since time.Time, why string) workv1.ManifestWorkStatus {
-	return reconcileSlow(status, generation, since, ReasonRemovalWaits, cutMiddle(maxSummary, why))
+	return reconcileSlow(status, generation, since, ReasonRemovalBlocked, cutMiddle(maxSummary, why))
 }
 
 func reconcileSlow(status workv1.ManifestWorkStatus, generation int64, since time.Time, reason, message string) workv1.ManifestWorkStatus {
