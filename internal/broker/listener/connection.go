@@ -269,20 +269,20 @@ func (c *Connection) unless(fine bool) error {
 	return ErrFlood
 }
 
-// InTime returns an error if the peer's certificate or token has expired or was revoked, and ends the
+// CheckLifetime returns an error if the peer's certificate or token has expired or was revoked, and ends the
 // connection. The periodic check may not have run yet. It is called before a received frame is handled, and
 // before anything is sent.
-func (c *Connection) InTime() error {
+func (c *Connection) CheckLifetime() error {
 	reason := c.over(c.port.limiter.now())
 	if reason == "" {
 		return nil
 	}
 	c.port.limiter.finish(c, reason)
-	return errOver
+	return errExpired
 }
 
-// errOver ends a connection whose certificate or token is no longer valid.
-var errOver = errors.New("listener: the peer's certificate or token has expired or was revoked")
+// errExpired ends a connection whose certificate or token is no longer valid.
+var errExpired = errors.New("listener: the peer's certificate or token has expired or was revoked")
 
 // Leave releases the resources of a connection. It is called once.
 func (c *Connection) Leave() {

@@ -66,14 +66,14 @@ type clientUsage struct {
 	connects, calls, bytes, questions, idle fair.Bucket
 
 	conns      map[*Connection]struct{}
-	kinds      [kinds]int
+	kinds      [numKinds]int
 	bodies     int64
 	reflection *Body // body of the last reflection stream
 }
 
 // isIdle reports whether the entry can be dropped without losing a limit.
 func (p *clientUsage) isIdle(now time.Time) bool {
-	return len(p.conns) == 0 && p.kinds == [kinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
+	return len(p.conns) == 0 && p.kinds == [numKinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
 		p.questions.Full(p.allowance.questions, now) && p.bytes.Full(p.allowance.bytes, now)
 }
 

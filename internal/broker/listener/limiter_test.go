@@ -81,8 +81,8 @@ func limiterOf(l limits) (*limiter, *time.Time, *[]string) {
 var smallLimits = limits{
 	connections: 6, pending: 4, pendingEach: 3, failures: per(1, 2), unidentified: 1, bodies: 1000, lists: 1,
 	roles: map[identity.Role]allowance{
-		identity.Agent:  perIdentity(2, [kinds]int{2, 1, 0, 1}, per(1, 10), 600),
-		identity.Viewer: perIdentity(2, [kinds]int{2, 1, 4, 1}, per(1, 10), 600),
+		identity.Agent:  perIdentity(2, [numKinds]int{2, 1, 0, 1}, per(1, 10), 600),
+		identity.Viewer: perIdentity(2, [numKinds]int{2, 1, 4, 1}, per(1, 10), 600),
 	},
 }
 

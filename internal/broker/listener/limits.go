@@ -41,7 +41,7 @@ type allowance struct {
 	connections int
 	connects    fair.Rate
 	// running is the number of concurrent calls of each kind, calls the rate of new calls.
-	running [kinds]int
+	running [numKinds]int
 	calls   fair.Rate
 	// bodies is the number of bytes of all its calls.
 	bodies int64
@@ -63,7 +63,7 @@ const (
 	Streaming             // subscriptions, and watching health
 	Listing
 	Reflecting
-	kinds
+	numKinds
 )
 
 // KindOf returns the kind of a method.
@@ -112,19 +112,19 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		roles: map[identity.Role]allowance{
 			// Several agents may use the name of one cluster. A connection that the network has cut counts until the broker
 			// detects that.
-			identity.Agent: perIdentity(16, [kinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
+			identity.Agent: perIdentity(16, [numKinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 			// A source publishes for all its clusters, and sends large works in parallel. The commit queue limits its
 			// events further.
-			identity.Source:   perIdentity(64, [kinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
-			identity.Operator: perIdentity(32, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
+			identity.Source:   perIdentity(64, [numKinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
+			identity.Operator: perIdentity(32, [numKinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// If a rule maps an organization, many people share one identity.
-			identity.Viewer: perIdentity(64, [kinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
+			identity.Viewer: perIdentity(64, [numKinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
 			// All clusters that join share one account.
-			identity.Bootstrap: perIdentity(4096, [kinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
+			identity.Bootstrap: perIdentity(4096, [numKinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
 		},
 		unidentifiedRate: allowance{idle: per(100, 1_000), refused: per(10, 100), closedStreams: per(64<<10, 256<<10), bytes: per(256<<10, mib)},
 		// A klusterlet begins with a few streams and small publishes.
-		suspended: perIdentity(1, [kinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
+		suspended: perIdentity(1, [numKinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
 	}
 }
 
@@ -138,7 +138,7 @@ func (l limits) bearing() limits {
 // noRole is the role of connections without an identity.
 const noRole identity.Role = ""
 
-func perIdentity(connections int, running [kinds]int, calls fair.Rate, bodies int64) allowance {
+func perIdentity(connections int, running [numKinds]int, calls fair.Rate, bodies int64) allowance {
 	return allowance{
 		connections: connections, connects: per(float64(connections)/2, 4*float64(connections)), running: running, calls: calls, bodies: bodies,
 		questions: per(50, 200),
@@ -166,7 +166,7 @@ func (l limits) holding(all, each int64) limits {
 // trusting lets one identity use everything: without TLS all peers have the same one.
 func (l limits) trusting() limits {
 	many := 1 << 30
-	everything := perIdentity(many, [kinds]int{many, many, many, many}, per(1e9, 1e9), l.bodies)
+	everything := perIdentity(many, [numKinds]int{many, many, many, many}, per(1e9, 1e9), l.bodies)
 	everything.connects, everything.questions, everything.refused = per(1e9, 1e9), per(1e9, 1e9), per(1e9, 1e9)
 	l.lists, l.pendingEach = many, l.pending
 	l.roles = map[identity.Role]allowance{identity.Operator: everything}

@@ -224,7 +224,7 @@ func (g *limiter) identify(c *Connection, s *peerState, m metrics) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.left || c.cutFor != "" || c.peerState().identity.Role != noRole {
-		return errOver
+		return errExpired
 	}
 	c.badTokenCounted = false
 	// A denial that is added after this line checks all connections, including this one.

@@ -63,7 +63,7 @@ func (c *Connection) becomeViewer(g *limiter) error {
 // released there.
 func TestLimiter_Identify(t *testing.T) {
 	l := smallLimits
-	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	l.suspended = perIdentity(1, [numKinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
 	g, enter := bearing(t, l, unknownToken)
 	c, _ := enter("192.0.2.1")
 	g.suspend(c)
@@ -90,7 +90,7 @@ func TestLimiter_Identify(t *testing.T) {
 	g.grow(unary, 50, true)
 	g.end(unary)
 	g.end(list)
-	if p.kinds != [kinds]int{} || p.bodies != 0 || g.bodies != 0 {
+	if p.kinds != [numKinds]int{} || p.bodies != 0 || g.bodies != 0 {
 		t.Errorf("%v calls, %d bytes are left", p.kinds, p.bodies)
 	}
 	second, _ := enter("192.0.2.1")
@@ -112,7 +112,7 @@ func TestLimiter_Identify(t *testing.T) {
 func TestLimiter_Suspended(t *testing.T) {
 	l := smallLimits
 	l.unidentified = 2
-	l.suspended = perIdentity(1, [kinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	l.suspended = perIdentity(1, [numKinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
 	g, enter := bearing(t, l, unknownToken)
 	c, raw := enter("192.0.2.1")
 	other, rawOther := enter("192.0.2.2")
@@ -188,7 +188,7 @@ func TestLimiter_Unidentified(t *testing.T) {
 func TestLimiter_Failures(t *testing.T) {
 	l := smallLimits
 	l.connections, l.failures = 20, per(1, 3)
-	l.suspended = perIdentity(1, [kinds]int{Unary: 2}, per(10, 10), 500)
+	l.suspended = perIdentity(1, [numKinds]int{Unary: 2}, per(10, 10), 500)
 	const opaque = "abcdef.0123456789abcdef"
 	for name, c := range map[string]struct {
 		hub  review

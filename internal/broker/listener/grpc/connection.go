@@ -166,7 +166,7 @@ type counted struct {
 // Read implements net.Conn.
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if e := c.connection.InTime(); e != nil {
+	if e := c.connection.CheckLifetime(); e != nil {
 		return 0, e
 	}
 	if e := c.connection.frames.parse(b[:n], c.frame); e != nil {
@@ -177,7 +177,7 @@ func (c *counted) Read(b []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *counted) Write(b []byte) (int, error) {
-	if e := c.connection.InTime(); e != nil {
+	if e := c.connection.CheckLifetime(); e != nil {
 		return 0, e
 	}
 	return c.Conn.Write(b)

@@ -105,7 +105,7 @@ func (w *wire) read() (*packet, error) {
 		p.done()
 		return nil, err
 	}
-	return p, w.conn.InTime()
+	return p, w.conn.CheckLifetime()
 }
 
 // bound returns the maximum size of a packet.
@@ -181,7 +181,7 @@ func (w *wire) skip(p *packet, length int) error {
 
 // write writes packets.
 func (w *wire) write(b []byte) error {
-	if err := w.conn.InTime(); err != nil {
+	if err := w.conn.CheckLifetime(); err != nil {
 		return err
 	}
 	for len(b) > 0 {
