@@ -13,7 +13,7 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/conditions"
 )
 
-func TestHindered_ReportsWhyADeletionWaits(t *testing.T) {
+func TestWithDeletionBlocked_ReportsWhy(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	deleting := conditions.Deleting(workv1.ManifestWorkStatus{}, 3, nil, now)
 	got := conditions.WithDeletionBlocked(deleting, "refused")
