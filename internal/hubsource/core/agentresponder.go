@@ -292,7 +292,7 @@ func (p *agentResponder) nextSessionNotice(cl *cluster) *todo {
 		p.requestAllStatuses(cl)
 		return nil
 	}
-	return p.f.ofCluster(cl, RequestStatuses{Cluster: cl.name, Held: emptyStatusRequest, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
+	return p.f.ofCluster(cl, RequestStatuses{Cluster: cl.name, Statuses: emptyStatusRequest, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
 		if p.f.brokerFailed(cl.key(), &cl.agent.retry, r.Err) {
 			cl.agent.noticeDue = true
 		}

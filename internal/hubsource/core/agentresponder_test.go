@@ -196,7 +196,7 @@ func oneOrphan(t *testing.T) (*fixture, *Report) {
 	f.deliver("uid-a")
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
 	requests := f.requested("cluster1")
-	if len(requests) != 2 || len(requests[0].Held) != 1 || requests[0].Held[0].UID != "uid-x" || requests[0].Held[0].Hash == "" || requests[1].Held[0].UID != "uid-a" {
+	if len(requests) != 2 || len(requests[0].Statuses) != 1 || requests[0].Statuses[0].UID != "uid-x" || requests[0].Statuses[0].Hash == "" || requests[1].Statuses[0].UID != "uid-a" {
 		t.Fatalf("asks %+v", requests)
 	}
 	return f, report(newWork("x", 7), 1, applied(7))
@@ -362,7 +362,7 @@ func TestStatelessBroker_RequestsStatusesEveryHalfHour(t *testing.T) {
 	a := newWork("a", 3)
 	f := statelessFixture(t, a)
 	for range 3 {
-		if requests := f.requested("cluster1"); len(requests) != 1 || requests[0].Held[0].UID != a.UID {
+		if requests := f.requested("cluster1"); len(requests) != 1 || requests[0].Statuses[0].UID != a.UID {
 			t.Fatalf("asks %+v", requests)
 		}
 		f.now = f.now.Add(requestEvery - requestEvery/20 - time.Second)

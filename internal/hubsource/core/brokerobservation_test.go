@@ -147,8 +147,8 @@ func TestCore_QueriesReappearingWork(t *testing.T) {
 	f.core.Disconnected()
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
-	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
-		t.Errorf("asks about %+v", e.Held)
+	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Statuses)
 	}
 }
 
@@ -169,8 +169,8 @@ func TestCore_QueriesReappearingWorkWithoutFinalizer(t *testing.T) {
 			p := next[Publish](f, BrokerQueue, "uid-w")
 			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: 3}})
 		}
-		if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
-			t.Errorf("asks about %+v", e.Held)
+		if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
+			t.Errorf("asks about %+v", e.Statuses)
 		}
 	}
 }

@@ -274,7 +274,7 @@ func (s *statuses) nextStatusRequest(cl *cluster) *todo {
 		}
 		l.requesting = true
 		attempt := l.attempt
-		return s.f.ofCluster(cl, RequestStatuses{Cluster: cl.name, Held: held, Stamp: s.f.stamp(cl), Limit: s.f.limit}, func(r Result) { s.doneStatusRequest(cl, n, attempt == l.attempt, r) })
+		return s.f.ofCluster(cl, RequestStatuses{Cluster: cl.name, Statuses: held, Stamp: s.f.stamp(cl), Limit: s.f.limit}, func(r Result) { s.doneStatusRequest(cl, n, attempt == l.attempt, r) })
 	}
 	return nil
 }

@@ -209,8 +209,8 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	f.at(0)
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.page(codec.Inventory{})
-	if a := nextRequest(f); len(a.Held) != 1 {
-		t.Errorf("asks about %+v", a.Held)
+	if a := nextRequest(f); len(a.Statuses) != 1 {
+		t.Errorf("asks about %+v", a.Statuses)
 	}
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 		t.Errorf("the status that was lost is %s", v)
@@ -228,7 +228,7 @@ func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
 	if e, requests := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); requests {
-		t.Errorf("asks about %+v", e.Held)
+		t.Errorf("asks about %+v", e.Statuses)
 	}
 	f.checkpoint(6, 0)
 	f.at(6)
@@ -283,8 +283,8 @@ func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
 	f.locate("201")
-	if a := nextRequest(f); len(a.Held) != 2 {
-		t.Errorf("asks about %+v", a.Held)
+	if a := nextRequest(f); len(a.Statuses) != 2 {
+		t.Errorf("asks about %+v", a.Statuses)
 	}
 	if _, ends := f.core.Next(HubQueue, Key{}).(Save); ends {
 		t.Error("a known suspicion ends another epoch")

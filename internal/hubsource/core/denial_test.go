@@ -77,7 +77,7 @@ func TestCore_SkipsTooLargeStatus(t *testing.T) {
 	f.now = f.now.Add(longestRefusal)
 	f.idle(HubQueue, w.UID)
 	request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
-	if len(request.Held) != 1 || request.Held[0].UID != w.UID {
+	if len(request.Statuses) != 1 || request.Statuses[0].UID != w.UID {
 		t.Fatalf("asks %+v", request)
 	}
 	f.done(request, Result{Sent: 1})
@@ -309,8 +309,8 @@ func TestCore_ClearsRejectionOfUnchangedStatus(t *testing.T) {
 	f.idle(HubQueue, w.UID)
 	f.now = f.now.Add(refusedDelay)
 	f.idle(HubQueue, w.UID)
-	if request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); request.Held[0].Work != nil || request.Held[0].Hash != "none" {
-		t.Fatalf("asks for what differs from %+v", request.Held[0])
+	if request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); request.Statuses[0].Work != nil || request.Statuses[0].Hash != "none" {
+		t.Fatalf("asks for what differs from %+v", request.Statuses[0])
 	}
 	f.core.Report(report(w, 1, applied(1)))
 	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil {

@@ -124,9 +124,9 @@ type Release struct {
 // RequestStatuses requests the statuses of a cluster that differ from what the hub holds.
 type RequestStatuses struct {
 	Cluster string
-	// Held is never empty: an empty list would request all statuses.
-	Held  []StatusRef
-	Stamp sessionfence.Stamp // as in [Publish]
+	// Statuses is never empty: an empty list would request all statuses.
+	Statuses []StatusRef
+	Stamp    sessionfence.Stamp // as in [Publish]
 	// Limit is the size of the largest event in bytes, 0 if it is unknown.
 	Limit int
 }
@@ -368,8 +368,8 @@ func (r Release) Events(newID func() string, now time.Time, source string) ([]co
 // Events implements [ForBroker]. The hashes computed here cover the agent's status without the condition
 // Delivered.
 func (a RequestStatuses) Events(newID func() string, now time.Time, source string) ([]codec.Event, error) {
-	hashes := make([]codec.StatusHash, 0, len(a.Held))
-	for _, h := range a.Held {
+	hashes := make([]codec.StatusHash, 0, len(a.Statuses))
+	for _, h := range a.Statuses {
 		hash := h.Hash
 		if h.Work != nil {
 			status := h.Work.Status

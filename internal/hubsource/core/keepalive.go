@@ -103,5 +103,5 @@ func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 func (p *agentResponder) requestAgentList(cl *cluster) *todo {
 	stamp := p.f.stamp(cl)
 	stamp.PeerSession = codec.Session{}
-	return p.begin(cl, RequestStatuses{Cluster: cl.name, Held: emptyStatusRequest, Stamp: stamp, Limit: p.f.limit}, func(Result) {})
+	return p.begin(cl, RequestStatuses{Cluster: cl.name, Statuses: emptyStatusRequest, Stamp: stamp, Limit: p.f.limit}, func(Result) {})
 }

@@ -220,10 +220,10 @@ func (w *world) connect() {
 }
 
 func (w *world) answer(e RequestStatuses) Result {
-	if len(e.Held) == 0 {
+	if len(e.Statuses) == 0 {
 		w.t.Fatalf("asked for everything")
 	}
-	for _, h := range e.Held {
+	for _, h := range e.Statuses {
 		if h.Work != nil {
 			h.Hash = hashOf(h.Work.Status)
 		}

@@ -161,7 +161,7 @@ func (p *agentResponder) requestStatuses(cl *cluster, ids []string) *todo {
 	for _, id := range ids {
 		held = append(held, StatusRef{UID: types.UID(id), Hash: "none"})
 	}
-	return p.begin(cl, RequestStatuses{Cluster: cl.name, Held: held, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
+	return p.begin(cl, RequestStatuses{Cluster: cl.name, Statuses: held, Stamp: p.f.stamp(cl), Limit: p.f.limit}, func(r Result) {
 		if !p.f.brokerFailed(cl.key(), &cl.agent.retry, r.Err) {
 			cl.agent.unknown = cl.agent.unknown[min(len(ids), len(cl.agent.unknown)):]
 		}

@@ -382,8 +382,8 @@ func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.connect()
 	first := nextRequest(f)
-	if len(first.Held) != maxListed || first.Held[0].Work == nil {
-		t.Fatalf("asks about %d works", len(first.Held))
+	if len(first.Statuses) != maxListed || first.Statuses[0].Work == nil {
+		t.Fatalf("asks about %d works", len(first.Statuses))
 	}
 	f.clusterIdle("cluster1")
 	f.done(first, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
@@ -391,8 +391,8 @@ func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f.now = f.now.Add(time.Second)
 	f.done(nextRequest(f), Result{})
 	last := nextRequest(f)
-	if len(last.Held) != 1 {
-		t.Fatalf("asks about %d works", len(last.Held))
+	if len(last.Statuses) != 1 {
+		t.Fatalf("asks about %d works", len(last.Statuses))
 	}
 	f.done(last, Result{})
 	f.clusterIdle("cluster1")
@@ -419,8 +419,8 @@ func TestCore_QueriesAWorkOfAnEarlierLeader(t *testing.T) {
 	f.seen(newWork("new", 1, withoutFinalizer))
 	f.clusterIdle("cluster1")
 	f.seen(newWork("w", 1))
-	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
-		t.Errorf("asks about %+v", e.Held)
+	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Statuses)
 	}
 }
 
@@ -442,8 +442,8 @@ func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.done(next[AddFinalizer](f, BrokerQueue, "uid-w"), Result{Err: errConflict()})
 	f.seen(newWork("w", 1))
-	if e := nextRequest(f); len(e.Held) != 1 || e.Held[0].UID != "uid-w" {
-		t.Errorf("asks about %+v", e.Held)
+	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
+		t.Errorf("asks about %+v", e.Statuses)
 	}
 }
 
@@ -463,7 +463,7 @@ func TestCore_ListsHashOfQueuedReport(t *testing.T) {
 	f.seen(w)
 	f.core.Report(report(w, 1, applied(1)))
 	f.connect()
-	if h := nextRequest(f).Held[0]; h.Hash != "hash-1" || h.Work != nil {
+	if h := nextRequest(f).Statuses[0]; h.Hash != "hash-1" || h.Work != nil {
 		t.Errorf("lists %+v", h)
 	}
 }

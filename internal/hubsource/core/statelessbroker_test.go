@@ -95,7 +95,7 @@ func TestStatelessBroker_RepeatsPossiblyMissedEvents(t *testing.T) {
 	p := next[Publish](f, BrokerQueue, "uid-a")
 	f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
-	if requests := f.requested("cluster1"); len(requests) != 1 || len(requests[0].Held) != 1 {
+	if requests := f.requested("cluster1"); len(requests) != 1 || len(requests[0].Statuses) != 1 {
 		t.Errorf("it asks for statuses: %+v", requests)
 	}
 	f.done(p, Result{})
@@ -113,7 +113,7 @@ func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 		t.Error("a list without a session is accepted")
 	}
 	requests := f.requested("cluster1")
-	if len(requests) != 1 || len(requests[0].Held) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
+	if len(requests) != 1 || len(requests[0].Statuses) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
 		t.Fatalf("asks %+v", requests)
 	}
 	if !f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
@@ -152,7 +152,7 @@ func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.now = f.now.Add(32 * time.Minute)
 	requests := f.requested("cluster1")
-	if len(requests) != 2 || requests[0].Held[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
+	if len(requests) != 2 || requests[0].Statuses[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
 		t.Errorf("asks %+v", requests)
 	}
 	if v := f.core.Report(r); v != Taken {
@@ -208,7 +208,7 @@ func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 	for range 3 { // the first answers are lost
 		f.now = f.now.Add(missingDelay)
 		requests := f.requested("cluster1")
-		if len(requests) != 1 || len(requests[0].Held) != 1 || requests[0].Held[0] != emptyStatusRequest[0] || requests[0].Stamp.PeerSession != (codec.Session{}) {
+		if len(requests) != 1 || len(requests[0].Statuses) != 1 || requests[0].Statuses[0] != emptyStatusRequest[0] || requests[0].Stamp.PeerSession != (codec.Session{}) {
 			t.Fatalf("asks %+v", requests)
 		}
 		f.clusterIdle("cluster1")
