@@ -22,28 +22,28 @@ type brokerObservation struct {
 type knowledge uint8
 
 const (
-	// unknown: nothing is known.
-	unknown knowledge = iota
-	// differs: the record is not the present state of the work, which has just changed.
-	differs
-	// unsure: something was published, and its outcome is unknown.
-	unsure
-	// isAbsent: there is no record.
-	isAbsent
-	// listed: the record is as in row.
-	listed
-	// holds: the record is the state with the fingerprint.
-	holds
-	// confirmedDeleted: the deletion of the work is confirmed.
-	confirmedDeleted
-	// refused: the broker refuses the state with the fingerprint.
-	refused
+	// knowledgeUnknown: nothing is known.
+	knowledgeUnknown knowledge = iota
+	// knowledgeDiffers: the record is not the present state of the work, which has just changed.
+	knowledgeDiffers
+	// knowledgeUnsure: something was published, and its outcome is unknown.
+	knowledgeUnsure
+	// knowledgeAbsent: there is no record.
+	knowledgeAbsent
+	// knowledgeListed: the record is as in row.
+	knowledgeListed
+	// knowledgeHolds: the record is the state with the fingerprint.
+	knowledgeHolds
+	// knowledgeDeleted: the deletion of the work is confirmed.
+	knowledgeDeleted
+	// knowledgeRejected: the broker rejects the state with the fingerprint.
+	knowledgeRejected
 )
 
 // on returns what is known on a subscription, unknown for any other subscription.
 func (b *brokerObservation) on(sub int) knowledge {
 	if b.sub != sub {
-		return unknown
+		return knowledgeUnknown
 	}
 	return b.what
 }
@@ -53,9 +53,9 @@ func (b *brokerObservation) on(sub int) knowledge {
 func (b *brokerObservation) answer(sub int, what knowledge, m specFingerprint, revision uint64, tick int) bool {
 	was, dated := b.on(sub), revision != 0 && b.revision != 0
 	switch {
-	case dated && was != unknown && b.revision > revision && what != refused:
+	case dated && was != knowledgeUnknown && b.revision > revision && what != knowledgeRejected:
 		return false
-	case !dated && was == confirmedDeleted && what == holds && m.deleting:
+	case !dated && was == knowledgeDeleted && what == knowledgeHolds && m.deleting:
 		return false
 	}
 	displaces := b.displaces && b.sub == sub && m.deleting
@@ -79,37 +79,37 @@ func (b *brokerObservation) list(sub int, revision uint64, r *codec.InventoryRec
 		at = r.Revision
 	}
 	switch b.on(sub) {
-	case unsure, refused:
+	case knowledgeUnsure, knowledgeRejected:
 		return false
-	case holds, confirmedDeleted:
+	case knowledgeHolds, knowledgeDeleted:
 		if b.revision >= at {
 			return false
 		}
-	case unknown, differs, isAbsent, listed:
+	case knowledgeUnknown, knowledgeDiffers, knowledgeAbsent, knowledgeListed:
 	}
-	*b = brokerObservation{sub: sub, what: isAbsent, revision: at, reports: tick}
+	*b = brokerObservation{sub: sub, what: knowledgeAbsent, revision: at, reports: tick}
 	if r != nil {
-		b.what, b.row = listed, *r
+		b.what, b.row = knowledgeListed, *r
 	}
 	return true
 }
 
 // sync records that the broker holds exactly the state with a fingerprint.
 func (b *brokerObservation) sync(sub int, m specFingerprint, revision uint64, tick int) {
-	*b = brokerObservation{sub: sub, what: holds, fingerprint: m, revision: revision, reports: tick}
+	*b = brokerObservation{sub: sub, what: knowledgeHolds, fingerprint: m, revision: revision, reports: tick}
 }
 
 // replace records that another record has the work's name since a revision, or is going to lose the name to the
 // work.
 func (b *brokerObservation) replace(sub int, revision uint64, tick int) {
 	switch b.on(sub) {
-	case holds:
+	case knowledgeHolds:
 		if b.revision < revision {
-			*b = brokerObservation{sub: sub, what: isAbsent, revision: revision, reports: tick, displaces: true}
+			*b = brokerObservation{sub: sub, what: knowledgeAbsent, revision: revision, reports: tick, displaces: true}
 		}
-	case unknown, differs, unsure, isAbsent, listed, refused:
+	case knowledgeUnknown, knowledgeDiffers, knowledgeUnsure, knowledgeAbsent, knowledgeListed, knowledgeRejected:
 		b.displaces = true
-	case confirmedDeleted:
+	case knowledgeDeleted:
 	}
 }
 

@@ -27,17 +27,17 @@ func TestBrokerObservation_TrustsLaterReport(t *testing.T) {
 		steps []func(b *brokerObservation)
 		want  knowledge
 	}{
-		"a row of an earlier listing":           {[]func(*brokerObservation){answer(holds, live, 7), list(9, row(5))}, holds},
-		"a row that was written later":          {[]func(*brokerObservation){answer(holds, live, 7), list(9, row(8))}, listed},
-		"an earlier listing without it":         {[]func(*brokerObservation){answer(holds, live, 7), list(6, nil)}, holds},
-		"a later listing without it":            {[]func(*brokerObservation){answer(holds, live, 7), list(8, nil)}, isAbsent},
-		"a late receipt":                        {[]func(*brokerObservation){answer(holds, live, 7), answer(holds, deleting, 6)}, holds},
-		"a late receipt of a deletion":          {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 7), answer(holds, deleting, 6)}, confirmedDeleted},
-		"another deletion since":                {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 6), answer(holds, deleting, 7)}, holds},
-		"the end of an earlier deletion":        {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 6)}, holds},
-		"a confirmation without a revision":     {[]func(*brokerObservation){answer(holds, deleting, 7), answer(confirmedDeleted, deleting, 0)}, confirmedDeleted},
-		"a receipt without a revision":          {[]func(*brokerObservation){answer(confirmedDeleted, deleting, 0), answer(holds, deleting, 7)}, confirmedDeleted},
-		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(holds, live, 7), answer(refused, live, 6)}, refused},
+		"a row of an earlier listing":           {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(9, row(5))}, knowledgeHolds},
+		"a row that was written later":          {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(9, row(8))}, knowledgeListed},
+		"an earlier listing without it":         {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(6, nil)}, knowledgeHolds},
+		"a later listing without it":            {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(8, nil)}, knowledgeAbsent},
+		"a late receipt":                        {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), answer(knowledgeHolds, deleting, 6)}, knowledgeHolds},
+		"a late receipt of a deletion":          {[]func(*brokerObservation){answer(knowledgeDeleted, deleting, 7), answer(knowledgeHolds, deleting, 6)}, knowledgeDeleted},
+		"another deletion since":                {[]func(*brokerObservation){answer(knowledgeDeleted, deleting, 6), answer(knowledgeHolds, deleting, 7)}, knowledgeHolds},
+		"the end of an earlier deletion":        {[]func(*brokerObservation){answer(knowledgeHolds, deleting, 7), answer(knowledgeDeleted, deleting, 6)}, knowledgeHolds},
+		"a confirmation without a revision":     {[]func(*brokerObservation){answer(knowledgeHolds, deleting, 7), answer(knowledgeDeleted, deleting, 0)}, knowledgeDeleted},
+		"a receipt without a revision":          {[]func(*brokerObservation){answer(knowledgeDeleted, deleting, 0), answer(knowledgeHolds, deleting, 7)}, knowledgeDeleted},
+		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), answer(knowledgeRejected, live, 6)}, knowledgeRejected},
 	} {
 		b := &brokerObservation{}
 		for _, step := range c.steps {
@@ -46,7 +46,7 @@ func TestBrokerObservation_TrustsLaterReport(t *testing.T) {
 		if got := b.on(1); got != c.want {
 			t.Errorf("%s: %d is known, want %d", name, got, c.want)
 		}
-		if got := b.on(2); got != unknown {
+		if got := b.on(2); got != knowledgeUnknown {
 			t.Errorf("%s: on another subscription %d is known", name, got)
 		}
 	}

@@ -31,29 +31,29 @@ type stage uint8
 
 // The stages, in order.
 const (
-	// notCompared: the cluster is not served, or the broker's inventory is not requested.
-	notCompared stage = iota
-	// wantsDigest: the broker has not sent its digest of the cluster yet.
-	wantsDigest
-	// wantsTags: the tags of the works are computed, to compare the digests.
-	wantsTags
-	// waits: the result is out of date; the comparison is repeated after a delay.
-	waits
-	// wantsRecords: the digests differ, or there are none.
-	wantsRecords
-	// awaitsRecords: the records were requested from the broker.
-	awaitsRecords
-	// differencesKnown: the records of the broker are known. Records without a work are looked up on the hub, and
-	// deleted if the hub confirms that.
-	differencesKnown
-	// concluded: all steps that follow from the comparison are done, except for publishes.
-	concluded
-	// outcomeReported: the broker has accepted the outcome.
-	outcomeReported
+	// stageNotCompared: the cluster is not served, or the broker's inventory is not requested.
+	stageNotCompared stage = iota
+	// stageWantsDigest: the broker has not sent its digest of the cluster yet.
+	stageWantsDigest
+	// stageWantsTags: the tags of the works are computed, to compare the digests.
+	stageWantsTags
+	// stageWaits: the result is out of date; the comparison is repeated after a delay.
+	stageWaits
+	// stageWantsRecords: the digests differ, or there are none.
+	stageWantsRecords
+	// stageAwaitsRecords: the records were requested from the broker.
+	stageAwaitsRecords
+	// stageDifferencesKnown: the records of the broker are known. Records without a work are looked up on the
+	// hub, and deleted if the hub confirms that.
+	stageDifferencesKnown
+	// stageConcluded: all steps that follow from the comparison are done, except for publishes.
+	stageConcluded
+	// stageOutcomeReported: the broker has accepted the outcome.
+	stageOutcomeReported
 )
 
 // isCompared reports whether the differences are known, or not compared at all.
-func (s stage) isCompared() bool { return s == notCompared || s >= differencesKnown }
+func (s stage) isCompared() bool { return s == stageNotCompared || s >= stageDifferencesKnown }
 
 // comparing is the state of the comparison of one cluster.
 type comparing struct {
@@ -74,12 +74,12 @@ func (k *comparing) collect(r codec.InventoryRecord) { k.records = append(k.reco
 // isSynced reports whether the broker holds the works of the cluster as the hub has them, so that this may be
 // reported.
 func (k *comparing) isSynced(cl *cluster) bool {
-	return cl.selected && k.stage >= concluded && cl.open == 0 && k.missing.none() && cl.release.unknownObjects == 0
+	return cl.selected && k.stage >= stageConcluded && cl.open == 0 && k.missing.none() && cl.release.unknownObjects == 0
 }
 
 // outcome reports whether the outcome of the cluster may be reported to the broker.
 func (k *comparing) outcome(cl *cluster) bool {
-	return k.isSynced(cl) || cl.selected && k.stage >= concluded && len(k.missing.withheld) > 0
+	return k.isSynced(cl) || cl.selected && k.stage >= stageConcluded && len(k.missing.withheld) > 0
 }
 
 // subscribe resets the comparison for a new subscription.
@@ -101,7 +101,7 @@ func (c *clusterSync) setStage(cl *cluster, s stage) {
 			c.f.wakeCompared()
 		}
 	}
-	if (was == notCompared) != (s == notCompared) {
+	if (was == stageNotCompared) != (s == stageNotCompared) {
 		for _, w := range cl.works {
 			c.f.recount(w)
 		}
@@ -112,11 +112,11 @@ func (c *clusterSync) setStage(cl *cluster, s stage) {
 // enter begins the comparison of a cluster.
 func (c *clusterSync) enter(cl *cluster) {
 	switch {
-	case !c.on || !c.f.mayReport(cl) || cl.comparing.stage != notCompared:
+	case !c.on || !c.f.mayReport(cl) || cl.comparing.stage != stageNotCompared:
 	case c.inventory.complete:
 		c.wantRecords(cl) // the digests are from an earlier moment
 	default:
-		c.setStage(cl, wantsDigest)
+		c.setStage(cl, stageWantsDigest)
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *clusterSync) enter(cl *cluster) {
 func (c *clusterSync) leave(cl *cluster) {
 	c.drop(cl)
 	cl.comparing.retry.reset()
-	c.setStage(cl, notCompared)
+	c.setStage(cl, stageNotCompared)
 }
 
 // drop forgets all results of a comparison.
@@ -136,18 +136,18 @@ func (c *clusterSync) drop(cl *cluster) {
 // repeat compares a cluster again, because known records of the broker are out of date. Each repetition waits
 // longer.
 func (c *clusterSync) repeat(cl *cluster, least time.Duration) {
-	if !c.on || !cl.selected || cl.comparing.stage <= waits || cl.release.pending() {
+	if !c.on || !cl.selected || cl.comparing.stage <= stageWaits || cl.release.pending() {
 		return // no comparison is possible, or one is about to run anyway
 	}
 	c.drop(cl)
-	c.setStage(cl, waits)
+	c.setStage(cl, stageWaits)
 	c.f.failed(BrokerQueue, cl.key(), &cl.comparing.retry, least)
 }
 
 // wantRecords queues a cluster for the next request.
 func (c *clusterSync) wantRecords(cl *cluster) {
 	c.drop(cl)
-	c.setStage(cl, wantsRecords)
+	c.setStage(cl, stageWantsRecords)
 	c.inventory.want(cl.name)
 	c.f.wake(BrokerQueue, Key{}, 0)
 }
@@ -161,7 +161,7 @@ func (c *clusterSync) digestCame(cl *cluster, d codec.Digest) {
 		return
 	}
 	k.untagged = cl.untagged()
-	c.setStage(cl, wantsTags)
+	c.setStage(cl, stageWantsTags)
 }
 
 // next decides the next step of the comparison of a cluster.
@@ -170,17 +170,17 @@ func (c *clusterSync) next(cl *cluster) *todo {
 		return nil
 	}
 	switch cl.comparing.stage {
-	case wantsTags:
+	case stageWantsTags:
 		return c.nextTag(cl)
-	case waits:
+	case stageWaits:
 		if c.f.due(BrokerQueue, cl.key(), &cl.comparing.retry) {
 			c.wantRecords(cl)
 		}
-	case differencesKnown:
+	case stageDifferencesKnown:
 		return c.nextMissing(cl)
-	case concluded:
+	case stageConcluded:
 		c.reportSoon(cl)
-	case notCompared, wantsDigest, wantsRecords, awaitsRecords, outcomeReported:
+	case stageNotCompared, stageWantsDigest, stageWantsRecords, stageAwaitsRecords, stageOutcomeReported:
 	}
 	return nil
 }
@@ -251,7 +251,7 @@ func (c *clusterSync) compareDigest(cl *cluster) {
 			c.f.look(w.key())
 		}
 	}
-	c.setStage(cl, differencesKnown) // equal digests: no work is missing
+	c.setStage(cl, stageDifferencesKnown) // equal digests: no work is missing
 }
 
 // inSync records that the broker holds exactly the present state of a work.
@@ -271,7 +271,7 @@ func (c *clusterSync) compareRecords(cl *cluster, revision uint64) {
 	rows := rowsOf(k.records)
 	plan := resync.CompareWorks(c.read(cl, rows, revision), k.records)
 	for _, id := range plan.InSync {
-		if w := c.f.works[types.UID(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == listed {
+		if w := c.f.works[types.UID(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == knowledgeListed {
 			c.inSync(w, rows[id].Revision)
 		}
 	}
@@ -289,7 +289,7 @@ func (c *clusterSync) compareRecords(cl *cluster, revision uint64) {
 	for _, id := range plan.Replacing {
 		k.missing.replacing = append(k.missing.replacing, cl.works[types.UID(id)])
 	}
-	c.setStage(cl, differencesKnown)
+	c.setStage(cl, stageDifferencesKnown)
 	c.f.wake(BrokerQueue, Key{}, 0)
 }
 
@@ -395,7 +395,7 @@ func (c *clusterSync) there(w *work) {
 func (c *clusterSync) tidy(cl *cluster) {
 	k := &cl.comparing
 	kept := cl.selected && !c.f.All || cl.release.pending() || cl.lists.requesting || cl.release.inFlight > 0 || len(cl.works) > 0 || cl.agent.waits() ||
-		k.stage != notCompared && (k.stage != outcomeReported || len(k.missing.withheld) > 0)
+		k.stage != stageNotCompared && (k.stage != stageOutcomeReported || len(k.missing.withheld) > 0)
 	if !kept {
 		cl.lists.repeat(c.cursor, false)
 		delete(c.f.clusters, cl.name)

@@ -63,14 +63,14 @@ func (c *clusterSync) wantedPage() *codec.InventoryRequest {
 	records, n := uint64(0), 0
 	for _, name := range v.wanted {
 		cl := c.f.clusters[name]
-		if cl != nil && cl.comparing.stage == wantsRecords {
+		if cl != nil && cl.comparing.stage == stageWantsRecords {
 			count := cl.comparing.digest.Count
 			if len(names) > 0 && (len(names) == maxRequestedClusters || records+count > maxRequestedRecords) {
 				break
 			}
 			records += count
 			names = append(names, name)
-			c.setStage(cl, awaitsRecords)
+			c.setStage(cl, stageAwaitsRecords)
 		}
 		n++
 	}
@@ -145,7 +145,7 @@ func (c *clusterSync) digestsCame(page codec.Inventory, first, last bool) {
 		c.checkHubPosition()
 	}
 	for _, d := range page.Clusters {
-		if cl := c.f.clusters[d.Cluster]; cl != nil && cl.comparing.stage == wantsDigest {
+		if cl := c.f.clusters[d.Cluster]; cl != nil && cl.comparing.stage == stageWantsDigest {
 			c.digestCame(cl, d.Digest)
 		}
 	}
@@ -154,7 +154,7 @@ func (c *clusterSync) digestsCame(page codec.Inventory, first, last bool) {
 	}
 	v.complete = true
 	for _, cl := range c.f.clusters {
-		if cl.comparing.stage == wantsDigest {
+		if cl.comparing.stage == stageWantsDigest {
 			c.compareRecords(cl, v.digests) // the broker has no records of the cluster
 		}
 	}
@@ -164,7 +164,7 @@ func (c *clusterSync) digestsCame(page codec.Inventory, first, last bool) {
 
 func (c *clusterSync) recordsCame(names []string, records []codec.InventoryRecord, last bool) {
 	for _, r := range records {
-		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.stage == awaitsRecords && slices.Contains(names, r.Cluster) {
+		if cl := c.f.clusters[r.Cluster]; cl != nil && cl.comparing.stage == stageAwaitsRecords && slices.Contains(names, r.Cluster) {
 			cl.comparing.collect(r)
 		}
 	}
@@ -172,7 +172,7 @@ func (c *clusterSync) recordsCame(names []string, records []codec.InventoryRecor
 		return
 	}
 	for _, name := range names {
-		if cl := c.f.clusters[name]; cl != nil && cl.comparing.stage == awaitsRecords {
+		if cl := c.f.clusters[name]; cl != nil && cl.comparing.stage == stageAwaitsRecords {
 			c.compareRecords(cl, c.inventory.revision)
 		}
 	}

@@ -152,7 +152,7 @@ func (c *clusterSync) withhold(cl *cluster, reason string) {
 
 // conclude ends the comparison of a cluster.
 func (c *clusterSync) conclude(cl *cluster) {
-	c.setStage(cl, concluded)
+	c.setStage(cl, stageConcluded)
 	if cl.comparing.missing.isFinal(c.f.sub) {
 		c.epochs.clearSuspicion(cl.name)
 	}

@@ -277,7 +277,7 @@ func TestCore_ServesAClusterAfterRejectedRelease(t *testing.T) {
 	f.selected("cluster1")
 	f.wakes = nil
 	f.done(r, Result{Err: &transport.Error{Code: transport.CodeOverloaded}})
-	if stage := f.core.index.clusters["cluster1"].comparing.stage; stage == notCompared {
+	if stage := f.core.index.clusters["cluster1"].comparing.stage; stage == stageNotCompared {
 		t.Error("the cluster is not compared")
 	}
 	if key := (Key{UID: "uid-w", Cluster: "cluster1"}); !slices.ContainsFunc(f.wakes, func(w wakeup) bool { return w.key == key }) {

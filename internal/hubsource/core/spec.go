@@ -82,9 +82,9 @@ func (s *specs) next(w *work) *todo {
 		s.f.setSpecProblem(w, tooLarge(o))
 		s.f.wake(HubQueue, w.key(), 0)
 		return nil
-	case has == confirmedDeleted && m.deleting:
+	case has == knowledgeDeleted && m.deleting:
 		return nil // the finalizer is removed
-	case has == holds && w.broker.fingerprint.equal(m) && !s.responder.dueAgain(w):
+	case has == knowledgeHolds && w.broker.fingerprint.equal(m) && !s.responder.dueAgain(w):
 		w.broker.setFingerprint(m) // frees the maps of an older object
 		return s.nextHeld(w)
 	case m.deleting:
@@ -97,7 +97,7 @@ func (s *specs) next(w *work) *todo {
 
 // isUncompared reports whether the broker's record of a work is still to be compared.
 func (s *specs) isUncompared(w *work) bool {
-	return s.compare.on && (w.broker.on(s.f.sub) == unknown || w.cl.comparing.stage < waits)
+	return s.compare.on && (w.broker.on(s.f.sub) == knowledgeUnknown || w.cl.comparing.stage < stageWaits)
 }
 
 // nextHeld decides about a work that the broker holds as it is. It restores the finalizer if another client
@@ -179,15 +179,15 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 // the end of a work with the finalizer of this source, unless the broker certainly had a record since.
 func (s *specs) needsConfirmation(w *work) bool {
 	switch started := hasFinalizer(w.hub.object); w.broker.on(s.f.sub) {
-	case listed:
+	case knowledgeListed:
 		return w.isBehind(s.f.sub) && w.hub.answered <= w.broker.reports
-	case isAbsent:
+	case knowledgeAbsent:
 		return started && w.hub.answered <= w.broker.reports
-	case differs:
+	case knowledgeDiffers:
 		return started && !w.spec.attempted && w.hub.answered == 0
-	case unknown:
+	case knowledgeUnknown:
 		return s.f.stateless && started && !w.spec.attempted && w.hub.answered == 0
-	case unsure, holds, confirmedDeleted, refused:
+	case knowledgeUnsure, knowledgeHolds, knowledgeDeleted, knowledgeRejected:
 	}
 	return false
 }
@@ -219,13 +219,13 @@ func (s *specs) nextEnded(w *work) *todo {
 // mustDelete reports whether the broker may hold a work that left the hub, and has not received its deletion.
 func (s *specs) mustDelete(w *work) bool {
 	switch w.broker.on(s.f.sub) {
-	case isAbsent, confirmedDeleted:
+	case knowledgeAbsent, knowledgeDeleted:
 		return false
-	case holds:
+	case knowledgeHolds:
 		if w.broker.fingerprint.deleting && !s.f.stateless {
 			return false
 		}
-	case unknown, differs, unsure, listed, refused:
+	case knowledgeUnknown, knowledgeDiffers, knowledgeUnsure, knowledgeListed, knowledgeRejected:
 	}
 	served := w.cl.selected || w.cl.release.pending() // the cluster may be served again before it is released
 	return served && (w.spec.attempted || hasFinalizer(w.hub.object))
@@ -233,7 +233,7 @@ func (s *specs) mustDelete(w *work) bool {
 
 // stillRefused reports whether the broker refused m and it is too early to try again.
 func (s *specs) stillRefused(w *work, m specFingerprint) bool {
-	if w.broker.on(s.f.sub) != refused || !w.broker.fingerprint.equal(m) {
+	if w.broker.on(s.f.sub) != knowledgeRejected || !w.broker.fingerprint.equal(m) {
 		return false
 	}
 	return w.spec.tryAgain.IsZero() || s.f.until(BrokerQueue, w.key(), w.spec.tryAgain)
@@ -263,7 +263,7 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 		p.Action = codec.DeleteRequest
 	case w.isBehind(s.f.sub):
 		p.Action, p.Supersedes = codec.CreateRequest, w.broker.row.Revision
-	case has == isAbsent, w.spec.fresh, has == unknown:
+	case has == knowledgeAbsent, w.spec.fresh, has == knowledgeUnknown:
 		p.Action = codec.CreateRequest
 	}
 	if !m.deleting {
@@ -322,7 +322,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 			s.f.setSpecProblem(w, refusal(e.Work, r.Err))
 		}
 		if isOpen(r.Err) {
-			w.broker.assume(unsure, s.f.sub, s.f.tick())
+			w.broker.assume(knowledgeUnsure, s.f.sub, s.f.tick())
 			s.nameTaken(w, e) // the work may have the name
 		}
 	default:
@@ -338,9 +338,9 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
 		s.compare.cursor.request(w) // the broker has the work from another hub epoch
 	}
-	what := holds
+	what := knowledgeHolds
 	if e.fingerprint().deleting && r.Outcome == codec.OutcomeConfirmed {
-		what = confirmedDeleted
+		what = knowledgeDeleted
 	}
 	w.broker.answer(s.f.sub, what, e.fingerprint(), r.Revision, s.f.tick())
 	w.spec.setInSync()
@@ -371,7 +371,7 @@ func (s *specs) refused(w *work, e Publish, r Result) {
 		// Two cases need no problem in a condition. The work left the hub, and the shell has logged the refusal. Or
 		// another source has the name on this cluster: the work never became a record, and there is nothing to clean
 		// up.
-		w.broker.answer(s.f.sub, confirmedDeleted, e.fingerprint(), 0, s.f.tick())
+		w.broker.answer(s.f.sub, knowledgeDeleted, e.fingerprint(), 0, s.f.tick())
 		return
 	}
 	s.refuse(w, e, r.Receipt.Revision)
@@ -399,7 +399,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 		return
 	}
 	if w.spec.staleRuns == 1 || w.hub.gone() {
-		w.broker.assume(unsure, s.f.sub, s.f.tick())
+		w.broker.assume(knowledgeUnsure, s.f.sub, s.f.tick())
 		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, time.Second)
 		return
 	}
@@ -408,7 +408,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 }
 
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
-	w.broker.answer(s.f.sub, refused, e.fingerprint(), revision, s.f.tick())
+	w.broker.answer(s.f.sub, knowledgeRejected, e.fingerprint(), revision, s.f.tick())
 	w.spec.retry.reset()
 	s.tryAgainAfter(w, refusedDelay)
 }
@@ -426,8 +426,8 @@ func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	s.adopt(w, before)
 	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
 	if before == nil || !fingerprintOf(before).equal(w.hub.fingerprint()) {
-		if w.broker.on(s.f.sub) == unknown && s.f.mayReport(w.cl) && (s.compare.on || s.f.stateless) {
-			w.broker.assume(differs, s.f.sub, s.f.tick())
+		if w.broker.on(s.f.sub) == knowledgeUnknown && s.f.mayReport(w.cl) && (s.compare.on || s.f.stateless) {
+			w.broker.assume(knowledgeDiffers, s.f.sub, s.f.tick())
 		}
 	}
 }

@@ -36,7 +36,7 @@ const (
 // reportSoon plans a report of a cluster, if it has an outcome to report.
 func (c *clusterSync) reportSoon(cl *cluster) {
 	k := &cl.comparing
-	if !c.on || k.stage == outcomeReported || !k.outcome(cl) {
+	if !c.on || k.stage == stageOutcomeReported || !k.outcome(cl) {
 		return
 	}
 	if cl.open == 0 {
@@ -118,7 +118,7 @@ func (c *clusterSync) ends() (unreported, withheld []*cluster, done bool) {
 		if len(cl.comparing.missing.withheld) > 0 {
 			withheld = append(withheld, cl)
 		}
-		if cl.comparing.stage != outcomeReported {
+		if cl.comparing.stage != stageOutcomeReported {
 			unreported = append(unreported, cl)
 		}
 	}
@@ -131,7 +131,7 @@ func (c *clusterSync) clean() bool {
 		return false
 	}
 	for _, cl := range c.f.clusters {
-		if k := &cl.comparing; cl.selected && (k.stage < concluded || !k.missing.isFinal(c.f.sub) || cl.release.unknownObjects > 0) {
+		if k := &cl.comparing; cl.selected && (k.stage < stageConcluded || !k.missing.isFinal(c.f.sub) || cl.release.unknownObjects > 0) {
 			return false
 		}
 	}
@@ -200,7 +200,7 @@ func (c *clusterSync) markReported(o codec.SyncReport) {
 	}
 	for _, name := range names {
 		if cl := c.f.clusters[name]; cl != nil && cl.comparing.outcome(cl) {
-			c.setStage(cl, outcomeReported)
+			c.setStage(cl, stageOutcomeReported)
 			c.tidy(cl)
 		}
 	}

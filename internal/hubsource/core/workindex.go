@@ -206,7 +206,7 @@ func (f *workIndex) recount(w *work) {
 		class = workmetrics.Of(w.hub.object)
 	}
 	f.census.Move(&w.class, class)
-	open := known && w.cl.comparing.stage != notCompared && !w.isUpToDate(f.sub)
+	open := known && w.cl.comparing.stage != stageNotCompared && !w.isUpToDate(f.sub)
 	if open != w.open {
 		w.open = open
 		if w.cl.open += sign(open); w.cl.open == 0 {
@@ -224,7 +224,7 @@ func (f *workIndex) recount(w *work) {
 // wakeCompared wakes the clusters that wait for an event of all clusters.
 func (f *workIndex) wakeCompared() {
 	for _, cl := range f.clusters {
-		if cl.comparing.stage == differencesKnown || len(cl.agent.orphans) > 0 {
+		if cl.comparing.stage == stageDifferencesKnown || len(cl.agent.orphans) > 0 {
 			f.wakeCluster(BrokerQueue, cl)
 		}
 	}
@@ -233,18 +233,18 @@ func (f *workIndex) wakeCompared() {
 // isUpToDate reports whether the broker holds the work as it is now.
 func (w *work) isUpToDate(sub int) bool {
 	switch w.broker.on(sub) {
-	case holds:
+	case knowledgeHolds:
 		return w.broker.fingerprint.equal(w.hub.fingerprint())
-	case confirmedDeleted:
+	case knowledgeDeleted:
 		return true
-	case unknown, differs, unsure, isAbsent, listed, refused:
+	case knowledgeUnknown, knowledgeDiffers, knowledgeUnsure, knowledgeAbsent, knowledgeListed, knowledgeRejected:
 	}
 	return false
 }
 
 // isBehind reports whether the broker has a later state of a work.
 func (w *work) isBehind(sub int) bool {
-	if w.broker.on(sub) != listed || w.hub.deleting() || w.hub.absent {
+	if w.broker.on(sub) != knowledgeListed || w.hub.deleting() || w.hub.absent {
 		return false
 	}
 	return w.broker.row.Tombstone || w.broker.row.Version > w.hub.object.Generation
