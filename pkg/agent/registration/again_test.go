@@ -31,8 +31,8 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 	})
 	t.Run("refused", func(t *testing.T) {
 		r := joined(t)
-		r.down = [kinds]bool{true, true, true}
-		for k := range kinds {
+		r.down = [numKinds]bool{true, true, true}
+		for k := range numKinds {
 			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "unknown authority"})
 		}
 		r.pass(10 * time.Minute)
@@ -44,7 +44,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		if r.as != Bootstrapping || r.used == nil {
 			t.Fatalf("as %s, uses %v: the old certificate stays until there is another", r.as, r.used)
 		}
-		r.down = [kinds]bool{}
+		r.down = [numKinds]bool{}
 		r.pass(10 * time.Second)
 		if r.wantWaits(""); r.as != Registered {
 			t.Errorf("as %s", r.as)
@@ -53,9 +53,9 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 	t.Run("refused with it too", func(t *testing.T) {
 		r := joined(t)
 		r.core.Bootstrap("file2")
-		r.down = [kinds]bool{true, true, true}
+		r.down = [numKinds]bool{true, true, true}
 		for range 3 { // connects with the certificate, with the file, and with the certificate again
-			for k := range kinds {
+			for k := range numKinds {
 				r.core.Disconnected(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "kept out"})
 			}
 			r.pass(time.Minute)
@@ -66,7 +66,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		if r.as != Registered {
 			t.Fatalf("as %s: the file does not help either", r.as)
 		}
-		r.down = [kinds]bool{}
+		r.down = [numKinds]bool{}
 		r.pass(10 * time.Second)
 		if r.wantWaits(""); r.as != Registered {
 			t.Errorf("as %s", r.as)
@@ -150,8 +150,8 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 	t.Run("the broker is refused", func(t *testing.T) {
 		r := joined(t)
 		r.core.Bootstrap("file2")
-		r.down = [kinds]bool{true, true, true}
-		for k := range kinds {
+		r.down = [numKinds]bool{true, true, true}
+		for k := range numKinds {
 			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "wrong CA", Err: &tls.CertificateVerificationError{Err: errors.New("unknown authority")}})
 		}
 		if r.pass(time.Minute); r.as != Registered {
@@ -175,7 +175,7 @@ func TestCore_AnotherFileWhileItWaits(t *testing.T) {
 		r := newRig(t)
 		r.pass(5 * time.Second)
 		first := r.hub.waiting()[0]
-		for k := range kinds {
+		for k := range numKinds {
 			r.disconnect(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "the token has ended"})
 		}
 		r.core.Bootstrap("file2")

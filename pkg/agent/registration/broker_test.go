@@ -109,7 +109,7 @@ func (s *hubSource) Subscribed(context.Context, transport.Accepted) ([]codec.Eve
 	defer s.mu.Unlock()
 	s.pending = nil
 	all := &hawserv1.RegistrationObjects{SnapshotComplete: true}
-	for k := range kinds {
+	for k := range numKinds {
 		for _, o := range s.hub.all(k) {
 			all.Objects = append(all.Objects, s.object(k, o, ""))
 		}
@@ -153,7 +153,7 @@ func (s *hubSource) do(h *fakeHub, request *hawserv1.AgentRequest) []byte {
 		if (codec.EventType{DataType: dataTypes[a.kind], Subresource: a.sub, Action: a.act}).String() != e.Type() {
 			continue
 		}
-		o := [kinds]runtime.Object{&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{}}[a.kind]
+		o := [numKinds]runtime.Object{&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{}}[a.kind]
 		if err := json.Unmarshal(e.Data(), o); err != nil {
 			s.t.Error(err)
 		}

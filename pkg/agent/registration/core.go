@@ -23,7 +23,7 @@ const (
 	Clusters Kind = iota
 	Requests
 	Leases
-	kinds
+	numKinds
 )
 
 // RequestKind is the kind of a request to the hub.
@@ -35,7 +35,7 @@ const (
 	CreateRequest
 	ReportStatus
 	RenewLease
-	whats
+	numRequestKinds
 )
 
 // String returns the name for logs and metrics.
@@ -117,8 +117,8 @@ type Core struct {
 	// move is when connections with the former certificate are closed, zero if there are none.
 	move time.Time
 
-	streams [kinds]stream
-	flight  [whats]bool
+	streams [numKinds]stream
+	flight  [numRequestKinds]bool
 	saving  bool
 
 	// The state of the hub, as shown by the streams.
@@ -446,7 +446,7 @@ func (c *Core) way() CredentialKind {
 func (c *Core) connectAs(as CredentialKind) {
 	c.as = as
 	c.epoch++
-	c.streams, c.flight = [kinds]stream{}, [whats]bool{}
+	c.streams, c.flight = [numKinds]stream{}, [numRequestKinds]bool{}
 	c.cluster, c.gone, c.lease = nil, false, nil
 	clear(c.requests)
 	c.reported, c.create, c.publishRetry, c.sent = reported{}, retry{}, retry{}, time.Time{}

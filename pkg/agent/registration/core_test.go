@@ -31,7 +31,7 @@ type rig struct {
 	names  int
 
 	as       CredentialKind
-	down     [kinds]bool             // streams that cannot connect
+	down     [numKinds]bool             // streams that cannot connect
 	out      map[CredentialKind]bool // credentials that the broker rejects
 	away     bool                    // the broker has no hub cache
 	saveErr  error
@@ -74,7 +74,7 @@ func (r *rig) show(k Kind, o runtime.Object, gone types.UID) {
 
 // connect connects all streams that can connect.
 func (r *rig) connect() {
-	for k := range kinds {
+	for k := range numKinds {
 		if r.out[r.as] && r.core.streams[k].err == nil {
 			r.core.Disconnected(k, &transport.Error{Code: transport.CodeUnauthenticated, Message: "kept out"})
 		}
@@ -101,14 +101,14 @@ func (r *rig) connect() {
 // keepOut makes the broker reject credentials of this kind, or accept them again.
 func (r *rig) keepOut(as CredentialKind, yes bool) {
 	if r.out[as] = yes; yes && r.as == as {
-		r.core.streams = [kinds]stream{}
+		r.core.streams = [numKinds]stream{}
 	}
 }
 
 // back gives the broker its hub cache again.
 func (r *rig) back() {
 	r.away = false
-	for k := range kinds {
+	for k := range numKinds {
 		r.disconnect(k, errors.New("cut"))
 	}
 }
@@ -373,8 +373,8 @@ func TestCore_ConditionIsNotAcceptance(t *testing.T) {
 func TestCore_ExpiredWhileAway(t *testing.T) {
 	for _, restart := range []bool{true, false} {
 		r := joined(t)
-		r.down = [kinds]bool{true, true, true}
-		for k := range kinds {
+		r.down = [numKinds]bool{true, true, true}
+		for k := range numKinds {
 			r.disconnect(k, errors.New("cut"))
 		}
 		r.pass(2 * time.Hour)
@@ -385,7 +385,7 @@ func TestCore_ExpiredWhileAway(t *testing.T) {
 		if r.as != Registered || r.used == nil {
 			t.Fatalf("as %s, uses %v", r.as, r.used)
 		}
-		r.down = [kinds]bool{}
+		r.down = [numKinds]bool{}
 		r.keepOut(Registered, true)
 		old := r.used
 		if r.settle(); r.as != Bootstrapping || r.used != old {

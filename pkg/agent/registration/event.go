@@ -16,10 +16,10 @@ import (
 )
 
 // dataTypes are the data types of the streams.
-var dataTypes = [kinds]codec.DataType{Clusters: codec.ManagedClusters, Requests: codec.SigningRequests, Leases: codec.Leases}
+var dataTypes = [numKinds]codec.DataType{Clusters: codec.ManagedClusters, Requests: codec.SigningRequests, Leases: codec.Leases}
 
 // subscriptions has the event type of each request.
-var subscriptions = [whats]struct {
+var subscriptions = [numRequestKinds]struct {
 	kind Kind
 	sub  codec.Subresource
 	act  codec.Action
@@ -73,20 +73,20 @@ func (n envelope) list(k Kind, held []types.UID) (codec.Event, error) {
 	return codec.NewSpecResyncRequest(codec.ResyncParams{ID: n.id, Time: n.time, Source: n.cluster, Cluster: n.cluster, DataType: dataTypes[k]}, versions)
 }
 
-// shown is the content of a stream event: an object, or the deletion of one.
-type shown struct {
+// streamEvent is the content of a stream event: an object, or the deletion of one.
+type streamEvent struct {
 	object runtime.Object // nil: it was deleted
 	uid    types.UID
 }
 
 // read parses an event of a stream.
-func read(k Kind, e codec.Event) (shown, error) {
+func read(k Kind, e codec.Event) (streamEvent, error) {
 	t, err := codec.ParseEventType(e.Type())
 	if err != nil {
-		return shown{}, err
+		return streamEvent{}, err
 	}
 	if t.DataType != dataTypes[k] || t.Subresource != codec.Spec {
-		return shown{}, fmt.Errorf("an event of type %s is not one of this stream", e.Type())
+		return streamEvent{}, fmt.Errorf("an event of type %s is not one of this stream", e.Type())
 	}
 	if len(e.Data()) == 0 {
 		return readDeletion(e)
@@ -104,22 +104,22 @@ func read(k Kind, e codec.Event) (shown, error) {
 		o = &coordinationv1.Lease{}
 	}
 	if err := json.Unmarshal(e.Data(), o); err != nil {
-		return shown{}, fmt.Errorf("the object in an event of type %s cannot be read: %w", e.Type(), err)
+		return streamEvent{}, fmt.Errorf("the object in an event of type %s cannot be read: %w", e.Type(), err)
 	}
-	return shown{object: o, uid: o.GetUID()}, nil
+	return streamEvent{object: o, uid: o.GetUID()}, nil
 }
 
-func readDeletion(e codec.Event) (shown, error) {
+func readDeletion(e codec.Event) (streamEvent, error) {
 	_, deleted, err := codec.TimeExtension(e, codec.ExtDeletionTimestamp)
 	if err != nil {
-		return shown{}, err
+		return streamEvent{}, err
 	}
 	uid, _, err := codec.StringExtension(e, codec.ExtResourceID)
 	if err != nil {
-		return shown{}, err
+		return streamEvent{}, err
 	}
 	if !deleted || uid == "" {
-		return shown{}, fmt.Errorf("an event of type %s has neither an object nor a deletion", e.Type())
+		return streamEvent{}, fmt.Errorf("an event of type %s has neither an object nor a deletion", e.Type())
 	}
-	return shown{uid: types.UID(uid)}, nil
+	return streamEvent{uid: types.UID(uid)}, nil
 }

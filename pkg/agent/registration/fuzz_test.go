@@ -22,7 +22,7 @@ func FuzzShown(f *testing.F) {
 		r := newRig(f)
 		r.hub.approving, r.hub.accepting = joined, joined
 		r.pass(3 * time.Second)
-		for k := range kinds {
+		for k := range numKinds {
 			for _, o := range r.hub.all(k) {
 				data, err := json.Marshal(o)
 				if err != nil {
@@ -39,7 +39,7 @@ func FuzzShown(f *testing.F) {
 		r := newRig(t)
 		r.hub.approving, r.hub.accepting = joined, joined
 		r.pass(3 * time.Second)
-		k := Kind(kind) % kinds
+		k := Kind(kind) % numKinds
 		b := codec.Builder{
 			ID: "1", Time: r.now, Source: "hub", Cluster: cluster1, Data: data,
 			Type: codec.EventType{DataType: dataTypes[k], Subresource: codec.Spec, Action: codec.UpdateRequest}.String(),

@@ -137,8 +137,8 @@ type sessions struct {
 	loop     *loop
 	ctx      context.Context //nolint:containedctx // ends the sessions
 	cancel   context.CancelFunc
-	sessions [kinds]*session.Session // nil: there is none of this kind
-	hints    [kinds]taskgroup.Bell
+	sessions [numKinds]*session.Session // nil: there is none of this kind
+	hints    [numKinds]taskgroup.Bell
 	running  sync.WaitGroup
 }
 

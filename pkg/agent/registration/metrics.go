@@ -17,7 +17,7 @@ func newMetrics(registry prometheus.Registerer, state func() Progress) (*metrics
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "hawser_agent_registration_requests_total", Help: "Requests of the agent to its hub, by kind and result."}, []string{"resource", "result"}),
 	}
-	for w := range whats {
+	for w := range numRequestKinds {
 		for _, result := range []string{"done", "failed"} {
 			m.requests.WithLabelValues(w.String(), result)
 		}

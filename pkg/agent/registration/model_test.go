@@ -39,7 +39,7 @@ func TestModel(t *testing.T) {
 			},
 			"restart": func(*rapid.T) { r.start() },
 			"cut": func(rt *rapid.T) {
-				k := Kind(rapid.IntRange(0, int(kinds)-1).Draw(rt, "stream"))
+				k := Kind(rapid.IntRange(0, int(numKinds)-1).Draw(rt, "stream"))
 				r.down[k] = true
 				r.disconnect(k, errors.New("cut"))
 			},
@@ -48,7 +48,7 @@ func TestModel(t *testing.T) {
 			},
 			"hub away":     func(*rapid.T) { r.away = true },
 			"hub back":     func(*rapid.T) { r.back() },
-			"restore":      func(*rapid.T) { r.down = [kinds]bool{} },
+			"restore":      func(*rapid.T) { r.down = [numKinds]bool{} },
 			"refuse":       func(*rapid.T) { refusing = !refusing },
 			"secret":       func(*rapid.T) { r.saveErr = errorUnless(r.saveErr) },
 			"another file": func(*rapid.T) { r.file += "x"; r.core.Bootstrap(r.file) },
@@ -95,7 +95,7 @@ func (r *rig) decide(rt *rapid.T) {
 
 // calm ends all faults, makes the hub approve everything, and checks the final state.
 func (r *rig) calm(rt *rapid.T) {
-	r.down, r.saveErr, r.hub.refuse, r.hub.lifetime = [kinds]bool{}, nil, nil, time.Hour
+	r.down, r.saveErr, r.hub.refuse, r.hub.lifetime = [numKinds]bool{}, nil, nil, time.Hour
 	r.hub.approving, r.hub.accepting = true, true
 	clear(r.out)
 	r.back()

@@ -132,7 +132,7 @@ func (s *server) Publish(_ context.Context, p transport.Peer, event []byte, _ st
 	}
 	for w, a := range subscriptions {
 		if dataTypes[a.kind] == t.DataType && a.sub == t.Subresource && a.act == t.Action {
-			o := [kinds]runtime.Object{&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{}}[a.kind]
+			o := [numKinds]runtime.Object{&clusterv1.ManagedCluster{}, &certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{}}[a.kind]
 			if err := json.Unmarshal(e.Data(), o); err != nil {
 				return transport.Receipt{}, transport.Invalid("data", err)
 			}

@@ -73,7 +73,7 @@ func TestCore_Outdated(t *testing.T) {
 	}
 	refuse := func(r *rig) {
 		r.keepOut(Registered, true)
-		for k := range kinds {
+		for k := range numKinds {
 			r.core.Disconnected(k, outdated)
 		}
 		r.settle()
