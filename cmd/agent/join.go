@@ -236,7 +236,7 @@ func (p *process) newRegistration(hub string) (*registration.Registration, error
 	return registration.New(registration.Config{
 		Cluster: p.cfg.clusterName, Hub: hub, Broker: described,
 		Bootstrap: j.bootstrap, Registered: j.registered, BootstrapID: j.bootstrapID, Changed: j.watch.Changed(),
-		Use: j.use, Move: j.move, Retry: j.retry, Secret: p.cfg.hubSecret, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
+		ActivateCertificate: j.use, MigrateConnections: j.move, Retry: j.retry, Secret: p.cfg.hubSecret, Store: store, Reader: &registration.Cluster{Kube: kube, Objects: objects},
 		Log: p.agent.Log, Registry: p.registry,
 	})
 }

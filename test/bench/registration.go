@@ -335,7 +335,7 @@ func (j *joining) agent(cluster string) (*joiner, error) {
 	a.hub = transport.Share(&lateDialer{addr: j.addr, joiner: a})
 	a.Registration, err = registration.New(registration.Config{
 		Cluster: cluster, Hub: "hub", Broker: []byte("url: bench"), Bootstrap: transport.Share(bootstrap), Registered: a.hub,
-		BootstrapID: func() (string, error) { return "file", nil }, Use: a.use, Retry: func() {}, Store: a, Reader: a,
+		BootstrapID: func() (string, error) { return "file", nil }, ActivateCertificate: a.use, Retry: func() {}, Store: a, Reader: a,
 		Log: quiet, Registry: prometheus.NewRegistry(),
 	})
 	return a, err

@@ -58,7 +58,7 @@ func (a *joinAgent) start() {
 		Cluster: a.cluster, Hub: "hub", Broker: []byte("url: sim"),
 		Bootstrap:  &joinDialer{a.j.net, a.name, func() (transport.Peer, time.Time, error) { return a.j.net.byToken(a) }},
 		Registered: registered, BootstrapID: a.bootstrapID, Changed: a.changed,
-		Use: a.use, Retry: a.retry, Store: a, Reader: a,
+		ActivateCertificate: a.use, Retry: a.retry, Store: a, Reader: a,
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 	})
 	must(err)

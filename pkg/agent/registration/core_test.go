@@ -31,7 +31,7 @@ type rig struct {
 	names  int
 
 	as       CredentialKind
-	down     [numKinds]bool             // streams that cannot connect
+	down     [numKinds]bool          // streams that cannot connect
 	out      map[CredentialKind]bool // credentials that the broker rejects
 	away     bool                    // the broker has no hub cache
 	saveErr  error

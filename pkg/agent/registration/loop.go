@@ -75,7 +75,7 @@ func (l *loop) step() {
 }
 
 func (l *loop) use(c *Credential) {
-	l.c.Use(c)
+	l.c.ActivateCertificate(c)
 	if c == nil {
 		l.c.Log.InfoContext(l.ctx, "there is no client certificate")
 		return
@@ -88,12 +88,12 @@ func (l *loop) use(c *Credential) {
 // move migrates connections to the new certificate. If the broker refuses it or is unreachable, the present
 // connections stay.
 func (l *loop) move() {
-	if l.c.Move == nil {
+	if l.c.MigrateConnections == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, publishTimeout)
 	defer cancel()
-	if err := l.c.Move(ctx); err != nil && l.ctx.Err() == nil {
+	if err := l.c.MigrateConnections(ctx); err != nil && l.ctx.Err() == nil {
 		l.c.Log.WarnContext(ctx, "connections keep the former certificate for now", "error", err)
 	}
 }

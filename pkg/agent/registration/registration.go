@@ -37,7 +37,7 @@ type Reader interface {
 	Facts(ctx context.Context) (Facts, error)
 }
 
-// Config configures a Registration. All fields but Changed, Move, Log, Registry and Now are required.
+// Config configures a Registration. Only Changed, MigrateConnections, Log, Registry and Now are optional.
 type Config struct {
 	// Cluster is the name of the cluster, Hub the identity of its hub.
 	Cluster, Hub string
@@ -45,19 +45,19 @@ type Config struct {
 	// Secret.
 	Broker []byte
 
-	// Bootstrap dials the broker with the credentials of the bootstrap file, Registered with the certificate of the
-	// last call of Use.
+	// Bootstrap dials the broker with the credentials of the bootstrap file, Registered with the certificate
+	// of the last ActivateCertificate.
 	Bootstrap, Registered transport.Dialer
 	// BootstrapID returns an id of the present bootstrap file; it changes with the file.
 	BootstrapID func() (string, error)
 	// Changed receives a value when the bootstrap file has changed.
 	Changed <-chan struct{}
 
-	// Use is called with each new certificate, and with nil if there is none.
-	Use func(*Credential)
-	// Move replaces connections with a former certificate by connections with the certificate of the last call of
-	// Use. It may take until ctx ends. It may be nil.
-	Move func(ctx context.Context) error
+	// ActivateCertificate is called with each new certificate, and with nil if there is none.
+	ActivateCertificate func(*Credential)
+	// MigrateConnections replaces connections with a former certificate by connections with the present one. It may
+	// take until ctx ends. It may be nil.
+	MigrateConnections func(ctx context.Context) error
 	// Retry is called when works may flow because of a change: a new certificate, or the acceptance of the cluster.
 	Retry func()
 
@@ -111,8 +111,8 @@ func New(c Config) (*Registration, error) {
 		return nil, errors.New("registration: cluster name and hub identity are required")
 	case c.Bootstrap == nil || c.Registered == nil || c.BootstrapID == nil:
 		return nil, errors.New("registration: dialers and the bootstrap file are required")
-	case c.Use == nil || c.Retry == nil || c.Store == nil || c.Reader == nil:
-		return nil, errors.New("registration: use, retry, store and reader are required")
+	case c.ActivateCertificate == nil || c.Retry == nil || c.Store == nil || c.Reader == nil:
+		return nil, errors.New("registration: ActivateCertificate, Retry, Store and Reader are required")
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -297,8 +297,8 @@ func (p *program) start() {
 		Cluster: cluster1, Hub: "hub1", Broker: []byte("url: broker:8090\n"),
 		Bootstrap: transport.Share(p.dialers["bootstrap"]), Registered: shared,
 		BootstrapID: func() (string, error) { return p.file, nil }, Changed: p.changed,
-		Use: func(c *Credential) { p.used = append(p.used, c); shared.Renew() },
-		Move: func(ctx context.Context) error {
+		ActivateCertificate: func(c *Credential) { p.used = append(p.used, c); shared.Renew() },
+		MigrateConnections: func(ctx context.Context) error {
 			p.moves++
 			conn, err := shared.Move(ctx)
 			if err != nil {

@@ -45,7 +45,7 @@ func TestJoinedCluster_ClockAhead(t *testing.T) {
 	r, err := registration.New(registration.Config{
 		Cluster: "cluster1", Hub: registration.HubOf(before), Broker: before["config.yaml"],
 		Bootstrap: over{}, BootstrapID: func() (string, error) { return string(before["bootstrap"]), nil },
-		Registered: d, Use: d.use, Retry: func() {}, Store: &registration.Secret{Client: secrets, Name: "hawser-agent-hub"}, Reader: disconnected{},
+		Registered: d, ActivateCertificate: d.use, Retry: func() {}, Store: &registration.Secret{Client: secrets, Name: "hawser-agent-hub"}, Reader: disconnected{},
 		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
 	})
