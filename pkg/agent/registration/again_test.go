@@ -25,8 +25,8 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		r.file = "file2"
 		r.core.Bootstrap(r.file)
 		r.pass(10 * time.Second)
-		if r.wantWaits(""); r.hub.cluster == nil || r.core.kept.Bootstrap != "file2" {
-			t.Errorf("cluster %v, registered by %q", r.hub.cluster, r.core.kept.Bootstrap)
+		if r.wantWaits(""); r.hub.cluster == nil || r.core.state.Bootstrap != "file2" {
+			t.Errorf("cluster %v, registered by %q", r.hub.cluster, r.core.state.Bootstrap)
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
@@ -194,8 +194,8 @@ func TestCore_AnotherFileWhileItWaits(t *testing.T) {
 		}
 		r.hub.approve(first)
 		r.settle()
-		if r.as != Registered || r.core.kept.Bootstrap != "file2" {
-			t.Errorf("as %s by %s", r.as, r.core.kept.Bootstrap)
+		if r.as != Registered || r.core.state.Bootstrap != "file2" {
+			t.Errorf("as %s by %s", r.as, r.core.state.Bootstrap)
 		}
 	}
 }

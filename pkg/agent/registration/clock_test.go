@@ -77,7 +77,7 @@ func TestCore_ReplacesExpiredCertificate(t *testing.T) {
 	if r.as != Bootstrapping || len(r.hub.csrs) != 2 {
 		t.Fatalf("as %s, %d requests", r.as, len(r.hub.csrs))
 	}
-	r.hub.approve(r.core.kept.Pending.Name)
+	r.hub.approve(r.core.state.Pending.Name)
 	r.keepOut(Registered, false)
 	if r.pass(time.Minute); r.as != Registered {
 		t.Errorf("as %s: %v", r.as, r.core.WaitReason())
@@ -94,7 +94,7 @@ func TestCore_ReplacesCertificateExpiringAgain(t *testing.T) {
 	r := newRig(t)
 	r.pass(5 * time.Second)
 	for range 5 {
-		csr := r.hub.csrs[r.core.kept.Pending.Name]
+		csr := r.hub.csrs[r.core.state.Pending.Name]
 		csr.Status.Certificate = r.hub.sign(csr.Spec.Request, time.Minute)
 		r.hub.approving = false
 		r.keepOut(Registered, false)
@@ -103,7 +103,7 @@ func TestCore_ReplacesCertificateExpiringAgain(t *testing.T) {
 			t.Fatalf("as %s", r.as)
 		}
 		r.keepOut(Registered, true)
-		if r.pass(time.Minute + 10*time.Second); r.as != Bootstrapping || r.core.kept.Pending == nil {
+		if r.pass(time.Minute + 10*time.Second); r.as != Bootstrapping || r.core.state.Pending == nil {
 			t.Fatalf("as %s, 20 s after its certificate has ended: %v", r.as, r.core.WaitReason())
 		}
 	}

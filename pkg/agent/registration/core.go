@@ -47,10 +47,10 @@ func (w RequestKind) String() string {
 type Effect interface{ effect() }
 
 // Connect ends the present sessions and begins others.
-type Connect struct{ As CredentialKind }
+type Connect struct{ Credential CredentialKind }
 
 // Save writes the Secret. The result goes to [Core.Saved].
-type Save struct{ Kept SavedState }
+type Save struct{ State SavedState }
 
 // ActivateCertificate makes new connections use a certificate; nil: none.
 type ActivateCertificate struct{ Credential *Credential }
@@ -94,12 +94,12 @@ type CoreConfig struct {
 type Core struct {
 	c CoreConfig
 
-	kept, saved SavedState
+	state, saved SavedState
 	// bootstrap identifies the present bootstrap file.
 	bootstrap string
-	// as is how the sessions connect, "" before the first Step. epoch counts changes of it.
-	as    CredentialKind
-	epoch int
+	// credentialKind is how the sessions connect, "" before the first Step. epoch counts changes of it.
+	credentialKind CredentialKind
+	epoch          int
 	// reregister: the agent registers again although it has a certificate. certificateRefused: the reason is that
 	// the broker refused the certificate. certificateRetry.until ends this registration, so that the certificate is
 	// retried; it is also when the next one may begin.
@@ -180,14 +180,14 @@ const (
 
 // NewCore returns a Core with the state of the Secret.
 func NewCore(c CoreConfig, k SavedState, bootstrap string) *Core {
-	core := &Core{c: c, kept: k, saved: k, bootstrap: bootstrap, requests: map[types.UID]*certificatesv1.CertificateSigningRequest{}}
+	core := &Core{c: c, state: k, saved: k, bootstrap: bootstrap, requests: map[types.UID]*certificatesv1.CertificateSigningRequest{}}
 	if k.Agent == "" {
-		core.kept = SavedState{Agent: c.Name()}
+		core.state = SavedState{Agent: c.Name()}
 	}
 	if bootstrap == "" {
 		core.bootstrap = k.Bootstrap
 	}
-	core.kept.Cluster, core.kept.Hub, core.kept.Config = c.Cluster, c.Hub, c.Config
+	core.state.Cluster, core.state.Hub, core.state.Config = c.Cluster, c.Hub, c.Config
 	core.spread = c.Random()
 	return core
 }
@@ -240,11 +240,11 @@ func (c *Core) outdated() bool {
 
 // rotates reports whether the hub requires a certificate issued after a given time, and this one is older.
 func (c *Core) rotates() bool {
-	if c.cluster == nil || c.kept.Credential == nil {
+	if c.cluster == nil || c.state.Credential == nil {
 		return false
 	}
 	e, err := earliest.Parse(c.cluster.Annotations[earliest.RotateAnnotation])
-	return err == nil && c.kept.Credential.Issued.Before(e.At)
+	return err == nil && c.state.Credential.Issued.Before(e.At)
 }
 
 // StoreObject stores an object that the hub showed.
@@ -284,7 +284,7 @@ func (c *Core) RemoveObject(now time.Time, k Kind, uid types.UID) {
 	case k == Requests:
 		if r := c.requests[uid]; r != nil {
 			delete(c.requests, uid)
-			if p := c.kept.Pending; p != nil && p.Name == r.Name {
+			if p := c.state.Pending; p != nil && p.Name == r.Name {
 				c.discard("the hub has removed the CertificateSigningRequest " + p.Name)
 			}
 		}
@@ -356,22 +356,22 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 	c.now, c.next = now, time.Time{}
 	c.answers()
 	c.choose()
-	if c.used != c.kept.Credential || !c.inUse {
-		c.used, c.inUse = c.kept.Credential, true
+	if c.used != c.state.Credential || !c.inUse {
+		c.used, c.inUse = c.state.Credential, true
 		effects = append(effects, ActivateCertificate{c.used})
 	}
 	if !c.move.IsZero() && c.due(c.move) {
 		c.move = time.Time{}
 		effects = append(effects, MigrateConnections{})
 	}
-	if as := c.way(); as != c.as {
+	if as := c.way(); as != c.credentialKind {
 		c.connectAs(as)
 		effects = append(effects, Connect{as})
 	}
 	c.prepare()
-	if !c.saving && !c.kept.equal(c.saved) && c.due(c.secret.until) {
+	if !c.saving && !c.state.equal(c.saved) && c.due(c.secret.until) {
 		c.saving = true
-		effects = append(effects, Save{c.kept})
+		effects = append(effects, Save{c.state})
 	}
 	for _, p := range []*Publish{c.creation(), c.request(), c.report(), c.renewal()} {
 		if p != nil {
@@ -399,10 +399,10 @@ func (c *Core) Step(now time.Time) (effects []Effect) {
 //
 // Result: the certificate is valid again. The bootstrap token has expired long ago and would not help.
 func (c *Core) choose() {
-	if c.kept.Credential == nil {
+	if c.state.Credential == nil {
 		return
 	}
-	over, another := c.due(c.certificateRetry.until), c.bootstrap != c.kept.Bootstrap
+	over, another := c.due(c.certificateRetry.until), c.bootstrap != c.state.Bootstrap
 	if c.reregister {
 		// Scenario:
 		//   t1: the broker refuses the certificate for a moment.
@@ -429,14 +429,14 @@ func (c *Core) choose() {
 // after the list was complete.
 func (c *Core) missing() bool {
 	s := c.streams[Clusters]
-	return c.as == Registered && c.cluster == nil && (c.gone || !s.listed.IsZero() && c.due(s.listed.Add(unseen)))
+	return c.credentialKind == Registered && c.cluster == nil && (c.gone || !s.listed.IsZero() && c.due(s.listed.Add(unseen)))
 }
 
 // ended reports whether the certificate has expired by the local clock.
-func (c *Core) ended() bool { return c.kept.Credential != nil && c.due(c.kept.Credential.NotAfter) }
+func (c *Core) ended() bool { return c.state.Credential != nil && c.due(c.state.Credential.NotAfter) }
 
 func (c *Core) way() CredentialKind {
-	if c.kept.Credential == nil || c.reregister {
+	if c.state.Credential == nil || c.reregister {
 		return Bootstrapping
 	}
 	return Registered
@@ -444,7 +444,7 @@ func (c *Core) way() CredentialKind {
 
 // connectAs switches the credentials and drops everything that the former sessions have shown.
 func (c *Core) connectAs(as CredentialKind) {
-	c.as = as
+	c.credentialKind = as
 	c.epoch++
 	c.streams, c.flight = [numKinds]stream{}, [numRequestKinds]bool{}
 	c.cluster, c.gone, c.lease = nil, false, nil
@@ -459,5 +459,5 @@ func (c *Core) connected(k Kind) bool { return !c.streams[k].since.IsZero() }
 // isAccepted reports whether the hub has accepted the cluster. The spec decides: OCM's controllers write the
 // condition HubAcceptedManagedCluster after it.
 func (c *Core) isAccepted() bool {
-	return c.as == Registered && c.cluster != nil && c.cluster.Spec.HubAcceptsClient
+	return c.credentialKind == Registered && c.cluster != nil && c.cluster.Spec.HubAcceptsClient
 }

@@ -141,8 +141,8 @@ func (r *rig) perform(e Effect) {
 	r.t.Helper()
 	switch e := e.(type) {
 	case Connect:
-		r.as = e.As
-		r.seen = append(r.seen, "connect "+string(e.As))
+		r.as = e.Credential
+		r.seen = append(r.seen, "connect "+string(e.Credential))
 	case ActivateCertificate:
 		r.used = e.Credential
 		if e.Credential != nil {
@@ -153,9 +153,9 @@ func (r *rig) perform(e Effect) {
 		}
 	case Save:
 		if r.saveErr == nil {
-			r.secret = e.Kept.Data()
+			r.secret = e.State.Data()
 		}
-		r.core.Saved(r.now, e.Kept, r.saveErr)
+		r.core.Saved(r.now, e.State, r.saveErr)
 	case NotifyAccepted:
 		r.notified++
 	case MigrateConnections:
@@ -174,7 +174,7 @@ func (r *rig) publish(p Publish) {
 	}
 	switch p.Request {
 	case CreateRequest:
-		if pending := r.core.kept.Pending; string(r.secret[keyPendingName]) != pending.Name || !bytes.Equal(r.secret[keyPendingKey], pending.Key) {
+		if pending := r.core.state.Pending; string(r.secret[keyPendingName]) != pending.Name || !bytes.Equal(r.secret[keyPendingKey], pending.Key) {
 			r.t.Fatalf("%s is published, and its key is not in the Secret", pending.Name)
 		}
 	case CreateCluster:
@@ -503,7 +503,7 @@ func TestCore_UnusableCertificates(t *testing.T) {
 			return r.hub.sign(request, time.Hour)
 		},
 		"of another cluster": func(r *rig, _ []byte) []byte {
-			request, err := signRequest(r.core.kept.Pending.Key, Subject{"cluster2", "a"})
+			request, err := signRequest(r.core.state.Pending.Key, Subject{"cluster2", "a"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -51,7 +51,7 @@ func FuzzShown(f *testing.F) {
 		if err != nil {
 			return
 		}
-		before := r.core.kept.Credential
+		before := r.core.state.Credential
 		switch s, err := read(k, e); {
 		case err != nil:
 		case s.object != nil:
@@ -78,7 +78,7 @@ func FuzzShown(f *testing.F) {
 			r.core.Published(r.now, p, r.hub.do(p.Request, p.Object))
 		}
 		r.core.Step(r.now)
-		own := r.core.kept.Credential
+		own := r.core.state.Credential
 		if before != nil && own == nil {
 			t.Fatal("a word of the broker took the certificate away")
 		}
@@ -100,8 +100,8 @@ func ownOnly(c *Core) string {
 		return "took the ManagedCluster " + c.cluster.Name
 	case c.lease != nil && (c.lease.Namespace != cluster1 || c.lease.Name != LeaseName):
 		return "took the Lease " + c.lease.Namespace + "/" + c.lease.Name
-	case c.kept.Cluster != cluster1 || c.kept.Hub != "hub1" || !validAgent(c.kept.Agent):
-		return "is another one: " + c.kept.Cluster + " " + c.kept.Hub + " " + c.kept.Agent
+	case c.state.Cluster != cluster1 || c.state.Hub != "hub1" || !validAgent(c.state.Agent):
+		return "is another one: " + c.state.Cluster + " " + c.state.Hub + " " + c.state.Agent
 	}
 	for _, r := range c.requests {
 		if r.Labels[clusterv1.ClusterNameLabelKey] != cluster1 {

@@ -57,13 +57,13 @@ func (l *loop) step() {
 	for _, e := range l.core.Step(l.c.Now()) {
 		switch e := e.(type) {
 		case Connect:
-			l.connect(e.As)
+			l.connect(e.Credential)
 		case ActivateCertificate:
 			l.use(e.Credential)
 		case MigrateConnections:
 			l.work.Go(l.move)
 		case Save:
-			l.work.Go(func() { l.save(e.Kept) })
+			l.work.Go(func() { l.save(e.State) })
 		case Publish:
 			l.sessions.publish(e)
 		case NotifyAccepted:
@@ -112,7 +112,7 @@ func (l *loop) save(k SavedState) {
 
 // show publishes the progress of the registration and logs its changes.
 func (l *loop) show() {
-	before, now := l.progress.Load(), &Progress{As: l.core.as, WaitReason: l.core.WaitReason(), Trouble: l.core.Trouble(), Credential: l.core.kept.Credential}
+	before, now := l.progress.Load(), &Progress{As: l.core.credentialKind, WaitReason: l.core.WaitReason(), Trouble: l.core.Trouble(), Credential: l.core.state.Credential}
 	l.progress.Store(now)
 	switch {
 	case text(now.WaitReason) != text(before.WaitReason) && now.WaitReason != nil:

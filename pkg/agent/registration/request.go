@@ -21,7 +21,7 @@ const (
 
 // creation returns the request to create the ManagedCluster, while bootstrapping.
 func (c *Core) creation() *Publish {
-	if c.as != Bootstrapping || !c.connected(Clusters) || c.cluster != nil || c.flight[CreateCluster] || !c.due(c.create.until) {
+	if c.credentialKind != Bootstrapping || !c.connected(Clusters) || c.cluster != nil || c.flight[CreateCluster] || !c.due(c.create.until) {
 		return nil
 	}
 	return &Publish{Request: CreateCluster, Object: &clusterv1.ManagedCluster{
@@ -41,7 +41,7 @@ func (c *Core) clusterCreated(now time.Time, err error) {
 
 // answers processes the hub's answer to the pending request.
 func (c *Core) answers() {
-	p := c.kept.Pending
+	p := c.state.Pending
 	if p == nil {
 		return
 	}
@@ -70,7 +70,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		return
 	}
 	rotates, requested := c.rotates(), c.renew
-	if old := c.kept.Credential; old != nil {
+	if old := c.state.Credential; old != nil {
 		if at := c.now.Add(time.Duration(c.c.Random() * float64(moveWithin(old, c.now)))); c.move.IsZero() || at.Before(c.move) {
 			c.move = at
 		}
@@ -78,7 +78,7 @@ func (c *Core) issued(p *Pending, cert []byte) {
 	if rotates {
 		c.move = c.now // connections with the old certificate must end
 	}
-	c.kept.Credential, c.kept.Pending, c.kept.Bootstrap = own, nil, c.foundation(p)
+	c.state.Credential, c.state.Pending, c.state.Bootstrap = own, nil, c.foundation(p)
 	c.reregister, c.obtained, c.spread, c.fresh = false, c.now, c.c.Random(), true
 	c.renew, c.publishRetry, c.sent = retry{}, retry{}, time.Time{}
 	if c.rotates() { // the clocks of the hub and its signer differ; the next attempt waits
@@ -102,25 +102,25 @@ func (c *Core) foundation(p *Pending) string {
 	if p.As == Bootstrapping {
 		return c.bootstrap
 	}
-	return c.kept.Bootstrap
+	return c.state.Bootstrap
 }
 
 // discard drops the pending request and delays the next one.
 func (c *Core) discard(why string) {
-	c.kept.Pending, c.sent = nil, time.Time{}
+	c.state.Pending, c.sent = nil, time.Time{}
 	c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New(why))
 }
 
-func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.kept.Agent} }
+func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.state.Agent} }
 
 // prepare creates a request if one is needed. It is published after it is in the Secret.
 func (c *Core) prepare() {
 	// An agent that only retries its certificate keeps its pending request. It needs the request if the broker
 	// refuses.
-	if p := c.kept.Pending; p != nil && (p.As != c.as && c.connected(Requests) || c.hidden(p)) {
-		c.kept.Pending, c.sent = nil, time.Time{}
+	if p := c.state.Pending; p != nil && (p.As != c.credentialKind && c.connected(Requests) || c.hidden(p)) {
+		c.state.Pending, c.sent = nil, time.Time{}
 	}
-	if c.kept.Pending != nil || !c.wanted() {
+	if c.state.Pending != nil || !c.wanted() {
 		return
 	}
 	if !c.connected(Requests) || !c.due(c.streams[Requests].since.Add(showFirst)) || !c.due(c.renew.until) {
@@ -135,7 +135,7 @@ func (c *Core) prepare() {
 		c.renew.failed(c.now, c.c.Random(), firstRetry, lastRetry, err)
 		return
 	}
-	c.kept.Pending = &Pending{Name: c.c.Cluster + "-" + c.c.Name(), Key: key, Request: request, As: c.as, Bootstrap: c.bootstrap}
+	c.state.Pending = &Pending{Name: c.c.Cluster + "-" + c.c.Name(), Key: key, Request: request, As: c.credentialKind, Bootstrap: c.bootstrap}
 }
 
 // hidden reports whether the hub has the request but does not show it with the present bootstrap file.
@@ -154,7 +154,7 @@ func (c *Core) hidden(p *Pending) bool {
 // wanted reports whether a certificate is needed. The hub would deny a request of a cluster that is not
 // accepted.
 func (c *Core) wanted() bool {
-	if c.as == Bootstrapping {
+	if c.credentialKind == Bootstrapping {
 		return true
 	}
 	return (c.cluster == nil && !c.missing() || c.isAccepted()) && (c.rotates() || c.due(c.RenewAt()))
@@ -163,7 +163,7 @@ func (c *Core) wanted() bool {
 // RenewAt returns when to renew the certificate: after 75 to 80 % of its validity. The validity counts from the
 // arrival, because a signer may set NotBefore in the past. Zero: there is no certificate.
 func (c *Core) RenewAt() time.Time {
-	own := c.kept.Credential
+	own := c.state.Credential
 	if own == nil {
 		return time.Time{}
 	}
@@ -191,8 +191,8 @@ func (c *Core) undecided() (n int) {
 
 // request publishes the pending request, and repeats it if the hub does not show it.
 func (c *Core) request() *Publish {
-	p := c.kept.Pending
-	if p == nil || !c.connected(Requests) || c.flight[CreateRequest] || !c.kept.equal(c.saved) || c.pendingState() != nil {
+	p := c.state.Pending
+	if p == nil || !c.connected(Requests) || c.flight[CreateRequest] || !c.state.equal(c.saved) || c.pendingState() != nil {
 		return nil
 	}
 	if !c.sent.IsZero() && !c.due(c.sent.Add(unseen)) || !c.due(c.publishRetry.until) {
@@ -209,7 +209,7 @@ func (c *Core) request() *Publish {
 }
 
 func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
-	p := c.kept.Pending
+	p := c.state.Pending
 	if r, ok := o.(*certificatesv1.CertificateSigningRequest); !ok || p == nil || r.Name != p.Name {
 		return // the request was dropped in the meantime
 	}
@@ -223,7 +223,7 @@ func (c *Core) requestCreated(now time.Time, o runtime.Object, err error) {
 // pendingState returns the pending request as the hub shows it, nil if it does not.
 func (c *Core) pendingState() *certificatesv1.CertificateSigningRequest {
 	for _, r := range c.requests {
-		if c.kept.Pending != nil && r.Name == c.kept.Pending.Name {
+		if c.state.Pending != nil && r.Name == c.state.Pending.Name {
 			return r
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 // WaitReason returns why the cluster is not part of the fleet; nil if it is.
 func (c *Core) WaitReason() error {
-	if c.as == Registered {
+	if c.credentialKind == Registered {
 		return c.waitsRegistered()
 	}
 	return c.waitsBootstrapping()
@@ -19,7 +19,7 @@ func (c *Core) waitsBootstrapping() error {
 			return fmt.Errorf("not registered: no connection with the credentials of the bootstrap file: %w", c.down(k))
 		}
 	}
-	p := c.kept.Pending
+	p := c.state.Pending
 	switch {
 	case c.secret.why != nil:
 		return fmt.Errorf("not registered: the Secret for key and certificate cannot be written: %w", c.secret.why)
@@ -57,12 +57,12 @@ func (c *Core) waitsRegistered() error {
 // Trouble returns a problem that does not yet keep the cluster from working; nil if there is none.
 func (c *Core) Trouble() error {
 	switch {
-	case c.as != Registered:
+	case c.credentialKind != Registered:
 	case c.ended() && c.connected(Clusters):
-		return fmt.Errorf("by the clock of this cluster its certificate expired at %s, but the broker accepts it: check the clock", c.kept.Credential.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("by the clock of this cluster its certificate expired at %s, but the broker accepts it: check the clock", c.state.Credential.NotAfter.UTC().Format(time.RFC3339))
 	case c.secret.why != nil:
 		return fmt.Errorf("the Secret for key and certificate cannot be written: %w", c.secret.why)
-	case c.kept.Pending == nil && c.renew.why != nil:
+	case c.state.Pending == nil && c.renew.why != nil:
 		return fmt.Errorf("the certificate is not renewed: %w", c.renew.why)
 	case c.publishRetry.why != nil:
 		return fmt.Errorf("the certificate is not renewed: %s", errorText(c.publishRetry.why))
