@@ -50,7 +50,7 @@ const (
 	fresh uint8 = iota
 	deletions
 	answers
-	queues
+	numQueues
 )
 
 // none ends a list of slots.
@@ -67,12 +67,12 @@ type list struct{ head, tail int32 }
 
 // clusterQueue has the entries of one cluster, or of all.
 type clusterQueue struct {
-	queue [queues]list
+	queue [numQueues]list
 	next  uint8
 	size  int
 }
 
-var nothing = [queues]list{{none, none}, {none, none}, {none, none}}
+var nothing = [numQueues]list{{none, none}, {none, none}, {none, none}}
 
 // Queue is the set of records that are still to be sent on one subscription. It contains a record at most once,
 // and a record that is posted again keeps its position. So a fast source or a slow reader never makes it larger
@@ -189,10 +189,10 @@ func (m *Queue) Next() (Entry, bool) {
 		l = m.clusters[cluster]
 	}
 	for l.queue[l.next].head == none {
-		l.next = (l.next + 1) % queues
+		l.next = (l.next + 1) % numQueues
 	}
 	i := l.queue[l.next].head
-	l.next = (l.next + 1) % queues
+	l.next = (l.next + 1) % numQueues
 	e := m.slots[i].Entry
 	m.remove(i)
 	return e, true

@@ -21,11 +21,11 @@ const (
 // is bounded by the number of accepted clusters.
 type pendingLeaseRenewals struct {
 	mu      sync.Mutex
-	waiting map[string]came
+	waiting map[string]renewalTime
 }
 
-// came is the time of a renewal, and the issue time of the newest certificate with which an agent renewed.
-type came struct{ at, issued time.Time }
+// renewalTime is the time of a renewal, and the issue time of the newest certificate with which an agent renewed.
+type renewalTime struct{ at, issued time.Time }
 
 // stamp converts a time for the source. The zero time gives nil.
 func stamp(t time.Time) *timestamppb.Timestamp {
@@ -36,11 +36,11 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 }
 
 // note stores a renewal. It returns true if no other renewal was pending.
-func (r *pendingLeaseRenewals) note(cluster string, at came) (first bool) {
+func (r *pendingLeaseRenewals) note(cluster string, at renewalTime) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
-		r.waiting = map[string]came{}
+		r.waiting = map[string]renewalTime{}
 	}
 	first = len(r.waiting) == 0
 	if was := r.waiting[cluster]; was.issued.After(at.issued) {

@@ -145,7 +145,7 @@ func (r *Service) renew(e *request.Event) error {
 	if complete && !known || known && e.Env.ResourceID != "" && e.Env.ResourceID != uid {
 		return apiError(codec.APIError{Code: 404, Reason: "NotFound", Message: "the hub does not have this Lease"})
 	}
-	if r.renewals.note(cluster, came{r.cfg.Now(), e.Issued}) {
+	if r.renewals.note(cluster, renewalTime{r.cfg.Now(), e.Issued}) {
 		r.wakeSource()
 	}
 	return nil
