@@ -146,7 +146,7 @@ func (s *Sequencer) Observe(seq string) error {
 		return attributeError(ExtSequenceID, seq, fmt.Sprintf("made by node %d; agents use node %d", q.node, sequenceNode))
 	}
 	if q.time > sequenceMaxTime-sequenceHeadroom {
-		return attributeError(ExtSequenceID, seq, "leaves no room for newer ids")
+		return attributeError(ExtSequenceID, seq, "is too high: no newer id could follow")
 	}
 	if !s.started || q.time > s.time || q.time == s.time && q.step > s.step {
 		s.time, s.step, s.started = q.time, q.step, true

@@ -146,7 +146,7 @@ func refusal(o *workv1.ManifestWork, err error) *problem {
 	case e.Full:
 		return newProblem(o, ReasonBrokerFull, brokerFull)
 	case e.Code == transport.CodeOverloaded:
-		return newProblem(o, ReasonQuotaExceeded, "the broker has no room for the work, it is tried again: "+messageOf(err))
+		return newProblem(o, ReasonQuotaExceeded, "the work exceeds a quota of the broker; hub-source retries: "+messageOf(err))
 	case e.Code == transport.CodeTooLarge:
 		return newProblem(o, ReasonTooLarge, "the work is too large for the broker: split its manifests over several ManifestWorks, or make its labels and annotations shorter: "+messageOf(err))
 	case e.Code == transport.CodeAlreadyExists:
