@@ -17,7 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/childproc"
 )
 
-// FetchMosquitto fetches Mosquitto as [thirdparty.FetchPackage] does, and returns the path of the program.
+// FetchMosquitto fetches Mosquitto as [FetchPackage] does, and returns the path of the program.
 func FetchMosquitto(ctx context.Context, root string, progress io.Writer) (string, error) {
 	dir, err := FetchPackage(ctx, root, "mosquitto", progress)
 	return filepath.Join(dir, "mosquitto"), err
