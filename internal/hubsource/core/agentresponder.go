@@ -184,7 +184,7 @@ func (p *agentResponder) isDropped(cl *cluster, m sessionfence.Stamp) bool {
 // repairs.
 func (p *agentResponder) paced(w *work) bool {
 	has := w.broker.on(p.f.sub)
-	if repeats := has == knowledgeUnknown || has == knowledgeHolds && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.stateless || !repeats {
+	if repeats := has == recordUnknown || has == recordMatches && w.broker.fingerprint.equal(w.hub.fingerprint()); !p.f.stateless || !repeats {
 		return true
 	}
 	w.spec.retry.plan(func() time.Time { return p.f.Now().Add(p.f.repaired.Reserve(repairs, p.f.Now(), 1)) })

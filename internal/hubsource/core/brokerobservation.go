@@ -8,7 +8,7 @@ import "github.com/hawser-io/hawser/pkg/codec"
 // listing.
 type brokerObservation struct {
 	sub      int
-	what     knowledge
+	what     recordState
 	revision uint64
 	reports  int // tick of the observation
 	// fingerprint is the state that the broker holds or refuses; row is the listed record.
@@ -18,44 +18,44 @@ type brokerObservation struct {
 	displaces bool
 }
 
-// knowledge is what is known of the broker's record of a work.
-type knowledge uint8
+// recordState is what is known of the broker's record of a work.
+type recordState uint8
 
 const (
-	// knowledgeUnknown: nothing is known.
-	knowledgeUnknown knowledge = iota
-	// knowledgeDiffers: the record is not the present state of the work, which has just changed.
-	knowledgeDiffers
-	// knowledgeUnsure: something was published, and its outcome is unknown.
-	knowledgeUnsure
-	// knowledgeAbsent: there is no record.
-	knowledgeAbsent
-	// knowledgeListed: the record is as in row.
-	knowledgeListed
-	// knowledgeHolds: the record is the state with the fingerprint.
-	knowledgeHolds
-	// knowledgeDeleted: the deletion of the work is confirmed.
-	knowledgeDeleted
-	// knowledgeRejected: the broker rejects the state with the fingerprint.
-	knowledgeRejected
+	// recordUnknown: nothing is known.
+	recordUnknown recordState = iota
+	// recordDiffers: the record is not the present state of the work, which has just changed.
+	recordDiffers
+	// recordUnsure: something was published, and its outcome is unknown.
+	recordUnsure
+	// recordAbsent: there is no record.
+	recordAbsent
+	// recordListed: the record is as in row.
+	recordListed
+	// recordMatches: the record is the state with the fingerprint.
+	recordMatches
+	// recordDeleted: the deletion of the work is confirmed.
+	recordDeleted
+	// recordRejected: the broker rejects the state with the fingerprint.
+	recordRejected
 )
 
 // on returns what is known on a subscription, unknown for any other subscription.
-func (b *brokerObservation) on(sub int) knowledge {
+func (b *brokerObservation) on(sub int) recordState {
 	if b.sub != sub {
-		return knowledgeUnknown
+		return recordUnknown
 	}
 	return b.what
 }
 
 // answer stores what a receipt or a report states, unless something later is known. It returns false if it
 // stored nothing. Without revisions, an accepted deletion is never later than a confirmed one.
-func (b *brokerObservation) answer(sub int, what knowledge, m specFingerprint, revision uint64, tick int) bool {
+func (b *brokerObservation) answer(sub int, what recordState, m specFingerprint, revision uint64, tick int) bool {
 	was, dated := b.on(sub), revision != 0 && b.revision != 0
 	switch {
-	case dated && was != knowledgeUnknown && b.revision > revision && what != knowledgeRejected:
+	case dated && was != recordUnknown && b.revision > revision && what != recordRejected:
 		return false
-	case !dated && was == knowledgeDeleted && what == knowledgeHolds && m.deleting:
+	case !dated && was == recordDeleted && what == recordMatches && m.deleting:
 		return false
 	}
 	displaces := b.displaces && b.sub == sub && m.deleting
@@ -64,7 +64,7 @@ func (b *brokerObservation) answer(sub int, what knowledge, m specFingerprint, r
 }
 
 // assume records that the record differs from the work, or that its state is unsure.
-func (b *brokerObservation) assume(what knowledge, sub, tick int) {
+func (b *brokerObservation) assume(what recordState, sub, tick int) {
 	*b = brokerObservation{sub: sub, what: what, reports: tick, displaces: b.displaces && b.sub == sub}
 }
 
@@ -79,37 +79,37 @@ func (b *brokerObservation) list(sub int, revision uint64, r *codec.InventoryRec
 		at = r.Revision
 	}
 	switch b.on(sub) {
-	case knowledgeUnsure, knowledgeRejected:
+	case recordUnsure, recordRejected:
 		return false
-	case knowledgeHolds, knowledgeDeleted:
+	case recordMatches, recordDeleted:
 		if b.revision >= at {
 			return false
 		}
-	case knowledgeUnknown, knowledgeDiffers, knowledgeAbsent, knowledgeListed:
+	case recordUnknown, recordDiffers, recordAbsent, recordListed:
 	}
-	*b = brokerObservation{sub: sub, what: knowledgeAbsent, revision: at, reports: tick}
+	*b = brokerObservation{sub: sub, what: recordAbsent, revision: at, reports: tick}
 	if r != nil {
-		b.what, b.row = knowledgeListed, *r
+		b.what, b.row = recordListed, *r
 	}
 	return true
 }
 
 // sync records that the broker holds exactly the state with a fingerprint.
 func (b *brokerObservation) sync(sub int, m specFingerprint, revision uint64, tick int) {
-	*b = brokerObservation{sub: sub, what: knowledgeHolds, fingerprint: m, revision: revision, reports: tick}
+	*b = brokerObservation{sub: sub, what: recordMatches, fingerprint: m, revision: revision, reports: tick}
 }
 
 // replace records that another record has the work's name since a revision, or is going to lose the name to the
 // work.
 func (b *brokerObservation) replace(sub int, revision uint64, tick int) {
 	switch b.on(sub) {
-	case knowledgeHolds:
+	case recordMatches:
 		if b.revision < revision {
-			*b = brokerObservation{sub: sub, what: knowledgeAbsent, revision: revision, reports: tick, displaces: true}
+			*b = brokerObservation{sub: sub, what: recordAbsent, revision: revision, reports: tick, displaces: true}
 		}
-	case knowledgeUnknown, knowledgeDiffers, knowledgeUnsure, knowledgeAbsent, knowledgeListed, knowledgeRejected:
+	case recordUnknown, recordDiffers, recordUnsure, recordAbsent, recordListed, recordRejected:
 		b.displaces = true
-	case knowledgeDeleted:
+	case recordDeleted:
 	}
 }
 

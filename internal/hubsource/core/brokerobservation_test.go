@@ -17,7 +17,7 @@ import (
 func TestBrokerObservation_TrustsLaterReport(t *testing.T) {
 	live, deleting := specFingerprint{generation: 1}, specFingerprint{generation: 2, deleting: true}
 	row := func(revision uint64) *codec.InventoryRecord { return &codec.InventoryRecord{Revision: revision} }
-	answer := func(what knowledge, m specFingerprint, revision uint64) func(b *brokerObservation) {
+	answer := func(what recordState, m specFingerprint, revision uint64) func(b *brokerObservation) {
 		return func(b *brokerObservation) { b.answer(1, what, m, revision, 0) }
 	}
 	list := func(revision uint64, r *codec.InventoryRecord) func(b *brokerObservation) {
@@ -25,19 +25,19 @@ func TestBrokerObservation_TrustsLaterReport(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		steps []func(b *brokerObservation)
-		want  knowledge
+		want  recordState
 	}{
-		"a row of an earlier listing":           {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(9, row(5))}, knowledgeHolds},
-		"a row that was written later":          {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(9, row(8))}, knowledgeListed},
-		"an earlier listing without it":         {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(6, nil)}, knowledgeHolds},
-		"a later listing without it":            {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), list(8, nil)}, knowledgeAbsent},
-		"a late receipt":                        {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), answer(knowledgeHolds, deleting, 6)}, knowledgeHolds},
-		"a late receipt of a deletion":          {[]func(*brokerObservation){answer(knowledgeDeleted, deleting, 7), answer(knowledgeHolds, deleting, 6)}, knowledgeDeleted},
-		"another deletion since":                {[]func(*brokerObservation){answer(knowledgeDeleted, deleting, 6), answer(knowledgeHolds, deleting, 7)}, knowledgeHolds},
-		"the end of an earlier deletion":        {[]func(*brokerObservation){answer(knowledgeHolds, deleting, 7), answer(knowledgeDeleted, deleting, 6)}, knowledgeHolds},
-		"a confirmation without a revision":     {[]func(*brokerObservation){answer(knowledgeHolds, deleting, 7), answer(knowledgeDeleted, deleting, 0)}, knowledgeDeleted},
-		"a receipt without a revision":          {[]func(*brokerObservation){answer(knowledgeDeleted, deleting, 0), answer(knowledgeHolds, deleting, 7)}, knowledgeDeleted},
-		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(knowledgeHolds, live, 7), answer(knowledgeRejected, live, 6)}, knowledgeRejected},
+		"a row of an earlier listing":           {[]func(*brokerObservation){answer(recordMatches, live, 7), list(9, row(5))}, recordMatches},
+		"a row that was written later":          {[]func(*brokerObservation){answer(recordMatches, live, 7), list(9, row(8))}, recordListed},
+		"an earlier listing without it":         {[]func(*brokerObservation){answer(recordMatches, live, 7), list(6, nil)}, recordMatches},
+		"a later listing without it":            {[]func(*brokerObservation){answer(recordMatches, live, 7), list(8, nil)}, recordAbsent},
+		"a late receipt":                        {[]func(*brokerObservation){answer(recordMatches, live, 7), answer(recordMatches, deleting, 6)}, recordMatches},
+		"a late receipt of a deletion":          {[]func(*brokerObservation){answer(recordDeleted, deleting, 7), answer(recordMatches, deleting, 6)}, recordDeleted},
+		"another deletion since":                {[]func(*brokerObservation){answer(recordDeleted, deleting, 6), answer(recordMatches, deleting, 7)}, recordMatches},
+		"the end of an earlier deletion":        {[]func(*brokerObservation){answer(recordMatches, deleting, 7), answer(recordDeleted, deleting, 6)}, recordMatches},
+		"a confirmation without a revision":     {[]func(*brokerObservation){answer(recordMatches, deleting, 7), answer(recordDeleted, deleting, 0)}, recordDeleted},
+		"a receipt without a revision":          {[]func(*brokerObservation){answer(recordDeleted, deleting, 0), answer(recordMatches, deleting, 7)}, recordDeleted},
+		"a refusal, which is of what is so now": {[]func(*brokerObservation){answer(recordMatches, live, 7), answer(recordRejected, live, 6)}, recordRejected},
 	} {
 		b := &brokerObservation{}
 		for _, step := range c.steps {
@@ -46,7 +46,7 @@ func TestBrokerObservation_TrustsLaterReport(t *testing.T) {
 		if got := b.on(1); got != c.want {
 			t.Errorf("%s: %d is known, want %d", name, got, c.want)
 		}
-		if got := b.on(2); got != knowledgeUnknown {
+		if got := b.on(2); got != recordUnknown {
 			t.Errorf("%s: on another subscription %d is known", name, got)
 		}
 	}

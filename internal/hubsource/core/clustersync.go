@@ -271,7 +271,7 @@ func (c *clusterSync) compareRecords(cl *cluster, revision uint64) {
 	rows := rowsOf(k.records)
 	plan := resync.CompareWorks(c.read(cl, rows, revision), k.records)
 	for _, id := range plan.InSync {
-		if w := c.f.works[types.UID(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == knowledgeListed {
+		if w := c.f.works[types.UID(id)]; hasFinalizer(w.hub.object) && w.broker.on(c.f.sub) == recordListed {
 			c.inSync(w, rows[id].Revision)
 		}
 	}

@@ -92,7 +92,7 @@ func (p *agentResponder) sumOf(cl *cluster) (d codec.Digest, sent bool) {
 		if w.comparable() == nil {
 			continue
 		}
-		sent = sent && w.hub.isTagged() && w.broker.on(p.f.sub) == knowledgeHolds && w.broker.fingerprint.equal(w.hub.fingerprint())
+		sent = sent && w.hub.isTagged() && w.broker.on(p.f.sub) == recordMatches && w.broker.fingerprint.equal(w.hub.fingerprint())
 		d.Add(codec.RecordHash(string(w.uid), w.hub.tag))
 	}
 	return d, sent

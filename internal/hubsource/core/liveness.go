@@ -107,7 +107,7 @@ func (p *agentResponder) agentProblem(w *work) (message *problem, reported bool)
 		return p.disconnectedProblemOf(w)
 	case p.arrived(w):
 		return nil, true
-	case w.broker.on(f.sub) != knowledgeHolds:
+	case w.broker.on(f.sub) != recordMatches:
 		return nil, false // the work was not published yet
 	}
 	listening, goodbye := f.connectedAt, r.goodbye

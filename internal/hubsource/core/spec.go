@@ -82,9 +82,9 @@ func (s *specs) next(w *work) *todo {
 		s.f.setSpecProblem(w, tooLarge(o))
 		s.f.wake(HubQueue, w.key(), 0)
 		return nil
-	case has == knowledgeDeleted && m.deleting:
+	case has == recordDeleted && m.deleting:
 		return nil // the finalizer is removed
-	case has == knowledgeHolds && w.broker.fingerprint.equal(m) && !s.responder.dueAgain(w):
+	case has == recordMatches && w.broker.fingerprint.equal(m) && !s.responder.dueAgain(w):
 		w.broker.setFingerprint(m) // frees the maps of an older object
 		return s.nextHeld(w)
 	case m.deleting:
@@ -97,7 +97,7 @@ func (s *specs) next(w *work) *todo {
 
 // isUncompared reports whether the broker's record of a work is still to be compared.
 func (s *specs) isUncompared(w *work) bool {
-	return s.compare.on && (w.broker.on(s.f.sub) == knowledgeUnknown || w.cl.comparing.stage < stageWaits)
+	return s.compare.on && (w.broker.on(s.f.sub) == recordUnknown || w.cl.comparing.stage < stageWaits)
 }
 
 // nextHeld decides about a work that the broker holds as it is. It restores the finalizer if another client
@@ -179,15 +179,15 @@ func (s *specs) nextPublish(w *work, m specFingerprint) *todo {
 // the end of a work with the finalizer of this source, unless the broker certainly had a record since.
 func (s *specs) needsConfirmation(w *work) bool {
 	switch started := hasFinalizer(w.hub.object); w.broker.on(s.f.sub) {
-	case knowledgeListed:
+	case recordListed:
 		return w.isBehind(s.f.sub) && w.hub.answered <= w.broker.reports
-	case knowledgeAbsent:
+	case recordAbsent:
 		return started && w.hub.answered <= w.broker.reports
-	case knowledgeDiffers:
+	case recordDiffers:
 		return started && !w.spec.attempted && w.hub.answered == 0
-	case knowledgeUnknown:
+	case recordUnknown:
 		return s.f.stateless && started && !w.spec.attempted && w.hub.answered == 0
-	case knowledgeUnsure, knowledgeHolds, knowledgeDeleted, knowledgeRejected:
+	case recordUnsure, recordMatches, recordDeleted, recordRejected:
 	}
 	return false
 }
@@ -219,13 +219,13 @@ func (s *specs) nextEnded(w *work) *todo {
 // mustDelete reports whether the broker may hold a work that left the hub, and has not received its deletion.
 func (s *specs) mustDelete(w *work) bool {
 	switch w.broker.on(s.f.sub) {
-	case knowledgeAbsent, knowledgeDeleted:
+	case recordAbsent, recordDeleted:
 		return false
-	case knowledgeHolds:
+	case recordMatches:
 		if w.broker.fingerprint.deleting && !s.f.stateless {
 			return false
 		}
-	case knowledgeUnknown, knowledgeDiffers, knowledgeUnsure, knowledgeListed, knowledgeRejected:
+	case recordUnknown, recordDiffers, recordUnsure, recordListed, recordRejected:
 	}
 	served := w.cl.selected || w.cl.release.pending() // the cluster may be served again before it is released
 	return served && (w.spec.attempted || hasFinalizer(w.hub.object))
@@ -233,7 +233,7 @@ func (s *specs) mustDelete(w *work) bool {
 
 // stillRefused reports whether the broker refused m and it is too early to try again.
 func (s *specs) stillRefused(w *work, m specFingerprint) bool {
-	if w.broker.on(s.f.sub) != knowledgeRejected || !w.broker.fingerprint.equal(m) {
+	if w.broker.on(s.f.sub) != recordRejected || !w.broker.fingerprint.equal(m) {
 		return false
 	}
 	return w.spec.tryAgain.IsZero() || s.f.until(BrokerQueue, w.key(), w.spec.tryAgain)
@@ -263,7 +263,7 @@ func (s *specs) publish(w *work, m specFingerprint) *todo {
 		p.Action = codec.DeleteRequest
 	case w.isBehind(s.f.sub):
 		p.Action, p.Supersedes = codec.CreateRequest, w.broker.row.Revision
-	case has == knowledgeAbsent, w.spec.fresh, has == knowledgeUnknown:
+	case has == recordAbsent, w.spec.fresh, has == recordUnknown:
 		p.Action = codec.CreateRequest
 	}
 	if !m.deleting {
@@ -322,7 +322,7 @@ func (s *specs) outcome(w *work, e Publish, r Result) {
 			s.f.setSpecProblem(w, refusal(e.Work, r.Err))
 		}
 		if isOpen(r.Err) {
-			w.broker.assume(knowledgeUnsure, s.f.sub, s.f.tick())
+			w.broker.assume(recordUnsure, s.f.sub, s.f.tick())
 			s.nameTaken(w, e) // the work may have the name
 		}
 	default:
@@ -338,9 +338,9 @@ func (s *specs) accepted(w *work, e Publish, r transport.Receipt) {
 	if w.spec.fresh && r.Outcome == codec.OutcomeUnchanged {
 		s.compare.cursor.request(w) // the broker has the work from another hub epoch
 	}
-	what := knowledgeHolds
+	what := recordMatches
 	if e.fingerprint().deleting && r.Outcome == codec.OutcomeConfirmed {
-		what = knowledgeDeleted
+		what = recordDeleted
 	}
 	w.broker.answer(s.f.sub, what, e.fingerprint(), r.Revision, s.f.tick())
 	w.spec.setInSync()
@@ -371,7 +371,7 @@ func (s *specs) refused(w *work, e Publish, r Result) {
 		// Two cases need no problem in a condition. The work left the hub, and the shell has logged the refusal. Or
 		// another source has the name on this cluster: the work never became a record, and there is nothing to clean
 		// up.
-		w.broker.answer(s.f.sub, knowledgeDeleted, e.fingerprint(), 0, s.f.tick())
+		w.broker.answer(s.f.sub, recordDeleted, e.fingerprint(), 0, s.f.tick())
 		return
 	}
 	s.refuse(w, e, r.Receipt.Revision)
@@ -399,7 +399,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 		return
 	}
 	if w.spec.staleRuns == 1 || w.hub.gone() {
-		w.broker.assume(knowledgeUnsure, s.f.sub, s.f.tick())
+		w.broker.assume(recordUnsure, s.f.sub, s.f.tick())
 		s.f.failed(BrokerQueue, w.key(), &w.spec.retry, time.Second)
 		return
 	}
@@ -408,7 +408,7 @@ func (s *specs) stale(w *work, e Publish, revision uint64) {
 }
 
 func (s *specs) refuse(w *work, e Publish, revision uint64) {
-	w.broker.answer(s.f.sub, knowledgeRejected, e.fingerprint(), revision, s.f.tick())
+	w.broker.answer(s.f.sub, recordRejected, e.fingerprint(), revision, s.f.tick())
 	w.spec.retry.reset()
 	s.tryAgainAfter(w, refusedDelay)
 }
@@ -426,8 +426,8 @@ func (s *specs) changed(w *work, before *workv1.ManifestWork) {
 	s.adopt(w, before)
 	w.spec.late = w.spec.late || before == nil && s.f.begun && !hasFinalizer(w.hub.object)
 	if before == nil || !fingerprintOf(before).equal(w.hub.fingerprint()) {
-		if w.broker.on(s.f.sub) == knowledgeUnknown && s.f.mayReport(w.cl) && (s.compare.on || s.f.stateless) {
-			w.broker.assume(knowledgeDiffers, s.f.sub, s.f.tick())
+		if w.broker.on(s.f.sub) == recordUnknown && s.f.mayReport(w.cl) && (s.compare.on || s.f.stateless) {
+			w.broker.assume(recordDiffers, s.f.sub, s.f.tick())
 		}
 	}
 }

@@ -191,7 +191,7 @@ func (s *statuses) receive(r *Report) ReportResult {
 		return Ignored
 	case r.Deleted: // also a repeated confirmation, of a later deletion
 		return s.reportDeleted(w, r)
-	case w.broker.on(s.f.sub) == knowledgeDeleted:
+	case w.broker.on(s.f.sub) == recordDeleted:
 		return Ignored
 	}
 	newer, err := s.isNewer(w, r)
@@ -242,7 +242,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 		return s.confirm(w, r)
 	}
 	// The informer may lag behind the deletion, or the hub went back: the broker is about to drop the record.
-	if w.broker.answer(s.f.sub, knowledgeAbsent, specFingerprint{}, r.Revision, s.f.tick()) {
+	if w.broker.answer(s.f.sub, recordAbsent, specFingerprint{}, r.Revision, s.f.tick()) {
 		s.f.recount(w)
 		s.f.wake(BrokerQueue, w.key(), 0)
 	}
@@ -261,7 +261,7 @@ func (s *statuses) reportDeleted(w *work, r *Report) ReportResult {
 // A report older than the broker's last answer confirms an earlier deletion, as of a work that a restore of the
 // hub brought back.
 func (s *statuses) confirm(w *work, r *Report) ReportResult {
-	if !w.broker.answer(s.f.sub, knowledgeDeleted, w.hub.fingerprint(), r.Revision, s.f.tick()) {
+	if !w.broker.answer(s.f.sub, recordDeleted, w.hub.fingerprint(), r.Revision, s.f.tick()) {
 		w.report.drop(s.f, s.cursor)
 		return Stale
 	}
@@ -329,7 +329,7 @@ func (s *statuses) next(w *work) *todo {
 	if p := w.report.pending; p != nil && p.Deleted && o.DeletionTimestamp != nil {
 		s.confirm(w, p)
 	}
-	if w.broker.on(s.f.sub) == knowledgeDeleted {
+	if w.broker.on(s.f.sub) == recordDeleted {
 		return s.nextEnd(w, o)
 	}
 	s.responder.updateAgentProblem(w)

@@ -233,18 +233,18 @@ func (f *workIndex) wakeCompared() {
 // isUpToDate reports whether the broker holds the work as it is now.
 func (w *work) isUpToDate(sub int) bool {
 	switch w.broker.on(sub) {
-	case knowledgeHolds:
+	case recordMatches:
 		return w.broker.fingerprint.equal(w.hub.fingerprint())
-	case knowledgeDeleted:
+	case recordDeleted:
 		return true
-	case knowledgeUnknown, knowledgeDiffers, knowledgeUnsure, knowledgeAbsent, knowledgeListed, knowledgeRejected:
+	case recordUnknown, recordDiffers, recordUnsure, recordAbsent, recordListed, recordRejected:
 	}
 	return false
 }
 
 // isBehind reports whether the broker has a later state of a work.
 func (w *work) isBehind(sub int) bool {
-	if w.broker.on(sub) != knowledgeListed || w.hub.deleting() || w.hub.absent {
+	if w.broker.on(sub) != recordListed || w.hub.deleting() || w.hub.absent {
 		return false
 	}
 	return w.broker.row.Tombstone || w.broker.row.Version > w.hub.object.Generation
