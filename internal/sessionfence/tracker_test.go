@@ -22,7 +22,7 @@ func talk() (hub, agent *sessionfence.Tracker) {
 func observe(t *testing.T, client string, got, want sessionfence.Result) {
 	t.Helper()
 	if got != want {
-		t.Errorf("%s: verdict %d, want %d", client, got, want)
+		t.Errorf("%s: result %d, want %d", client, got, want)
 	}
 }
 

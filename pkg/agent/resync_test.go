@@ -56,7 +56,7 @@ func TestResync_EachPair(t *testing.T) {
 			want, result := flagsOf[s].step(e)
 			got := resyncTable[s][e]
 			if flagsOf[got.to] != want || got.action != result {
-				t.Errorf("state %d, event %d: state %d and verdict %d, want %+v and %d", s, e, got.to, got.action, want, result)
+				t.Errorf("state %d, event %d: state %d and result %d, want %+v and %d", s, e, got.to, got.action, want, result)
 			}
 		}
 	}

@@ -56,6 +56,8 @@ var unusedWords = []unusedWord{
 	{"standing", "peer state, connected"},
 	{"stock", "OCM client, third-party"},
 	{"bus", "stateless broker"},
+	// A word of four former types.
+	{"verdict verdicts", "result"},
 }
 
 // knownNames matches established names that contain one of the words above.
@@ -64,7 +66,7 @@ const knownNames = `(?i)third[-_ ]?part(y|ies)|text/plain|zoo-?keeper`
 // watchedWords are counted only. Each is a word of the field in one place and dialect in another.
 var watchedWords = []string{
 	"said", "say", "says", "ask", "asks", "line", "lines", "place", "places", "link", "links", "turn", "turns",
-	"verdict", "verdicts", "word", "rest", "rests", "silent", "silence", "alive", "presence", "claims", "lost", "what",
+	"word", "rest", "rests", "silent", "silence", "alive", "presence", "claims", "lost", "what",
 }
 
 // phrase is an expression that the tree must not contain. It is a regular expression that ignores case. A match
@@ -93,6 +95,7 @@ var phrases = []phrase{
 	{`\b(keepers?|tellers?|askers?)\b`, "the name of the part", ``},
 	{`\bwitness(es)?\b`, "commit hook, proof, confirmation", ``},
 	{`\b(un|over)?hear(s|d|ing)?\b`, "seen, received, connected", ``},
+	{`\bverdicts?\b`, "result", ``},
 	{`\b(un|re)?told\b`, "reported, sent, notified", ``},
 	// Persons.
 	{`\bpart(y|ies)\b`, "client", `third[- ]part(y|ies)`},
@@ -188,6 +191,7 @@ var keptWords = []keptWord{
 	{"docs/upgrade.md", "heard", "the table of former names"},
 	{"docs/upgrade.md", "stock", "the table of former names"},
 	{"docs/upgrade.md", "void", "the table of former names"},
+	{"docs/upgrade.md", "verdict", "the table of former names"},
 	{"docs/upgrade.md", "strangers", "the table of former names"},
 	{"docs/upgrade.md", "unexplained", "the table of former names"},
 	{"docs/upgrade.md", "party", "the table of former names"},

@@ -164,7 +164,7 @@ func describe(op *store.Op, o store.Outcome) string {
 	if op.Deleted {
 		kind = "deleted"
 	}
-	return fmt.Sprintf("%s %s/%s v%d: verdict %d at %d", kind, op.Key.Cluster, op.Key.ResourceID, op.Version, o.Result, o.Revision)
+	return fmt.Sprintf("%s %s/%s v%d: result %d at %d", kind, op.Key.Cluster, op.Key.ResourceID, op.Version, o.Result, o.Revision)
 }
 
 func newNode(w *world) *node {

@@ -27,7 +27,7 @@ func TestCore_CostOfAReport(t *testing.T) {
 			}
 			for _, r := range reports {
 				if v := f.core.Report(r); v != Taken {
-					t.Errorf("verdict is %s", v)
+					t.Errorf("result is %s", v)
 				}
 			}
 			for _, w := range works {

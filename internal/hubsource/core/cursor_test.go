@@ -168,7 +168,7 @@ func TestCore_DoesNotWaitForARolledBackGeneration(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, w)
 	future := report(newWork("w", 7), 1, applied(7))
 	if v := f.core.Report(future); v != Taken {
-		t.Fatalf("verdict is %s", v)
+		t.Fatalf("result is %s", v)
 	}
 	f.checkpoint(2, 0)
 	f.idle(HubQueue, w.UID) // the informer may lag

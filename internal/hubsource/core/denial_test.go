@@ -82,7 +82,7 @@ func TestCore_SkipsTooLargeStatus(t *testing.T) {
 	}
 	f.done(request, Result{Sent: 1})
 	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the rejected report fits now
-		t.Fatalf("verdict %s", v)
+		t.Fatalf("result %s", v)
 	}
 	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil || onlyDelivered(e) {
 		t.Errorf("writes %+v", e)

@@ -188,7 +188,7 @@ func TestCore_TrustsTheHubAgainWhenNothingIsMissing(t *testing.T) {
 	// An operator has approved, and the cluster has confirmed.
 	v := f.core.Report(&Report{UID: "uid-m000", Cluster: "cluster1", Name: "m000", Version: 1, Sequence: sequence(1), Deleted: true})
 	if v != Taken {
-		t.Fatalf("verdict is %s", v)
+		t.Fatalf("result is %s", v)
 	}
 	f.done(next[Get](f, HubQueue, "uid-m000"), Result{Err: errNotFound()})
 	f.now = f.now.Add(time.Second)

@@ -327,7 +327,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 	if o.Result == store.Accepted || o.Result == store.Confirmed || o.Result == store.Queued {
 		r.written++
 	}
-	r.t.Logf("  %s %s v%d supersedes %d if %d: verdict %d %s", env.Type.Action, env.ResourceID, env.Version, env.Supersedes, env.IfRevision, o.Result, o.Detail)
+	r.t.Logf("  %s %s v%d supersedes %d if %d: result %d %s", env.Type.Action, env.ResourceID, env.Version, env.Supersedes, env.IfRevision, o.Result, o.Detail)
 	switch o.Result {
 	case store.Accepted:
 		return Result{Receipt: transport.Receipt{Outcome: codec.OutcomeAccepted, Revision: o.Head}}
@@ -344,7 +344,7 @@ func (r *realm) publish(e codec.Event, err error) Result {
 	case store.NameConflict:
 		return Result{Err: &transport.Error{Code: transport.CodeAlreadyExists, Next: transport.NextStop}}
 	}
-	r.t.Fatalf("verdict %d", o.Result)
+	r.t.Fatalf("result %d", o.Result)
 	return Result{}
 }
 

@@ -439,7 +439,7 @@ func TestCore_DeletesToTheEnd(t *testing.T) {
 	f.idle(HubQueue, "uid-w")
 
 	if v := f.core.Report(&Report{UID: w.UID, Cluster: "cluster1", Name: "w", Version: 2, Sequence: sequence(1), Deleted: true}); v != Taken {
-		t.Fatalf("verdict is %s", v)
+		t.Fatalf("result is %s", v)
 	}
 	e := next[RemoveFinalizer](f, HubQueue, "uid-w")
 	f.done(e, Result{Err: errConflict()})

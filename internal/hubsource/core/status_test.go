@@ -31,7 +31,7 @@ func TestCore_WritesAReportOnce(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
-		t.Fatalf("verdict is %s", v)
+		t.Fatalf("result is %s", v)
 	}
 	e := next[PatchStatus](f, HubQueue, "uid-w")
 	if diff := cmp.Diff(answeredAt(f.now, 1, applied(1)), e.Status); diff != "" {
@@ -148,7 +148,7 @@ func TestCore_NeverGoesBackInReports(t *testing.T) {
 		{"newer again", report(w, 13, applied(4)), Taken},
 	} {
 		if v := f.core.Report(c.r); v != c.want {
-			t.Errorf("%s: verdict is %s, want %s", c.name, v, c.want)
+			t.Errorf("%s: result is %s, want %s", c.name, v, c.want)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func TestCore_TakesReportsAfterAClockWasDaysAhead(t *testing.T) {
 		r := report(w, 0, applied(1))
 		r.Sequence, r.Revision = ids.UpperBound(at.UnixMilli(), 0), revision
 		if v := f.core.Report(r); v != want {
-			t.Errorf("%s: verdict is %s, want %s", what, v, want)
+			t.Errorf("%s: result is %s, want %s", what, v, want)
 		}
 	}
 	send("of now", Taken, f.now, 10)
@@ -204,7 +204,7 @@ func TestCore_HoldsTheNewestReportWhileTheHubIsDown(t *testing.T) {
 		s := applied(1)
 		s.Conditions[0].Message = strings.Repeat("x", n)
 		if v := f.core.Report(report(w, n, s)); v != Taken {
-			t.Fatalf("verdict is %s", v)
+			t.Fatalf("result is %s", v)
 		}
 		if e, ok := f.core.Next(HubQueue, Key{UID: w.UID}).(PatchStatus); ok {
 			f.done(e, Result{Err: errHubDown()})
@@ -288,7 +288,7 @@ func TestCore_WaitsForTheGenerationAReportIsAbout(t *testing.T) {
 	w := newWork("w", 1)
 	f := served(t, w)
 	if v := f.core.Report(report(newWork("w", 2), 1, applied(2))); v != Taken {
-		t.Fatalf("verdict is %s", v)
+		t.Fatalf("result is %s", v)
 	}
 	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 2))
@@ -330,10 +330,10 @@ func TestCore_IgnoresADeletionTheHubDoesNotWant(t *testing.T) {
 		return &Report{UID: w.UID, Cluster: "cluster1", Version: 3, Sequence: sequence(n), Deleted: true}
 	}
 	if v := f.core.Report(deleted(1)); v != UnexpectedDeletion {
-		t.Errorf("verdict is %s", v)
+		t.Errorf("result is %s", v)
 	}
 	if v := f.core.Report(deleted(2)); v != Ignored {
-		t.Errorf("the second time the verdict is %s", v)
+		t.Errorf("the second time the result is %s", v)
 	}
 	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 4, deleting)) // the earlier confirmation is not valid for this deletion
@@ -348,7 +348,7 @@ func TestCore_AcceptsDeletionConfirmedByTheBroker(t *testing.T) {
 		f.seen(newWork("w", 4, deleting))
 		f.deliver("uid-w")
 		if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: last, Deleted: true}); v != Taken {
-			t.Errorf("sequence %s: verdict is %s", last, v)
+			t.Errorf("sequence %s: result is %s", last, v)
 		}
 		next[RemoveFinalizer](f, HubQueue, "uid-w")
 	}
@@ -357,7 +357,7 @@ func TestCore_AcceptsDeletionConfirmedByTheBroker(t *testing.T) {
 func TestCore_KeepsADeletionTheInformerIsLateFor(t *testing.T) {
 	f := served(t, newWork("w", 3))
 	if v := f.core.Report(&Report{UID: "uid-w", Cluster: "cluster1", Version: 4, Sequence: sequence(1), Deleted: true}); v != Taken {
-		t.Errorf("verdict is %s", v)
+		t.Errorf("result is %s", v)
 	}
 	f.idle(HubQueue, "uid-w")
 	f.seen(newWork("w", 4, deleting))

@@ -98,16 +98,16 @@ func TestExecutor_MakesNoRequestInTheNameOfTheAgent(t *testing.T) {
 	}
 }
 
-// envResults is the environment variable for the number of accounts.
-const envResults = "VERDICTS"
+// envAccounts is the environment variable for the number of accounts.
+const envAccounts = "ACCOUNTS"
 
 // TestExecutor_ResultIsTheServers plays accounts with random rights, objects and manifests. The result for a
 // manifest must equal the kube-apiserver's answer to the same write by the account itself. The account writes a
-// twin of the object. VERDICTS=n plays n accounts; a seed is the number of one account.
+// twin of the object. ACCOUNTS=n plays n accounts; a seed is the number of one account.
 func TestExecutor_ResultIsTheServers(t *testing.T) {
 	t.Parallel()
 	accounts := 5
-	if s := os.Getenv(envResults); s != "" {
+	if s := os.Getenv(envAccounts); s != "" {
 		var err error
 		if accounts, err = strconv.Atoi(s); err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestExecutor_ResultIsTheServers(t *testing.T) {
 	for seed := range accounts {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) { playResults(t, uint64(seed), seen) })
 	}
-	t.Logf("verdicts: %v", seen)
+	t.Logf("results: %v", seen)
 	for _, kind := range []string{"denied", "escalation", "applied"} {
 		if seen[kind] == 0 {
 			t.Errorf("no manifest was %s: the test shows nothing", kind)

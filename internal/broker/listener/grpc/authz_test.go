@@ -380,12 +380,12 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	}
 	for what := range decisions {
 		if !seen[what] {
-			t.Errorf("%q has a verdict and is never tried", what)
+			t.Errorf("%q has an expected result and is never tried", what)
 		}
 	}
 	for what := range seen {
 		if decisions[what] == nil {
-			t.Errorf("%q is tried and has no verdict", what)
+			t.Errorf("%q is tried and has no expected result", what)
 		}
 	}
 }

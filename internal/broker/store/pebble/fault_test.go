@@ -90,7 +90,7 @@ func (a acked) churn(s *Store, from, rounds int) error {
 		}
 		for i, o := range out {
 			if o.Result != store.Accepted {
-				return fmt.Errorf("verdict %d", o.Result)
+				return fmt.Errorf("result %d", o.Result)
 			}
 			n := (round*batch + i) % works
 			a.last[n] = a.tried[n]

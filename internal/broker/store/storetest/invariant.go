@@ -16,7 +16,7 @@ func (l *Model) check(s Step) error {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	wrote := s.Outcome.Result == store.Accepted || s.Outcome.Result == store.Confirmed || s.Outcome.Result == store.Queued
 	if wrote != (len(s.Writes) > 0) {
-		fail("verdict %d with %d writes", s.Outcome.Result, len(s.Writes))
+		fail("result %d with %d writes", s.Outcome.Result, len(s.Writes))
 	}
 	if len(s.Changes) > 0 && s.Outcome.Result != store.Queued && s.Outcome.Revision != s.After {
 		fail("outcome says revision %d, the last one is %d", s.Outcome.Revision, s.After)

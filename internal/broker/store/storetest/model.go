@@ -57,7 +57,7 @@ func (l *Model) Apply(op store.Op) (Step, error) {
 	}
 	s := Step{Decision: store.Admit(l, &op, store.Decide(v, &op)), Before: l.head, After: l.head}
 	if s.Outcome.Result == 0 {
-		return s, fmt.Errorf("%+v has no verdict", op)
+		return s, fmt.Errorf("%+v has no result", op)
 	}
 	for i, c := range s.Changes {
 		if c.Revision != l.head+1 {

@@ -37,7 +37,7 @@ func testCommit(t *testing.T, site Site) {
 		reportDeleted(u1, 2, 2),
 		report(u2, 1, 1),
 	)
-	diff(t, "verdicts", []store.ResultCode{
+	diff(t, "results", []store.ResultCode{
 		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameConflict,
 		store.Accepted, store.Queued, store.NameConflict, store.Confirmed, store.Accepted,
 	}, results(out))

@@ -79,7 +79,7 @@ func testClusterHead(t *testing.T, site Site) {
 	foreign, unreadable := report(u2, 1, 0), report(in("c2", "u1"), 1, 0)
 	foreign.Key, foreign.Sequence = in("c2", "u1"), fmt.Sprint(900<<22|7<<12)
 	unreadable.Sequence = "x"
-	diff(t, "verdicts", []store.ResultCode{store.Stale, store.Stale}, results(b.commit(foreign, unreadable)))
+	diff(t, "results", []store.ResultCode{store.Stale, store.Stale}, results(b.commit(foreign, unreadable)))
 	diff(t, "ids of other nodes do not count", "", b.ClusterHead(codec.ManifestBundles, "c2").Sequence)
 	b.close()
 	b = open(t, site)
@@ -152,7 +152,7 @@ func testClusters(t *testing.T, site Site) {
 	b.accept(spec(in("c3", "u1"), 1), spec(in("c2", "u1"), 1))
 	diff(t, "records and marks", []string{"c1", "c2", "c3"}, known())
 	diff(t, "another type", 0, len(b.Clusters(otherType)))
-	diff(t, "verdict", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(in("c2", "u1"), 1))))
+	diff(t, "result", []store.ResultCode{store.Confirmed}, results(b.commit(deletion(in("c2", "u1"), 1))))
 	diff(t, "a confirmed tombstone", []string{"c1", "c3"}, known())
 	reported := deletion(in("c3", "u1"), 1)
 	reported.Reported = true
