@@ -26,12 +26,12 @@ func TestAhead_SendsRepeatedDeletion(t *testing.T) {
 		outcome       string // outcome of the last publish
 		action        string // action of the event that the agent gets; "" means resync_response
 	}{
-		"the deletion":                {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
-		"what waits behind it":        {[]work{deletion}, []work{recreated}, codec.OutcomeQueued, ""},
-		"what waited behind it":       {[]work{deletion, recreated}, []work{recreated}, codec.OutcomeUnchanged, ""},
-		"the end of what waited":      {[]work{deletion, recreated}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
-		"all, and more than once":     {[]work{deletion}, []work{deletion, recreated, recreated}, codec.OutcomeUnchanged, ""},
-		"an update, which is no word": {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale, ""},
+		"the deletion":            {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
+		"what waits behind it":    {[]work{deletion}, []work{recreated}, codec.OutcomeQueued, ""},
+		"what waited behind it":   {[]work{deletion, recreated}, []work{recreated}, codec.OutcomeUnchanged, ""},
+		"the end of what waited":  {[]work{deletion, recreated}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
+		"all, and more than once": {[]work{deletion}, []work{deletion, recreated, recreated}, codec.OutcomeUnchanged, ""},
+		"an update request":       {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := func(w *world) {

@@ -90,6 +90,6 @@ func checkReadable(t *testing.T, env codec.Envelope) {
 	}
 	var invalid *manifestwork.InvalidError
 	if spec, err := manifestwork.DecodeSpec(e); err != nil && !errors.As(err, &invalid) || spec == nil || spec.ResourceID != env.ResourceID {
-		t.Fatalf("an agent cannot tell which work %+v is about: %v", env, err)
+		t.Fatalf("an agent cannot identify the work of %+v: %v", env, err)
 	}
 }

@@ -151,7 +151,7 @@ func TestListClusters_ReportsSyncState(t *testing.T) {
 		w.wantCode(<-other.ended, transport.CodeDenied)
 		is("refused", hawserv1.ClusterState_CLUSTER_STATE_REJECTED, hawserv1.SyncState_SYNC_STATE_UNSPECIFIED, 0)
 		if got := w.clusters("c1")[0].GetRejectionReason(); got != "its agent used the certificate of cluster c2: put the certificate of c1 into its Secret" {
-			t.Errorf("it says %q", got)
+			t.Errorf("the message is %q", got)
 		}
 		if list := w.clusters("nowhere"); len(list) != 0 {
 			t.Errorf("an unknown cluster: %v", list)
@@ -184,7 +184,7 @@ func TestListDiscrepancies_NamesCauses(t *testing.T) {
 		got := w.orphans("")
 		for _, o := range got {
 			if o.GetDetail() == "" {
-				t.Errorf("%v says nothing", o)
+				t.Errorf("%v has no text", o)
 			}
 			o.Detail = ""
 		}
@@ -204,7 +204,7 @@ func TestListDiscrepancies_NamesCauses(t *testing.T) {
 		if left := w.orphans("c1"); slices.ContainsFunc(left, func(o *hawserv1.ListDiscrepanciesResponse) bool {
 			return o.GetCause() != hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_AHEAD
 		}) {
-			t.Errorf("their causes are gone: %v", left)
+			t.Errorf("discrepancies are still listed after their causes ended: %v", left)
 		}
 	})
 }

@@ -43,7 +43,7 @@ func (s *tap) page(r codec.InventoryRequest) codec.Inventory {
 		s.w.Errorf("a page of %d bytes", len(b))
 	}
 	if inv.RequestID != id {
-		s.w.Errorf("the answer is to %q, asked was %q", inv.RequestID, id)
+		s.w.Errorf("the answer is to %q, the request was %q", inv.RequestID, id)
 	}
 	return inv
 }
@@ -306,7 +306,7 @@ func TestInventory_ListsDisconnectedClusters(t *testing.T) {
 		pass(2 * time.Minute)
 		w.differs("c3 came", []string{"page", "c2 3m0s false"}, reported(hub))
 		w.differs("an OCM source", []string(nil), reported(ocm))
-		w.differs("a program that does not ask", []string(nil), reported(other))
+		w.differs("a program that sends no request", []string(nil), reported(other))
 		there.cancel()
 		w.wantCode(<-there.ended, transport.CodeUnavailable)
 	})

@@ -43,7 +43,7 @@ func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if send(source, u) == nil {
-			t.Error("a source says what is on a cluster")
+			t.Error("the broker accepts an orphan report of a source")
 		}
 		got := list("c1")
 		if len(got) != 3 || !strings.Contains(got[0], "UNOWNED u1 ") || !strings.Contains(got[0], "3 objects, 2h0m0s old") ||
@@ -76,7 +76,7 @@ func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 		agent.cancel()
 		pass(time.Second)
 		if got := list(""); len(got) != 0 {
-			t.Errorf("of an agent that is gone: %q", got)
+			t.Errorf("after the agent disconnected: %q", got)
 		}
 	})
 }

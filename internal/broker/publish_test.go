@@ -87,7 +87,7 @@ func TestPublish_Refuses(t *testing.T) {
 					t.Errorf("attribute %q, want %q: %v", e.Attribute, c.attribute, e)
 				}
 				if e.Next == transport.NextUnspecified || e.Message == "" {
-					t.Errorf("an error that does not say what to do: %+v", e)
+					t.Errorf("an error without a hint: %+v", e)
 				}
 				if r := w.Store.Head().Revision; r != 0 {
 					t.Errorf("the store is at revision %d", r)

@@ -200,7 +200,7 @@ func TestForeignWork_GetsErrorOfMissingWork(t *testing.T) {
 				output[i] = fmt.Sprintf("%+v %v", r, w.refused(err, transport.CodeConflict))
 			}
 			if output[0] != output[1] {
-				t.Errorf("%s: of another's work it says %s, of none %s", name, output[0], output[1])
+				t.Errorf("%s: the answer for another's work is %s, for an unknown work %s", name, output[0], output[1])
 			}
 		}
 	})

@@ -30,21 +30,21 @@ func TestRegistration_RejectsRequestsForOthers(t *testing.T) {
 			from  transport.Peer
 			event []byte
 		}{
-			"another cluster joins":              {w.agent("c1"), joinOf("c2")},
-			"another's token":                    {w.agent("c1"), token},
-			"another's Lease":                    {w.agent("c1"), leaseOf("c2", "uid-managed-cluster-lease")},
-			"another's Lease under one's name":   {w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", `{"metadata":{"name":"managed-cluster-lease","namespace":"c2"}}`)},
-			"another Lease":                      {w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", `{"metadata":{"name":"leader","namespace":"c1"}}`)},
-			"a Lease, not accepted":              {w.agent("c3"), leaseOf("c3", "")},
-			"a token, not accepted":              {w.agent("c3"), wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c3", "t", "{}")},
-			"a spec of a ManagedCluster":         {w.agent("c1"), wish(codec.ManagedClusters, codec.Spec, codec.UpdateRequest, "c1", "uid-c1", "{}")},
-			"the end of a ManagedCluster":        {w.agent("c1"), wish(codec.ManagedClusters, codec.Spec, codec.DeleteRequest, "c1", "uid-c1", "{}")},
-			"bootstrap: a token":                 {w.bootstrap("boot"), token},
-			"bootstrap: a status":                {w.bootstrap("boot"), wish(codec.ManagedClusters, codec.Status, codec.UpdateRequest, "c1", "uid-c1", "{}")},
-			"bootstrap: an add-on":               {w.bootstrap("boot"), addOn},
-			"bootstrap: a Lease":                 {w.bootstrap("boot"), leaseOf("c1", "")},
-			"a source asks like an agent":        {w.source("src"), joinOf("c1")},
-			"the source itself asks like agents": {h.from, joinOf("c1")},
+			"another cluster joins":            {w.agent("c1"), joinOf("c2")},
+			"another's token":                  {w.agent("c1"), token},
+			"another's Lease":                  {w.agent("c1"), leaseOf("c2", "uid-managed-cluster-lease")},
+			"another's Lease under one's name": {w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", `{"metadata":{"name":"managed-cluster-lease","namespace":"c2"}}`)},
+			"another Lease":                    {w.agent("c1"), wish(codec.Leases, codec.Spec, codec.UpdateRequest, "c1", "x", `{"metadata":{"name":"leader","namespace":"c1"}}`)},
+			"a Lease, not accepted":            {w.agent("c3"), leaseOf("c3", "")},
+			"a token, not accepted":            {w.agent("c3"), wish(codec.TokenRequests, codec.Spec, codec.CreateRequest, "c3", "t", "{}")},
+			"a spec of a ManagedCluster":       {w.agent("c1"), wish(codec.ManagedClusters, codec.Spec, codec.UpdateRequest, "c1", "uid-c1", "{}")},
+			"the end of a ManagedCluster":      {w.agent("c1"), wish(codec.ManagedClusters, codec.Spec, codec.DeleteRequest, "c1", "uid-c1", "{}")},
+			"bootstrap: a token":               {w.bootstrap("boot"), token},
+			"bootstrap: a status":              {w.bootstrap("boot"), wish(codec.ManagedClusters, codec.Status, codec.UpdateRequest, "c1", "uid-c1", "{}")},
+			"bootstrap: an add-on":             {w.bootstrap("boot"), addOn},
+			"bootstrap: a Lease":               {w.bootstrap("boot"), leaseOf("c1", "")},
+			"a source sends agent requests":    {w.source("src"), joinOf("c1")},
+			"the hub's source sends requests":  {h.from, joinOf("c1")},
 		} {
 			_, err := w.Publish(w.Context(), c.from, c.event, "")
 			if e := w.apiError(err, transport.CodeDenied); e.Code != 403 || e.Reason != "Forbidden" || e.Message == "" {
@@ -52,7 +52,7 @@ func TestRegistration_RejectsRequestsForOthers(t *testing.T) {
 			}
 		}
 		if all := h.requests(); len(all) > 0 {
-			t.Errorf("the source is asked %v", all)
+			t.Errorf("the source got the requests %v", all)
 		}
 		// Bootstrap accounts read two types of one cluster, agents their own cluster.
 		for name, s := range map[string]*tap{
@@ -156,7 +156,7 @@ func TestRegistration_RejectsOversizedRequests(t *testing.T) {
 		} {
 			_, err := h.publish(codec.NewRegistrationObjects(syncParams, &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{clusterOf("c8", 1, true), e}}))
 			if transport.CodeOf(err) != transport.CodeInvalid || w.Registration().Accepted("c8") == nil {
-				t.Errorf("%s: %v, and what came with it counts", name, err)
+				t.Errorf("%s: %v, and the events of the same batch are accepted", name, err)
 			}
 		}
 		req, err := codec.NewRegistrationRequest(syncParams, &hawserv1.RegistrationRequest{Id: "x"})
@@ -328,7 +328,7 @@ func TestRegistration_ReviewsTokens(t *testing.T) {
 		}()
 		r := h.one()
 		if r.GetReview().GetToken() != "token" || len(r.GetReview().GetAudiences()) != 1 {
-			t.Errorf("the hub is asked %v", r)
+			t.Errorf("the hub got the request %v", r)
 		}
 		h.must(h.answers(&hawserv1.RegistrationAnswer{Id: r.GetId(), Review: &hawserv1.TokenReviewResult{Authenticated: true, User: "u"}}))
 		if o := <-done; o.err != nil || o.result.GetUser() != "u" || !o.result.GetAuthenticated() {
@@ -412,7 +412,7 @@ func TestRegistration_NotOverMQTT(t *testing.T) {
 			}
 		}
 		if all := h.requests(); len(all) > 0 {
-			t.Errorf("the source is asked %v", all)
+			t.Errorf("the source got the requests %v", all)
 		}
 	})
 }
@@ -523,7 +523,7 @@ func TestRegistration_ClustersAreListed(t *testing.T) {
 		w.subscribe(w.agent("c1"))
 		w.put(w.source("src"), work{id: "w1", version: 1, cluster: "misspelt"}.event())
 		if list := w.clusters("misspelt"); len(list) != 1 || list[0].GetRegistration().GetNotOnHub() {
-			t.Errorf("before the hub has said which clusters it has: %v", list)
+			t.Errorf("before the hub has sent all its clusters: %v", list)
 		}
 		hub.snapshot(true, clusterOf("c1", 1, true), clusterOf("c2", 1, false))
 		var got []string
@@ -585,7 +585,7 @@ func FuzzRegister(f *testing.F) {
 			for _, r := range h.requests() {
 				env, err := codec.ParseEnvelope(r.GetAgentRequest().GetEvent())
 				if r.GetRenewals() == nil && (err != nil || env.Cluster != r.GetAgentRequest().GetCluster() || from.Role == "agent" && env.Cluster != from.Name) {
-					t.Fatalf("the hub is asked %v: %v", r, err)
+					t.Fatalf("the hub got the request %v: %v", r, err)
 				}
 			}
 			if from.Role == "source" {

@@ -31,7 +31,7 @@ func TestRegistration_Joins(t *testing.T) {
 		join := w.requests(boot, joinOf("c1"))
 		req := h.one()
 		if a := req.GetAgentRequest(); a.GetCluster() != "c1" || a.GetUser() != boot.User || !slices.Equal(a.GetGroups(), boot.Groups) || !a.GetBootstrap() {
-			t.Errorf("the hub is asked as %v", a)
+			t.Errorf("the hub gets the request %v", a)
 		}
 		if env, err := codec.ParseEnvelope(req.GetAgentRequest().GetEvent()); err != nil || env.Cluster != "c1" || string(env.Data) != `{"metadata":{"name":"c1"}}` {
 			t.Errorf("the hub is sent %+v, %v", env, err)
@@ -162,11 +162,11 @@ func TestRegistration_OneSessionCounts(t *testing.T) {
 		}
 		after.snapshot(false, clusterOf("c2", 1, true))
 		if err := w.Registration().Accepted("c1"); err != nil {
-			t.Errorf("gone before everything was said: %v", err)
+			t.Errorf("the cluster is removed before the snapshot is complete: %v", err)
 		}
 		after.snapshot(true)
 		if w.Registration().Accepted("c1") == nil || w.Registration().Accepted("c2") != nil {
-			t.Error("what was not said is not gone, or what was said is")
+			t.Error("a cluster outside the snapshot is still accepted, or one in the snapshot is not")
 		}
 	})
 }

@@ -187,7 +187,7 @@ func TestResume_OtherHistoriesList(t *testing.T) {
 			t.Error("a restore loses cursors that it covers")
 		}
 		if resync(late.String()) != codec.ResyncList {
-			t.Error("a cursor of the lost history is taken, although its revision exists again")
+			t.Error("a cursor of the lost history is accepted, although its revision exists again")
 		}
 		stop()
 

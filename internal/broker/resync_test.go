@@ -249,7 +249,7 @@ func TestResync_RequestsInChunks(t *testing.T) {
 			}
 		}
 		if len(ids) != 2500 {
-			t.Errorf("%d ids asked for, want 2500", len(ids))
+			t.Errorf("%d ids requested, want 2500", len(ids))
 		}
 	})
 }

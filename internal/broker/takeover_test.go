@@ -159,7 +159,7 @@ func TestTakeOver_OwnerGetsTheDeletedStatus(t *testing.T) {
 		agent.receives("u2 v1")
 		events := source.expect("status update_request u1 v6")
 		if gone, err := codec.ReportsDeleted(events[0].Data); err != nil || !gone {
-			t.Errorf("it says %s: %v", events[0].Data, err)
+			t.Errorf("the data is %s: %v", events[0].Data, err)
 		}
 		w.put(source.peer, work{id: "u2", name: "n", version: 1, deleting: true}.event())
 		agent.receives("u2 v1 deleted")

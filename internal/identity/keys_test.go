@@ -90,7 +90,7 @@ func TestReaders_JudgeBeforeTheyCompute(t *testing.T) {
 			}
 		}
 		if got, err := CheckAuthorities(append(append([]byte(nil), text...), ca...), time.Now()); err != nil || strings.Count(string(got), "BEGIN") != 1 {
-			t.Errorf("authorities that the hub tells of, one %s: %v", want, err)
+			t.Errorf("authorities that the hub publishes, one %s: %v", want, err)
 		}
 	}
 }

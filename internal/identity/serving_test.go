@@ -100,7 +100,7 @@ func TestServing_WaitsForItsFilesAndFollowsThem(t *testing.T) {
 	a, d, now := authority(t, "a"), side{t, t.TempDir()}, time.Now()
 	s, reported := serving(t, d.own(), &now)
 	if err := s.Check(); err == nil || !strings.Contains(err.Error(), d.files().Cert) {
-		t.Fatalf("without files Check says %v", err)
+		t.Fatalf("without files Check returns %v", err)
 	}
 	if _, err := shown(t, s, a); err == nil {
 		t.Fatal("a handshake without a certificate")

@@ -166,7 +166,7 @@ func (w *watched) left(of string) float64 {
 			return m.GetGauge().GetValue() - float64(time.Now().Unix())
 		}
 	}
-	w.t.Errorf("nothing is said of %s", of)
+	w.t.Errorf("no metric has the label %s", of)
 	return 0
 }
 
@@ -259,6 +259,6 @@ func TestWatch_MetricIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(page), "\n| `hawser_certificate_not_after_timestamp_seconds` | gauge | `kind` |") {
-		t.Error("docs/metrics.md does not tell of hawser_certificate_not_after_timestamp_seconds")
+		t.Error("docs/metrics.md does not list hawser_certificate_not_after_timestamp_seconds")
 	}
 }

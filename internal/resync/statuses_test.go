@@ -66,7 +66,7 @@ func TestStatuses_BothSidesAreEqualAfterwards(t *testing.T) {
 		}
 		for id := range requesting {
 			if h, has := kept[id]; has && h != requesting[id] {
-				t.Fatalf("%s: kept %q, asking side has %q", id, h, requesting[id])
+				t.Fatalf("%s: kept %q, the requesting side has %q", id, h, requesting[id])
 			}
 		}
 	})

@@ -26,7 +26,7 @@ func TestPresenceOf(t *testing.T) {
 		{"never seen, and we came a minute ago", never, ago(1), false, sessionfence.Unknown},
 		{"never seen for five minutes", never, ago(5), false, sessionfence.Disconnected},
 		{"seen at the moment when we came", ago(1), ago(1), false, sessionfence.Connected},
-		{"gone, as the broker says", ago(1), ago(60), true, sessionfence.Disconnected},
+		{"disconnected at the broker", ago(1), ago(60), true, sessionfence.Disconnected},
 		{"goodbye, and never seen", never, ago(1), true, sessionfence.Disconnected},
 		{"a clock that went back", ago(-10), ago(60), false, sessionfence.Connected},
 		{"a clock that went back before it was seen", ago(60), ago(-10), false, sessionfence.Unknown},

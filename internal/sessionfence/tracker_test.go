@@ -71,11 +71,11 @@ func TestTracker_RecoversFromClockRollback(t *testing.T) {
 	_, agent := talk()
 	back := sessionfence.NewTracker(3, "h2")
 	observe(t, "lower than the latest known session", agent.Observe("hub", back.Stamp("c")), sessionfence.OldSession)
-	observe(t, "an agent that tells so", back.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
+	observe(t, "an agent with the later session", back.Observe("c", agent.Stamp("hub")), sessionfence.NewPeerUnaware)
 	observe(t, "above the latest known session", agent.Observe("hub", back.Stamp("c")), sessionfence.CurrentFirst)
 	other := sessionfence.NewTracker(3, "b1")
 	if m := back.Stamp("d"); m.Session.Number != 3 {
-		t.Errorf("what one peer says moved the session for another to %s", m.Session)
+		t.Errorf("an event of one peer moved the session for another to %s", m.Session)
 	}
 	observe(t, "another", other.Observe("hub", back.Stamp("d")), sessionfence.NewPeerUnaware)
 }
@@ -93,17 +93,17 @@ func TestTracker_CountsWhileBothSessionsAreThePresentOnes(t *testing.T) {
 	hub, _ := talk()
 	made := hub.Stamp("c")
 	if !hub.Counts("c", made) {
-		t.Error("what was just said does not count")
+		t.Error("a stamp of the present sessions is stale")
 	}
 	hub.Observe("c", sessionfence.NewTracker(60, "a2").Stamp("hub"))
 	if hub.Counts("c", made) || !hub.Counts("c", hub.Stamp("c")) {
-		t.Error("what was said to the agent before counts, or not what is said to the next one")
+		t.Error("a stamp for the previous agent is current, or one for the next agent is stale")
 	}
 	hub.Observe("c", sessionfence.Stamp{Session: codec.Session{Number: 61, ID: "a3"}, PeerSession: codec.Session{Number: 900, ID: "h0"}})
 	made = hub.Stamp("c")
 	hub.NewSession()
 	if hub.Counts("c", made) {
-		t.Error("what an earlier session said counts")
+		t.Error("a stamp of an earlier session is current")
 	}
 }
 
@@ -112,7 +112,7 @@ func TestTracker_GoodbyeIsOfOneSession(t *testing.T) {
 	hub, agent := sessionfence.NewTracker(100, "h1"), sessionfence.NewTracker(50, "a1")
 	goodbye := agent.Goodbye("hub")
 	if goodbye != (sessionfence.Stamp{Session: codec.Session{Number: 50, ID: "a1"}}) {
-		t.Errorf("it says %+v", goodbye)
+		t.Errorf("the goodbye has the stamp %+v", goodbye)
 	}
 	parts := func(when string, m sessionfence.Stamp, want bool) {
 		t.Helper()

@@ -188,7 +188,7 @@ func TestAgents_CountsStates(t *testing.T) {
 	w.Forget("c1")
 	w.want("c1 has a work and no name", map[string]int{"NeverConnected": 1})
 	if f, s := w.Of(at("c1")); f != (Facts{}) || s != NeverConnected {
-		t.Errorf("of what was forgotten it knows %+v, %v", f, s)
+		t.Errorf("the forgotten client has %+v, %v", f, s)
 	}
 	if f, s := w.Of(at("c9")); f != (Facts{}) || s != 0 {
 		t.Errorf("an unknown cluster has %+v, %v", f, s)
@@ -211,11 +211,11 @@ func TestAgents_KeepsLastSeen(t *testing.T) {
 		RoundTrip: time.Second, RefusedAt: w.now, Refusal: "because." + strings.Repeat("x", longestRefusal-8),
 	}
 	if f, s := w.Of(at("c1")); f != want || s != Rejected {
-		t.Errorf("it knows %+v, %v", f, s)
+		t.Errorf("the tracker has %+v, %v", f, s)
 	}
 	w.start()
 	if f, s := w.Of(at("c1")); f != (Facts{}) || s != Disconnected || w.Began() != w.now {
-		t.Errorf("after a restart it knows %+v, %v, of what was since %s", f, s, w.Began())
+		t.Errorf("after a restart the tracker has %+v, %v, started at %s", f, s, w.Began())
 	}
 	w.want("after a restart", map[string]int{"Disconnected": 1})
 }

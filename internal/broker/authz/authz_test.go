@@ -239,7 +239,7 @@ func TestCheckMethod(t *testing.T) {
 			t.Errorf("%v, %s: %v, want allowed: %v", p.id, p.method, err, want)
 		}
 		if other := authz.Authorize(p.id, authz.Call{Method: p.method}); err != nil && (other == nil || other.Error() != err.Error()) {
-			t.Errorf("%v, %s: %v, and asked about the call %v", p.id, p.method, err, other)
+			t.Errorf("%v, %s: %v, and for the call %v", p.id, p.method, err, other)
 		}
 	}
 }

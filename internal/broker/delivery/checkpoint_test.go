@@ -120,14 +120,14 @@ func TestSubscription_HeldBackSpecWasNotSent(t *testing.T) {
 		t.Errorf("oldest %d, %v", oldest, ok)
 	}
 	if st := s.nextFrom(6, 9); st.kind != checkpoint || st.checkpoint != (pendingCheckpoint{revision: 4}) {
-		t.Errorf("%+v, want a checkpoint below what rests", st)
+		t.Errorf("%+v, want a checkpoint below the held-back spec", st)
 	}
 	s.sub.sync.progress.Reported(4, at(7), at(11))
 	if st := s.nextFrom(7, 9); st.kind != deliver {
 		t.Errorf("%+v", st)
 	}
 	if st := s.nextFrom(8, 9); st.kind != idle {
-		t.Errorf("%+v, want no complete checkpoint while something rests", st)
+		t.Errorf("%+v, want no complete checkpoint while a spec is held back", st)
 	}
 	if st := s.nextFrom(50, 9); st.kind != deliver || st.entry.Key != workKey(1) {
 		t.Errorf("%+v", st)

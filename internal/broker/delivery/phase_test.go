@@ -24,7 +24,7 @@ func TestPhase_Transitions(t *testing.T) {
 				want = from
 			}
 			if got := transitions[from][turn]; got != want {
-				t.Errorf("phase %d, turn %d: %d, want %d", from, turn, got, want)
+				t.Errorf("phase %d, event %d: %d, want %d", from, turn, got, want)
 			}
 		}
 	}

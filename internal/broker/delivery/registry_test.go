@@ -57,7 +57,7 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 			r.remove(s)
 		}
 		if len(r.byScope)+len(r.byID)+len(r.perClient)+len(r.awaited) != 0 {
-			t.Fatalf("left when all are gone: %+v", r.byScope)
+			t.Fatalf("left when all have unsubscribed: %+v", r.byScope)
 		}
 	})
 }

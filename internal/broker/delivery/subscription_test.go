@@ -100,7 +100,7 @@ func TestSubscription_TimeoutCountsAsEmptyList(t *testing.T) {
 		t.Fatal("the list was not accepted")
 	}
 	if st := requested.nextAt(29); st.kind != compare || st.list.timedOut {
-		t.Errorf("%+v, want the comparison that was asked for", st)
+		t.Errorf("%+v, want the requested comparison", st)
 	}
 	if st := requested.nextAt(31); st.kind != idle {
 		t.Errorf("%+v after an answered request, want idle", st)

@@ -50,7 +50,7 @@ func TestProgress_ReportsOnceAndNotTooOften(t *testing.T) {
 	report(0, 7)
 	muted(100, 9) // no news
 	if _, ok := p.Deadline(9); ok {
-		t.Error("there is a time to wait for although there is nothing to tell")
+		t.Error("a deadline is set although no report is due")
 	}
 	p.Touch()
 	muted(1, 9)

@@ -171,6 +171,6 @@ func TestList_IgnoresUnstoredDenial(t *testing.T) {
 		t.Error("kept in a store that is closed")
 	}
 	if len(l.All()) != 0 {
-		t.Error("it counts")
+		t.Error("the entry is in force")
 	}
 }

@@ -78,13 +78,13 @@ func TestOrder_IsBounded(t *testing.T) {
 	}
 	for cluster, late := range map[string]uint64{"c0": 1, fmt.Sprint("c", 3*maxReleased-1): n - 1} {
 		if err := f.checkValid(cluster, late); err == nil || err.Attribute != codec.ExtFence {
-			t.Errorf("what was said of %s before its release: %v", cluster, err)
+			t.Errorf("an event for %s from before its release: %v", cluster, err)
 		}
 		if err := f.release(cluster, late, func() { t.Error("revoked") }); err == nil {
 			t.Errorf("an earlier release of %s is accepted", cluster)
 		}
 		if err := f.checkValid(cluster, n+1); err != nil {
-			t.Errorf("what is said of %s now: %v", cluster, err)
+			t.Errorf("an event for %s after its release is rejected: %v", cluster, err)
 		}
 	}
 }

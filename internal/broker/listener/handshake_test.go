@@ -41,7 +41,7 @@ func TestShaking(t *testing.T) {
 				}
 				s.end()
 				if s.slots != nil || !s.began.IsZero() {
-					t.Error("the turn was kept")
+					t.Error("the handshake slot was not released")
 				}
 			})
 		}

@@ -14,7 +14,7 @@ func TestCompare_ReportsMissingRecords(t *testing.T) {
 	reported := map[string]sent{"mine": {uid: "u1", version: "5", sequence: 3}}
 	gone := compare(reported, shown, []codec.ResourceVersion{{ResourceID: "u1", ResourceVersion: 5}, {ResourceID: "u2"}, {ResourceID: "lost", ResourceVersion: 4}})
 	if len(gone) != 1 || gone[0].gone.uid != "lost" || gone[0].gone.version != "4" || gone[0].object != nil {
-		t.Errorf("gone: %+v", gone)
+		t.Errorf("removed: %+v", gone)
 	}
 	if reported["mine"].sequence != 3 {
 		t.Error("an object that the client has in this version is sent again")

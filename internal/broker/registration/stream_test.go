@@ -80,7 +80,7 @@ func (a *agent) Send(parts ...[]byte) error {
 		}
 		for name, t := range a.world.hub[a.viewer.streamScope] {
 			if t.uid == env.ResourceID {
-				a.world.Fatalf("%s is there, and said to be gone", name)
+				a.world.Fatalf("%s exists, and its deletion is sent", name)
 			}
 		}
 		for name, t := range a.cache {
@@ -113,10 +113,10 @@ func (a *agent) take(env codec.Envelope) {
 		a.world.Fatalf("%s is sent in version %d after %d", o.Metadata.Name, version, had.version)
 	}
 	if s, ok := a.stream.sent[o.Metadata.Name]; ok && s.uid != env.ResourceID {
-		a.world.Fatalf("%s is another object now, and nothing said that the one before is gone", o.Metadata.Name)
+		a.world.Fatalf("%s is another object now, and no deletion of the previous object was sent", o.Metadata.Name)
 	}
 	if a.viewer.user != "" && a.viewer.dataType != codec.ManagedClusters && o.Requester != a.viewer.user {
-		a.world.Fatalf("%s is shown what %s asked for", a.viewer.user, o.Requester)
+		a.world.Fatalf("%s is sent a request of %s", a.viewer.user, o.Requester)
 	}
 	a.cache[o.Metadata.Name] = thing{uid: o.Metadata.UID, requester: o.Requester, version: version}
 }

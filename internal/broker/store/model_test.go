@@ -199,6 +199,6 @@ func compareWithModel(t *rapid.T, l *storetest.Model, m model) {
 		}
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Fatalf("last words and store differ (-said +stored):\n%s", d)
+		t.Fatalf("latest events and store differ (-sent +stored):\n%s", d)
 	}
 }

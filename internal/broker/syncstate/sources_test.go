@@ -107,7 +107,7 @@ func TestSources_ReportsDuringProcessing(t *testing.T) {
 	}
 	s.Release("s", "c2")()
 	if _, ok, err := s.apply(st); ok || err != nil || s.IsSynced(placed("c1"), "s") {
-		t.Errorf("it counts although a cluster was released meanwhile: %v", err)
+		t.Errorf("the report is accepted although a cluster was released meanwhile: %v", err)
 	}
 }
 

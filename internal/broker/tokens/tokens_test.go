@@ -143,7 +143,7 @@ func (r *rig) authenticate(text, want string) *tokens.TokenRef {
 		r.t.Errorf("%s (%v), want %s", got, err, want)
 	}
 	if err != nil && len(text) > 8 && strings.Contains(err.Error(), text[len(text)-8:]) {
-		r.t.Error("the error tells the token")
+		r.t.Error("the error contains the token")
 	}
 	return p
 }
@@ -161,14 +161,14 @@ func TestAuthenticate_FirstUse(t *testing.T) {
 		r.authenticate(r.account("people", "another", nil), "operator/olga").Release()
 		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["aud"] = "https://kubernetes.default.svc" }), "unauthenticated") // the hub reports the audience hawser
 		if got := strings.Join(r.reviews, " "); got != "[hawser] [hawser] [hawser] [https://kubernetes.default.svc]" {
-			t.Errorf("asked for %s", got)
+			t.Errorf("the review is for %s", got)
 		}
 		requests := r.times()
 		r.authenticate(r.account("hub", "unmapped", nil), "unauthenticated")
 		r.authenticate(r.account("hub", "source", func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() }), "unauthenticated")
 		r.authenticate("no token", "unauthenticated")
 		if r.times() != requests {
-			t.Error("the hub is asked about what is known to be bad")
+			t.Error("the hub gets a review of a token that is known to be bad")
 		}
 		if strings.Contains(r.log.String(), "eyJ") {
 			t.Errorf("a token is in the log: %s", r.log)
@@ -212,7 +212,7 @@ func TestAuthenticate_DeletedAccount(t *testing.T) {
 		r.authenticate(text, "unauthenticated")
 		r.authenticate(text, "unauthenticated")
 		if r.times() != 1 {
-			t.Errorf("asked %d times for one answer", r.times())
+			t.Errorf("%d reviews for one answer", r.times())
 		}
 		r.hub.set(func(h *hub) { clear(h.gone) })
 		<-time.After(10 * time.Second)
@@ -271,7 +271,7 @@ func TestAuthenticate_Opaque(t *testing.T) {
 		})
 		p := r.authenticate(opaque, "bootstrap/system:bootstrap:abcdef")
 		if r.reviews[0] != "[]" || !p.Ends.IsZero() {
-			t.Errorf("asked for %s, ends %s", r.reviews[0], p.Ends)
+			t.Errorf("the review is for %s, the token expires %s", r.reviews[0], p.Ends)
 		}
 		r.authenticate("root00.0123456789abcdef", "unauthenticated")
 		var last error
@@ -333,7 +333,7 @@ func TestAuthenticate_OneQuestion(t *testing.T) {
 			}
 		}
 		if r.times() != 1 {
-			t.Errorf("asked %d times", r.times())
+			t.Errorf("%d reviews", r.times())
 		}
 	})
 }
@@ -365,12 +365,12 @@ func TestAuthenticate_OneFailure(t *testing.T) {
 		}
 		all.Wait()
 		if n := r.times() - requests; n != 2 {
-			t.Errorf("asked %d times about two tokens", n)
+			t.Errorf("%d reviews of two tokens", n)
 		}
 		all.Go(func() { r.authenticate(joins, "unavailable") }) // a later caller causes another review
 		synctest.Wait()
 		if n := r.times() - requests; n != 3 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d reviews", n)
 		}
 		all.Wait()
 	})
@@ -413,7 +413,7 @@ func TestAuthenticate_GaveUp(t *testing.T) {
 		r.hub.set(func(h *hub) { h.gone["system:serviceaccount:hub:source"] = true })
 		r.authenticate(text, "unauthenticated")
 		if n := r.times() - requests; n != 1 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d reviews", n)
 		}
 	})
 }
@@ -426,23 +426,23 @@ func TestRun_ReviewsAgain(t *testing.T) {
 		p := r.authenticate(text, "source/hub1")
 		<-time.After(5*time.Minute + time.Second)
 		if n := r.times(); n < 5 || n > 6 || p.Revoked() {
-			t.Errorf("asked %d times in five minutes, gone: %v", n, p.Revoked())
+			t.Errorf("%d reviews in five minutes, revoked: %v", n, p.Revoked())
 		}
 		r.hub.set(func(h *hub) { h.away = true })
 		<-time.After(5 * time.Minute)
 		if p.Revoked() {
-			t.Error("the hub cannot be asked, and the token has ended")
+			t.Error("the token was revoked while the hub is unavailable")
 		}
 		r.hub.set(func(h *hub) { h.away = false; h.gone["system:serviceaccount:hub:source"] = true })
 		<-time.After(time.Minute + 2*time.Second)
 		if !p.Revoked() || r.ended != 1 {
-			t.Errorf("gone: %v, called %d times", p.Revoked(), r.ended)
+			t.Errorf("revoked: %v, called %d times", p.Revoked(), r.ended)
 		}
 		p.Release()
 		requests := r.times()
 		<-time.After(10 * time.Minute)
 		if r.times() != requests {
-			t.Error("the hub is asked about a token without a connection")
+			t.Error("the hub gets a review of a token without a connection")
 		}
 	})
 }
@@ -474,7 +474,7 @@ func TestRun_LeftMeanwhile(t *testing.T) {
 		other.Wait()
 		<-time.After(time.Second)
 		if r.times() != 2 {
-			t.Errorf("the hub was asked %d times", r.times())
+			t.Errorf("the hub got %d reviews", r.times())
 		}
 	})
 }
@@ -489,7 +489,7 @@ func TestRun_KeysTakenBack(t *testing.T) {
 		r.keys()
 		<-time.After(time.Minute + 2*time.Second)
 		if !p.Revoked() {
-			t.Error("the token of a key that is gone still counts")
+			t.Error("a token of a removed key is still accepted")
 		}
 	})
 }
@@ -560,7 +560,7 @@ func TestKnown_Bounded(t *testing.T) {
 			t.Errorf("%d are known", n)
 		}
 		if held.Revoked() {
-			t.Error("the one that is held is forgotten")
+			t.Error("the token in use is forgotten")
 		}
 		held.Release()
 	})

@@ -102,7 +102,7 @@ func TestVerify_Refused(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %v", name, a, err, c.want)
 		}
 		if err != nil && len(c.token) > 20 && strings.Contains(err.Error(), c.token[:20]) {
-			t.Errorf("%s: the error tells the token", name)
+			t.Errorf("%s: the error contains the token", name)
 		}
 	}
 }

@@ -396,10 +396,10 @@ func TestLimits_ProxyProtocol(t *testing.T) {
 		accepted bool
 		want     string // the address; "": the connection is rejected
 	}{
-		"trusted":                    {"127.0.0.0/8", true, "192.0.2.7:1234"},
-		"trusted, and says nothing":  {"127.0.0.0/8", false, ""},
-		"not trusted":                {"10.0.0.0/8", true, ""},
-		"not trusted, says nothing ": {"10.0.0.0/8", false, "127.0.0.1"},
+		"trusted":                 {"127.0.0.0/8", true, "192.0.2.7:1234"},
+		"trusted, without header": {"127.0.0.0/8", false, ""},
+		"not trusted":             {"10.0.0.0/8", true, ""},
+		"not trusted, no header":  {"10.0.0.0/8", false, "127.0.0.1"},
 	} {
 		f, ca := limited(t, s, func(cfg *grpc.Config) { cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(c.trusted)} })
 		d := dialer(t, transportgrpc.Options{Target: f.addr, Credentials: ca.Client(agent1), DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -249,14 +249,14 @@ func TestTokens_NameTheAccount(t *testing.T) {
 		}
 	}
 	if p.times() != 1 {
-		t.Errorf("the hub is asked %d times", p.times())
+		t.Errorf("the hub got %d reviews", p.times())
 	}
 	if n := p.Connections(identity.Source); n != 1 || p.Unidentified() != 0 {
 		t.Errorf("%d connections, %d unidentified", n, p.Unidentified())
 	}
 	p.sends(t, `"event":"connected"`, `"identity":"source/me"`, `"account":"`+accountOf+`source"`)
 	if strings.Contains(p.audit.String(), text) || strings.Contains(p.audit.String(), "eyJ") {
-		t.Error("the audit stream tells the token")
+		t.Error("the audit stream contains the token")
 	}
 }
 
@@ -326,7 +326,7 @@ func TestTokens_WaitingIsBounded(t *testing.T) {
 	cancel()
 	for range 16 {
 		if err := <-refused; err == nil {
-			t.Error("a call whose caller left was answered")
+			t.Error("a call was answered after its caller left")
 		}
 	}
 }
@@ -434,11 +434,11 @@ func TestTokens_End(t *testing.T) {
 			p.sends(t, `"event":"ended"`, `"reason":"`+name+`"`)
 			err = publishTo(t.Context(), dialBearing(t, p.addr, p.ca, text))
 			if status.Code(err) != codes.Unauthenticated {
-				t.Errorf("it comes back: %v", err)
+				t.Errorf("publish with the deleted account: %v, want Unauthenticated", err)
 			}
 			select {
 			case err := <-other:
-				t.Errorf("another one has lost its connection: %v", err)
+				t.Errorf("the connection of another account ended: %v", err)
 			default:
 			}
 		})
@@ -470,7 +470,7 @@ func TestTokens_Attempts(t *testing.T) {
 		t.Errorf("after many: %v", last)
 	}
 	if n := p.times(); n > 300 {
-		t.Errorf("the hub is asked %d times", n)
+		t.Errorf("the hub got %d reviews", n)
 	}
 	if err := publishTo(t.Context(), good); err != nil {
 		t.Errorf("an identified client: %v", err)

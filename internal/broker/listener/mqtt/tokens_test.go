@@ -122,7 +122,7 @@ func TestTokens(t *testing.T) {
 	mu.Unlock()
 	peer.gone()
 	if _, k := s.connect(noIdentity, password(good)); k.ReasonCode != byte(property.NotAuthorized) {
-		t.Errorf("its account is gone: %#02x", k.ReasonCode)
+		t.Errorf("its account was deleted: %#02x", k.ReasonCode)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestTokens_Bootstrap(t *testing.T) {
 	}
 	boot.send(publish(2, "sources/hub1/clusters/cluster1/sourceevents", event(t, "hub1", "cluster1", "w", 1)))
 	if k := boot.expect(packets.Puback); k.PacketID != 2 || k.ReasonCode != byte(property.NotAuthorized) || len(published) != 0 {
-		t.Errorf("as a source: %d %#02x, and the server was asked %d times", k.PacketID, k.ReasonCode, len(published))
+		t.Errorf("as a source: %d %#02x, and the server got %d events", k.PacketID, k.ReasonCode, len(published))
 	}
 	boot.send(publish(3, "sources/hub1/clusters/cluster1/agentevents", status(t, "hub1", "cluster1", "w", 1)))
 	if k := boot.expect(packets.Puback); k.PacketID != 3 || k.ReasonCode != byte(property.NotAuthorized) {

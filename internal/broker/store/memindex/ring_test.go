@@ -17,7 +17,7 @@ func TestRing_ForgetsGone(t *testing.T) {
 		r.Append(store.Change{Revision: n + 1, Key: k, Part: store.SpecPart, Gone: n%2 == 0})
 	}
 	if len(r.gone) > size {
-		t.Errorf("%d entries say what is gone", len(r.gone))
+		t.Errorf("%d removals are remembered", len(r.gone))
 	}
 	if r.next-r.First != size {
 		t.Errorf("the ring holds %d to %d", r.First, r.next)

@@ -70,7 +70,7 @@ func TestChanges_BehindTheRing(t *testing.T) {
 				if !c.Gone {
 					got[c.Key] = c.Revision
 				} else if c.Key != drop.Key {
-					t.Fatalf("from %d: %v is gone", from, c.Key)
+					t.Fatalf("from %d: %v is missing", from, c.Key)
 				}
 			}
 		}
@@ -87,7 +87,7 @@ func TestClose_OfUnusedStore(t *testing.T) {
 	t.Parallel()
 	s := mustOpen(t, Options{Dir: dir, FS: vfs.NewMem()})
 	if s.Err() != nil {
-		t.Errorf("a store that is well says %v", s.Err())
+		t.Errorf("a healthy store reports %v", s.Err())
 	}
 	closed := make(chan error, 1)
 	err := s.read(t.Context(), func() {}, func(v *view) error {

@@ -200,7 +200,7 @@ func ending(t *testing.T, s *Store, cause error) {
 	}
 	select {
 	case err := <-s.Fatal():
-		t.Errorf("said twice, or closed: %v", err)
+		t.Errorf("the failure is reported twice, or the channel is closed: %v", err)
 	default:
 	}
 }

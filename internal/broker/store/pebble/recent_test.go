@@ -67,7 +67,7 @@ func TestRecent_KeepsRewrittenEntries(t *testing.T) {
 	}
 	r.remove(used)
 	if _, ok := r.get(used); ok {
-		t.Error("what is gone is still there")
+		t.Error("a removed entry still exists")
 	}
 }
 
@@ -96,7 +96,7 @@ func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 		t.Error("what it was before is still there")
 	}
 	if _, ok := r.get(small); !ok {
-		t.Error("another is gone")
+		t.Error("another entry is removed")
 	}
 }
 

@@ -21,13 +21,13 @@ func testHead(t *testing.T, site Site) {
 	b = open(t, site)
 	second := b.Head()
 	if second.Incarnation == "" || second.Incarnation == first.Incarnation {
-		t.Errorf("the second opening has term %q after %q", second.Incarnation, first.Incarnation)
+		t.Errorf("the second opening has incarnation %q after %q", second.Incarnation, first.Incarnation)
 	}
 	diff(t, "second opening", store.Head{StoreID: first.StoreID, Incarnation: second.Incarnation, Revision: 2, FirstRevision: 3}, second)
 	b.accept(store.Op{Kind: store.Drop, Key: in("c1", "u1")})
 	b.close()
 	b = open(t, site)
-	diff(t, "revision of what is gone is not used again", uint64(3), b.Head().Revision)
+	diff(t, "the revision of a removed record is not used again", uint64(3), b.Head().Revision)
 }
 
 func testValidCursor(t *testing.T, site Site) {
@@ -83,7 +83,7 @@ func testRolledBack(t *testing.T, site Site) {
 	for _, revision := range []uint64{1, 2, 3} {
 		lost.Revision = revision
 		if b.ValidCursor(lost) {
-			t.Errorf("a cursor of the lost future is taken: %v", lost)
+			t.Errorf("a cursor of the lost future is accepted: %v", lost)
 		}
 	}
 	early.Revision = 2

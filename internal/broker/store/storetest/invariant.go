@@ -19,7 +19,7 @@ func (l *Model) check(s Step) error {
 		fail("result %d with %d writes", s.Outcome.Result, len(s.Writes))
 	}
 	if len(s.Changes) > 0 && s.Outcome.Result != store.Queued && s.Outcome.Revision != s.After {
-		fail("outcome says revision %d, the last one is %d", s.Outcome.Revision, s.After)
+		fail("the outcome has revision %d, the last one is %d", s.Outcome.Revision, s.After)
 	}
 	for _, w := range s.Writes {
 		if err := matchFeed(w, s.Changes); err != nil {
@@ -137,16 +137,16 @@ func (l *Model) checkQueued(e Entry) error {
 	w := e.Meta.Queued
 	if w == nil {
 		if e.Queued != nil {
-			return errors.New("an event waits without a spec")
+			return errors.New("an event is queued without a spec")
 		}
 		return nil
 	}
 	own := w.ResourceID == e.ResourceID
 	switch {
 	case e.State != store.Tombstone:
-		return errors.New("something waits behind what is no tombstone")
+		return errors.New("a spec is queued behind a record that is not a tombstone")
 	case w.Owner != e.Owner:
-		return errors.New("the spec of another owner waits")
+		return errors.New("the queued spec belongs to another owner")
 	case own && w.Deleting:
 		return errors.New("a deletion waits behind its own tombstone")
 	case !w.Deleting && len(e.Queued) == 0:
