@@ -276,7 +276,7 @@ func (b *bench) shown(key string, generation int64) *workv1.ManifestWork {
 	b.Helper()
 	w := b.hub.work(key)
 	if w == nil {
-		b.Fatalf("%s is gone", key)
+		b.Fatalf("%s is missing", key)
 	}
 	c := meta.FindStatusCondition(w.Status.Conditions, "Applied")
 	if c == nil || c.ObservedGeneration != generation || w.Generation != generation {

@@ -260,7 +260,7 @@ func TestSource_ReleasesAClusterWithoutDeletingAnything(t *testing.T) {
 		b.hub.label("managedclusters", "c1", map[string]string{"served": "yes"})
 		b.settle(time.Second)
 		if r := b.records(); r != "c1/w" {
-			b.Errorf("after c1 came back, records are %s", r)
+			b.Errorf("after c1 connected again, the records are %s", r)
 		}
 		b.shown("c1/w", 1)
 	})

@@ -106,7 +106,7 @@ func TestDecide_FirstCSRs(t *testing.T) {
 		{"before the cluster", nil, csrs{by("a", bootstrapUser, 1)}, nil, "", ""},
 		{"of two keys, the older one", clusterNamed("east"), csrs{by("a", bootstrapUser, 2), older(by("b", bootstrapUser, 1))}, nil, "taints=unreachable; claim; accept", requested.key()},
 		{"claimed", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2), by("b", bootstrapUser, 1)}, nil, "approved b; after 5m0s", ""},
-		{"claimed, asked for twice", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 1), by("b", bootstrapUser, 1)}, nil, "approved a; approved b; after 5m0s", ""},
+		{"claimed, requested twice", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 1), by("b", bootstrapUser, 1)}, nil, "approved a; approved b; after 5m0s", ""},
 		{"claimed by another key, whose CSR is long gone", clusterNamed("east", accepts, finalized, isAccepted, isAvailable, claimed), csrs{by("a", bootstrapUser, 2)}, nil, "after 5m0s", ""},
 		{"claimed, and withdrawn by a person", clusterNamed("east", finalized, isDenied, isAvailable, claimed), csrs{by("a", bootstrapUser, 1)}, nil, "deny; after 5m0s", ""},
 		{"denied by a person", clusterNamed("east", isDenied, isAvailable), csrs{by("a", bootstrapUser, 1)}, nil, "deny; after 5m0s", ""},

@@ -275,7 +275,7 @@ func TestController_ClusterLifecycle(t *testing.T) {
 		w.forget()
 		w.renew("east", 30)
 		if r := w.requests(); len(r) > 0 {
-			t.Errorf("at rest there are requests: %v", r)
+			t.Errorf("requests without a change: %v", r)
 		}
 
 		// The agent is silent, and later is back.
@@ -285,12 +285,12 @@ func TestController_ClusterLifecycle(t *testing.T) {
 		w.pass(time.Minute)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=Unknown ClockSynced=True unreachable held")
 		if a, err := w.addons.AddonV1alpha1().ManagedClusterAddOns("east").Get(t.Context(), "search", metav1.GetOptions{}); err != nil || !meta.IsStatusConditionPresentAndEqual(a.Status.Conditions, "Available", metav1.ConditionUnknown) {
-			t.Errorf("the add-on of a silent cluster: %v, %v", a, err)
+			t.Errorf("the add-on of a disconnected cluster: %v, %v", a, err)
 		}
 		w.forget()
 		w.pass(24 * time.Hour)
 		if r := w.requests(); len(r) > 0 {
-			t.Errorf("a silent cluster costs requests: %v", r)
+			t.Errorf("a disconnected cluster causes requests: %v", r)
 		}
 		w.edit("east", sets(clusterv1.ManagedClusterConditionAvailable, metav1.ConditionTrue))
 		w.renew("east", 1)
@@ -378,7 +378,7 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 			t.Errorf("CSRs have %+v, %+v and %+v, want a certificate for the first one only", a.Status, b.Status, c.Status)
 		}
 		if c := w.cluster("east"); c.Annotations[MemberAnnotation] == "" || len(c.Annotations[KeyAnnotation]) != 64 {
-			t.Errorf("a restore without status would not know whose the name is: %v", c.Annotations)
+			t.Errorf("a restore without status would not know the owner of the name: %v", c.Annotations)
 		}
 		// If an operator withdraws the acceptance, it stays so for all requests.
 		w.edit("east", func(c *clusterv1.ManagedCluster) { c.Spec.HubAcceptsClient = false })
@@ -472,7 +472,7 @@ func TestController_ReportsWhyItIsIdle(t *testing.T) {
 		go func() { done <- c.await(t.Context(), func(string) bool { return true }) }()
 		w.pass(time.Minute)
 		if err := c.check(); err == nil || !strings.Contains(err.Error(), "registrationControllers.mode") {
-			t.Errorf("the health says %v", err)
+			t.Errorf("the health check reports %v", err)
 		}
 		refuse.Store(false)
 		if shownBy := <-done; shownBy != "" {
@@ -489,11 +489,11 @@ func TestController_ReportsWhyItIsIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.check(); err == nil || !strings.Contains(err.Error(), "nothing is signed") {
-			t.Errorf("without the key of the CA the health says %v", err)
+			t.Errorf("without the key of the CA the health check reports %v", err)
 		}
 		c.active.Store(false)
 		if err := c.check(); err != nil {
-			t.Errorf("where others sign, the health says %v", err)
+			t.Errorf("where others sign, the health check reports %v", err)
 		}
 		if _, err := New(Config{Mode: Auto, Signer: s, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}}); err != nil {
 			t.Errorf("where others may sign: %v", err)

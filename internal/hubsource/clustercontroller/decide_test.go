@@ -75,26 +75,26 @@ func TestDecide_Member(t *testing.T) {
 		renewal *renewal
 		want    string
 	}{
-		{"asks to join", nil, nil, "taints=unreachable"},
+		{"requests to join", nil, nil, "taints=unreachable"},
 		{"waits", changes{tainted(unreachable)}, nil, ""},
 		{"is accepted", changes{accepts, tainted(unreachable)}, nil, "namespace; finalizers=" + finalizer + "; lease; HubAcceptedManagedCluster=True/HubClusterAdminAccepted"},
 		{"claims to be accepted, by a condition", changes{isAccepted, tainted(unreachable)}, nil, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied"},
-		{"at rest", changes{accepts, finalized, isAccepted, isAvailable}, lastSeen, "after 4m0s"},
-		{"at rest, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, lastSeen, "after 4m0s"},
+		{"unchanged", changes{accepts, finalized, isAccepted, isAvailable}, lastSeen, "after 4m0s"},
+		{"unchanged, without a period", changes{accepts, unset, finalized, isAccepted, isAvailable}, lastSeen, "after 4m0s"},
 		{"has lost its Lease", changes{accepts, finalized, isAccepted, isAvailable}, nil, "namespace; lease"},
-		{"silent for five periods", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute, false),
+		{"disconnected for five periods", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"nearly so", changes{accepts, finalized, isAccepted, isAvailable}, seen(5*time.Minute-time.Second, false), "after 1s"},
-		{"silent for five of its short periods", changes{accepts, slow, finalized, isAccepted, isBroken, tainted(unavailable)}, seen(50*time.Second, false),
+		{"disconnected for five of its short periods", changes{accepts, slow, finalized, isAccepted, isBroken, tainted(unavailable)}, seen(50*time.Second, false),
 			"taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
-		{"stays silent", changes{accepts, finalized, isAccepted, isDisconnected, tainted(unreachable)}, seen(time.Hour, false), ""},
-		{"never spoke", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
+		{"stays disconnected", changes{accepts, finalized, isAccepted, isDisconnected, tainted(unreachable)}, seen(time.Hour, false), ""},
+		{"never connected", changes{accepts, finalized, isAccepted, tainted(unreachable)}, seen(time.Hour, false), "addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"is back", changes{accepts, finalized, isAccepted, isAvailable, foreign, tainted(unreachable)}, lastSeen, "taints=gpu; after 4m0s"},
 		{"is back, without another taint", changes{accepts, finalized, isAccepted, isAvailable, tainted(unreachable)}, lastSeen, "taints=; after 4m0s"},
 		{"its apiserver is away", changes{accepts, finalized, isAccepted, isBroken, foreign}, lastSeen, "taints=gpu,unavailable; after 4m0s"},
 		{"its taint has another effect", changes{tainted("example.com/x"), softly}, nil, "taints=x,unreachable"},
 		{"withdrawn", changes{finalized, isAccepted, isAvailable}, lastSeen, "deny; HubAcceptedManagedCluster=False/HubClusterAdminDenied; after 4m0s"},
-		{"withdrawn, and silent", changes{finalized, isDenied, isAvailable}, seen(time.Hour, false),
+		{"withdrawn, and disconnected", changes{finalized, isDenied, isAvailable}, seen(time.Hour, false),
 			"taints=unreachable; deny; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"accepted again", changes{accepts, finalized, isDenied, isAvailable}, lastSeen, "HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
 		{"restored without its status", changes{accepts, finalized, isAvailable}, lastSeen, "member; HubAcceptedManagedCluster=True/HubClusterAdminAccepted; after 4m0s"},
@@ -120,7 +120,7 @@ func TestDecide_Member(t *testing.T) {
 				t.Errorf("%+v does nothing", e)
 			}
 			if got := reported(decide(rules{}, after(s, e))); strings.Contains(got, "=") {
-				t.Errorf("what was done asks for more: %s", got)
+				t.Errorf("the result of the decision needs another one: %s", got)
 			}
 		})
 	}

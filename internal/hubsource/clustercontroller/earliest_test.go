@@ -46,12 +46,12 @@ func TestController_SignsNothingFromBefore(t *testing.T) {
 		until             string
 		signed            bool
 	}{
-		"asked before":                         {created: -time.Second, with: time.Second},
-		"asked with a certificate from before": {created: time.Second, with: -time.Second},
-		"asked after":                          {created: time.Second, signed: true},
-		"another cluster was detached":         {created: -time.Second, with: -time.Second, until: "uid-of-another"},
-		"this one is being detached":           {created: -time.Second, with: -time.Second, until: "uid-of-cluster", signed: true}, // decideRenewal would deny this CSR
-		"the time lies far ahead":              {at: time.Hour, created: time.Second, signed: true},
+		"requested before":                         {created: -time.Second, with: time.Second},
+		"requested with a certificate from before": {created: time.Second, with: -time.Second},
+		"requested after":                          {created: time.Second, signed: true},
+		"another cluster was detached":             {created: -time.Second, with: -time.Second, until: "uid-of-another"},
+		"this one is being detached":               {created: -time.Second, with: -time.Second, until: "uid-of-cluster", signed: true}, // decideRenewal would deny this CSR
+		"the time lies far ahead":                  {at: time.Hour, created: time.Second, signed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

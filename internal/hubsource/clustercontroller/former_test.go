@@ -64,7 +64,7 @@ func TestFormer_Cluster(t *testing.T) {
 func TestFormer_Request(t *testing.T) {
 	csr := readFormer[certificatesv1.CertificateSigningRequest](t, formerRequest)
 	if csr.Annotations[UserAnnotation] != userOf("east", "agent") {
-		t.Errorf("asked by %q", csr.Annotations[UserAnnotation])
+		t.Errorf("the CSR was created by %q", csr.Annotations[UserAnnotation])
 	}
 	for from, signed := range map[time.Time]bool{formerIssued: true, formerIssued.Add(time.Second): false} {
 		if why := superseded(csr, from); (why == nil) != signed {

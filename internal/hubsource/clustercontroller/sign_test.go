@@ -101,7 +101,7 @@ func TestIssue_DropsUnrequestedUsages(t *testing.T) {
 			}
 			c := issued(t, a, csr, start, DefaultDuration)
 			if !bytes.Equal(c.RawSubject, requested.parsed.RawSubject) || !bytes.Equal(c.RawSubjectPublicKeyInfo, requested.parsed.RawSubjectPublicKeyInfo) {
-				t.Errorf("certificate of %s, asked for %s", c.Subject, requested.parsed.Subject)
+				t.Errorf("certificate of %s, the request is for %s", c.Subject, requested.parsed.Subject)
 			}
 			if c.IsCA || c.KeyUsage&x509.KeyUsageCertSign != 0 || len(c.DNSNames)+len(c.IPAddresses)+len(c.EmailAddresses)+len(c.URIs) > 0 {
 				t.Errorf("certificate with CA %t, usage %b, names %v %v %v", c.IsCA, c.KeyUsage, c.DNSNames, c.IPAddresses, c.EmailAddresses)
@@ -293,7 +293,7 @@ func TestAuthority_Files(t *testing.T) {
 		t.Helper()
 		err := s.look(start)
 		if what == "" && err != nil || what != "" && (err == nil || !strings.Contains(err.Error(), what)) {
-			t.Errorf("says %v, want %q", err, what)
+			t.Errorf("the error is %v, want %q", err, what)
 		}
 	}
 	reports("cannot be read")
@@ -388,7 +388,7 @@ func TestSignable(t *testing.T) {
 		{"denied since", clusterNamed("east", deniedAt(-time.Second)), false, true},
 		{"denied in the same second", clusterNamed("east", deniedAt(0)), false, true},
 		{"denied before, and about to be accepted", clusterNamed("east", deniedAt(time.Second)), false, false},
-		{"denied a moment ago, and nothing says when", clusterNamed("east", isAccepted), false, false},
+		{"denied a moment ago, without a time", clusterNamed("east", isAccepted), false, false},
 		{"being deleted", clusterNamed("east", accepts, going), false, true},
 	} {
 		may, err := (&request{approved: start}).signable(c.cluster)

@@ -197,7 +197,7 @@ func oneOrphan(t *testing.T) (*fixture, *Report) {
 	f.lists(present(a), codec.ResourceVersion{ResourceID: "uid-a", ResourceVersion: 3}, codec.ResourceVersion{ResourceID: "uid-x", ResourceVersion: 7})
 	requests := f.requested("cluster1")
 	if len(requests) != 2 || len(requests[0].Statuses) != 1 || requests[0].Statuses[0].UID != "uid-x" || requests[0].Statuses[0].Hash == "" || requests[1].Statuses[0].UID != "uid-a" {
-		t.Fatalf("asks %+v", requests)
+		t.Fatalf("it requests %+v", requests)
 	}
 	return f, report(newWork("x", 7), 1, applied(7))
 }
@@ -363,7 +363,7 @@ func TestStatelessBroker_RequestsStatusesEveryHalfHour(t *testing.T) {
 	f := statelessFixture(t, a)
 	for range 3 {
 		if requests := f.requested("cluster1"); len(requests) != 1 || requests[0].Statuses[0].UID != a.UID {
-			t.Fatalf("asks %+v", requests)
+			t.Fatalf("it requests %+v", requests)
 		}
 		f.now = f.now.Add(requestEvery - requestEvery/20 - time.Second)
 		f.clusterIdle("cluster1")
@@ -388,7 +388,7 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 	}
 	requests := f.requested("cluster1")
 	if len(requests) != 1 || requests[0].Stamp.Session == (codec.Session{}) || requests[0].Stamp.PeerSession.ID != "agent" {
-		t.Fatalf("asks %+v", requests)
+		t.Fatalf("it requests %+v", requests)
 	}
 	if v := f.core.Report(send()); v != PreviousSession || len(f.requested("cluster1")) != 0 {
 		t.Errorf("the next report, soon after, is %s", v)
@@ -398,7 +398,7 @@ func TestStatelessBroker_RequestsStatusesOfEarlierSession(t *testing.T) {
 		t.Errorf("the answer is %s", v)
 	}
 	if f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: sessionfence.Stamp{Session: codec.Session{Number: 4, ID: "agent"}}}) {
-		t.Error("a list of an earlier agent counts")
+		t.Error("the list of an earlier agent is accepted")
 	}
 }
 
@@ -555,7 +555,7 @@ func TestStatelessBroker_FindsMissingWorksByDigest(t *testing.T) {
 		}
 	}
 	if requests != 3 { // at the fourth, the eighth and the sixteenth time
-		t.Errorf("it is asked %d times more for what does not change", requests)
+		t.Errorf("the agent gets %d more requests for digests that stay different", requests)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestCore_DeletesOnlyCompletedExpiredWorks(t *testing.T) {
 		"no time to live":         {change: []func(*workv1.ManifestWork){ago}},
 		"delete options only":     {change: []func(*workv1.ManifestWork){ago, func(w *workv1.ManifestWork) { w.Spec.DeleteOption = &workv1.DeleteOption{} }}},
 		"not complete":            {change: []func(*workv1.ManifestWork){ttl(0), completed("False", -time.Hour)}},
-		"no word about it":        {change: []func(*workv1.ManifestWork){ttl(0), withStatus(applied(1))}},
+		"no Complete condition":   {change: []func(*workv1.ManifestWork){ttl(0), withStatus(applied(1))}},
 		"made by a replica set":   {change: []func(*workv1.ManifestWork){ttl(0), ago, ofReplicaSet}},
 		"being deleted already":   {change: []func(*workv1.ManifestWork){ttl(0), ago, deleting}},
 		"longer than a lifetime":  {change: []func(*workv1.ManifestWork){ttl(1 << 62), ago}},

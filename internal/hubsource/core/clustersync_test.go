@@ -117,7 +117,7 @@ func TestCore_PublishesNothingWhereTheDigestsAreEqual(t *testing.T) {
 	f := comparingFixture(t, SavedState{}, w, v)
 	f.idle(BrokerQueue, w.UID) // the digests are unknown
 	if r := f.page(codec.Inventory{Clusters: []codec.ClusterDigest{digestOf(t, w, v)}}); len(r.Clusters) != 0 {
-		t.Fatalf("asked for %v first", r.Clusters)
+		t.Fatalf("the first request is for %v", r.Clusters)
 	}
 	f.locate("200")
 	f.tag()
@@ -148,18 +148,18 @@ func TestCore_PublishesOnlyDifferences(t *testing.T) {
 	f.idle(BrokerQueue, old.UID)
 	records := []codec.InventoryRecord{recordOf(t, same, 1), recordOf(t, before, 2)}
 	if r := f.page(codec.Inventory{Records: records[:1], NextPageToken: "more"}); len(r.Clusters) != 1 || r.PageToken != "" {
-		t.Fatalf("asked for %+v", r)
+		t.Fatalf("the request is %+v", r)
 	}
 	f.idle(BrokerQueue, fresh.UID) // a part of the records shows nothing about the other works
 	if r := f.page(codec.Inventory{Records: records[1:]}); r.PageToken != "more" {
-		t.Fatalf("asked for %+v", r)
+		t.Fatalf("the request is %+v", r)
 	}
 	f.idle(BrokerQueue, same.UID)
 	f.deliver(old.UID)
 	f.locate("200")
 	f.clusterIdle("cluster1")
 	if f.core.Stats().Comparing != 1 {
-		t.Error("the cluster counts as compared before all of it is accepted")
+		t.Error("the cluster is synced before all its works are accepted")
 	}
 	f.deliver(fresh.UID)
 	if c := f.reported(); !c.AllClusters {
@@ -172,7 +172,7 @@ func TestCore_RequestsMissingPageAgain(t *testing.T) {
 	first := nextOf[RequestInventory](f, BrokerQueue, Key{})
 	f.done(first, Result{})
 	if e := f.core.Next(BrokerQueue, Key{}); e != nil {
-		t.Fatalf("asks again at once: %+v", e)
+		t.Fatalf("it repeats the request at once: %+v", e)
 	}
 	f.now = f.now.Add(pageTimeout)
 	second := nextOf[RequestInventory](f, BrokerQueue, Key{})
@@ -251,7 +251,7 @@ func TestCore_SupersedesNewerRecordAtBroker(t *testing.T) {
 			f.queryAndIdle()
 			record.Revision = 8
 			if r := f.page(codec.Inventory{Records: []codec.InventoryRecord{record}}); len(r.Clusters) != 1 {
-				t.Fatalf("asked for %+v, not for the cluster again", r)
+				t.Fatalf("the request is %+v, want the cluster again", r)
 			}
 			f.now = f.now.Add(time.Second)
 			f.done(next[Get](f, HubQueue, w.UID), Result{Work: w})

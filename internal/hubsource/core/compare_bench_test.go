@@ -87,7 +87,7 @@ func (l *lockTime) connect(b *testing.B, digests []codec.ClusterDigest) {
 	l.lock(func() { l.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor}) })
 	request, is := l.next(Key{}).(RequestInventory)
 	if !is {
-		b.Fatal("the broker is not asked")
+		b.Fatal("the broker gets no request")
 	}
 	l.lock(func() { l.core.Done(BrokerQueue, Key{}, Result{}) })
 	l.lock(func() { l.core.Inventory(codec.Inventory{RequestID: request.ID, Clusters: digests}) })

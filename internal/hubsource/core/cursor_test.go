@@ -32,7 +32,7 @@ func TestCore_MovesTheCursorWhenReportsAreOnTheHub(t *testing.T) {
 	w, v := newWork("w", 1), newWork("v", 1)
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(1).String()}, w, v)
 	if h := f.core.Hello(); h.Cursor != cursorAt(1).String() {
-		t.Errorf("says hello with %q", h.Cursor)
+		t.Errorf("it sends the cursor %q", h.Cursor)
 	}
 	f.checkpoint(2, 0)
 	f.at(2) // no report came before the checkpoint
@@ -210,10 +210,10 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.page(codec.Inventory{})
 	if a := nextRequest(f); len(a.Statuses) != 1 {
-		t.Errorf("asks about %+v", a.Statuses)
+		t.Errorf("it requests the statuses of %+v", a.Held)
 	}
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
-		t.Errorf("the status that was lost is %s", v)
+		t.Errorf("the result of the repeated status is %s", v)
 	}
 	next[PatchStatus](f, HubQueue, w.UID)
 }
@@ -228,7 +228,7 @@ func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
 	if e, requests := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); requests {
-		t.Errorf("asks about %+v", e.Statuses)
+		t.Errorf("it requests the statuses of %+v", e.Held)
 	}
 	f.checkpoint(6, 0)
 	f.at(6)
@@ -284,7 +284,7 @@ func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
 	f.locate("201")
 	if a := nextRequest(f); len(a.Statuses) != 2 {
-		t.Errorf("asks about %+v", a.Statuses)
+		t.Errorf("it requests the statuses of %+v", a.Held)
 	}
 	if _, ends := f.core.Next(HubQueue, Key{}).(Save); ends {
 		t.Error("a known suspicion ends another epoch")
@@ -335,14 +335,14 @@ func TestCore_DropsReportOfReselectedCluster(t *testing.T) {
 		}
 		next[PatchStatus](f, HubQueue, w.UID)
 	})
-	t.Run("the connection breaks before it was asked for", func(t *testing.T) {
+	t.Run("the connection breaks before the request", func(t *testing.T) {
 		f := begin(t)
 		f.selected("cluster1")
 		f.at(1)
 		f.core.Disconnected()
 		f.at(1)
 	})
-	t.Run("it is asked for", func(t *testing.T) {
+	t.Run("the status is requested", func(t *testing.T) {
 		f := begin(t)
 		f.selected("cluster1")
 		f.done(nextRequest(f), Result{Sent: 1})

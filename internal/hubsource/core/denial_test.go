@@ -78,7 +78,7 @@ func TestCore_SkipsTooLargeStatus(t *testing.T) {
 	f.idle(HubQueue, w.UID)
 	request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace})
 	if len(request.Statuses) != 1 || request.Statuses[0].UID != w.UID {
-		t.Fatalf("asks %+v", request)
+		t.Fatalf("it requests %+v", request)
 	}
 	f.done(request, Result{Sent: 1})
 	if v := f.core.Report(report(w, 49, applied(1))); v != Taken { // the rejected report fits now
@@ -310,7 +310,7 @@ func TestCore_ClearsRejectionOfUnchangedStatus(t *testing.T) {
 	f.now = f.now.Add(refusedDelay)
 	f.idle(HubQueue, w.UID)
 	if request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); request.Statuses[0].Work != nil || request.Statuses[0].Hash != "none" {
-		t.Fatalf("asks for what differs from %+v", request.Statuses[0])
+		t.Fatalf("it requests statuses that differ from %+v", request.Held[0])
 	}
 	f.core.Report(report(w, 1, applied(1)))
 	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil {

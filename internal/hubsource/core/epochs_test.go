@@ -23,7 +23,7 @@ func TestCore_QueriesAgainWhenTheAnswerIsOlder(t *testing.T) {
 	f.seen(newWork("w", 2, version("400")))
 	answer(e, "350") // 350 is later than 300: the hub did not go back
 	if e := f.core.Next(HubQueue, Key{}); e != nil {
-		t.Fatalf("asked again at once: %T", e)
+		t.Fatalf("the effect is repeated at once: %T", e)
 	}
 	f.now = f.now.Add(readPositionEvery)
 	answer(nextOf[ReadHubPosition](f, HubQueue, Key{}), "200")
@@ -40,7 +40,7 @@ func TestCore_LocatesTheHubAtOnceOnEachSubscription(t *testing.T) {
 	f.locate("200")
 	f.seen(newWork("w", 1, version("300")))
 	if e := f.core.Next(HubQueue, Key{}); e != nil {
-		t.Fatalf("asked again within a minute: %T", e)
+		t.Fatalf("the effect is repeated within a minute: %T", e)
 	}
 	f.core.Disconnected()
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol})

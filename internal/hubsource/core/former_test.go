@@ -29,7 +29,7 @@ func TestFormer_Cursor(t *testing.T) {
 	for name, want := range map[string]string{"synced": "store-1/store-2/4", "settled": "store-1/store-2/19", "suspicion": "store-1/store-2/15"} {
 		f := comparingFixture(t, formerState(t, name))
 		if got := f.core.Hello().Cursor; got != want {
-			t.Errorf("%s: it says hello with %q, want %q", name, got, want)
+			t.Errorf("%s: it sends the cursor %q, want %q", name, got, want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func TestCore_QueriesTheHubForWorksMissingAtTheBroker(t *testing.T) {
 	f.wakes = nil
 	f.idle(HubQueue, dead.UID)
 	if d := f.nextWake(HubQueue); d < missingDelay || d > longestSpec {
-		t.Errorf("asks again in %v", d)
+		t.Errorf("the next request is due in %v", d)
 	}
 	f.deleted(dead.UID)
 	f.idle(BrokerQueue, dead.UID) // the broker never had the work
@@ -94,7 +94,7 @@ func TestCore_ListsWhereManyAreInQuestion(t *testing.T) {
 	cluster := Key{Cluster: "cluster1"}
 	f.done(nextOf[List](f, HubQueue, cluster), Result{Err: errHubDown()})
 	if e := f.core.Next(HubQueue, cluster); e != nil {
-		t.Fatalf("asked again at once: %T", e)
+		t.Fatalf("the effect is repeated at once: %T", e)
 	}
 	f.now = f.now.Add(longestHub)
 	delete(present, works[0].UID) // the work is deleted

@@ -20,7 +20,7 @@ import (
 func (f *fixture) wantDisconnected(when string, want int) {
 	f.t.Helper()
 	if n := f.core.Stats().Disconnected; n != want {
-		f.t.Errorf("%s: %d are silent, want %d", when, n, want)
+		f.t.Errorf("%s: %d clusters are disconnected, want %d", when, n, want)
 	}
 }
 
@@ -61,14 +61,14 @@ func TestStatelessBroker_AGoodbyeIsAHint(t *testing.T) {
 		f.wantDisconnected("its own, perhaps twice", 1)
 	}
 	f.core.Keepalive(&Keepalive{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
-	f.wantDisconnected("after its next word", 0)
+	f.wantDisconnected("after its next keepalive", 0)
 	goodbye(agent)
 	f.core.Disconnected()
 	f.wantDisconnected("without a connection", 0)
 	f.core.Connected(transport.Accepted{Stateless: true, SubscriptionID: "s2"})
 	f.wantDisconnected("on the next connection", 0)
 	f.now = f.now.Add(sessionfence.DisconnectedAfter)
-	f.wantDisconnected("as it says nothing", 1)
+	f.wantDisconnected("as it sends nothing", 1)
 }
 
 func TestStatelessBroker_CountsAgentsByLastSeen(t *testing.T) {
@@ -170,7 +170,7 @@ func TestStatelessBroker_ReportsDisconnectedAgentOnWorks(t *testing.T) {
 	f.wantDisconnectedProblem("uid-waiting", lastSeen, 3)
 	f.core.Report(report(waiting, 1, applied(3)))
 	if d := f.reports("uid-waiting"); d != nil {
-		t.Errorf("it is confirmed, and says %+v", d)
+		t.Errorf("the work is confirmed, and Delivered is %+v", d)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestStatelessBroker_ClearsConditionOfEarlierProcess(t *testing.T) {
 			t.Fatalf("the report is %s", v)
 		}
 		if d := f.reports("uid-a"); d != nil {
-			t.Errorf("its cluster has it, listed: %v, and the work says %+v", listed, d)
+			t.Errorf("the cluster has the work, listed: %v, and Delivered is %+v", listed, d)
 		}
 	}
 }
@@ -289,7 +289,7 @@ func TestStatelessBroker_ReportsAgentToWorksInOrder(t *testing.T) {
 			}
 		}
 		if most := 1 + int(20*f.now.Sub(began).Seconds()); len(reported) > most {
-			t.Fatalf("after %v %d works say so, at most %d may", f.now.Sub(began), len(reported), most)
+			t.Fatalf("after %v %d works have the condition, want at most %d", f.now.Sub(began), len(reported), most)
 		}
 		f.now = f.now.Add(time.Second / 100)
 	}
@@ -322,7 +322,7 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	reports := func(uid types.UID, reason, what string) {
 		t.Helper()
 		if d := f.reports(uid); d == nil || d.Reason != reason || d.ObservedGeneration != 3 || !strings.Contains(d.Message, what) {
-			t.Errorf("%s says %+v, want %s, %q", uid, d, reason, what)
+			t.Errorf("Delivered of %s is %+v, want %s, %q", uid, d, reason, what)
 		}
 	}
 	reports("uid-waiting", ReasonAgentDisconnected, `no agent of cluster "cluster1" is connected to the broker since 2026-05-04 12:00:00 UTC`)
@@ -347,6 +347,6 @@ func TestCore_ReportsDisconnectedClusterOnWorks(t *testing.T) {
 	f.now = f.now.Add(time.Second)
 	f.absent(false)
 	if d := f.reports("uid-waiting"); d != nil {
-		t.Errorf("its agent came, and it says %+v", d)
+		t.Errorf("its agent connected, and Delivered is %+v", d)
 	}
 }

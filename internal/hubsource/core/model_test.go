@@ -221,7 +221,7 @@ func (w *world) connect() {
 
 func (w *world) answer(e RequestStatuses) Result {
 	if len(e.Statuses) == 0 {
-		w.t.Fatalf("asked for everything")
+		w.t.Fatalf("a request lists no works")
 	}
 	for _, h := range e.Statuses {
 		if h.Work != nil {
@@ -443,7 +443,7 @@ func (w *world) check() {
 		case r == nil || !fingerprintOf(r.work).equal(fingerprintOf(o)):
 			w.t.Fatalf("%s: the broker has %+v, the hub %+v", key, r, o.ObjectMeta)
 		case hashOf(o.Status) != r.status.Hash || fault(o.Status) != nil:
-			w.t.Fatalf("%s: the hub shows %+v, the agent said %+v", key, o.Status, r.status.Status)
+			w.t.Fatalf("%s: the hub has %+v, the agent reported %+v", key, o.Status, r.status.Status)
 		}
 	}
 	for uid, r := range w.records {

@@ -64,7 +64,7 @@ func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first boo
 	c.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	request, is := c.Next(BrokerQueue, Key{}).(RequestInventory)
 	if !is {
-		b.Fatal("the broker is not asked")
+		b.Fatal("the broker gets no request")
 	}
 	c.Done(BrokerQueue, Key{}, Result{})
 	c.Inventory(codec.Inventory{RequestID: request.ID, Clusters: digests})
@@ -86,7 +86,7 @@ func compareSums(b *testing.B, c *Core, digests []codec.ClusterDigest, first boo
 		}
 	}
 	if e, requests := c.Next(BrokerQueue, Key{}).(RequestInventory); requests {
-		b.Fatalf("asks for records of %v", e.Request.Clusters)
+		b.Fatalf("it requests the records of %v", e.Request.Clusters)
 	}
 	if s := c.Stats(); s.Comparing != 0 {
 		b.Fatalf("not in sync: %+v", s)

@@ -90,7 +90,7 @@ func TestCore_EndsTheSubscriptionWithoutReleaseAnswer(t *testing.T) {
 			f.done(e, Result{})
 		}
 		if h := f.core.Hello(); h.Cursor == "" {
-			t.Error("the cursor is lost")
+			t.Error("the cursor is missing")
 		}
 		f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 		if again {
@@ -339,7 +339,7 @@ func TestCore_TakesADroppedReportAgain(t *testing.T) {
 	f.unselected("cluster1") // no finalizer was written yet
 	f.selected("cluster1")
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
-		t.Fatalf("the answer to what it asked is %s", v)
+		t.Fatalf("the result of the requested status is %s", v)
 	}
 	next[PatchStatus](f, HubQueue, w.UID)
 }
@@ -369,7 +369,7 @@ func nextRequest(f *fixture) RequestStatuses {
 	f.t.Helper()
 	e, ok := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses)
 	if !ok {
-		f.t.Fatal("nothing is asked")
+		f.t.Fatal("no status is requested")
 	}
 	return e
 }
@@ -383,7 +383,7 @@ func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f.connect()
 	first := nextRequest(f)
 	if len(first.Statuses) != maxListed || first.Statuses[0].Work == nil {
-		t.Fatalf("asks about %d works", len(first.Statuses))
+		t.Fatalf("it requests the statuses of %d works", len(first.Held))
 	}
 	f.clusterIdle("cluster1")
 	f.done(first, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
@@ -392,7 +392,7 @@ func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f.done(nextRequest(f), Result{})
 	last := nextRequest(f)
 	if len(last.Statuses) != 1 {
-		t.Fatalf("asks about %d works", len(last.Statuses))
+		t.Fatalf("it requests the statuses of %d works", len(last.Held))
 	}
 	f.done(last, Result{})
 	f.clusterIdle("cluster1")
@@ -420,7 +420,7 @@ func TestCore_QueriesAWorkOfAnEarlierLeader(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.seen(newWork("w", 1))
 	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
-		t.Errorf("asks about %+v", e.Statuses)
+		t.Errorf("it requests the statuses of %+v", e.Held)
 	}
 }
 
@@ -443,7 +443,7 @@ func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 	f.done(next[AddFinalizer](f, BrokerQueue, "uid-w"), Result{Err: errConflict()})
 	f.seen(newWork("w", 1))
 	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
-		t.Errorf("asks about %+v", e.Statuses)
+		t.Errorf("it requests the statuses of %+v", e.Held)
 	}
 }
 

@@ -356,7 +356,7 @@ func (r *realm) checkDeletion(env codec.Envelope) {
 	case live != nil && live.UID == uid && live.DeletionTimestamp == nil && !r.suspicious:
 		r.t.Fatalf("deletion of %s, which lives", uid)
 	case r.lostWorks[uid] && !r.suspicious:
-		r.t.Fatalf("deletion of %s, which a restore lost", uid)
+		r.t.Fatalf("a deletion of %s, which a restore removed from the hub", uid)
 	}
 }
 

@@ -182,7 +182,7 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 			w := newWork("w", 1, withStatus(applied(1)))
 			f.seen(w)
 			f.connect()
-			f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: c.code, Message: "said the broker", Hint: "do it so"}})
+			f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: c.code, Message: "message of the broker", Hint: "do it so"}})
 			f.idle(BrokerQueue, "uid-w")
 
 			e := next[PatchStatus](f, HubQueue, "uid-w")
@@ -190,7 +190,7 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 			if d == nil || d.Status != "False" || d.Reason != c.reason || d.ObservedGeneration != 1 || !d.LastTransitionTime.Time.Equal(f.now) {
 				t.Fatalf("Delivered is %+v", d)
 			}
-			for _, s := range []string{c.mention, "said the broker", "do it so"} {
+			for _, s := range []string{c.mention, "message of the broker", "do it so"} {
 				if !strings.Contains(d.Message, s) {
 					t.Errorf("message %q does not mention %q", d.Message, s)
 				}
@@ -228,7 +228,7 @@ func TestCore_ShowsWhyAWorkIsNotDelivered(t *testing.T) {
 func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	over := &transport.Error{
 		Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: time.Minute, Attribute: codec.ExtResourceID,
-		Message: "said the broker", Hint: "do it so",
+		Message: "message of the broker", Hint: "do it so",
 	}
 	f := newFixture(t, true)
 	f.seen(newWork("w", 1))
@@ -238,7 +238,7 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	f.idle(BrokerQueue, "uid-w")
 	f.deliver("uid-v")
 	e := next[PatchStatus](f, HubQueue, "uid-w")
-	if d := delivered(e.Status); d == nil || d.Reason != ReasonQuotaExceeded || !strings.Contains(d.Message, "said the broker (do it so)") {
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonQuotaExceeded || !strings.Contains(d.Message, "message of the broker (do it so)") {
 		t.Errorf("Delivered is %+v", d)
 	}
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
@@ -246,7 +246,7 @@ func TestCore_OneWorkOverItsQuotaHoldsNoOtherUp(t *testing.T) {
 	f.now = f.now.Add(time.Minute)
 	f.deliver("uid-w")
 	if cleared := next[PatchStatus](f, HubQueue, "uid-w"); fault(cleared.Status) != nil {
-		t.Errorf("with room it says %+v", cleared.Status.Conditions)
+		t.Errorf("below the quota the conditions are %+v", cleared.Status.Conditions)
 	}
 
 	f.seen(newWork("v", 1, version("104"), deleting))
@@ -270,9 +270,9 @@ func TestCore_ReportsBrokerOutOfSpace(t *testing.T) {
 	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second, Message: "busy"}})
 	f.idle(HubQueue, "uid-w")
 	f.now = f.now.Add(time.Minute)
-	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "said the broker"}})
+	f.done(next[Publish](f, BrokerQueue, "uid-w"), Result{Err: &transport.Error{Code: transport.CodeOverloaded, Message: "message of the broker"}})
 	e := next[PatchStatus](f, HubQueue, "uid-w")
-	if d := delivered(e.Status); d == nil || d.Reason != ReasonQuotaExceeded || !strings.Contains(d.Message, "said the broker") {
+	if d := delivered(e.Status); d == nil || d.Reason != ReasonQuotaExceeded || !strings.Contains(d.Message, "message of the broker") {
 		t.Errorf("Delivered is %+v", d)
 	}
 	f.done(e, Result{Work: newWork("w", 1, version("102"), withStatus(e.Status))})
@@ -280,7 +280,7 @@ func TestCore_ReportsBrokerOutOfSpace(t *testing.T) {
 	f.now = f.now.Add(time.Minute)
 	f.deliver("uid-w")
 	if cleared := next[PatchStatus](f, HubQueue, "uid-w"); fault(cleared.Status) != nil {
-		t.Errorf("with room it says %+v", cleared.Status.Conditions)
+		t.Errorf("below the quota the conditions are %+v", cleared.Status.Conditions)
 	}
 }
 

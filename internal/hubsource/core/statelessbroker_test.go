@@ -14,7 +14,7 @@ import (
 func (f *fixture) meets(agent *sessionfence.Tracker, m sessionfence.Stamp, has Present) {
 	f.t.Helper()
 	if agent.Observe("hub", m).IsAccepted() {
-		f.t.Fatal("an event that names no session of the agent counts")
+		f.t.Fatal("an event without a session of the agent is accepted")
 	}
 	f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: has})
@@ -72,7 +72,7 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	f := statelessFixture(t, a)
 	requests := f.requested("cluster1")
 	if len(requests) != 1 {
-		t.Fatalf("asks %+v", requests)
+		t.Fatalf("it requests %+v", requests)
 	}
 	agent := sessionfence.NewTracker(5, "agent")
 	agent.Observe("hub", requests[0].Stamp)
@@ -81,7 +81,7 @@ func TestStatelessBroker_RepeatsUnansweredStatusRequests(t *testing.T) {
 	}
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
 	if requests = f.requested("cluster1"); len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
-		t.Errorf("asks then %+v", requests)
+		t.Errorf("it requests then %+v", requests)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestStatelessBroker_RepeatsPossiblyMissedEvents(t *testing.T) {
 	f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")})
 	f.done(nextOf[List](f, BrokerQueue, Key{Cluster: "cluster1"}), Result{Present: present(a)})
 	if requests := f.requested("cluster1"); len(requests) != 1 || len(requests[0].Statuses) != 1 {
-		t.Errorf("it asks for statuses: %+v", requests)
+		t.Errorf("it requests statuses: %+v", requests)
 	}
 	f.done(p, Result{})
 	f.now = f.now.Add(firstDelay)
@@ -114,7 +114,7 @@ func TestStatelessBroker_SendsSessionNoticeToAgentWithoutWorks(t *testing.T) {
 	}
 	requests := f.requested("cluster1")
 	if len(requests) != 1 || len(requests[0].Statuses) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
-		t.Fatalf("asks %+v", requests)
+		t.Fatalf("it requests %+v", requests)
 	}
 	if !f.core.AgentList(&AgentList{Cluster: "cluster1", Stamp: agent.Stamp("hub")}) {
 		t.Error("its next list does not count")
@@ -139,7 +139,7 @@ func TestStatelessBroker_SendsDelayedSessionNotice(t *testing.T) {
 				requests = f.requested("cluster1")
 			}
 			if len(requests) != 1 || agent.Observe("hub", requests[0].Stamp) != sessionfence.CurrentFirst {
-				t.Errorf("with %d works, agent %d is asked %+v", works, n, requests)
+				t.Errorf("with %d works, agent %d gets the requests %+v", works, n, requests)
 			}
 		}
 	}
@@ -153,14 +153,14 @@ func TestStatelessBroker_RepeatsStatusRequestsForOrphans(t *testing.T) {
 	f.now = f.now.Add(32 * time.Minute)
 	requests := f.requested("cluster1")
 	if len(requests) != 2 || requests[0].Statuses[0] != (StatusRef{UID: "uid-x", Hash: "none"}) {
-		t.Errorf("asks %+v", requests)
+		t.Errorf("it requests %+v", requests)
 	}
 	if v := f.core.Report(r); v != Taken {
 		t.Errorf("the answer is %s", v)
 	}
 	next[Get](f, HubQueue, "uid-x")
 	if requests = f.requested("cluster1"); len(requests) != 0 {
-		t.Errorf("asks without end: %+v", requests)
+		t.Errorf("it repeats the request for ever: %+v", requests)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestStatelessBroker_DeletesNothingBeforeOursHasListed(t *testing.T) {
 		f.now = f.now.Add(missingDelay)
 		requests := f.requested("cluster1")
 		if len(requests) != 1 || len(requests[0].Statuses) != 1 || requests[0].Statuses[0] != emptyStatusRequest[0] || requests[0].Stamp.PeerSession != (codec.Session{}) {
-			t.Fatalf("asks %+v", requests)
+			t.Fatalf("it requests %+v", requests)
 		}
 		f.clusterIdle("cluster1")
 	}

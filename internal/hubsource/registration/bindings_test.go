@@ -73,7 +73,7 @@ func TestBindings_BoundTooLate(t *testing.T) {
 		go func() { done <- late.Run(ctx, known) }()
 		b.wait(time.Minute)
 		if b.hub.get(hubBindings, cluster1, tokensRole) == nil {
-			t.Error("it went before it was known who is accepted")
+			t.Error("the binding was deleted before the accepted clusters were known")
 		}
 		close(known)
 		b.wait(time.Second)

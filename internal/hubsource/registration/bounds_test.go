@@ -309,7 +309,7 @@ func TestBounds_Renewals(t *testing.T) {
 		b.hub.remove(hubCSRs, "", "r-0")
 		b.wait(time.Second)
 		if refused := renew(1000); refused != "" {
-			t.Errorf("after one is gone: %q", refused)
+			t.Errorf("after one CSR was deleted: %q", refused)
 		}
 		again := New(Config{ID: config.ID, Hub: config.Hub, Dialer: config.Dialer, Registerer: prometheus.NewRegistry(), Health: &telemetry.Health{}, Log: config.Log})
 		ctx, cancel := context.WithCancel(b.Context())

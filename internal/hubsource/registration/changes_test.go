@@ -55,7 +55,7 @@ func TestChanges_ListsNothing(t *testing.T) {
 	var c changes
 	c.restart(nil)
 	if !c.any() {
-		t.Fatal("the end of the list is not said")
+		t.Fatal("the end of the list is not reported")
 	}
 	if got, listed := takeN(&c, 1); !listed || len(got) > 0 || c.any() {
 		t.Errorf("%v, listed %v", got, listed)

@@ -101,7 +101,7 @@ func TestRoles_AreNarrow(t *testing.T) {
 	for what, granted := range map[string]bool{
 		"impersonate the same name elsewhere": shipped.grant(hubSource, "impersonate", "", "serviceaccounts", "kube-system", "grpc-server-sa"),
 		"impersonate users":                   shipped.grant(hubSource, "impersonate", "", "users", "", "x"),
-		"ask for tokens":                      shipped.grant(hubSource, "create", "", "serviceaccounts/token", "kube-system", "x"),
+		"request tokens":                      shipped.grant(hubSource, "create", "", "serviceaccounts/token", "kube-system", "x"),
 		"bind another role":                   shipped.grant(hubSource, "bind", rbac, "clusterroles", "", "cluster-admin"),
 		"read other bindings":                 shipped.grant(hubSource, "list", rbac, "rolebindings", "", "x"),
 		"accept a cluster by OCM's right":     shipped.grant(hubSource, "update", "register.open-cluster-management.io", "managedclusters/accept", "", "c"),

@@ -310,7 +310,7 @@ func TestServer_ChecksRights(t *testing.T) {
 			b.request(event)
 		}
 		if n := b.hub.count("create subjectaccessreviews"); n != 1 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d access reviews", n)
 		}
 		b.hub.mu.Lock()
 		b.hub.denied["create "+agentOf1] = true
@@ -347,7 +347,7 @@ func TestServer_DetectsTokenAccess(t *testing.T) {
 			before := b.hub.count("create subjectaccessreviews")
 			b.request(event)
 			if got := b.hub.count("create subjectaccessreviews") - before; got != s.requested {
-				t.Errorf("step %d: the hub was asked %d times, want %d", n, got, s.requested)
+				t.Errorf("step %d: the hub got %d access reviews, want %d", n, got, s.requested)
 			}
 		}
 	})
@@ -438,7 +438,7 @@ func TestServer_WritesNoOldLeases(t *testing.T) {
 		b.renew(0, "first")
 		b.wait(9 * time.Second)
 		if at := b.renewTime("first"); !at.IsZero() {
-			t.Errorf("the hub took it %v late", 8*time.Second)
+			t.Errorf("the hub accepted the renewal %v late", 8*time.Second)
 		}
 		for i := range leaseWriters {
 			b.renew(0, fmt.Sprint("slow", i))
