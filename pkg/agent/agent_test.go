@@ -266,7 +266,7 @@ func TestAgent_IdleSendsNoRequests(t *testing.T) {
 		r.f.TakeCalls()
 		r.after(30 * time.Minute)
 		if calls := r.f.TakeCalls(); len(calls) != 0 {
-			t.Fatalf("asked %v", calls)
+			t.Fatalf("unexpected requests: %v", calls)
 		}
 	})
 }

@@ -144,7 +144,7 @@ func TestExecutor_RolesAreWatched(t *testing.T) {
 		r.reviews()
 		r.settle(50 * time.Minute)
 		if n := r.reviews(); n != 0 {
-			t.Errorf("keep %t: %d questions at rest", keep, n)
+			t.Errorf("keep %t: %d reviews without a change", keep, n)
 		}
 		r.revoke("maps")
 		r.settle(2 * time.Second)
@@ -352,7 +352,7 @@ func TestExecutor_UnansweredReviews(t *testing.T) {
 	r.settle(15 * time.Second)
 	r.expectStatus("1", workApplied, workAvailable)
 	if err := r.lastErr[testHubHash+"-w"]; err == nil || !strings.Contains(err.Error(), "configmaps default/a: check the rights of the executor: away") {
-		t.Errorf("got %v, want to ask again after a back-off", err)
+		t.Errorf("got %v, want a new request after a back-off", err)
 	}
 	r.apply(as(hubWork("1", "w", 2, configMap("a", "1"), configMap("b", "1"))))
 	r.expectManifest("1", 0, resourceThere, noFeedback, manifestApplied)
@@ -486,7 +486,7 @@ func TestForbidden_WorkCanBeDeleted(t *testing.T) {
 	r.expectRequests("get deployments.apps default/d") // the unchanged list of objects is not written again
 	r.delete(hubWork("1", "w", 1))
 	if s := r.statuses["1"]; !s.Deleted || r.record("w") != nil {
-		t.Errorf("got %+v, want the work to be gone", s.Status)
+		t.Errorf("got %+v, want the work deleted", s.Status)
 	}
 }
 

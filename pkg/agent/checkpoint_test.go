@@ -401,7 +401,7 @@ func TestCore_RepublishesStatusesMissingAtTheBroker(t *testing.T) {
 	first, second := r.statuses["w-1"].SequenceID, r.statuses["w-2"].SequenceID
 	r.checkpoint(codec.Checkpoint{Cursor: at(2), Digest: d, HighestSequenceID: first})
 	if len(r.sent) != 2 {
-		t.Fatal("what was accepted on this connection is taken for lost")
+		t.Fatal("a status accepted on this connection is sent again")
 	}
 	r.core.Disconnected(errAway)
 	r.resume()

@@ -140,7 +140,7 @@ func TestCore_IncompleteWorkIsAppliedAgain(t *testing.T) {
 			r.deliver(w)
 		},
 		"the manifest is removed": func(r *rig) { r.deliver(hubWork("w-1", "web", 2, configMap("c", "1"))) },
-		"another rule says no": func(r *rig) {
+		"another rule is false": func(r *rig) {
 			w := jobs(2, "a")
 			w.Spec.ManifestConfigs[0].ConditionRules[0] = celRule("Complete", "object.metadata.name != 'a'")
 			r.deliver(w)

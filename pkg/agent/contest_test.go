@@ -56,10 +56,10 @@ func TestCore_ReportsObjectChangedAfterEachRepair(t *testing.T) {
 	work, manifest := r.contested("w-1")
 	const begin = ".spec.replicas is changed by before-first-apply, theirs after each repair: the object is repaired once a minute only"
 	if manifest == nil || manifest.Reason != conditions.ReasonChangedAfterRepair || !strings.HasPrefix(manifest.Message, begin) {
-		t.Errorf("the manifest says %v", manifest)
+		t.Errorf("the manifest has the condition %v", manifest)
 	}
 	if work == nil || work.Status != metav1.ConditionTrue || !strings.HasPrefix(work.Message, "Deployment default/web: "+begin) || work.ObservedGeneration != 1 {
-		t.Errorf("the work says %v", work)
+		t.Errorf("the work has the condition %v", work)
 	}
 	r.wantApplied(metav1.ConditionTrue, "Apply manifest complete")
 	if n := r.core.Counts().Contested; n != 1 {
@@ -76,7 +76,7 @@ func TestCore_ReportsObjectChangedAfterEachRepair(t *testing.T) {
 	r.apply(w)
 	r.settle(10 * time.Minute)
 	if work, _ := r.contested("w-1"); work == nil || work.ObservedGeneration != 2 {
-		t.Errorf("the next generation says %v", work)
+		t.Errorf("the next generation has the condition %v", work)
 	}
 	stop()
 	r.settle(15 * time.Minute)
@@ -108,7 +108,7 @@ func TestCore_ReportsObjectContestedByTwoWorks(t *testing.T) {
 		work, _ := r.contested(id)
 		want := "ConfigMap default/web: .data.k is changed by ManifestWork " + other + ", which has the same object, after each repair"
 		if work == nil || !strings.HasPrefix(work.Message, want) || !strings.Contains(work.Message, "Take the object out of all works but one") {
-			t.Errorf("%s says %v", id, work)
+			t.Errorf("%s has the condition %v", id, work)
 		}
 	}
 	if n := r.core.Counts().Contested; n != 2 {

@@ -127,7 +127,7 @@ func check(rt *rapid.T, r *rig, h *hub) {
 		s := r.statuses[string(w.UID)]
 		applied, available := condition(s.Status.Conditions, "Applied"), condition(s.Status.Conditions, "Available")
 		if applied == nil || applied.Status != "True" || applied.ObservedGeneration != w.Generation || available.Status != "True" || s.Deleted {
-			rt.Fatalf("work %s at generation %d: the hub knows %q; %v", name, w.Generation, show(s.Status.Conditions), r.lastErr)
+			rt.Fatalf("work %s at generation %d: the hub got %q; %v", name, w.Generation, show(s.Status.Conditions), r.lastErr)
 		}
 		var want []string
 		for _, m := range w.Spec.Workload.Manifests {

@@ -139,7 +139,7 @@ func TestCore_DeletesToTheEnd(t *testing.T) {
 	}
 	r.expectStatus("w-1", workApplied, workAvailable, workDeleting, workDeleted)
 	if !slices.ContainsFunc(r.sent, func(s received) bool { return condition(s.Status.Conditions, "Deleting") != nil && !s.Deleted }) {
-		t.Error("that it is being deleted was not reported")
+		t.Error("the deletion in progress was not reported")
 	}
 	if got := r.core.Counts(); got != (Counts{}) || len(r.core.states) != 0 || len(r.expected) != 0 {
 		t.Errorf("something is remembered: %+v, %d states, %d tracked", got, len(r.core.states), len(r.expected))
@@ -157,7 +157,7 @@ func TestCore_DeletionWaitsForHeldObject(t *testing.T) {
 	r.expectListed("web", "configmaps default/b")
 	r.expectStatus("w-1", workApplied, "Available=False/ResourcesNotAvailable: 1 of 2 resources are not available", deletionWaits("ConfigMap default/b", 1))
 	if r.configMap("a") != nil || r.record("web").DeletionTimestamp == nil {
-		t.Fatal("what is not held is to go, and the record to stay")
+		t.Fatal("want the free object deleted, and the record to stay")
 	}
 	if n := len(r.requests()); n > 400 {
 		t.Errorf("%d requests while waiting for an hour", n)
@@ -165,7 +165,7 @@ func TestCore_DeletionWaitsForHeldObject(t *testing.T) {
 	r.f.Edit(r.ref("ConfigMap", "b"), func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 	r.settle(time.Second)
 	if r.record("web") != nil || !r.statuses["w-1"].Deleted {
-		t.Fatal("the end of the wait is not noticed at once")
+		t.Fatal("the end of the deletion is not reported at once")
 	}
 }
 
@@ -180,7 +180,7 @@ func TestCore_DeletedIsReportedUntilItIsAccepted(t *testing.T) {
 	}
 	list := r.subscribe(accepted)
 	if len(list) != 1 || list[0].ResourceID != "w-1" {
-		t.Errorf("the list of what is held: %+v", list)
+		t.Errorf("the list of the held works: %+v", list)
 	}
 	r.settle(time.Second)
 	if !r.statuses["w-1"].Deleted || r.core.Counts() != (Counts{}) {
@@ -280,7 +280,7 @@ func TestCore_OrphansSurviveACrashWithinTheDeletion(t *testing.T) {
 		}
 		r.f.CollectGarbage()
 		if r.configMap("a") == nil || r.configMap("b") == nil {
-			t.Fatalf("died at %d: an object that was to stay is gone", dies)
+			t.Fatalf("died at %d: an orphaned object was deleted", dies)
 		}
 	}
 }

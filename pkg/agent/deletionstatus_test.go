@@ -66,7 +66,7 @@ func TestCore_StatusWhileADeletionWaits(t *testing.T) {
 	r.expectStatus("w-1", workApplied, available(2, 3), "Down=True/ConditionRulesAggregated: Manifest is Down", deletionWaits("Deployment default/held", 1))
 	r.expectManifest("w-1", 2, manifestApplied, resourceNotThere, noFeedback)
 	if slices.Contains(r.requests(), "get configmaps default/free") {
-		t.Error("an object that had gone was looked for again")
+		t.Error("a deleted object was read again")
 	}
 	if at := condition(r.statuses["w-1"].Status.Conditions, workv1.WorkDeleting).LastTransitionTime; !at.Equal(&deleting) {
 		t.Errorf("it is being deleted since %v, not %v", deleting, at)

@@ -64,7 +64,7 @@ func TestCore_EvictsOrphans(t *testing.T) {
 	}
 	r.settle(59 * time.Minute)
 	if calls := r.requests(); slices.ContainsFunc(calls, func(c string) bool { return strings.HasSuffix(c, "hash-web") }) {
-		t.Errorf("asked without need: %q", calls)
+		t.Errorf("unneeded requests: %q", calls)
 	}
 	r.expectValue("a", "1")
 	r.settle(2 * time.Minute)
@@ -75,7 +75,7 @@ func TestCore_EvictsOrphans(t *testing.T) {
 		t.Errorf("remembered: %v, %d states", r.core.orphans.found, len(r.core.states))
 	}
 	if logged(&log, "evicting an AppliedManifestWork") != 1 || logged(&log, "no source has the work of this") != 1 {
-		t.Errorf("the log says\n%s", &log)
+		t.Errorf("the log is\n%s", &log)
 	}
 }
 
@@ -259,12 +259,12 @@ func TestCore_EvictsOrphansAfterSync(t *testing.T) {
 	r.settle(3 * time.Hour)
 	r.expectValue("a", "1")
 	if r.evicting("web") {
-		t.Fatal("its owner has not said anything")
+		t.Fatal("the work is evicted before its owner has synced")
 	}
 
 	r.checkpoint(r.proof(orphans, "hub"))
 	if !r.evicting("web") {
-		t.Fatal("its owner has said that it has nothing else")
+		t.Fatal("the work is not evicted after its owner has synced")
 	}
 	r.f.Remove(r.ref("ConfigMap", "a"))
 	r.settle(30 * time.Minute)
@@ -363,7 +363,7 @@ func TestCore_OrphansWithNothingOnTheCluster(t *testing.T) {
 			r.checkpoint(r.proof([]string{"w-1"}, "hub"))
 			r.settle(10 * time.Second)
 			if r.core.set.Get("w-1") != nil || slices.Contains(r.journal.has(), "w-1") {
-				t.Fatal("it is still held")
+				t.Fatal("the work is still held")
 			}
 			if other != r.evicting("web") || other && r.value("a") != "1" {
 				t.Fatal("what is on the cluster has a grace period of its own")

@@ -33,6 +33,6 @@ func TestGrace_IsMeasured(t *testing.T) {
 	seen := time.Now()
 	g := grace{start: seen.Add(-time.Minute), seen: seen, before: time.Minute}
 	if left := g.left(time.Hour, time.Now()); left < 50*time.Minute || seen.Round(0) == seen {
-		t.Errorf("%v is left, or the time when it was seen has lost how much has passed", left)
+		t.Errorf("%v is left, or the time when it was seen has no monotonic clock", left)
 	}
 }

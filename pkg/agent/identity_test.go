@@ -43,7 +43,7 @@ func TestAgent_IgnoresBrokerWithoutHubIdentity(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if n := len(r.b.hellos); n != 1 {
-			t.Errorf("the broker was asked %d times in a minute", n)
+			t.Errorf("the broker got %d hellos in a minute", n)
 		}
 		if _, requests := r.b.statuses(); requests != 0 {
 			t.Errorf("it received %d events", requests)
@@ -66,7 +66,7 @@ func TestGate_AnswerCountsWhileClusterIsAway(t *testing.T) {
 	away := errors.New("the cluster is away")
 	answer = away
 	if err := g.pass(t.Context(), a); !errors.Is(err, away) {
-		t.Errorf("before it said anything: %v", err)
+		t.Errorf("before the first answer of the cluster: %v", err)
 	}
 	answer = nil
 	if err := g.pass(t.Context(), a); err != nil {
@@ -82,7 +82,7 @@ func TestGate_AnswerCountsWhileClusterIsAway(t *testing.T) {
 		}
 	}
 	if requests != 5 {
-		t.Errorf("asked %d times", requests)
+		t.Errorf("%d identity checks", requests)
 	}
 }
 

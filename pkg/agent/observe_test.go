@@ -210,7 +210,7 @@ func TestCore_FeedbackDuringConflict(t *testing.T) {
 	}
 	work, _ := r.contested("w-1")
 	if work == nil {
-		t.Fatal("the work does not say that its object is changed after each repair")
+		t.Fatal("the work does not report that its object is changed after each repair")
 	}
 	r.expectStatus("w-1", workApplied, workAvailable, "Contested=True/ChangedAfterEachRepair: "+work.Message)
 	repairs, reads := 0, 0

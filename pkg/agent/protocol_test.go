@@ -45,7 +45,7 @@ func TestC11_EventWithoutResourceVersionIsDropped(t *testing.T) {
 	r.handle(r.event(hubWork("w-1", "web", 2, configMap("b", "1")), codec.UpdateRequest, without))
 	r.handle(r.event(w, codec.DeleteRequest, without))
 	if r.configMap("a") == nil || r.configMap("b") != nil || r.core.Counts().Live != 1 {
-		t.Fatal("an event that says no version was acted upon")
+		t.Fatal("an event without a version was applied")
 	}
 }
 
@@ -78,19 +78,19 @@ func TestC13_UnusableWork_IsReported(t *testing.T) {
 			t.Errorf("generation %d: got %+v", generation, got)
 		}
 		if rec := r.record("web"); rec.Annotations[appliedwork.AnnotationVersion] != "1" {
-			t.Errorf("the record says that version %s is in force", rec.Annotations[appliedwork.AnnotationVersion])
+			t.Errorf("the record has version %s", rec.Annotations[appliedwork.AnnotationVersion])
 		}
 		if got := r.statuses["w-1"].Status.ResourceStatus.Manifests[0].Conditions; condition(got, "Applied").ObservedGeneration != 1 {
-			t.Errorf("what is in force is of generation 1: %+v", got)
+			t.Errorf("the conditions are not of generation 1: %+v", got)
 		}
 		if r.configMap("a") == nil {
-			t.Fatalf("generation %d: what was applied before is gone", generation)
+			t.Fatalf("generation %d: the applied object was deleted", generation)
 		}
 	}
 	r.f.Remove(r.ref("ConfigMap", "a"))
 	r.settle(time.Second)
 	if r.configMap("a") == nil {
-		t.Error("what is in force is no longer kept")
+		t.Error("the applied object is not repaired")
 	}
 	r.apply(hubWork("w-1", "web", 5, configMap("a", "2")))
 	r.expectStatus("w-1", workApplied, workAvailable)
@@ -122,7 +122,7 @@ func TestC14_VersionsFromAnOCMBroker(t *testing.T) {
 	deliver(0, "unversioned")
 	expect("unversioned")
 	if r.record("web").Finalizers[0] != workv1.AppliedManifestWorkFinalizer {
-		t.Error("the finalizer is lost")
+		t.Error("the finalizer was removed")
 	}
 }
 
@@ -195,7 +195,7 @@ func TestC18_DeletionRepeatedWhileItsEndIsReported(t *testing.T) {
 	r.expectStatus("w-9", workDeleted)
 	r.settle(time.Second)
 	if len(r.sent) != 1 || r.core.Counts() != (Counts{}) {
-		t.Fatalf("%d more reports, and %+v is held", len(r.sent), r.core.Counts())
+		t.Fatalf("%d more reports, and the core has %+v", len(r.sent), r.core.Counts())
 	}
 }
 

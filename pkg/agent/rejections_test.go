@@ -221,8 +221,8 @@ func TestCore_DroppedFieldIsTriedLessAndLessOften(t *testing.T) {
 		reported      string
 		second, hours int
 	}{
-		"the server says so": {true, ropeDropped, 6, 13},
-		"without a warning":  {false, ropeQuiet, 3, 9},
+		"the server warns":  {true, ropeDropped, 6, 13},
+		"without a warning": {false, ropeQuiet, 3, 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)

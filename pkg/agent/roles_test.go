@@ -53,7 +53,7 @@ func TestAgent_FollowsRoles(t *testing.T) {
 		r.f.TakeCalls()
 		r.after(30 * time.Minute)
 		for _, c := range r.f.TakeCalls() {
-			t.Errorf("at rest: %s", c)
+			t.Errorf("without a change: %s", c)
 		}
 
 		// The object changes at the same moment. That wakes the work before the check of the roles is due.

@@ -58,13 +58,13 @@ func TestCore_SendsPeerSessionToSource(t *testing.T) {
 	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	m, ok := r.lists()
 	if !ok || hub.Observe(testCluster, m) != sessionfence.CurrentFirst {
-		t.Fatalf("after the first event of a session it says %+v", m)
+		t.Fatalf("after the first event of a session it sends %+v", m)
 	}
 	r.settle(time.Second)
 	r.expectValue("a", "1")
 	r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 2, configMap("a", "2")), codec.UpdateRequest))
 	if _, ok := r.lists(); ok {
-		t.Error("it says so after each event")
+		t.Error("it sends a list after each event")
 	}
 }
 
@@ -83,12 +83,12 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	}
 	publish()
 	if m, ok := r.lists(); !ok || m.PeerSession != hub.Stamp(testCluster).Session {
-		t.Fatalf("to a session that is new it says %+v at once", m)
+		t.Fatalf("to a new session it sends %+v at once", m)
 	}
 	r.now = r.now.Add(time.Second)
 	publish()
 	if _, ok := r.lists(); ok || r.syncIn != listEvery-time.Second {
-		t.Errorf("to the same it says it again, or in %v", r.syncIn)
+		t.Errorf("to the same session it sends the list again, or in %v", r.syncIn)
 	}
 	r.now = r.now.Add(time.Second)
 	if publish(); r.syncIn != 0 {
@@ -96,7 +96,7 @@ func TestCore_ResendsListToNewSourceSession(t *testing.T) {
 	}
 	r.now = r.now.Add(listEvery - 2*time.Second)
 	if m, ok := r.lists(); !ok || hub.Observe(testCluster, m) != sessionfence.CurrentFirst {
-		t.Errorf("after %v it says %+v", listEvery, m)
+		t.Errorf("after %v it sends %+v", listEvery, m)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestCore_LateEventsCountNoLonger(t *testing.T) {
 	r.core.Handle(t.Context(), r.placed(old, hubWork("w-1", "web", 9, configMap("a", "old")), codec.UpdateRequest))
 	r.expectValue("a", "2")
 	if m, ok := r.lists(); !ok || m.PeerSession.ID != "next" {
-		t.Errorf("sent %+v for an earlier session: a source whose clock went back does not learn of it", m)
+		t.Errorf("sent %+v for an earlier session: a source with a clock that went back is not notified", m)
 	}
 
 	before := next.Stamp(testCluster)
@@ -152,10 +152,10 @@ func TestCore_SendsGoodbye(t *testing.T) {
 		_, goodbye, err := codec.ParseKeepalive(e)
 		original, _, _ := codec.StringExtension(e, codec.ExtOriginalSource)
 		if err != nil || !goodbye || len(e.Data()) != 0 || original != source {
-			t.Errorf("to %q it says %v, %v", source, e, err)
+			t.Errorf("to %q it sends %v, %v", source, e, err)
 		}
 		if m := r.stamp(e); m.PeerSession != (codec.Session{}) || m.Fence != 0 || !hub.MatchesGoodbye(testCluster, m) {
-			t.Errorf("to %q its place is %+v", source, m)
+			t.Errorf("to %q its stamp is %+v", source, m)
 		}
 		r.core.Handle(t.Context(), r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest))
 	}
@@ -165,27 +165,27 @@ func TestCore_SendsGoodbye(t *testing.T) {
 func TestCore_SendsKeepalives(t *testing.T) {
 	r, hub := newStatelessRig(t)
 	if r.core.KeepAlive() != time.Minute {
-		t.Error("it does not come back in a minute")
+		t.Error("the next keepalive is not due in a minute")
 	}
 	if l, ok := r.core.NextSync(); ok {
-		t.Fatalf("before it knows its source it says %s", l.Event.Type())
+		t.Fatalf("before it knows its source it sends %s", l.Event.Type())
 	}
 	web := r.placed(hub.Stamp(testCluster), hubWork("w-1", "web", 1, configMap("a", "1")), codec.CreateRequest)
 	r.handle(web)
 	r.core.KeepAlive()
 	l, ok := r.core.NextSync()
 	if !ok || l.Event.Type() != codec.TypeKeepalive {
-		t.Fatalf("it says %v", l.Event)
+		t.Fatalf("it sends %v", l.Event)
 	}
 	d, _, err := codec.ParseKeepalive(l.Event)
 	if err != nil || d != r.core.set.DigestOf("hub") || d.Count != 1 {
 		t.Errorf("it holds %+v, %v", d, err)
 	}
 	if v := hub.Observe(testCluster, r.stamp(l.Event)); !v.IsAccepted() {
-		t.Errorf("that does not count: %d", v)
+		t.Errorf("the source drops the keepalive: %d", v)
 	}
 	if r.core.SyncDone(l, &transport.Error{Code: transport.CodeUnavailable}) {
-		t.Error("what is lost of that is sent again")
+		t.Error("a lost keepalive is sent again")
 	}
 }
 
@@ -200,7 +200,7 @@ func TestCore_ReportsTooLargeList(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(output.String(), "works=1 bytes="); got != want {
-			t.Errorf("with a limit of %d it says %s", limit, output.String())
+			t.Errorf("with a limit of %d the log is %s", limit, output.String())
 		}
 	}
 }

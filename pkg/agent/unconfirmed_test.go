@@ -89,10 +89,10 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 		version, tag string // of the spec in the record; "" for the applied one
 		begun, done  bool
 	}{
-		"of what is in force":                      {done: true},
-		"of something later":                       {version: "3", tag: "x"},
-		"of a work that was created again":         {version: "1", tag: "x"},
-		"that had begun, whatever the record says": {version: "1", tag: "x", begun: true, done: true},
+		"of the applied version":           {done: true},
+		"of a later version":               {version: "3", tag: "x"},
+		"of a work that was created again": {version: "1", tag: "x"},
+		"that had begun, with any record":  {version: "1", tag: "x", begun: true, done: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newJournaledRig(t)
@@ -125,7 +125,7 @@ func TestCore_UnconfirmedDeletions(t *testing.T) {
 			}
 			// The broker repeats deletions before that checkpoint, so this one will not be repeated.
 			if n := r.core.Counts(); n.Deleting != 0 {
-				t.Fatalf("it is held for ever: %+v", n)
+				t.Fatalf("the deletion never ends: %+v", n)
 			}
 			r.expectJournal()
 			r.deliverDeletion(w)
@@ -177,7 +177,7 @@ func TestCore_LastReportBeforeARestart(t *testing.T) {
 	r.checkpoint(codec.Checkpoint{Cursor: at(4), Digest: &codec.Digest{}, HighestSequenceID: r.sent[len(r.sent)-1].SequenceID})
 	r.settle(time.Minute)
 	if n := r.core.Counts(); n.Deleting != 0 {
-		t.Fatalf("it is held for ever: %+v", n)
+		t.Fatalf("the deletion never ends: %+v", n)
 	}
 	r.expectJournal()
 }

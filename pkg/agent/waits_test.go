@@ -38,7 +38,7 @@ func TestKeeps(t *testing.T) {
 				condition("NamespaceDeletionDiscoveryFailure", "False", "All resources successfully discovered")),
 			"waits for its content: Namespace shop: Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances; remove the named objects, or check that their controller runs on the cluster",
 		},
-		"a namespace that says nothing":    {namespace(), ""},
+		"a namespace without conditions":   {namespace(), ""},
 		"a pod whose node does not answer": {pod("Pod", deleted), `waits for its node: Pod shop/web: its grace period is over; check that node "node1" runs, or delete the Pod with --force if the node is gone`},
 		"a pod that has time yet":          {pod("Pod", "2026-01-02T03:04:30Z"), ""},
 		"an object without finalizers":     {pod("ConfigMap", deleted), ""},

@@ -75,7 +75,7 @@ func TestAgent_SlowWorksDelayNoOther(t *testing.T) {
 		last, _ := r.b.statuses()
 		c := condition(last["stuck-7"].Status.Conditions, "ReconcileSlow")
 		if c == nil || c.Status != "True" || c.Reason != "ReconcileTakesLong" || !strings.Contains(c.Message, "Other works do not wait for it") {
-			t.Errorf("the work says %+v", c)
+			t.Errorf("the work has the condition %+v", c)
 		}
 		close(free)
 		r.after(time.Second)
@@ -122,7 +122,7 @@ func TestWorkerPool_SlowWorksWaitForEachOther(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(ended) != long {
-				t.Fatalf("%d of %d have had their turn", len(ended), long)
+				t.Fatalf("%d of %d have ended", len(ended), long)
 			}
 			clear(ended)
 		}

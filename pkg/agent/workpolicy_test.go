@@ -109,11 +109,11 @@ func TestCore_RejectsObjectsNeededByAgents(t *testing.T) {
 				t.Errorf("%s: %s %s: %v", strategy, o.GetKind(), o.GetName(), show(m.Conditions))
 			}
 			if len(m.StatusFeedbacks.Values) > 0 {
-				t.Errorf("%s: %s %s tells %v", strategy, o.GetKind(), o.GetName(), m.StatusFeedbacks.Values)
+				t.Errorf("%s: %s %s has the feedback %v", strategy, o.GetKind(), o.GetName(), m.StatusFeedbacks.Values)
 			}
 		}
 		if c := condition(r.statuses["w-1"].Status.Conditions, workv1.WorkApplied); c == nil || c.Status != "False" {
-			t.Errorf("%s: the work says %v", strategy, c)
+			t.Errorf("%s: the work has the condition %v", strategy, c)
 		}
 		for _, entry := range r.listed("web") {
 			if entry != "configmaps default/a" {
@@ -128,7 +128,7 @@ func TestCore_RejectsObjectsNeededByAgents(t *testing.T) {
 			}
 		}
 		if r.configMap("a") != nil {
-			t.Errorf("%s: the work is not gone", strategy)
+			t.Errorf("%s: the work is not deleted", strategy)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestCore_ReleasesObjectsNeededByAgents(t *testing.T) {
 		}
 		r.f.CollectGarbage()
 		if r.record("web") != nil || r.configMap("a") != nil {
-			t.Errorf("%s: the work is not gone", end)
+			t.Errorf("%s: the work is not deleted", end)
 		}
 		for _, o := range all {
 			if live := r.lookAt(o); live == nil || len(live.GetOwnerReferences()) > 0 || live.GetDeletionTimestamp() != nil {
@@ -217,9 +217,9 @@ func TestCore_FollowsTheOwnerOfTheCluster(t *testing.T) {
 	r.delete(w)
 	r.f.CollectGarbage()
 	if r.configMap("a") == nil || len(r.configMap("a").GetOwnerReferences()) > 0 || r.record("web") != nil {
-		t.Errorf("got %v, want it to stay, and the work to be gone", r.configMap("a"))
+		t.Errorf("got %v, want it to stay, and the work deleted", r.configMap("a"))
 	}
 	if r.f.Look(r.ref("Deployment", "d")) != nil {
-		t.Error("what is allowed is not gone")
+		t.Error("the allowed object is not deleted")
 	}
 }

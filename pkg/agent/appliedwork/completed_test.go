@@ -22,7 +22,7 @@ func TestStore_CompletedManifests(t *testing.T) {
 	}
 	id := func(name string) string { return idOf(0, "v1", name) }
 	if id("a") == id("b") || id("a") != idOf(1, "v2", "a") {
-		t.Fatal("it is the object that counts")
+		t.Fatal("the id must depend on the object alone")
 	}
 	const work = "id with blanks"
 	want := map[string]time.Time{id("a"): time.Unix(1_700_000_000, 0), id("b"): time.Unix(1_700_000_001, 0)}

@@ -143,7 +143,7 @@ func TestStore_EntriesAndRelease(t *testing.T) {
 		t.Fatal("the record is still there")
 	}
 	if gone, err := s.RemoveFinalizer(t.Context(), r); err != nil || !gone {
-		t.Fatalf("releasing what is gone: %v, %v", gone, err)
+		t.Fatalf("release of a deleted record: %v, %v", gone, err)
 	}
 }
 
@@ -473,7 +473,7 @@ func TestRemover_WaitsItsTurn(t *testing.T) {
 			}
 			return nil
 		}
-		r := appliedwork.Remover{Client: f, Done: func(d appliedwork.RemovalAction, err error) { t.Errorf("it counts as %s: %v", d, err) }}
+		r := appliedwork.Remover{Client: f, Done: func(d appliedwork.RemovalAction, err error) { t.Errorf("the removal ends as %s: %v", d, err) }}
 		remaining, err := r.Remove(t.Context(), []appliedwork.Entry{e}, owner, nil)
 		if (err != nil) != fails {
 			t.Errorf("fails %v: %v", fails, err)

@@ -28,7 +28,7 @@ func TestDroppedFrom(t *testing.T) {
 		"in a list whose items nothing names": {sent: `{"l":[{"f1":"x","f2":"x"}]}`, answer: `{"l":[{"f0":"x"},{"f1":"x"}]}`, unknown: []string{"l[0].f2"}, unknown1: "l[0].f2"},
 		"of a longer name":                    {sent: `{"spec":{"f2":"x"}}`, answer: `{"spec":{}}`, unknown: []string{"spec.f22"}, quiet: "spec.f2"},
 		"without a warning":                   {sent: `{"spec":{"f1":"x","f2":{"a":1}}}`, answer: `{"spec":{"f1":"x"}}`, quiet: "spec.f2"},
-		"left out because it says nothing":    {sent: `{"spec":{"a":"","b":0,"c":false,"d":{},"e":[],"f":null,"g":{"h":{"i":""}}}}`, answer: `{"spec":{}}`},
+		"left out because it is empty":        {sent: `{"spec":{"a":"","b":0,"c":false,"d":{},"e":[],"f":null,"g":{"h":{"i":""}}}}`, answer: `{"spec":{}}`},
 		"a container that a webhook adds":     {sent: `{` + container + `}`, answer: `{"containers":[{"name":"sidecar"},{"name":"b","image":"j"},{"name":"a","image":"k"}]}`},
 		"a container that a webhook removes":  {sent: `{` + container + `}`, answer: `{"containers":[{"name":"a","image":"i"}]}`, quiet: "containers[1]"},
 		"a list in another order":             {sent: `{"l":["a","b"]}`, answer: `{"l":["b"]}`},

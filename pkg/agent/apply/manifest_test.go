@@ -131,7 +131,7 @@ func TestLoad_OptionsWithoutSupportAreRefusedNotIgnored(t *testing.T) {
 			},
 			`update strategy "readonly" is not known: the object is left as it is; use Update, CreateOnly, ReadOnly or ServerSideApply`,
 		},
-		"the first match that says something counts": {
+		"the first match with a value is used": {
 			func(s *workv1.ManifestWorkSpec) {
 				s.ManifestConfigs = []workv1.ManifestConfigOption{config("b", "x"), config("a*", ""), config("*", "Update"), config("a", "x")}
 			},

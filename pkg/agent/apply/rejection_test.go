@@ -45,7 +45,7 @@ func TestApplier_RejectionIsRememberedUntilSomethingChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = try("after a change of the status", r.Known, false)
-	r = try("when it is asked for", r.Known.Retry(), true)
+	r = try("when it is requested", r.Known.Retry(), true)
 	b.f.Edit(ref, func(o *unstructured.Unstructured) {
 		_ = unstructured.SetNestedField(o.Object, int64(2), "spec", "parallelism")
 	})

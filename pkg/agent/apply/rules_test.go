@@ -233,7 +233,7 @@ func TestApplier_RulesOfStorage(t *testing.T) {
 func TestApplier_RulesOfDefinitionsAndMonitoring(t *testing.T) {
 	const versions = `"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"n":{"type":"integer","default":3,"minimum":1}}}}}]`
 	for name, c := range map[string]ruleCase{
-		"definition: what the server fills in, and what says nothing, is no difference": {
+		"definition: defaults of the server and empty fields are no difference": {
 			kind:     definition,
 			live:     `,"spec":{"group":"example.com","scope":"Namespaced","names":{"kind":"Knot","plural":"knots","singular":"knot","listKind":"KnotList"},"conversion":{"strategy":"None"},` + versions + `}`,
 			manifest: `,"spec":{"group":"example.com","scope":"Namespaced","preserveUnknownFields":false,"names":{"kind":"Knot","plural":"knots","shortNames":[]},` + versions + `}`,
@@ -277,7 +277,7 @@ func TestApplier_DefaultStorageClassIsTheClustersDecision(t *testing.T) {
 			b.quiet("an unchanged class", same, KnownState{})
 			o := b.must(Recreate, b.apply(strings.Replace(same, `"provisioner":"p"`, `"provisioner":"q"`, 1)))
 			if o.GetAnnotations()[key] != "false" || o.GetLabels()["theirs"] != "1" || len(o.GetOwnerReferences()) != 1 {
-				t.Errorf("created again, the class lost something: %v", o.Object["metadata"])
+				t.Errorf("created again, the class has lost fields: %v", o.Object["metadata"])
 			}
 		})
 	}

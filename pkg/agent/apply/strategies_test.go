@@ -247,7 +247,7 @@ func TestStrategies_Terminating(t *testing.T) {
 		}
 		s.f.Edit(ref, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) })
 		if r, _ := s.applied(r.Known); (r.Action == Create) == (s.strategy == workv1.UpdateStrategyTypeReadOnly) {
-			t.Fatalf("once it is gone: %s", r.Action)
+			t.Fatalf("once it is deleted: %s", r.Action)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestNext_ManifestConditions(t *testing.T) {
 				one("Available", "False", "ResourceNotAvailable", "Resource is not available", 0, s0),
 			},
 		},
-		"object absent: no word about feedback": {
+		"object absent: no condition about feedback": {
 			in: conditions.Manifest{Presence: conditions.Absent, ApplyErr: gone},
 			want: []metav1.Condition{
 				one("Applied", "False", "AppliedManifestFailed", "Failed to apply manifest: boom", 7, s0),

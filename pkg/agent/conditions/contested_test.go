@@ -35,7 +35,7 @@ func TestNext_Contested(t *testing.T) {
 	}
 	m.Others, m.ApplySkipped = nil, true
 	if s = conditions.Next(s, 1, []conditions.Manifest{m}, at); find(s) == nil {
-		t.Error("a manifest that is held says nothing new")
+		t.Error("the condition of a held manifest was removed")
 	}
 	m.ApplySkipped = false
 	if s = conditions.Next(s, 1, []conditions.Manifest{m}, at); find(s) != nil {

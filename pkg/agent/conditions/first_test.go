@@ -67,7 +67,7 @@ func TestNext_ReportsTheReasonFirst(t *testing.T) {
 			failed(configMap(1, "b"), `Internal error occurred: failed calling webhook "w.example.com": no endpoints`),
 			`webhook failed: ConfigMap default/b: Internal error occurred: failed calling webhook "w.example.com": no endpoints; check that the service of this webhook runs on the cluster; 1 of 2 manifests failed`, good,
 		},
-		"a policy says no": {
+		"a policy denies it": {
 			failed(configMap(1, "b"), `configmaps "b" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no`),
 			`denied: ConfigMap default/b: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no; 1 of 2 manifests failed`, good,
 		},
@@ -129,7 +129,7 @@ func TestNext_StatusTextIsShort(t *testing.T) {
 	for i, count := range []string{"; 1 of 1 manifests failed", "; 1 of 1 resources are not available"} {
 		output := got.Conditions[i].Message
 		if len(output) < 1000 || len(output) > 1024 || !strings.HasPrefix(output, "immutable: KKK") || !strings.Contains(output, "mmm: spec is immutable: é") || !strings.HasSuffix(output, advice+count) {
-			t.Errorf("%s says %d bytes: %s", got.Conditions[i].Type, len(output), output)
+			t.Errorf("%s has %d bytes: %s", got.Conditions[i].Type, len(output), output)
 		}
 	}
 }

@@ -167,7 +167,7 @@ func TestNext_AggregationOfRules(t *testing.T) {
 		message  string
 	}{
 		"all":                        {"Complete", "TT", "True", "Aggregated from 2 manifest conditions"},
-		"one that has a word":        {"Complete", "-T-", "True", "m1"},
+		"one with a message":         {"Complete", "-T-", "True", "m1"},
 		"one not":                    {"Complete", "TFU", "False", "Aggregated from 3 manifest conditions"},
 		"one unknown":                {"Degraded", "TU", "Unknown", "Aggregated from 2 manifest conditions"},
 		"any custom":                 {"Sunny", "FT", "False", "Aggregated from 2 manifest conditions"},

@@ -128,7 +128,7 @@ func TestSet_OrderOfSpecs(t *testing.T) {
 				}
 			}
 			if got := s.Get("1").Labels["content"]; got != c.want {
-				t.Errorf("in force: %q, want %q", got, c.want)
+				t.Errorf("the content is %q, want %q", got, c.want)
 			}
 		})
 	}
@@ -267,7 +267,7 @@ func TestSet_HighestRevisionWins(t *testing.T) {
 			}
 			v := s.ByName("w" + id)
 			if (v.Live != nil) == in.deleting || len(v.Deleted) == 1 != in.deleting {
-				t.Fatalf("%s: the name says %+v", id, v)
+				t.Fatalf("%s: the name has %+v", id, v)
 			}
 		}
 	})

@@ -228,7 +228,7 @@ func TestWatcher_WhereNotAllNamespacesMayBeWatched(t *testing.T) {
 		n := s.lists[all]
 		s.api.mu.Unlock()
 		if n < 2 || n > 20 {
-			t.Errorf("asked %d times", n)
+			t.Errorf("%d requests", n)
 		}
 		s.forbid(all, false)
 		<-time.After(wideDeniedRetry)

@@ -90,7 +90,7 @@ func TestWatcher_ExpiredWatchCausesNoRequest(t *testing.T) {
 		s.cut(nil)
 		synctest.Wait()
 		if got := s.requests(); got != before || r.readBacks.Load() != 0 || s.open() != 2 {
-			t.Errorf("asked %v after %v; %d watches are open", got, before, s.open())
+			t.Errorf("%v requests after %v; %d watches are open", got, before, s.open())
 		}
 	})
 }

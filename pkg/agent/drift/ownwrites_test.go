@@ -30,7 +30,7 @@ func TestOwnWrites(t *testing.T) {
 			{"expect", "1", false}, {"begin", "", false}, {"wrote", "2", false}, {"wrote", "3", false}, {"expect", "3", false}, {"end", "", false},
 			{"begin", "", false}, {"see", "2", false}, {"end", "", false}, {"see", "3", false},
 		},
-		"a pass that fails before it says what it expects": {
+		"a pass that fails before it expects a version": {
 			{"expect", "1", false}, {"begin", "", false}, {"see", "2", false}, {"wrote", "2", false}, {"end", "", false}, {"see", "3", true},
 		},
 		"another writes meanwhile, after": {

@@ -452,9 +452,9 @@ func TestWatcher_DenialOfAMomentIsOverSoon(t *testing.T) {
 		n := s.lists
 		s.mu.Unlock()
 		if n > 2*130 { // of this scope and of the permanent resource; at most 120 each, if all waits are the shortest
-			t.Errorf("asked %d times in an hour", n)
+			t.Errorf("%d requests in an hour", n)
 		}
-		t.Logf("asked %d times in an hour", n)
+		t.Logf("%d requests in an hour", n)
 
 		s.deny(nil)
 		<-time.After(deniedRetry)
@@ -472,7 +472,7 @@ func TestWatcher_BacksOffFromUnansweringServer(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.lists < 20 || s.lists > 60 {
-			t.Fatalf("asked %d times in ten minutes", s.lists)
+			t.Fatalf("%d lists in ten minutes", s.lists)
 		}
 	})
 }
@@ -520,7 +520,7 @@ func TestWatcher_PermanentWatchReportsUntrackedObjects(t *testing.T) {
 		s.remove("other")
 		r.expectWoken()
 		if want := []string{"deleting", "other"}; !slices.Equal(r.gone, want) {
-			t.Errorf("gone %q, want %q", r.gone, want)
+			t.Errorf("deleted %q, want %q", r.gone, want)
 		}
 	})
 }
@@ -595,6 +595,6 @@ func TestSignatureOf(t *testing.T) {
 	old.Generation, gen.Generation = 0, 0
 	gen.ResourceVersion = "2"
 	if SignatureOf(ropes, old) == SignatureOf(ropes, gen) {
-		t.Error("without a generation the resource version counts")
+		t.Error("the resource version of an object without a generation is not compared")
 	}
 }

@@ -135,7 +135,7 @@ func TestChecker_DenialsAndErrors(t *testing.T) {
 		want    string
 	}{
 		"all allowed":               {namespaced, nil, nil, true, ""},
-		"one by another authorizer": {namespaced, map[string]any{"get": yes("a webhook says so")}, nil, false, ""},
+		"one by another authorizer": {namespaced, map[string]any{"get": yes("a webhook allows it")}, nil, false, ""},
 		"denied":                    {namespaced, map[string]any{"delete": status{}, "create": status{Denied: true}}, []string{"create", "delete"}, false, "not allowed to apply the resource apps deployments, shop web, will try again in 1m0s"},
 		"denied in the core":        {node, map[string]any{"get": status{EvaluationError: "a role is missing"}}, []string{"get"}, false, "not allowed to apply the resource  nodes,  n, will try again in 1m0s"},
 		"an error":                  {namespaced, map[string]any{"get": away}, nil, false, "check the rights of the executor: away"},

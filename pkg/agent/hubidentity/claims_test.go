@@ -37,9 +37,9 @@ func TestClaims_Decide(t *testing.T) {
 		"same name":                                 {claimsFixture(), "hub1", through("a:8090", "e1", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
 		"new name, same store":                      {claimsFixture(), "hub1", through("b:8090", "e1", "ca1"), nil, ptr(through("b:8090", "e1", "ca1")), ""},
 		"same name, other store":                    {claimsFixture(), "hub1", through("a:8090", "e2", "ca1"), nil, ptr(through("a:8090", "e2", "ca1")), ""},
-		"same name, a broker that says no store":    {claimsFixture(), "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
+		"same name, a broker without a store ID":    {claimsFixture(), "hub1", through("a:8090", "", "ca1"), nil, ptr(through("a:8090", "e1", "ca1")), ""},
 		"other name, other store":                   {claimsFixture(), "hub1", through("b:8090", "e2", "ca1"), nil, nil, "hub1"},
-		"other name, a broker that says no store":   {claimsFixture(), "hub1", through("b:8090", "", "ca1"), nil, nil, "hub1"},
+		"other name, a broker without a store ID":   {claimsFixture(), "hub1", through("b:8090", "", "ca1"), nil, nil, "hub1"},
 		"other CA":                                  {claimsFixture(), "hub1", through("a:8090", "e1", "ca2"), nil, nil, "hub1"},
 		"other CA that knows the store":             {claimsFixture(), "hub1", through("b:8090", "e1", "ca2"), []string{"ca1", "ca2"}, nil, "hub1"},
 		"other CA, other store":                     {claimsFixture(), "hub1", through("a:8090", "e2", "ca2"), []string{"ca1", "ca2"}, nil, "hub1"},
@@ -52,7 +52,7 @@ func TestClaims_Decide(t *testing.T) {
 		"two hubs side by side":                     {claimsFixture(), "hub2", through("b:8090", "e2", "ca2"), nil, ptr(through("b:8090", "e2", "ca2")), ""},
 		"two hubs of one CA side by side":           {claimsFixture(), "hub2", through("b:8090", "e2", "ca1"), nil, ptr(through("b:8090", "e2", "ca1")), ""},
 		"the same cluster under a second name":      {claimsFixture(), "hub2", BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, StoreID: "e1"}, nil, &BrokerRef{Cluster: "cluster2", Broker: "a:8090", Roots: []string{"ca1"}, StoreID: "e1"}, ""},
-		"a second hub that says it has this store":  {claimsFixture().with("x", Claim{Identity: "hub2", BrokerRef: through("b:8090", "e2", "ca2")}), "hub1", through("a:8090", "e2", "ca1"), nil, nil, "hub2"},
+		"a second hub that reports this store ID":   {claimsFixture().with("x", Claim{Identity: "hub2", BrokerRef: through("b:8090", "e2", "ca2")}), "hub1", through("a:8090", "e2", "ca1"), nil, nil, "hub2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			next, changed, err := c.claims.Decide(c.identity, c.t, c.trusted, now)
@@ -62,7 +62,7 @@ func TestClaims_Decide(t *testing.T) {
 					t.Fatalf("got %+v, %v", got, err)
 				}
 				if again, changed, err := next.Decide(c.identity, c.t, c.trusted, now); changed || err != nil {
-					t.Errorf("asked again: %+v, %t, %v", again, changed, err)
+					t.Errorf("the second claim: %+v, %t, %v", again, changed, err)
 				}
 				return
 			}
@@ -81,7 +81,7 @@ func TestClaims_Decide(t *testing.T) {
 				t.Errorf("%d claims, had %d", len(next), len(c.claims))
 			}
 			if _, changed, err := next.Decide(c.identity, c.t, c.trusted, now); changed || err == nil {
-				t.Errorf("asked again: %t, %v", changed, err)
+				t.Errorf("the second claim: %t, %v", changed, err)
 			}
 		})
 	}

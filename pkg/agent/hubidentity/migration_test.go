@@ -86,13 +86,13 @@ func (w *world) owners(name string) []string {
 	w.Helper()
 	o := w.f.Look(w.f.Ref("v1", "ConfigMap", "default", name))
 	if o == nil {
-		w.Fatalf("%s is gone", name)
+		w.Fatalf("%s is missing", name)
 	}
 	var names []string
 	for _, r := range o.GetOwnerReferences() {
 		rec := w.f.Look(appliedwork.Ref(r.Name))
 		if rec == nil || rec.GetUID() != r.UID {
-			w.Fatalf("%s belongs to %s, which is gone", name, r.Name)
+			w.Fatalf("%s belongs to %s, which is missing", name, r.Name)
 		}
 		names = append(names, r.Name)
 	}
@@ -183,7 +183,7 @@ func TestMigration_RepairsDuplicateOwners(t *testing.T) {
 	}
 	w.wantMoved(uids)
 	if output := w.output.String(); !strings.Contains(output, "configmaps default/y") || !strings.Contains(output, "3 AppliedManifestWorks") {
-		t.Errorf("it said\n%s", output)
+		t.Errorf("the output is\n%s", output)
 	}
 	if err := w.mover.Move(t.Context(), before, after, ""); !errors.Is(err, hubidentity.ErrNothing) {
 		t.Errorf("a second time: %v", err)
@@ -259,7 +259,7 @@ func TestRegistry_ClaimRefuseAndMove(t *testing.T) {
 		t.Errorf("after the move: %v", err)
 	}
 	if _, err := w.mover.Admit(ctx, "hub1", a, nil); !errors.As(err, &refused) {
-		t.Errorf("the one before: %v", err)
+		t.Errorf("the previous broker: %v", err)
 	}
 	if _, err := w.mover.Admit(ctx, "hub2", b, nil); !errors.As(err, &refused) || refused.Claim.Identity != "hub1" {
 		t.Errorf("another flag: %v", err)

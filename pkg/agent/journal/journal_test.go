@@ -196,7 +196,7 @@ func TestJournal_LogIsBoundedAndForgets(t *testing.T) {
 		}
 		b, err := os.ReadFile(path)
 		if bytes.Contains(b, []byte(secret)) {
-			t.Errorf("%s still has what a removed work said", path)
+			t.Errorf("%s still contains a removed work", path)
 		}
 		return err
 	}))

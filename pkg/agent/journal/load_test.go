@@ -180,7 +180,7 @@ func TestLoad_SurvivesInvalidLogFile(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if name != "empty" && !strings.Contains(reported.String(), "the owner of its works is unreadable") {
-				t.Errorf("the log does not say so:\n%s", &reported)
+				t.Errorf("the log does not report it:\n%s", &reported)
 			}
 		})
 	}
@@ -233,7 +233,7 @@ func TestLoad_AnotherBinding(t *testing.T) {
 				t.Errorf("state (-want +got):\n%s", diff)
 			}
 			if !strings.Contains(log.String(), "discarded") {
-				t.Errorf("the log does not say so:\n%s", &log)
+				t.Errorf("the log does not report it:\n%s", &log)
 			}
 			must(t, j.Put(spec(t, "c", 1)))
 			must(t, j.Close())

@@ -381,7 +381,7 @@ func (m *model) compare(s LoadResult, found holding) {
 		m.t.Fatalf("reported that was never saved here: %v", s.Reported)
 	}
 	if s.Left != nil && (s.Left["left"]["owner"] != fmt.Sprint(m.owner) || !slices.ContainsFunc(m.saved, func(r Reported) bool { return cmp.Equal(leftOf(r), s.Left) })) {
-		m.t.Fatalf("what was never said here of objects: %v", s.Left)
+		m.t.Fatalf("orphaned objects that were never saved here: %v", s.Left)
 	}
 	if n, err := strconv.Atoi(s.Reserved); s.Reserved != "" && err != nil || n < m.reserved && !m.flipped && !m.hurt {
 		m.t.Fatalf("sequence ids up to %d were reserved, and %q is loaded", m.reserved, s.Reserved)
@@ -427,7 +427,7 @@ func (m *model) covered(s LoadResult) map[work]int {
 	}
 	n := int(s.Cursor.Revision)
 	if n < m.kept {
-		m.t.Fatalf("the cursor %d was stored, and is lost: %d", m.kept, n)
+		m.t.Fatalf("the cursor %d was stored, and %d is read", m.kept, n)
 	}
 	if n == 0 {
 		return nil

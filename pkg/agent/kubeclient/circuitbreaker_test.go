@@ -211,7 +211,7 @@ func TestAnswers_Queue(t *testing.T) {
 		}
 	}
 	if goes, _ := a.admit(nil, now); goes {
-		t.Error("a request without a turn goes")
+		t.Error("a request was sent without admission")
 	}
 	a.called["c"], a.queue = true, a.queue[:2]
 	if goes, _ := a.admit(wait("c"), now); goes || a.queue[0].Key != "c" {

@@ -87,7 +87,7 @@ func TestDiscoveryCache_QueriesEachVersionOnce(t *testing.T) {
 		missing("Rope")
 	}
 	if d.count() != 1 {
-		t.Fatalf("asked %d times within %v, want once", d.count(), retryAfter)
+		t.Fatalf("%d requests within %v, want one", d.count(), retryAfter)
 	}
 	d.set("/apis/example.com/v1", ropeList)
 	*now = now.Add(retryAfter)
@@ -102,7 +102,7 @@ func TestDiscoveryCache_QueriesEachVersionOnce(t *testing.T) {
 	missing("Splice")
 	missing("Splice")
 	if d.count() != 3 {
-		t.Fatalf("asked %d times, want once more for a kind that is missing", d.count())
+		t.Fatalf("%d requests, want one more for a missing kind", d.count())
 	}
 }
 
@@ -145,7 +145,7 @@ func TestDiscoveryCache_SharesConcurrentQueries(t *testing.T) {
 	close(d.block)
 	wg.Wait()
 	if n := d.count(); n > 2 {
-		t.Fatalf("asked %d times", n)
+		t.Fatalf("%d requests", n)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestOutbox_CostOfAStatus(t *testing.T) {
 				}
 			})
 			if requests != n || b.CountDue() != n {
-				t.Errorf("%d asked, %d due", requests, b.CountDue())
+				t.Errorf("%d requested, %d due", requests, b.CountDue())
 			}
 		}
 	})

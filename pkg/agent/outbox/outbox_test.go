@@ -177,12 +177,12 @@ func TestOutbox_RefusedForGood(t *testing.T) {
 func TestOutbox_AnswersRequests(t *testing.T) {
 	b := newBench(t)
 	if b.Request("1", codec.ResyncResponse) {
-		t.Fatal("there is nothing to tell yet")
+		t.Fatal("a status is due before one exists")
 	}
 	b.put(work("1", 1), "a", true)
 	b.done(b.take("1"), nil, false)
 	if !b.Request("1", codec.ResyncResponse) {
-		t.Fatal("a status is there")
+		t.Fatal("no status is due")
 	}
 	l := b.take("1")
 	if r := decode(t, l.Event); r.Action != codec.ResyncResponse {
@@ -190,7 +190,7 @@ func TestOutbox_AnswersRequests(t *testing.T) {
 	}
 	b.done(l, &transport.Error{Code: transport.CodeUnavailable}, true)
 	if l = b.take("1"); decode(t, l.Event).Action != codec.ResyncResponse {
-		t.Fatal("a lost answer is an answer still")
+		t.Fatal("the repeated report is not an answer")
 	}
 	b.Request("1", codec.UpdateRequest) // the status is requested again while in flight
 	b.done(l, nil, true)
@@ -474,7 +474,7 @@ func TestOutbox_RemembersAnEarlierProcess(t *testing.T) {
 		b.answered(b.take("1"), codec.OutcomeAccepted, false)
 		b.put(work("2", 1), "a", true)
 	})
-	t.Run("asked all the same", func(t *testing.T) {
+	t.Run("requested nevertheless", func(t *testing.T) {
 		b := remembering(t, old)
 		b.put(work("1", 1), "a", false)
 		b.Request("1", codec.ResyncResponse)
@@ -503,7 +503,7 @@ func TestOutbox_LowersTooHighSequenceIDs(t *testing.T) {
 	b.put(work("w", 1), "Applied", true)
 	first := b.take("w") // the broker's clock is unknown yet
 	if check(first) == nil {
-		t.Fatal("the broker takes it: there is nothing to test")
+		t.Fatal("the broker accepts the status, so the test checks nothing")
 	}
 	b.Clock(broker, now)
 	highest := (&codec.Sequencer{}).Next(broker.Add(time.Hour).UnixMilli())

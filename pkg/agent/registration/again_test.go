@@ -20,7 +20,7 @@ func TestCore_BeginsAgainOnlyWithAnotherFile(t *testing.T) {
 		r.pass(10 * time.Minute)
 		r.wantWaits("the hub has no ManagedCluster cluster1: if the cluster is to join again")
 		if len(r.seen) > 0 || r.hub.cluster != nil {
-			t.Fatalf("it asked for %v", r.seen)
+			t.Fatalf("it requested %v", r.seen)
 		}
 		r.file = "file2"
 		r.core.Bootstrap(r.file)

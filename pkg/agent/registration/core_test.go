@@ -134,7 +134,7 @@ func (r *rig) settle() {
 			r.perform(e)
 		}
 	}
-	r.t.Fatalf("it never rests: %s", strings.Join(r.seen[max(0, len(r.seen)-20):], ", "))
+	r.t.Fatalf("it never stops: %s", strings.Join(r.seen[max(0, len(r.seen)-20):], ", "))
 }
 
 func (r *rig) perform(e Effect) {
@@ -341,7 +341,7 @@ func TestCore_WithdrawnAndGiven(t *testing.T) {
 	r.pass(50 * time.Minute) // beyond the renewal time
 	r.wantWaits("the hub has not accepted the cluster")
 	if len(r.seen) > 0 {
-		t.Errorf("it asked for %v", r.seen)
+		t.Errorf("it requested %v", r.seen)
 	}
 	r.hub.accept(true)
 	r.pass(2 * time.Second)
@@ -364,7 +364,7 @@ func TestCore_ConditionIsNotAcceptance(t *testing.T) {
 	r.pass(10 * time.Minute)
 	r.wantWaits("the hub has not accepted the cluster")
 	if len(r.seen) > 0 || r.hub.reports != reports || r.hub.renewals != renewals {
-		t.Errorf("it asked for %v: %d reports and %d renewals more", r.seen, r.hub.reports-reports, r.hub.renewals-renewals)
+		t.Errorf("it requested %v: %d reports and %d renewals more", r.seen, r.hub.reports-reports, r.hub.renewals-renewals)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestRead_RetriesDeniedFacts(t *testing.T) {
 				<-time.After(10*time.Minute - 15*time.Second)
 				stop()
 				if err := <-ended; err != nil || s.requests > c.requests {
-					t.Errorf("asked %d times: %v", s.requests, err)
+					t.Errorf("%d requests: %v", s.requests, err)
 				}
 			})
 		})

@@ -69,7 +69,7 @@ func FuzzShown(f *testing.F) {
 			}
 			if event, err := (envelope{id: "2", time: r.now, cluster: cluster1}).event(p); err == nil {
 				if named, _, err := codec.StringExtension(event, codec.ExtClusterName); err != nil || named != cluster1 {
-					t.Fatalf("%s is asked for in the name of %q: %v", p.Request, named, err)
+					t.Fatalf("%s is requested in the name of %q: %v", p.Request, named, err)
 				}
 			}
 			if o, ok := p.Object.(*certificatesv1.CertificateSigningRequest); ok && bytes.Contains(o.Spec.Request, []byte("PRIVATE KEY")) {
@@ -80,7 +80,7 @@ func FuzzShown(f *testing.F) {
 		r.core.Step(r.now)
 		own := r.core.state.Credential
 		if before != nil && own == nil {
-			t.Fatal("a word of the broker took the certificate away")
+			t.Fatal("an event of the broker removed the certificate")
 		}
 		if own != nil {
 			if _, err := ReadCredential(own.Cert, own.Key, r.core.subject()); err != nil {

@@ -42,7 +42,7 @@ func TestRun_SecretOfAnother(t *testing.T) {
 					t.Errorf("%v instead of %v", have, data)
 				}
 				if n := strings.Count(p.log.String(), "the registration has not begun"); n != 1 {
-					t.Errorf("said %d times", n)
+					t.Errorf("logged %d times", n)
 				}
 				if err := p.secret.Save(t.Context(), nil); err != nil {
 					t.Error(err)

@@ -108,7 +108,7 @@ func TestGuard_RecognizesAgentsByTheirObjects(t *testing.T) {
 		}
 		for _, requested := range there.requested {
 			if requested != "configmaps a/hawser-agent-identities" {
-				t.Errorf("%s: asked for %s", name, requested)
+				t.Errorf("%s: the review is for %s", name, requested)
 			}
 		}
 	}
