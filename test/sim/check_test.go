@@ -214,7 +214,7 @@ func (w *world) checkStatus(key string, o *workv1.ManifestWork, status workv1.Ma
 	}
 	all := w.oracle.reports[id]
 	if len(all) == 0 || all[len(all)-1] != statusHash(status) {
-		w.fail("I4", "the source of work %s does not show what the cluster said last", key)
+		w.fail("I4", "the source of work %s does not show the latest report of the cluster", key)
 	}
 	if o.Namespace != w.ocmAgent.name && len(status.ResourceStatus.Manifests) != len(o.Spec.Workload.Manifests) {
 		w.fail("I4", "work %s has %d manifests, its status is about %d", key, len(o.Spec.Workload.Manifests), len(status.ResourceStatus.Manifests))

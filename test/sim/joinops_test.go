@@ -147,7 +147,7 @@ var joinOperations = []operation{
 		// A cluster that was detached before may be gone.
 		for name, still := range j.oracle.unjudged() {
 			if unjudged[name] && !still {
-				j.fail("I4", "cluster %s counts as unreachable, and hub-source could not receive its reports", name)
+				j.fail("I4", "cluster %s is unreachable, although hub-source could not receive its reports", name)
 			}
 		}
 		j.broker.start()
@@ -228,7 +228,7 @@ var joinOperations = []operation{
 		return fmt.Sprint("without ", missing)
 	})},
 
-	{"ask for a token", 12, onJoiner(requestToken)},
+	{"request a token", 12, onJoiner(requestToken)},
 	{"try what it may not", 14, onJoiner(tryJoined)},
 }
 
@@ -236,7 +236,7 @@ var joinOperations = []operation{
 var joinThemes = [][]string{
 	{"withdraw", "accept", "restart broker", "hub source begins or ends", "cut connections"},
 	{"withdraw", "accept", "slow network", "slow hub", "try what it may not"},
-	{"ask for a token", "duplicate", "lose answers", "come late", "cut connections", "accept"},
+	{"request a token", "duplicate", "lose answers", "come late", "cut connections", "accept"},
 	{"restore hub", "copy hub", "agent is away", "restart hub source", "decide"},
 	{"imposter joins under its name", "replace cluster", "decide", "detach", "invite again"},
 	{"agent is away", "hub down or up", "lose hub's answers", "restart agent", "deny a request"},
@@ -359,7 +359,7 @@ func requestToken(a *joinAgent, b uint32) string {
 			"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
 			"metadata": fakehub.Object{"name": "addon", "namespace": a.cluster, "uid": fmt.Sprint("ask-", b)}, "spec": fakehub.Object{"expirationSeconds": 3600},
 		}), "")
-		j.note("  %s asked for a token: %v", a.name, err)
+		j.note("  %s requested a token: %v", a.name, err)
 		if b%3 == 0 {
 			listen() // a later subscriber
 		}
@@ -394,18 +394,18 @@ func tryJoined(a *joinAgent, b uint32) string {
 		event func() codec.Event
 	}{
 		{"accept itself", true, func() codec.Event { return a.raised(o) }},
-		{"say that it is accepted", true, func() codec.Event { return a.conditioned(o) }},
+		{"report that it is accepted", true, func() codec.Event { return a.conditioned(o) }},
 		{"renew another's lease", false, func() codec.Event {
 			return a.event(codec.Leases, codec.Spec, codec.UpdateRequest, a.cluster, fakehub.Object{
 				"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": fakehub.Object{"name": "managed-cluster-lease", "namespace": other}, "spec": fakehub.Object{},
 			})
 		}},
-		{"speak for another", false, func() codec.Event {
+		{"report another's status", false, func() codec.Event {
 			return a.event(codec.ManagedClusters, codec.Status, codec.UpdateRequest, other, fakehub.Object{
 				"apiVersion": "cluster.open-cluster-management.io/v1", "kind": "ManagedCluster", "metadata": fakehub.Object{"name": other}, "status": fakehub.Object{},
 			})
 		}},
-		{"ask for another's token", false, func() codec.Event {
+		{"request another's token", false, func() codec.Event {
 			return a.event(codec.TokenRequests, codec.Spec, codec.CreateRequest, a.cluster, fakehub.Object{
 				"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": fakehub.Object{"name": "addon", "namespace": other, "uid": "mine"}, "spec": fakehub.Object{},
 			})

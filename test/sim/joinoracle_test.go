@@ -82,7 +82,7 @@ func (o *joinOracle) notePublished(p transport.Peer, event []byte) map[string]bo
 	}
 	m, err := codec.ParseRegistrationObjects(e)
 	if err != nil {
-		o.j.fail("I8", "hub-source says what cannot be read: %v", err)
+		o.j.fail("I8", "hub-source publishes an event that cannot be read: %v", err)
 		return nil
 	}
 	reported := map[string]bool{}
@@ -122,7 +122,7 @@ func (o *joinOracle) after(reported map[string]bool) {
 	for _, cluster := range slices.Sorted(maps.Keys(reported)) {
 		if _, closed := o.closed[cluster]; !reported[cluster] && !closed {
 			o.closed[cluster] = time.Now()
-			o.j.w.note("%s   the broker knows that %s is not accepted", time.Now().Format("15:04:05.000"), cluster)
+			o.j.w.note("%s   the broker stores that %s is not accepted", time.Now().Format("15:04:05.000"), cluster)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (o *joinOracle) requested(p transport.Peer, event []byte) {
 	if err != nil || p.Role == string(identity.Source) {
 		return
 	}
-	o.j.note("  %s/%s asks %s of %s", p.Role, p.Name, show(&env), env.Type.DataType.Resource)
+	o.j.note("  %s/%s requests %s of %s", p.Role, p.Name, show(&env), env.Type.DataType.Resource)
 	if env.Type.DataType == codec.TokenRequests {
 		var t tokenRequest
 		if e, err := codec.Unmarshal(event); err == nil && json.Unmarshal(e.Data(), &t) == nil {
@@ -237,7 +237,7 @@ func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data 
 func (o *joinOracle) token(p transport.Peer, data []byte) {
 	var t tokenRequest
 	if err := json.Unmarshal(data, &t); err != nil || t.Status.Token == "" {
-		o.j.fail("I8", "%s was sent a token that is none: %v", p.Name, err)
+		o.j.fail("I8", "%s was sent an invalid token: %v", p.Name, err)
 		return
 	}
 	o.j.mu.Lock()
@@ -246,7 +246,7 @@ func (o *joinOracle) token(p transport.Peer, data []byte) {
 	o.j.mu.Unlock()
 	switch {
 	case !requested:
-		o.j.fail("I8", "%s was sent a token that it has not asked for on this connection", p.Name)
+		o.j.fail("I8", "%s was sent a token that it has not requested on this connection", p.Name)
 	case before != "":
 		o.j.fail("I8", "%s was sent a token that %s got before", p.Name, before)
 	}

@@ -125,7 +125,7 @@ func (a *ocmAgent) Handle(_ context.Context, e codec.Event) error {
 func (a *ocmAgent) requested(e codec.Event) {
 	hashes, err := codec.DecodeHashes(e.Data())
 	if err != nil {
-		a.w.fail("I4", "%s was asked what it cannot read: %v", a.name, err)
+		a.w.fail("I4", "%s got a resync request that it cannot read: %v", a.name, err)
 		return
 	}
 	for _, h := range hashes {

@@ -33,7 +33,7 @@ func (o *oracle) statusOnHub(work *workv1.ManifestWork) {
 		}
 	}
 	if slices.Contains(all, hash) {
-		o.w.fail("I2", "the hub shows a status of work %s that is older than the one before", id)
+		o.w.fail("I2", "the hub shows a status of work %s that is older than its previous status", id)
 		return
 	}
 	o.w.fail("I4", "the hub shows a status of work %s that no agent reported", id)

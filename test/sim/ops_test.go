@@ -434,13 +434,13 @@ func (w *world) approve() string {
 		return nil
 	})
 	if err != nil {
-		w.fail("I1", "what is withheld cannot be listed: %v", err)
+		w.fail("I1", "withheld deletions cannot be listed: %v", err)
 	}
 	n := 0
 	for _, c := range slices.Sorted(maps.Keys(withheld)) {
 		for _, d := range withheld[c] {
 			if o := w.hub.byID(d.GetResourceId()); o != nil && o.DeletionTimestamp == nil {
-				w.fail("I1", "an operator is asked whether work %s may be deleted, which is on the hub", o.UID)
+				w.fail("I1", "a deletion of work %s is withheld, but the work is on the hub", o.UID)
 			}
 			w.oracle.approved(d.GetResourceId())
 			n++

@@ -374,7 +374,7 @@ func (s *source) answer(i int) {
 	if s.unresponsive && r.Err == nil {
 		s.unresponsive = false
 		r = core.Result{Err: unavailableHub()}
-		s.w.note("  is lost")
+		s.w.note("  the answer is lost")
 		switch f := e.effect.(type) {
 		case core.Save:
 			s.stateRV = stateUnknown
