@@ -483,20 +483,20 @@ func forgeries() (map[identity.Role][]forgery, error) {
 			{"names another's ManagedCluster", "Forbidden", own, codec.ManagedClusters, codec.Spec, create, managedCluster(other)},
 			{"takes another's name", "AlreadyExists", other, codec.ManagedClusters, codec.Spec, create, managedCluster(other)},
 			{"reports another's status", "Forbidden", other, codec.ManagedClusters, codec.Status, codec.UpdateRequest, managedCluster(other)},
-			{"asks for another's token", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
+			{"requests another's token", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
 			{"renews another's lease", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease(other)},
-			{"asks for another's certificate", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-1", others)},
+			{"requests another's certificate", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-1", others)},
 			{"labels its request as another's", "Forbidden", own, requests, codec.Spec, create, csr(other, own+"-2", others)},
 			{"adds a group", "Forbidden", own, requests, codec.Spec, create, csr(own, own+"-3", groups)},
-			{"asks to be a CA", "Invalid", own, requests, codec.Spec, create, csr(own, own+"-4", authority)},
+			{"requests to be a CA", "Invalid", own, requests, codec.Spec, create, csr(own, own+"-4", authority)},
 		},
 		identity.Agent: {
 			{"renews another's lease", "Forbidden", evil, codec.Leases, codec.Spec, codec.UpdateRequest, lease(other)},
 			{"renews it in the other's name", "Forbidden", other, codec.Leases, codec.Spec, codec.UpdateRequest, lease(other)},
-			{"asks for another's token", "Forbidden", evil, codec.TokenRequests, codec.Spec, create, token},
-			{"asks for it in the other's name", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
+			{"requests another's token", "Forbidden", evil, codec.TokenRequests, codec.Spec, create, token},
+			{"requests it in the other's name", "Forbidden", other, codec.TokenRequests, codec.Spec, create, token},
 			{"reports another's status", "Forbidden", evil, codec.ManagedClusters, codec.Status, codec.UpdateRequest, managedCluster(other)},
-			{"asks for another's certificate", "Forbidden", evil, requests, codec.Spec, create, csr(evil, "e-1", others)},
+			{"requests another's certificate", "Forbidden", evil, requests, codec.Spec, create, csr(evil, "e-1", others)},
 		},
 	}, nil
 }
@@ -555,7 +555,7 @@ func looked(ctx context.Context, c transport.Conn, d codec.DataType, cluster str
 			case o.Metadata.Labels["cluster.open-cluster-management.io/clusterset"] == "production":
 				return errors.New("it is in a set of its choice")
 			case user != want:
-				return fmt.Errorf("it says that %q asked, want %q", user, want)
+				return fmt.Errorf("the requester is %q, want %q", user, want)
 			}
 			return errLooked
 		})

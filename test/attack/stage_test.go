@@ -345,7 +345,7 @@ func (a *actor) wait(what string) outputLine {
 		}
 	})
 	if found == nil {
-		a.t.Fatalf("%s does not say %q: %v", a.name, what, err)
+		a.t.Fatalf("%s does not show %q: %v", a.name, what, err)
 	}
 	return *found
 }

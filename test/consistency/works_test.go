@@ -145,7 +145,7 @@ func TestWorks_Settled(t *testing.T) {
 				o.Status.Conditions[2].Status = metav1.ConditionFalse
 			})
 		}, "Delivered=False"},
-		"hub-source does not say that the cluster has answered": {func(t *testing.T, w world) {
+		"hub-source does not report that the cluster has answered": {func(t *testing.T, w world) {
 			w.setOnHub(t, func(o *workv1.ManifestWork) { o.Status.Conditions = o.Status.Conditions[:2] })
 		}, "the status of generation 7"},
 		"deleted, and everything is still there": {func(_ *testing.T, w world) { deleteWork(w.History) }, "the work is still on the hub"},

@@ -127,7 +127,7 @@ func (f *Fleet) losing(t *testing.T, l *load, r *relay, d int) {
 			return fmt.Errorf("%d messages were lost", lost)
 		}
 		if l.Converged(ctx) == nil {
-			return errors.New("what was lost makes no difference")
+			return errors.New("the fleet converged without the lost messages")
 		}
 		return nil
 	})

@@ -102,7 +102,7 @@ func TestClusterAway(t *testing.T) {
 	harness.Eventually(t, func(ctx context.Context) error {
 		code, text, err := ready(ctx)
 		if err == nil && (code != http.StatusServiceUnavailable || !strings.Contains(text, "cluster: the kube-apiserver of the managed cluster has not answered since 20")) {
-			err = fmt.Errorf("/readyz says %d %s", code, text)
+			err = fmt.Errorf("/readyz reports %d %s", code, text)
 		}
 		return err
 	})
@@ -117,7 +117,7 @@ func TestClusterAway(t *testing.T) {
 	harness.Eventually(t, func(ctx context.Context) error {
 		code, text, err := ready(ctx)
 		if err == nil && code != http.StatusOK {
-			err = fmt.Errorf("/readyz says %d %s", code, text)
+			err = fmt.Errorf("/readyz reports %d %s", code, text)
 		}
 		return err
 	})

@@ -42,7 +42,7 @@ func TestRecreatedWhileAgentIsAway(t *testing.T) {
 					return nil
 				}
 			}
-			return fmt.Errorf("no line of %s says %q:\n%s", name, want, out)
+			return fmt.Errorf("no line of %s contains %q:\n%s", name, want, out)
 		})
 	}
 	shows("clusters", "InSync") // the agent has the work on its disk

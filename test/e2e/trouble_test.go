@@ -70,7 +70,7 @@ func TestTooLarge(t *testing.T) {
 	got := f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{"Delivered": metav1.ConditionFalse})
 	for _, c := range got.Status.Conditions {
 		if c.Type == "Delivered" && (c.Reason != "TooLarge" || !strings.Contains(c.Message, "512000")) {
-			t.Errorf("condition %+v does not tell the limit", c)
+			t.Errorf("condition %+v does not contain the limit", c)
 		}
 	}
 	f.NoConfigMap(t, cluster1, ns, "large")

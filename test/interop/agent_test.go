@@ -238,7 +238,7 @@ func TestC18_EndOfWork_IsReportedUntilTaken(t *testing.T) {
 		return meta.IsStatusConditionTrue(s.Status.Conditions, "Deleting")
 	}))
 	if a.record("w") == nil || a.value("w") == "" {
-		t.Error("the record or the object that is held is gone")
+		t.Error("the record or the held object was deleted")
 	}
 	gone := statusOfWork("w", func(s manifestwork.StatusReport, _ outputLine) bool { return s.Deleted })
 	if early := b.since(0, gone); len(early) != 0 {
@@ -422,7 +422,7 @@ func TestC58_ForeignSource_ChangesNothing(t *testing.T) {
 	b.send(codec.CreateRequest, withID("other", newWork(cluster1, "other", 1)), foreign)
 	a.awaitValue("other", "1")
 	if got := a.value("w"); got != "1" {
-		t.Errorf("value %q, want what the owner said", got)
+		t.Errorf("value %q, want the one of the owner", got)
 	}
 }
 
@@ -451,7 +451,7 @@ func TestC59_SourceUnreachable_ObjectsStay(t *testing.T) {
 		second := runOurAgent(t, dialer, cluster)
 		<-time.After(48 * time.Hour)
 		if second.value("w") != "1" || second.record("w") == nil {
-			t.Error("the objects are gone")
+			t.Error("the objects were deleted")
 		}
 		for _, c := range cluster.TakeCalls() {
 			if c.Verb == "delete" {

@@ -29,7 +29,7 @@ func TestC36_ReportedWork_StaysUntilDeleted(t *testing.T) {
 	agent.await(t, 0, "the deletion", marked)
 	source.await(t, 0, "the deletion timestamp", marked)
 	if _, ok := source.works()[id]; !ok {
-		t.Error("before the agent is done the work is gone for the source")
+		t.Error("the source removed the work before the agent was done")
 	}
 	agent.finalizers("w")
 	source.await(t, 0, "the end of the work", ofID("deleted", id))
@@ -54,7 +54,7 @@ func TestC37_UnreportedWork_IsGoneAtOnce(t *testing.T) {
 
 	late := b.wire.await(t, 0, "the report of its end", sentTo(identity.Source, src1, id))
 	if deleted, err := codec.ReportsDeleted(late.event.Data()); !deleted || err != nil {
-		t.Errorf("the source got %s (%v), want a report that the work is gone", late.event.Data(), err)
+		t.Errorf("the source got %s (%v), want a report that the work is deleted", late.event.Data(), err)
 	}
 	again := source.create(newWork(cluster1, "w", 1))
 	if again != id {
@@ -95,7 +95,7 @@ func TestC45_Deletion_HasVersion(t *testing.T) {
 
 	from = agent.position()
 	wire.plug(b.addr)
-	l := agent.await(t, from, "what our broker says", ofID("received", "doomed"))
+	l := agent.await(t, from, "the event of our broker", ofID("received", "doomed"))
 	got := map[string]bool{}
 	for _, name := range []string{codec.ExtResourceVersion, codec.ExtDeletionTimestamp, codec.ExtMetadata, codec.ExtClusterName} {
 		got[name] = l.Event.Extensions[name] != nil
@@ -172,6 +172,6 @@ func TestC58_TwoSources_DeleteOnlyTheirOwn(t *testing.T) {
 	first.remove(cluster1, "one")
 	first.await(t, 0, "the end of its work", ofID("deleted", ids[0]))
 	if w, ok := agent.works()[ids[1]]; !ok || w.DeletionTimestamp != nil {
-		t.Errorf("the other source's work is gone or deleted: %v", w.ObjectMeta)
+		t.Errorf("the other source's work is missing or deleted: %v", w.ObjectMeta)
 	}
 }

@@ -265,7 +265,7 @@ func TestC36_HubAndOCMAgent_Lifecycle(t *testing.T) {
 	hub.remove(cluster1, "w")
 	agent.await(t, 0, "the deletion", func(l outputLine) bool { return ofID("modified", id)(l) && l.Work.DeletionTimestamp != nil })
 	if hub.work(cluster1, "w") == nil {
-		t.Error("before the agent is done the work is gone from the hub")
+		t.Error("the work left the hub before the agent was done")
 	}
 	agent.finalizers("w") // the finalizer came with the work
 	eventually(t, "the end of the work on the hub", func() bool { return hub.work(cluster1, "w") == nil })

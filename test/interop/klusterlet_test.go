@@ -199,7 +199,7 @@ func TestKlusterlet_Bootstrap(t *testing.T) {
 	k.await(t, 0, "its request with a version", showsAs(codec.SigningRequests, "csr1", hasVersion))
 	for _, a := range hub.requests.since(0, func(request) bool { return true }) {
 		if a.GetUser() != userOf(joiner) || !a.GetBootstrap() || a.GetCluster() != cluster1 {
-			t.Errorf("the hub was asked by %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
+			t.Errorf("the hub got a request of %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
 		}
 	}
 
@@ -242,7 +242,7 @@ func TestKlusterlet_Renewal_IsAnswered(t *testing.T) {
 	}
 	for _, a := range hub.requests.since(0, func(request) bool { return true }) {
 		if a.GetBootstrap() || a.GetCluster() != cluster1 {
-			t.Errorf("the hub was asked by %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
+			t.Errorf("the hub got a request of %q (bootstrap %v) for cluster %q", a.GetUser(), a.GetBootstrap(), a.GetCluster())
 		}
 	}
 }
@@ -275,7 +275,7 @@ func TestKlusterlet_Errors_AreThoseOfTheHub(t *testing.T) {
 	// The request names another cluster. The broker rejects it with an error in the same form.
 	wants(t, k.try(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster2, "c")}), metav1.StatusReasonForbidden)
 	if requests := hub.requests.since(0, func(a request) bool { return a.GetCluster() != cluster1 }); len(requests) != 0 {
-		t.Errorf("the hub was asked %v", requests)
+		t.Errorf("the hub got the requests %v", requests)
 	}
 	k.do(command{Do: "create", Type: codec.SigningRequests.String(), Object: aRequest(cluster1, "after")})
 }
@@ -311,7 +311,7 @@ func TestKlusterlet_Event_AndItsSeries(t *testing.T) {
 	k.do(command{Do: "patch", Type: codec.KubeEvents.String(), Name: "e", Patch: series})
 	requests := hub.requests.since(0, func(a request) bool { return strings.HasPrefix(a.event.Type(), codec.KubeEvents.String()) })
 	if len(requests) != 2 || !strings.Contains(string(requests[1].event.Data()), `"count":2`) {
-		t.Errorf("the hub was asked %v", requests)
+		t.Errorf("the hub got the requests %v", requests)
 	}
 }
 
@@ -488,7 +488,7 @@ func TestKlusterlet_Lease_ComesBackRenewed(t *testing.T) {
 		hub.put(key, aLease(cluster1, time.Now()))
 	}
 	if requests := hub.requests.since(0, func(a request) bool { return strings.HasPrefix(a.event.Type(), codec.Leases.String()) }); len(requests) != 0 {
-		t.Errorf("the hub was asked %v: a renewal waits for no answer", requests)
+		t.Errorf("the hub got the requests %v: a renewal waits for no answer", requests)
 	}
 	other := aLease(cluster2, time.Now())
 	wants(t, k.try(command{Do: "update", Type: codec.Leases.String(), Object: other}), metav1.StatusReasonForbidden)

@@ -121,11 +121,11 @@ func TestC52_C53_OCMClients_NoBroadcast(t *testing.T) {
 	if requests := spy.got.since(0, func(m message) bool {
 		return m.properties["ce-type"] == codec.ManifestBundles.String()+".status.resync_request"
 	}); len(requests) != 0 {
-		t.Errorf("the source asked on %v", requests)
+		t.Errorf("the source published the requests %v", requests)
 	}
 	source.kill()
 	if output := source.log.String(); !strings.Contains(output, "source broadcast topic not set") {
-		t.Errorf("the source said: %s", output)
+		t.Errorf("the source logged: %s", output)
 	}
 }
 

@@ -121,7 +121,7 @@ func start(t testing.TB, name string, args ...string) *program {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", name, p.log.String())
+			t.Logf("log of %s:\n%s", name, p.log.String())
 		}
 	})
 	return p

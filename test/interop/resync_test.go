@@ -165,7 +165,7 @@ func TestC30_UnknownID_IsNotDeleted(t *testing.T) {
 		t.Errorf("events that the agent got (-want +got):\n%s", diff)
 	}
 	if w, ok := agent.works()["unlisted"]; !ok || w.DeletionTimestamp != nil {
-		t.Errorf("the work that no record explains is gone or deleted: %v", w.ObjectMeta)
+		t.Errorf("the orphan work is missing or deleted: %v", w.ObjectMeta)
 	}
 	if n := b.metric(t, orphans); n != 1 {
 		t.Errorf("%s is %v, want 1", orphans, n)
@@ -229,7 +229,7 @@ func TestC32_SourceNotSynced_NothingIsDeleted(t *testing.T) {
 	}
 	requests := b.wire.since(0, func(p passed) bool { return p.sent && p.peer.Role == string(identity.Source) && isRequest(p.event) })
 	if len(requests) != 0 {
-		t.Errorf("sources were asked: %v", requests)
+		t.Errorf("the sources got requests: %v", requests)
 	}
 }
 

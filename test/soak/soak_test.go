@@ -183,7 +183,7 @@ func TestPlan_DetectsGrowth(t *testing.T) {
 					t.Errorf("the table has %d lines:\n%s", lines, out.String())
 				}
 				if strings.Contains(out.String(), "TOO MUCH") != (tc.want != "") {
-					t.Errorf("the table does not say so:\n%s", out.String())
+					t.Errorf("the table has a wrong mark TOO MUCH:\n%s", out.String())
 				}
 			}
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {

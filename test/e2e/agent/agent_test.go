@@ -188,7 +188,7 @@ func idleSendsNothing(s *spoke) {
 		case <-s.Context().Done():
 		}
 		if requested := s.requests.take(); len(requested) > 0 {
-			return fmt.Errorf("asked %q", requested)
+			return fmt.Errorf("it requested %q", requested)
 		}
 		return nil
 	}

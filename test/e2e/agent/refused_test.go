@@ -65,7 +65,7 @@ func (s *spoke) refused(name string, n int, manifest func(i int) string) (works 
 	for _, w := range works {
 		s.reports(w.Name, func(r manifestwork.StatusReport) error {
 			if c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied); c == nil || c.Status != metav1.ConditionFalse {
-				return errors.New("it does not say that it is refused")
+				return errors.New("the work does not report that it is refused")
 			}
 			return nil
 		})
@@ -241,7 +241,7 @@ func failingWebhookIsTriedByOne(s *spoke) {
 	s.Eventually(func() error {
 		_, err := s.Kube.CoreV1().ConfigMaps("hooked").Create(s.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
-			return errors.New("it is not in force")
+			return errors.New("the webhook is not in force")
 		}
 		return nil
 	})

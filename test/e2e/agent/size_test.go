@@ -38,7 +38,7 @@ func boundsItsStatus(s *spoke) {
 		}
 	}
 	if c := meta.FindStatusCondition(r.Status.Conditions, conditions.TypeStatusTruncated); c == nil || !strings.Contains(c.Message, "shortened for 500") {
-		s.Errorf("nothing says what is left out: %+v", r.Status.Conditions)
+		s.Errorf("no condition reports the truncation: %+v", r.Status.Conditions)
 	}
 	s.deleted(w)
 }

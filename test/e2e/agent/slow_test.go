@@ -76,7 +76,7 @@ func slowWebhookChangesNoCondition(s *spoke) {
 	})
 	defer s.source.watch(func(r manifestwork.StatusReport) error {
 		if c := meta.FindStatusCondition(r.Status.Conditions, workv1.WorkApplied); c != nil && c.Status != metav1.ConditionTrue {
-			return fmt.Errorf("it says %s: %s", c.Status, c.Message)
+			return fmt.Errorf("Applied is %s: %s", c.Status, c.Message)
 		}
 		return nil
 	})()

@@ -153,7 +153,7 @@ func (p *prometheus) firing(ctx context.Context) (map[string]map[string]string, 
 		}
 		all[a.Labels["alertname"]] = a.Labels
 		if d := a.Annotations["description"]; strings.Contains(d, "<no value>") || strings.Contains(d, "<error") || strings.Contains(d, "  ") {
-			p.t.Errorf("%s says %q", a.Labels["alertname"], d)
+			p.t.Errorf("alert %s has the description %q", a.Labels["alertname"], d)
 		}
 	}
 	return all, nil

@@ -69,7 +69,7 @@ func (d demo) start(t *testing.T) *childproc.Process {
 		Ready: func(context.Context) error {
 			b, err := os.ReadFile(log)
 			if err == nil && !strings.Contains(string(b), "Ctrl-C stops it all") {
-				err = errors.New("it does not say that everything runs")
+				err = errors.New("the demo does not report that everything runs")
 			}
 			return err
 		},

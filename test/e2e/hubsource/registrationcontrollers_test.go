@@ -263,7 +263,7 @@ func TestRegistrationControllers(t *testing.T) {
 	}
 	h.shows("east", is{available: metav1.ConditionUnknown}, "unreachable")
 	if a, err := h.addons.AddonV1alpha1().ManagedClusterAddOns("east").Get(t.Context(), "search", metav1.GetOptions{}); err != nil || !meta.IsStatusConditionPresentAndEqual(a.Status.Conditions, "Available", metav1.ConditionUnknown) {
-		t.Errorf("the add-on of a silent cluster: %+v, %v", a, err)
+		t.Errorf("the add-on of a disconnected cluster: %+v, %v", a, err)
 	}
 	h.agent("east")
 	h.shows("east", is{available: metav1.ConditionTrue})

@@ -189,7 +189,7 @@ func (h *threatened) lies() *liar {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if !l.listed {
-			return fmt.Errorf("hub-source has not said what the hub has")
+			return fmt.Errorf("hub-source has not listed the objects of the hub")
 		}
 		return nil
 	})
@@ -347,7 +347,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 	}
 	for name := range before {
 		if _, there := after[name]; !there {
-			t.Errorf("%s is gone", name)
+			t.Errorf("%s was deleted", name)
 		}
 	}
 	if d := cmp.Diff([]string{"certificatesigningrequests member-2", "managedclusters kube-system", "rolebindings member/hawser-hub-source-tokens"}, slices.Sorted(maps.Keys(added))); d != "" {
@@ -373,7 +373,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 	h.csrHas("member-1", certificatesv1.CertificateApproved)
 	token := l.send("a token of an add-on", lie{what: create(codec.TokenRequests), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "addon", "namespace": "member"}}})
 	if !strings.Contains(string(token.GetTokenRequest()), `"token":"ey`) {
-		t.Error("there is no token of an add-on of a member, which docs/threat-model.md says a broker gets")
+		t.Error("the broker got no token of an add-on of a member, unlike docs/threat-model.md")
 	}
 }
 
@@ -465,7 +465,7 @@ func TestThreat_CompromisedHubSource(t *testing.T) {
 			_, err := as("system:serviceaccount:kube-system:root").CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 			return err
 		},
-		"ask for a token where it has bound nothing": func() error {
+		"request a token where it has bound nothing": func() error {
 			_, err := evil.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "root", &authenticationv1.TokenRequest{}, all)
 			return err
 		},

@@ -53,7 +53,7 @@ func (m terminal) types(commands ...string) {
 			output, err := m.typed(command)
 			for _, word := range strings.Fields(want) {
 				if !strings.Contains(output, word) {
-					err = errors.Join(err, errors.New(command+" does not say "+word+":\n"+output))
+					err = errors.Join(err, errors.New(command+" does not print "+word+":\n"+output))
 				}
 			}
 			return err

@@ -60,7 +60,7 @@ func TestInstall_CertManager(t *testing.T) {
 		}
 		output := <-done
 		if want := "certificate.cert-manager.io/" + c.certificates[0] + " created"; !slices.Contains(output, want) || strings.HasPrefix(output[len(output)-1], "failed") {
-			t.Fatalf("%v said\n%s\nwant %q", c.args, strings.Join(output, "\n"), want)
+			t.Fatalf("%v printed\n%s\nwant %q", c.args, strings.Join(output, "\n"), want)
 		}
 	}
 	for _, again := range [][]string{{"install", "hub", "--context", "hub", "--image-version", "dev"}, local} {

@@ -133,10 +133,10 @@ func (w where) leavesNothingBehind() {
 	again := []string{"install", "hub", "--context", "hub", "--image-version", "dev"}
 	const why = "an earlier run made it, and it is not needed any more"
 	if output := w.run(w.hawser, append(slices.Clone(again), "--dry-run")...); !slices.Contains(output, "configmap/earlier would be deleted: "+why) {
-		w.Errorf("the dry run said %q", output)
+		w.Errorf("the dry run printed %q", output)
 	}
 	if message := w.run(w.hawser, again...); !slices.Contains(message, "configmap/earlier deleted: "+why) {
-		w.Errorf("the next run said %q", message)
+		w.Errorf("the next run printed %q", message)
 	}
 	if got := w.run(w.kubectl, "--context", "hub", "-n", "hawser", "get", "configmaps", "earlier", "mine", "--ignore-not-found", "-o", "name"); !slices.Equal(got, []string{"configmap/mine"}) {
 		w.Errorf("there are %v, want what a person made", got)
@@ -205,7 +205,7 @@ func TestInstall_ReportsPendingObjects(t *testing.T) {
 		"hint: see why with: kubectl -n hawser describe pods -l app.kubernetes.io/name=hawser-broker",
 	} {
 		if err == nil || !strings.Contains(string(out), want) {
-			t.Errorf("ended with %v and said %s, want %q", err, out, want)
+			t.Errorf("ended with %v and printed %s, want %q", err, out, want)
 		}
 	}
 }

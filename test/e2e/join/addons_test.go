@@ -62,7 +62,7 @@ func (w *world) addOns(broker string) {
 	m.getsToken()
 	for namespace, want := range map[string]bool{"cluster1": true, "default": false, "kube-system": false} {
 		if w.mayRequestTokens(namespace) != want {
-			w.Errorf("hub-source may ask for tokens in %s: want %v", namespace, want)
+			w.Errorf("hub-source may request tokens in %s: want %v", namespace, want)
 		}
 	}
 	m.refused(simpleAddon)
@@ -75,7 +75,7 @@ func (w *world) addOns(broker string) {
 		return harness.Absent(err, "RoleBinding "+tokensRole)
 	})
 	if w.mayRequestTokens("cluster1") {
-		w.Error("hub-source may ask for tokens in cluster1 after acceptance was withdrawn")
+		w.Error("hub-source may request tokens in cluster1 after acceptance was withdrawn")
 	}
 	w.accepts()
 	w.member(broker).getsToken()

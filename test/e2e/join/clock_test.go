@@ -69,7 +69,7 @@ func TestJoinedCluster_ClockAhead(t *testing.T) {
 	ahead.Store(0)
 	s.eventuallyTrue("the cluster is part of the fleet again", member)
 	if now := kept(); len(now["tls.key"]) == 0 || len(now["tls.crt"]) == 0 {
-		t.Error("key and certificate are gone from the Secret")
+		t.Error("key and certificate were removed from the Secret")
 	}
 	stop()
 	if err := <-ended; err != nil {

@@ -133,7 +133,7 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.applyIn(s.hub, "clsuter1", "lost")
 	// Step 1: the policy denies hub-source the finalizer, so the broker has no record of the work. The log gives
 	// the reason.
-	s.eventuallyTrue("the log of hub-source says that the namespace is of no cluster", func() (bool, string) {
+	s.eventuallyTrue("the log of hub-source reports that the namespace is of no cluster", func() (bool, string) {
 		log, err := os.ReadFile(filepath.Join(s.dir, "hub-hawser-hub-source", "log"))
 		return strings.Contains(string(log), `manifestworks.work.open-cluster-management.io \"lost\" is forbidden`) && strings.Contains(string(log), "Is the namespace misspelt"), fmt.Sprint(err)
 	})
@@ -141,12 +141,12 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 	s.run(s.kubectl, "--context", "hub", "delete", "validatingadmissionpolicybinding", "hawser-hub-source")
 	row := s.rowOf("NotOnHub", "clsuter1", get)
 	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "is the namespace of its works misspelt?") {
-		t.Errorf("of a misspelt namespace it says %q", row)
+		t.Errorf("the row of a misspelt namespace is %q", row)
 	}
 	s.hawser("detach", "cluster1", "--context", "hub")
 	row = s.rowOf("NotOnHub", "cluster1", get)
 	if strings.Contains(row, "hawser accept") || !strings.Contains(row, "hawser uninstall cluster cluster1") {
-		t.Errorf("of a detached cluster it says %q", row)
+		t.Errorf("the row of a detached cluster is %q", row)
 	}
 	s.agent()
 	s.hawser("uninstall", "cluster", "cluster1", "--hub-context", "hub", "--context", "cluster1")
@@ -157,7 +157,7 @@ func TestJoin_ClusterNotOnHub(t *testing.T) {
 		return err == nil && strings.Contains(out, "clsuter1 ") && strings.Contains(out, "NotOnHub") && !strings.Contains("\n"+out, "\ncluster1 "), out
 	})
 	if out := s.hawser(append(get, "cluster1")...); !strings.Contains(out, "NotOnHub") {
-		t.Errorf("asked for by its name it is not shown: %s", out)
+		t.Errorf("the cluster is not listed by its name: %s", out)
 	}
 }
 

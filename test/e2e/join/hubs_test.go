@@ -36,7 +36,7 @@ func TestJoin_TwoHubs(t *testing.T) {
 	second.hawser("reject", "cluster", "cluster1", "--context", "hub2")
 	s.apply("meanwhile")
 	s.arrives("meanwhile")
-	s.eventuallyTrue("it asks the second hub again", func() (bool, string) { return second.request("hub2") != "", "" })
+	s.eventuallyTrue("the agent sends the second hub a new request", func() (bool, string) { return second.request("hub2") != "", "" })
 	second.hawser("accept", "cluster1", "--context", "hub2", "--csr", second.request("hub2"), "--wait")
 	second.hawser("detach", "cluster1", "--context", "hub2")
 	s.eventuallyTrue("what the second hub wanted alone is gone", func() (bool, string) {
@@ -151,7 +151,7 @@ func (s *stay) secondHub() *world {
 			s.Logf("second agent:\n%s", p.LogTail())
 		}
 	})
-	s.eventuallyTrue("the second hub has been asked", func() (bool, string) {
+	s.eventuallyTrue("the second hub has a request", func() (bool, string) {
 		out := w.run(w.kubectl, "--context", "hub2", "get", "csr", "-o", "name")
 		return strings.Contains(out, "cluster1-"), out
 	})

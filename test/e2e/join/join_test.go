@@ -87,7 +87,7 @@ func TestJoin_CommandsOfTheDocumentation(t *testing.T) {
 	next() // accepted again
 	w.eventually("InSync", append([]string{"get", "clusters", "cluster1"}, access...)...)
 	if out := next(); !strings.Contains(out, "cluster cluster1 is detached") {
-		t.Errorf("it is not said that the cluster is gone")
+		t.Errorf("the output does not report that the cluster is detached")
 	}
 	w.detached()
 }

@@ -360,7 +360,7 @@ func TestRights_AreNeeded(t *testing.T) {
 	for name, rights := range rightsInstalled(t) {
 		requested := readRecorded(t, name)
 		for _, r := range unused(rights, requested) {
-			t.Errorf("%s: nothing needs the right to %s: let TestRights_AreLeast do what does (UPDATE=1 keeps what is asked), or take it out of deploy/", name, r)
+			t.Errorf("%s: no step needs the right to %s: add one to TestRights_AreLeast (UPDATE=1 keeps the requested rights), or take it out of deploy/", name, r)
 		}
 		for q := range requested {
 			if !slices.ContainsFunc(rights, func(r right) bool { return r.allows(q) }) {
@@ -425,7 +425,7 @@ func TestRights_AreLeast(t *testing.T) {
 			}
 		}
 		if diff := gocmp.Diff(withoutUnusedNames(rights[name], readRecorded(t, name)), lines); diff != "" {
-			t.Errorf("%s is asked other things than %s has, UPDATE=1 keeps them (-kept +asked):\n%s", name, recorded(name), diff)
+			t.Errorf("%s gets other requests than %s has, UPDATE=1 keeps them (-kept +requested):\n%s", name, recorded(name), diff)
 		}
 		t.Logf("%s: %d rights, %d questions", name, len(rights[name]), len(requested))
 	}

@@ -140,7 +140,7 @@ func (s *stay) reviewed() {
 	}
 	defer func() { _ = answer.Body.Close() }() // the body was read
 	if err := json.NewDecoder(answer.Body).Decode(&review); err != nil || review.Response == nil || review.Response.Allowed {
-		s.Errorf("the webhook said %+v, %v", review.Response, err)
+		s.Errorf("the webhook answered %+v, %v", review.Response, err)
 	}
 }
 
@@ -397,7 +397,7 @@ spec:
     - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: gives, namespace: default}, rules: []}
 `)
 	s.run(s.kubectl, "--context", "cluster1", "-n", "default", "create", "rolebinding", "gives", "--clusterrole=admin", "--serviceaccount=default:team-a")
-	s.eventuallyTrue("the executor was asked about, and the kinds are gone", func() (bool, string) {
+	s.eventuallyTrue("the executor was reviewed, and the kinds are deleted", func() (bool, string) {
 		status := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "manifestwork", "gives", "-o", `jsonpath={.status.conditions[?(@.type=="Applied")].reason}`)
 		left := s.run(s.kubectl, "--context", "hub", "-n", "cluster1", "get", "manifestwork", "kinds", "--ignore-not-found", "-o", "name")
 		return status != "" && strings.TrimSpace(left) == "", status + left

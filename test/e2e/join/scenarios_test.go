@@ -111,7 +111,7 @@ func (s *stay) brokerAway() {
 	})
 	c, _ := s.managedCluster()
 	if is := meta.FindStatusCondition(c.Status.Conditions, clusterv1.ManagedClusterConditionAvailable); is.Reason != "BrokerUnreachable" || len(c.Spec.Taints) > 0 {
-		s.Errorf("without a broker the cluster has the taints %+v, and Available says %+v", c.Spec.Taints, is)
+		s.Errorf("without a broker the cluster has the taints %+v, and Available is %+v", c.Spec.Taints, is)
 	}
 	s.broker = s.whole.start("hub", "hawser-broker")
 	s.available()
@@ -232,7 +232,7 @@ func TestJoin_QuarantinesSecondClusterOfAName(t *testing.T) {
 	key := s.quarantined("cluster1-second")
 	out := s.hawser("accept", "cluster1", "--context", "hub")
 	if !strings.Contains(out, "key sha256:"+key+" (not known to the hub)\n") || !strings.Contains(out, "\n    hawser accept cluster1 --csr cluster1-second --context hub\n") {
-		t.Errorf("what asks is not shown so that a person could choose:\n%s", out)
+		t.Errorf("the output does not show the requests to choose from:\n%s", out)
 	}
 	s.wantWaits(approval)
 	lines := commands(out)

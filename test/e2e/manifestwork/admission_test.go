@@ -164,7 +164,7 @@ func TestAdmission_KubectlShowsTheText(t *testing.T) {
 	got, failed := kubectlOutput(t, head+" []\n", "create", "-f", "-")
 	want := `Error from server (BadRequest): error when creating "STDIN": ` + denied + "manifests should not be empty"
 	if !failed || got != want {
-		t.Errorf("kubectl says %q, want %q", got, want)
+		t.Errorf("kubectl prints %q, want %q", got, want)
 	}
 
 	// The response warns about fields that are admitted and have no effect on a cluster.
@@ -175,7 +175,7 @@ func TestAdmission_KubectlShowsTheText(t *testing.T) {
 	got, failed = kubectlOutput(t, head+manifests, "create", "--dry-run=server", "-f", "-")
 	want = "Warning: manifests 0 and 1 are one object in two API versions: each overwrites the other one"
 	if failed || got != want {
-		t.Errorf("kubectl says %q, want %q", got, want)
+		t.Errorf("kubectl prints %q, want %q", got, want)
 	}
 }
 
@@ -445,7 +445,7 @@ func TestAdmission_StandbyReplicaAnswers(t *testing.T) {
 	})
 	metrics, err := admin(t.Context(), "/metrics")
 	if err != nil || !strings.Contains(metrics, "\nhawser_hubsource_leader 0\n") {
-		t.Fatalf("it leads, or does not say: %v", err)
+		t.Fatalf("hub-source leads, or has no such metric: %v", err)
 	}
 	review := admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},

@@ -25,7 +25,7 @@ func isContested(t *testing.T, w *workv1.ManifestWork, begin, also string) {
 		}
 		c := meta.FindStatusCondition(got.Status.Conditions, "Contested")
 		if c == nil || c.Status != metav1.ConditionTrue || !strings.HasPrefix(c.Message, begin) || !strings.Contains(c.Message, also) {
-			return fmt.Errorf("work %s says %v of its object, Applied is %t", w.Name, c, meta.IsStatusConditionTrue(got.Status.Conditions, workv1.WorkApplied))
+			return fmt.Errorf("Contested of work %s is %v, Applied is %t", w.Name, c, meta.IsStatusConditionTrue(got.Status.Conditions, workv1.WorkApplied))
 		}
 		events, err := f.HubAPI.Kube.CoreV1().Events(w.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + w.Name + ",reason=ChangedAfterEachRepair"})
 		if err != nil {

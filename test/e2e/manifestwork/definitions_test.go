@@ -81,7 +81,7 @@ func TestDeletion_DefinitionAndItsObjectsGoTogether(t *testing.T) {
 		f.Remove(t, cluster, w.Name)
 		log := string(agentLog(t)[delivered:])
 		if !strings.Contains(log, `msg="work deleted" work=`+w.Name) {
-			t.Errorf("the agent does not say that it deleted %s", w.Name)
+			t.Errorf("the agent does not log the deletion of %s", w.Name)
 		}
 		for line := range strings.Lines(log) {
 			if strings.Contains(line, "bight") && (strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR")) {

@@ -321,7 +321,7 @@ func playResults(t *testing.T, seed uint64, seen map[string]int) {
 				return fmt.Errorf("manifest %d has no condition", i)
 			}
 			if output := resultOf(*c); output != expected[i] {
-				return fmt.Errorf("seed %d: manifest %d, %s by %s with the rights %v, is %s (%s), the kube-apiserver says %s", seed, i,
+				return fmt.Errorf("seed %d: manifest %d, %s by %s with the rights %v, is %s (%s), the kube-apiserver answers %s", seed, i,
 					w.Spec.Workload.Manifests[i].Raw, w.Spec.ManifestConfigs[i].UpdateStrategy.Type, v.rules, output, c.Message, expected[i])
 			}
 		}

@@ -256,7 +256,7 @@ func arrivesInTime(t *testing.T, w *workv1.ManifestWork, change func(value strin
 			}
 			live, ok := e.Object.(*workv1.ManifestWork)
 			if !ok {
-				t.Fatalf("the watch says %+v", e.Object)
+				t.Fatalf("the watch sends %+v", e.Object)
 			}
 			arrived = cmp.Equal(values(live, 0), []string{"value String=" + value})
 		}

@@ -151,7 +151,7 @@ func TestIdentity_IsNotForAnotherBroker(t *testing.T) {
 	harness.Eventually(t, func(ctx context.Context) error {
 		out, err := answer(ctx, admin, "/readyz")
 		if err == nil && !strings.Contains(out, "belongs to broker "+f.BrokerAddr()) {
-			err = errors.New("/readyz says\n" + out)
+			err = errors.New("/readyz reports\n" + out)
 		}
 		return err
 	})

@@ -44,7 +44,7 @@ func reportsReason(t *testing.T, w *workv1.ManifestWork, typ, reason, event, wan
 			reported = reported || e.Message == want
 		}
 		if !reported {
-			return fmt.Errorf("no Event %s says so: %+v", event, events.Items)
+			return fmt.Errorf("no Event %s has the message: %+v", event, events.Items)
 		}
 		keys := f.PKI()
 		out, err := childproc.Run(ctx, filepath.Join(f.Root, "bin", "hawser"), "get", "works", w.Name, "--cluster", w.Namespace, "--broker", f.BrokerAddr(),

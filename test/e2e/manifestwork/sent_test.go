@@ -78,11 +78,11 @@ func TestServerSideApply_VariableTwice(t *testing.T) {
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionFalse, workv1.WorkAvailable: metav1.ConditionFalse})
 	c := f.ManifestCondition(t, w, 0, workv1.ManifestApplied, func(c metav1.Condition) bool { return c.Status == metav1.ConditionFalse })
 	if !strings.Contains(c.Message, "duplicate") || !strings.Contains(c.Message, "correct the manifest") {
-		t.Errorf("it says %s", c.Message)
+		t.Errorf("the message is %s", c.Message)
 	}
 	a := f.ManifestCondition(t, w, 0, workv1.ManifestAvailable, func(metav1.Condition) bool { return true })
 	if a.Status != metav1.ConditionFalse || a.Message != "Resource is not available" {
-		t.Errorf("of an object that is not there it says %s: %s", a.Status, a.Message)
+		t.Errorf("Available of a missing object is %s: %s", a.Status, a.Message)
 	}
 	w = setManifest(t, w, harness.DeploymentYAML(ns, "d", 0))
 	f.ConditionsAre(t, w, map[string]metav1.ConditionStatus{workv1.WorkApplied: metav1.ConditionTrue})

@@ -63,7 +63,7 @@ func TestOrphans_OfOCMAgent(t *testing.T) {
 	harness.Eventually(t, func(context.Context) error {
 		out, err := operate(t, "get", "discrepancies", "--cluster", cluster)
 		if err == nil && !listedAs(out, uid, "there is no work left-behind") {
-			err = errors.New("the agent does not say why it is not adopted:\n" + out)
+			err = errors.New("the agent does not report why it is not adopted:\n" + out)
 		}
 		return err
 	})

@@ -140,7 +140,7 @@ func TestUpdate_MixedKindsAndTheirOrder(t *testing.T) {
 	for i, m := range second.Status.ResourceStatus.Manifests {
 		order = append(order, m.ResourceMeta.Name)
 		if int(m.ResourceMeta.Ordinal) != i {
-			t.Errorf("manifest %d says %d", i, m.ResourceMeta.Ordinal)
+			t.Errorf("manifest %d has the ordinal %d", i, m.ResourceMeta.Ordinal)
 		}
 	}
 	if want := []string{"web", "sa", "new", "binding"}; !slices.Equal(order, want) {

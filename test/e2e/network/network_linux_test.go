@@ -150,11 +150,11 @@ func TestProxy_IsTheOnlyWay(t *testing.T) {
 				strings.Replace(proxyLine, password, "wrong", 1): "proxy: the proxy http://ann:xxxxx@" + inner + " wants another user name and password",
 			} {
 				if out, err := a.doctor(t, line); err == nil || !strings.Contains(out, want) || strings.Contains(out, "wrong@") {
-					t.Errorf("with %s the doctor says %v:\n%s\nwant %q", line, err, out, want)
+					t.Errorf("with %s the doctor reports %v:\n%s\nwant %q", line, err, out, want)
 				}
 			}
 			if out, err := a.doctor(t, proxyLine); err != nil || !strings.Contains(out, "http://ann:xxxxx@"+inner+" lets us through") {
-				t.Errorf("the doctor says %v:\n%s", err, out)
+				t.Errorf("the doctor reports %v:\n%s", err, out)
 			}
 			f.Run(t, a.network.inside(t, a.spec(t, proxyLine)))
 			a.updated(t, 1)
@@ -169,7 +169,7 @@ func TestProxy_Refuses(t *testing.T) {
 	a.file = strings.Replace(a.file, "url: "+f.BrokerAddr(), "url: 127.0.0.1:8090", 1)
 	out, err := a.doctor(t, proxyLine)
 	if err == nil || !strings.Contains(out, "refuses a connection to 127.0.0.1:8090: 403 Forbidden") || !strings.Contains(out, "ask the network team to allow CONNECT to 127.0.0.1:8090 through "+inner) {
-		t.Errorf("the doctor says %v:\n%s", err, out)
+		t.Errorf("the doctor reports %v:\n%s", err, out)
 	}
 }
 

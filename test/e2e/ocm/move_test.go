@@ -183,7 +183,7 @@ func (k *klusterlet) recordNames() (names []string) {
 func (k *klusterlet) output(file, text string) error {
 	b, err := os.ReadFile(filepath.Join(k.home, filepath.Base(file)))
 	if err == nil && !strings.Contains(string(b), text) {
-		err = fmt.Errorf("%s does not say %s", file, text)
+		err = fmt.Errorf("%s does not contain %s", file, text)
 	}
 	return err
 }

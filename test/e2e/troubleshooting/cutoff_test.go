@@ -211,7 +211,7 @@ func TestCutOff_Finalizers(t *testing.T) {
 		}
 		c := meta.FindStatusCondition(got.Status.Conditions, workv1.WorkApplied)
 		if c == nil || c.ObservedGeneration == w.Generation || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "modifies the agent's writes") {
-			return fmt.Errorf("the work does not say so: %+v", c)
+			return fmt.Errorf("the work does not report it: %+v", c)
 		}
 		return nil
 	})

@@ -96,7 +96,7 @@ func (f *scene) isTrue(t *testing.T, w *workv1.ManifestWork, ns, value string) {
 	for _, name := range []string{"a", "b"} {
 		c, err := f.ConfigMap(t.Context(), cluster, ns, name)
 		if err != nil || c.Data["key"] != value {
-			t.Errorf("the hub says that all is applied and available, and %s is %v, %v", name, c.Data, err)
+			t.Errorf("the hub reports all works applied and available, and %s is %v, %v", name, c.Data, err)
 		}
 	}
 }

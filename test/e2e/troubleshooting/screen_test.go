@@ -189,7 +189,7 @@ func (o *operator) screen(ctx context.Context, looks []look) (screen string, err
 		}
 		for _, want := range []string{l.output, l.next} {
 			if !regexp.MustCompile(want).MatchString(out) {
-				err = errors.Join(err, fmt.Errorf("%s does not say %q:\n%s", l.command, want, shortened(out)))
+				err = errors.Join(err, fmt.Errorf("%s does not print %q:\n%s", l.command, want, shortened(out)))
 			}
 		}
 		screen += "$ " + l.command + "\n" + shortened(out)
@@ -214,7 +214,7 @@ func (o *operator) isWell(looks ...look) {
 		for _, l := range looks {
 			out, err := o.types(ctx, l.command)
 			if err == nil && !l.past && regexp.MustCompile(l.output).MatchString(out) {
-				err = fmt.Errorf("%s still says %q:\n%s", l.command, l.output, out)
+				err = fmt.Errorf("%s still prints %q:\n%s", l.command, l.output, out)
 			}
 			if err != nil {
 				return err

@@ -112,7 +112,7 @@ func (q quiet) look(o *operator, name string) {
 	harness.EventuallyWithin(o.t, reportedAfter, func(ctx context.Context) error {
 		events, err := o.HubAPI.Kube.CoreV1().Events(name).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
 		if err == nil && len(events.Items) == 0 {
-			err = fmt.Errorf("the hub says nothing of cluster %s", name)
+			err = fmt.Errorf("the hub has no warning about cluster %s", name)
 		}
 		return err
 	})

@@ -19,7 +19,7 @@ import (
 func main() {
 	var b broker
 	klog.InitFlags(nil)
-	flag.StringVar(&b.listen, "listen", "127.0.0.1:0", "address to listen on; port 0 takes a free one, which the first line of output tells")
+	flag.StringVar(&b.listen, "listen", "127.0.0.1:0", "address to listen on; port 0 takes a free one, printed in the first line of output")
 	flag.StringVar(&b.cert, "cert", "", "file with the serving certificate; without it the port is plaintext")
 	flag.StringVar(&b.key, "key", "", "file with the key of the certificate")
 	flag.StringVar(&b.clientCA, "client-ca", "", "file with the authority that clients' certificates must be from")
