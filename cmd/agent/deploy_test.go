@@ -25,7 +25,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	}
 	// The pod gets the name of its cluster from a Secret, and its namespace from the cluster.
 	if cfg.clusterName != "$CLUSTER_NAME" || cfg.namespace != "$POD_NAMESPACE" || cfg.noLeaderElection || cfg.sourceConfig != "/etc/hawser/broker/config.yaml" || cfg.insecure {
-		t.Errorf("%q give %+v, not what deploy/agent says", args, cfg)
+		t.Errorf("%q give %+v, unlike deploy/agent", args, cfg)
 	}
 	cfg.clusterName, cfg.namespace = "cluster1", "hawser"
 	if err := cfg.validate(); err != nil {
@@ -40,7 +40,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	}
 	pod := deployfiles.Deployment(t, "../..", "agent")
 	if r := pod.Spec.Template.Spec.Containers[0].Resources; r.Limits.Memory().Value() < 2*r.Requests.Memory().Value() {
-		t.Errorf("%v of memory are the limit, and %v are asked for", r.Limits.Memory(), r.Requests.Memory())
+		t.Errorf("the memory limit is %v, and the request is %v", r.Limits.Memory(), r.Requests.Memory())
 	}
 	if pod.Spec.Template.Spec.ServiceAccountName != program || pod.Name != program {
 		t.Errorf("Deployment %s runs as %s, want %s for both: its permissions are bound to that name",

@@ -268,7 +268,7 @@ func TestJoining_BrokenFile(t *testing.T) {
 		dials(what, "127.0.0.1:1")
 		dials(what, "127.0.0.1:1")
 		if n := strings.Count(log.String(), "its previous content stays in use"); n != 1 {
-			t.Errorf("%s: said %d times: %s", what, n, log.String())
+			t.Errorf("%s: logged %d times: %s", what, n, log.String())
 		}
 		write(path, good)
 		write(caFile, string(authority))
@@ -294,7 +294,7 @@ func TestDoctor_ConnectsAsJoiningAgent(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.URL.Path != "/api/v1/namespaces/hawser/secrets/s" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("a request for %s", r.URL.Path)
 		}
 		_ = json.NewEncoder(w).Encode(secret) // on an error the client fails
 	}))
@@ -405,12 +405,12 @@ func TestJoin_Hosted(t *testing.T) {
 			}
 			want := fmt.Sprintf("%s/api/v1/namespaces/%s/secrets/s", tc.where.Host, namespace)
 			if data, err := store.Load(t.Context()); data != nil || err != nil || requested != want {
-				t.Errorf("%s, flag %t: %v, %v, asked %s, want %s", name, flag != "", data, err, requested, want)
+				t.Errorf("%s, flag %t: %v, %v, requested %s, want %s", name, flag != "", data, err, requested, want)
 			}
 			checks := c.checks("hawser")
 			here := slices.ContainsFunc(checks[0].Rights, func(r kubeconfig.Right) bool { return r.Resource == "secrets" })
 			if here != (namespace == "hawser") || here != (len(checks) == 1) {
-				t.Errorf("%s, flag %t: the doctor asks for Secrets of the managed cluster: %t, and %d clusters", name, flag != "", here, len(checks))
+				t.Errorf("%s, flag %t: the doctor checks rights to Secrets of the managed cluster: %t, and %d clusters", name, flag != "", here, len(checks))
 			}
 			var wrong error
 			for _, check := range checks[1:] {
@@ -421,7 +421,7 @@ func TestJoin_Hosted(t *testing.T) {
 				}
 			}
 			if tc.want == "" && wrong != nil || !strings.Contains(fmt.Sprint(wrong), tc.want) {
-				t.Errorf("%s, flag %t: the doctor says %v, want %q", name, flag != "", wrong, tc.want)
+				t.Errorf("%s, flag %t: the doctor reports %v, want %q", name, flag != "", wrong, tc.want)
 			}
 		}
 	}

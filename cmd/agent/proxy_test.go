@@ -38,7 +38,7 @@ func TestBroker_ThroughAProxy(t *testing.T) {
 				t.Fatal(driver, name, err)
 			}
 			if err := w.Walk(t.Context(), func(string, string) {}); err == nil || !strings.Contains(err.Error(), c.doctor) {
-				t.Errorf("%s, %s: the doctor says %v, want %q", driver, name, err, c.doctor)
+				t.Errorf("%s, %s: the doctor reports %v, want %q", driver, name, err, c.doctor)
 			}
 		}
 	}

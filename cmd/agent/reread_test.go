@@ -78,7 +78,7 @@ func TestBroker_UsesTheFileAsItIsNow(t *testing.T) {
 			try(b, text(driver, server.Addr, otherCert, otherKey), "certificate")
 			try(b, text(driver, server.Addr, cert, key), "")
 			if b.current().addr != server.Addr {
-				t.Errorf("the address is said to be %s", b.current().addr)
+				t.Errorf("the present address is %s", b.current().addr)
 			}
 			try(b, "not: [closed", "") // the previous file stays in use
 			if !strings.Contains(log.String(), "stay") {

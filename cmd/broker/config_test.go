@@ -122,7 +122,7 @@ func TestConfig_FlagsWin(t *testing.T) {
 		t.Error(d)
 	}
 	if got.DataDir != "/data" || got.Log.Level != "debug" {
-		t.Errorf("what no flag says does not come from the file: %+v", got)
+		t.Errorf("the file does not set a value without a flag: %+v", got)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestConfig_ReportsEverythingAtOnce(t *testing.T) {
 	_, err := loaded(t, "", "--listen=x", "--data-dir=", "--max-event-bytes=-1")
 	for _, want := range []string{"listen", "data-dir", "max-event-bytes", "TLS"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v says nothing about %s", err, want)
+			t.Errorf("%v does not mention %s", err, want)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(cfg.Identities) == 0 || cfg.DataDir != "/var/lib/hawser-broker" || cfg.Listen != "[127.0.0.1]:8090" || cfg.Insecure {
-		t.Errorf("configuration %+v is not what deploy/broker says", cfg)
+		t.Errorf("configuration %+v is not the one of deploy/broker", cfg)
 	}
 	pod := deployfiles.Deployment(t, "../..", "broker").Spec.Template.Spec
 	// The memory of the broker under full load, and the additional memory under attack; test/attack measures
@@ -25,7 +25,7 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 	const measured, attacked = 440 << 20, 256 << 20
 	r := pod.Containers[0].Resources
 	if r.Requests.Memory().Value() < measured || r.Limits.Memory().Value() < measured+attacked {
-		t.Errorf("%v of memory are asked for, %v are the limit", r.Requests.Memory(), r.Limits.Memory())
+		t.Errorf("the memory request is %v, the limit is %v", r.Requests.Memory(), r.Limits.Memory())
 	}
 	if drain, grace := time.Duration(cfg.DrainTimeout), time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second; grace <= drain {
 		t.Errorf("terminationGracePeriodSeconds %v ends a drain of %v", grace, drain)
@@ -53,6 +53,6 @@ func TestConfig_LoadsFilesOfRegistration(t *testing.T) {
 	}
 	cfg.Registration.Source, cfg.Tokens, cfg.TLS.AgentCAFile = "", tokens.Config{}, ""
 	if !reflect.DeepEqual(cfg, defaults) {
-		t.Errorf("besides that it says\n%+v, and deploy/broker\n%+v", cfg, defaults)
+		t.Errorf("the remaining configuration is\n%+v, and that of deploy/broker\n%+v", cfg, defaults)
 	}
 }

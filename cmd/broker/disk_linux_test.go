@@ -389,7 +389,7 @@ func TestDisk_ReadOnly(t *testing.T) {
 	mount("ro")
 	b = v.start()
 	if log := b.end(syscall.SIGTERM); b.source != nil || !strings.Contains(log, "read-only file system") {
-		t.Errorf("on a read-only disk it says %s", log)
+		t.Errorf("on a read-only disk the log is %s", log)
 	}
 	mount("rw")
 	b = v.start()

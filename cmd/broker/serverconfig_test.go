@@ -109,7 +109,7 @@ func TestServerConfig_ReportsIneffectiveSettings(t *testing.T) {
 	}
 	all := log.String()
 	if !strings.Contains(all, "overrides it: --listen=127.0.0.1:1") || !strings.Contains(all, `keys="[colour shape]"`) || len(message) != len(withoutEffect)+2 {
-		t.Errorf("it says\n%s", all)
+		t.Errorf("the log is\n%s", all)
 	}
 	c.ServerConfig = ""
 	if err := c.logServerConfig(nil); err != nil {
@@ -151,7 +151,7 @@ func TestServerConfig_IsDocumented(t *testing.T) {
 	}
 	for line := range strings.Lines(everything) {
 		if key, _, ok := strings.Cut(line, ":"); ok && !strings.Contains(rest, "`"+key+"`") {
-			t.Errorf("docs/ocm.md does not tell of %s", key)
+			t.Errorf("docs/ocm.md does not list %s", key)
 		}
 	}
 	c, err := load(ocmServer(t, example))

@@ -169,9 +169,9 @@ tokens: {audiences: [hawser], mapping: [{user: "system:serviceaccount:ns:joins",
 		t.Errorf("%d reviews", len(h.reviewed))
 	}
 	if _, body := p.get("/metrics"); !strings.Contains(body, `hawser_broker_token_reviews_total{result="good"} 1`) {
-		t.Error("the metrics say nothing of it")
+		t.Error("the metrics do not count the review")
 	}
 	if strings.Contains(p.out.String(), good[:20]) || strings.Contains(p.out.String(), "eyJ") {
-		t.Error("the audit stream tells the token")
+		t.Error("the audit stream contains the token")
 	}
 }

@@ -28,10 +28,10 @@ func TestConfig_LoadsFilesOfDeploy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cfg.Broker != "hawser-broker.hawser.svc:8090" || cfg.AdminListen != "[127.0.0.1]:8081" || cfg.Insecure || !cfg.LeaderElection.Enabled {
-		t.Errorf("configuration %+v is not what deploy/hub-source says", cfg)
+		t.Errorf("configuration %+v is not the one of deploy/hub-source", cfg)
 	}
 	if h := cfg.Webhook; h.Listen != "[127.0.0.1]:9443" || h.CertFile == "" {
-		t.Errorf("webhook %+v is not what deploy/hub-source says", h)
+		t.Errorf("webhook %+v is not the one of deploy/hub-source", h)
 	}
 	pod := deployfiles.Deployment(t, "../..", "hub-source")
 	if pod.Spec.Template.Spec.ServiceAccountName != program || pod.Name != program {
@@ -73,7 +73,7 @@ func TestConfig_LoadsFilesOfRegistration(t *testing.T) {
 	cfg.Registration, cfg.RegistrationControllers, cfg.file, cfg.reread = defaults.Registration, defaults.RegistrationControllers, defaults.file, nil
 	defaults.reread = nil
 	if !reflect.DeepEqual(cfg, defaults) {
-		t.Errorf("besides that it says\n%+v, and deploy/hub-source\n%+v", cfg, defaults)
+		t.Errorf("the remaining configuration is\n%+v, and that of deploy/hub-source\n%+v", cfg, defaults)
 	}
 }
 

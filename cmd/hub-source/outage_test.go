@@ -45,12 +45,12 @@ func TestOutage_IsReportedOnTheHub(t *testing.T) {
 	}
 	e := events[0]
 	if e.Type != corev1.EventTypeWarning || e.InvolvedObject.Kind != "Lease" || !strings.Contains(e.Message, "no program listens at broker.example:8090") || !strings.Contains(e.Message, "hawser-hub-source doctor") {
-		t.Errorf("it says %+v", e)
+		t.Errorf("the Event is %+v", e)
 	}
 	stopped, stop := context.WithCancel(ctx)
 	stop()
 	if _, err := o.Dial(stopped); err == nil || len(o.failed) > 1 {
-		t.Errorf("a program that ends tells an outage: %v", err)
+		t.Errorf("a program that ends reports an outage: %v", err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

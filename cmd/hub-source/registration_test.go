@@ -53,7 +53,7 @@ func TestRegistration_RejectsInvalidSettings(t *testing.T) {
 		"no pending clusters": {"registration: {enabled: true, maxPending: 0}\n", "use a positive number"},
 		"a signer of another": {"registration: {customSigners: [open-cluster-management.io/grpc]}\n", "is not the name of an add-on's signer"},
 		"no signer":           {"registration: {customSigners: ['a b']}\n", "is not the name of an add-on's signer"},
-		"asked perhaps":       {"registration: {accessReviews: perhaps}\n", "use auto, true or false"},
+		"reviewed perhaps":    {"registration: {accessReviews: perhaps}\n", "use auto, true or false"},
 		"an unknown key":      {"registration: {on: true}\n", "on"},
 	} {
 		if _, err := loaded(t, c.file, grpc...); err == nil || !strings.Contains(err.Error(), c.want) {

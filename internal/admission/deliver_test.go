@@ -42,7 +42,7 @@ func TestRules_AdmittedWorksAreDeliverable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := manifestwork.DecodeSpec(e); err != nil {
-		t.Errorf("agents say: %v", err)
+		t.Errorf("agents reject the work: %v", err)
 	}
 }
 

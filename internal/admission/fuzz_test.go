@@ -82,6 +82,6 @@ func checkDeliverable(t *testing.T, raw []byte) {
 		t.Fatal(err)
 	}
 	if _, err := manifestwork.DecodeSpec(e); err != nil {
-		t.Fatalf("admitted, and agents say: %v", err)
+		t.Fatalf("admitted, and agents reject the work: %v", err)
 	}
 }

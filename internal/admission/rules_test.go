@@ -212,7 +212,7 @@ func TestRules_CheckExecuteAs(t *testing.T) {
 				requested = got.Executor.Review().Spec.ResourceAttributes.Name
 			}
 			if got.Problem != "" || requested != tc.want {
-				t.Errorf("problem %q, asked about %q, want %q", got.Problem, requested, tc.want)
+				t.Errorf("problem %q, reviewed %q, want %q", got.Problem, requested, tc.want)
 			}
 		})
 	}

@@ -32,7 +32,7 @@ func conditions(available string) map[string]any {
 // TestAccept_WaitsForReturningCluster: the condition Joined of a former member shows nothing. Its request comes
 // later, or never if its certificate is still valid.
 func TestAccept_WaitsForReturningCluster(t *testing.T) {
-	for name, requests := range map[string]bool{"asks again": true, "has its certificate": false} {
+	for name, requests := range map[string]bool{"requests again": true, "has its certificate": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -65,7 +65,7 @@ func TestAccept_WaitsForReturningCluster(t *testing.T) {
 						t.Fatalf("%v: %+v is decided", err, all)
 					}
 					if !strings.Contains(out.String(), "    hawser accept north --csr north-aaaaa\n") {
-						t.Fatalf("it does not say what is to be done:\n%s", &out)
+						t.Fatalf("the output does not name the next command:\n%s", &out)
 					}
 					byName := acceptance{choice: choice{named: []string{"north-aaaaa"}}}
 					if err := byName.accept(ctx, Env{Stdout: &out}, hub, "north"); err != nil {

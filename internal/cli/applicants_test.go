@@ -120,11 +120,11 @@ func TestChoice(t *testing.T) {
 	}{
 		"none":                                      {},
 		"one":                                       {waiting: []application{one}, want: "1"},
-		"one that asked twice":                      {waiting: []application{one, again}, want: "12"},
+		"one that requested twice":                  {waiting: []application{one, again}, want: "12"},
 		"two agents":                                {waiting: []application{one, other}, err: errSeveral},
 		"two keys of one agent":                     {waiting: []application{one, twin}, err: errSeveral},
 		"two keys of one agent, all":                {choice: choice{all: true}, waiting: []application{one, twin}, want: "15"},
-		"two that asked for one agent":              {waiting: []application{one, quarantined}, err: errSeveral},
+		"two that requested one agent":              {waiting: []application{one, quarantined}, err: errSeveral},
 		"one of two, by name":                       {choice: choice{named: []string{"3"}}, waiting: []application{one, other}, want: "3"},
 		"both, by name":                             {choice: choice{named: []string{"3", "1"}}, waiting: []application{one, other}, want: "13"},
 		"all":                                       {choice: choice{all: true}, waiting: []application{one, other}, want: "13"},

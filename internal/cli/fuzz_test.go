@@ -56,7 +56,7 @@ func FuzzApplication(f *testing.F) {
 			requester = annotation
 		}
 		if a.requester != requester || first != (a.agent != requester) {
-			t.Fatalf("%+v (first %t) was asked for by %q", a, first, requester)
+			t.Fatalf("%+v (first %t) was requested by %q", a, first, requester)
 		}
 		if known := requester == bootstrapUser || strings.HasPrefix(requester, "system:bootstrap:"); a.trusted && !known && (user == courier || !inGroup) {
 			t.Fatalf("%q is trusted", requester)

@@ -227,7 +227,7 @@ func TestVerbs_PrintNoControlCharacters(t *testing.T) {
 		cases, has := hostileCases[path]
 		delete(missing, path)
 		if !has {
-			t.Errorf("%s is in no case of this test: add one in which it prints what others said", path)
+			t.Errorf("%s is in no case of this test: add one in which it prints data of others", path)
 		}
 		for _, args := range cases {
 			for _, fails := range []bool{false, true} {

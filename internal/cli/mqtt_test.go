@@ -18,7 +18,7 @@ import (
 func TestMQTTACL_ManagedClusters(t *testing.T) {
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/cluster.open-cluster-management.io/v1/managedclusters" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("a request for %s", r.URL.Path)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		err := json.NewEncoder(w).Encode(map[string]any{

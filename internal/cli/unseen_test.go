@@ -81,10 +81,10 @@ func TestUnseen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := clusterMessage(now, c.cluster); got != c.row {
-				t.Errorf("its row says %q, want %q", got, c.row)
+				t.Errorf("its row has %q, want %q", got, c.row)
 			}
 			if got := whyUnseen(c.cluster); got != c.why {
-				t.Errorf("its works say %q, want %q", got, c.why)
+				t.Errorf("its works have %q, want %q", got, c.why)
 			}
 			u := unseen{}
 			if c.why != "" {
@@ -94,7 +94,7 @@ func TestUnseen(t *testing.T) {
 				State: hawserv1.WorkState_WORK_STATE_LIVE, Reported: true, Health: hawserv1.WorkHealth_WORK_HEALTH_NOT_APPLIED, Message: "forbidden",
 			}
 			if got := u.message(w); c.message != "" && got != c.message {
-				t.Errorf("a work says %q, want %q", got, c.message)
+				t.Errorf("a work has %q, want %q", got, c.message)
 			}
 			if got := u.health(w); (got == unknownHealth) != (c.why != "") {
 				t.Errorf("its health is %s", got)
@@ -105,7 +105,7 @@ func TestUnseen(t *testing.T) {
 				want = c.why + "; last known: " + want
 			}
 			if got := u.message(deletion); got != want {
-				t.Errorf("a deletion says %q, want %q", got, want)
+				t.Errorf("a deletion has %q, want %q", got, want)
 			}
 			w.Reported = false
 			if got := u.health(w); got != notReported {

@@ -20,7 +20,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			err := decode(text, fresh())
 			if (err == nil) != (library == nil) || err != nil && strings.TrimSpace(err.Error()) == "" {
-				t.Errorf("strict %t: %v, the library says %v", strict, err, library)
+				t.Errorf("strict %t: %v, the library returns %v", strict, err, library)
 			}
 		}
 	})

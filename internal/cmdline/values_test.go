@@ -26,11 +26,11 @@ func TestDuration_IsWrittenWithItsUnit(t *testing.T) {
 	}
 	for _, wrong := range []string{"90", `"90"`, `"soon"`, "true", "[]"} {
 		if err := json.Unmarshal([]byte(wrong), &fromFile); err == nil || !strings.Contains(err.Error(), `"10s"`) {
-			t.Errorf("%s: error %v says not how to write it", wrong, err)
+			t.Errorf("%s: error %v does not show the right form", wrong, err)
 		}
 	}
 	if err := f.Parse([]string{"--wait=90"}); err == nil || !strings.Contains(err.Error(), "--wait") || !strings.Contains(err.Error(), `"10s"`) {
-		t.Errorf("flag without unit: error %v says not how to write it", err)
+		t.Errorf("flag without unit: error %v does not show the right form", err)
 	}
 }
 

@@ -224,7 +224,7 @@ func TestCertManager_IsWaitedFor(t *testing.T) {
 		map[string]any{"type": "Issuing", "status": "True"}, map[string]any{"type": "Ready", "status": "False", "message": "Referenced \"ClusterIssuer\" not found"},
 	}})
 	if got := issued(c); got != `is not issued: Referenced "ClusterIssuer" not found` {
-		t.Errorf("said %q", got)
+		t.Errorf("got %q", got)
 	}
 }
 

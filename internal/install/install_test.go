@@ -138,7 +138,7 @@ func TestHub_TwiceIsHarmless(t *testing.T) {
 	}
 	for _, line := range hub.output {
 		if !strings.HasSuffix(line, " unchanged") && !strings.HasSuffix(line, " exists and is not changed") {
-			t.Errorf("the second run said %q", line)
+			t.Errorf("the second run printed %q", line)
 		}
 	}
 	if p.Settings.Address != wanted.Address || p.Settings.Images != images || p.Settings.HubIdentity == "" {
@@ -190,7 +190,7 @@ func TestHub_WebhookComesWhenTheProgramsRun(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		if !slices.Contains(hub.output, "waiting for deployment.apps/hawser-broker: has not been processed by its controller") {
-			t.Errorf("said %q", hub.output)
+			t.Errorf("printed %q", hub.output)
 		}
 		for ref := range hub.content() {
 			if strings.HasPrefix(ref, "validatingwebhookconfigurations") {
@@ -298,7 +298,7 @@ func TestApply_KeepsFieldsOfOthers(t *testing.T) {
 			t.Errorf("%s is %v, %v", nameOf(o), have, err)
 		}
 		if line := nameOf(o) + " exists and is not changed"; !slices.Contains(hub.output, line) {
-			t.Errorf("said %q, want %q", hub.output, line)
+			t.Errorf("printed %q, want %q", hub.output, line)
 		}
 	}
 }
@@ -397,7 +397,7 @@ func TestApply_DeletesUnneededObjects(t *testing.T) {
 	}
 	for _, o := range []*unstructured.Unstructured{config, role} {
 		if !slices.Contains(hub.output, nameOf(o)+" would be deleted: an earlier run made it, and it is not needed any more") {
-			t.Errorf("the dry run said %q", hub.output)
+			t.Errorf("the dry run printed %q", hub.output)
 		}
 	}
 	if diff := cmp.Diff(before, hub.content()); diff != "" {

@@ -84,7 +84,7 @@ func TestJoin_Klusterlet(t *testing.T) {
 	}
 	hub, config := read(b)
 	if config["url"] != b.Broker || config["token"] != b.Token || config["caData"] != base64Of(b.CA) || len(config) != 3 {
-		t.Errorf("config.yaml says %v", config)
+		t.Errorf("config.yaml has %v", config)
 	}
 	for name, c := range map[string]struct {
 		change func(*Bootstrap)
@@ -112,15 +112,15 @@ func TestJoin_Identity(t *testing.T) {
 		output      string
 		want, wrong string
 	}{
-		"new":                           {want: "broker.example.com:8090"},
-		"new, and said":                 {output: "north", want: "north"},
-		"as it was":                     {have: secret(bootstrapSecret, "spoke", "north"), want: "north"},
-		"as it was installed":           {have: secret(agentSecret, "spoke", "north"), want: "north"},
-		"as it was, and said":           {have: secret(agentSecret, "spoke", "north"), output: "north", want: "north"},
-		"another than it was":           {have: secret(agentSecret, "spoke", "north"), output: "south", wrong: "belong to the hub north, not to south"},
-		"a cluster of another name":     {have: secret(bootstrapSecret, "other", "north"), wrong: "this cluster joined as other"},
-		"installed under another name":  {have: secret(agentSecret, "other", "north"), wrong: "this cluster joined as other"},
-		"a Secret that says none of it": {have: secretOf(agentSecret, nil), want: "broker.example.com:8090"},
+		"new":                          {want: "broker.example.com:8090"},
+		"new, and given":               {output: "north", want: "north"},
+		"as it was":                    {have: secret(bootstrapSecret, "spoke", "north"), want: "north"},
+		"as it was installed":          {have: secret(agentSecret, "spoke", "north"), want: "north"},
+		"as it was, and given":         {have: secret(agentSecret, "spoke", "north"), output: "north", want: "north"},
+		"another than it was":          {have: secret(agentSecret, "spoke", "north"), output: "south", wrong: "belong to the hub north, not to south"},
+		"a cluster of another name":    {have: secret(bootstrapSecret, "other", "north"), wrong: "this cluster joined as other"},
+		"installed under another name": {have: secret(agentSecret, "other", "north"), wrong: "this cluster joined as other"},
+		"a Secret without identity":    {have: secretOf(agentSecret, nil), want: "broker.example.com:8090"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := clustertest.New()

@@ -138,7 +138,7 @@ func TestDeleteClusters_WaitsForHubSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Equal(deleted, []string{"asks", "member", "asks", "member"}) || !slices.Equal(hub.output, []string{"waiting for 1 ManagedClusters to be gone: hub-source removes their add-ons and finalizers first"}) {
-			t.Errorf("deleted %q, said %q", deleted, hub.output)
+			t.Errorf("deleted %q, printed %q", deleted, hub.output)
 		}
 		stuck := fleet()
 		stuck.PrependReactor("delete", clusters.Resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
@@ -186,7 +186,7 @@ func TestDeleteWorks_WaitsForTheClusters(t *testing.T) {
 			t.Fatal(err)
 		}
 		if lists != 2 || deletions != 2 || len(hub.output) != 1 {
-			t.Errorf("%d lists, %d deletions, said %q", lists, deletions, hub.output)
+			t.Errorf("%d lists, %d deletions, printed %q", lists, deletions, hub.output)
 		}
 		// No agent removes the finalizer of this work.
 		held := work("cluster1", "held")

@@ -65,7 +65,7 @@ func checkLikeTheLibrary(t interface{ Fatalf(string, ...any) }, b []byte) {
 	var p protoEvent
 	if protoErr := proto.Unmarshal(b, &p); protoErr != nil {
 		if err == nil {
-			t.Fatalf("the library says %v", protoErr)
+			t.Fatalf("the library returns %v", protoErr)
 		}
 		return
 	}
@@ -231,7 +231,7 @@ func FuzzParseEnvelope(f *testing.F) {
 		e, eventErr := Unmarshal(b)
 		n, normErr := Normalize(b)
 		if eventErr != nil && (err == nil || normErr == nil) {
-			t.Fatalf("Unmarshal says %v, ParseEnvelope %v, Normalize %v", eventErr, err, normErr)
+			t.Fatalf("Unmarshal returns %v, ParseEnvelope %v, Normalize %v", eventErr, err, normErr)
 		}
 		if normErr == nil {
 			checkNormalized(t, n)

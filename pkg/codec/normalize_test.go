@@ -38,7 +38,7 @@ func TestNormalize_KeepsMeaningfulFields(t *testing.T) {
 		t.Errorf("Ingest normalises differently: %v", err)
 	}
 	if env.Revision != 7 || env.Supersedes != 7 || env.Version != 3 {
-		t.Errorf("Ingest lost what the source said: %+v", env)
+		t.Errorf("Ingest lost attributes of the source: %+v", env)
 	}
 }
 

@@ -243,7 +243,7 @@ func TestSession_NeverGivesUp(t *testing.T) {
 			w.t.Errorf("%d subscriptions in three minutes", n)
 		}
 		if log := w.log.String(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "add a mapping") {
-			w.t.Errorf("log says %s", log)
+			w.t.Errorf("the log is %s", log)
 		}
 		w.after(10 * time.Minute)
 		w.wantConnected(true)

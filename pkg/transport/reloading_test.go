@@ -40,7 +40,7 @@ func TestReread_ReadsAgainForEachDial(t *testing.T) {
 	} {
 		file = step.file
 		if _, err := r.Dial(t.Context()); err == nil || err.Error() != step.want || r.Current() != step.want {
-			t.Errorf("with %s it dialled %v, and says %s; want %s", step.file, err, r.Current(), step.want)
+			t.Errorf("with %s it dialled %v, and reports %s; want %s", step.file, err, r.Current(), step.want)
 		}
 	}
 	if !slices.Equal(reported, []string{"broken", "refused", "broken"}) || made != 4 {

@@ -124,7 +124,7 @@ func TestRules_HaveRunbooks(t *testing.T) {
 				t.Errorf("%s has the severity %q", r.Alert, s)
 			}
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("%s does not say what it is", r.Alert)
+				t.Errorf("alert %s has no summary or no description", r.Alert)
 			}
 		}
 	}

@@ -344,12 +344,12 @@ func TestWebhook_IsNotReadyWithoutACertificate(t *testing.T) {
 	var log syncbuffer.Buffer
 	f := newFixture(t, denied, slog.New(slog.NewTextHandler(&log, nil)))
 	if err := f.health.Ready(); err == nil || !strings.Contains(err.Error(), "webhook: tls files cannot be used") || !strings.Contains(err.Error(), f.files.Cert) {
-		t.Errorf("readiness says %v", err)
+		t.Errorf("readiness reports %v", err)
 	}
 	_, end := f.start()
 	end()
 	if !strings.Contains(log.String(), "webhook is not ready") {
-		t.Errorf("the log does not say so: %s", log.String())
+		t.Errorf("the log does not report it: %s", log.String())
 	}
 }
 

@@ -49,7 +49,7 @@ func TestBuild_ErrorHasTheScriptOutput(t *testing.T) {
 func TestBuild_OutsideTheSourceTree(t *testing.T) {
 	_, err := Build(t.Context(), t.TempDir(), nil)
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "source tree") {
-		t.Errorf("Build = %v, want an error that says where to run", err)
+		t.Errorf("Build = %v, want an error that names the directory to run in", err)
 	}
 }
 

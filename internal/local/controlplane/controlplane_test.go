@@ -142,7 +142,7 @@ func TestStart_NamesAMissingBinary(t *testing.T) {
 	cfg := Config{Binary: filepath.Join(t.TempDir(), "controlplane"), Dir: t.TempDir()}
 	_, err := Start(t.Context(), cfg)
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "build.sh") {
-		t.Errorf("Start = %v, want one that says how to build the program", err)
+		t.Errorf("Start = %v, want one with the build command", err)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestStart_EndsWithItsContext(t *testing.T) {
 		}
 		cancel(reason)
 		if err := c.Wait(); err != nil {
-			t.Errorf("Wait = %v, want nil, since it was asked to end", err)
+			t.Errorf("Wait = %v, want nil, since the caller ended it", err)
 		}
 	})
 }
@@ -208,7 +208,7 @@ func TestCluster_CrashIsNotForgotten(t *testing.T) {
 	for name, call := range map[string]func() error{"Wait": c.Wait, "Stop": c.Stop, "Kill": c.Kill} {
 		err := call()
 		if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "disk is gone") {
-			t.Errorf("%s = %v, want one that tells of the crash", name, err)
+			t.Errorf("%s = %v, want one that reports the crash", name, err)
 		}
 	}
 }

@@ -253,7 +253,7 @@ func TestOpenShift_BindsRightsOfPods(t *testing.T) {
 		s, own := pod.SecurityContext, pod.Containers[0].SecurityContext
 		if !*s.RunAsNonRoot || *s.RunAsUser == 0 || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *own.AllowPrivilegeEscalation ||
 			!slices.Equal(own.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(own.Capabilities.Add) > 0 || pod.HostNetwork || pod.HostPID || pod.HostIPC {
-			t.Errorf("deploy/%s asks for more than nonroot-v2 allows: %v, %v", base, s, own)
+			t.Errorf("deploy/%s needs more than nonroot-v2 allows: %v, %v", base, s, own)
 		}
 		for _, v := range pod.Volumes {
 			if v.ConfigMap == nil && v.Secret == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil && v.Projected == nil && v.DownwardAPI == nil {

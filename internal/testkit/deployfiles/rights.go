@@ -54,7 +54,7 @@ func CompareRights(t *testing.T, file string, rights []kubeconfig.Right, without
 	slices.Sort(granted)
 	slices.Sort(requested)
 	if d := cmp.Diff(slices.Compact(granted), slices.Compact(requested)); d != "" {
-		t.Errorf("%s grants (-), and the program asks for (+):\n%s", file, d)
+		t.Errorf("%s grants (-), and the program needs (+):\n%s", file, d)
 	}
 }
 

@@ -59,7 +59,7 @@ func Check(t *testing.T, p Page) {
 		t.Fatal(err)
 	}
 	if string(page) != text {
-		t.Errorf("docs/reference/%s is not what the program says of itself: run make generate and commit the result", name)
+		t.Errorf("docs/reference/%s is not the output of the program: run make generate and commit the result", name)
 	}
 }
 

@@ -344,6 +344,6 @@ func TestSubscribe_UndecodableEvent(t *testing.T) {
 		t.Errorf("got events %v", got)
 	}
 	if !strings.Contains(log.String(), "cannot be decoded") || !strings.Contains(log.String(), `\"id\"`) || strings.Contains(log.String(), "secret") {
-		t.Errorf("log says %q", log.String())
+		t.Errorf("the log is %q", log.String())
 	}
 }

@@ -149,7 +149,7 @@ func TestDial_ReportsWhyItFailed(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("silent server", func(t *testing.T) {
+	t.Run("server without an answer", func(t *testing.T) {
 		l := freePort(t)
 		defer func() { _ = l.Close() }() // only the end of its accept loop matters
 		err := dialError(t, grpc.Options{Target: l.Addr().String(), Credentials: ca.client(), DialTimeout: 50 * time.Millisecond})
@@ -232,7 +232,7 @@ func TestDial_HonoursProxyOfEnvironment(t *testing.T) {
 	select {
 	case target := <-requested:
 		if target != "broker.example:8090" {
-			t.Errorf("proxy was asked for %q", target)
+			t.Errorf("the proxy got a request for %q", target)
 		}
 	default:
 		t.Error("proxy was not used")

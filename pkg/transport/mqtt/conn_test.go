@@ -62,7 +62,7 @@ func wantCode(t *testing.T, err error, code transport.Code, texts ...string) tra
 	}
 	for _, text := range texts {
 		if !strings.Contains(e.Error(), text) {
-			t.Fatalf("%v does not say %q", err, text)
+			t.Fatalf("%v does not contain %q", err, text)
 		}
 	}
 	return *e

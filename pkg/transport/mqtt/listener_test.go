@@ -167,7 +167,7 @@ func TestDial_ThroughAProxy(t *testing.T) {
 		t.Error(err)
 	}
 	if got := <-requested; got != "CONNECT broker.example:8883" {
-		t.Errorf("the proxy was asked for %s", got)
+		t.Errorf("the proxy got the request %s", got)
 	}
 }
 

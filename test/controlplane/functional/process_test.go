@@ -84,7 +84,7 @@ func TestControlPlane_RefusesADirectoryInUse(t *testing.T) {
 	output := refused(t, 1, "--dir", dir)
 	for _, want := range []string{dir + " is in use by process ", filepath.Join(dir, "lock"), "--dir"} {
 		if !strings.Contains(output, want) {
-			t.Errorf("it says %q, want %q in it", output, want)
+			t.Errorf("the output is %q, want %q in it", output, want)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestControlPlane_RejectsUsedPort(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	output := refused(t, 1, "--dir", t.TempDir(), "--name=x", fmt.Sprintf("--port=%d", port))
 	if want := fmt.Sprintf("port %d is taken by another process: stop it, choose another --port", port); !strings.Contains(output, want) {
-		t.Errorf("it says %q, want %q in it", output, want)
+		t.Errorf("the output is %q, want %q in it", output, want)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestControlPlane_RefusesBadFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if output := refused(t, tc.code, tc.args...); !strings.Contains(output, tc.want) {
-				t.Errorf("it says %q, want %q in it", output, tc.want)
+				t.Errorf("the output is %q, want %q in it", output, tc.want)
 			}
 		})
 	}

@@ -273,7 +273,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("%q, %v; want %q", c.args(), err, want)
 	}
 	if _, err := parse([]string{"-timeout", "30m", "./..."}); err == nil || !strings.Contains(err.Error(), "-timeout=VALUE") {
-		t.Errorf("a flag in two words: %v", err)
+		t.Errorf("a flag in two arguments: %v", err)
 	}
 	f := testlog.Failure{Package: "p", Tests: []string{"TestB"}, Ended: []string{"TestA"}}
 	c = command{[]string{"-count=3", "-p=4", "-parallel=8", "-timeout=30m", "-run=.", "-skip=C$"}, []string{"./..."}}
