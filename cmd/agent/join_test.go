@@ -187,7 +187,7 @@ func TestJoining_DialsWithTheCertificate(t *testing.T) {
 	}
 	var moved *transport.Error
 	if _, err := first.Publish(t.Context(), codec.Event{}, ""); !errors.As(err, &moved) || moved.Next != transport.NextRefreshCredentials {
-		t.Errorf("what was connected with the former certificate stays so: %v", err)
+		t.Errorf("the connection with the former certificate must stay: %v", err)
 	}
 	if err := errors.Join(first.Close(), second.Close()); err != nil {
 		t.Error(err)

@@ -252,7 +252,7 @@ func TestDrain_RejectsWritesAndEnds(t *testing.T) {
 		s.tokens <- nil
 		for _, done := range []<-chan published{first, queued} {
 			if p := <-done; p.err != nil {
-				t.Errorf("what was queued: %+v", p)
+				t.Errorf("the queued events: %+v", p)
 			}
 		}
 		for _, s := range taps {

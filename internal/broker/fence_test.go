@@ -58,11 +58,11 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		}
 		w.wantCode(old.send(work{id: "late", version: 1}.event()), transport.CodeUnavailable)
 		if len(now.takeSync(codec.TypeInventory)) != 0 {
-			t.Error("the inventory came before what was queued")
+			t.Error("the inventory came before the queued events")
 		}
 		s.tokens <- nil
 		if err := <-queued; err != nil {
-			t.Errorf("what was queued before: %v", err)
+			t.Errorf("the event queued before: %v", err)
 		}
 		s.tokens <- nil // for the empty commit that waits for queued publishes
 		if err := <-requested; err != nil {

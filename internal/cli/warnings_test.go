@@ -71,7 +71,7 @@ func TestWarnings_OfThirdPartyBroker(t *testing.T) {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-t.Context().Done():
-			t.Fatal("the broker has not noticed that the source is gone")
+			t.Fatal("the broker has not noticed that the source disconnected")
 		}
 	}
 	reports("Warning: the hub-source of source hub1 is not connected: changes of its 1 works reach no cluster, and statuses do not reach the hub. Run kubectl -n hawser get pods on the hub\n")

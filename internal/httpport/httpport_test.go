@@ -213,7 +213,7 @@ func TestServer_BytesOnTheirWayAreBounded(t *testing.T) {
 func TestServer_SpeaksOneRequestAtATime(t *testing.T) {
 	s, bound := Server(http.NotFoundHandler(), &net.TCPListener{}, Limits{}, slog.New(slog.DiscardHandler))
 	if s.Protocols.HTTP2() || s.Protocols.UnencryptedHTTP2() || !s.Protocols.HTTP1() || bound == nil {
-		t.Errorf("speaks %v", s.Protocols)
+		t.Errorf("the server supports %v", s.Protocols)
 	}
 	for name, d := range map[string]time.Duration{"headers": s.ReadHeaderTimeout, "body": s.ReadTimeout, "answer": s.WriteTimeout, "idle": s.IdleTimeout} {
 		if d <= 0 {

@@ -90,7 +90,7 @@ func TestServer_NothingIsResumed(t *testing.T) {
 	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, a)
 	now = now.Add(checkEvery)
 	if resumed, err := connect(); err == nil {
-		t.Errorf("its CA is gone, and it gets in; resumed is %v", resumed)
+		t.Errorf("its CA was removed, and it can connect; resumed is %v", resumed)
 	}
 	if s.Authorities() == before {
 		t.Error("the CAs have changed, and are the same")

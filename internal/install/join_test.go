@@ -109,15 +109,15 @@ func TestJoin_Identity(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		have        *unstructured.Unstructured
-		output      string
+		given       string
 		want, wrong string
 	}{
 		"new":                          {want: "broker.example.com:8090"},
-		"new, and given":               {output: "north", want: "north"},
+		"new, and given":               {given: "north", want: "north"},
 		"as it was":                    {have: secret(bootstrapSecret, "spoke", "north"), want: "north"},
 		"as it was installed":          {have: secret(agentSecret, "spoke", "north"), want: "north"},
-		"as it was, and given":         {have: secret(agentSecret, "spoke", "north"), output: "north", want: "north"},
-		"another than it was":          {have: secret(agentSecret, "spoke", "north"), output: "south", wrong: "belong to the hub north, not to south"},
+		"as it was, and given":         {have: secret(agentSecret, "spoke", "north"), given: "north", want: "north"},
+		"another than it was":          {have: secret(agentSecret, "spoke", "north"), given: "south", wrong: "belong to the hub north, not to south"},
 		"a cluster of another name":    {have: secret(bootstrapSecret, "other", "north"), wrong: "this cluster joined as other"},
 		"installed under another name": {have: secret(agentSecret, "other", "north"), wrong: "this cluster joined as other"},
 		"a Secret without identity":    {have: secretOf(agentSecret, nil), want: "broker.example.com:8090"},
@@ -128,7 +128,7 @@ func TestJoin_Identity(t *testing.T) {
 			if c.have != nil {
 				f.Put(c.have)
 			}
-			got, err := Join{Name: "spoke", Bootstrap: newBootstrap(t), HubIdentity: c.output, Client: f}.identity(t.Context())
+			got, err := Join{Name: "spoke", Bootstrap: newBootstrap(t), HubIdentity: c.given, Client: f}.identity(t.Context())
 			if got != c.want || (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("identity %q, %v; want %q, %q", got, err, c.want, c.wrong)
 			}

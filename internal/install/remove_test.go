@@ -63,7 +63,7 @@ func TestRemove_OfOneOfTwo(t *testing.T) {
 	}
 	for _, stays := range []string{"namespaces hawser", "deployments.apps hawser/hawser-broker", "secrets hawser/hawser-ca"} {
 		if _, ok := content[stays]; !ok {
-			t.Errorf("%s is gone", stays)
+			t.Errorf("%s was deleted", stays)
 		}
 	}
 }

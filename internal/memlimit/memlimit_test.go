@@ -86,7 +86,7 @@ func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
 	}
 	b.rest(memory{120 * mib, allocated}) // the program needs more memory than before the burst
 	if b.over(memory{130 * mib, allocated + mib}) {
-		t.Error("it gives back what it needs")
+		t.Error("it frees memory that it needs")
 	}
 	if !b.over(memory{200 * mib, allocated + 2*mib}) {
 		t.Error("it gives nothing back after another burst")

@@ -84,7 +84,7 @@ func TestSpecs_OrphansAreNamedAndNothingElse(t *testing.T) {
 		t.Error(diff)
 	}
 	if !s.Lists("a") || s.Lists("unlisted") {
-		t.Error("what the agent lists is not what it listed")
+		t.Error("the agent's list differs from its previous list")
 	}
 }
 

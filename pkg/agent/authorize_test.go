@@ -104,7 +104,7 @@ func TestExecutor_SkipsDeniedManifestsAndAppliesOthers(t *testing.T) {
 	}
 	r.delete(as(hubWork("1", "w", 1)))
 	if r.f.Look(r.ref("Deployment", "foreign")) == nil || r.configMap("a") != nil {
-		t.Error("the end of the work must take what it applied and nothing else")
+		t.Error("the end of the work must delete its applied objects only")
 	}
 }
 
@@ -150,7 +150,7 @@ func TestExecutor_RolesAreWatched(t *testing.T) {
 		r.settle(2 * time.Second)
 		r.expectManifest("1", 0, deniedApply(" configmaps", "a"), resourceThere, noFeedback)
 		if r.configMap("a") == nil {
-			t.Error("what was applied before stays")
+			t.Error("want the objects applied before to stay")
 		}
 		r.apply(as(hubWork("1", "w", 2, configMap("a", "2"), configMap("b", "2"))))
 		if got := r.configMap("a").Object["data"].(map[string]any)["k"]; got != "1" || r.configMap("b") != nil {

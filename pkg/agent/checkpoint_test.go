@@ -371,7 +371,7 @@ func TestCore_ToleratesClockRollback(t *testing.T) {
 	r.outcome = codec.OutcomeStale // as a broker answers an older sequence id
 	r.apply(w)
 	if n := len(r.sent); n != 2 || r.core.Counts().ReportsDue != 1 {
-		t.Fatalf("%d statuses, %d due: what was dropped as stale is to wait", n, r.core.Counts().ReportsDue)
+		t.Fatalf("%d statuses, %d due: want the status that was dropped as stale to wait", n, r.core.Counts().ReportsDue)
 	}
 	r.settle(time.Hour)
 	if len(r.sent) != 2 {

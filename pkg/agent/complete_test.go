@@ -68,7 +68,7 @@ func TestCore_CompleteManifestIsLeftAlone(t *testing.T) {
 	r.spoil("ConfigMap", "c")
 	r.settle(time.Second)
 	if r.owned("Job", "a") || !r.owned("Job", "b") || !r.owned("ConfigMap", "c") {
-		t.Fatal("what is complete is to be left alone, and nothing else")
+		t.Fatal("want the agent to skip the complete object only")
 	}
 	r.expectManifest("w-1", 0, manifestApplied, resourceThere, jobFinished, synced)
 	r.requests()

@@ -370,7 +370,7 @@ func TestCore_PollsUnwatchableKinds(t *testing.T) {
 		t.Fatal("the change was not noticed")
 	}
 	if calls := r.requests(); slices.Contains(calls, "get deployments.apps default/web") {
-		t.Errorf("what is watched was read: %q", calls)
+		t.Errorf("a watched object was read: %q", calls)
 	}
 }
 

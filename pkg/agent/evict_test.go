@@ -366,7 +366,7 @@ func TestCore_OrphansWithNothingOnTheCluster(t *testing.T) {
 				t.Fatal("the work is still held")
 			}
 			if other != r.evicting("web") || other && r.value("a") != "1" {
-				t.Fatal("what is on the cluster has a grace period of its own")
+				t.Fatal("want a separate grace period for objects on the cluster")
 			}
 		})
 	}
@@ -419,7 +419,7 @@ func TestCore_RenamedBeforeARestart(t *testing.T) {
 	r.checkpoint(r.proof(nil, "hub"))
 	r.settle(time.Minute)
 	if r.record("web") != nil || r.record("new") == nil || r.value("a") != "" || r.value("b") != "1" {
-		t.Fatal("what is under the old name is to go once the new one is there")
+		t.Fatal("want the objects of the old name deleted once the new name exists")
 	}
 }
 

@@ -206,11 +206,11 @@ func TestCore_FollowsTheOwnerOfTheCluster(t *testing.T) {
 	w = hubWork("w-1", "web", 2, configMap("a", "2"), deployment("d", "x"))
 	r.apply(w)
 	if got, _, _ := unstructured.NestedString(r.configMap("a").Object, "data", "k"); got != "1" {
-		t.Errorf("what is denied was written: %q", got)
+		t.Errorf("a denied object was written: %q", got)
 	}
 	follow(workpolicy.Rules{Allow: []workpolicy.Rule{{Namespaces: []string{"def*"}}}})
 	if got, _, _ := unstructured.NestedString(r.configMap("a").Object, "data", "k"); got != "2" {
-		t.Errorf("what is allowed again was not written: %q", got)
+		t.Errorf("an object that is allowed again was not written: %q", got)
 	}
 	r.expectStatus("w-1", workApplied, workAvailable)
 	follow(workpolicy.Rules{Allow: []workpolicy.Rule{{APIGroups: []string{"apps"}}}})

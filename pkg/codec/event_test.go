@@ -188,7 +188,7 @@ func TestUnmarshal_Refuses(t *testing.T) {
 				var a *AttributeError
 				switch {
 				case err == nil:
-					t.Errorf("%s took it", how)
+					t.Errorf("%s accepted it", how)
 				case c.attribute == "" && !errors.Is(err, ErrMalformed):
 					t.Errorf("%s: %v is not ErrMalformed", how, err)
 				case c.attribute != "" && (!errors.As(err, &a) || a.Attribute != c.attribute):

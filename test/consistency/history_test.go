@@ -55,8 +55,8 @@ func TestLedger_Checks(t *testing.T) {
 		"comes late, when it is being deleted":  {[]step{write, write, deleteWork, seen(1), gone}, ""},
 		"the old one comes back":                {[]step{write, seen(1), deleteWork, gone, seenOther(1)}, "came back with 1"},
 		"the old one may come back":             {[]step{mayReturn, write, seen(1), deleteWork, gone, seenOther(1), gone}, ""},
-		"what came back grows":                  {[]step{mayReturn, write, write, seen(2), deleteWork, gone, seenOther(1), seenOther(2)}, ""},
-		"what came back must not fall":          {[]step{mayReturn, write, write, seen(2), deleteWork, gone, seenOther(2), seenOther(1)}, "fell from 2 to 1"},
+		"a returned work grows":                 {[]step{mayReturn, write, write, seen(2), deleteWork, gone, seenOther(1), seenOther(2)}, ""},
+		"a returned work must not fall":         {[]step{mayReturn, write, write, seen(2), deleteWork, gone, seenOther(2), seenOther(1)}, "fell from 2 to 1"},
 		"a live one must not become older":      {[]step{mayReturn, write, seen(1), deleteWork, gone, write, seenOther(2), seenOther(1)}, "fell from 2 to 1"},
 		"a live one must not become older,":     {[]step{mayReturn, write, write, seen(2), seen(1)}, "fell from 2 to 1"},
 	} {

@@ -99,7 +99,7 @@ func tryTopics(t *testing.T, b *mosquittoBroker, all *mqttClient, p principal, t
 	c.publish(p.publishes[0], "last of "+p.name)
 	all.got.await(t, from, "the last message", func(m message) bool { return m.payload == "last of "+p.name })
 	for _, m := range all.got.since(from, func(m message) bool { return m.payload == "from "+p.name && !slices.Contains(p.publishes, m.topic) }) {
-		t.Errorf("what it published on %s arrived", m.topic)
+		t.Errorf("its message on %s was delivered", m.topic)
 	}
 }
 

@@ -160,7 +160,7 @@ func TestC13_UnusableWork_IsReported(t *testing.T) {
 			return s.Version == version && meta.IsStatusConditionFalse(s.Status.Conditions, workv1.WorkApplied)
 		}))
 		if got := a.value("w"); got != "1" {
-			t.Errorf("%s: value %q, want what was there", c.name, got)
+			t.Errorf("%s: value %q, want the previous one", c.name, got)
 		}
 	}
 	b.put(withID("w", newWork(cluster1, "w", 9)))

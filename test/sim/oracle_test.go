@@ -403,7 +403,7 @@ func (o *oracle) received(l *link, env *codec.Envelope, e codec.Event) {
 		return
 	}
 	if env.Cluster != to.Name {
-		o.w.fail("I8", "%s was sent what is for cluster %s", to, env.Cluster)
+		o.w.fail("I8", "%s was sent an event for cluster %s", to, env.Cluster)
 		return
 	}
 	if env.Type.Subresource == codec.Spec && l.counts(e) {

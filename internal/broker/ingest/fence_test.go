@@ -22,7 +22,7 @@ func TestOrder_OfAComparison(t *testing.T) {
 		}
 	}
 	if !o.release("a", 7) || o.compare(6) || !o.compare(8) {
-		t.Errorf("a release does not divide what was compared before from what is after: %+v", o)
+		t.Errorf("a release does not separate earlier comparisons from later ones: %+v", o)
 	}
 }
 

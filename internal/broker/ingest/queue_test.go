@@ -267,7 +267,7 @@ func TestCommitter_WritesQueueAtStop(t *testing.T) {
 			t.Errorf("answer %+v", a)
 		}
 	default:
-		t.Error("what was queued was not answered")
+		t.Error("the queued event was not answered")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -356,7 +356,7 @@ func TestLimiter_Ahead(t *testing.T) {
 		}
 	}
 	if *now = now.Add(7 * time.Second); g.ahead(one, 300) != 0 {
-		t.Error("waits for what it owed seven seconds ago")
+		t.Error("it waits for a debt of seven seconds ago")
 	}
 }
 

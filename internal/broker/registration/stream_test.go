@@ -69,7 +69,7 @@ func (a *agent) Accept(transport.Accepted) error { return nil }
 func (a *agent) Send(parts ...[]byte) error {
 	env, err := codec.ParseEnvelope(slices.Concat(parts...))
 	if err != nil {
-		a.world.Fatalf("the agent cannot read what it is sent: %v", err)
+		a.world.Fatalf("the agent cannot read an event: %v", err)
 	}
 	if env.Cluster != a.viewer.cluster || env.Type.DataType != a.viewer.dataType || env.Source != "hub" {
 		a.world.Fatalf("%v is sent %+v", a.viewer, env)

@@ -73,9 +73,9 @@ func TestTakesOver(t *testing.T) {
 		"what waits was deleted": {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) {
 			w.Deleting = true
 		}, false},
-		"what waits is of another owner": {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) { w.Owner = "s2" }, false},
-		"what waits has another name":    {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) { w.Name = "n2" }, false},
-		"what waits has the same id": {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) {
+		"what waits is of another owner":   {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) { w.Owner = "s2" }, false},
+		"the queued spec has another name": {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) { w.Name = "n2" }, false},
+		"the queued spec has the same id": {func(_ *store.Meta, w *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) {
 			w.ResourceID = "u1"
 		}, false},
 		"nothing waits": {func(m *store.Meta, _ *store.QueuedSpec, _ *store.UnsentDeletion, _ *store.Subscriber) { m.Queued = nil }, false},

@@ -145,7 +145,7 @@ func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
 		t.Errorf("decision %d when its source has compared: %+v", d, w)
 	}
 	if d, _ := c.Classify(l, record); d != Send {
-		t.Errorf("decision %d about what is decided", d)
+		t.Errorf("decision %d about a decided conflict", d)
 	}
 }
 

@@ -151,7 +151,7 @@ func TestSources_WithheldGoesWithItsCause(t *testing.T) {
 	s.report(t, syncReport{owner: owned("r"), subscription: "a later one", all: true})
 	expect("all clusters are compared", "s w1 why")
 	if s.IsSynced(placed("c1"), "s") || !s.IsSynced(placed("c1"), "r") {
-		t.Error("what is withheld on the same subscription is forgotten, or that of an earlier one is not")
+		t.Error("withheld deletions of the same subscription are forgotten, or those of an earlier one are not")
 	}
 	s.Approved(placed("c1"), "s", []string{"w1"})
 	expect("approved")

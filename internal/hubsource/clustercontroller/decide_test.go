@@ -114,7 +114,7 @@ func TestDecide_Member(t *testing.T) {
 				t.Errorf("decided\n%s\nwant\n%s", got, c.want)
 			}
 			if fmt.Sprint(before) != fmt.Sprint(s.cluster) {
-				t.Errorf("changed what it was given: %v, was %v", s.cluster, before)
+				t.Errorf("it changed its argument: %v, was %v", s.cluster, before)
 			}
 			if e.after == 0 && e.change == nil && len(e.conditions) == 0 && c.want != "" && !e.lease {
 				t.Errorf("%+v does nothing", e)

@@ -142,7 +142,7 @@ func FuzzKeep(f *testing.F) {
 		}
 		user, _, _ := unstructured.NestedString(o, "spec", "username")
 		if ours := identityPrefix + kept.cluster; kept.requestedBy.own && user != Registrar && user != ours && !strings.HasPrefix(user, ours+":") {
-			t.Errorf("%q counts as an agent of %q: %s", user, kept.cluster, data)
+			t.Errorf("%q is accepted as an agent of %q: %s", user, kept.cluster, data)
 		}
 		if m := k.message(kept); m.GetCluster() != k.cluster(u) || !json.Valid(m.GetJson()) || kept.period < 0 {
 			t.Errorf("kept as %v", m)

@@ -47,7 +47,7 @@ func TestColumns_OfTheDefinitions(t *testing.T) {
 		"what a work has": {"appliedmanifestworks", `{metadata: {creationTimestamp: "2026-01-02T03:00:00Z"}, spec: {manifestWorkName: web, agentID: one}}`, []string{
 			"Work: web", "Evicting Since: ", "Age: 2026-01-02T03:00:00Z", "Agent (wide): one",
 		}},
-		"what is about to be evicted": {"appliedmanifestworks", `{metadata: {creationTimestamp: "2026-01-02T03:00:00Z"}, spec: {manifestWorkName: web}, status: {evictionStartTime: "2026-01-02T04:00:00Z"}}`, []string{
+		"a work to be evicted": {"appliedmanifestworks", `{metadata: {creationTimestamp: "2026-01-02T03:00:00Z"}, spec: {manifestWorkName: web}, status: {evictionStartTime: "2026-01-02T04:00:00Z"}}`, []string{
 			"Work: web", "Evicting Since: 2026-01-02T04:00:00Z", "Age: 2026-01-02T03:00:00Z", "Agent (wide): ",
 		}},
 	} {

@@ -90,7 +90,7 @@ func TestServer_Writes(t *testing.T) {
 		t.Error(err)
 	}
 	if err = c.Namespaces().Delete(ctx, "c1", metav1.DeleteOptions{}); err != nil || s.Get("namespaces", "", "c1") == nil {
-		t.Errorf("it has a finalizer, and is gone: %v", err)
+		t.Errorf("an object with a finalizer was removed: %v", err)
 	}
 	s.ForceDelete("namespaces", "", "c1")
 	if s.Get("namespaces", "", "c1") != nil || s.Get("configmaps", "c1", "m") != nil {

@@ -117,6 +117,6 @@ func TestRunner_KillsProcessesOfBlock(t *testing.T) {
 		t.Errorf("Run: %v, want DeadlineExceeded", err)
 	}
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("Run took %v: what it started in the background was not killed", took)
+		t.Errorf("Run took %v: its background process was not killed", took)
 	}
 }

@@ -73,15 +73,15 @@ func TestIntend(t *testing.T) {
 		steps    []apply.Step
 		want     []appliedwork.Entry
 	}{
-		"what is made has no uid yet":                   {nil, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
+		"a created object has no uid yet":               {nil, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
 		"an object that is created again loses its uid": {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", "")}},
-		"what is replaced loses its uid":                {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Recreate, "u"), []appliedwork.Entry{configMap("a", "")}},
-		"what is adopted is recorded":                   {nil, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
+		"a replaced object loses its uid":               {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Recreate, "u"), []appliedwork.Entry{configMap("a", "")}},
+		"an adopted object is recorded":                 {nil, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
 		"created again by others, adopted":              {[]appliedwork.Entry{configMap("a", "old")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
-		"what is updated needs no other entry":          {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
-		"what is not written needs no entry":            {nil, step(apply.Unchanged, "u"), nil},
-		"what is refused needs no entry":                {nil, step(apply.Reject, ""), nil},
-		"what is no longer wanted stays for now":        {[]appliedwork.Entry{configMap("b", "u")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", ""), configMap("b", "u")}},
+		"an updated object needs no other entry":        {[]appliedwork.Entry{configMap("a", "u")}, step(apply.Update, "u"), []appliedwork.Entry{configMap("a", "u")}},
+		"an unchanged object needs no entry":            {nil, step(apply.Unchanged, "u"), nil},
+		"a rejected object needs no entry":              {nil, step(apply.Reject, ""), nil},
+		"an unwanted object stays for now":              {[]appliedwork.Entry{configMap("b", "u")}, step(apply.Create, ""), []appliedwork.Entry{configMap("a", ""), configMap("b", "u")}},
 	} {
 		t.Run(name, func(t *testing.T) { check(t, c.want, appliedwork.Intend(c.recorded, c.steps)) })
 	}
@@ -112,7 +112,7 @@ func TestSettle(t *testing.T) {
 		"there, and was not recorded":     {results: result(apply.Unchanged, conditions.Present, "u"), want: []appliedwork.Entry{configMap("a", "u")}},
 		"refused to be made, tried again": {recorded: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}, results: refused, want: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}},
 		"unknown whether it was created":  {recorded: []appliedwork.Entry{configMap("a", "")}, results: result(apply.Create, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "")}},
-		"unknown: what was recorded":      {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Reject, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "u")}},
+		"unknown: the recorded object":    {recorded: []appliedwork.Entry{configMap("a", "u")}, results: result(apply.Reject, conditions.Unreadable, ""), want: []appliedwork.Entry{configMap("a", "u")}},
 		"unknown, nothing recorded":       {results: result(apply.Reject, conditions.Unreadable, "")},
 		"not allowed to be made or read":  {recorded: []appliedwork.Entry{configMap("a", ""), configMap("b", "")}, results: unmade, want: []appliedwork.Entry{configMap("b", "")}},
 		"not allowed, but made before":    {recorded: []appliedwork.Entry{configMap("a", "u")}, results: unmade, want: []appliedwork.Entry{configMap("a", "u")}},
@@ -148,7 +148,7 @@ func TestStaleEntries(t *testing.T) {
 			recorded:  []appliedwork.Entry{entry("apps", "v1beta1", "deployments", "default", "a", "u")},
 			manifests: []string{`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","namespace":"default"}}`},
 		},
-		"an unknown kind protects what it may stand for, and nothing else": {
+		"an unknown kind protects its possible objects only": {
 			recorded:  []appliedwork.Entry{rope("default"), rope(""), rope("other"), configMap("a", "u"), entry("example.com", "v1", "ropes", "default", "b", "u")},
 			manifests: []string{unknownKind},
 			want:      []appliedwork.Entry{rope("other"), configMap("a", "u"), entry("example.com", "v1", "ropes", "default", "b", "u")},

@@ -193,7 +193,7 @@ func TestApplier_Rules(t *testing.T) {
 			kind: cm, live: ``, manifest: `,"data":{},"binaryData":null`,
 			action: Unchanged, show: []string{"data", "binaryData"}, want: `{}`,
 		},
-		"config map: what is made immutable later": {
+		"config map: made immutable later": {
 			kind: cm, live: `,"data":{"a":"1"}`, manifest: `,"data":{"a":"1"},"immutable":true`,
 			action: Update, show: []string{"data", "immutable"}, want: `{"data":{"a":"1"},"immutable":true}`,
 		},
@@ -201,7 +201,7 @@ func TestApplier_Rules(t *testing.T) {
 			kind: cm, live: `,"data":{"a":"1"},"immutable":true`, manifest: `,"data":{"a":"1"}`,
 			action: Unchanged, show: []string{"data", "immutable"}, want: `{"data":{"a":"1"},"immutable":true}`,
 		},
-		"secret: what is made immutable later": {
+		"secret: made immutable later": {
 			kind: sec, live: `,"type":"Opaque","data":{"a":"MQ=="}`, manifest: `,"stringData":{"a":"1"},"immutable":true`,
 			action: Update, show: []string{"data", "immutable"}, want: `{"data":{"a":"MQ=="},"immutable":true}`,
 		},

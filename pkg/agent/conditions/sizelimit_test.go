@@ -158,7 +158,7 @@ func TestLimitSize_IsQuiet(t *testing.T) {
 		t.Fatal("no value was left out")
 	}
 	if diff := cmp.Diff(apimeta.FindStatusCondition(first.Conditions, conditions.TypeStatusTruncated), apimeta.FindStatusCondition(second.Conditions, conditions.TypeStatusTruncated)); diff != "" {
-		t.Errorf("what is left out changed:\n%s", diff)
+		t.Errorf("the omitted entries changed:\n%s", diff)
 	}
 	// A smaller status fits again.
 	if small := conditions.LimitSize(second, conditions.Next(full, 2, manifests[:10], now), 2); apimeta.FindStatusCondition(small.Conditions, conditions.TypeStatusTruncated) != nil {

@@ -126,7 +126,7 @@ func FuzzLog(f *testing.F) {
 			}
 			must(t, err)
 			if n > 0 && s.Damaged > 0 {
-				t.Fatalf("what was written new is damaged: %+v", s)
+				t.Fatalf("a newly written record is damaged: %+v", s)
 			}
 			must(t, j.Compact(content(t, h, s)))
 			must(t, j.Checkpoint(cursor(n+1)))

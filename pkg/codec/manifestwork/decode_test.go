@@ -269,7 +269,7 @@ func TestDecodeSpec_UnreadableMetadataIsNotSentBack(t *testing.T) {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	if s.Tag != codec.TagOf(false, 1, metadata, e.Data()) {
-		t.Error("the tag is not that of what was published")
+		t.Error("the tag is not the one of the published work")
 	}
 	r, err := DecodeStatus(encodeStatusT(t, s.Ref, fullStatus(), statusParams()))
 	if err != nil || r.ResourceID != "u1" || r.Version != 1 || r.Cluster != "cluster1" {

@@ -157,7 +157,7 @@ func TestLoad_ReadsSecretsAgain(t *testing.T) {
 	cert, key = pair("two")
 	writeFile(t, path, inline("second", cert, key))
 	if string(o.TLS().Certificates[0].Certificate[0]) == string(first.Certificates[0].Certificate[0]) || o.Login().Password != "second" {
-		t.Error("what was in the file is not read again")
+		t.Error("the content of the file is not read again")
 	}
 	second := o.TLS()
 	writeFile(t, path, "brokerHost: [")

@@ -475,7 +475,7 @@ func TestPinger(t *testing.T) {
 	look(14, false)
 	look(15, true)
 	if _, err := p.look(at(20), 10*time.Second); err == nil {
-		t.Error("no answer for 10 s, and the broker counts as there")
+		t.Error("no answer for 10 s, and the broker is still connected")
 	}
 	stalled = true
 	look(20, true)
@@ -483,7 +483,7 @@ func TestPinger(t *testing.T) {
 	stalled = false
 	look(36, true)
 	if _, err := p.look(at(46), 10*time.Second); err == nil {
-		t.Error("no answer for 10 s, and the broker counts as there")
+		t.Error("no answer for 10 s, and the broker is still connected")
 	}
 
 }

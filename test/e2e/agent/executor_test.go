@@ -36,7 +36,7 @@ func executorsAtRest(s *spoke) {
 		case <-s.Context().Done():
 		}
 		if n := reviews(); n > 0 {
-			return fmt.Errorf("%d reviews at rest", n)
+			return fmt.Errorf("%d reviews without a change", n)
 		}
 		return nil
 	})
@@ -52,7 +52,7 @@ func executorsAtRest(s *spoke) {
 		s.Errorf("%d reviews for a change, want one for each verb", n)
 	}
 	if s.configMap("executor") == nil {
-		s.Error("what was applied must stay")
+		s.Error("applied objects must stay")
 	}
 	s.deleted(w)
 	s.Kubectl("delete", "role", "deployer")

@@ -60,7 +60,7 @@ func FuzzCheck(f *testing.F) {
 			}
 		}
 		if header>>4 == packets.Publish && head.err != nil {
-			t.Fatalf("what is skipped is judged otherwise: %v", head.err)
+			t.Fatalf("a skipped packet has another result: %v", head.err)
 		}
 	})
 }

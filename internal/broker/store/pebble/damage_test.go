@@ -423,7 +423,7 @@ func readAll(t *testing.T, s *Store, a acked, file string) bool {
 		r, err := s.Get(t.Context(), testKey(n))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			t.Errorf("%s: work %d is gone without an error", file, n)
+			t.Errorf("%s: work %d is missing without an error", file, n)
 		case err != nil:
 			return true
 		case r.Version != version || string(r.Spec) != string(content(n, version)):

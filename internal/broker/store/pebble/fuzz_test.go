@@ -107,7 +107,7 @@ func FuzzParseKey(f *testing.F) {
 func checkKey(t *testing.T, read, written []byte) {
 	t.Helper()
 	if !bytes.Equal(read, written) {
-		t.Errorf("%q is read as what is stored under %q", read, written)
+		t.Errorf("%q is read as the record stored under %q", read, written)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestRecent_KeepsNoLargeEvent(t *testing.T) {
 		r.put(large, make([]byte, recentBytes/2))
 	}
 	if _, ok := r.get(large); ok {
-		t.Error("what it was before is still there")
+		t.Error("the previous content is still there")
 	}
 	if _, ok := r.get(small); !ok {
 		t.Error("another entry is removed")

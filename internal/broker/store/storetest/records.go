@@ -124,7 +124,7 @@ func testGet(t *testing.T, site Site) {
 	}
 	b.accept(store.Op{Kind: store.CollectTombstone, Key: u1, Owner: "s1"})
 	if _, err := b.Get(b.context(), u1); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("get of what was removed: %v", err)
+		t.Errorf("get of a removed record: %v", err)
 	}
 }
 

@@ -72,7 +72,7 @@ func (s suite) others(t *testing.T) {
 
 	own, more := role("given", rule("", "configmaps", "get")), role("given", rule("", "configmaps", "delete"))
 	if err := createAs(able, roles, own); err != nil {
-		t.Errorf("give away what one has: got %v", err)
+		t.Errorf("a grant of rights that the user has: got %v", err)
 	}
 	want(t, "Forbidden for what one does not have", apierrors.IsForbidden, createAs(able, roles, more))
 	made := s.mustCreate(t, roles, own)
@@ -110,7 +110,7 @@ func (s suite) othersChange(t *testing.T, able kubeclient.Objects, theirs, forei
 		_, err = able.ServerSideApply(t.Context(), roles, label(theirs), one)
 	}
 	if err != nil {
-		t.Errorf("label what one has: %v", err)
+		t.Errorf("a label on a role with rights that the user has: %v", err)
 	}
 	if after := s.mustGet(t, at(theirs)); after.GetResourceVersion() != theirs.GetResourceVersion() {
 		t.Error("a rehearsal wrote something")
