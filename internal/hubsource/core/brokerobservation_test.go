@@ -148,7 +148,7 @@ func TestCore_QueriesReappearingWork(t *testing.T) {
 	f.seen(newWork("w", 1))
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncCursor})
 	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
-		t.Errorf("it requests the statuses of %+v", e.Held)
+		t.Errorf("it requests the statuses of %+v", e.Statuses)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestCore_QueriesReappearingWorkWithoutFinalizer(t *testing.T) {
 			f.done(p, Result{Receipt: transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: 3}})
 		}
 		if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
-			t.Errorf("it requests the statuses of %+v", e.Held)
+			t.Errorf("it requests the statuses of %+v", e.Statuses)
 		}
 	}
 }

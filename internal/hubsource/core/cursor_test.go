@@ -210,7 +210,7 @@ func TestCore_StartsTheStreamOverWhenItSeesTheHubGoBack(t *testing.T) {
 	f.core.Connected(transport.Accepted{Protocol: transport.Protocol, Resync: codec.ResyncList})
 	f.page(codec.Inventory{})
 	if a := nextRequest(f); len(a.Statuses) != 1 {
-		t.Errorf("it requests the statuses of %+v", a.Held)
+		t.Errorf("it requests the statuses of %+v", a.Statuses)
 	}
 	if v := f.core.Report(report(w, 1, applied(1))); v != Taken {
 		t.Errorf("the result of the repeated status is %s", v)
@@ -228,7 +228,7 @@ func TestCore_RequestsNoStatusOfNewWorksAfterRollback(t *testing.T) {
 	f := comparingFixture(t, SavedState{Cursor: cursorAt(5).String(), Withheld: []string{everywhere}})
 	f.seen(newWork("w", 1, withoutFinalizer))
 	if e, requests := f.core.Next(BrokerQueue, Key{Cluster: "cluster1"}).(RequestStatuses); requests {
-		t.Errorf("it requests the statuses of %+v", e.Held)
+		t.Errorf("it requests the statuses of %+v", e.Statuses)
 	}
 	f.checkpoint(6, 0)
 	f.at(6)
@@ -284,7 +284,7 @@ func TestCore_RequestsStatusesAfterSuspicionEnds(t *testing.T) {
 	f.page(codec.Inventory{LastPosition: &codec.HubPosition{UID: "hub", ResourceVersion: "900"}})
 	f.locate("201")
 	if a := nextRequest(f); len(a.Statuses) != 2 {
-		t.Errorf("it requests the statuses of %+v", a.Held)
+		t.Errorf("it requests the statuses of %+v", a.Statuses)
 	}
 	if _, ends := f.core.Next(HubQueue, Key{}).(Save); ends {
 		t.Error("a known suspicion ends another epoch")

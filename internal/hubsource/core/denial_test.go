@@ -310,7 +310,7 @@ func TestCore_ClearsRejectionOfUnchangedStatus(t *testing.T) {
 	f.now = f.now.Add(refusedDelay)
 	f.idle(HubQueue, w.UID)
 	if request := nextOf[RequestStatuses](f, BrokerQueue, Key{Cluster: w.Namespace}); request.Statuses[0].Work != nil || request.Statuses[0].Hash != "none" {
-		t.Fatalf("it requests statuses that differ from %+v", request.Held[0])
+		t.Fatalf("it requests statuses that differ from %+v", request.Statuses[0])
 	}
 	f.core.Report(report(w, 1, applied(1)))
 	if e := next[PatchStatus](f, HubQueue, w.UID); fault(e.Status) != nil {

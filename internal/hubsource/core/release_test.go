@@ -383,7 +383,7 @@ func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f.connect()
 	first := nextRequest(f)
 	if len(first.Statuses) != maxListed || first.Statuses[0].Work == nil {
-		t.Fatalf("it requests the statuses of %d works", len(first.Held))
+		t.Fatalf("it requests the statuses of %d works", len(first.Statuses))
 	}
 	f.clusterIdle("cluster1")
 	f.done(first, Result{Err: &transport.Error{Code: transport.CodeOverloaded, Delay: time.Second}})
@@ -392,7 +392,7 @@ func TestCore_RequestsMissedStatusesInChunks(t *testing.T) {
 	f.done(nextRequest(f), Result{})
 	last := nextRequest(f)
 	if len(last.Statuses) != 1 {
-		t.Fatalf("it requests the statuses of %d works", len(last.Held))
+		t.Fatalf("it requests the statuses of %d works", len(last.Statuses))
 	}
 	f.done(last, Result{})
 	f.clusterIdle("cluster1")
@@ -420,7 +420,7 @@ func TestCore_QueriesAWorkOfAnEarlierLeader(t *testing.T) {
 	f.clusterIdle("cluster1")
 	f.seen(newWork("w", 1))
 	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
-		t.Errorf("it requests the statuses of %+v", e.Held)
+		t.Errorf("it requests the statuses of %+v", e.Statuses)
 	}
 }
 
@@ -443,7 +443,7 @@ func TestCore_QueriesAWorkPublishedByAnEarlierLeader_ShownLate(t *testing.T) {
 	f.done(next[AddFinalizer](f, BrokerQueue, "uid-w"), Result{Err: errConflict()})
 	f.seen(newWork("w", 1))
 	if e := nextRequest(f); len(e.Statuses) != 1 || e.Statuses[0].UID != "uid-w" {
-		t.Errorf("it requests the statuses of %+v", e.Held)
+		t.Errorf("it requests the statuses of %+v", e.Statuses)
 	}
 }
 
