@@ -145,9 +145,12 @@ func TestFileTexts_ReadsOtherFormats(t *testing.T) {
 		"a.yaml":   {"# A note.\nkey: value # beside\n", []string{"0 name a.yaml", "1 note A note.", "2 note beside", "2 code key: value"}},
 		"Makefile": {"all: ## build it\n", []string{"0 name Makefile", "1 note build it", "1 code all:"}},
 		"a.patch":  {"# What it breaks.\n--- a/x.go\n+not this\n", []string{"0 name a.patch", "1 note What it breaks."}},
-		"a.json":   {"{\"color\": \" #fff\"}\n", []string{"0 name a.json", "1 code {\"color\": \" #fff\"}"}},
-		"go.mod":   {"module x // y\n", []string{"0 name go.mod"}},
-		"a.png":    {"\x00# no text", []string{"0 name a.png"}},
+		"a.txtar": {"# A note.\nexec a # beside\n-- b.txt --\n# the content\n", []string{
+			"0 name a.txtar", "1 note A note.", "3 name b.txt",
+		}},
+		"a.json": {"{\"color\": \" #fff\"}\n", []string{"0 name a.json", "1 code {\"color\": \" #fff\"}"}},
+		"go.mod": {"module x // y\n", []string{"0 name go.mod"}},
+		"a.png":  {"\x00# no text", []string{"0 name a.png"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			texts, err := fileTexts(name, []byte(c.src))

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// skippedFolders lists folders without texts of the project: built programs, test data, and caches of tools.
-// Hidden folders are skipped too, except those in shownFolders.
+// skippedFolders lists folders without texts of the project: built programs, and caches of tools. Hidden folders
+// are skipped too, except those in shownFolders.
 var (
-	skippedFolders = []string{"bin", "testdata", "vendor", "node_modules"}
+	skippedFolders = []string{"bin", "vendor", "node_modules"}
 	shownFolders   = []string{".ci", ".github"}
 )
 
@@ -44,7 +44,8 @@ func treeTexts(dir string, ignored func(path string) bool) (texts []text, broken
 	return texts, broken, err
 }
 
-// walkFiles calls visit for each text file below dir, with its path relative to dir.
+// walkFiles calls visit for each text file below dir, with its path relative to dir. It leaves out test data, as
+// isTestData defines it.
 func walkFiles(dir string, visit func(name string, src []byte) error) error {
 	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -60,7 +61,7 @@ func walkFiles(dir string, visit func(name string, src []byte) error) error {
 			return err
 		}
 		rel, err := filepath.Rel(dir, file)
-		if err != nil {
+		if err != nil || isTestData(filepath.ToSlash(rel)) {
 			return err
 		}
 		src, err := os.ReadFile(file)
@@ -73,6 +74,14 @@ func walkFiles(dir string, visit func(name string, src []byte) error) error {
 
 func skipsFolder(name string) bool {
 	return slices.Contains(skippedFolders, name) || strings.HasPrefix(name, ".") && !slices.Contains(shownFolders, name)
+}
+
+// isTestData reports whether a file contains only data, such as expected output, a fuzz input, or a file of a
+// former release. The scripts and the tests of alerts below testdata contain texts of the project.
+func isTestData(name string) bool {
+	folder := path.Dir(name)
+	return slices.Contains(strings.Split(folder, "/"), "testdata") &&
+		path.Ext(name) != ".txtar" && folder != "test/alerts/testdata"
 }
 
 // fileTexts returns the texts of one file: its name, and the texts in its content.
@@ -89,6 +98,8 @@ func fileTexts(name string, src []byte) ([]text, error) {
 		found = protoTexts(name, src)
 	case ext == ".patch":
 		found = patchTexts(name, src)
+	case ext == ".txtar":
+		found = scriptTexts(name, src)
 	case base == "go.mod" || base == "go.sum" || base == "LICENSE" || bytes.IndexByte(src, 0) >= 0:
 	case slices.Contains(hashFiles, ext):
 		found = hashTexts(name, src)
@@ -130,6 +141,26 @@ func patchTexts(name string, src []byte) []text {
 		}
 		if line != "" {
 			texts = append(texts, text{name, number, kindNote, strings.TrimLeft(line, "# ")})
+		}
+	}
+	return texts
+}
+
+var scriptFile = regexp.MustCompile(`^-- (.+) --$`)
+
+// scriptTexts returns the comments of a test script, and the names of its files. The contents of these files are
+// expected output, and data.
+func scriptTexts(name string, src []byte) []text {
+	var texts []text
+	inScript := true
+	for number, line := range numberedLines(src) {
+		comment, isComment := strings.CutPrefix(line, "#")
+		switch file := scriptFile.FindStringSubmatch(line); {
+		case file != nil:
+			inScript = false
+			texts = append(texts, text{name, number, kindName, file[1]})
+		case inScript && isComment:
+			texts = append(texts, text{name, number, kindNote, strings.TrimSpace(comment)})
 		}
 	}
 	return texts

@@ -1,6 +1,7 @@
 package architecture
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -199,5 +200,42 @@ func TestPrintCounts_ReadsBrokenSource(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("the counts lack %s:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestTreeTexts_ReadsTestdata: a tree has unused words in a script, in a test of alerts, and in data that
+// is exempt.
+func TestTreeTexts_ReadsTestdata(t *testing.T) {
+	dir := t.TempDir()
+	for name, src := range map[string]string{
+		"internal/a/testdata/a.txtar":         "# Nobody is there.\nexec hawser anew\ncmp stdout anew.txt\n-- anew.txt --\n# nobody\n",
+		"internal/a/testdata/nobody.golden":   "nobody\n",
+		"internal/a/testdata/former/old.yaml": "# nobody\n",
+		"internal/a/testdata/fuzz/FuzzA/1":    "nobody\n",
+		"test/alerts/testdata/a.yaml":         "# For nobody.\n- name: nobody leads\n",
+		"test/charts/testdata/values.yaml":    "name: nobody\n",
+	} {
+		file := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	texts, broken, err := treeTexts(dir, isWordList)
+	if err != nil || len(broken) > 0 {
+		t.Fatalf("files that do not parse: %q, error %v", broken, err)
+	}
+	var found []string
+	for _, v := range checkLanguage(texts, nil) {
+		found = append(found, fmt.Sprintf("%s:%d %s", v.text.path, v.text.line, strings.ToLower(v.what)))
+	}
+	slices.Sort(found)
+	if want := []string{
+		"internal/a/testdata/a.txtar:1 nobody", "internal/a/testdata/a.txtar:4 anew",
+		"test/alerts/testdata/a.yaml:1 nobody", "test/alerts/testdata/a.yaml:2 nobody",
+	}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
 	}
 }
