@@ -216,7 +216,7 @@ func TestTreeTexts_ReadsTestdata(t *testing.T) {
 		"test/charts/testdata/values.yaml":    "name: nobody\n",
 	} {
 		file := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
