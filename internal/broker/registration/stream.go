@@ -66,7 +66,8 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	}
 	notes = append(notes, pendingEvents(t.sub.visibility, t.sent, shown)...)
 	for _, n := range notes {
-		if err := t.beat(ctx); err != nil {
+		// Acceptance may have been withdrawn while an earlier event was sent. Deletions come first, so none is lost.
+		if err := t.beat(ctx); err != nil || n.object != nil && t.sub.hidden(t.service.cache.isAccepted(t.sub.cluster)) {
 			return false, err
 		}
 		if err := t.sendEvent(ctx, n); err != nil {

@@ -98,6 +98,9 @@ func (a *agent) Send(parts ...[]byte) error {
 }
 
 func (a *agent) take(env codec.Envelope) {
+	if a.viewer.hidden(a.world.service.cache.isAccepted(a.viewer.cluster)) {
+		a.world.Fatalf("%s is sent %s, and its acceptance was withdrawn before", a.viewer.cluster, env.ResourceID)
+	}
 	var o struct {
 		Metadata  struct{ Name, UID, ResourceVersion string }
 		Requester string
@@ -289,4 +292,55 @@ func TestStream_ShowsObjectsOfHub(t *testing.T) {
 		})
 		w.check()
 	})
+}
+
+// TestStream_WithdrawnWhileSending: an agent that reads slowly gets no object after its acceptance was withdrawn.
+//
+// Scenario:
+//
+//	t1: two Leases of c1 are due, and the first is sent.
+//	t2: hub-source reports that the hub has withdrawn the acceptance.
+//	t3: the agent has read the first Lease.
+func TestStream_WithdrawnWhileSending(t *testing.T) {
+	r := newService()
+	r.cache.begin("1")
+	report := func(d codec.DataType, name string, accepted bool) {
+		t.Helper()
+		o := &hawserv1.RegistrationObject{
+			DataType: d.String(), Cluster: "c1", Name: name, Uid: name, ResourceVersion: "1", Json: []byte("{}"),
+			ManagedClusterStatus: &hawserv1.ManagedClusterStatus{Accepted: accepted},
+		}
+		if err := r.takeObjects(t.Context(), "1", &hawserv1.RegistrationObjects{Objects: []*hawserv1.RegistrationObject{o}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(codec.ManagedClusters, "c1", true)
+	report(codec.Leases, "x", true)
+	report(codec.Leases, "y", true)
+	sends := 0
+	out := sendFunc(func() {
+		sends++
+		report(codec.ManagedClusters, "c1", false)
+	})
+	s := &subscription{running: newRunning("s", identity.Identity{Role: identity.Agent, Name: "c1"}), visibility: visibility{streamScope: streamScope{codec.Leases, "c1"}}}
+	a := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
+	for idle := false; !idle; {
+		var err error
+		if idle, err = a.step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sends != 1 {
+		t.Errorf("%d Leases were sent, want the one before the withdrawal", sends)
+	}
+}
+
+// sendFunc is a stream whose reader calls the function for each event.
+type sendFunc func()
+
+func (sendFunc) Accept(transport.Accepted) error { return nil }
+
+func (f sendFunc) Send(...[]byte) error {
+	f()
+	return nil
 }
