@@ -309,6 +309,15 @@ func (k *klusterlet) renews() {
 }
 
 // TestOCMAlone: OCM's own gRPC server. A failure here is an error of the rig, not of Hawser.
+//
+// Scenario, if the certificate were renewed just before the add-on is added:
+//
+//	t1: the klusterlet renews its certificate. OCM's client reconnects a second later.
+//	t2: the klusterlet requests the add-on's certificates. The requests are signed.
+//	t3: the connection ends. The klusterlet cannot report the add-on, discards the certificates and requests again.
+//	t4: it stops requesting, because too many requests exist.
+//
+// Result: the add-on is added long before the renewal.
 func TestOCMAlone(t *testing.T) {
 	r := newRig(t)
 	r.renewals()
@@ -318,9 +327,9 @@ func TestOCMAlone(t *testing.T) {
 	t.Logf("joined and delivered after %s", time.Since(began).Round(time.Second))
 	k.losesItsLease()
 	t.Logf("lease lost and regained after %s", time.Since(began).Round(time.Second))
+	k.hasAddOn()
+	t.Logf("add-on has its certificates after %s", time.Since(began).Round(time.Second))
 	k.renews()
 	k.delivers("first", "2")
 	t.Logf("renewed after %s", time.Since(began).Round(time.Second))
-	k.hasAddOn()
-	t.Logf("add-on has its certificates after %s", time.Since(began).Round(time.Second))
 }
