@@ -21,16 +21,6 @@ func TestArrived_IsSorted(t *testing.T) {
 	}
 }
 
-func TestMetric(t *testing.T) {
-	const text = "# HELP go_x_total x\ngo_x_total_more 1\ngo_x_total 2.5e+06\n"
-	if v, err := metric([]byte(text), "go_x_total"); err != nil || v != 2.5e6 {
-		t.Errorf("got %v, %v", v, err)
-	}
-	if _, err := metric([]byte(text), "go_x"); err == nil {
-		t.Error("found a metric with a longer name")
-	}
-}
-
 func TestProtocolOf(t *testing.T) {
 	for text, want := range map[string]int{"package transport\n": 1, "// Protocol is\nconst Protocol = 2\n": 2} {
 		if got := protocolOf([]byte(text)); got != want {
