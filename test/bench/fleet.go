@@ -178,7 +178,11 @@ func fleetTable(commit string, before, now fleetFigures, z size) [][]string {
 	rows := [][]string{{"", commit, "now", "now : " + commit}}
 	row := func(name, format string, of func(fleetFigures) float64) {
 		b, n := of(before), of(now)
-		rows = append(rows, []string{name, fmt.Sprintf(format, b), fmt.Sprintf(format, n), fmt.Sprintf("%.2f", n/b)})
+		ratio := "–" // the processor time at rest of a small fleet may be 0
+		if b > 0 {
+			ratio = fmt.Sprintf("%.2f", n/b)
+		}
+		rows = append(rows, []string{name, fmt.Sprintf(format, b), fmt.Sprintf(format, n), ratio})
 	}
 	row("processor per publish, µs", "%.0f", func(f fleetFigures) float64 { return f.publish.microseconds() })
 	row("allocations per publish", "%.0f", func(f fleetFigures) float64 { return f.publish.allocs })

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,13 +19,13 @@ import (
 const (
 	partGate = "gate"
 	// gateRounds is the number of updates of each cluster.
-	gateRounds = 10
+	gateRounds = 20
 	// beforeThis is the commit that the gate compares with, if none is named.
 	beforeThis = "HEAD~1"
 )
 
 // gateSize is small enough for ten brokers in five minutes.
-var gateSize = size{agents: 500, works: 10}
+var gateSize = size{agents: 500, works: 20}
 
 // gateText is the committed table: a figure of [rig.gateFigures], and the largest ratio to the commit before.
 //
@@ -68,15 +69,19 @@ func gatePart(ctx context.Context, root string, o options, out io.Writer) error 
 		return err
 	}
 	began := time.Now()
-	samples := [2]map[string]sample{{}, {}}
+	samples := map[string]map[string]sample{}
 	err = withKeys(func(keys pki.Dir) error {
 		for round := range rounds {
 			fmt.Fprintf(os.Stderr, "bench: gate: round %d of %d after %.0f s\n", round+1, rounds, time.Since(began).Seconds())
-			for i, s := range []subject{before, now} {
+			pair := []subject{before, now}
+			if round%2 == 1 { // so that a machine that becomes slower does not favor one of them
+				slices.Reverse(pair)
+			}
+			for _, s := range pair {
 				if err := withRig(ctx, s, gateSize, keys, func(r *rig) error {
 					figures, err := r.gateFigures(ctx, gateSize)
-					for name, value := range figures {
-						samples[i][name] = append(samples[i][name], value)
+					if err == nil {
+						collect(samples, s.name, figures)
 					}
 					return err
 				}); err != nil {
@@ -89,7 +94,7 @@ func gatePart(ctx context.Context, root string, o options, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	rows, goals, err := gateTable(before.name, limits, samples[0], samples[1])
+	rows, goals, err := gateTable(before.name, limits, samples[before.name], samples[now.name])
 	if err != nil {
 		return err
 	}
@@ -99,6 +104,16 @@ func gatePart(ctx context.Context, root string, o options, out io.Writer) error 
 		return checkGoals(goals)
 	}
 	return nil
+}
+
+// collect adds one measurement of a subject to its samples.
+func collect(samples map[string]map[string]sample, subject string, figures map[string]float64) {
+	if samples[subject] == nil {
+		samples[subject] = map[string]sample{}
+	}
+	for name, value := range figures {
+		samples[subject][name] = append(samples[subject][name], value)
+	}
 }
 
 // gateFigures measures one broker. The names are those of gate.tsv: processor in µs, and allocations.
