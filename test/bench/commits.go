@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func checkout(ctx context.Context, root, commit string, now subject, ownAgents b
 
 // extract writes the files of a commit into dir.
 func extract(ctx context.Context, root, sha, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
 	archive := filepath.Join(dir, "commit.tar")
@@ -104,7 +105,7 @@ func buildOwnAgents(ctx context.Context, root, dir, program string) error {
 		return err
 	}
 	to := filepath.Join(dir, lightfleet)
-	if err := os.MkdirAll(to, 0o755); err != nil {
+	if err := os.MkdirAll(to, 0o750); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(root, lightfleet, "*.go"))
@@ -123,10 +124,13 @@ func buildOwnAgents(ctx context.Context, root, dir, program string) error {
 	return goBuild(ctx, dir, program, "./"+lightfleet)
 }
 
-// asBefore adapts the source of the light agents to an older package session, where the handler has another name.
+// handlerType matches the only interface of package session, which is also the name of the field with the handler.
+var handlerType = regexp.MustCompile(`(?m)^type (\w+) interface`)
+
+// asBefore adapts the source of the light agents to an older package session, where the handler had another name.
 func asBefore(text, session []byte) []byte {
-	if strings.Contains(string(session), "type Handler interface") {
-		return text
+	if m := handlerType.FindSubmatch(session); m != nil {
+		return bytes.ReplaceAll(text, []byte("\t\tHandler: a,"), fmt.Appendf(nil, "\t\t%s: a,", m[1]))
 	}
-	return []byte(strings.ReplaceAll(string(text), "\t\tHandler: a,", "\t\tParty: a,"))
+	return text
 }

@@ -31,7 +31,7 @@ func TestProtocolOf(t *testing.T) {
 
 func TestAsBefore_RenamesTheHandler(t *testing.T) {
 	const text = "\t\tHandler: a,\n"
-	if got := asBefore([]byte(text), []byte("type Party interface {")); string(got) != "\t\tParty: a,\n" {
+	if got := asBefore([]byte(text), []byte("package session\ntype Client interface {")); string(got) != "\t\tClient: a,\n" {
 		t.Errorf("got %q", got)
 	}
 	if got := asBefore([]byte(text), []byte("type Handler interface {")); string(got) != text {

@@ -89,7 +89,10 @@ func (f *fleet) handler() http.Handler {
 	m := http.NewServeMux()
 	for path, execute := range map[string]func(*http.Request) ([]time.Duration, error){
 		"load":  func(r *http.Request) ([]time.Duration, error) { return nil, f.load(r.Context()) },
-		"start": func(r *http.Request) ([]time.Duration, error) { return nil, f.start(r.Context()) },
+		"start": func(r *http.Request) ([]time.Duration, error) {
+			f.start(context.WithoutCancel(r.Context()))
+			return nil, nil
+		},
 		"mark": func(*http.Request) ([]time.Duration, error) {
 			f.mark()
 			return nil, nil
@@ -116,10 +119,9 @@ func (f *fleet) handler() http.Handler {
 	return m
 }
 
-// start starts all agents. They run until the program ends.
-func (f *fleet) start(ctx context.Context) error {
+// start starts all agents. They run until ctx ends.
+func (f *fleet) start(ctx context.Context) {
 	f.mark()
-	ctx = context.WithoutCancel(ctx)
 	for _, a := range f.agents {
 		go func() {
 			if err := a.session.Run(ctx); err != nil {
@@ -127,7 +129,6 @@ func (f *fleet) start(ctx context.Context) error {
 			}
 		}()
 	}
-	return nil
 }
 
 func (f *fleet) mark() {

@@ -10,7 +10,7 @@ type holdings struct {
 	digest codec.Digest
 }
 
-// put stores a work, also in the place of an older version.
+// put stores a work. It replaces an older version of the work.
 func (h *holdings) put(id string, version int64, tag codec.Tag) {
 	if h.works == nil {
 		h.works = map[string]codec.ResourceVersion{}
