@@ -88,7 +88,7 @@ func certify(d pki.Dir, cluster string) error {
 func (f *fleet) handler() http.Handler {
 	m := http.NewServeMux()
 	for path, execute := range map[string]func(*http.Request) ([]time.Duration, error){
-		"load":  func(r *http.Request) ([]time.Duration, error) { return nil, f.load(r.Context()) },
+		"load": func(r *http.Request) ([]time.Duration, error) { return nil, f.load(r.Context()) },
 		"start": func(r *http.Request) ([]time.Duration, error) {
 			f.start(context.WithoutCancel(r.Context()))
 			return nil, nil
