@@ -276,8 +276,8 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?
 
 .PHONY: bench
-bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=works, core, mqtt or registration runs a part
-	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY))
+bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=works, core, mqtt, registration, fleet or gate (BASE=commit) runs a part
+	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY)) $(if $(BASE),--base $(BASE))
 	@$(if $(ONLY),true,go test -run '^$$' -bench MissesTheAnswer -benchtime 50x ./internal/hubsource/core)
 	@$(if $(ONLY),true,mkdir -p bin/interop)
 	@$(if $(ONLY),true,go -C test/interop/sdkgo build -o $(CURDIR)/bin/interop/ ./...)

@@ -7,6 +7,8 @@
 //	make bench ONLY=works only what many works cost on one cluster
 //	make bench ONLY=mqtt  only MQTT beside gRPC
 //	make bench ONLY=registration  only clusters that join, which come last
+//	make bench ONLY=fleet what the broker needs for a light fleet, beside commit ada167f
+//	make bench ONLY=gate  five minutes beside the commit before, or BASE=commit
 package main
 
 import (
@@ -21,9 +23,13 @@ import (
 
 func main() {
 	check := flag.Bool("check", false, "fail where a ratio misses its target")
-	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster), "+partMQTT+" (MQTT beside gRPC) or "+partRegistration+" (clusters that join)")
+	only := flag.String("only", "", "measure one part only: "+partCore+" (broker and delivery), "+partWorks+" (many works on one cluster), "+partMQTT+" (MQTT beside gRPC), "+partRegistration+" (clusters that join), "+partFleet+" (a light fleet beside commit "+oldest+") or "+partGate+" (beside the commit before)")
 	clusters := flag.Int("clusters", 10000, "how many clusters join")
 	idle := flag.Duration("idle", defaultIdle, "how long the fleet rests before its memory is read")
+	agents := flag.Int("agents", 5000, "how many agents the light fleet has")
+	works := flag.Int("works", 20, "how many works each of them has")
+	base := flag.String("base", beforeThis, "commit that the gate compares with")
+	ownAgents := flag.Bool("own-agents", false, "give the broker of another commit agents with the client code of that commit")
 	echoDir := flag.String("serve-echo", "", "internal: serve the bare echo with the certificates of this directory")
 	echoAddr := flag.String("echo-addr", "", "internal: where to serve it")
 	flag.Parse()
@@ -36,7 +42,7 @@ func main() {
 		if *echoDir != "" {
 			return serveEcho(ctx, *echoDir, *echoAddr)
 		}
-		return run(ctx, options{check: *check, only: *only, idle: *idle, clusters: *clusters})
+		return run(ctx, options{check: *check, only: *only, idle: *idle, clusters: *clusters, fleet: size{*agents, *works}, base: *base, ownAgents: *ownAgents})
 	}()
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)

@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"text/tabwriter"
@@ -37,6 +35,7 @@ const (
 	joinUser   = "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"
 	// joinWithin is the longest time until all these clusters are available.
 	joinWithin = 5 * time.Minute
+	loopback   = "127.0.0.1"
 	// maxHubRequests is the target for requests per second at an idle hub, without writes of Leases.
 	maxHubRequests = 40
 )
@@ -140,16 +139,7 @@ func pass(ctx context.Context, d time.Duration) error {
 // processors returns the processor time of broker and hub-source, in seconds.
 func (j *joining) processors() (seconds [2]float64) {
 	for i, p := range []*childproc.Process{j.broker, j.source} {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
-		if err != nil {
-			continue // other checks report the ended process
-		}
-		// The name may contain any byte. After it, utime and stime are the 12th and 13th field.
-		if f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])); len(f) > 12 {
-			user, _ := strconv.ParseFloat(f[11], 64) // the kernel writes only digits
-			system, _ := strconv.ParseFloat(f[12], 64)
-			seconds[i] = (user + system) / 100
-		}
+		seconds[i], _ = cpuSeconds(p.PID()) // other checks report the ended process
 	}
 	return seconds
 }
@@ -227,14 +217,14 @@ func (j *joining) certify() error {
 // programs starts broker and hub-source.
 func (j *joining) programs(ctx context.Context, root, hub string) error {
 	var err error
-	if j.addr, err = freeAddr(); err != nil {
+	if j.addr, err = freeAddr(loopback); err != nil {
 		return err
 	}
-	brokerAdmin, err := freeAddr()
+	brokerAdmin, err := freeAddr(loopback)
 	if err != nil {
 		return err
 	}
-	sourceAdmin, err := freeAddr()
+	sourceAdmin, err := freeAddr(loopback)
 	if err != nil {
 		return err
 	}
@@ -282,26 +272,43 @@ registrationControllers: {mode: "on", signer: {certFile: %q, keyFile: %q, durati
 func (j *joining) program(root, name, config, admin string) childproc.Spec {
 	return childproc.Spec{
 		Name: name, Path: filepath.Join(root, "bin", name), Args: []string{"--config", filepath.Join(j.dir, config)}, LogFile: filepath.Join(j.dir, name+".log"),
-		Ready: func(ctx context.Context) error {
-			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
-			if err != nil {
-				return err
-			}
-			resp, err := http.DefaultClient.Do(r)
-			if err != nil {
-				return err
-			}
-			defer resp.Body.Close()
-			if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-				return errors.Join(err, errors.New(string(text)))
-			}
-			return nil
-		},
+		Ready: readyAt(admin),
 	}
 }
 
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// readyAt returns the readiness check of a program with this admin address.
+func readyAt(admin string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := get(ctx, "http://"+admin+"/readyz")
+		return err
+	}
+}
+
+// get returns the body of an answer with the status OK.
+func get(ctx context.Context, url string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return do(r)
+}
+
+func do(r *http.Request) ([]byte, error) {
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(string(body))
+	}
+	return body, err
+}
+
+// freeAddr returns an unused address of a host.
+func freeAddr(host string) (string, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return "", err
 	}

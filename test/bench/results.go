@@ -54,11 +54,7 @@ func (r *results) write(w io.Writer) {
 	}
 	row("targets", "", "")
 	for _, g := range r.goals() {
-		result := "met"
-		if !g.met() {
-			result = "MISSED"
-		}
-		row("  "+g.name, fmt.Sprintf("%.2f %s %.2f", g.got, g.relation(), g.want), result)
+		row("  "+g.name, g.text(), g.result())
 	}
 	_ = t.Flush() // the terminal may have been closed
 }
@@ -153,6 +149,15 @@ func (g goal) relation() string {
 	return "≥"
 }
 
+func (g goal) text() string { return fmt.Sprintf("%.2f %s %.2f", g.got, g.relation(), g.want) }
+
+func (g goal) result() string {
+	if g.met() {
+		return "met"
+	}
+	return "MISSED"
+}
+
 func (r *results) goals() []goal {
 	var gs []goal
 	if r.parts(partCore) {
@@ -201,10 +206,12 @@ func (r *results) coreGoals() []goal {
 	return gs
 }
 
-// check returns an error that names every missed target.
-func (r *results) check() error {
+func (r *results) check() error { return checkGoals(r.goals()) }
+
+// checkGoals returns an error that names every missed target.
+func checkGoals(goals []goal) error {
 	var errs []error
-	for _, g := range r.goals() {
+	for _, g := range goals {
 		if !g.met() {
 			errs = append(errs, fmt.Errorf("%s: %.2f, want %s %.2f", g.name, g.got, g.relation(), g.want))
 		}

@@ -45,6 +45,11 @@ type options struct {
 	only     string // the only part; "": all
 	idle     time.Duration
 	clusters int // number of clusters that join
+	// fleet is the size of the light fleet. base is the commit that the gate compares with. ownAgents: the broker of
+	// another commit gets agents with the client code of that commit.
+	fleet     size
+	base      string
+	ownAgents bool
 }
 
 func (o options) measures(part string) bool { return o.only == "" || o.only == part }
@@ -63,12 +68,18 @@ type bench struct {
 }
 
 func run(ctx context.Context, o options) error {
-	if parts := []string{partCore, partWorks, partMQTT, partRegistration}; o.only != "" && !slices.Contains(parts, o.only) {
+	if parts := []string{partCore, partWorks, partMQTT, partRegistration, partFleet, partGate}; o.only != "" && !slices.Contains(parts, o.only) {
 		return fmt.Errorf("--only %q: use one of %s", o.only, strings.Join(parts, ", "))
 	}
 	root, err := os.Getwd()
 	if err != nil {
 		return err
+	}
+	switch o.only { // these two compare commits, and run only when they are named
+	case partFleet:
+		return fleetPart(ctx, root, o, os.Stdout)
+	case partGate:
+		return gatePart(ctx, root, o, os.Stdout)
 	}
 	b := &bench{options: o}
 	if o.only != partRegistration {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -461,16 +459,7 @@ func (w *worksBench) atRest(ctx context.Context) error {
 // metric returns the sum of a metric's series that have all of the labels, each
 // given as name="value".
 func metric(ctx context.Context, admin, name string, labels ...string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
+	b, err := get(ctx, "http://"+admin+"/metrics")
 	if err != nil {
 		return 0, err
 	}
