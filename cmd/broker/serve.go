@@ -153,7 +153,6 @@ func (c *config) tasks(
 		taskgroup.Task{Name: "admin", Run: admin.Run},
 		taskgroup.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
 		memlimit.GiveMemoryBack(),
-		memlimit.CollectMoreInBursts(),
 	), nil
 }
 

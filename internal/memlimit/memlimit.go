@@ -77,11 +77,14 @@ func LimitMemory(log *slog.Logger) {
 }
 
 const (
-	// lookAtMemory is the interval of the checks. quietBytes is the maximum that an idle program allocates in that
-	// time. burstBytes is the excess that is given back after a burst.
+	// lookAtMemory is the interval of the checks.
 	lookAtMemory = 10 * time.Second
-	quietBytes   = 16 << 20
-	burstBytes   = 64 << 20
+	// regrowChecks is the number of checks in which a program at its present rate must not allocate as much as it
+	// gives back. A give-back costs two collections. So they are at most as frequent as those of an idle program,
+	// for which the runtime collects every two minutes.
+	regrowChecks = 12
+	// spareShare is the part of the needed memory that is not worth a collection: a fourth.
+	spareShare = 4
 )
 
 // GiveMemoryBack is a task that returns memory to the system after a burst. The runtime does so only with a
@@ -96,63 +99,6 @@ func GiveMemoryBack() taskgroup.Task {
 		})
 		return nil
 	}}
-}
-
-const (
-	// lookAtGrowth is the interval in which goroutines are counted. A burst begins with moreGoroutines additional
-	// ones, or a sixteenth if that is more. It ends burstLasts checks after the last growth.
-	lookAtGrowth   = time.Second / 2
-	moreGoroutines = 256
-	burstLasts     = 4
-	// garbageInBursts is the GC percentage in a burst.
-	garbageInBursts = 20
-)
-
-// CollectMoreInBursts is a task that collects garbage more often while the number of goroutines grows. It is
-// for a program to which thousands of connections are made at once. Each of them leaves several times as much
-// garbage as it needs later.
-//
-// By default the runtime waits until the garbage is as large as the live heap. The live objects of the
-// connections are then spread between the garbage, and the space between them is hardly ever used again.
-func CollectMoreInBursts() taskgroup.Task {
-	return taskgroup.Task{Name: "collections", Run: func(ctx context.Context) error {
-		usual := debug.SetGCPercent(garbageInBursts) // a program that starts may be in a burst
-		defer debug.SetGCPercent(usual)
-		if usual <= garbageInBursts { // GOGC of the environment takes precedence, also if it is off
-			debug.SetGCPercent(usual)
-			<-ctx.Done()
-			return nil
-		}
-		g := growth{fewest: runtime.NumGoroutine(), left: burstLasts}
-		taskgroup.Every(ctx, lookAtGrowth, func() {
-			before := g.left > 0
-			switch burst := g.look(runtime.NumGoroutine()); {
-			case burst && !before:
-				debug.SetGCPercent(garbageInBursts)
-			case before && !burst:
-				debug.SetGCPercent(usual)
-			}
-		})
-		return nil
-	}}
-}
-
-// growth detects that a number grows.
-type growth struct {
-	// fewest is the number at the last growth, or the lowest since then.
-	fewest int
-	left   int // checks until the burst is over
-}
-
-// look reports whether there is a burst, with now as the present number.
-func (g *growth) look(now int) bool {
-	g.fewest = min(g.fewest, now)
-	if now > g.fewest+max(moreGoroutines, g.fewest/16) {
-		g.fewest, g.left = now, burstLasts
-	} else if g.left > 0 {
-		g.left--
-	}
-	return g.left > 0
 }
 
 // memory is what a process holds of the system, and all that it ever allocated, in bytes.
@@ -178,12 +124,14 @@ func newBurst(now memory) (b burst) {
 	return b
 }
 
-// over reports whether the program holds much more than it needed, and is idle now.
+// over reports whether the program holds much more than it needed, and would need long to fill that again. Both
+// are relative to the program: a fleet of thousands allocates at rest more than a small one in a burst.
 func (b *burst) over(now memory) bool {
-	quiet := now.allocated-b.last.allocated < quietBytes
+	more := now.allocated - b.last.allocated
 	b.least = min(b.least, now.held)
 	b.last = now
-	return quiet && now.held > b.least+burstBytes
+	spare := now.held - b.least
+	return spare > b.least/spareShare && more*regrowChecks <= spare
 }
 
 // giveBack returns unused memory to the system.

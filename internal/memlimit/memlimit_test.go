@@ -1,15 +1,11 @@
 package memlimit
 
 import (
-	"context"
 	"math"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"testing"
 	"testing/fstest"
-	"testing/synctest"
-	"time"
 )
 
 // TestMemoryLimit checks that the lowest limit of all control groups of a process is used.
@@ -67,138 +63,60 @@ func TestMemoryLimit_Here(t *testing.T) {
 	}
 }
 
-// TestBurst_IsOverWhenTheProgramIsAtRest checks that memory is given back once after each burst.
-func TestBurst_IsOverWhenTheProgramIsAtRest(t *testing.T) {
-	const mib = 1 << 20
-	b := newBurst(memory{held: 30 * mib})
-	allocated := uint64(0)
-	for i, c := range []struct {
-		held, more uint64
+// TestBurst_IsOver checks when memory is given back: once after each burst, for a small program as for a fleet.
+func TestBurst_IsOver(t *testing.T) {
+	type check struct {
+		held, more uint64 // MiB; more is allocated since the check before
 		want       bool
+	}
+	for name, c := range map[string]struct {
+		start  uint64
+		checks []check
 	}{
-		{40 * mib, 1 * mib, false}, {300 * mib, 500 * mib, false}, {400 * mib, 100 * mib, false}, // the burst continues
-		{400 * mib, 2 * mib, true},
+		"a load":                  {30, []check{{40, 100, false}, {300, 500, false}, {400, 100, false}, {400, 2, true}}},
+		"the start is in a burst": {30, []check{{200, 500, false}, {200, 2, true}}},
+		"10,000 sessions at rest after they came":  {600, []check{{1200, 900, false}, {1200, 33, true}}},
+		"the same, while the garbage grows":        {600, []check{{633, 33, false}, {732, 33, false}, {963, 33, false}, {996, 33, true}}},
+		"a small program, a fifth more":            {40, []check{{48, 0, false}, {50, 0, false}, {51, 0, true}}},
+		"a program that needs less than before":    {600, []check{{100, 0, false}, {120, 1, false}, {140, 1, true}}},
+		"it would allocate that again in a minute": {100, []check{{200, 17, false}, {200, 9, false}, {200, 8, true}}},
 	} {
-		allocated += c.more
-		if got := b.over(memory{c.held, allocated}); got != c.want {
-			t.Errorf("look %d: %v", i, got)
+		const mib = 1 << 20
+		b, allocated := newBurst(memory{held: c.start * mib}), uint64(0)
+		for i, check := range c.checks {
+			allocated += check.more * mib
+			if got := b.over(memory{check.held * mib, allocated}); got != check.want {
+				t.Errorf("%s: check %d: %v", name, i, got)
+			}
 		}
-	}
-	b.rest(memory{120 * mib, allocated}) // the program needs more memory than before the burst
-	if b.over(memory{130 * mib, allocated + mib}) {
-		t.Error("it frees memory that it needs")
-	}
-	if !b.over(memory{200 * mib, allocated + 2*mib}) {
-		t.Error("it gives nothing back after another burst")
+		now := c.checks[len(c.checks)-1].held * mib
+		b.rest(memory{now, allocated}) // the program needs all of it
+		if b.over(memory{now + now/spareShare, allocated}) {
+			t.Errorf("%s: it gives back memory that the program needs", name)
+		}
+		if !b.over(memory{now + now/spareShare + mib, allocated}) {
+			t.Errorf("%s: it gives nothing back after another burst", name)
+		}
 	}
 }
 
 // TestGiveBack_AfterABurst checks that the measured memory grows with allocations, and that the system gets it
 // back.
 func TestGiveBack_AfterABurst(t *testing.T) {
+	const bytes = 64 << 20
 	before := memoryNow()
-	all := make([]byte, 2*burstBytes)
+	all := make([]byte, 2*bytes)
 	for i := 0; i < len(all); i += 4096 {
 		all[i] = 1
 	}
 	during := memoryNow()
 	runtime.KeepAlive(all)
-	if during.held < before.held+burstBytes || during.allocated < before.allocated+2*burstBytes {
+	if during.held < before.held+bytes || during.allocated < before.allocated+2*bytes {
 		t.Errorf("%+v became %+v", before, during)
 	}
 	b := burst{}
 	b.giveBack()
-	if after := memoryNow(); after.held > during.held-burstBytes || b.least > after.held+burstBytes {
+	if after := memoryNow(); after.held > during.held-bytes || b.least > after.held+bytes {
 		t.Errorf("%+v became %+v", during, after)
 	}
-}
-
-// TestBurst_AtTheStart checks that the memory at the start is known, even if the first check is in the middle
-// of a burst.
-func TestBurst_AtTheStart(t *testing.T) {
-	const mib = 1 << 20
-	b := newBurst(memory{held: 30 * mib})
-	if b.over(memory{held: 200 * mib, allocated: 500 * mib}) {
-		t.Error("it gives memory back in the middle of a burst")
-	}
-	if !b.over(memory{held: 200 * mib, allocated: 502 * mib}) {
-		t.Error("it gives nothing back after a burst in which it started")
-	}
-}
-
-// TestGrowth_IsABurst checks that connections by the hundred are a burst, and connections one after the other
-// are not. The burst ends soon after the last connection.
-func TestGrowth_IsABurst(t *testing.T) {
-	g := growth{fewest: 1000}
-	for i, c := range []struct {
-		now  int
-		want bool
-	}{
-		{1100, false}, {1200, false}, {1257, true}, // compared with the number at the start
-		{1258, true}, {1258, true}, {1258, true}, {1258, false},
-		{20000, true}, {21000, true}, {22000, true}, {21000, true}, {21000, true}, {21000, true}, {21000, false}, // one more sixteenth, then no growth
-		{500, false}, {700, false}, {757, true}, // the connections ended, and new ones begin
-	} {
-		if got := g.look(c.now); got != c.want {
-			t.Errorf("look %d, at %d: %v", i, c.now, got)
-		}
-	}
-}
-
-// TestCollectMoreInBursts checks that there is less garbage while goroutines are added, also at the start, and
-// the usual amount otherwise.
-func TestCollectMoreInBursts(t *testing.T) {
-	const usual = 123
-	defer debug.SetGCPercent(debug.SetGCPercent(usual))
-	percent := func() int {
-		p := debug.SetGCPercent(usual)
-		debug.SetGCPercent(p)
-		return p
-	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // the test receives the result
-		is := func(want int, when string) {
-			t.Helper()
-			synctest.Wait()
-			if got := percent(); got != want {
-				t.Errorf("%s: %d, want %d", when, got, want)
-			}
-		}
-		is(garbageInBursts, "at the start")
-		<-time.After(burstLasts*lookAtGrowth + 1)
-		is(usual, "at rest")
-		for range 2 * moreGoroutines {
-			go func() { <-ctx.Done() }() // ends with ctx
-		}
-		<-time.After(lookAtGrowth)
-		is(garbageInBursts, "when many have come")
-		<-time.After(burstLasts * lookAtGrowth)
-		is(usual, "afterwards")
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		is(usual, "at the end")
-	})
-}
-
-// TestCollectMoreInBursts_LeavesGOGC checks that a lower GOGC is kept.
-func TestCollectMoreInBursts_LeavesGOGC(t *testing.T) {
-	const less = garbageInBursts / 2
-	defer debug.SetGCPercent(debug.SetGCPercent(less))
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error)
-		go func() { ended <- CollectMoreInBursts().Run(ctx) }() // the test receives the result
-		synctest.Wait()
-		if got := debug.SetGCPercent(less); got != less {
-			t.Errorf("%d, want %d", got, less)
-		}
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -36,22 +36,24 @@ type Options struct {
 	// Stop ends all waiting for disk space or file descriptors when it is closed. If it is nil, the closing of the
 	// store ends it.
 	Stop <-chan struct{}
-	// CacheBytes is the size of the block cache, 0 for 16 MiB.
+	// CacheBytes is the size of memtables and block cache together, 0 for 48 MiB.
 	CacheBytes int64
 
 	ringSize      uint64 // 0 for 4096 changes
-	memTableBytes uint64 // 0 for 64 MiB; tests use less to get flushes soon
+	memTableBytes uint64 // 0 for 16 MiB; tests use less to get flushes soon
 }
 
 const (
-	// An idle broker must fit into 80 MiB of memory. The values that are read most (metas, and the specs of the
-	// last changes) take a few MiB. For other values the cache of the operating system is enough.
-	defaultCacheBytes = 16 << 20
-	// Works are large compared to their keys, so a small table would be flushed and compacted several times a
-	// second. Two tables exist during a flush. The engine begins with small tables, so an idle broker does not use
-	// this memory. A batch above half of the size is flushed separately, so the size must exceed twice a group
-	// commit.
-	defaultMemTableBytes = 64 << 20
+	// The engine subtracts its memtables from the block cache. At rest there are two: the current one, and one that
+	// the engine keeps for reuse. 16 MiB remain for blocks: the values that are read most (metas, and the specs of
+	// the last changes) take a few MiB. For other values the cache of the operating system is enough. Without that
+	// addition each lookup reads its index and filter blocks from files again.
+	defaultCacheBytes = 16<<20 + 2*defaultMemTableBytes
+	// Without cgo, memtables are part of the Go heap, and the runtime allows as much garbage as there is heap. So
+	// each byte of a table that is kept at rest costs two. Works are large compared to their keys, so a much smaller
+	// table would be flushed and compacted several times a second. A batch above half of the size is flushed
+	// separately, so the size must exceed twice a group commit, which has 2 MiB.
+	defaultMemTableBytes = 16 << 20
 	openFiles            = 500
 	// defaultRingSize is the number of last changes that are read from memory, without the disk. It needs about 1
 	// MiB.
@@ -166,9 +168,9 @@ func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 		MemTableSize:       o.memTableBytes,
 		// Write stalls begin late. So a burst of works is flushed at the speed of the disk, and L0 may grow during
 		// compactions.
-		MemTableStopWritesThreshold: 4,
-		// At 2 the broker uses 3 % more processor time per publish.
-		L0CompactionThreshold: 4,
+		MemTableStopWritesThreshold: 8,
+		// At a lower value more bytes are compacted per publish, because fewer versions of a work are dropped.
+		L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 1000,
 		MaxOpenFiles:          openFiles,
 		EventListener:         f.listener(),
