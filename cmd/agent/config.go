@@ -54,7 +54,7 @@ const (
 
 func defaults() *config {
 	return &config{
-		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
+		kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml", hubSecret: "hub-kubeconfig-secret",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
 		gates:        cmdline.NewFeatureGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
@@ -69,8 +69,8 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.agentID, "agent-id", c.agentID, "id of this agent in AppliedManifestWorks: the agent manages those with its own id; empty means the hash of the hub identity")
 	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "identity of the hub on this cluster, independent of the address of its broker. Empty means the recorded identity of this broker, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser hub-identity transfer transfers objects")
 	f.StringVar(&c.spokeKubeconfig, "spoke-kubeconfig", c.spokeKubeconfig, "kubeconfig of the managed cluster; empty means the file in KUBECONFIG, else the service account of the pod")
-	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster, more than 0")
-	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once, more than 0")
+	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "limit of the requests per second to the managed cluster; 0 means none: the agent sends as many as the kube-apiserver answers, at most 20 at a time")
+	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "with --kube-api-qps, requests to the managed cluster at once, more than 0")
 	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "interval of reads of objects that cannot be watched, at least 1s")
 	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "grace period before the objects of an orphan work are removed, after it is certain that no source has the work; 100 years (876000h) or more mean for ever")
 	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "number of works that are reconciled concurrently, at least 1")
@@ -104,8 +104,8 @@ func (c *config) validate() error {
 	case len(validation.IsDNS1123Label(c.clusterName)) > 0:
 		wrong("spoke-cluster-name %q: use lower-case letters, digits and '-', at most 63, as cluster1", c.clusterName)
 	}
-	if c.kubeAPIQPS <= 0 || c.kubeAPIBurst <= 0 {
-		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers", c.kubeAPIQPS, c.kubeAPIBurst)
+	if c.kubeAPIQPS < 0 || c.kubeAPIBurst <= 0 {
+		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers, or kube-api-qps 0 for no limit", c.kubeAPIQPS, c.kubeAPIBurst)
 	}
 	if c.statusSyncInterval < time.Second {
 		wrong("status-sync-interval %v: use at least 1s", c.statusSyncInterval)
