@@ -21,7 +21,7 @@ func TestWindow_FollowsAnswers(t *testing.T) {
 	}{
 		"begins with four":                             {20, "", 4},
 		"begins with less if less are allowed":         {2, "", 2},
-		"one request per answer at the start":          {20, "ssss" + "asasas", 7},
+		"one request per answer of a full window":      {20, "ssss" + "assassass", 7},
 		"does not grow while requests are few":         {20, strings.Repeat("sa", 10), 4},
 		"does not grow beyond the most":                {5, "ssss" + strings.Repeat("as", 20), 5},
 		"halves when the server is congested":          {20, "ssss" + "c", 2},
@@ -48,33 +48,29 @@ func TestWindow_FollowsAnswers(t *testing.T) {
 	}
 }
 
-// A server that keeps up with six requests at a time, and rejects the seventh.
-func TestWindow_SettlesBelowCapacity(t *testing.T) {
-	const capacity = 6
-	type request struct {
-		number uint64
-		outcome
-	}
+// A server that keeps up with six requests at a time, and rejects the seventh at once.
+func TestWindow_SettlesAtCapacity(t *testing.T) {
+	const capacity, rounds = 6, 2000
 	w, rejected := newWindow(DefaultInFlight), 0
-	var flying []request
-	for range 2000 {
+	var numbers []uint64
+	for range rounds {
 		for w.isOpen() {
-			w = w.send()
-			r := request{number: w.sent}
-			if w.inFlight > capacity {
-				r.outcome = congested
+			if w = w.send(); w.inFlight > capacity {
+				w = w.end(w.sent, congested)
 				rejected++
+			} else {
+				numbers = append(numbers, w.sent)
 			}
-			flying = append(flying, r)
 		}
-		w = w.end(flying[0].number, flying[0].outcome)
-		flying = flying[1:]
-		if w.limit > capacity+2 {
+		w = w.end(numbers[0], answered)
+		numbers = numbers[1:]
+		if w.limit >= capacity+2 {
 			t.Fatalf("limit %v", w.limit)
 		}
 	}
-	if rejected == 0 || rejected > 200 {
-		t.Errorf("%d of 2000 requests are rejected", rejected)
+	// Between two rejections the window grows from 3.5 to 7: that takes about 20 answers.
+	if least, most := rounds/40, rounds/15; rejected < least || rejected > most {
+		t.Errorf("%d rejections for %d answers, want %d to %d", rejected, rounds, least, most)
 	}
 }
 
