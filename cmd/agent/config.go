@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -27,6 +28,7 @@ type config struct {
 	statusSyncInterval time.Duration
 	evictionGrace      time.Duration
 	workers            int
+	profile            string
 
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
@@ -46,6 +48,26 @@ type config struct {
 	output cmdline.Output
 }
 
+// profile is what the agent may use of its machine and of the kube-apiserver.
+type profile struct {
+	// inFlight is the number of requests to the kube-apiserver at a time, and the largest number of workers.
+	inFlight int
+	// gcPercent is the GC percentage; GOGC in the environment overrides it.
+	gcPercent int
+	// memory is the memory limit of the Go runtime in bytes, unless GOMEMLIMIT is set. 0: that of the control group.
+	memory int64
+}
+
+const (
+	standardProfile = "standard"
+	smallProfile    = "small"
+)
+
+var profiles = map[string]profile{
+	standardProfile: {inFlight: kubeclient.DefaultInFlight, gcPercent: 50}, // the program is mostly idle
+	smallProfile:    {inFlight: 4, gcPercent: 20, memory: 16 << 20},
+}
+
 // The feature gates, named as in Open Cluster Management.
 const (
 	gateExecutorCaches = "ExecutorValidatingCaches"
@@ -54,7 +76,7 @@ const (
 
 func defaults() *config {
 	return &config{
-		kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
+		kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers, profile: standardProfile,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml", hubSecret: "hub-kubeconfig-secret",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
 		gates:        cmdline.NewFeatureGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
@@ -74,6 +96,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "interval of reads of objects that cannot be watched, at least 1s")
 	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "grace period before the objects of an orphan work are removed, after it is certain that no source has the work; 100 years (876000h) or more mean for ever")
 	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "number of works that are reconciled concurrently, at least 1")
+	f.StringVar(&c.profile, "profile", c.profile, "use of the machine: standard, or small for an edge device with little memory and few works: at most 4 workers and 4 requests to the managed cluster at a time, and 16 MiB of Go memory before garbage is collected all the time; GOGC and GOMEMLIMIT in the environment override that")
 	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "driver of the broker connection: grpc or mqtt")
 	f.StringVar(&c.sourceConfig, flagSource, c.sourceConfig, "configuration file of the broker connection, as for OCM's driver: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics instead of url")
 	f.StringVar(&c.bootstrapConfig, flagBootstrap, c.bootstrapConfig, "file instead of --workload-source-config for an agent that registers its cluster itself: url, caFile or caData, and token or tokenFile for the request of a client certificate. docs/join.md describes how a cluster joins")
@@ -115,6 +138,9 @@ func (c *config) validate() error {
 	}
 	if c.workers < 1 {
 		wrong("workload-agent-workers must be >= 1, got %d", c.workers)
+	}
+	if _, known := profiles[c.profile]; !known {
+		wrong("profile %q: use %s or %s", c.profile, standardProfile, smallProfile)
 	}
 	if c.maxRawLength < 1 || c.maxRawLength > feedback.MaxRawLength {
 		wrong("max-json-raw-length %d: use 1 to %d; the hub accepts no longer values", c.maxRawLength, feedback.MaxRawLength)

@@ -20,9 +20,9 @@ type planned struct {
 // the manifests. The error concerns the record.
 func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.Result, error) {
 	results := make([]apply.Result, len(manifests))
-	steps := r.planAll(ctx, manifests, results)
+	steps := planAll(ctx, r, manifests, results)
 	if r.paused > 0 {
-		steps = r.postponeWrites(steps, results)
+		steps = postponeWrites(r, steps, results)
 	}
 	steps, err := r.hindrance.intend(ctx, steps)
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 	redefined := map[kubeclient.Ref]bool{} // definitions that were just written
 	for len(steps) > 0 {
 		n := stage(steps)
-		r.write(ctx, steps[:n], results, redefined)
+		writeStage(ctx, r, steps[:n], results, redefined)
 		steps = steps[n:]
 	}
 	return results, nil
@@ -39,7 +39,7 @@ func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) 
 
 // planAll returns the steps, in the order of application, of the manifests whose objects must be read or
 // written. It adds the results of the others.
-func (r *reconciliation) planAll(ctx context.Context, manifests []apply.Manifest, results []apply.Result) []planned {
+func planAll(ctx context.Context, r *reconciliation, manifests []apply.Manifest, results []apply.Result) []planned {
 	owner := r.record.Owner()
 	var steps []planned
 	var plans []func() apply.Step
@@ -60,7 +60,7 @@ func (r *reconciliation) planAll(ctx context.Context, manifests []apply.Manifest
 		steps = append(steps, planned{index: i})
 		plans = append(plans, r.plan(ctx, manifests[i], unreported(manifests[i])))
 	}
-	r.concurrently(len(plans), func(n int) { steps[n].Step = plans[n]() })
+	concurrently(r.config.InFlight, len(plans), func(n int) { steps[n].Step = plans[n]() })
 	return steps
 }
 
@@ -83,7 +83,7 @@ func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.K
 }
 
 // postponeWrites returns the steps without those that write. It adds the results of the latter.
-func (r *reconciliation) postponeWrites(steps []planned, results []apply.Result) (kept []planned) {
+func postponeWrites(r *reconciliation, steps []planned, results []apply.Result) (kept []planned) {
 	for _, s := range steps {
 		if writes(s.Action) {
 			results[s.index] = r.postpone(s.index, s.Step)
@@ -106,8 +106,8 @@ func stage(steps []planned) int {
 	return len(steps)
 }
 
-// write writes the steps of one stage.
-func (r *reconciliation) write(ctx context.Context, steps []planned, results []apply.Result, redefined map[kubeclient.Ref]bool) {
+// writeStage writes the steps of one stage.
+func writeStage(ctx context.Context, r *reconciliation, steps []planned, results []apply.Result, redefined map[kubeclient.Ref]bool) {
 	owner := r.record.Owner()
 	withheld := make([]bool, len(steps))
 	for n, s := range steps {
@@ -115,7 +115,7 @@ func (r *reconciliation) write(ctx context.Context, steps []planned, results []a
 		definition, _ := definitionOf(s.Ref)
 		steps[n].Redefined = redefined[definition]
 	}
-	r.concurrently(len(steps), func(n int) {
+	concurrently(r.config.InFlight, len(steps), func(n int) {
 		if s := steps[n]; !withheld[n] {
 			results[s.index] = r.applier.Apply(ctx, s.Step, owner)
 		}
@@ -140,16 +140,16 @@ func (r *reconciliation) write(ctx context.Context, steps []planned, results []a
 	}
 }
 
-// concurrently calls do for 0 to n-1, at most InFlight at a time, and in order if that is 1.
-func (r *reconciliation) concurrently(n int, do func(int)) {
-	if r.config.InFlight <= 1 || n == 1 {
+// concurrently calls do for 0 to n-1, at most limit at a time, and in order if limit is at most 1.
+func concurrently(limit, n int, do func(int)) {
+	if limit <= 1 || n == 1 {
 		for i := range n {
 			do(i)
 		}
 		return
 	}
 	var group errgroup.Group
-	group.SetLimit(r.config.InFlight)
+	group.SetLimit(limit)
 	for i := range n {
 		group.Go(func() error { do(i); return nil })
 	}
