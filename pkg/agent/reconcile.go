@@ -200,6 +200,9 @@ func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.D
 		return 0, err // the confirmation of the work wakes the key
 	}
 	manifests := r.load(ctx, w)
+	if wait := awaitLists(r, manifests); wait > 0 {
+		return wait, nil
+	}
 	if ready, err := r.recorder.claim(ctx, w); err != nil && !r.hindrance.goesOn(ctx, w, err) {
 		r.rights.noteRefusals(err)
 		return 0, errors.Join(err, blocked(r, w, manifests, err))
@@ -212,6 +215,7 @@ func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.D
 // applyListed applies a work that has a record.
 func (r *reconciliation) applyListed(ctx context.Context, w *desired.Work, manifests []apply.Manifest) (time.Duration, error) {
 	r.removed()
+	adopt(r, manifests)
 	r.track(manifests)
 	r.rights.actFor(w.Spec.Executor)
 	r.rights.bind(&r.applier)
@@ -386,7 +390,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.
 		case apply.Rejected(res.Err), res.Known.Incomplete():
 			r.rememberRejected(res, before[res.Ref], expected)
 		case res.Err == nil || res.Known.UID != "": // a refused step leaves it unchanged
-			r.known[res.Ref] = remembered{KnownState: res.Known, signature: expected[res.Ref]}
+			r.known[res.Ref] = remembered{KnownState: res.Known, signature: expected[res.Ref], proof: proofOf(r, res, expected[res.Ref])}
 		}
 		r.rememberObserved(i, res)
 	}
