@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/leader"
 	"github.com/hawser-io/hawser/pkg/agent"
 	"github.com/hawser-io/hawser/pkg/agent/feedback"
+	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -27,6 +28,7 @@ type config struct {
 	statusSyncInterval time.Duration
 	evictionGrace      time.Duration
 	workers            int
+	profile            string
 
 	sourceDriver, sourceConfig, clientID string
 	insecure                             bool
@@ -46,6 +48,26 @@ type config struct {
 	output cmdline.Output
 }
 
+// profile is what the agent may use of its machine and of the kube-apiserver.
+type profile struct {
+	// inFlight is the number of requests to the kube-apiserver at a time, and the largest number of workers.
+	inFlight int
+	// gcPercent is the GC percentage; GOGC in the environment overrides it.
+	gcPercent int
+	// memory is the memory limit of the Go runtime in bytes, unless GOMEMLIMIT is set. 0: that of the control group.
+	memory int64
+}
+
+const (
+	standardProfile = "standard"
+	smallProfile    = "small"
+)
+
+var profiles = map[string]profile{
+	standardProfile: {inFlight: kubeclient.DefaultInFlight, gcPercent: 50}, // the program is mostly idle
+	smallProfile:    {inFlight: 4, gcPercent: 20, memory: 16 << 20},
+}
+
 // The feature gates, named as in Open Cluster Management.
 const (
 	gateExecutorCaches = "ExecutorValidatingCaches"
@@ -54,7 +76,7 @@ const (
 
 func defaults() *config {
 	return &config{
-		kubeAPIQPS: 50, kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers,
+		kubeAPIBurst: 100, statusSyncInterval: agent.DefaultStatusSyncInterval, evictionGrace: agent.DefaultEvictionGrace, workers: agent.DefaultWorkers, profile: standardProfile,
 		sourceDriver: driverGRPC, sourceConfig: "/spoke/hub-kubeconfig/config.yaml", hubSecret: "hub-kubeconfig-secret",
 		leaseDuration: 137 * time.Second, renewDeadline: 107 * time.Second, retryPeriod: 26 * time.Second,
 		gates:        cmdline.NewFeatureGates(map[string]bool{gateExecutorCaches: false, gateRawFeedback: false}),
@@ -69,11 +91,12 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.agentID, "agent-id", c.agentID, "id of this agent in AppliedManifestWorks: the agent manages those with its own id; empty means the hash of the hub identity")
 	f.StringVar(&c.hubIdentity, "hub-identity", c.hubIdentity, "identity of the hub on this cluster, independent of the address of its broker. Empty means the recorded identity of this broker, at first the url, or brokerHost, of --workload-source-config. Another identity is another hub; hawser hub-identity transfer transfers objects")
 	f.StringVar(&c.spokeKubeconfig, "spoke-kubeconfig", c.spokeKubeconfig, "kubeconfig of the managed cluster; empty means the file in KUBECONFIG, else the service account of the pod")
-	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "requests per second to the managed cluster, more than 0")
-	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "requests to the managed cluster at once, more than 0")
+	f.Float32Var(&c.kubeAPIQPS, "kube-api-qps", c.kubeAPIQPS, "limit of the requests per second to the managed cluster; 0 means none: the agent sends as many as the kube-apiserver answers, at most 20 at a time")
+	f.IntVar(&c.kubeAPIBurst, "kube-api-burst", c.kubeAPIBurst, "with --kube-api-qps, requests to the managed cluster at once, more than 0")
 	f.DurationVar(&c.statusSyncInterval, "status-sync-interval", c.statusSyncInterval, "interval of reads of objects that cannot be watched, at least 1s")
 	f.DurationVar(&c.evictionGrace, "appliedmanifestwork-eviction-grace-period", c.evictionGrace, "grace period before the objects of an orphan work are removed, after it is certain that no source has the work; 100 years (876000h) or more mean for ever")
 	f.IntVar(&c.workers, "workload-agent-workers", c.workers, "number of works that are reconciled concurrently, at least 1")
+	f.StringVar(&c.profile, "profile", c.profile, "use of the machine: standard, or small for an edge device with little memory and few works: at most 4 workers and 4 requests to the managed cluster at a time, and 16 MiB of Go memory before garbage is collected all the time; GOGC and GOMEMLIMIT in the environment override that")
 	f.StringVar(&c.sourceDriver, "workload-source-driver", c.sourceDriver, "driver of the broker connection: grpc or mqtt")
 	f.StringVar(&c.sourceConfig, flagSource, c.sourceConfig, "configuration file of the broker connection, as for OCM's driver: with grpc url, caFile, clientCertFile, clientKeyFile, ..., with mqtt brokerHost and topics instead of url")
 	f.StringVar(&c.bootstrapConfig, flagBootstrap, c.bootstrapConfig, "file instead of --workload-source-config for an agent that registers its cluster itself: url, caFile or caData, and token or tokenFile for the request of a client certificate. docs/join.md describes how a cluster joins")
@@ -104,8 +127,8 @@ func (c *config) validate() error {
 	case len(validation.IsDNS1123Label(c.clusterName)) > 0:
 		wrong("spoke-cluster-name %q: use lower-case letters, digits and '-', at most 63, as cluster1", c.clusterName)
 	}
-	if c.kubeAPIQPS <= 0 || c.kubeAPIBurst <= 0 {
-		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers", c.kubeAPIQPS, c.kubeAPIBurst)
+	if c.kubeAPIQPS < 0 || c.kubeAPIBurst <= 0 {
+		wrong("kube-api-qps %v and kube-api-burst %d: use positive numbers, or kube-api-qps 0 for no limit", c.kubeAPIQPS, c.kubeAPIBurst)
 	}
 	if c.statusSyncInterval < time.Second {
 		wrong("status-sync-interval %v: use at least 1s", c.statusSyncInterval)
@@ -115,6 +138,9 @@ func (c *config) validate() error {
 	}
 	if c.workers < 1 {
 		wrong("workload-agent-workers must be >= 1, got %d", c.workers)
+	}
+	if _, known := profiles[c.profile]; !known {
+		wrong("profile %q: use %s or %s", c.profile, standardProfile, smallProfile)
 	}
 	if c.maxRawLength < 1 || c.maxRawLength > feedback.MaxRawLength {
 		wrong("max-json-raw-length %d: use 1 to %d; the hub accepts no longer values", c.maxRawLength, feedback.MaxRawLength)

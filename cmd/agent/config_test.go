@@ -58,13 +58,13 @@ func TestConfig_FlagsOfOCM(t *testing.T) {
 }
 
 func TestConfig_EverythingWrongIsNamed(t *testing.T) {
-	_, err := parse(t, "--max-json-raw-length=2048", "--kube-api-qps=0", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x",
+	_, err := parse(t, "--max-json-raw-length=2048", "--kube-api-qps=-1", "--profile=tiny", "--status-sync-interval=0s", "--appliedmanifestwork-eviction-grace-period=-1s", "--workload-agent-workers=0", "--workload-source-driver=kube", "--workload-source-config=", "--admin-listen=x",
 		"--namespace=Name Space", "--leader-election-renew-deadline=3m")
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"spoke-cluster-name is empty", "kube-api-qps 0", "status-sync-interval 0s", "eviction-grace-period -1s", "max-json-raw-length 2048: use 1 to 1024", "workload-agent-workers must be >= 1, got 0",
+		"spoke-cluster-name is empty", "kube-api-qps -1", `profile "tiny": use standard or small`, "status-sync-interval 0s", "eviction-grace-period -1s", "max-json-raw-length 2048: use 1 to 1024", "workload-agent-workers must be >= 1, got 0",
 		`workload-source-driver "kube" is not supported by this agent: use grpc`, "workload-source-config is empty", `admin-listen "x"`, `namespace "Name Space"`, "renew deadline 3m0s",
 	} {
 		if !strings.Contains(err.Error(), want) {

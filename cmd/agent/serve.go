@@ -25,14 +25,15 @@ import (
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
-// gcPercent limits the heap of a mostly idle program; GOGC in the environment overrides it.
-const gcPercent = 50
-
 // serve runs the agent and its admin port until ctx ends. The Lease is released after the agent has ended, then
 // the state directory.
 func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
+	use := profiles[cfg.profile]
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+		debug.SetGCPercent(use.gcPercent)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" && use.memory > 0 {
+		debug.SetMemoryLimit(use.memory)
 	}
 	log, err := telemetry.NewLogger(stderr, cfg.output.Log.Level, cfg.output.Log.Format)
 	if err != nil {
@@ -44,7 +45,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 	registry, health := telemetry.NewRegistry(), &telemetry.Health{}
 	c := agent.Config{
 		Cluster: cfg.clusterName, AgentID: cfg.agentID, ClientID: cfg.clientID, Version: telemetry.Release(),
-		Workers: cfg.workers, StatusSyncInterval: cfg.statusSyncInterval,
+		Workers: min(cfg.workers, use.inFlight), InFlight: use.inFlight, StatusSyncInterval: cfg.statusSyncInterval,
 		EvictionGracePeriod: max(cfg.evictionGrace, 1), // 0 would mean the default
 		KeepPermits:         cfg.gates.Enabled(gateExecutorCaches),
 		Feedback:            feedback.Reader{Raw: cfg.gates.Enabled(gateRawFeedback), RawLength: cfg.maxRawLength},
@@ -112,7 +113,7 @@ func (c *config) reachCluster(into *agent.Config) (r *rest.Config, answering fun
 	if r, err = c.cluster(); err != nil {
 		return nil, nil, err
 	}
-	kube, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: r, QPS: c.kubeAPIQPS, Burst: c.kubeAPIBurst})
+	kube, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: r, QPS: c.kubeAPIQPS, Burst: c.kubeAPIBurst, InFlight: profiles[c.profile].inFlight})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,11 @@ type Config struct {
 	ClientID string
 	// Version is the release of the agent. The broker shows it to operators. It may be empty.
 	Version string
-	// Workers is the number of works that are reconciled concurrently. Default 10.
+	// Workers is the number of works that are reconciled concurrently. Default 20.
 	Workers int
+	// InFlight is the number of objects of one work that are read or written concurrently. Default
+	// kubeclient.DefaultInFlight.
+	InFlight int
 	// StatusSyncInterval is the interval at which objects are read that cannot be watched. Default 10 s.
 	StatusSyncInterval time.Duration
 	// Feedback reads the status values that works request.
@@ -96,7 +100,7 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	DefaultWorkers            = 10
+	DefaultWorkers            = kubeclient.DefaultInFlight // one request each
 	DefaultStatusSyncInterval = 10 * time.Second
 	DefaultEvictionGrace      = time.Hour
 )
@@ -177,7 +181,7 @@ func New(c Config) (*Agent, error) {
 	a.core = NewCore(CoreConfig{
 		Cluster: c.Cluster, ClientID: c.ClientID, Version: c.Version, HubHash: hubHash, AgentID: c.AgentID,
 		StatusSyncInterval: c.StatusSyncInterval, EvictionGracePeriod: c.EvictionGracePeriod, Feedback: c.Feedback,
-		Client: c.Client, Tracker: a.watcher, Roles: a.roles, Policies: a.policies, KeepPermits: c.KeepPermits, Guard: c.Guard, OwnWrites: c.OwnWrites,
+		Client: c.Client, Tracker: a.watcher, Roles: a.roles, Policies: a.policies, KeepPermits: c.KeepPermits, Guard: c.Guard, OwnWrites: c.OwnWrites, InFlight: c.InFlight,
 		Wait: jittered, Now: time.Now, Random: rand.Float64, NewID: uuid.NewString,
 		Wake: a.wake, Later: a.later, Send: a.send, Sync: a.sync, Save: a.save, Journal: c.Journal, Log: c.Log, Metrics: a.metrics,
 	})
@@ -199,16 +203,15 @@ func (c *Config) complete() error {
 		return errors.New("agent: no hub identity")
 	case c.Dialer == nil || c.Client == nil || c.Metadata == nil:
 		return errors.New("agent: dialer, client and metadata are required")
-	case c.Workers < 0 || c.StatusSyncInterval < 0 || c.EvictionGracePeriod < 0:
-		return fmt.Errorf("agent: %d workers, a status sync interval of %v and an eviction grace period of %v must be positive, or 0 for the default",
-			c.Workers, c.StatusSyncInterval, c.EvictionGracePeriod)
+	case c.Workers < 0 || c.InFlight < 0 || c.StatusSyncInterval < 0 || c.EvictionGracePeriod < 0:
+		return fmt.Errorf("agent: %d workers, %d objects in flight, a status sync interval of %v and an eviction grace period of %v must be positive, or 0 for the default",
+			c.Workers, c.InFlight, c.StatusSyncInterval, c.EvictionGracePeriod)
 	}
 	if c.ClientID == "" {
 		c.ClientID = c.Cluster + "-work-agent"
 	}
-	if c.Workers == 0 {
-		c.Workers = DefaultWorkers
-	}
+	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
+	c.InFlight = cmp.Or(c.InFlight, kubeclient.DefaultInFlight)
 	if c.StatusSyncInterval == 0 {
 		c.StatusSyncInterval = DefaultStatusSyncInterval
 	}

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 )
 
@@ -12,7 +11,8 @@ import (
 // next process then need not write fields that the server has defaulted since. An entry stays valid when the
 // object changes: it describes the correct state.
 type appliedHashes struct {
-	// objects has the texts of apply.KnownState by key and object name. The map of a key is replaced and never modified.
+	// objects has the texts of apply.KnownState, each behind its proof, by key and object name. The map of a key is
+	// replaced and never modified.
 	objects map[string]map[string]string
 	// changed: the journal has an older state.
 	changed bool
@@ -30,14 +30,6 @@ func (k *persister) noteWritten(key string, known map[kubeclient.Ref]remembered)
 	if k.config.Journal != nil {
 		k.written.put(key, known)
 	}
-}
-
-// writtenBefore returns how an earlier process left an object; the zero KnownState if that is unknown.
-func (k *persister) writtenBefore(key string, ref kubeclient.Ref) apply.KnownState {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known, _ := apply.ParseKnown(k.written.objects[key][objectName(ref)])
-	return known
 }
 
 // take returns the state to save; nil if it is unchanged since the last save.
@@ -61,7 +53,7 @@ func (w *appliedHashes) put(key string, known map[kubeclient.Ref]remembered) {
 	objects := make(map[string]string, len(known))
 	for ref, k := range known {
 		if k.UID != "" && (!k.rejected || k.Incomplete()) {
-			objects[objectName(ref)] = k.Text()
+			objects[objectName(ref)] = k.proof.text() + k.Text()
 		}
 	}
 	if maps.Equal(objects, w.objects[key]) {

@@ -114,7 +114,7 @@ func TestWritten_Restore(t *testing.T) {
 	}
 	r := newJournaledRig(t)
 	r.core.persister.written = w
-	if k := r.core.persister.writtenBefore("k", ref{Name: "a"}); k.UID != "" {
+	if _, k := r.core.persister.writtenBefore("k", ref{Name: "a"}); k.UID != "" {
 		t.Errorf("a text that is none: %v", k)
 	}
 }

@@ -76,6 +76,8 @@ type CoreConfig struct {
 	Guard *workpolicy.Guard
 	// OwnWrites are the writes of the process on the cluster besides AppliedManifestWorks.
 	OwnWrites []kubeclient.Write
+	// InFlight is the number of objects of one work that are read or written concurrently. 0 means 1.
+	InFlight int
 	// Journal stores the desired state across restarts; nil: it is not stored.
 	Journal Journal
 	// Wait sleeps between attempts to write one object.

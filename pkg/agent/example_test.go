@@ -27,7 +27,7 @@ func Example() {
 	// In a real program, with a *rest.Config of the cluster:
 	//
 	//	dialer, err := grpc.NewDialer(grpc.Options{Target: "broker.example:8090", Credentials: credentials})
-	//	client, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: restConfig, QPS: 50, Burst: 100})
+	//	client, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: restConfig})
 	//	metadata := drift.Metadata(client.Metadata())
 	dialer := mem.New(oneWork{statuses}, transport.Peer{Role: "agent", Name: "cluster1"})
 	client := clustertest.New()

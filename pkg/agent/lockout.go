@@ -107,33 +107,33 @@ func (h *hindrance) goesOn(ctx context.Context, w *desired.Work, err error) bool
 	return true
 }
 
-// intend records the objects that may be created. If that fails, they are withheld, and admission
-// configurations are moved to the front: they may be the cause.
-func (h *hindrance) intend(ctx context.Context, steps []apply.Step, order []int) error {
+// intend records the objects that may be created, and returns the steps. If the record fails, they are withheld,
+// and admission configurations are moved to the front: they may be the cause.
+func (h *hindrance) intend(ctx context.Context, steps []planned) ([]planned, error) {
 	if h.unrecorded == nil {
-		rec, err := h.store.SetEntries(ctx, h.record, appliedwork.Intend(h.record.Entries(), steps))
+		list := make([]apply.Step, 0, len(steps))
+		for _, s := range steps {
+			list = append(list, s.Step)
+		}
+		rec, err := h.store.SetEntries(ctx, h.record, appliedwork.Intend(h.record.Entries(), list))
 		if err == nil {
 			h.record = rec
-			return nil
+			return steps, nil
 		}
 		if !h.halted(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return fmt.Errorf("record the objects to create: %w", err)
+			return nil, fmt.Errorf("record the objects to create: %w", err)
 		}
 		h.unrecorded = err
 	}
-	var first, last []int
-	for n, s := range steps {
+	var first, last []planned
+	for _, s := range steps {
 		if appliedwork.Admission(s.ID()) {
-			first = append(first, n)
+			first = append(first, s)
 		} else {
-			last = append(last, n)
+			last = append(last, s)
 		}
 	}
-	oldSteps, oldOrder := slices.Clone(steps), slices.Clone(order)
-	for n, was := range append(first, last...) {
-		steps[n], order[n] = oldSteps[was], oldOrder[was]
-	}
-	return nil
+	return append(first, last...), nil
 }
 
 // noteStuck records whether works of a key report a failing record. The first key that recovers wakes the

@@ -69,7 +69,7 @@ func (r *observer) observe(ctx context.Context, res apply.Result) observation {
 // quiet reports whether an object was read before, and the watch has shown no change since.
 func (r *observer) quiet(ref kubeclient.Ref) bool {
 	k, has := r.known[ref]
-	if !has || r.full {
+	if !has || r.full && !k.adopted {
 		return false
 	}
 	seen, ok := r.config.Tracker.LastSeen(ref)

@@ -113,6 +113,7 @@ func (k *persister) load() error {
 	if err := k.renew(); err != nil {
 		k.saveFailed(err)
 	}
+	k.trackProven()
 	for _, name := range names {
 		k.config.Wake(k.keyOf(name), true)
 	}

@@ -200,6 +200,9 @@ func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.D
 		return 0, err // the confirmation of the work wakes the key
 	}
 	manifests := r.load(ctx, w)
+	if wait := awaitLists(r, manifests); wait > 0 {
+		return wait, nil
+	}
 	if ready, err := r.recorder.claim(ctx, w); err != nil && !r.hindrance.goesOn(ctx, w, err) {
 		r.rights.noteRefusals(err)
 		return 0, errors.Join(err, blocked(r, w, manifests, err))
@@ -212,6 +215,7 @@ func (r *reconciliation) applyWork(ctx context.Context, w *desired.Work) (time.D
 // applyListed applies a work that has a record.
 func (r *reconciliation) applyListed(ctx context.Context, w *desired.Work, manifests []apply.Manifest) (time.Duration, error) {
 	r.removed()
+	adopt(r, manifests)
 	r.track(manifests)
 	r.rights.actFor(w.Spec.Executor)
 	r.rights.bind(&r.applier)
@@ -340,81 +344,6 @@ func (r *reconciliation) track(manifests []apply.Manifest) {
 	r.config.Tracker.Track(r.key, expected)
 }
 
-// apply plans all steps, records the objects that may be created, and writes. The results are in the order of
-// the manifests. The error concerns the record.
-func (r *reconciliation) apply(ctx context.Context, manifests []apply.Manifest) ([]apply.Result, error) {
-	owner := r.record.Owner()
-	results := make([]apply.Result, len(manifests))
-	var steps []apply.Step
-	var order []int
-	unreported := appliedwork.Unreported(r.record.Entries())
-	for _, i := range apply.Order(manifests) {
-		if res, left := r.completion.left[i]; left {
-			results[i] = res
-			continue
-		}
-		k, same := r.unchanged(manifests[i], owner)
-		if manifests[i].Err == nil {
-			manifests[i].Err = r.rights.permitted(ctx, manifests[i], same)
-		}
-		if same {
-			results[i] = remember(manifests[i], k)
-			continue
-		}
-		step := r.plan(ctx, manifests[i], unreported(manifests[i]))
-		if r.paused > 0 && writes(step.Action) {
-			results[i] = r.postpone(i, step)
-			continue
-		}
-		steps = append(steps, step)
-		order = append(order, i)
-	}
-	if err := r.hindrance.intend(ctx, steps, order); err != nil {
-		return nil, err
-	}
-	redefined := map[kubeclient.Ref]bool{} // definitions that were just written
-	for n, i := range order {
-		if res, withheld := r.hindrance.withheld(steps[n]); withheld {
-			results[i] = res
-			continue
-		}
-		definition, _ := definitionOf(steps[n].Ref)
-		steps[n].Redefined = redefined[definition]
-		results[i] = r.rights.noteAnswer(ctx, r.applier.Apply(ctx, steps[n], owner))
-		r.log.DebugContext(ctx, "manifest applied", "object", results[i].Ref.String(), "action", results[i].Action, "error", results[i].Err)
-		if res := results[i]; writes(res.Action) {
-			redefined[res.Ref] = true
-			if res.Accepted() && !res.Retried {
-				noteRepair(r, &steps[n])
-			}
-			if !slow(res) {
-				r.config.Metrics.write(string(res.Action), res.Accepted())
-			}
-		}
-	}
-	return results, nil
-}
-
-// writes reports whether an action changes the cluster.
-func writes(a apply.Action) bool { return a != apply.Unchanged && a != apply.Reject }
-
-// plan returns the step of one manifest. unreported: the object probably does not exist. Then it is not read
-// first, because new works create many objects at once.
-func (r *reconciliation) plan(ctx context.Context, m apply.Manifest, unreported bool) apply.Step {
-	_, has := r.known[m.Ref]
-	if unreported && !has && !r.missing[m.Ref] {
-		return r.applier.Suppose(ctx, m, r.record.Owner())
-	}
-	return r.applier.Plan(ctx, m, r.record.Owner(), r.recall(m.Ref))
-}
-
-// unchanged reports whether the object is still as wanted: it was so before, and the watch has shown no change
-// since. A new spec retries contested objects.
-func (r *reconciliation) unchanged(m apply.Manifest, owner apply.Owner) (apply.KnownState, bool) {
-	k := r.known[m.Ref]
-	return k.KnownState, m.Err == nil && k.Matches(m, owner) && !(r.recreate && k.Contested()) && r.observer.quiet(m.Ref) && !r.due(m.Ref, k)
-}
-
 // pruneAndRecord removes the objects that the work no longer wants, and updates the record.
 func (r *reconciliation) pruneAndRecord(ctx context.Context, manifests []apply.Manifest, results []apply.Result) (remaining []appliedwork.Entry, err error) {
 	if r.completion.held {
@@ -461,7 +390,7 @@ func (r *reconciliation) expect(results []apply.Result, remaining []appliedwork.
 		case apply.Rejected(res.Err), res.Known.Incomplete():
 			r.rememberRejected(res, before[res.Ref], expected)
 		case res.Err == nil || res.Known.UID != "": // a refused step leaves it unchanged
-			r.known[res.Ref] = remembered{KnownState: res.Known, signature: expected[res.Ref]}
+			r.known[res.Ref] = remembered{KnownState: res.Known, signature: expected[res.Ref], proof: proofOf(r, res, expected[res.Ref])}
 		}
 		r.rememberObserved(i, res)
 	}

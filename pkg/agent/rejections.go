@@ -38,7 +38,8 @@ type rejections struct {
 func (r *reconciliation) recall(ref kubeclient.Ref) apply.KnownState {
 	k, has := r.known[ref]
 	if !has {
-		return r.persister.writtenBefore(r.key, ref).Retry()
+		_, before := r.persister.writtenBefore(r.key, ref)
+		return before.Retry()
 	}
 	switch { // fields of other managers are tried again
 	case r.recreate:

@@ -25,6 +25,10 @@ type keyState struct {
 	known     map[kubeclient.Ref]remembered
 	// permits has the latest permissions of the executor.
 	permits map[kubeclient.Ref]permit
+	// listsUntil is how long the first reconciliation waits for lists. adopted: the state of an earlier process was
+	// taken over, or is of another history; see adopt.
+	listsUntil time.Time
+	adopted    bool
 	// missing has the objects for which the agent lacked a right.
 	missing map[kubeclient.Ref]bool
 	// status is the status of the work with the id in about.
@@ -65,6 +69,7 @@ func (s *keyState) follow(history int) {
 	s.history, s.record, s.known, s.permits = history, nil, map[kubeclient.Ref]remembered{}, nil
 	s.look, s.removals, s.rejections = time.Time{}, 0, rejections{}
 	clear(s.contests)
+	s.adopted = true
 	s.applied, s.asWanted = "", false // the next write is no repair of a change by others
 }
 
@@ -114,6 +119,9 @@ func (s *keyState) noteSpec(applied string, asWanted bool) { s.applied, s.asWant
 type remembered struct {
 	apply.KnownState
 	signature drift.Signature
+	// proof is for the next process. adopted: the state is that of an earlier process, so no full look is needed.
+	proof   proof
+	adopted bool
 	// rejected: its write was rejected; definition is the state of its kind's definition then.
 	rejected   bool
 	definition drift.Signature

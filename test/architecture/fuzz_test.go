@@ -75,6 +75,7 @@ var decoders = map[string]string{
 
 	"pkg/agent Core.Handle":                        "pkg/agent FuzzHandle",
 	"pkg/agent decodeEntry":                        "pkg/agent FuzzDecodeEntry",
+	"pkg/agent parseProof":                         "pkg/agent FuzzParseProof",
 	"pkg/agent/apply Applier.Apply":                "pkg/agent/apply FuzzApply",
 	"pkg/agent/apply Load":                         "pkg/agent/apply FuzzLoad",
 	"pkg/agent/apply ParseKnown":                   "pkg/agent/apply FuzzParseKnown",

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -103,6 +104,42 @@ func TestBases_LeaveNothingOut(t *testing.T) {
 				t.Errorf("deploy/%s/%s is in no list of its kustomization.yaml", base, e.Name())
 			}
 		}
+	}
+}
+
+// TestFlowSchemas_MatchTheAgent: the schemas are those of the agent's service account, come before those of
+// Kubernetes for all service accounts, and name a level that exists.
+func TestFlowSchemas_MatchTheAgent(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(root, "deploy", "agent-flowschema", "flowschema.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	levels := map[string]bool{"leader-election": true} // of Kubernetes
+	account, schemas := Deployment(t, root, "agent").Spec.Template.Spec.ServiceAccountName, 0
+	for _, text := range strings.Split(string(data), "\n---\n") {
+		var level flowcontrolv1.PriorityLevelConfiguration
+		if err := yaml.UnmarshalStrict([]byte(text), &level); err == nil && level.Kind == "PriorityLevelConfiguration" {
+			levels[level.Name] = true
+			continue
+		}
+		var schema flowcontrolv1.FlowSchema
+		if err := yaml.UnmarshalStrict([]byte(text), &schema); err != nil {
+			t.Fatal(err)
+		}
+		schemas++
+		if !levels[schema.Spec.PriorityLevelConfiguration.Name] || schema.Spec.MatchingPrecedence >= 9000 {
+			t.Errorf("%s: level %q, precedence %d", schema.Name, schema.Spec.PriorityLevelConfiguration.Name, schema.Spec.MatchingPrecedence)
+		}
+		for _, r := range schema.Spec.Rules {
+			for _, s := range r.Subjects {
+				if s.ServiceAccount == nil || s.ServiceAccount.Name != account || s.ServiceAccount.Namespace != "hawser" {
+					t.Errorf("%s is for %+v, want service account hawser/%s", schema.Name, s, account)
+				}
+			}
+		}
+	}
+	if schemas != 2 {
+		t.Errorf("%d schemas", schemas)
 	}
 }
 

@@ -2,6 +2,7 @@ package kubeclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -54,12 +55,13 @@ func (e *SlowError) Error() string {
 	return fmt.Sprintf("the cluster answers slowly for %s: earlier requests come first", e.What)
 }
 
-// circuitBreaker holds back requests for kinds that the cluster does not answer. It is an http.RoundTripper and
-// identifies requests by their paths: a request that waits for the rate limit of client-go has not reached it
-// yet.
+// circuitBreaker holds back requests for kinds that the cluster does not answer, and sends the others through a
+// gate. It is an http.RoundTripper and identifies requests by their paths: a request that waits for the rate limit
+// of client-go has not reached it yet.
 type circuitBreaker struct {
 	next http.RoundTripper
 	now  func() time.Time
+	gate *gate
 
 	mu    sync.Mutex
 	kinds map[question]*answers
@@ -84,45 +86,111 @@ type answers struct {
 	called map[string]bool
 }
 
-func newBreaker(next http.RoundTripper) http.RoundTripper {
-	return &circuitBreaker{next: next, now: time.Now, kinds: map[question]*answers{}}
+// newBreaker returns a function that wraps a RoundTripper. inFlight is the limit of all requests in flight.
+func newBreaker(inFlight int) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return &circuitBreaker{next: next, now: time.Now, gate: newGate(inFlight), kinds: map[question]*answers{}}
+	}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (b *circuitBreaker) RoundTrip(req *http.Request) (*http.Response, error) {
-	kind, object, counts := requested(req)
-	if !counts {
-		return b.next.RoundTrip(req)
+	if strings.Contains(req.URL.RawQuery, "watch=true") {
+		return b.next.RoundTrip(req) // it stays open, and the server limits only its begin
 	}
+	kind, object, counts := requested(req)
 	q := question{kind, req.Method}
-	if err := b.begin(q, req); err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close() // as every RoundTripper must; nothing was read
+	if !counts {
+		if req.Method == http.MethodGet {
+			q.verb = "LIST"
 		}
-		return nil, err
+		return b.send(q, req, nil)
+	}
+	if err := b.mayGo(q, req); err != nil {
+		return nil, unsent(req, err)
 	}
 	defer note(req.Context(), strings.ToLower(req.Method)+" "+kind.String()+" "+object)()
+	return b.send(q, req, func() error { return b.stalled(q, req) })
+}
+
+// send sends a request when the gate lets it pass. If stalled is not nil, the request is recorded as one that
+// needs an answer, and stalled returns why it is given up.
+func (b *circuitBreaker) send(q question, req *http.Request, stalled func() error) (*http.Response, error) {
+	var why error
+	var isStalled func() bool
+	if stalled != nil {
+		isStalled = func() bool { why = stalled(); return why != nil }
+	}
+	number, err := b.gate.enter(req.Context(), q, isStalled)
+	if err != nil {
+		if errors.Is(err, errStalled) {
+			err = why
+		}
+		return nil, unsent(req, err)
+	}
+	begun := b.now()
+	if stalled != nil {
+		b.begin(q, req, begun)
+	}
 	res, err := b.next.RoundTrip(req)
-	for _, p := range b.end(q, req, err != nil || res.StatusCode >= http.StatusInternalServerError) {
-		p.Wait()
+	b.gate.leave(q, number, outcomeOf(res, err, b.now().Sub(begun)))
+	if stalled != nil {
+		for _, p := range b.end(q, req, err != nil || res.StatusCode >= http.StatusInternalServerError) {
+			p.Wait()
+		}
 	}
 	return res, err
 }
 
-func (b *circuitBreaker) begin(q question, req *http.Request) error {
+// unsent closes the body of a request that was not sent, as every RoundTripper must. It returns err.
+func unsent(req *http.Request, err error) error {
+	if req.Body != nil {
+		_ = req.Body.Close() // nothing was read
+	}
+	return err
+}
+
+// mayGo returns why a request may not be sent now; nil if it may.
+func (b *circuitBreaker) mayGo(q question, req *http.Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if goes, fails := b.of(q).admit(progressOf(req.Context()), b.now()); !goes {
+		return &SlowError{What: q.kind.String(), Fails: fails}
+	}
+	return nil
+}
+
+// stalled is mayGo for a request that waits at the gate. It has its turn, so it is held back only while the
+// requests before it are long.
+func (b *circuitBreaker) stalled(q question, req *http.Request) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a, now := b.of(q), b.now()
+	long, lost := a.weigh(now)
+	if long < a.capacity && !now.Before(a.rests) {
+		return nil
+	}
+	if p := progressOf(req.Context()); p != nil && p.Wait != nil {
+		a.enqueue(p, false, false)
+	}
+	return &SlowError{What: q.kind.String(), Fails: lost}
+}
+
+// begin records that a request is sent.
+func (b *circuitBreaker) begin(q question, req *http.Request, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(q).unanswered[req] = now
+}
+
+// of returns the state of the requests with one question. b.mu is held.
+func (b *circuitBreaker) of(q question) *answers {
 	a := b.kinds[q]
 	if a == nil {
 		a = &answers{unanswered: map[*http.Request]time.Time{}, capacity: firstLong, called: map[string]bool{}}
 		b.kinds[q] = a
 	}
-	now, p := b.now(), progressOf(req.Context())
-	if goes, fails := a.admit(p, now); !goes {
-		return &SlowError{What: q.kind.String(), Fails: fails}
-	}
-	a.unanswered[req] = now
-	return nil
+	return a
 }
 
 // admit reports whether a request of p may be sent now; if not, p is queued. fails: earlier requests fail. p
@@ -174,7 +242,7 @@ func (a *answers) enqueue(p *Progress, goes, called bool) {
 func (b *circuitBreaker) end(q question, req *http.Request, failed bool) (next []*Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a, now := b.kinds[q], b.now()
+	a, now := b.of(q), b.now()
 	took := now.Sub(a.unanswered[req])
 	delete(a.unanswered, req)
 	switch {

@@ -68,7 +68,7 @@ func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestCircuitBreaker_SkipsUnresponsiveKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{free: make(chan struct{}), status: http.StatusGatewayTimeout}
-		b := newBreaker(s)
+		b := newBreaker(DefaultInFlight)(s)
 		request := func(path string) error {
 			var p Progress
 			req, err := http.NewRequestWithContext(WithProgress(t.Context(), &p), http.MethodGet, "https://c"+path, nil)
@@ -146,7 +146,7 @@ func (slowly) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestCircuitBreaker_SlowAnswersAlternate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const works, workers = 150, 10
-		b := newBreaker(slowly{})
+		b := newBreaker(DefaultInFlight)(slowly{})
 		begun, queue := time.Now(), make(chan int, 20*works)
 		var called atomic.Int32
 		var done sync.WaitGroup

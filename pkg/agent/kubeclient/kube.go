@@ -1,6 +1,7 @@
 package kubeclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,23 +38,28 @@ type Kube struct {
 type KubeConfig struct {
 	// REST has the address and credentials of the cluster; it is copied.
 	REST *rest.Config
-	// QPS and Burst limit all requests together, except watches.
+	// QPS and Burst limit the rate of all requests together, except watches. QPS 0: the rate is not limited.
 	QPS   float32
 	Burst int
+	// InFlight limits the requests in flight, except watches. 0 means DefaultInFlight. The requests of one verb and
+	// resource are fewer while the server rejects them for its load or does not answer them in time.
+	InFlight int
 }
 
 // NewKube returns a client without sending a request.
 func NewKube(c KubeConfig) (*Kube, error) {
-	if c.QPS <= 0 || c.Burst <= 0 {
-		return nil, fmt.Errorf("kube api qps and burst must be positive, got %v and %d", c.QPS, c.Burst)
+	if c.QPS < 0 || c.QPS > 0 && c.Burst <= 0 || c.InFlight < 0 {
+		return nil, fmt.Errorf("kube api qps %v, burst %d and %d requests in flight: qps must be positive with a positive burst, or 0 for no limit; requests in flight must be positive, or 0 for the default", c.QPS, c.Burst, c.InFlight)
 	}
 	cfg := rest.CopyConfig(c.REST)
 	cfg.UserAgent = UserAgent
-	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
+	if cfg.QPS = -1; c.QPS > 0 { // -1: client-go does not limit the rate
+		cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, c.Burst)
+	}
 	cfg.WarningHandler, cfg.WarningHandlerWithContext = nil, warningHandler{}
 	answers := &answering{now: time.Now}
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { answers.next = next; return answers })
-	cfg.Wrap(newBreaker)
+	cfg.Wrap(newBreaker(cmp.Or(c.InFlight, DefaultInFlight)))
 	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connection to the cluster: %w", err)

@@ -161,8 +161,17 @@ func TestKube_DryRunsAsAnotherUser(t *testing.T) {
 	}
 }
 
-func TestNewKube_RejectsZeroLimit(t *testing.T) {
-	if _, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: &rest.Config{Host: "http://127.0.0.1"}, QPS: 0, Burst: 1}); err == nil {
-		t.Fatal("qps 0 must be refused")
+func TestNewKube_ChecksLimits(t *testing.T) {
+	for c, valid := range map[kubeclient.KubeConfig]bool{
+		{}:                              true,
+		{QPS: 5, Burst: 1, InFlight: 3}: true,
+		{QPS: 5}:                        false,
+		{QPS: -1, Burst: 1}:             false,
+		{InFlight: -1}:                  false,
+	} {
+		c.REST = &rest.Config{Host: "http://127.0.0.1"}
+		if _, err := kubeclient.NewKube(c); (err == nil) != valid {
+			t.Errorf("qps %v, burst %d, in flight %d: %v", c.QPS, c.Burst, c.InFlight, err)
+		}
 	}
 }
