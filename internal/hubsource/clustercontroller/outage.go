@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// latePeriods is the number of periods without a renewal after which an agent counts for an outage. It is the
-	// sum of three times, one period each. The last renewals of agents before an outage spread over one period. A
-	// renewal is written up to one period late.
+	// latePeriods is the number of periods without a renewal after which an agent counts for an outage. The last
+	// renewals of agents before an outage spread over 1.25 periods. So all of them have this age when the first agent
+	// has missed five periods. The renewal on the hub of an agent that renews is at most 2.5 periods old.
 	latePeriods = 3
 	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together. minDisconnected is how
 	// many may in any case, as for the nodes of a Kubernetes zone.
@@ -95,7 +95,7 @@ func (m *members) outlook(now time.Time) outlook {
 			if !has || !isConnected(c) {
 				continue
 			}
-			if o.connected++; now.Sub(sessionfence.Latest(r.alive(), sessionfence.Latest(o.calm, link.Since))) >= latePeriods*period(c) {
+			if o.connected++; now.Sub(sessionfence.Latest(r.alive(period(c)), sessionfence.Latest(o.calm, link.Since))) >= latePeriods*period(c) {
 				o.late++
 			}
 		}

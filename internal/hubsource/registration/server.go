@@ -259,6 +259,8 @@ func (p sessionHandler) Disconnected(error) {
 	p.on = ""
 	p.changes.stop()
 	p.requests = queue{}
+	p.renewals.hasten(time.Now())
+	p.leasesReady.Ring()
 }
 
 // Handle handles a request of the broker.
