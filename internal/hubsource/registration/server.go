@@ -188,6 +188,8 @@ func (s *Server) changed(w *watched, was, is *object) {
 	case w == s.issues.watched:
 		s.issuesChanged(is)
 		return
+	case is.isRenewalOf(was):
+		return
 	case is == nil:
 		s.changes.add(w.keyOf(was), was.UID)
 	case was != nil && was.cluster != is.cluster:
