@@ -161,6 +161,9 @@ func each[T any](f func(o T, gone bool)) cache.ResourceEventHandlerFuncs {
 	}
 }
 
+// signedMark stands for the certificate of a signed CSR.
+var signedMark = []byte("signed")
+
 // trimmed drops fields that no decision needs: a hub with 10,000 clusters keeps all objects in memory.
 func trimmed(o any) (any, error) {
 	switch o := o.(type) {
@@ -183,6 +186,9 @@ func trimmed(o any) (any, error) {
 		}, nil
 	case *certificatesv1.CertificateSigningRequest:
 		o.ManagedFields = nil
+		if len(o.Status.Certificate) > 0 { // a signed CSR is not written any more: only that it is signed counts
+			o.Status.Certificate = signedMark
+		}
 	}
 	return o, nil
 }
