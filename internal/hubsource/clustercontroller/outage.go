@@ -18,8 +18,9 @@ const (
 	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together. minDisconnected is how
 	// many may in any case, as for the nodes of a Kubernetes zone.
 	maxDisconnectedShare, minDisconnected = 55, 2
-	// lookEvery is the shortest pause between two counts of all clusters.
-	lookEvery = 200 * time.Millisecond
+	// lookEvery is the shortest pause between two counts of all clusters. An agent is silent for two periods between
+	// latePeriods and its own check, so an older count has the same result.
+	lookEvery = time.Second
 )
 
 // ConnectionState is the state of the broker session over which the renewals of agents come.
