@@ -17,11 +17,13 @@ const (
 	renewalPause   = time.Second
 )
 
-// pendingLeaseRenewals holds, by cluster, the last Lease renewal that was not sent to the source yet. Its size
-// is bounded by the number of accepted clusters.
+// pendingLeaseRenewals holds, by cluster, the last Lease renewal. Its size is bounded by the number of accepted
+// clusters.
 type pendingLeaseRenewals struct {
-	mu      sync.Mutex
-	waiting map[string]renewalTime
+	mu   sync.Mutex
+	last map[string]renewalTime
+	// waiting are the clusters whose last renewal was not sent to the present session of the source.
+	waiting map[string]struct{}
 }
 
 // renewalTime is the time of a renewal, and the issue time of the newest certificate with which an agent renewed.
@@ -39,25 +41,43 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 func (r *pendingLeaseRenewals) note(cluster string, at renewalTime) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting == nil {
-		r.waiting = map[string]renewalTime{}
+	if r.last == nil {
+		r.last, r.waiting = map[string]renewalTime{}, map[string]struct{}{}
 	}
 	first = len(r.waiting) == 0
-	if was := r.waiting[cluster]; was.issued.After(at.issued) {
-		at.issued = was.issued // the pending renewal used a newer certificate
+	if was := r.last[cluster]; was.issued.After(at.issued) {
+		at.issued = was.issued // the earlier renewal used a newer certificate
 	}
-	r.waiting[cluster] = at
+	r.last[cluster], r.waiting[cluster] = at, struct{}{}
 	return first
+}
+
+// repeat makes the last renewal of each cluster pending again, for a new session of the source.
+//
+// Scenario:
+//
+//	t1: an agent renews its Lease, and hub-source has not written it to the hub yet.
+//	t2: another replica of hub-source becomes the leader.
+//	t3: the agent falls silent.
+//
+// Without this: the hub would declare the cluster disconnected five periods after an earlier renewal.
+func (r *pendingLeaseRenewals) repeat() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for cluster := range r.last {
+		r.waiting[cluster] = struct{}{}
+	}
 }
 
 // forget drops the renewal of a cluster.
 func (r *pendingLeaseRenewals) forget(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.last, cluster)
 	delete(r.waiting, cluster)
 }
 
-// take removes up to renewalsAtOnce renewals and returns them in a request, nil if there are none.
+// take removes up to renewalsAtOnce pending renewals and returns them in a request, nil if there are none.
 func (r *pendingLeaseRenewals) take(now time.Time) *hawserv1.RegistrationRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,11 +85,12 @@ func (r *pendingLeaseRenewals) take(now time.Time) *hawserv1.RegistrationRequest
 		return nil
 	}
 	all := &hawserv1.LeaseRenewals{}
-	for cluster, at := range r.waiting {
+	for cluster := range r.waiting {
 		if len(all.Renewals) == renewalsAtOnce {
 			break
 		}
 		delete(r.waiting, cluster)
+		at := r.last[cluster]
 		all.Renewals = append(all.Renewals, &hawserv1.LeaseRenewal{Cluster: cluster, Age: durationpb.New(now.Sub(at.at)), Issued: stamp(at.issued)})
 	}
 	return &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: all}}

@@ -71,6 +71,7 @@ func (r *Service) enter(s *sourceStream) error {
 	}
 	r.cache.begin(s.id)
 	r.requests.begin()
+	r.renewals.repeat()
 	return nil
 }
 
@@ -141,8 +142,7 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 	return nil
 }
 
-// send sends a request. Renewals that are lost with the stream are repeated by the agents within a renewal
-// period.
+// send sends a request. Renewals that are lost with the stream are repeated on the next one.
 func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
 	cfg := s.service.cfg
 	event, err := request.Encode(codec.NewRegistrationRequest(codec.SyncParams{

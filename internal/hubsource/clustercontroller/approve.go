@@ -57,6 +57,9 @@ func (r rules) decideRequests(s clusterState, e *effects) {
 		if _, addon := csr.Labels[addonLabel]; addon || csr.Spec.SignerName != SignerName || csr.Spec.Username != CreatorName {
 			continue // its creator may write any annotation
 		}
+		if s.cluster != nil && s.cluster.Annotations[MemberAnnotation] != "" && len(csr.Status.Certificate) > 0 {
+			continue // nothing is left to decide or to remember, and parsing costs more than the rest of a decision
+		}
 		requested, err := validate(csr)
 		if err != nil {
 			continue // if an operator approves it, the signer rejects it with the reason

@@ -21,6 +21,8 @@ const (
 	defaultPeriod = 60 * time.Second
 	// missedPeriods is the number of periods without a renewal after which an agent counts as disconnected.
 	missedPeriods = 5
+	// lateWrite is how many periods after a renewal the Lease may be written.
+	lateWrite = 2
 	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management set on a cluster.
 	// After these controllers are removed, it has to be removed too.
 	resourceFinalizer = "cluster.open-cluster-management.io/resource-cleanup"
@@ -52,8 +54,16 @@ type renewal struct {
 	lastSeen time.Time
 }
 
-// alive returns the time of the last sign of the agent.
-func (r *renewal) alive() time.Time { return sessionfence.Latest(r.seen, r.lastSeen) }
+// alive returns the time of the last sign of the agent. Registration writes a renewal up to lateWrite periods
+// late, with its time. An older renewal, or one ahead, has the time of a wrong clock: then the time of the change
+// counts.
+func (r *renewal) alive(period time.Duration) time.Time {
+	sign := r.seen
+	if age := r.seen.Sub(r.written); r.watched && 0 < age && age <= lateWrite*period {
+		sign = r.written
+	}
+	return sessionfence.Latest(sign, r.lastSeen)
+}
 
 // effects are the actions that follow from a state, in the order of execution.
 type effects struct {
@@ -132,7 +142,7 @@ func decideMember(s clusterState) (e effects) {
 // check returns the condition Available for the state of the agent, nil for no change. after is when to check
 // again.
 func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, after time.Duration) {
-	if left := sessionfence.Latest(s.renewal.alive(), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
+	if left := sessionfence.Latest(s.renewal.alive(period(s.cluster)), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
 		return nil, left
 	}
 	reported = &disconnectedCondition

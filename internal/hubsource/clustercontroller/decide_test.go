@@ -104,6 +104,14 @@ func TestDecide_Member(t *testing.T) {
 		{"goes on renewing", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")}, seen(0, true), "after 5m0s"},
 		{"reported nothing, for OCM found its clock wrong", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionFalse, "ManagedClusterClockOutOfSync")}, seen(0, true),
 			"ManagedClusterConditionClockSynced=True/ManagedClusterClockSynced; after 5m0s"},
+		{"its renewal was written late", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")},
+			&renewal{written: start.Add(-3 * time.Minute), seen: start.Add(-time.Minute), watched: true}, "after 2m0s"},
+		{"its renewal was written late, and it reported later", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")},
+			&renewal{written: start.Add(-3 * time.Minute), seen: start.Add(-time.Minute), watched: true, lastSeen: start.Add(-2 * time.Minute)}, "after 3m0s"},
+		{"its clock is ahead", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")},
+			&renewal{written: start.Add(time.Hour), seen: start.Add(-time.Minute), watched: true}, "after 4m0s"},
+		{"its late renewal is missed", changes{accepts, finalized, isAccepted, isAvailable, clock(metav1.ConditionTrue, "ManagedClusterClockSynced")},
+			&renewal{written: start.Add(-5 * time.Minute), seen: start.Add(-210 * time.Second), watched: true}, "taints=unreachable; addons; ManagedClusterConditionAvailable=Unknown/ManagedClusterLeaseUpdateStopped"},
 		{"an old Lease is no renewal", changes{accepts, finalized, isAccepted, isAvailable}, seen(0, false), "after 5m0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// latePeriods is the number of periods without a renewal after which an agent counts for an outage. It is the
-	// sum of three times, one period each. The last renewals of agents before an outage spread over one period. A
-	// renewal is written up to one period late.
+	// latePeriods is the number of periods without a renewal after which an agent counts for an outage. The last
+	// renewals of agents before an outage spread over 1.25 periods. So all of them have this age when the first agent
+	// has missed five periods. The renewal on the hub of an agent that renews is at most 2.5 periods old.
 	latePeriods = 3
 	// maxDisconnectedShare is how many of 100 connected clusters may fall silent together. minDisconnected is how
 	// many may in any case, as for the nodes of a Kubernetes zone.
 	maxDisconnectedShare, minDisconnected = 55, 2
-	// lookEvery is the shortest pause between two counts of all clusters.
-	lookEvery = 200 * time.Millisecond
+	// lookEvery is the shortest pause between two counts of all clusters. An agent is silent for two periods between
+	// latePeriods and its own check, so an older count has the same result.
+	lookEvery = time.Second
 )
 
 // ConnectionState is the state of the broker session over which the renewals of agents come.
@@ -95,7 +96,7 @@ func (m *members) outlook(now time.Time) outlook {
 			if !has || !isConnected(c) {
 				continue
 			}
-			if o.connected++; now.Sub(sessionfence.Latest(r.alive(), sessionfence.Latest(o.calm, link.Since))) >= latePeriods*period(c) {
+			if o.connected++; now.Sub(sessionfence.Latest(r.alive(period(c)), sessionfence.Latest(o.calm, link.Since))) >= latePeriods*period(c) {
 				o.late++
 			}
 		}

@@ -161,6 +161,9 @@ func each[T any](f func(o T, gone bool)) cache.ResourceEventHandlerFuncs {
 	}
 }
 
+// signedMark stands for the certificate of a signed CSR.
+var signedMark = []byte("signed")
+
 // trimmed drops fields that no decision needs: a hub with 10,000 clusters keeps all objects in memory.
 func trimmed(o any) (any, error) {
 	switch o := o.(type) {
@@ -183,6 +186,9 @@ func trimmed(o any) (any, error) {
 		}, nil
 	case *certificatesv1.CertificateSigningRequest:
 		o.ManagedFields = nil
+		if len(o.Status.Certificate) > 0 { // a signed CSR is not written any more: only that it is signed counts
+			o.Status.Certificate = signedMark
+		}
 	}
 	return o, nil
 }
@@ -249,25 +255,30 @@ func known(c *clusterv1.ManagedCluster) bool {
 }
 
 // leaseSeen records when a Lease changes. The first state is no sign of the agent; it only starts the
-// measurement.
+// measurement. Later changes decide nothing: the next check of the cluster is planned since the first one.
 func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
 	if l.Name != LeaseName {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer m.due.Add(l.Namespace)
 	if gone {
 		delete(m.renewals, l.Namespace)
+		m.due.Add(l.Namespace)
 		return
 	}
 	var written time.Time
 	if l.Spec.RenewTime != nil {
 		written = l.Spec.RenewTime.Time
 	}
-	if r, has := m.renewals[l.Namespace]; !has || !r.written.Equal(written) {
-		m.renewals[l.Namespace] = renewal{written: written, seen: time.Now(), watched: has}
+	r, has := m.renewals[l.Namespace]
+	if has && r.written.Equal(written) {
+		return
 	}
+	if !has || !r.watched {
+		m.due.Add(l.Namespace)
+	}
+	m.renewals[l.Namespace] = renewal{written: written, seen: time.Now(), watched: has, lastSeen: r.lastSeen}
 }
 
 // serve handles the keys of a queue until the queue ends. It begins when all informers are synced.

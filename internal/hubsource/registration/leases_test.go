@@ -6,43 +6,79 @@ import (
 	"time"
 )
 
-// At most one write per period and cluster, with the last renewal.
-func TestRenewals_OnePerPeriod(t *testing.T) {
+// A second renewal is written when it arrives, a single one when the next one is late.
+func TestRenewals_DueAt(t *testing.T) {
+	for _, c := range []struct {
+		name                   string
+		written, renewed, want time.Duration
+		period                 time.Duration
+	}{
+		{"never written", -1000 * time.Hour, 0, -1000*time.Hour + 2*time.Minute, time.Minute},
+		{"the next renewal", 0, 60 * time.Second, 150 * time.Second, time.Minute},
+		{"the next renewal, late", 0, 104 * time.Second, 194 * time.Second, time.Minute},
+		{"the second renewal", 0, 120 * time.Second, 120 * time.Second, time.Minute},
+		{"the second renewal, late", 0, 150 * time.Second, 120 * time.Second, time.Minute},
+		{"the second renewal, early", 0, 105 * time.Second, 120 * time.Second, time.Minute},
+		{"another period", 0, 10 * time.Second, 25 * time.Second, 10 * time.Second},
+		{"another period, the second renewal", 0, 21 * time.Second, 20 * time.Second, 10 * time.Second},
+	} {
+		start := time.Unix(1e7, 0)
+		if got := dueAt(start.Add(c.written), start.Add(c.renewed), c.period).Sub(start); got != c.want {
+			t.Errorf("%s: due at %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// An agent that renews each second has its Lease written once in two periods, with the last renewal.
+func TestRenewals_OneInTwoPeriods(t *testing.T) {
 	var r renewals
 	start := time.Unix(1000, 0)
-	now := start
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	r.renew(now, "c", now, at(-100), time.Minute)
-	if c, renewed, _, ok := r.next(now); !ok || c != "c" || !renewed.Equal(now) {
+	r.renew(start, "c", start, at(-120), time.Minute)
+	if c, renewed, _, ok := r.next(start); !ok || c != "c" || !renewed.Equal(start) {
 		t.Fatalf("first renewal: %v %v", ok, renewed)
 	}
-	for s := 1; s < 60; s++ { // an agent that renews each second
-		now = at(s)
-		r.renew(now, "c", now, at(-100), time.Minute)
-		if _, _, wait, ok := r.next(now); ok || wait != at(60).Sub(now) {
+	for s := 1; s < 120; s++ {
+		r.renew(at(s), "c", at(s), start, time.Minute)
+		if _, _, wait, ok := r.next(at(s)); ok || s >= 105 && wait != at(120).Sub(at(s)) {
 			t.Fatalf("after %d s: %v, wait %v", s, ok, wait)
 		}
 	}
-	if _, renewed, _, ok := r.next(at(60)); !ok || !renewed.Equal(at(59)) {
-		t.Errorf("after a period: %v, renewed %v, want the last one", ok, renewed)
+	if _, renewed, _, ok := r.next(at(120)); !ok || !renewed.Equal(at(119)) {
+		t.Errorf("after two periods: %v, renewed %v, want the last one", ok, renewed)
 	}
-	if _, _, wait, ok := r.next(at(61)); ok || wait != 0 {
+	if _, _, wait, ok := r.next(at(121)); ok || wait != 0 {
 		t.Errorf("nothing was renewed since: %v", ok)
 	}
 	// The same renewal again, or an earlier one, is no renewal.
-	r.renew(at(62), "c", at(59), at(-100), time.Minute)
-	if _, _, _, ok := r.next(at(200)); ok {
+	r.renew(at(122), "c", at(119), at(119), time.Minute)
+	if _, _, _, ok := r.next(at(900)); ok {
 		t.Error("a renewal was written twice")
 	}
 }
 
-// The renewal on the hub is used before the first write: another replica wrote it.
+// The renewal on the hub is used before the first write: another replica wrote it. It is used again one period
+// after a write: the hub may be restored.
 func TestRenewals_GoOnFromTheHub(t *testing.T) {
 	var r renewals
 	now := time.Unix(1000, 0)
-	r.renew(now, "c", now, now.Add(-10*time.Second), time.Minute)
-	if _, _, wait, ok := r.next(now); ok || wait != 50*time.Second {
-		t.Errorf("written 10 s ago: %v, wait %v", ok, wait)
+	r.renew(now, "c", now, now.Add(-110*time.Second), time.Minute)
+	if _, _, wait, ok := r.next(now); ok || wait != 10*time.Second {
+		t.Errorf("renewed 110 s before: %v, wait %v", ok, wait)
+	}
+	now = now.Add(10 * time.Second)
+	if _, _, _, ok := r.next(now); !ok {
+		t.Error("not written after two periods")
+	}
+	now = now.Add(59 * time.Second)
+	r.renew(now, "c", now, now.Add(-time.Hour), time.Minute)
+	if _, _, wait, ok := r.next(now); ok || wait != 90*time.Second {
+		t.Errorf("the informer lags: %v, wait %v", ok, wait)
+	}
+	now = now.Add(time.Second)
+	r.renew(now, "c", now, now.Add(-time.Hour), time.Minute)
+	if _, _, _, ok := r.next(now); !ok {
+		t.Error("the hub was restored, and the renewal is not written")
 	}
 }
 
@@ -57,8 +93,26 @@ func TestRenewals_AheadOfTheClock(t *testing.T) {
 	}
 	now = now.Add(10 * time.Second) // the informer has not shown the written renewal yet
 	r.renew(now, "c", now, now.Add(time.Hour), time.Minute)
-	if _, _, wait, ok := r.next(now); ok || wait != 50*time.Second {
+	if _, _, wait, ok := r.next(now); ok || wait != 90*time.Second {
 		t.Errorf("written 10 s ago: %v, wait %v", ok, wait)
+	}
+}
+
+// Without the broker all known renewals are written at once, and not when the next one is late.
+func TestRenewals_Hasten(t *testing.T) {
+	var r renewals
+	now := time.Unix(1000, 0)
+	r.renew(now, "c", now, now.Add(-time.Minute), time.Minute)
+	r.renew(now, "same", now, now, time.Minute)
+	if _, _, wait, ok := r.next(now); ok || wait != 90*time.Second {
+		t.Fatalf("%v, wait %v", ok, wait)
+	}
+	r.hasten(now)
+	if c, renewed, _, ok := r.next(now); !ok || c != "c" || !renewed.Equal(now) {
+		t.Errorf("%v %q, renewed %v", ok, c, renewed)
+	}
+	if c, _, wait, ok := r.next(now); ok || wait != 0 {
+		t.Errorf("%q is written again", c)
 	}
 }
 
@@ -130,10 +184,15 @@ func TestRenewals_FailuresAndEnds(t *testing.T) {
 			t.Fatalf("%v %q", ok, c)
 		}
 	}
-	r.failed(now, "a")
-	r.failed(now, "b")
+	r.failed(now, "a", now.Add(-time.Hour))
+	r.failed(now, "b", now.Add(-time.Hour))
 	if c, _, wait, ok := r.next(now); ok || wait != retryLease {
 		t.Errorf("at once: %v %q, wait %v", ok, c, wait)
+	}
+	r.renew(now.Add(time.Second), "a", now.Add(time.Second), now.Add(-time.Hour), time.Minute)
+	r.hasten(now.Add(time.Second))
+	if c, _, wait, ok := r.next(now.Add(time.Second)); ok || wait != retryLease-time.Second {
+		t.Errorf("renewed meanwhile: %v %q, wait %v", ok, c, wait)
 	}
 	if c, _, _, ok := r.next(now.Add(retryLease)); !ok || c != "a" {
 		t.Errorf("later: %v %q", ok, c)

@@ -3,6 +3,7 @@ package registration
 import (
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"strings"
 	"time"
@@ -74,9 +75,19 @@ type object struct {
 	entries map[string]string
 	// period is the Lease period of a ManagedCluster in seconds.
 	period int64
-	// renewed is when a Lease was renewed last.
+	// renewed is when a Lease was renewed last. hash is that of the Lease without its renewal.
 	renewed metav1.MicroTime
+	hash    uint64
 }
+
+// isRenewalOf reports whether a Lease differs from was in its renewal only. Agents do not need such a change: they
+// write renewals, and read none.
+func (o *object) isRenewalOf(was *object) bool {
+	return o != nil && was != nil && o.hash != 0 && o.hash == was.hash
+}
+
+// hashSeed is the seed of hashes that do not leave this process.
+var hashSeed = maphash.MakeSeed()
 
 // accepted reports whether the hub has accepted a ManagedCluster; it returns false for nil.
 func (o *object) accepted() bool { return o != nil && o.facts.GetAccepted() }
@@ -127,6 +138,11 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 		o.json, err = json.Marshal(u.Object)
 	case codec.Leases:
 		o.renewed = renewTimeOf(u)
+		u.SetResourceVersion("")
+		unstructured.RemoveNestedField(u.Object, "spec", "renewTime")
+		var rest []byte
+		rest, err = json.Marshal(u.Object)
+		o.hash = maphash.Bytes(hashSeed, rest)
 	}
 	return o, err
 }

@@ -133,7 +133,7 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 		return // the Lease is deleted, or another one has its name
 	}
 	s.mu.Lock()
-	s.renewals.failed(time.Now(), w.cluster)
+	s.renewals.failed(time.Now(), w.cluster, lease.renewed.Time)
 	s.mu.Unlock()
 	s.leasesReady.Ring()
 }

@@ -188,6 +188,8 @@ func (s *Server) changed(w *watched, was, is *object) {
 	case w == s.issues.watched:
 		s.issuesChanged(is)
 		return
+	case is.isRenewalOf(was):
+		return
 	case is == nil:
 		s.changes.add(w.keyOf(was), was.UID)
 	case was != nil && was.cluster != is.cluster:
@@ -259,6 +261,8 @@ func (p sessionHandler) Disconnected(error) {
 	p.on = ""
 	p.changes.stop()
 	p.requests = queue{}
+	p.renewals.hasten(time.Now())
+	p.leasesReady.Ring()
 }
 
 // Handle handles a request of the broker.

@@ -461,7 +461,7 @@ func TestServer_WritesNoOldLeases(t *testing.T) {
 	})
 }
 
-// Leases are written at most once per period, with the hub's time, and the change is published again.
+// Leases are written once in two periods, with the hub's time. A renewal is not published.
 func TestServer_WritesLeases(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
@@ -470,20 +470,26 @@ func TestServer_WritesLeases(t *testing.T) {
 		b.hub.put(hubClusters, "", "new", obj{"spec": obj{"hubAcceptsClient": true}}) // the cluster has no Lease
 	}, func(b *bench) {
 		start := time.Now()
-		for range 61 {
+		published := string(b.broker.object("v1 leases cluster1/" + leaseName).GetJson())
+		for range 121 {
 			b.renew(500*time.Millisecond, cluster1, "denied", "new", "unknown")
 			b.wait(time.Second)
 		}
 		if n := b.hub.count("patch leases"); n != 2 {
-			t.Errorf("%d Leases were written in 61 s", n)
+			t.Errorf("%d Leases were written in 121 s", n)
 		}
 		spec, _ := b.hub.get(hubLeases, cluster1, leaseName)["spec"].(obj)
 		at, err := time.Parse(time.RFC3339, fmt.Sprint(spec["renewTime"]))
-		if off := at.Sub(start); err != nil || off < 58*time.Second || off > 62*time.Second || spec["holderIdentity"] != leaseName {
+		if off := at.Sub(start); err != nil || off < 118*time.Second || off > 122*time.Second || spec["holderIdentity"] != leaseName {
 			t.Errorf("%v, renewed %v after the start", spec, off)
 		}
-		if o := b.broker.object("v1 leases cluster1/" + leaseName); !strings.Contains(string(o.GetJson()), fmt.Sprint(spec["renewTime"])) {
-			t.Errorf("the Lease does not come back: %s", o.GetJson())
+		if is := string(b.broker.object("v1 leases cluster1/" + leaseName).GetJson()); published == "" || is != published {
+			t.Errorf("the Lease was published as %q, and after a renewal as %q", published, is)
+		}
+		b.hub.change(hubLeases, cluster1, leaseName, func(o obj) { o["spec"].(obj)["holderIdentity"] = "other" })
+		b.wait(time.Second)
+		if o := b.broker.object("v1 leases cluster1/" + leaseName); !strings.Contains(string(o.GetJson()), "other") {
+			t.Errorf("a change of the Lease is not published: %s", o.GetJson())
 		}
 		// The hub is unreachable for ten minutes. Then the last renewal would be written, but it is too old.
 		b.hub.setDown(true)
