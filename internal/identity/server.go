@@ -74,13 +74,16 @@ func (s *Server) offered(base *tls.Config) *offer {
 	c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.RequestClientCert
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		if state.DidResume {
-			return nil // ServerHandshake verifies
+			return nil // it was verified for the next ticket
 		}
 		return s.verify(state.PeerCertificates, m.all)
 	}
 	o := &offer{material: m, full: c, resuming: c.Clone()}
-	m.issueTickets(o.resuming, s.loader.now, func(leaf *x509.Certificate) time.Time {
-		chains, _ := s.chains.Load(leaf)
+	m.issueTickets(o.resuming, s.loader.now, func(state tls.ConnectionState) time.Time {
+		if state.DidResume && s.verify(state.PeerCertificates, m.all) != nil {
+			return time.Time{}
+		}
+		chains, _ := s.chains.Load(state.PeerCertificates[0])
 		verified, _ := chains.([][]*x509.Certificate) // nothing else is stored
 		return EndOf(verified)
 	})
@@ -118,12 +121,11 @@ func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	conn := tls.Server(raw, s.config)
 	err := conn.Handshake() //nolint:noctx // the serving port sets a deadline
 	state := conn.ConnectionState()
-	if state.DidResume && err == nil {
-		// Several connections may have the same parsed certificate, so the chains are not exchanged by it.
-		state.VerifiedChains, err = chainsOf(s.loader.get().all, state.PeerCertificates, time.Now())
-	} else if len(state.PeerCertificates) > 0 {
+	if len(state.PeerCertificates) > 0 {
 		if chains, ok := s.chains.LoadAndDelete(state.PeerCertificates[0]); ok {
 			state.VerifiedChains, _ = chains.([][]*x509.Certificate) // nothing else is stored
+		} else if err == nil { // another connection that resumes has the same parsed certificate, and took them
+			state.VerifiedChains, err = chainsOf(s.loader.get().all, state.PeerCertificates, time.Now())
 		}
 	}
 	if err != nil {

@@ -67,15 +67,15 @@ func (m material) acceptsTicket(entries [][]byte, now time.Time) bool {
 	return false
 }
 
-// issueTickets lets clients of a configuration resume their sessions. endOf returns the expiry of a client's chain
-// during its handshake, and the zero time without a chain.
-func (m material) issueTickets(c *tls.Config, now func() time.Time, endOf func(leaf *x509.Certificate) time.Time) {
+// issueTickets lets clients of a configuration resume their sessions. endOf is called in the handshake of a client
+// with a certificate. It returns the expiry of its chain, and the zero time without a chain.
+func (m material) issueTickets(c *tls.Config, now func() time.Time, endOf func(tls.ConnectionState) time.Time) {
 	c.SessionTicketsDisabled = false
 	c.SetSessionTicketKeys([][32]byte{m.tickets})
 	c.WrapSession = func(cs tls.ConnectionState, s *tls.SessionState) ([]byte, error) {
 		var end time.Time // long ago
 		if len(cs.PeerCertificates) > 0 {
-			end = endOf(cs.PeerCertificates[0])
+			end = endOf(cs)
 		}
 		s.Extra = append(s.Extra, m.ticketEntry(end))
 		return c.EncryptTicket(cs, s)

@@ -31,7 +31,7 @@ type connection struct {
 // connect makes one connection, on which the server sends one byte.
 func (r *resumable) connect() (c connection) {
 	r.Helper()
-	here, there := net.Pipe()
+	here, there := connected(r.T)
 	defer here.Close()
 	defer there.Close()
 	recorded := &recorder{Conn: there}
@@ -97,8 +97,6 @@ func ticketRig(t *testing.T, d side, a, b *pki.Authority, now *time.Time) *resum
 	}}
 }
 
-const agentName = "system:open-cluster-management:c1"
-
 var brokerRequest = pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}
 
 // TestServer_Resumes checks that a client resumes its session, and has its identity. A replica with the same files
@@ -107,16 +105,16 @@ func TestServer_Resumes(t *testing.T) {
 	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
 	d := side{t, t.TempDir()}
 	r := ticketRig(t, d, a, b, &now)
-	if c := r.connect(); c.err != nil || c.resumed || c.mayResume || c.name != agentName {
+	if c := r.connect(); c.err != nil || c.resumed || c.mayResume || c.name != commonName("c1") {
 		t.Errorf("the first: %+v", c)
 	}
 	for range 2 {
-		if c := r.connect(); c.err != nil || !c.resumed || !c.mayResume || c.name != agentName {
+		if c := r.connect(); c.err != nil || !c.resumed || !c.mayResume || c.name != commonName("c1") {
 			t.Errorf("later: %+v", c)
 		}
 	}
 	r.server = loaderFor(t, d.files(), func(err error) { t.Error(err) }, &now).server()
-	if c := r.connect(); c.err != nil || !c.resumed || c.name != agentName {
+	if c := r.connect(); c.err != nil || !c.resumed || c.name != commonName("c1") {
 		t.Errorf("at a replica: %+v", c)
 	}
 }

@@ -2,9 +2,6 @@ package listener
 
 import (
 	"maps"
-	"net"
-	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
