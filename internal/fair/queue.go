@@ -94,13 +94,44 @@ func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
 	i := l.pop()
 	q.size--
 	q.scheduler.Charge(k, i.cost)
-	if len(l.urgent)+len(l.normal) == 0 {
-		delete(q.lines, k)
-		q.scheduler.Leave(k)
-		l.urgent, l.normal = nil, nil // drops long arrays
-		q.spare = l
-	}
+	q.tidy(k, l)
 	return k, i.what, true
+}
+
+// Drop removes the last item of a key that is not urgent. It returns false if there is none.
+func (q *Queue[K, ID, T]) Drop(k K) (what T, ok bool) {
+	l := q.lines[k]
+	if l == nil || len(l.normal) == 0 {
+		return what, false
+	}
+	last := len(l.normal) - 1
+	i := l.normal[last]
+	l.normal[last] = item[ID, T]{}
+	l.normal = l.normal[:last]
+	l.forget(i.id)
+	q.size--
+	q.tidy(k, l)
+	return i.what, true
+}
+
+// tidy removes the queue of a key if it is empty.
+func (q *Queue[K, ID, T]) tidy(k K, l *keyQueue[ID, T]) {
+	if len(l.urgent)+len(l.normal) > 0 {
+		return
+	}
+	delete(q.lines, k)
+	q.scheduler.Leave(k)
+	l.urgent, l.normal = nil, nil // drops long arrays
+	q.spare = l
+}
+
+// forget counts a normal item with an id that has left.
+func (l *keyQueue[ID, T]) forget(id ID) {
+	if left := l.ids[id] - 1; left == 0 {
+		delete(l.ids, id)
+	} else {
+		l.ids[id] = left
+	}
 }
 
 func (l *keyQueue[ID, T]) pop() item[ID, T] {
@@ -108,11 +139,7 @@ func (l *keyQueue[ID, T]) pop() item[ID, T] {
 		return shift(&l.urgent)
 	}
 	i := shift(&l.normal)
-	if left := l.ids[i.id] - 1; left == 0 {
-		delete(l.ids, i.id)
-	} else {
-		l.ids[i.id] = left
-	}
+	l.forget(i.id)
 	return i
 }
 

@@ -2,8 +2,8 @@ package identity
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,6 +34,12 @@ const checkEvery = 500 * time.Millisecond
 type material struct {
 	Authorities
 	cert *tls.Certificate
+	// generation identifies the files of the CAs, see [generationOf].
+	generation [sha256.Size]byte
+	// tickets is the key of the tickets that a server issues.
+	tickets [32]byte
+	// sessions are the sessions that a client may resume. They end with its certificate and with its CAs.
+	sessions tls.ClientSessionCache
 }
 
 // loader reads files again when they change. If a file becomes unusable, the last good material stays in use.
@@ -130,55 +136,60 @@ func (f Files) read() (m material, err error) {
 	if (f.Cert == "") != (f.Key == "") {
 		return m, errors.New("tls: a certificate needs its key and a key its certificate: set both files or none")
 	}
-	if f.CA != "" {
-		b, err := os.ReadFile(f.CA)
-		if err != nil {
-			return m, err
-		}
-		if m.own, err = ReadPool(b); err != nil {
-			return m, fmt.Errorf("tls: %s: %w", f.CA, err)
-		}
-	}
-	if m.all, err = f.withAgentCAs(m.own); err != nil {
+	if err := f.readAuthorities(&m); err != nil {
 		return m, err
 	}
-	if f.Cert != "" {
-		cert, err1 := os.ReadFile(f.Cert)
-		key, err2 := os.ReadFile(f.Key)
-		if err := errors.Join(err1, err2); err != nil {
-			return m, err
-		}
-		c, err := ReadPair(cert, key)
-		if err != nil {
-			return m, fmt.Errorf("tls: %s and %s: %w", f.Cert, f.Key, err)
-		}
-		m.cert = &c
+	if f.Cert == "" {
+		return m, nil
 	}
-	return m, nil
+	cert, err1 := os.ReadFile(f.Cert)
+	key, err2 := os.ReadFile(f.Key)
+	if err := errors.Join(err1, err2); err != nil {
+		return m, err
+	}
+	c, err := ReadPair(cert, key)
+	if err != nil {
+		return m, fmt.Errorf("tls: %s and %s: %w", f.Cert, f.Key, err)
+	}
+	m.cert, m.sessions = &c, tls.NewLRUClientSessionCache(sessionsKept)
+	m.tickets, err = ticketKey(&c)
+	return m, err
 }
 
-// withAgentCAs returns own with the CAs in AgentCA, and in HubCA if it exists.
-func (f Files) withAgentCAs(own *x509.CertPool) (all *x509.CertPool, err error) {
-	all = own
-	for name, hint := range map[string]string{f.AgentCA: "put the CA there that signs for clusters", f.HubCA: "remove it; it is written again when hub-source connects"} {
-		if name == "" {
+// sessionsKept is the number of servers to which a client keeps a session that it may resume.
+const sessionsKept = 4
+
+// readAuthorities reads the CAs. Those in AgentCA, and in HubCA if it exists, are only in all.
+func (f Files) readAuthorities(m *material) error {
+	var contents [3][]byte
+	for i, file := range []struct{ name, hint string }{
+		{f.CA, ""}, {f.AgentCA, ": put the CA there that signs for clusters"}, {f.HubCA, ": remove it; it is written again when hub-source connects"},
+	} {
+		if file.name == "" {
 			continue
 		}
-		b, err := os.ReadFile(name)
-		if name == f.HubCA && errors.Is(err, fs.ErrNotExist) {
+		b, err := os.ReadFile(file.name)
+		if file.name == f.HubCA && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if all == own {
-			all = own.Clone()
+		if contents[i] = b; i == 0 {
+			m.own, err = ReadPool(b)
+			m.all = m.own
+		} else {
+			if m.all == m.own {
+				m.all = m.own.Clone()
+			}
+			err = addTo(m.all, b)
 		}
-		if err := addTo(all, b); err != nil {
-			return nil, fmt.Errorf("tls: %s: %w: %s", name, err, hint)
+		if err != nil {
+			return fmt.Errorf("tls: %s: %w%s", file.name, err, file.hint)
 		}
 	}
-	return all, nil
+	m.generation = generationOf(contents[:]...)
+	return nil
 }
 
 // Client returns the credentials for connections to a server signed by CA (the system's CAs if CA is empty).
@@ -205,7 +216,7 @@ func (r *reloading) inner() credentials.TransportCredentials {
 func (m material) client(serverName string) *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.own, ServerName: serverName}
 	if m.cert != nil {
-		c.Certificates = []tls.Certificate{*m.cert}
+		c.Certificates, c.ClientSessionCache = []tls.Certificate{*m.cert}, m.sessions
 	}
 	return c
 }

@@ -63,11 +63,29 @@ func authority(t *testing.T, name string) *pki.Authority {
 	return a
 }
 
+// connected returns the two ends of a TCP connection. The writes of a pipe have no buffer: after a resumption, both
+// sides would wait for the other to read.
+func connected(t *testing.T) (dialed, accepted net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if dialed, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if accepted, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return dialed, accepted
+}
+
 // handshake connects client to server and returns the certificate the server
 // verified.
 func handshake(t *testing.T, client, server credentials.TransportCredentials) (*x509.Certificate, error) {
 	t.Helper()
-	c, s := net.Pipe()
+	c, s := connected(t)
 	defer c.Close()
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ type Server struct {
 
 	config *tls.Config
 	loader *loader
+	last   atomic.Pointer[offer] // connections keep their configuration, so they share one
 	// chains are the verified chains of running handshakes, by the peer's certificate.
 	chains sync.Map
 }
@@ -39,36 +41,65 @@ func (f Files) Server(onError func(error)) (*Server, error) {
 	return l.server(), nil
 }
 
-// offer is a configuration and the material that it was made from.
+// offer is the configurations that were made from a material.
 type offer struct {
 	material
-	config *tls.Config
+	// resuming issues and accepts session tickets, full does not. TLS 1.3 uses resuming.
+	resuming, full *tls.Config
 }
 
 func (l *loader) server() *Server {
-	// Scenario:
-	//   t1: a client keeps a session ticket.
-	//   t2: its CA is removed.
-	//   t3: the client resumes the session, which is not verified again.
-	// Result: tickets are disabled.
-	config := tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "mqtt", "http/1.1"}, SessionTicketsDisabled: true}
 	s := &Server{loader: l}
-	outer := config.Clone()
-	var last atomic.Pointer[offer] // connections keep their configuration, so they share one
-	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		m := l.get()
-		if o := last.Load(); o != nil && o.material == m {
-			return o.config, nil
+	s.config = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "mqtt", "http/1.1"}, SessionTicketsDisabled: true}
+	base := s.config.Clone()
+	s.config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		o := s.offered(base)
+		if slices.Contains(hello.SupportedVersions, tls.VersionTLS13) {
+			return o.resuming, nil
 		}
-		c := config.Clone()
-		// With the verification of crypto/tls, a peer could have a hundred certificates tried as issuers, for a second.
-		c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.RequestClientCert
-		c.VerifyConnection = func(state tls.ConnectionState) error { return s.verify(state.PeerCertificates, m.all) }
-		last.Store(&offer{material: m, config: c})
-		return c, nil
+		return o.full, nil
 	}
-	s.TransportCredentials, s.config = credentials.NewTLS(outer), outer
+	s.TransportCredentials = credentials.NewTLS(s.config)
 	return s
+}
+
+// offered returns the configurations for the current material.
+func (s *Server) offered(base *tls.Config) *offer {
+	m := s.loader.get()
+	if o := s.last.Load(); o != nil && o.material == m {
+		return o
+	}
+	c := base.Clone()
+	// With the verification of crypto/tls, a peer could have a hundred certificates tried as issuers, for a second.
+	c.Certificates, c.ClientCAs, c.ClientAuth = []tls.Certificate{*m.cert}, m.all, tls.RequestClientCert
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		if state.DidResume {
+			return nil // it was verified for the next ticket
+		}
+		return s.verify(state.PeerCertificates, m.all)
+	}
+	o := &offer{material: m, full: c, resuming: c.Clone()}
+	m.issueTickets(o.resuming, s.loader.now, func(state tls.ConnectionState) time.Time {
+		if state.DidResume && s.verify(state.PeerCertificates, m.all) != nil {
+			return time.Time{}
+		}
+		chains, _ := s.chains.Load(state.PeerCertificates[0])
+		verified, _ := chains.([][]*x509.Certificate) // nothing else is stored
+		return EndOf(verified)
+	})
+	s.last.Store(o)
+	return o
+}
+
+// Resumes reports whether the first bytes of a connection are a ClientHello with a ticket that the server accepts.
+// The ticket does not prove that the client owns the session: the handshake does.
+func (s *Server) Resumes(hello []byte) bool {
+	o, ticket := s.last.Load(), ticketOf(hello)
+	if o == nil || ticket == nil {
+		return false
+	}
+	state, err := o.resuming.UnwrapSession(ticket, tls.ConnectionState{})
+	return err == nil && state != nil
 }
 
 // verify stores the verified chains of a peer with certificates. It returns an error if there is no valid
@@ -78,11 +109,10 @@ func (s *Server) verify(shown []*x509.Certificate, authorities *x509.CertPool) e
 		return nil
 	}
 	chains, err := chainsOf(authorities, shown, time.Now())
-	if err != nil {
-		return &tls.CertificateVerificationError{UnverifiedCertificates: shown, Err: err}
+	if err == nil {
+		s.chains.Store(shown[0], chains)
 	}
-	s.chains.Store(shown[0], chains)
-	return nil
+	return err
 }
 
 // ServerHandshake implements credentials.TransportCredentials. ALPN is optional, because a simple MQTT client
@@ -94,6 +124,8 @@ func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	if len(state.PeerCertificates) > 0 {
 		if chains, ok := s.chains.LoadAndDelete(state.PeerCertificates[0]); ok {
 			state.VerifiedChains, _ = chains.([][]*x509.Certificate) // nothing else is stored
+		} else if err == nil { // another connection that resumes has the same parsed certificate, and took them
+			state.VerifiedChains, err = chainsOf(s.loader.get().all, state.PeerCertificates, time.Now())
 		}
 	}
 	if err != nil {
@@ -167,16 +199,20 @@ func Covers(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time
 	return EndOf(chains), err
 }
 
-// chainsOf checks the certificates of a client, and then verifies them.
-func chainsOf(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) ([][]*x509.Certificate, error) {
-	if err := CheckShown(shown); err != nil {
-		return nil, err
+// chainsOf checks the certificates of a client, and then verifies them. The error is a
+// [tls.CertificateVerificationError].
+func chainsOf(authorities *x509.CertPool, shown []*x509.Certificate, now time.Time) (chains [][]*x509.Certificate, err error) {
+	if err = CheckShown(shown); err == nil {
+		between := x509.NewCertPool()
+		for _, c := range shown[1:] {
+			between.AddCert(c)
+		}
+		chains, err = shown[0].Verify(x509.VerifyOptions{
+			Roots: authorities, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		})
 	}
-	between := x509.NewCertPool()
-	for _, c := range shown[1:] {
-		between.AddCert(c)
+	if err != nil {
+		return nil, &tls.CertificateVerificationError{UnverifiedCertificates: shown, Err: err}
 	}
-	return shown[0].Verify(x509.VerifyOptions{
-		Roots: authorities, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	return chains, nil
 }

@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -21,81 +20,6 @@ import (
 
 	"github.com/hawser-io/hawser/internal/pki"
 )
-
-// TestServer_NothingIsResumed checks that a client with a session ticket is verified again. So a certificate of
-// a removed CA is rejected.
-func TestServer_NothingIsResumed(t *testing.T) {
-	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
-	d := side{t, t.TempDir()}
-	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, a, b)
-	s := loaderFor(t, d.files(), func(err error) { t.Error(err) }, &now).server()
-	p, err := b.Issue(pki.Request{Role: pki.Agent, Name: "c1", Valid: pki.Starting(now, time.Hour)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := p.TLS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: a.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"},
-		// The client sends its certificate for any CAs that the server names. By default it would send none.
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
-		ClientSessionCache:   tls.NewLRUClientSessionCache(8),
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	connect := func() (resumed bool, err error) {
-		here, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			return false, err
-		}
-		defer here.Close()
-		there, err := l.Accept()
-		if err != nil {
-			return false, err
-		}
-		defer there.Close()
-		served := make(chan error, 1)
-		go func() { // the test receives the result
-			conn, _, err := s.ServerHandshake(there)
-			if err == nil {
-				_, err = conn.Write([]byte{1})
-			} else {
-				there.Close()
-			}
-			served <- err
-		}()
-		c := tls.Client(here, config)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		if err = c.HandshakeContext(ctx); err == nil {
-			_, err = c.Read(make([]byte, 1)) // the client gets session tickets before this byte
-		}
-		here.Close()
-		if e := <-served; e != nil {
-			err = e
-		}
-		return c.ConnectionState().DidResume, err
-	}
-	for range 2 {
-		if resumed, err := connect(); resumed || err != nil {
-			t.Fatalf("resumed is %v, %v", resumed, err)
-		}
-	}
-	before := s.Authorities()
-	d.renew(a, pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, a)
-	now = now.Add(checkEvery)
-	if resumed, err := connect(); err == nil {
-		t.Errorf("its CA was removed, and it can connect; resumed is %v", resumed)
-	}
-	if s.Authorities() == before {
-		t.Error("the CAs have changed, and are the same")
-	}
-}
 
 // TestServer_EachHandshakeHasItsChains checks many connections that show the same certificate at the same time.
 // One half breaks off after the verification. No stored chains are left.

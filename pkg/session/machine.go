@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -36,6 +37,8 @@ type Machine struct {
 	// made since then.
 	failures int
 	urged    bool
+	// outage is when the last accepted subscription ended, or the first dial failed; zero while one is accepted.
+	outage time.Time
 
 	sessionBegun bool // Hello was called and Disconnected was not
 	accepted     bool
@@ -63,7 +66,7 @@ func (m *Machine) Dialed() transport.Subscription {
 // with the id of the subscription. If Accepted or one of the publishes fails, the caller must end the
 // connection with that error.
 func (m *Machine) Accepted(ctx context.Context, now time.Time, a transport.Accepted) ([]codec.Event, error) {
-	m.accepted, m.since = true, now
+	m.accepted, m.since, m.outage = true, now, time.Time{}
 	events, err := m.handler.Subscribed(ctx, a)
 	if err != nil {
 		return nil, &handlerError{err}
@@ -96,7 +99,10 @@ func (m *Machine) Ended(now time.Time, err error) RedialDelay {
 			m.failures, m.urged = 0, false
 		}
 	}
-	return m.wait(err)
+	if m.outage.IsZero() {
+		m.outage = now
+	}
+	return m.wait(now, err)
 }
 
 // Changed records that a cause of failure may be fixed. It resets the failures, so that the next attempt is
@@ -104,8 +110,13 @@ func (m *Machine) Ended(now time.Time, err error) RedialDelay {
 func (m *Machine) Changed() { m.failures, m.urged = 0, false }
 
 // wait is the only function that turns the reason of an end into a delay.
-func (m *Machine) wait(err error) RedialDelay {
+func (m *Machine) wait(now time.Time, err error) RedialDelay {
 	advice, delay := adviceOf(err)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		// No process listens, so a dial costs the broker nothing. A long wait would outlast a short restart.
+		ceiling := now.Sub(m.outage) / outageShare
+		return RedialDelay{For: m.jitter(min(max(ceiling, m.backoff.Min), m.backoff.Max)), Advice: transport.NextBackOff}
+	}
 	switch advice {
 	case transport.NextRefreshCredentials, transport.NextResync:
 		// The next dial reads new credentials, and the handler starts over at the next Hello. A second attempt within
@@ -122,6 +133,9 @@ func (m *Machine) wait(err error) RedialDelay {
 	}
 	return RedialDelay{For: min(max(delay, 0), m.backoff.MaxDelay) + m.grow(), Advice: transport.NextBackOff}
 }
+
+// outageShare is the share of an outage by which a session prolongs it at most: a quarter.
+const outageShare = 4
 
 // grow returns a random time below the ceiling, and raises the ceiling.
 func (m *Machine) grow() time.Duration {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -105,6 +106,31 @@ func TestMachine_BackoffGrowsToItsMaximum(t *testing.T) {
 		if d != 0 {
 			t.Errorf("full jitter may wait 0, got %v", d)
 		}
+	}
+}
+
+// TestMachine_BackoffFollowsTheOutage checks the wait while no process listens: at most a quarter of the outage, so
+// that a session is back soon after a short restart, and Max after a long one.
+func TestMachine_BackoffFollowsTheOutage(t *testing.T) {
+	m := newMachine(t, &diary{}, 1)
+	down := &transport.Error{Code: transport.CodeUnavailable, Message: "down", Err: syscall.ECONNREFUSED}
+	m.Dialed()
+	if _, err := m.Accepted(t.Context(), start, transport.Accepted{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ after, want time.Duration }{
+		{0, 500 * time.Millisecond}, {2 * time.Second, 500 * time.Millisecond}, {8 * time.Second, 2 * time.Second}, {time.Minute, 15 * time.Second}, {time.Hour, 30 * time.Second},
+	} {
+		if got := m.Ended(start.Add(c.after), down).For; got != c.want {
+			t.Errorf("%v after the loss: %v, want %v", c.after, got, c.want)
+		}
+	}
+	m.Dialed()
+	if _, err := m.Accepted(t.Context(), start.Add(2*time.Hour), transport.Accepted{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Ended(start.Add(3*time.Hour), down).For; got != 500*time.Millisecond {
+		t.Errorf("the next outage begins with %v", got)
 	}
 }
 

@@ -65,7 +65,8 @@ type Handler interface {
 // Backoff configures the waits between connections. Zero values mean the defaults; all durations are positive.
 type Backoff struct {
 	// Min and Max bound the wait after a lost connection. The wait is a random time between 0 and a ceiling that
-	// begins at Min (500 ms) and doubles up to Max (30 s). A delay that the broker requests is added.
+	// begins at Min (500 ms) and doubles up to Max (30 s). A delay that the broker requests is added. While no
+	// process listens at the broker's address, the ceiling is a quarter of the outage.
 	Min, Max time.Duration
 	// Refused is the wait after an error that needs an operator, such as a denied identity or a wrong address (5
 	// min). Half of it is random.

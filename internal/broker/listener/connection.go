@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -89,7 +90,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		return nil, nil, p.refuse(reason, raw)
 	}
 	authorities := p.authorities() // read first, so that they are those of the handshake or older
-	shaking := &throttledHandshake{Conn: raw, slots: p.handshakes}
+	shaking := &throttledHandshake{Conn: raw, slots: p.handshakes, computed: func() { p.limiter.computed(a) }, pauses: runtime.GOMAXPROCS(0) == 1}
 	conn, info, err := p.cfg.Credentials.ServerHandshake(shaking)
 	shaking.end()
 	if err != nil {

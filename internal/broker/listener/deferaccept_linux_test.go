@@ -2,6 +2,7 @@ package listener
 
 import (
 	"net"
+	"sync"
 	"testing"
 )
 
@@ -12,10 +13,13 @@ func TestListen_ConnectionsWithoutData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := p.Listen(t.Context())
+	l, fill, err := p.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	var filling sync.WaitGroup
+	filling.Go(fill)
+	defer filling.Wait()
 	defer l.Close()
 	dial := func() net.Conn {
 		var d net.Dialer

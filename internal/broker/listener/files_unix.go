@@ -4,6 +4,8 @@ package listener
 
 import (
 	"math"
+	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,3 +21,25 @@ func openFiles() int {
 
 // anywhere is a number of open files that every system allows.
 const anywhere = 1024
+
+// peek returns the first bytes that have arrived on a connection, at most len(b), without reading them. It does not
+// block.
+func peek(c net.Conn, b []byte) []byte {
+	s, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	n := 0
+	err = raw.Read(func(fd uintptr) bool {
+		n, _, _ = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT) // an error means: nothing has arrived
+		return true
+	})
+	if err != nil {
+		return nil
+	}
+	return b[:max(n, 0)]
+}

@@ -1,8 +1,8 @@
 package listener
 
 import (
+	"errors"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,59 +16,69 @@ type whatCame struct{ net.Conn }
 // Read implements net.Conn.
 func (whatCame) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestShaking checks that at most GOMAXPROCS handshakes compute at a time, and that each pauses for half of the
-// time.
-func TestShaking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const many, steps, work = 20, 3, refusalPause / 2
-		atOnce := runtime.GOMAXPROCS(0)
-		turns := make(chan struct{}, atOnce)
-		var working atomic.Int32
-		var all sync.WaitGroup
-		began := time.Now()
-		for range many {
-			all.Go(func() {
-				s := &throttledHandshake{Conn: whatCame{}, slots: turns}
-				for range steps {
-					if n, err := s.Read(make([]byte, 1)); n != 1 || err != nil {
-						t.Error(n, err)
+// TestThrottledHandshake checks that a limited number of handshakes computes at a time. On a single processor each
+// pauses for half of the time.
+func TestThrottledHandshake(t *testing.T) {
+	for atOnce, pauses := range map[int]bool{1: true, 2: false} {
+		synctest.Test(t, func(t *testing.T) {
+			const many, steps, work = 20, 3, pausedHandshakes / 2
+			turns := make(chan struct{}, atOnce)
+			var working, computed atomic.Int32
+			var all sync.WaitGroup
+			began := time.Now()
+			for range many {
+				all.Go(func() {
+					s := &throttledHandshake{Conn: whatCame{}, slots: turns, pauses: pauses, computed: func() { computed.Add(1) }}
+					for range steps {
+						if n, err := s.Read(make([]byte, 1)); n != 1 || err != nil {
+							t.Error(n, err)
+						}
+						if n := working.Add(1); int(n) > atOnce {
+							t.Errorf("%d are worked on", n)
+						}
+						<-time.After(work)
+						working.Add(-1)
 					}
-					if n := working.Add(1); int(n) > atOnce {
-						t.Errorf("%d are worked on", n)
+					s.end()
+					if s.slots != nil || !s.began.IsZero() {
+						t.Error("the handshake slot was not released")
 					}
-					<-time.After(work)
-					working.Add(-1)
-				}
-				s.end()
-				if s.slots != nil || !s.began.IsZero() {
-					t.Error("the handshake slot was not released")
-				}
-			})
-		}
-		all.Wait()
-		if took, want := time.Since(began), 2*many*steps*work/time.Duration(atOnce); took < want {
-			t.Errorf("took %v, want %v at least", took, want)
-		}
-		if len(turns) != 0 {
-			t.Errorf("%d turns were not given back", len(turns))
-		}
-	})
+				})
+			}
+			all.Wait()
+			want := many * steps * work / time.Duration(atOnce)
+			if pauses {
+				want *= 2
+			}
+			if took := time.Since(began); took != want || computed.Load() != many {
+				t.Errorf("took %v, want %v; %d got their first slot", took, want, computed.Load())
+			}
+			if len(turns) != 0 {
+				t.Errorf("%d turns were not given back", len(turns))
+			}
+		})
+	}
 }
 
 // dead is a listener that accepts 200 connections of one address, each in 0.1 ms.
 type dead struct {
 	net.Listener
 	left int
+	end  func() error
 }
 
 // Accept implements net.Listener.
 func (d *dead) Accept() (net.Conn, error) {
 	if d.left--; d.left < 0 {
+		_ = d.end() // of the listener around it
 		return nil, net.ErrClosed
 	}
 	<-time.After(refusalBurst / 10)
 	return &fromConn{addr: "192.0.2.1"}, nil
 }
+
+// Close implements net.Listener.
+func (d *dead) Close() error { return nil }
 
 // TestListener_PausesAfterRejections: a listener that rejects connections without end pauses half of the time.
 func TestListener_PausesAfterRejections(t *testing.T) {
@@ -76,10 +86,14 @@ func TestListener_PausesAfterRejections(t *testing.T) {
 		const many = 200
 		g, _, _ := limiterOf(limits{})
 		refused := 0
-		l := &listener{Listener: &dead{left: many}, limiter: g, refused: func(string, net.Addr, error) { refused++ }}
+		p := &Port{limiter: g}
+		inner := &dead{left: many}
+		l := p.arranged(inner)
+		inner.end, l.refused = l.Close, func(string, net.Addr, error) { refused++ }
 		began := time.Now()
-		if _, err := l.Accept(); err == nil {
-			t.Error("one was accepted")
+		l.fill()
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
 		}
 		if refused != many {
 			t.Errorf("%d were refused, want %d", refused, many)

@@ -2,9 +2,6 @@ package listener
 
 import (
 	"maps"
-	"net"
-	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,11 +23,9 @@ type limiter struct {
 
 	next atomic.Int64 // time of the next check of all connections, in Unix nanoseconds
 
-	mu           sync.Mutex
-	open         int                       // number of connections, including the handshakes below
-	waiting      []*arrival                // handshakes in progress, oldest first
-	arrivals     map[net.Conn]*arrival     // accepted, handshake not begun
-	addresses    map[netip.Prefix]*address // with handshakes in progress, or failures
+	mu   sync.Mutex
+	open int // number of connections, including those of the admission
+	admission
 	unidentified map[*Connection]struct{}
 	clients      map[identity.Identity]*clientUsage
 	collectAt    int // number of addresses and clients that starts the next collect
@@ -42,21 +37,8 @@ func newLimiter(l limits, ended func(string)) *limiter {
 	return &limiter{
 		limits: l, now: time.Now, ended: ended, collectAt: 1 << 10,
 		denied: func(identity.Identity, *Connection) *refusal { return nil }, unidentified: map[*Connection]struct{}{},
-		arrivals:  map[net.Conn]*arrival{},
-		addresses: map[netip.Prefix]*address{}, clients: map[identity.Identity]*clientUsage{},
+		admission: newAdmission(), clients: map[identity.Identity]*clientUsage{},
 	}
-}
-
-// arrival is a connection before the end of its handshake.
-type arrival struct {
-	raw     net.Conn
-	address netip.Prefix // zero until it is known
-}
-
-// address counts the handshakes of one address prefix.
-type address struct {
-	pending  int
-	failures fair.Bucket
 }
 
 // clientUsage is what one identity uses.
@@ -75,140 +57,6 @@ type clientUsage struct {
 func (p *clientUsage) isIdle(now time.Time) bool {
 	return len(p.conns) == 0 && p.kinds == [numKinds]int{} && p.connects.Full(p.allowance.connects, now) && p.calls.Full(p.allowance.calls, now) &&
 		p.questions.Full(p.allowance.questions, now) && p.bytes.Full(p.allowance.bytes, now)
-}
-
-// Reasons to reject a handshake or to end a connection; "" is none.
-const (
-	fullPort    = "full"
-	fullAddress = "address"
-	failed      = "failed"
-	notYetValid = "not_yet_valid"
-	noMemory    = "unidentified_limit"
-)
-
-// arrive counts a connection that was just accepted. It returns the reason if it is rejected. If too many
-// handshakes are in progress, it closes the oldest one of the address with the most. An honest client would
-// have finished by then.
-func (g *limiter) arrive(raw net.Conn, proxied bool) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.open >= g.limits.connections {
-		return fullPort
-	}
-	a := &arrival{raw: raw}
-	if !proxied { // a proxied address is read from the connection later, because that may block
-		if reason := g.locate(a, raw.RemoteAddr()); reason != "" {
-			return reason
-		}
-	}
-	if len(g.waiting) >= g.limits.pending {
-		oldest := g.heaviest()
-		g.remove(oldest)
-		_ = oldest.raw.Close() // the handshake then fails, and that code counts it
-	}
-	g.open++
-	g.waiting = append(g.waiting, a)
-	g.arrivals[raw] = a
-	return ""
-}
-
-// arrival returns what arrive counted.
-func (g *limiter) arrival(raw net.Conn) *arrival {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	a := g.arrivals[raw]
-	delete(g.arrivals, raw)
-	return a
-}
-
-// heaviest returns the oldest handshake of the address that has the most.
-func (g *limiter) heaviest() *arrival {
-	most := g.waiting[0]
-	for _, a := range g.waiting {
-		if g.pendingOf(a) > g.pendingOf(most) {
-			most = a
-		}
-	}
-	return most
-}
-
-func (g *limiter) pendingOf(a *arrival) int {
-	if at := g.addresses[a.address]; at != nil {
-		return at.pending
-	}
-	return 0
-}
-
-// from sets the address of a proxied arrival. It returns the reason if the address is rejected.
-func (g *limiter) from(a *arrival, remote net.Addr) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if a.address.IsValid() {
-		return ""
-	}
-	return g.locate(a, remote)
-}
-
-func (g *limiter) locate(a *arrival, remote net.Addr) string {
-	prefix := prefixOf(remote)
-	at := g.addresses[prefix]
-	if at == nil {
-		g.collect()
-		at = &address{}
-		g.addresses[prefix] = at
-	}
-	if at.pending >= g.limits.pendingEach || !at.failures.Allows(g.limits.failures, g.now()) {
-		return fullAddress
-	}
-	at.pending++
-	a.address = prefix
-	return ""
-}
-
-// prefixOf returns the prefix that limits apply to: an IPv4 address, or an IPv6 /64, because one customer has
-// the whole /64.
-func prefixOf(a net.Addr) netip.Prefix {
-	t, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 32) // connections that are not TCP stay within the process
-	}
-	ip := t.AddrPort().Addr().Unmap()
-	bits := 32
-	if ip.Is6() {
-		bits = 64
-	}
-	p, err := ip.WithZone("").Prefix(bits)
-	if err != nil {
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 32)
-	}
-	return p
-}
-
-// leave ends an arrival that did not become a connection.
-func (g *limiter) leave(a *arrival) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.open--
-	g.handshakeDone(a, false)
-}
-
-// handshakeDone removes a handshake. A handshake that gave no identity counts as a failure of its address.
-func (g *limiter) handshakeDone(a *arrival, identified bool) {
-	g.remove(a)
-	at := g.addresses[a.address]
-	if at == nil {
-		return // rejected before its address was counted
-	}
-	at.pending--
-	if !identified {
-		at.failures.Charge(g.limits.failures, g.now(), 1)
-	}
-}
-
-func (g *limiter) remove(a *arrival) {
-	if i := slices.Index(g.waiting, a); i >= 0 {
-		g.waiting = slices.Delete(g.waiting, i, i+1)
-	}
 }
 
 // enter turns an arrival into a connection. A peer without an identity, or over its limit, gets an unidentified
@@ -274,7 +122,7 @@ func (g *limiter) collect() {
 	}
 	now := g.now()
 	for k, at := range g.addresses {
-		if at.pending == 0 && at.failures.Full(g.limits.failures, now) {
+		if at.isIdle(g.limits.failures, now) {
 			delete(g.addresses, k)
 		}
 	}

@@ -79,18 +79,28 @@ func limiterOf(l limits) (*limiter, *time.Time, *[]string) {
 }
 
 var smallLimits = limits{
-	connections: 6, pending: 4, pendingEach: 3, failures: per(1, 2), unidentified: 1, bodies: 1000, lists: 1,
+	connections: 6, pending: 4, pendingEach: 3, queued: 2, computing: 1, failures: per(1, 2), unidentified: 1, bodies: 1000, lists: 1,
 	roles: map[identity.Role]allowance{
 		identity.Agent:  perIdentity(2, [numKinds]int{2, 1, 0, 1}, per(1, 10), 600),
 		identity.Viewer: perIdentity(2, [numKinds]int{2, 1, 4, 1}, per(1, 10), 600),
 	},
 }
 
+// waiting queues a connection and returns the reason if it is rejected.
+func waiting(g *limiter, c *fromConn, by class) string {
+	key := prefixOf(c.RemoteAddr())
+	return g.arrive(&arrival{raw: c, from: c.RemoteAddr(), key: key, address: key, class: by})
+}
+
+// arrives queues a connection whose handshake begins at once.
 func arrives(t *testing.T, g *limiter, addr string) *fromConn {
 	t.Helper()
 	c := &fromConn{addr: addr}
-	if reason := g.arrive(c, false); reason != "" {
+	if reason := waiting(g, c, unknown); reason != "" {
 		t.Fatalf("%s: refused: %s", addr, reason)
+	}
+	if a := g.nextHandshake(); a == nil || a.raw != net.Conn(c) {
+		t.Fatalf("%s: the next is %+v", addr, a)
 	}
 	return c
 }
@@ -108,57 +118,6 @@ func enters(t *testing.T, g *limiter, raw net.Conn, id identity.Identity) *Conne
 		t.Fatalf("%s: no room", id)
 	}
 	return c
-}
-
-// TestLimiter_Handshakes checks the limits of handshakes. One address may have a few in progress, and its
-// failures count for a while. If all slots are taken, the address with the most loses its oldest handshake.
-func TestLimiter_Handshakes(t *testing.T) {
-	g, now, _ := limiterOf(smallLimits)
-	first := arrives(t, g, "192.0.2.1")
-	second := arrives(t, g, "192.0.2.1")
-	arrives(t, g, "192.0.2.1")
-	if reason := g.arrive(&fromConn{addr: "192.0.2.1"}, false); reason != fullAddress {
-		t.Errorf("a fourth of one address: %q", reason)
-	}
-	arrives(t, g, "192.0.2.2")
-	if first.closed {
-		t.Error("closed although there was room")
-	}
-	fifth := arrives(t, g, "192.0.2.3")
-	if !first.closed || second.closed {
-		t.Error("not the oldest of the address that has the most is ended")
-	}
-	g.leave(g.arrival(first))
-	g.leave(g.arrival(second)) // two handshakes that gave no identity
-	if reason := g.arrive(&fromConn{addr: "192.0.2.1"}, false); reason != fullAddress {
-		t.Errorf("after two failures: %q", reason)
-	}
-	*now = now.Add(2 * time.Second)
-	arrives(t, g, "192.0.2.1")
-	enters(t, g, fifth, identity.Identity{Role: identity.Agent, Name: "c1"})
-	arrives(t, g, "192.0.2.3")
-	arrives(t, g, "192.0.2.4")
-	if reason := g.arrive(&fromConn{addr: "192.0.2.5"}, false); reason != fullPort {
-		t.Errorf("more than the port takes: %q", reason)
-	}
-}
-
-// TestLimiter_Proxied checks that a proxied address counts as soon as it is known.
-func TestLimiter_Proxied(t *testing.T) {
-	g, _, _ := limiterOf(smallLimits)
-	for n := range 4 {
-		c := &fromConn{addr: "192.0.2.1"}
-		if reason := g.arrive(c, true); reason != "" {
-			t.Fatal(reason)
-		}
-		want := ""
-		if n == 3 {
-			want = fullAddress
-		}
-		if reason := g.from(g.arrival(c), c.RemoteAddr()); reason != want {
-			t.Errorf("number %d: %q, want %q", n, reason, want)
-		}
-	}
 }
 
 // TestLimiter_ConnectionsOfOneIdentity checks that an identity over its limit still gets a connection, which

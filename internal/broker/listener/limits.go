@@ -20,6 +20,9 @@ type limits struct {
 	connections int
 	// pending is the number of handshakes in progress, pendingEach that of one address.
 	pending, pendingEach int
+	// queued is the number of connections of each class that wait for their handshake, and computing that of
+	// handshakes which have begun and were not computed yet.
+	queued, computing int
 	// failures is the rate of handshakes of one address that give no identity.
 	failures fair.Rate
 	// unidentified is the number of connections that may not call anything: those without an identity, and those
@@ -105,6 +108,8 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		connections:  connections,
 		pendingEach:  min(handshakesEach, connections/4),
 		pending:      min(max(256, 2*handshakesEach), connections/2),
+		queued:       min(8192, connections/4),
+		computing:    2 * handshakesAtOnce(),
 		failures:     per(float64(handshakesEach)/4, 2*float64(handshakesEach)),
 		unidentified: min(32, connections/8),
 		bodies:       bodies,

@@ -3,50 +3,133 @@ package listener
 import (
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/pires/go-proxyproto"
 )
 
-// listener rejects connections that the limiter does not admit, at the least possible cost. It reads nothing
-// from such a connection. It closes the connection before it accepts the next one, so that both never need a
-// file at once.
+// listener accepts connections, and returns them in the order in which their handshakes begin. It rejects others
+// at the least possible cost: it closes the connection before it accepts the next one, so that both never need a
+// file at once. [listener.fill] must run while Accept is called.
 type listener struct {
 	net.Listener
-	limiter  *limiter
-	proxies  []netip.Prefix
-	refused  func(reason string, from net.Addr, err error)
+	limiter *limiter
+	proxies []netip.Prefix
+	refused func(reason string, from net.Addr, err error)
+	// resumes reports whether the first bytes of a connection have a valid session ticket.
+	resumes  func(hello []byte) bool
+	failures chan error    // of the inner Accept; closed when fill has ended
+	closed   chan struct{} // Close was called
+	close    func() error
+	hello    []byte    // reused
 	pausedAt time.Time // end of the last pause
 }
 
+// arranged returns a listener that accepts from inner.
+func (p *Port) arranged(inner net.Listener) *listener {
+	l := &listener{
+		Listener: inner, limiter: p.limiter, proxies: p.cfg.Proxies, refused: p.refused, resumes: func([]byte) bool { return false },
+		failures: make(chan error), closed: make(chan struct{}), hello: make([]byte, helloBytes),
+	}
+	if p.files != nil {
+		l.resumes = p.files.Resumes
+	}
+	l.close = sync.OnceValue(func() error {
+		close(l.closed)
+		return inner.Close()
+	})
+	return l
+}
+
+// helloBytes is the maximum size of a ClientHello whose ticket is looked at.
+const helloBytes = 16 << 10
+
+// Close implements net.Listener.
+func (l *listener) Close() error { return l.close() }
+
 // refusalBurst is how long connections are rejected without a pause, and refusalPause the length of a pause.
 // Without the pause, a client that floods the port with connections would occupy a CPU for 10 ms at a time.
-// refusalPause also bounds the pause of a handshake.
 const refusalBurst, refusalPause = time.Millisecond, time.Millisecond
 
-// Accept implements net.Listener.
+// checkQueue is the interval in which queued connections are checked without an event.
+const checkQueue = 250 * time.Millisecond
+
+// Accept implements net.Listener. It returns the connection whose handshake begins now.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
+		a := l.limiter.nextHandshake()
+		l.report()
+		if a != nil {
+			return a.raw, nil
+		}
+		var later <-chan time.Time
+		if l.limiter.waits() {
+			later = time.After(checkQueue)
+		}
+		select {
+		case <-l.limiter.wake:
+		case <-later:
+		case err, running := <-l.failures:
+			if !running {
+				err = net.ErrClosed
+			}
 			return nil, err
 		}
-		proxied := l.isProxy(c.RemoteAddr())
-		if proxied {
-			// The client's address is read when the handshake begins. A proxy that does not send it gets no handshake:
-			// otherwise all its clients would be one address.
-			c = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
+	}
+}
+
+// fill accepts connections into the queues until the listener is closed. It then closes those that still wait.
+func (l *listener) fill() {
+	defer l.limiter.closeQueues()
+	defer close(l.failures)
+	for {
+		c, err := l.Listener.Accept()
+		if err == nil {
+			l.take(c)
+			continue
 		}
-		reason := l.limiter.arrive(c, proxied)
-		if reason == "" {
-			return c, nil
+		select {
+		case l.failures <- err: // the server waits before it calls Accept again
+		case <-l.closed:
+			return
 		}
-		_ = c.Close() // the result does not matter
-		l.refused(reason, c.RemoteAddr(), nil)
-		if time.Since(l.pausedAt) > refusalBurst {
-			<-time.After(refusalPause)
-			l.pausedAt = time.Now()
+	}
+}
+
+// take queues or rejects a connection.
+func (l *listener) take(c net.Conn) {
+	from := c.RemoteAddr()
+	a := &arrival{raw: c, from: from, key: prefixOf(from), class: unknown}
+	if l.isProxy(from) {
+		// The client's address is read when the handshake begins. A proxy that does not send it gets no handshake:
+		// otherwise all its clients would be one address.
+		a.raw = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
+	} else {
+		a.address = a.key
+		hello := peek(c, l.hello)
+		a.computes = len(hello) > 0
+		if l.resumes(hello) {
+			a.class = resuming
 		}
+	}
+	reason := l.limiter.arrive(a)
+	l.report()
+	if reason == "" {
+		return
+	}
+	_ = c.Close() // the result does not matter
+	l.refused(reason, from, nil)
+	if time.Since(l.pausedAt) > refusalBurst {
+		<-time.After(refusalPause)
+		l.pausedAt = time.Now()
+	}
+}
+
+// report reports the connections that were rejected while they waited.
+func (l *listener) report() {
+	for _, r := range l.limiter.rejections() {
+		l.refused(r.reason, r.from, nil)
 	}
 }
 

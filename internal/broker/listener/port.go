@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync"
 	"time"
 
@@ -104,7 +103,7 @@ func New(cfg Config) (*Port, Config, error) {
 	case cfg.Tokens != nil:
 		l = l.bearing()
 	}
-	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry), handshakes: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	p := &Port{cfg: cfg, metrics: newMetrics(cfg.Registry), handshakes: make(chan struct{}, handshakesAtOnce())}
 	p.limiter = newLimiter(l.holding(cfg.BodyBytes, cfg.BodyBytesEach), func(reason string) { p.metrics.endedConnections.WithLabelValues(reason).Inc() })
 	p.limiter.now = cfg.Now
 	if cfg.Denials != nil {
@@ -153,23 +152,24 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Listen opens the port. Accepted connections must go through [Port.Handshake].
-func (p *Port) Listen(ctx context.Context) (net.Listener, error) {
+// Listen opens the port. Accepted connections must go through [Port.Handshake]. The function fill must run while
+// connections are accepted; it returns when the listener is closed.
+func (p *Port) Listen(ctx context.Context) (accepted net.Listener, fill func(), err error) {
 	l := p.cfg.Listener
 	if l == nil {
 		// The protocols detect dead peers with pings of their own. Without TCP keepalive, the broker spends less on a
 		// rejected connection.
 		lc := net.ListenConfig{KeepAlive: -1, Control: deferAccept}
-		var err error
 		if l, err = lc.Listen(ctx, "tcp", p.cfg.Addr); err != nil {
-			return nil, fmt.Errorf("listener: %w (choose another address with --listen)", err)
+			return nil, nil, fmt.Errorf("listener: %w (choose another address with --listen)", err)
 		}
 	}
 	if p.cfg.Insecure && !isLoopback(l.Addr()) {
 		err := fmt.Errorf("listener: %s is not a loopback address: plaintext is allowed only there, give TLS files or listen on 127.0.0.1", l.Addr())
-		return nil, errors.Join(err, l.Close())
+		return nil, nil, errors.Join(err, l.Close())
 	}
-	return &listener{Listener: l, limiter: p.limiter, proxies: p.cfg.Proxies, refused: p.refused}, nil
+	arranged := p.arranged(l)
+	return arranged, arranged.fill, nil
 }
 
 func isLoopback(a net.Addr) bool {

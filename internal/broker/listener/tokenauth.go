@@ -184,7 +184,7 @@ func (g *limiter) attempt(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.addresses[from]
-	return at == nil || at.failures.Allows(g.limits.failures, g.now())
+	return at == nil || at.failures[unknown].Allows(g.limits.failures, g.now())
 }
 
 // failed records a rejected token of a connection. If bad is true, it counts as a failure of the address.
@@ -198,13 +198,7 @@ func (g *limiter) failed(c *Connection, bad bool) {
 }
 
 func (g *limiter) fail(from netip.Prefix) {
-	at := g.addresses[from]
-	if at == nil {
-		g.collect()
-		at = &address{}
-		g.addresses[from] = at
-	}
-	at.failures.Charge(g.limits.failures, g.now(), 1)
+	g.addressOf(from).failures[unknown].Charge(g.limits.failures, g.now(), 1)
 }
 
 // suspend lets an unidentified peer begin calls that wait for the review of its token. Their number and size

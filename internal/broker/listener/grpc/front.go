@@ -163,7 +163,7 @@ func (f *Front) options() []ggrpc.ServerOption {
 // Run listens and serves until ctx ends. Then it accepts no connection and no call; running calls may end, and
 // are cut after DrainTimeout. It returns when all calls have returned.
 func (f *Front) Run(ctx context.Context) error {
-	l, err := f.port.Listen(ctx)
+	l, fill, err := f.port.Listen(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,6 +177,7 @@ func (f *Front) Run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer unwatch() // the check for connections to end also runs during the drain
 	wg.Go(func() { f.port.Watch(watching) })
+	wg.Go(fill) // ends when the server closes the listener
 	wg.Go(func() { failed <- server.Serve(arrivals{l}) })
 	select {
 	case err := <-failed:

@@ -1,0 +1,219 @@
+package listener
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hawser-io/hawser/internal/identity"
+)
+
+// begins returns the address of the connection whose handshake begins next, "" if there is none.
+func begins(g *limiter) string {
+	a := g.nextHandshake()
+	if a == nil {
+		return ""
+	}
+	return a.from.(*net.TCPAddr).IP.String() //nolint:forcetypeassert // from fromConn
+}
+
+// TestAdmission_Handshakes checks the limits of handshakes in progress. One address may have a few; more of them
+// wait. If all slots are taken, the address with the most loses its oldest handshake. The failures of an address
+// count for a while.
+func TestAdmission_Handshakes(t *testing.T) {
+	g, now, _ := limiterOf(smallLimits)
+	first := arrives(t, g, "192.0.2.1")
+	second := arrives(t, g, "192.0.2.1")
+	arrives(t, g, "192.0.2.1")
+	if reason := waiting(g, &fromConn{addr: "192.0.2.1"}, unknown); reason != "" || begins(g) != "" {
+		t.Errorf("a fourth of one address: %q, or its handshake has begun", reason)
+	}
+	arrives(t, g, "192.0.2.2")
+	if first.closed {
+		t.Error("closed although there was room")
+	}
+	fifth := arrives(t, g, "192.0.2.3")
+	if !first.closed || second.closed {
+		t.Error("not the oldest of the address that has the most is ended")
+	}
+	g.leave(g.arrival(first))
+	g.leave(g.arrival(second)) // two handshakes that gave no identity
+	if got := begins(g); got != "" || len(g.rejections()) != 1 {
+		t.Errorf("after two failures: the handshake of %s begins", got)
+	}
+	if reason := waiting(g, &fromConn{addr: "192.0.2.1"}, unknown); reason != fullAddress {
+		t.Errorf("after two failures: %q", reason)
+	}
+	*now = now.Add(time.Second)
+	arrives(t, g, "192.0.2.1")
+	enters(t, g, fifth, identity.Identity{Role: identity.Agent, Name: "c1"})
+	arrives(t, g, "192.0.2.3")
+	arrives(t, g, "192.0.2.4")
+	if reason := waiting(g, &fromConn{addr: "192.0.2.5"}, unknown); reason != fullPort {
+		t.Errorf("more than the port takes: %q", reason)
+	}
+}
+
+// TestAdmission_Order checks the order of handshakes: resuming clients first, then the addresses in turn.
+func TestAdmission_Order(t *testing.T) {
+	l := smallLimits
+	l.connections, l.queued, l.pending = 20, 10, 20
+	g, _, _ := limiterOf(l)
+	for _, c := range []struct {
+		addr string
+		by   class
+	}{
+		{"192.0.2.1", unknown}, {"192.0.2.1", unknown}, {"192.0.2.2", unknown}, {"192.0.2.1", unknown}, {"192.0.2.3", resuming}, {"192.0.2.1", resuming}, {"192.0.2.1", unknown},
+	} {
+		if reason := waiting(g, &fromConn{addr: c.addr}, c.by); reason != "" {
+			t.Fatal(c, reason)
+		}
+	}
+	var got []string
+	for next := begins(g); next != ""; next = begins(g) {
+		got = append(got, next)
+	}
+	want := []string{"192.0.2.3", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// TestAdmission_Computing checks that handshakes begin only as fast as they are computed. A handshake for which no
+// data has arrived does not count.
+func TestAdmission_Computing(t *testing.T) {
+	l := smallLimits
+	l.computing = 1
+	g, _, _ := limiterOf(l)
+	key := netip.MustParsePrefix("192.0.2.1/32")
+	put := func(computes bool) {
+		c := &fromConn{addr: "192.0.2.1"}
+		if reason := g.arrive(&arrival{raw: c, from: c.RemoteAddr(), key: key, address: key, class: unknown, computes: computes}); reason != "" {
+			t.Fatal(reason)
+		}
+	}
+	put(false)
+	put(true)
+	silent, first := g.nextHandshake(), g.nextHandshake()
+	if silent == nil || first == nil || silent.computes || !first.computes {
+		t.Fatalf("%+v, %+v", silent, first)
+	}
+	put(true)
+	if a := g.nextHandshake(); a != nil {
+		t.Fatalf("begun while one is computed: %+v", a)
+	}
+	g.computed(first)
+	g.computed(first)
+	if a := g.nextHandshake(); a == nil || g.computing != 1 {
+		t.Errorf("not begun: %+v, %d are computed", a, g.computing)
+	}
+}
+
+// TestAdmission_Tickets checks that the limits of the classes are separate: the failures of an address delay
+// its clients with a ticket no more, and a client whose tickets fail has the limits of one without.
+func TestAdmission_Tickets(t *testing.T) {
+	g, _, _ := limiterOf(smallLimits)
+	for range 2 {
+		g.leave(g.arrival(arrives(t, g, "192.0.2.1")))
+	}
+	if reason := waiting(g, &fromConn{addr: "192.0.2.1"}, unknown); reason != fullAddress {
+		t.Errorf("without a ticket: %q", reason)
+	}
+	for n := range 3 {
+		c := &fromConn{addr: "192.0.2.1"}
+		reason := waiting(g, c, resuming)
+		if n == 2 {
+			if reason != fullAddress {
+				t.Errorf("after two failures with a ticket: %q", reason)
+			}
+			break
+		}
+		if got := begins(g); reason != "" || got == "" {
+			t.Fatalf("with a ticket: %q, %q", reason, got)
+		}
+		g.leave(g.arrival(c))
+	}
+}
+
+// TestAdmission_FullQueue checks that the address with the most connections in a full queue loses its newest one to
+// an address with fewer.
+func TestAdmission_FullQueue(t *testing.T) {
+	l := smallLimits
+	l.computing = 0 // none begins
+	g, _, _ := limiterOf(l)
+	older, newer, other := &fromConn{addr: "192.0.2.1"}, &fromConn{addr: "192.0.2.1"}, &fromConn{addr: "192.0.2.2"}
+	for _, c := range []*fromConn{older, newer, other} {
+		if reason := waiting(g, c, unknown); reason != "" {
+			t.Fatal(reason)
+		}
+	}
+	if all := g.rejections(); older.closed || !newer.closed || other.closed || len(all) != 1 || all[0].reason != waitedLong || g.open != 2 {
+		t.Errorf("%v, %v, %v, %v, %d are open", older.closed, newer.closed, other.closed, all, g.open)
+	}
+	for _, addr := range []string{"192.0.2.1", "192.0.2.3"} {
+		if reason := waiting(g, &fromConn{addr: addr}, unknown); reason != waitedLong {
+			t.Errorf("%s: %q", addr, reason)
+		}
+	}
+	g.closeQueues()
+	if !older.closed || !other.closed || g.open != 0 || g.waits() {
+		t.Error("some still wait")
+	}
+}
+
+// TestAdmission_WaitedTooLong checks that no handshake begins for a client that has given up.
+func TestAdmission_WaitedTooLong(t *testing.T) {
+	g, now, _ := limiterOf(smallLimits)
+	c := &fromConn{addr: "192.0.2.1"}
+	if reason := waiting(g, c, unknown); reason != "" {
+		t.Fatal(reason)
+	}
+	*now = now.Add(HandshakeTimeout + 1)
+	if got := begins(g); got != "" || !c.closed || len(g.rejections()) != 1 || g.open != 0 {
+		t.Errorf("the handshake of %q begins", got)
+	}
+}
+
+// TestAdmission_Stalled checks that a handshake which waits for its client ends when others of the address wait for
+// it.
+func TestAdmission_Stalled(t *testing.T) {
+	g, now, _ := limiterOf(smallLimits)
+	first := arrives(t, g, "192.0.2.1")
+	*now = now.Add(time.Millisecond)
+	arrives(t, g, "192.0.2.1")
+	arrives(t, g, "192.0.2.1")
+	*now = now.Add(stalled - time.Millisecond)
+	if begins(g) != "" || first.closed {
+		t.Error("ended although none waits")
+	}
+	if reason := waiting(g, &fromConn{addr: "192.0.2.1"}, unknown); reason != "" {
+		t.Fatal(reason)
+	}
+	if begins(g) != "" || !first.closed {
+		t.Error("not ended")
+	}
+	g.leave(g.arrival(first))
+	if begins(g) != "192.0.2.1" {
+		t.Error("the one that waited does not begin")
+	}
+}
+
+// TestAdmission_Proxied checks that a proxied address counts as soon as it is known.
+func TestAdmission_Proxied(t *testing.T) {
+	g, _, _ := limiterOf(smallLimits)
+	for n := range 4 {
+		c := &fromConn{addr: "192.0.2.1"}
+		if reason := g.arrive(&arrival{raw: c, from: c.RemoteAddr(), key: netip.MustParsePrefix("192.0.2.9/32"), class: unknown}); reason != "" || begins(g) == "" {
+			t.Fatal(n, reason)
+		}
+		want := ""
+		if n == 3 {
+			want = fullAddress
+		}
+		if reason := g.from(g.arrival(c), c.RemoteAddr()); reason != want {
+			t.Errorf("number %d: %q, want %q", n, reason, want)
+		}
+	}
+}
