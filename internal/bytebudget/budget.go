@@ -22,7 +22,7 @@ type Budget struct {
 // share is the reservation of a client, and that of its parts.
 type share struct {
 	bytes int
-	parts map[string]int
+	parts map[string]int // nil until a part reserves
 }
 
 // NewBudget returns a budget without reservations.
@@ -46,7 +46,7 @@ func (b *Budget) ReservePart(id identity.Identity, part string, n int) (ok, othe
 	defer b.mu.Unlock()
 	s := b.reserved[id]
 	if s == nil {
-		s = &share{parts: map[string]int{}}
+		s = &share{}
 	}
 	more := (b.free - s.bytes) / 2
 	if n > more || part != "" && n > (more-s.parts[part])/2 {
@@ -84,6 +84,9 @@ func (b *Budget) add(s *share, part string, n int) {
 	if left := s.parts[part] + n; left == 0 {
 		delete(s.parts, part)
 	} else {
+		if s.parts == nil {
+			s.parts = map[string]int{}
+		}
 		s.parts[part] = left
 	}
 }

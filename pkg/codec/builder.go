@@ -45,3 +45,36 @@ func (b Builder) Event() (Event, error) {
 	}
 	return e, nil
 }
+
+// Marshal returns the bytes of Marshal for the event. It builds no SDK event.
+func (b Builder) Marshal() ([]byte, error) {
+	w, err := b.wire()
+	if err != nil {
+		return nil, err
+	}
+	return w.append(make([]byte, 0, w.size())), nil
+}
+
+func (b Builder) wire() (*wireEvent, error) {
+	if b.Time.IsZero() {
+		return nil, attributeError("time", "", "is required")
+	}
+	w := &wireEvent{
+		id: []byte(b.ID), source: []byte(b.Source), specVersion: []byte(SpecVersion), typ: []byte(b.Type),
+		hasAttributes: true, time: timestampValue(b.Time),
+	}
+	w.attributes = append(w.inline[:0],
+		attribute{name: []byte(ExtClusterName), value: stringValue([]byte(b.Cluster))},
+		attribute{name: []byte(ExtOriginalSource), value: stringValue([]byte(b.OriginalSource))})
+	for name, v := range b.Extensions {
+		v, err := extensionValue(v)
+		if err != nil {
+			return nil, attributeError(name, "", err.Error())
+		}
+		w.attributes = append(w.attributes, attribute{name: []byte(name), value: v})
+	}
+	if len(b.Data) > 0 {
+		w.contentType, w.data = stringValue([]byte(b.ContentType)), b.Data
+	}
+	return w.checked()
+}

@@ -191,6 +191,11 @@ func fromEvent(e Event) (*wireEvent, error) {
 		return nil, malformed("more than %d attributes", MaxAttributes)
 	}
 	w.hasAttributes = len(w.attributes) > 0
+	return w.checked()
+}
+
+// checked returns w after its checks, or an error.
+func (w *wireEvent) checked() (*wireEvent, error) {
 	if err := w.checkText(); err != nil {
 		return nil, err
 	}

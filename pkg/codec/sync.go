@@ -140,7 +140,21 @@ type InventoryRecord struct {
 
 // NewCheckpoint builds the event of a checkpoint.
 func NewCheckpoint(p SyncParams, c Checkpoint) (Event, error) {
-	return p.event(TypeCheckpoint, &hawserv1.Checkpoint{
+	return p.event(TypeCheckpoint, c.proto())
+}
+
+// MarshalCheckpoint returns the protobuf bytes of the event of a checkpoint. A broker sends one after most
+// deliveries.
+func MarshalCheckpoint(p SyncParams, c Checkpoint) ([]byte, error) {
+	b, err := p.builder(TypeCheckpoint, c.proto())
+	if err != nil {
+		return nil, err
+	}
+	return b.Marshal()
+}
+
+func (c *Checkpoint) proto() *hawserv1.Checkpoint {
+	return &hawserv1.Checkpoint{
 		Cursor:                 protoCursor(c.Cursor),
 		Digest:                 protoDigest(c.Digest),
 		HighestSequenceId:      c.HighestSequenceID,
@@ -148,7 +162,7 @@ func NewCheckpoint(p SyncParams, c Checkpoint) (Event, error) {
 		ListAnswered:           c.ListAnswered,
 		Orphans:                c.Orphans,
 		AnsweredStatusRequests: c.AnsweredStatusRequests,
-	})
+	}
 }
 
 // ParseCheckpoint reads the event of a checkpoint. The error is an
@@ -401,9 +415,17 @@ func positionOf(m *hawserv1.HubPosition) *HubPosition {
 }
 
 func (p *SyncParams) event(eventType string, payload proto.Message) (Event, error) {
+	b, err := p.builder(eventType, payload)
+	if err != nil {
+		return Event{}, err
+	}
+	return b.Event()
+}
+
+func (p *SyncParams) builder(eventType string, payload proto.Message) (Builder, error) {
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(payload)
 	if err != nil {
-		return Event{}, attributeError("data", "", "cannot be encoded: "+err.Error())
+		return Builder{}, attributeError("data", "", "cannot be encoded: "+err.Error())
 	}
 	return Builder{
 		ID:             p.ID,
@@ -414,7 +436,7 @@ func (p *SyncParams) event(eventType string, payload proto.Message) (Event, erro
 		OriginalSource: p.Owner,
 		ContentType:    ContentTypeProtobuf,
 		Data:           data,
-	}.Event()
+	}, nil
 }
 
 // syncPayload decodes the data of a sync event. An empty message has no data, and therefore no content type.

@@ -252,3 +252,26 @@ func TestParseSync_TextsForPeopleAreShown(t *testing.T) {
 		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }
+
+// TestMarshalCheckpoint checks that the direct form has the same bytes as the event.
+func TestMarshalCheckpoint(t *testing.T) {
+	for name, c := range map[string]Checkpoint{
+		"complete": {Cursor: someCursor, Digest: someDigest, HighestSequenceID: "1", SyncedSources: []string{"a"}, ListAnswered: true},
+		"partial":  {Cursor: someCursor},
+	} {
+		e, err := NewCheckpoint(syncAgent, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := MarshalCheckpoint(syncAgent, c); err != nil || string(got) != string(want) {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+		}
+	}
+	if _, err := MarshalCheckpoint(SyncParams{}, Checkpoint{}); err == nil {
+		t.Error("no error for an event without a time")
+	}
+}

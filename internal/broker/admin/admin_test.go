@@ -70,9 +70,9 @@ func (d *syncFake) Agents(cluster string) []delivery.Agent {
 	return slices.DeleteFunc(slices.Clone(d.agents), func(a delivery.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
 }
 
-func (d *syncFake) StateOf(scope store.Scope) (worst agentstatus.State) {
+func (d *syncFake) StateOf(scope store.Scope, head store.ClusterHead) (worst agentstatus.State) {
 	for _, a := range d.Agents(scope.Cluster) {
-		worst = max(worst, a.State(d.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
+		worst = max(worst, a.State(head))
 	}
 	return worst
 }

@@ -93,8 +93,9 @@ type peer struct {
 
 // Agents returns the state of connected agents.
 type Agents interface {
-	// StateOf returns the worst state: InSync, Syncing, Unverified or OutOfSync; 0 if no agent is connected.
-	StateOf(scope store.Scope) State
+	// StateOf returns the worst state: InSync, Syncing, Unverified or OutOfSync; 0 if no agent is connected. head is
+	// the store's summary of the cluster.
+	StateOf(scope store.Scope, head store.ClusterHead) State
 }
 
 // Peers has the entries of all clusters. Its methods are safe for concurrent use. The caller must not hold a
@@ -206,9 +207,13 @@ func (p *Peers) Disconnected(scope store.Scope) {
 	p.change(scope, func(f *Facts) { f.Seen = p.cfg.Now() })
 }
 
-// Acknowledged records an ack; after is the time since its checkpoint was sent.
+// Acknowledged updates the state of a cluster after an ack; after is the time since its checkpoint was sent.
 func (p *Peers) Acknowledged(scope store.Scope, after time.Duration) {
-	p.change(scope, func(f *Facts) { f.RoundTrip = after })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.judge(scope); e != nil {
+		e.RoundTrip = after // no state depends on it
+	}
 }
 
 // Refused records that an agent of a cluster, or a client that claimed to be one, was rejected. Unknown
@@ -258,7 +263,7 @@ func (p *Peers) judge(scope store.Scope) *peer {
 		p.counts[0]++
 	}
 	p.counts[e.state]--
-	e.state = p.stateOf(e, p.agents.StateOf(scope), came, head.Failing > 0)
+	e.state = p.stateOf(e, p.agents.StateOf(scope, head), came, head.Failing > 0)
 	p.counts[e.state]++
 	return e
 }

@@ -27,7 +27,7 @@ type world struct {
 	sequence int64
 }
 
-func (w *world) StateOf(scope store.Scope) State { return w.stand[scope.Cluster] }
+func (w *world) StateOf(scope store.Scope, _ store.ClusterHead) State { return w.stand[scope.Cluster] }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()

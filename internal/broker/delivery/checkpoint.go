@@ -5,8 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/broker/agentstatus"
 	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
 	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -179,7 +181,11 @@ func (t *stream) checkpoint(m pendingCheckpoint) error {
 	// Record the checkpoint before it is sent: the ack may arrive before Send returns.
 	s.maySendCheckpoint(t.cfg.Now(), t.cfg.Checkpoint, m, &c)
 	t.metrics.checkpoints.WithLabelValues(string(s.part)).Inc()
-	return t.sendEvent(codec.NewCheckpoint(t.params(), c))
+	event, err := codec.MarshalCheckpoint(t.params(), c)
+	if err != nil {
+		return request.Internal(err)
+	}
+	return t.out.Send(event)
 }
 
 // maySendCheckpoint adds the state of the subscription to a checkpoint and records that the checkpoint is sent.
@@ -269,6 +275,13 @@ func (s *subscription) confirm(a codec.Ack) (reportedAt time.Time, p SyncResult,
 		complain, y.mismatchLogged = !y.mismatchLogged, true
 	}
 	return reportedAt, p, complain
+}
+
+// state returns the sync state of an agent. head is the store's summary of its cluster.
+func (s *subscription) state(head store.ClusterHead) agentstatus.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return stateOf(s.sync.proof, s.sync.acked, s.mail.Len(), head)
 }
 
 // snapshot copies the state for the operator API, so that listing holds no lock while it sends.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/deliveryqueue"
@@ -248,12 +249,15 @@ func appendVersion(add []byte, version int32) []byte {
 	return codec.AppendAttributes(add, codec.IntegerAttr(codec.ExtResourceVersion, version))
 }
 
+// ownBytes is the usual size of the attributes that appendOwn appends.
+const ownBytes = 160
+
 // appendOwn appends Hawser's attributes if the client negotiated them.
 func (f form) appendOwn(add []byte, revision uint64) []byte {
 	if !f.hawser {
 		return add
 	}
-	return codec.AppendAttributes(add,
+	return codec.AppendAttributes(slices.Grow(add, ownBytes),
 		codec.StringAttr(codec.ExtRevision, codec.FormatRevision(revision)),
 		codec.StringAttr(codec.ExtTag, f.record.Tag.String()))
 }

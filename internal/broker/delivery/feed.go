@@ -222,23 +222,24 @@ type Agent struct {
 
 // State returns the sync state of the agent. head is the store's summary of its cluster.
 func (a *Agent) State(head store.ClusterHead) agentstatus.State {
+	return stateOf(a.Sync, a.Acked, a.Pending, head)
+}
+
+func stateOf(proof SyncResult, acked uint64, pending int, head store.ClusterHead) agentstatus.State {
 	switch {
-	case a.Sync == OutOfSync:
+	case proof == OutOfSync:
 		return agentstatus.OutOfSync
-	case a.Sync == Unverified:
+	case proof == Unverified:
 		return agentstatus.Unverified
-	case a.Acked < head.SpecRevision || a.Pending > 0:
+	case acked < head.SpecRevision || pending > 0:
 		return agentstatus.Syncing
 	}
 	return agentstatus.InSync
 }
 
 // StateOf implements [agentstatus.Agents].
-func (f *Feed) StateOf(scope store.Scope) (worst agentstatus.State) {
-	for _, s := range f.registry.of(scope) {
-		a := s.snapshot()
-		worst = max(worst, a.State(f.cfg.Store.ClusterHead(scope.DataType, scope.Cluster)))
-	}
+func (f *Feed) StateOf(scope store.Scope, head store.ClusterHead) (worst agentstatus.State) {
+	f.registry.each(scope, func(s *subscription) { worst = max(worst, s.state(head)) })
 	return worst
 }
 

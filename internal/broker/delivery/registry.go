@@ -159,6 +159,15 @@ func keyOf(k store.Key) deliveryqueue.Key {
 	return deliveryqueue.Key{Cluster: k.Cluster, ResourceID: k.ResourceID}
 }
 
+// each calls f for the subscriptions of a scope, with the lock held.
+func (r *registry) each(scope store.Scope, f func(*subscription)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.byScope[scope] {
+		f(s)
+	}
+}
+
 // of returns the subscriptions of a scope.
 func (r *registry) of(scope store.Scope) []*subscription {
 	r.mu.Lock()

@@ -218,10 +218,7 @@ func (t *stream) serve(ctx context.Context) error {
 			return st.err
 		case idle:
 			t.ocm.routed(position)
-			if t.delivered && t.sub.part == codec.Spec {
-				t.peers.Refresh(t.sub.scope)
-			}
-			t.delivered = false
+			t.afterDelivery()
 			timer.Reset(st.until.Sub(now))
 			slot = t.wait(ctx, timer)
 		default:
@@ -234,6 +231,16 @@ func (t *stream) serve(ctx context.Context) error {
 		t.sync.Slots.Free()
 	}
 	return request.CallerGone(ctx)
+}
+
+// afterDelivery updates the state of the cluster when nothing is left to send. Mostly the next ack does that.
+// Only an agent that has acknowledged everything before becomes in sync without another ack.
+func (t *stream) afterDelivery() {
+	s := t.sub
+	if t.delivered && s.part == codec.Spec && s.state(t.cfg.Store.ClusterHead(s.scope.DataType, s.scope.Cluster)) == agentstatus.InSync {
+		t.peers.Refresh(s.scope)
+	}
+	t.delivered = false
 }
 
 // perform performs one step. Steps that read many records free the slot.

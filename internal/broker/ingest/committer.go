@@ -77,8 +77,8 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, chec
 		return nil, refused
 	}
 	select {
-	case a := <-p.done:
-		return a.outcomes, a.err
+	case <-p.done:
+		return p.answer.outcomes, p.answer.err
 	case <-ctx.Done():
 		return nil, request.CallerGone(ctx)
 	}
@@ -148,12 +148,12 @@ func (c *committer) step() bool {
 	}
 	written := 0
 	for _, p := range c.batch {
-		a := answer{err: err}
+		p.answer.err = err
 		if err == nil {
-			a.outcomes = outcomes[written : written+len(p.ops) : written+len(p.ops)]
+			p.answer.outcomes = outcomes[written : written+len(p.ops) : written+len(p.ops)]
 			written += len(p.ops)
 		}
-		p.done <- a
+		close(p.done)
 	}
 	c.queue.free(c.batch)
 	clear(c.batch)

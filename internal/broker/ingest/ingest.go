@@ -99,7 +99,8 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 		return r, err
 	}
 	var outcome store.Outcome
-	dones := make([]func(store.Outcome) error, 0, len(i.commitHooks))
+	ops := []store.Op{op}
+	dones := make([]func(store.Outcome) error, 0, 2)
 	defer func() {
 		for _, done := range dones {
 			if failed := done(outcome); failed != nil && err == nil {
@@ -108,7 +109,7 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 		}
 	}()
 	for _, w := range i.commitHooks {
-		done, err := w.Begin(ctx, &op, e.Env)
+		done, err := w.Begin(ctx, &ops[0], e.Env)
 		if err != nil {
 			return r, request.Store(err)
 		}
@@ -116,7 +117,7 @@ func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r tran
 			dones = append(dones, done)
 		}
 	}
-	outcomes, err := i.commits.commit(ctx, e.From, checkValid, op)
+	outcomes, err := i.commits.commit(ctx, e.From, checkValid, ops...)
 	if err != nil {
 		return r, request.Store(err)
 	}

@@ -62,6 +62,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Rec
 	}
 	// Of the status of an unknown work only the condition Deleted matters: with it, an OCM agent also forgets the
 	// name of the work.
+	head := i.cfg.Store.Head().Revision // not after the record, see repeated
 	m, err := i.cfg.Store.Meta(ctx, keyOf(env))
 	unknown := errors.Is(err, store.ErrNotFound) || m.State == store.ConfirmedTombstone
 	if err != nil && !unknown {
@@ -74,20 +75,32 @@ func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Rec
 	if unknown && !reported.Deleted {
 		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
 	}
-	event, err := e.Stored(i.cfg.MaxEventBytes)
-	if err != nil {
-		return transport.Receipt{}, err
-	}
-	r, err := i.put(ctx, e, store.Op{
+	op := store.Op{
 		Kind: store.PutStatus, Key: keyOf(env), Action: env.Type.Action, Version: trueVersion(env),
 		Sequence: env.SequenceID, StatusHash: env.StatusHash, Deleted: reported.Deleted, Failing: reported.Fails(),
-		Quota: &i.cfg.Quotas.Of("").Quota,
-		Event: event, At: i.cfg.Now(),
-	})
+		Quota: &i.cfg.Quotas.Of("").Quota, At: i.cfg.Now(),
+	}
+	if store.Repeats(&m, &op) && codec.CheckSequence(op.Sequence, op.At) == nil {
+		return i.repeated(e, head)
+	}
+	if op.Event, err = e.Stored(i.cfg.MaxEventBytes); err != nil {
+		return transport.Receipt{}, err
+	}
+	r, err := i.put(ctx, e, op)
 	if err == nil && r.Outcome == codec.OutcomeAccepted {
 		i.cfg.Times.Confirmed(&m, trueVersion(env))
 	}
 	return r, err
+}
+
+// repeated answers a status that is stored already, without a commit. The stored status is durable, and no op in
+// the queue is acknowledged yet, so the answer is that of a commit before them. head was read before the record:
+// the receipt of a later commit of the record never has a lower revision.
+func (i *Intake) repeated(e *request.Event, head uint64) (transport.Receipt, error) {
+	if _, _, err := i.guard(e); err != nil {
+		return transport.Receipt{}, err
+	}
+	return transport.Receipt{Outcome: codec.OutcomeUnchanged, Revision: head}, nil
 }
 
 func keyOf(env *codec.Envelope) store.Key {

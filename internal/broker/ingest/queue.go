@@ -29,8 +29,9 @@ type pending struct {
 	// numbers up to its own, is 0.
 	number    uint64
 	remaining int
-	// done receives the answer once, after the commit. It is buffered, so no receiver is needed.
-	done chan answer
+	// done is closed after the commit. From then on answer is valid.
+	done   chan struct{}
+	answer answer
 }
 
 type answer struct {
@@ -39,7 +40,7 @@ type answer struct {
 }
 
 func newPending(from identity.Identity, ops []store.Op) *pending {
-	p := &pending{from: from, ops: ops, size: entryBytes * len(ops), done: make(chan answer, 1)}
+	p := &pending{from: from, ops: ops, size: entryBytes * len(ops), done: make(chan struct{})}
 	for i := range ops {
 		p.size += len(ops[i].Event)
 	}

@@ -22,7 +22,7 @@ func clientNamed(name string) identity.Identity {
 }
 
 func publishOf(name string, size int) *pending {
-	return &pending{from: clientNamed(name), size: size, ops: make([]store.Op, 1), done: make(chan answer, 1)}
+	return &pending{from: clientNamed(name), size: size, ops: make([]store.Op, 1), done: make(chan struct{})}
 }
 
 func TestQueue_AlternatesClients(t *testing.T) {
@@ -262,7 +262,8 @@ func TestCommitter_WritesQueueAtStop(t *testing.T) {
 	}
 	c.finish()
 	select {
-	case a := <-queued.done:
+	case <-queued.done:
+		a := queued.answer
 		if a.err != nil || len(a.outcomes) != 1 {
 			t.Errorf("answer %+v", a)
 		}

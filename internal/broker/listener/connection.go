@@ -224,8 +224,13 @@ func (c *Connection) Begin(k Kind, b *Body) error {
 	return err
 }
 
-// Body returns the body of a running call, nil if there is none.
-func (c *Connection) Body(stream uint32) *Body { return c.port.limiter.bodyOf(c, stream) }
+// Grow is [Body.Grow] for the running call on a stream. It returns false if there is none.
+func (c *Connection) Grow(stream uint32, n int64, ended bool) bool {
+	return c.port.limiter.growStream(c, stream, n, ended)
+}
+
+// Reset records that the peer reset the call on a stream, if it still runs.
+func (c *Connection) Reset(stream uint32) { c.port.limiter.reset(c, stream) }
 
 // Refused reports a rejected call to metrics and audit.
 func (c *Connection) Refused(method, reason string, err error) {

@@ -253,21 +253,11 @@ func (b *Body) Grow(n int64, ended bool) { b.of.port.limiter.grow(b, n, ended) }
 // Reserve counts a message on a reflection stream.
 func (b *Body) Reserve() error { return b.of.port.limiter.reserve(b) }
 
-// Reset records that the peer reset the call.
-func (b *Body) Reset() { b.of.port.limiter.reset(b) }
-
 // EndUnlessEnded ends the connection if the request is not complete.
 func (b *Body) EndUnlessEnded() { b.of.port.limiter.endUnlessEnded(b) }
 
 // End releases what the call used. It may be called again.
 func (b *Body) End() { b.of.port.limiter.end(b) }
-
-// bodyOf returns the body of a running call, nil if there is none.
-func (g *limiter) bodyOf(c *Connection, stream uint32) *Body {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return c.bodies[stream]
-}
 
 // endUnlessEnded ends the connection of a call whose request did not arrive in time.
 func (g *limiter) endUnlessEnded(b *Body) {
@@ -291,12 +281,12 @@ func (g *limiter) forget(b *Body) {
 
 // reset records that the peer reset a call before its request was complete. A reset costs the broker as much as
 // many answered calls, so it is charged with costOfReset.
-func (g *limiter) reset(b *Body) {
+func (g *limiter) reset(c *Connection, stream uint32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !b.ended && b.kind != Reflecting {
+	if b := c.bodies[stream]; b != nil && !b.ended && b.kind != Reflecting {
 		b.ended = true
-		b.of.client.calls.Charge(b.of.client.allowance.calls, g.now(), costOfReset)
+		c.client.calls.Charge(c.client.allowance.calls, g.now(), costOfReset)
 	}
 }
 
@@ -310,16 +300,31 @@ func (g *limiter) drop(c *Connection) {
 	}
 }
 
-// grow counts the bytes that a frame adds to a body. Over the budget of the identity, or of the port, the
-// connection with the most incomplete bytes is ended. Its bytes are no longer counted, because their memory is
-// freed soon.
+// grow counts n more bytes of a body, unless its call has ended.
 func (g *limiter) grow(b *Body, n int64, ended bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c := b.of
-	if c.bodies[b.stream] != b {
-		return // it has ended
+	if b.of.bodies[b.stream] == b {
+		g.add(b, n, ended)
 	}
+}
+
+// growStream is grow for the call on a stream. It returns false if no call runs there.
+func (g *limiter) growStream(c *Connection, stream uint32, n int64, ended bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := c.bodies[stream]
+	if b != nil {
+		g.add(b, n, ended)
+	}
+	return b != nil
+}
+
+// add counts the bytes that a frame adds to a body. Over the budget of the identity, or of the port, the
+// connection with the most incomplete bytes is ended. Its bytes are no longer counted, because their memory is
+// freed soon.
+func (g *limiter) add(b *Body, n int64, ended bool) {
+	c := b.of
 	b.reserved += n
 	b.ended = b.ended || ended
 	c.client.bodies += n

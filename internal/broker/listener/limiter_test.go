@@ -169,7 +169,7 @@ func TestLimiter_Calls(t *testing.T) {
 		t.Errorf("after one has ended: %v", err)
 	}
 	g.end(bodies[2])
-	g.reset(bodies[1]) // costs more than the rest of the burst
+	g.reset(agent, bodies[1].stream) // costs more than the rest of the burst
 	if err := g.begin(agent, Unary, bodies[2]); transport.CodeOf(err) != transport.CodeOverloaded {
 		t.Errorf("after a reset: %v", err)
 	}

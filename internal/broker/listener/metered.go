@@ -21,14 +21,24 @@ import (
 // Result: a reader above its byte rate sleeps.
 type meteredConn struct {
 	net.Conn
-	of *Connection
+	of        *Connection
+	uncharged int // received bytes that are not charged yet; only for the reading goroutine
 }
+
+// chargeAtOnce is the number of received bytes that are charged together. A small message takes several reads,
+// and a charge takes the lock of all connections.
+const chargeAtOnce = 16 << 10
 
 // Read implements net.Conn.
 func (m *meteredConn) Read(b []byte) (int, error) {
 	n, err := m.Conn.Read(b)
 	count(m.of.peerState().received, n)
-	if wait := m.of.port.limiter.ahead(m.of, n); wait > 0 {
+	if m.uncharged += n; m.uncharged < chargeAtOnce {
+		return n, err
+	}
+	wait := m.of.port.limiter.ahead(m.of, m.uncharged)
+	m.uncharged = 0
+	if wait > 0 {
 		<-time.After(wait)
 	}
 	return n, err

@@ -272,7 +272,7 @@ func (p *plan) putStatus() {
 		return
 	}
 	switch why := p.outdated(m); {
-	case p.sameStatus(m):
+	case Repeats(m, p.op):
 		// The status was sent twice, and the agent may wait for the answer to the first copy.
 		p.answer(Unchanged, m, m.StatusRevision)
 	case why != "":
@@ -303,10 +303,10 @@ func (p *plan) outdated(m *Meta) string {
 	return ""
 }
 
-// sameStatus reports whether m already has the op's status.
-func (p *plan) sameStatus(m *Meta) bool {
-	return !p.op.Deleted && m.StatusRevision != 0 && p.op.Sequence == m.Sequence && p.op.Version == m.StatusVersion &&
-		p.op.StatusHash != "" && p.op.StatusHash == m.StatusHash
+// Repeats reports whether m already has the status of op, so that the outcome is Unchanged.
+func Repeats(m *Meta, op *Op) bool {
+	return m.State != ConfirmedTombstone && !op.Deleted && m.StatusRevision != 0 && op.Sequence == m.Sequence && op.Version == m.StatusVersion &&
+		op.StatusHash != "" && op.StatusHash == m.StatusHash
 }
 
 // confirms reports whether a Deleted status about version answers tombstone m. An agent may answer a deletion

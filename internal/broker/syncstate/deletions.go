@@ -167,11 +167,14 @@ func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.
 // noteRepeated records that a source published an old deletion again, or a spec that is queued behind it. A
 // deletion is old if it is from before the store was opened.
 func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
-	start := d.cfg.Store.Head().FirstRevision
 	behind := o.Revision == 0 // queued behind a tombstone, of this id or of another one
+	if !op.Deleting && !behind {
+		return nil
+	}
+	start := d.cfg.Store.Head().FirstRevision
 	switch o.Result {
 	case store.Accepted, store.Unchanged, store.Queued:
-		if o.Revision >= start || !op.Deleting && !behind {
+		if o.Revision >= start {
 			return nil
 		}
 	default:

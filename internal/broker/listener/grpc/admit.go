@@ -66,8 +66,47 @@ func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (conte
 		stop()
 		return ctx, err
 	}
-	context.AfterFunc(admitted, func() { stop(); b.End() })
-	return admitted, nil
+	a := &call{Context: admitted, body: b, stop: stop}
+	a.detach = context.AfterFunc(ctx, a.ended) // the library cancels ctx when the call has ended
+	return a, nil
+}
+
+// call is the context of an admitted call. Its end releases what the call uses.
+type call struct {
+	context.Context
+	body   *listener.Body
+	stop   func()
+	detach func() bool
+}
+
+// callKey is the context key of the [call] itself.
+type callKey struct{}
+
+// Value implements context.Context.
+func (a *call) Value(key any) any {
+	if key == (callKey{}) {
+		return a
+	}
+	return a.Context.Value(key)
+}
+
+// callOf returns the call of a context, nil without one.
+func callOf(ctx context.Context) *call {
+	a, _ := ctx.Value(callKey{}).(*call)
+	return a
+}
+
+func (a *call) ended() {
+	a.stop()
+	a.body.End()
+}
+
+// served releases the resources of a call whose handler returns, without another goroutine. The library cancels
+// the context after that.
+func (a *call) served() {
+	if a != nil && a.detach() {
+		a.body.End()
+	}
 }
 
 // tokenOf returns the bearer token from the headers of a call, "" without one. A malformed header is returned
@@ -108,14 +147,6 @@ func (f *Front) waitForIdentity(ctx context.Context) error {
 	return err
 }
 
-// identifiedUnary is waitForIdentity for unary calls.
-func (f *Front) identifiedUnary(ctx context.Context, req any, _ *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
-	if err := f.waitForIdentity(ctx); err != nil {
-		return nil, err
-	}
-	return next(ctx, req)
-}
-
 // identifiedStream is waitForIdentity for streams.
 func (f *Front) identifiedStream(srv any, ss ggrpc.ServerStream, _ *ggrpc.StreamServerInfo, next ggrpc.StreamHandler) error {
 	if err := f.waitForIdentity(ss.Context()); err != nil {
@@ -128,9 +159,12 @@ func (f *Front) identifiedStream(srv any, ss ggrpc.ServerStream, _ *ggrpc.Stream
 func (f *Front) bounded(ctx context.Context, k listener.Kind, b *listener.Body) (context.Context, func()) {
 	switch k {
 	case listener.Unary:
+		if sooner, ok := ctx.Deadline(); ok && time.Until(sooner) <= f.cfg.PublishTimeout {
+			return ctx, func() {}
+		}
 		return context.WithTimeout(ctx, f.cfg.PublishTimeout)
 	case listener.Reflecting:
-		ctx, cancel := context.WithTimeout(context.WithValue(ctx, bodyKey{}, b), f.cfg.PublishTimeout)
+		ctx, cancel := context.WithTimeout(ctx, f.cfg.PublishTimeout)
 		b.Superseded(cancel)
 		return ctx, cancel
 	default: // the request of a stream is one small message, sent at once
@@ -139,16 +173,13 @@ func (f *Front) bounded(ctx context.Context, k listener.Kind, b *listener.Body) 
 	}
 }
 
-// bodyKey is the context key of the body of a reflection stream.
-type bodyKey struct{}
-
 // reflect serves a reflection stream.
 func (f *Front) reflect(srv any, ss ggrpc.ServerStream, next ggrpc.StreamHandler) error {
-	b, ok := ss.Context().Value(bodyKey{}).(*listener.Body)
-	if !ok {
+	a := callOf(ss.Context())
+	if a == nil {
 		return listener.ErrNoConnection
 	}
-	return next(srv, requestedCall{ServerStream: ss, body: b})
+	return next(srv, requestedCall{ServerStream: ss, body: a.body})
 }
 
 // requestedCall counts the messages on a reflection stream, which are cheap to send and expensive to answer.

@@ -203,18 +203,14 @@ func (c *counted) frame(h frameHeader) error {
 		conn.opened = conn.NewBody(h.stream, ended)
 		return nil
 	case http2.FrameData:
-		b := conn.Body(h.stream)
-		if b == nil {
+		if !conn.Grow(h.stream, cost(h.length), ended) {
 			return conn.ChargeClosedStream(cost(h.length))
 		}
-		b.Grow(cost(h.length), ended)
 		if h.length > smallFrame || ended {
 			return nil
 		}
 	case http2.FrameRSTStream:
-		if b := conn.Body(h.stream); b != nil {
-			b.Reset()
-		}
+		conn.Reset(h.stream)
 	}
 	return conn.ChargeControlFrame()
 }

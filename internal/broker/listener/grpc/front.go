@@ -87,6 +87,8 @@ type Front struct {
 	idle   time.Duration
 	health *health.Server
 	open   atomic.Bool
+
+	publishInfo ggrpc.UnaryServerInfo // of each Publish
 }
 
 // New returns a front. It opens nothing. An error names the wrong field of cfg.
@@ -100,6 +102,7 @@ func New(cfg Config) (*Front, error) {
 		return nil, err
 	}
 	f.cfg = cfg
+	f.publishInfo = ggrpc.UnaryServerInfo{Server: f, FullMethod: authz.Publish}
 	f.health.SetServingStatus(serviceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
 	return f, nil
 }
@@ -151,7 +154,7 @@ func (f *Front) options() []ggrpc.ServerOption {
 		ggrpc.ReadBufferSize(0),
 		ggrpc.WaitForHandlers(true),
 		ggrpc.NumStreamWorkers(streamWorkers),
-		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.identifiedUnary, f.answerUnary),
+		ggrpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(caught), f.serveUnary),
 		ggrpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(caught), f.identifiedStream, f.answerStream),
 	}
 	if f.cfg.StatsHandler != nil {
@@ -206,7 +209,11 @@ func (f *Front) Ready() error {
 	return nil
 }
 
-func (f *Front) answerUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+// serveUnary executes a unary call after its client is identified, and converts its error.
+func (f *Front) serveUnary(ctx context.Context, req any, info *ggrpc.UnaryServerInfo, next ggrpc.UnaryHandler) (any, error) {
+	if err := f.waitForIdentity(ctx); err != nil {
+		return nil, err
+	}
 	resp, err := next(ctx, req)
 	f.audit(ctx, info.FullMethod, req, err)
 	if err != nil {

@@ -32,6 +32,7 @@ func handlePublish(srv any, ctx context.Context, decode func(any) error, interce
 	if err != nil {
 		return nil, transportgrpc.Status(err).Err()
 	}
+	defer callOf(ctx).served()
 	req := &publishRequest{}
 	defer req.free()
 	if err := decode(req); err != nil {
@@ -41,8 +42,7 @@ func handlePublish(srv any, ctx context.Context, decode func(any) error, interce
 	if interceptor == nil {
 		return handler(ctx, req)
 	}
-	info := &ggrpc.UnaryServerInfo{Server: srv, FullMethod: cloudeventsv1.CloudEventService_Publish_FullMethodName}
-	return interceptor(ctx, req, info, handler)
+	return interceptor(ctx, req, &f.publishInfo, handler)
 }
 
 func (f *Front) publish(ctx context.Context, c *connection, r *publishRequest) (any, error) {

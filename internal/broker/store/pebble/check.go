@@ -326,7 +326,7 @@ func (c *checker) record(key []byte, m *store.Meta) {
 	c.addRecord(m)
 	var buffer [maxEntries]entry
 	for _, e := range entries(buffer[:0], m) {
-		c.expected = append(c.expected, expectation{key: string(e.key(m.Key)), body: string(e.body(m))})
+		c.expected = append(c.expected, expectation{key: string(e.appendKey(nil, m.Key)), body: string(e.appendBody(nil, m))})
 	}
 	for _, kind := range payloads {
 		if is := payloadOf(kind, m); is != never {

@@ -131,7 +131,7 @@ func TestCheck_FindsDamage(t *testing.T) {
 			m.Queued = &w
 		}
 		change(&m)
-		return sound(recordKey(keyMeta, m.Key), encodeMeta(&m))
+		return sound(recordKey(keyMeta, m.Key), appendMeta(nil, &m))
 	}
 	name := func(n string) []byte { return nameKey(codec.ManifestBundles, "c1", n) }
 	unknown := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "orphan"}
@@ -176,18 +176,18 @@ func TestCheck_FindsDamage(t *testing.T) {
 		"name of no record":        {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "this record does not exist"}},
 		"name of another record":   {name("work-9"), sound(name("work-9"), []byte("u1")), []string{`at n/`, "c1/work-9", "this record does not have it"}},
 		"key of a name":            {[]byte("nx"), sound([]byte("nx"), nil), []string{"parts"}},
-		"owner":                    {ownerKey("s1", u1), garbage, []string{"o/"}},
-		"owner is missing":         {ownerKey("s1", u1), nil, []string{"o/", "it is missing"}},
-		"owner of nothing":         {ownerKey("s1", unknown), sound(ownerKey("s1", unknown), nil), []string{"o/", "this record does not exist"}},
-		"another owner":            {ownerKey("s2", u1), sound(ownerKey("s2", u1), nil), []string{`at o/"s2/`, "this record does not have it"}},
+		"owner":                    {appendOwnerKey(nil, "s1", u1), garbage, []string{"o/"}},
+		"owner is missing":         {appendOwnerKey(nil, "s1", u1), nil, []string{"o/", "it is missing"}},
+		"owner of nothing":         {appendOwnerKey(nil, "s1", unknown), sound(appendOwnerKey(nil, "s1", unknown), nil), []string{"o/", "this record does not exist"}},
+		"another owner":            {appendOwnerKey(nil, "s2", u1), sound(appendOwnerKey(nil, "s2", u1), nil), []string{`at o/"s2/`, "this record does not have it"}},
 		"key of an owner":          {[]byte("ox"), sound([]byte("ox"), nil), []string{"parts"}},
 		"feed":                     {numberKey(keyRevision, 1), garbage, []string{"r/1"}},
 		"feed, missing":            {numberKey(keyRevision, 1), nil, []string{"r/1", "it is missing"}},
 		"feed without sense":       {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), nil), []string{"r/1"}},
-		"feed of nothing":          {numberKey(keyRevision, 2), sound(numberKey(keyRevision, 2), encodeChange(&store.Change{Key: unknown, Part: store.SpecPart, State: store.Live})), []string{"r/2", "this record does not exist"}},
-		"feed, other owner":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s9", Part: store.SpecPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
-		"feed, other state":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Tombstone})), []string{`at r/1: it differs from m/`}},
-		"feed, other part":         {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: u1, Owner: "s1", Part: store.StatusPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
+		"feed of nothing":          {numberKey(keyRevision, 2), sound(numberKey(keyRevision, 2), appendChange(nil, &store.Change{Key: unknown, Part: store.SpecPart, State: store.Live})), []string{"r/2", "this record does not exist"}},
+		"feed, other owner":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: u1, Owner: "s9", Part: store.SpecPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
+		"feed, other state":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Tombstone})), []string{`at r/1: it differs from m/`}},
+		"feed, other part":         {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.StatusPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
 		"key of the feed":          {[]byte("rx"), sound([]byte("rx"), nil), []string{"8 bytes"}},
 		"head":                     {[]byte{keyHead}, garbage, []string{"at h"}},
 		"head without sense":       {[]byte{keyHead}, sound([]byte{keyHead}, nil), []string{"at h"}},

@@ -246,8 +246,10 @@ func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
 func (t *transaction) put(w *store.Write, event, waited []byte) {
 	t.index(w)
 	t.metas[w.Key] = w.New
+	b := t.batch
+	b.key = appendRecordKey(b.key[:0], keyMeta, w.Key)
 	if w.New == nil {
-		t.batch.remove(recordKey(keyMeta, w.Key))
+		b.remove(b.key)
 		for _, kind := range payloads {
 			if payloadOf(kind, w.Old) != never {
 				t.payload(kind, w.Key, nil)
@@ -255,7 +257,8 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 		}
 		return
 	}
-	t.batch.set(recordKey(keyMeta, w.Key), encodeMeta(w.New))
+	b.body = appendMeta(b.body[:0], w.New)
+	b.set(b.key, b.body)
 	for i, from := range [len(payloads)]store.Payload{w.Spec, w.Status, w.Queued} {
 		switch from {
 		case store.Keep:
@@ -271,10 +274,11 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 
 func (t *transaction) payload(kind byte, k store.Key, event []byte) {
 	t.events = append(t.events, payload{kind, k, event})
-	if key := recordKey(kind, k); event == nil {
-		t.batch.remove(key)
+	b := t.batch
+	if b.key = appendRecordKey(b.key[:0], kind, k); event == nil {
+		b.remove(b.key)
 	} else {
-		t.batch.set(key, event)
+		b.set(b.key, event)
 	}
 }
 
@@ -283,11 +287,13 @@ func (t *transaction) payload(kind byte, k store.Key, event []byte) {
 func (t *transaction) index(w *store.Write) {
 	var old, now [maxEntries]entry
 	before, after := entries(old[:0], w.Old), entries(now[:0], w.New)
+	b := t.batch
 	for _, e := range before {
 		if slices.Contains(after, e) {
 			continue
 		}
-		t.batch.remove(e.key(w.Key))
+		b.key = e.appendKey(b.key[:0], w.Key)
+		b.remove(b.key)
 		if e.kind == keyName {
 			t.names[beside(w.Key, e.text)] = ""
 		}
@@ -296,7 +302,8 @@ func (t *transaction) index(w *store.Write) {
 		if slices.Contains(before, e) {
 			continue
 		}
-		t.batch.set(e.key(w.Key), e.body(w.New))
+		b.key, b.body = e.appendKey(b.key[:0], w.Key), e.appendBody(b.body[:0], w.New)
+		b.set(b.key, b.body)
 		if e.kind == keyName {
 			t.names[beside(w.Key, e.text)] = w.Key.ResourceID
 		}

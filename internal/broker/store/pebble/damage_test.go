@@ -71,7 +71,7 @@ func TestOpen_FindsDamage(t *testing.T) {
 		return func(db *engine.DB) error { return db.Delete(key, engine.Sync) }
 	}
 	meta := recordKey(keyMeta, testKey(1))
-	ahead := encodeMeta(&store.Meta{Key: testKey(1), State: store.Live, SpecRevision: 99})
+	ahead := appendMeta(nil, &store.Meta{Key: testKey(1), State: store.Live, SpecRevision: 99})
 	for name, c := range map[string]struct {
 		change func(db *engine.DB) error
 		want   string
@@ -185,7 +185,7 @@ func TestRead_FindsDamage(t *testing.T) {
 		return s.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil })
 	}
 	lead := func(revision uint64, part store.Part, n int) []byte {
-		return seal(numberKey(keyRevision, revision), encodeChange(&store.Change{Key: testKey(n), Part: part, State: store.Live}))
+		return seal(numberKey(keyRevision, revision), appendChange(nil, &store.Change{Key: testKey(n), Part: part, State: store.Live}))
 	}
 	feed1, feed4 := numberKey(keyRevision, 1), numberKey(keyRevision, 4)
 	commit := func(op store.Op) func(ctx context.Context, s *Store) error {
@@ -195,7 +195,7 @@ func TestRead_FindsDamage(t *testing.T) {
 	sameName.Name = "work-1"
 	confirm := store.Op{Kind: store.PutStatus, Key: testKey(2), Version: 1, Sequence: "8392704", Deleted: true, Event: []byte("gone")}
 	meta, spec, status := recordKey(keyMeta, testKey(1)), recordKey(keySpec, testKey(1)), recordKey(keyStatus, testKey(1))
-	name, owner := nameKey(codec.ManifestBundles, "c1", "work-1"), ownerKey("s1", testKey(1))
+	name, owner := nameKey(codec.ManifestBundles, "c1", "work-1"), appendOwnerKey(nil, "s1", testKey(1))
 	for what, c := range map[string]struct {
 		key, value []byte // nil value: removed
 		read       func(ctx context.Context, s *Store) error
@@ -214,7 +214,7 @@ func TestRead_FindsDamage(t *testing.T) {
 		"name":                     {name, garbage, commit(sameName), "n/"},
 		"what waits":               {recordKey(keyQueued, testKey(2)), garbage, commit(confirm), "w/"},
 		"owner":                    {owner, garbage, scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s1"}), "o/"},
-		"owner without a record":   {ownerKey("s2", testKey(1)), seal(ownerKey("s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
+		"owner without a record":   {appendOwnerKey(nil, "s2", testKey(1)), seal(appendOwnerKey(nil, "s2", testKey(1)), nil), scan(store.Scope{DataType: codec.ManifestBundles, Owner: "s2"}), "owner"},
 		"feed":                     {numberKey(keyRevision, 1), garbage, changes, "r/1"},
 		"feed, since":              {feed1, garbage, since, "r/1"},
 		"feed of nonsense, since":  {feed1, seal(feed1, nil), since, "r/1"},

@@ -48,17 +48,20 @@ func appendParts(b []byte, parts ...string) []byte {
 
 // recordKey returns the storage key of one value of a record.
 func recordKey(kind byte, k store.Key) []byte {
-	b := make([]byte, 1, 6+len(k.DataType.Group)+len(k.DataType.Version)+len(k.DataType.Resource)+len(k.Cluster)+len(k.ResourceID))
-	b[0] = kind
-	return appendParts(b, k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster, k.ResourceID)
+	size := 6 + len(k.DataType.Group) + len(k.DataType.Version) + len(k.DataType.Resource) + len(k.Cluster) + len(k.ResourceID)
+	return appendRecordKey(make([]byte, 0, size), kind, k)
+}
+
+func appendRecordKey(b []byte, kind byte, k store.Key) []byte {
+	return appendParts(append(b, kind), k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster, k.ResourceID)
 }
 
 func nameKey(dt codec.DataType, cluster, name string) []byte {
 	return recordKey(keyName, store.Key{DataType: dt, Cluster: cluster, ResourceID: name})
 }
 
-func ownerKey(owner string, k store.Key) []byte {
-	return appendParts([]byte{keyOwner}, owner, k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster, k.ResourceID)
+func appendOwnerKey(b []byte, owner string, k store.Key) []byte {
+	return appendParts(append(b, keyOwner), owner, k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster, k.ResourceID)
 }
 
 func clusterKey(dt codec.DataType, cluster string) []byte {
@@ -68,7 +71,11 @@ func clusterKey(dt codec.DataType, cluster string) []byte {
 func bookmarkKey(name string) []byte { return append([]byte{keyBookmark}, name...) }
 
 func numberKey(kind byte, n uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{kind}, n)
+	return appendNumberKey(make([]byte, 0, 9), kind, n)
+}
+
+func appendNumberKey(b []byte, kind byte, n uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, kind), n)
 }
 
 // prefix returns a key that all keys with these leading parts start with.
@@ -188,6 +195,9 @@ func sealTo(v, key, body []byte) {
 type batch struct {
 	*engine.Batch
 	err error // the first error
+
+	// key and body are buffers that the caller may fill for the next write. The batch copies what it writes.
+	key, body []byte
 }
 
 func (b *batch) set(key, body []byte) {
@@ -259,13 +269,13 @@ const (
 	fails = 0x40
 )
 
-// encodeMeta returns the body of a meta; the key is not in it.
-func encodeMeta(m *store.Meta) []byte {
+// appendMeta appends the body of a meta; the key is not in it.
+func appendMeta(b []byte, m *store.Meta) []byte {
 	state := byte(m.State) | sized
 	if m.Failing {
 		state |= fails
 	}
-	b := append(make([]byte, 0, 192), state)
+	b = append(b, state)
 	b = appendString(b, m.Owner)
 	b = appendString(b, m.Name)
 	b = binary.AppendVarint(b, m.Version)
@@ -294,7 +304,7 @@ func encodeMeta(m *store.Meta) []byte {
 	return b
 }
 
-// decodeMeta is the inverse of encodeMeta, for the record k under a storage key.
+// decodeMeta is the inverse of appendMeta, for the record k under a storage key.
 func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
 	r := reader{b: body}
 	state := r.byte()
@@ -330,10 +340,10 @@ func parseMeta(key, body []byte) (*store.Meta, error) {
 	return decodeMeta(k, key, body)
 }
 
-// encodeChange returns the body of an entry of the feed.
-func encodeChange(c *store.Change) []byte {
-	b := append(make([]byte, 0, 128), byte(c.Part), byte(c.State))
-	for _, s := range []string{c.Owner, c.Key.DataType.Group, c.Key.DataType.Version, c.Key.DataType.Resource, c.Key.Cluster, c.Key.ResourceID} {
+// appendChange appends the body of an entry of the feed.
+func appendChange(b []byte, c *store.Change) []byte {
+	b = append(b, byte(c.Part), byte(c.State))
+	for _, s := range [...]string{c.Owner, c.Key.DataType.Group, c.Key.DataType.Version, c.Key.DataType.Resource, c.Key.Cluster, c.Key.ResourceID} {
 		b = appendString(b, s)
 	}
 	return b

@@ -67,7 +67,7 @@ func checkRefusal(t *testing.T, err error) {
 func FuzzParseKey(f *testing.F) {
 	k := store.Key{DataType: codec.DataType{Group: "g", Version: "v", Resource: "r"}, Cluster: "c", ResourceID: "u"}
 	f.Add(recordKey(keyMeta, k))
-	f.Add(ownerKey("owner", k))
+	f.Add(appendOwnerKey(nil, "owner", k))
 	f.Add(clusterKey(k.DataType, "c"))
 	f.Add(numberKey(keyRevision, 7))
 	f.Add(bookmarkKey("compared/hub/c"))
@@ -87,7 +87,7 @@ func FuzzParseKey(f *testing.F) {
 		}
 		if k, err := parseOwnerKey(key); err == nil {
 			owner, _, _ := bytes.Cut(key[1:], []byte{separator})
-			checkKey(t, key[1:], ownerKey(string(owner), k)[1:])
+			checkKey(t, key[1:], appendOwnerKey(nil, string(owner), k)[1:])
 		} else {
 			checkRefusal(t, err)
 		}
@@ -129,13 +129,13 @@ func FuzzCheck(f *testing.F) {
 		f.Fatal(err)
 	}
 	k := testKey(1)
-	f.Add(recordKey(keyMeta, k), encodeMeta(&store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
-	f.Add(recordKey(keyMeta, testKey(2)), encodeMeta(&store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
-	f.Add(numberKey(keyRevision, 1), encodeChange(&store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
+	f.Add(recordKey(keyMeta, k), appendMeta(nil, &store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
+	f.Add(recordKey(keyMeta, testKey(2)), appendMeta(nil, &store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
+	f.Add(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
 	f.Add(numberKey(keyIncarnation, 2), encodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
 	f.Add([]byte{keyHead}, encodeNumber(1))
 	f.Add(nameKey(k.DataType, k.Cluster, "work-1"), []byte("u2"))
-	f.Add(ownerKey("s2", k), []byte{})
+	f.Add(appendOwnerKey(nil, "s2", k), []byte{})
 	f.Add(clusterKey(k.DataType, "c2"), []byte("uid"))
 	f.Add(bookmarkKey("hub/s1"), []byte("here"))
 	f.Fuzz(func(t *testing.T, key, body []byte) {

@@ -36,27 +36,27 @@ func entries(to []entry, m *store.Meta) []entry {
 	return to
 }
 
-// key returns the storage key of an entry of the record k.
-func (e entry) key(k store.Key) []byte {
+// appendKey appends the storage key of an entry of the record k.
+func (e entry) appendKey(b []byte, k store.Key) []byte {
 	switch e.kind {
 	case keyName:
-		return nameKey(k.DataType, k.Cluster, e.text)
+		return appendRecordKey(b, keyName, beside(k, e.text))
 	case keyOwner:
-		return ownerKey(e.text, k)
+		return appendOwnerKey(b, e.text, k)
 	default:
-		return numberKey(keyRevision, e.revision)
+		return appendNumberKey(b, keyRevision, e.revision)
 	}
 }
 
-// body returns the body of an entry of m.
-func (e entry) body(m *store.Meta) []byte {
+// appendBody appends the body of an entry of m.
+func (e entry) appendBody(b []byte, m *store.Meta) []byte {
 	switch e.kind {
 	case keyName:
-		return []byte(m.ResourceID)
+		return append(b, m.ResourceID...)
 	case keyOwner:
-		return nil
+		return b
 	default:
-		return encodeChange(&store.Change{Key: m.Key, Owner: m.Owner, Part: e.part, State: m.State})
+		return appendChange(b, &store.Change{Key: m.Key, Owner: m.Owner, Part: e.part, State: m.State})
 	}
 }
 

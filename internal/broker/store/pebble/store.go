@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -59,6 +60,13 @@ const (
 	// MiB.
 	defaultRingSize = 4096
 )
+
+// separation keeps large payloads in files of their own, so that a compaction does not copy them. The engine
+// rewrites such a file when a fifth of it is garbage, so that deletions free space. The format that the engine
+// is set to has these files, so a release without this policy reads them.
+var separation = engine.ValueSeparationPolicy{
+	Enabled: true, MinimumSize: 16 << 10, MaxBlobReferenceDepth: 10, RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.2,
+}
 
 func (o *Options) setDefaults() {
 	o.FS = cmp.Or(o.FS, vfs.Default)
@@ -176,6 +184,7 @@ func engineOptions(o *Options, files vfs.FS, f *failure) *engine.Options {
 		EventListener:         f.listener(),
 		Logger:                logger{f},
 	}
+	e.Experimental.ValueSeparationPolicy = func() engine.ValueSeparationPolicy { return separation }
 	for i := range e.Levels {
 		// Bloom filters help because most lookups for a new work are for missing keys.
 		e.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
