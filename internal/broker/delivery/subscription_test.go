@@ -35,7 +35,7 @@ func newStream(part codec.Subresource) *stream {
 		cfg:    cfg,
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
-			id: "1", scope: scope, part: part, wake: taskgroup.NewBell(), intake: noIntake{},
+			id: "1", scope: scope, part: part, wake: taskgroup.NewTurns(), intake: noIntake{},
 			list: syncstate.New(cfg).Lists.Open(scope, identity.Identity{}), orphans: orphanReport{budget: bytebudget.NewBudget(1 << 30)},
 		},
 	}

@@ -83,15 +83,15 @@ func Serves(d codec.DataType) bool {
 	return ok || d == codec.Registrations
 }
 
-// Subscribe serves a subscription of an agent, or of the source, until ctx ends, the service drains or out
-// fails.
-func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+// Open begins a subscription of an agent, or of the source. The caller takes its turns until ctx ends, the
+// service drains or out fails.
+func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
-		return request.Undecodable(err)
+		return nil, request.Undecodable(err)
 	}
 	if d == codec.Registrations {
-		return r.subscribeSource(ctx, p, raw, out)
+		return r.openSource(ctx, p, raw, out)
 	}
 	s, err := r.open(p, raw, d)
 	if err == nil {
@@ -99,22 +99,19 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 	}
 	r.metrics.subscribed(d, err)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		r.agents.remove(s)
-		s.leave()
-	}()
+	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: r.cfg.Now().Add(r.cfg.Heartbeat)}
 	accepted := transport.Accepted{SubscriptionID: s.id}
 	if raw.Hello.Protocol >= 1 {
 		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = transport.Protocol, codec.ResyncList, r.cfg.MaxEventBytes
 		accepted.StoreID = r.cfg.Store.Head().StoreID
 	}
 	if err := out.Accept(accepted); err != nil {
-		return broken(ctx, err)
+		t.Leave()
+		return nil, broken(ctx, err)
 	}
-	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}}
-	return t.serve(ctx)
+	return t, nil
 }
 
 // open checks the client and the subscription, and returns it with its visibility.
