@@ -24,6 +24,7 @@ type stream struct {
 	agenda
 	feed     *Feed
 	cfg      *settings.Config
+	beats    *settings.Beats
 	sync     *syncstate.State
 	intake   Intake
 	registry *registry
@@ -83,7 +84,7 @@ func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, ou
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
-		feed: f, cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		feed: f, cfg: f.cfg, beats: f.beats, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
 		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notSynced},
 	}
 	if s.part == codec.Spec {
@@ -93,7 +94,7 @@ func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, ou
 	}
 	t.resume()
 	now := f.cfg.Now()
-	t.nextBeat, t.graceEnd = now.Add(f.cfg.Heartbeat), now.Add(f.cfg.ListGrace)
+	t.nextBeat, t.graceEnd = f.beats.Next(now), now.Add(f.cfg.ListGrace)
 	return t, nil
 }
 
@@ -231,6 +232,9 @@ func (t *stream) Turn(ctx context.Context) (next time.Time, err error) {
 		case finish:
 			return next, st.err
 		case idle:
+			if t.slot == nil && t.wantsToCompare(now) {
+				continue // the client sent no list in time, and an empty one was queued
+			}
 			t.ocm.routed(position)
 			if t.delivered && t.sub.part == codec.Spec {
 				t.peers.Refresh(t.sub.scope)
@@ -249,16 +253,21 @@ func (t *stream) Turn(ctx context.Context) (next time.Time, err error) {
 // takeSlot returns true if a step that reads many records is due and the stream has a slot for it. If it is due
 // and all slots are taken, the stream is woken when it has one.
 func (t *stream) takeSlot(now time.Time) bool {
-	if t.wantsToCompare(now) {
-		if t.slot == nil {
-			t.slot = syncstate.NewSlotRequest(t.sub.wake.Ring)
-		}
-		return t.sync.Slots.Take(t.slot)
+	if !t.wantsToCompare(now) {
+		t.cancelSlot()
+		return false
 	}
-	t.cancelSlot()
-	return false
+	if t.slot == nil {
+		t.slot = syncstate.NewSlotRequest(t.sub.wake.Ring)
+	}
+	if !t.sync.Slots.Take(t.slot) {
+		return false
+	}
+	t.slot = nil
+	return true
 }
 
+// cancelSlot ends the waiting for a slot.
 func (t *stream) cancelSlot() {
 	if t.slot != nil {
 		t.sync.Slots.Cancel(t.slot)
@@ -280,7 +289,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
 	case sendHeartbeat:
 		t.metrics.heartbeats.Inc()
-		if err := t.out.Send(codec.Heartbeat(t.cfg.NewID())); err != nil {
+		if err := t.out.Send(t.beats.Event(t.cfg.Now())); err != nil {
 			return err
 		}
 		return t.sendDisconnected()
@@ -389,7 +398,7 @@ func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 		return step{kind: finish, err: s.end}
 	}
 	if !now.Before(t.nextBeat) {
-		t.nextBeat = now.Add(t.cfg.Heartbeat)
+		t.nextBeat = t.beats.Next(now)
 		s.holdback.prune(now)
 		return step{kind: sendHeartbeat}
 	}

@@ -43,6 +43,7 @@ type Service struct {
 	cfg      *settings.Config
 	endWorks func(cluster string, why *transport.Error)
 	raise    func(ctx context.Context, earliest map[string]time.Time) error
+	beats    *settings.Beats
 	cache    *hubCache
 	requests *requestQueue
 	renewals pendingLeaseRenewals
@@ -64,7 +65,7 @@ type Service struct {
 // certificates, by cluster.
 func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
-		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
+		cfg: cfg, beats: settings.NewBeats(cfg), endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
 		lists: bytebudget.NewBudget(cfg.QueueBytes), unsaved: taskgroup.NewBell(),
 	}
 	r.requests = newRequestQueue(cfg.QueueBytes, r.wakeSource)
@@ -101,7 +102,7 @@ func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawS
 	if err != nil {
 		return nil, err
 	}
-	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: r.cfg.Now().Add(r.cfg.Heartbeat)}
+	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: r.beats.Next(r.cfg.Now())}
 	accepted := transport.Accepted{SubscriptionID: s.id}
 	if raw.Hello.Protocol >= 1 {
 		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = transport.Protocol, codec.ResyncList, r.cfg.MaxEventBytes

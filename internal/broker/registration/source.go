@@ -55,7 +55,7 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 		r.leave(s)
 		return nil, broken(ctx, err)
 	}
-	s.nextBeat, s.nextRenewals = r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
+	s.nextBeat, s.nextRenewals = r.beats.Next(r.cfg.Now()), r.cfg.Now()
 	return s, nil
 }
 
@@ -96,8 +96,8 @@ func (s *sourceStream) Turn(ctx context.Context) (next time.Time, err error) {
 			return next, why
 		}
 		if !now.Before(s.nextBeat) {
-			s.nextBeat = now.Add(r.cfg.Heartbeat)
-			if err := s.out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
+			s.nextBeat = r.beats.Next(now)
+			if err := s.out.Send(r.beats.Event(now)); err != nil {
 				return next, broken(ctx, err)
 			}
 			continue

@@ -84,8 +84,8 @@ func (t *stream) beat(ctx context.Context) error {
 	if now.Before(t.nextBeat) {
 		return nil
 	}
-	t.nextBeat = now.Add(t.service.cfg.Heartbeat)
-	return t.send(ctx, codec.Heartbeat(t.service.cfg.NewID()))
+	t.nextBeat = t.service.beats.Next(now)
+	return t.send(ctx, t.service.beats.Event(now))
 }
 
 // sendEvent sends one object or deletion, and records it in sent.
