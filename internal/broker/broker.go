@@ -179,7 +179,7 @@ func (b *Broker) Start(ctx context.Context, p transport.Peer, raw transport.RawS
 		ended(err)
 		return
 	}
-	request.Serve(ctx, guarded{s, b}, b.cfg.Now, ended)
+	request.Serve(ctx, guarded{s, b.recovered}, b.cfg.Now, ended)
 }
 
 func (b *Broker) openStream(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (s request.Stream, err error) {
@@ -193,12 +193,12 @@ func (b *Broker) openStream(ctx context.Context, p transport.Peer, raw transport
 // guarded is a stream that ends with an error if a turn panics.
 type guarded struct {
 	request.Stream
-	broker *Broker
+	recovered func(*error)
 }
 
 // Turn implements [request.Stream].
 func (g guarded) Turn(ctx context.Context) (next time.Time, err error) {
-	defer g.broker.recovered(&err)
+	defer g.recovered(&err)
 	return g.Stream.Turn(ctx)
 }
 

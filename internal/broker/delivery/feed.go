@@ -3,12 +3,12 @@
 //	routing:   change feed of the store ─► sync state ─► queues of the subscriptions
 //	Subscribe: registry ─► header ─► fill or compare ─► queue entry ─► read the record ─► send
 //
-// A slow subscriber never delays others. A queue has keys and no events, each stream is one goroutine, and no
-// lock is held while it sends.
+// A slow subscriber never delays others. A queue has keys and no events, a goroutine serves only one stream, and
+// no lock is held while it sends. A stream to which nothing is due has no goroutine.
 //
 // A [subscription] is the shared state of a subscribed client: other goroutines put changes, lists and the end
-// into it. A [stream] is the goroutine that serves it. It calls [stream.next] in a loop and performs the
-// returned step.
+// into it. A [stream] serves it, in turns. A turn calls [stream.next] in a loop and performs the returned steps,
+// until none is due.
 //
 // ocmagents.go has the code that only OCM clients need.
 package delivery

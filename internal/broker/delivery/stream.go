@@ -22,7 +22,6 @@ import (
 // stream serves a subscription, in turns. It has a goroutine only during a turn.
 type stream struct {
 	agenda
-	feed     *Feed
 	cfg      *settings.Config
 	beats    *settings.Beats
 	sync     *syncstate.State
@@ -36,6 +35,7 @@ type stream struct {
 	// forced has an entry for each forced work that is not sent yet: the newer version that the agent listed.
 	forced       map[string]int64
 	disconnected disconnectedNotice
+	leave        func() // removes the subscription
 	// slot is the request for a slot that a comparison waits for; nil: none waits.
 	slot *syncstate.SlotRequest
 	// delivered is true if a record was delivered since the stream was last idle.
@@ -84,7 +84,7 @@ func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, ou
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
-		feed: f, cfg: f.cfg, beats: f.beats, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		leave: func() { f.leave(s) }, cfg: f.cfg, beats: f.beats, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
 		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notSynced},
 	}
 	if s.part == codec.Spec {
@@ -281,7 +281,7 @@ func (t *stream) Wake() *taskgroup.Turns { return t.sub.wake }
 // Leave releases what the stream has used. It is called once, after the last turn.
 func (t *stream) Leave() {
 	t.cancelSlot()
-	t.feed.leave(t.sub)
+	t.leave()
 }
 
 // perform performs one step. Steps that read many records free the slot.
