@@ -23,6 +23,7 @@ import (
 	"errors"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -163,13 +164,42 @@ func (b *Broker) MaxEventBytes() int { return b.cfg.MaxEventBytes }
 // Panicked counts a call that panicked in a protocol server.
 func (b *Broker) Panicked() { b.panics.Inc() }
 
-// Subscribe implements [transport.Server].
-func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (err error) {
+// Subscribe runs a subscription until ctx ends, the broker ends it or out fails. It returns the reason.
+func (b *Broker) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+	ended := make(chan error, 1)
+	b.Start(ctx, p, raw, out, func(err error) { ended <- err })
+	return <-ended
+}
+
+// Start is Subscribe without a goroutine between two events. It returns when nothing is due, and calls ended
+// with the reason after the end of the subscription. ctx must end at some time.
+func (b *Broker) Start(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream, ended func(error)) {
+	s, err := b.openStream(ctx, p, raw, out)
+	if err != nil {
+		ended(err)
+		return
+	}
+	request.Serve(ctx, guarded{s, b.recovered}, b.cfg.Now, ended)
+}
+
+func (b *Broker) openStream(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (s request.Stream, err error) {
 	defer b.recovered(&err)
 	if d, err := codec.ParseDataType(raw.DataType); err == nil && b.registration != nil && registration.Serves(d) {
-		return b.registration.Subscribe(ctx, p, raw, out)
+		return b.registration.Open(ctx, p, raw, out)
 	}
-	return b.feed.Subscribe(ctx, p, raw, out)
+	return b.feed.Open(ctx, p, raw, out)
+}
+
+// guarded is a stream that ends with an error if a turn panics.
+type guarded struct {
+	request.Stream
+	recovered func(*error)
+}
+
+// Turn implements [request.Stream].
+func (g guarded) Turn(ctx context.Context) (next time.Time, err error) {
+	defer g.recovered(&err)
+	return g.Stream.Turn(ctx)
 }
 
 // Registration returns the registration service; nil if no source is configured for it.

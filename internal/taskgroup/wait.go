@@ -2,6 +2,7 @@ package taskgroup
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,5 +43,60 @@ func (b Bell) Ring() {
 	select {
 	case b <- struct{}{}:
 	default: // a ring is pending already
+	}
+}
+
+// Turns calls a function in turns: at least once after each ring, and never twice at the same time. It has a
+// goroutine only during a turn, so that thousands of them that rest need no stack.
+type Turns struct {
+	// rung is the number of rings that no turn has answered. The ring that makes it 1 begins a turn. It stays above
+	// 0 before Start, and after the last turn.
+	rung atomic.Int32
+	turn func() (more bool)
+}
+
+// NewTurns returns Turns that keep the first ring until Start.
+func NewTurns() *Turns {
+	t := &Turns{}
+	t.rung.Store(1)
+	return t
+}
+
+// Start sets the function and takes the first turns. A turn that returns false is the last one. Start is called
+// once.
+func (t *Turns) Start(turn func() (more bool)) {
+	t.turn = turn
+	t.run()
+}
+
+// Ring asks for a turn. It does not block.
+func (t *Turns) Ring() {
+	if t.rung.Add(1) == 1 {
+		go t.run() // ends after the turn
+	}
+}
+
+// Take asks for a turn, and takes it in the calling goroutine if no other turn runs.
+func (t *Turns) Take() {
+	if t.rung.Add(1) == 1 {
+		t.run()
+	}
+}
+
+// run takes turns until all rings are answered.
+//
+// Scenario:
+//
+//	t1: a turn finds nothing to do.
+//	t2: another goroutine adds work and rings.
+//	t3: the turn ends, and the work of t2 waits for ever.
+//
+// Result: the rings are counted before a turn, and only these are answered by it.
+func (t *Turns) run() {
+	for {
+		seen := t.rung.Load()
+		if !t.turn() || t.rung.Add(-seen) == 0 {
+			return
+		}
 	}
 }

@@ -39,6 +39,11 @@ func NewCA(t testing.TB) *CA {
 	return &CA{t: t, authority: a}
 }
 
+// PEM returns the certificate and the key of the CA, for another process.
+func (c *CA) PEM() (certificate, key string) {
+	return string(c.authority.CertificatePEM()), string(c.authority.KeyPEM())
+}
+
 func (c *CA) issue(r pki.Request) tls.Certificate {
 	c.t.Helper()
 	r.Valid = pki.Starting(time.Now(), validFor)

@@ -3,12 +3,12 @@
 //	routing:   change feed of the store ─► sync state ─► queues of the subscriptions
 //	Subscribe: registry ─► header ─► fill or compare ─► queue entry ─► read the record ─► send
 //
-// A slow subscriber never delays others. A queue has keys and no events, each stream is one goroutine, and no
-// lock is held while it sends.
+// A slow subscriber never delays others. A queue has keys and no events, a goroutine serves only one stream, and
+// no lock is held while it sends. A stream to which nothing is due has no goroutine.
 //
 // A [subscription] is the shared state of a subscribed client: other goroutines put changes, lists and the end
-// into it. A [stream] is the goroutine that serves it. It calls [stream.next] in a loop and performs the
-// returned step.
+// into it. A [stream] serves it, in turns. A turn calls [stream.next] in a loop and performs the returned steps,
+// until none is due.
 //
 // ocmagents.go has the code that only OCM clients need.
 package delivery
@@ -52,6 +52,7 @@ type Intake interface {
 // Feed serves subscriptions. Its methods are safe for concurrent use.
 type Feed struct {
 	cfg    *settings.Config
+	beats  *settings.Beats
 	sync   *syncstate.State
 	intake Intake
 	// lists is the memory budget for lists that wait for a comparison, orphanBudget that for reports of orphan
@@ -68,7 +69,7 @@ type Feed struct {
 func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), bytebudget.NewBudget(cfg.QueueBytes)
 	return &Feed{
-		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
+		cfg: cfg, beats: settings.NewBeats(cfg), sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
 		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }

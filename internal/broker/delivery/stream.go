@@ -19,10 +19,11 @@ import (
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// stream is the goroutine that serves a subscription. No other goroutine uses it.
+// stream serves a subscription, in turns. It has a goroutine only during a turn.
 type stream struct {
 	agenda
 	cfg      *settings.Config
+	beats    *settings.Beats
 	sync     *syncstate.State
 	intake   Intake
 	registry *registry
@@ -34,13 +35,15 @@ type stream struct {
 	// forced has an entry for each forced work that is not sent yet: the newer version that the agent listed.
 	forced       map[string]int64
 	disconnected disconnectedNotice
+	leave        func() // removes the subscription
+	// slot is the request for a slot that a comparison waits for; nil: none waits.
+	slot *syncstate.SlotRequest
 	// delivered is true if a record was delivered since the stream was last idle.
 	delivered bool
 }
 
-// Subscribe runs a subscription until ctx ends, the feed drains or out fails. The calling goroutine is the
-// stream's only one.
-func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+// Open begins a subscription. The caller runs its turns until ctx ends, the feed drains or out fails.
+func (f *Feed) Open(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
 	s, err := f.open(p, raw)
 	if err == nil {
 		// Register first: from here on each change reaches the queue. Only then may the client receive the acceptance.
@@ -49,35 +52,50 @@ func (f *Feed) Subscribe(ctx context.Context, p transport.Peer, raw transport.Ra
 	f.metrics.subscribed(raw, err)
 	if err != nil {
 		f.refused(p, raw, err)
-		return err
+		return nil, err
 	}
-	defer f.leave(s)
+	accepted := false
+	defer func() {
+		if !accepted { // also after a panic
+			f.leave(s)
+		}
+	}()
+	t, err := f.accept(ctx, p, s, out)
+	if err != nil {
+		return nil, err
+	}
+	accepted = true
+	return t, nil
+}
+
+// accept sends the acceptance of a registered subscription, and returns its stream.
+func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, out transport.Stream) (*stream, error) {
 	// Check again: the admission may have been withdrawn after the first check and before the subscription was
 	// registered.
 	if err := f.admitted(s); err != nil {
-		return err
+		return nil, err
 	}
 	if s.part == codec.Spec {
-		f.peers.Connected(s.scope, agentstatus.Facts{Address: p.Addr, Version: raw.Hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
+		f.peers.Connected(s.scope, agentstatus.Facts{Address: p.Addr, Version: s.hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
 	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
-		return request.StreamBroken(ctx, err)
+		return nil, request.StreamBroken(ctx, err)
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
-		cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		leave: func() { f.leave(s) }, cfg: f.cfg, beats: f.beats, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
 		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notSynced},
 	}
 	if s.part == codec.Spec {
 		if err := f.sync.Deletions.ReplaceTombstones(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	t.resume()
 	now := f.cfg.Now()
-	t.nextBeat, t.graceEnd = now.Add(f.cfg.Heartbeat), now.Add(f.cfg.ListGrace)
-	return t.serve(ctx)
+	t.nextBeat, t.graceEnd = f.beats.Next(now), now.Add(f.cfg.ListGrace)
+	return t, nil
 }
 
 // admitted returns the error for an agent that may not subscribe to works, else nil.
@@ -192,45 +210,75 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	scope := store.Scope{DataType: d, Cluster: raw.Cluster, Owner: raw.Source}
 	s := &subscription{
 		id: f.cfg.NewID(), hello: raw.Hello, conn: p.Conn, transport: p.Transport, since: f.cfg.Now(), client: owner, scope: scope, part: part,
-		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: taskgroup.NewBell(),
+		cursor: f.cursorOf(raw.Hello), intake: f.intake, wake: taskgroup.NewTurns(),
 		list: f.sync.Lists.Open(scope, owner), orphans: orphanReport{budget: f.orphanBudget, client: owner}, mail: newQueue(part),
 	}
 	return s, nil
 }
 
-// serve performs the steps that the state of the subscription requires, one after the other.
-func (t *stream) serve(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	slot := false // a slot for comparing; never held while sending
+// Turn performs all steps that are due. It returns the time of the next turn, unless the wake of the stream
+// rings before. An error ends the stream.
+func (t *stream) Turn(ctx context.Context) (next time.Time, err error) {
 	for ctx.Err() == nil {
 		now := t.cfg.Now()
-		slot = slot || t.wantsToCompare(now) && t.sync.Slots.Try()
+		slot := t.takeSlot(now) // never held while sending
 		// Read the position before the queue, so that the queue has all changes up to the position.
 		position := t.registry.position()
 		st := t.next(now, slot, position)
 		if slot && !st.reads() {
 			t.sync.Slots.Free()
 		}
-		slot = false
 		switch st.kind {
 		case finish:
-			return st.err
+			return next, st.err
 		case idle:
+			if t.slot == nil && t.wantsToCompare(now) {
+				continue // the client sent no list in time, and an empty one was queued
+			}
 			t.ocm.routed(position)
 			t.afterDelivery()
-			timer.Reset(st.until.Sub(now))
-			slot = t.wait(ctx, timer)
+			return st.until, nil
 		default:
 			if err := t.perform(ctx, st); err != nil {
-				return request.StreamBroken(ctx, err)
+				return next, request.StreamBroken(ctx, err)
 			}
 		}
 	}
-	if slot {
-		t.sync.Slots.Free()
+	return next, request.CallerGone(ctx)
+}
+
+// takeSlot returns true if a step that reads many records is due and the stream has a slot for it. If it is due
+// and all slots are taken, the stream is woken when it has one.
+func (t *stream) takeSlot(now time.Time) bool {
+	if !t.wantsToCompare(now) {
+		t.cancelSlot()
+		return false
 	}
-	return request.CallerGone(ctx)
+	if t.slot == nil {
+		t.slot = syncstate.NewSlotRequest(t.sub.wake.Ring)
+	}
+	if !t.sync.Slots.Take(t.slot) {
+		return false
+	}
+	t.slot = nil
+	return true
+}
+
+// cancelSlot ends the waiting for a slot.
+func (t *stream) cancelSlot() {
+	if t.slot != nil {
+		t.sync.Slots.Cancel(t.slot)
+		t.slot = nil
+	}
+}
+
+// Wake returns the bell of the stream.
+func (t *stream) Wake() *taskgroup.Turns { return t.sub.wake }
+
+// Leave releases what the stream has used. It is called once, after the last turn.
+func (t *stream) Leave() {
+	t.cancelSlot()
+	t.leave()
 }
 
 // afterDelivery updates the state of the cluster when nothing is left to send. Mostly the next ack does that.
@@ -248,7 +296,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
 	case sendHeartbeat:
 		t.metrics.heartbeats.Inc()
-		if err := t.out.Send(codec.Heartbeat(t.cfg.NewID())); err != nil {
+		if err := t.out.Send(t.beats.Event(t.cfg.Now())); err != nil {
 			return err
 		}
 		return t.sendDisconnected()
@@ -289,23 +337,6 @@ func (t *stream) sendEvent(e codec.Event, err error) error {
 		return err
 	}
 	return t.out.Send(event)
-}
-
-// wait returns when something was put into the subscription, the timer fires, or ctx ends. If a comparison is
-// due, it also returns when a slot is free. The result is true if the stream has taken the slot.
-func (t *stream) wait(ctx context.Context, timer *time.Timer) bool {
-	var free chan<- struct{}
-	if t.wantsToCompare(t.cfg.Now()) {
-		free = t.sync.Slots
-	}
-	select {
-	case <-t.sub.wake:
-	case <-timer.C:
-	case <-ctx.Done():
-	case free <- struct{}{}:
-		return true
-	}
-	return false
 }
 
 // step is the next action of a stream.
@@ -374,7 +405,7 @@ func (t *stream) next(now time.Time, mayCompare bool, position uint64) step {
 		return step{kind: finish, err: s.end}
 	}
 	if !now.Before(t.nextBeat) {
-		t.nextBeat = now.Add(t.cfg.Heartbeat)
+		t.nextBeat = t.beats.Next(now)
 		s.holdback.prune(now)
 		return step{kind: sendHeartbeat}
 	}

@@ -31,8 +31,8 @@ type subscription struct {
 	// list has the mismatches of the agent's last list.
 	list *syncstate.List
 
-	// wake has a token if something was put since the stream last called next.
-	wake taskgroup.Bell
+	// wake rings when something is put.
+	wake *taskgroup.Turns
 
 	mu        sync.Mutex
 	phase     phase

@@ -33,9 +33,10 @@ func newStream(part codec.Subresource) *stream {
 	cfg := &settings.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	return &stream{
 		cfg:    cfg,
+		beats:  settings.NewBeats(cfg),
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
-			id: "1", scope: scope, part: part, wake: taskgroup.NewBell(), intake: noIntake{},
+			id: "1", scope: scope, part: part, wake: taskgroup.NewTurns(), intake: noIntake{},
 			list: syncstate.New(cfg).Lists.Open(scope, identity.Identity{}), orphans: orphanReport{budget: bytebudget.NewBudget(1 << 30)},
 		},
 	}

@@ -26,12 +26,13 @@ var connIDs atomic.Uint64
 // Connection is a connection after its handshake, with the identity of its peer. Methods may be called
 // concurrently, unless they say otherwise.
 type Connection struct {
-	credentials.AuthInfo
 	port *Port
 	id   uint64
 	addr string
 	// trustsPeer is true without TLS: every peer is then trusted.
 	trustsPeer bool
+	// negotiated is the protocol that ALPN selected, "" without one.
+	negotiated Protocol
 	// state changes at most once after the handshake: when a token identifies the peer.
 	state atomic.Pointer[peerState]
 	token tokenAuth
@@ -99,7 +100,7 @@ func (p *Port) Handshake(raw net.Conn) (net.Conn, *Connection, error) {
 		return nil, nil, err
 	}
 	c := &Connection{
-		AuthInfo: info, port: p, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), trustsPeer: p.cfg.Insecure,
+		port: p, id: connIDs.Add(1), addr: raw.RemoteAddr().String(), trustsPeer: p.cfg.Insecure,
 		raw: raw, from: prefixOf(raw.RemoteAddr()), bodies: map[uint32]*Body{}, authorities: authorities,
 	}
 	s, end := p.identify(info)

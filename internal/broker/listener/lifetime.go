@@ -34,13 +34,18 @@ const (
 	oldest = 12 * time.Hour
 )
 
-// learn stores the certificates of the handshake in c, and returns s with the latest end of the connection.
+// learn stores the protocol and the certificates of the handshake in c, and returns s with the latest end of the
+// connection. The rest of the handshake's state is not kept.
 func (c *Connection) learn(info credentials.AuthInfo, s peerState, end, now time.Time) *peerState {
 	s.until = oldAt(now)
 	if s.refusal != nil {
 		s.until = now.Add(IdleConnection) // a new connection may be accepted
 	}
-	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
+	t, ok := info.(credentials.TLSInfo)
+	if ok {
+		c.negotiated = Protocol(t.State.NegotiatedProtocol)
+	}
+	if len(t.State.VerifiedChains) > 0 {
 		c.shown = t.State.PeerCertificates
 		c.ends.Store(end.UnixNano())
 		if s.refusal == nil && s.identity.Role == identity.Agent {

@@ -3,8 +3,6 @@ package listener
 import (
 	"io"
 	"net"
-
-	"google.golang.org/grpc/credentials"
 )
 
 // Protocol is the protocol of a connection. The values are those of ALPN.
@@ -39,11 +37,14 @@ func (c *Connection) SetTransport(t Transport) {
 }
 
 // NegotiatedProtocol returns the protocol that ALPN selected, "" without one.
-func (c *Connection) NegotiatedProtocol() Protocol {
-	if t, ok := c.AuthInfo.(credentials.TLSInfo); ok {
-		return Protocol(t.State.NegotiatedProtocol)
+func (c *Connection) NegotiatedProtocol() Protocol { return c.negotiated }
+
+// AuthType implements credentials.AuthInfo.
+func (c *Connection) AuthType() string {
+	if c.trustsPeer {
+		return "insecure"
 	}
-	return ""
+	return "tls"
 }
 
 // PeekedConn is a connection whose first byte identifies its protocol.

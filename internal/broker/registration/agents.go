@@ -19,20 +19,22 @@ const bootstrapStreams = 512
 // maxPrivateEvents is the maximum number of private events that wait at one subscription.
 const maxPrivateEvents = 16
 
-// running is the part of a subscription that other goroutines use. They wake the goroutine that serves it, or
-// end it.
+// running is the part of a subscription that other goroutines use. They wake the stream, or end it.
 type running struct {
 	id     string
 	client identity.Identity
-	wake   taskgroup.Bell
+	wake   *taskgroup.Turns
 
 	mu  sync.Mutex
 	why *transport.Error // the reason to end; nil while the subscription runs
 }
 
 func newRunning(id string, owner identity.Identity) running {
-	return running{id: id, client: owner, wake: taskgroup.NewBell()}
+	return running{id: id, client: owner, wake: taskgroup.NewTurns()}
 }
+
+// Wake implements [request.Stream].
+func (r *running) Wake() *taskgroup.Turns { return r.wake }
 
 // stop ends the stream with an error. The first error wins.
 func (r *running) stop(why *transport.Error) {

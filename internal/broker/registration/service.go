@@ -43,6 +43,7 @@ type Service struct {
 	cfg      *settings.Config
 	endWorks func(cluster string, why *transport.Error)
 	raise    func(ctx context.Context, earliest map[string]time.Time) error
+	beats    *settings.Beats
 	cache    *hubCache
 	requests *requestQueue
 	renewals pendingLeaseRenewals
@@ -64,7 +65,7 @@ type Service struct {
 // certificates, by cluster.
 func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
-		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
+		cfg: cfg, beats: settings.NewBeats(cfg), endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
 		lists: bytebudget.NewBudget(cfg.QueueBytes), unsaved: taskgroup.NewBell(),
 	}
 	r.requests = newRequestQueue(cfg.QueueBytes, r.wakeSource)
@@ -83,15 +84,15 @@ func Serves(d codec.DataType) bool {
 	return ok || d == codec.Registrations
 }
 
-// Subscribe serves a subscription of an agent, or of the source, until ctx ends, the service drains or out
-// fails.
-func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+// Open begins a subscription of an agent, or of the source. The caller takes its turns until ctx ends, the
+// service drains or out fails.
+func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
-		return request.Undecodable(err)
+		return nil, request.Undecodable(err)
 	}
 	if d == codec.Registrations {
-		return r.subscribeSource(ctx, p, raw, out)
+		return r.openSource(ctx, p, raw, out)
 	}
 	s, err := r.open(p, raw, d)
 	if err == nil {
@@ -99,22 +100,19 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 	}
 	r.metrics.subscribed(d, err)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		r.agents.remove(s)
-		s.leave()
-	}()
+	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: r.beats.Next(r.cfg.Now())}
 	accepted := transport.Accepted{SubscriptionID: s.id}
 	if raw.Hello.Protocol >= 1 {
 		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = transport.Protocol, codec.ResyncList, r.cfg.MaxEventBytes
 		accepted.StoreID = r.cfg.Store.Head().StoreID
 	}
 	if err := out.Accept(accepted); err != nil {
-		return broken(ctx, err)
+		t.Leave()
+		return nil, broken(ctx, err)
 	}
-	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}}
-	return t.serve(ctx)
+	return t, nil
 }
 
 // open checks the client and the subscription, and returns it with its visibility.

@@ -29,33 +29,34 @@ func (s *sourceStream) ended() *transport.Error {
 	return s.why
 }
 
-// subscribeSource serves a subscription of the source. It sends requests over the stream, one at a time.
-func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) error {
+// openSource begins a subscription of the source. It sends requests over the stream, one at a time.
+func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
 	requested := authz.Call{
 		Method: authz.Subscribe, Type: codec.EventType{DataType: codec.Registrations, Subresource: codec.Status},
 		Source: raw.Source, Cluster: raw.Cluster,
 	}
 	client := authz.Identify(p, requested, r.cfg.Insecure)
 	if err := authz.Authorize(client, requested); err != nil {
-		return err
+		return nil, err
 	}
 	if raw.Source != r.cfg.Registration {
-		return request.Refused(transport.CodeDenied, "source", "registration is served by another source",
+		return nil, request.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
 	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), service: r, out: out}
 	if err := r.enter(s); err != nil {
-		return err
+		return nil, err
 	}
-	defer r.leave(s)
 	r.cfg.Log.Info("the source that serves registration has connected", "source", raw.Source, "address", p.Addr, "subscription", s.id)
 	accepted := transport.Accepted{
 		SubscriptionID: s.id, Protocol: transport.Protocol, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, StoreID: r.cfg.Store.Head().StoreID,
 	}
 	if err := out.Accept(accepted); err != nil {
-		return broken(ctx, err)
+		r.leave(s)
+		return nil, broken(ctx, err)
 	}
-	return s.serve(ctx)
+	s.nextBeat, s.nextRenewals = r.beats.Next(r.cfg.Now()), r.cfg.Now()
+	return s, nil
 }
 
 // enter makes a subscription the current one, and ends the previous one.
@@ -87,43 +88,37 @@ func (r *Service) leave(s *sourceStream) {
 	r.cfg.Log.Info("the source that serves registration has disconnected", "subscription", s.id)
 }
 
-// serve sends requests, renewals and heartbeats to the source until the stream ends.
-func (s *sourceStream) serve(ctx context.Context) error {
+// Turn sends the requests, renewals and heartbeats that are due.
+func (s *sourceStream) Turn(ctx context.Context) (next time.Time, err error) {
 	r := s.service
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	s.nextBeat, s.nextRenewals = r.cfg.Now().Add(r.cfg.Heartbeat), r.cfg.Now()
 	for ctx.Err() == nil {
 		now := r.cfg.Now()
 		if why := s.ended(); why != nil {
-			return why
+			return next, why
 		}
 		if !now.Before(s.nextBeat) {
-			s.nextBeat = now.Add(r.cfg.Heartbeat)
-			if err := s.out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
-				return broken(ctx, err)
+			s.nextBeat = r.beats.Next(now)
+			if err := s.out.Send(r.beats.Event(now)); err != nil {
+				return next, broken(ctx, err)
 			}
 			continue
 		}
 		if req := s.next(now); req != nil {
 			if err := s.send(req); err != nil {
-				return broken(ctx, err)
+				return next, broken(ctx, err)
 			}
 			continue
 		}
-		until := s.nextBeat
-		if r.renewals.size() > 0 && s.nextRenewals.Before(until) {
-			until = s.nextRenewals
+		if r.renewals.size() > 0 && s.nextRenewals.Before(s.nextBeat) {
+			return s.nextRenewals, nil
 		}
-		timer.Reset(until.Sub(now))
-		select {
-		case <-s.wake:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+		return s.nextBeat, nil
 	}
-	return request.CallerGone(ctx)
+	return next, request.CallerGone(ctx)
 }
+
+// Leave implements [request.Stream].
+func (s *sourceStream) Leave() { s.service.leave(s) }
 
 // next returns the next message for the source, nil if there is none.
 func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {

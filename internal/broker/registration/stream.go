@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
-// stream is the goroutine that serves one subscription of an agent. It remembers by name what it has sent, and
-// reads the cache again after each change. If an object changes several times while the stream sends or the
-// agent does not read, only the last state is sent. No other goroutine waits for it.
+// stream serves one subscription of an agent, in turns. It remembers by name what it has sent, and reads the
+// cache again after each change. If an object changes several times while the stream sends or the agent does not
+// read, only the last state is sent. No goroutine waits for it.
 type stream struct {
 	service  *Service
 	sub      *subscription
@@ -20,26 +21,23 @@ type stream struct {
 	nextBeat time.Time
 }
 
-// serve sends changes until the stream ends.
-func (t *stream) serve(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	t.nextBeat = t.service.cfg.Now().Add(t.service.cfg.Heartbeat)
+// Turn implements [request.Stream].
+func (t *stream) Turn(ctx context.Context) (next time.Time, err error) {
 	for {
 		idle, err := t.step(ctx)
-		switch {
-		case err != nil:
-			return err
-		case !idle:
-			continue
-		}
-		timer.Reset(t.nextBeat.Sub(t.service.cfg.Now()))
-		select {
-		case <-t.sub.wake:
-		case <-timer.C:
-		case <-ctx.Done():
+		if idle || err != nil {
+			return t.nextBeat, err
 		}
 	}
+}
+
+// Wake implements [request.Stream].
+func (t *stream) Wake() *taskgroup.Turns { return t.sub.wake }
+
+// Leave implements [request.Stream].
+func (t *stream) Leave() {
+	t.service.agents.remove(t.sub)
+	t.sub.leave()
 }
 
 // step sends everything that is due now. idle is true if nothing was due.
@@ -86,8 +84,8 @@ func (t *stream) beat(ctx context.Context) error {
 	if now.Before(t.nextBeat) {
 		return nil
 	}
-	t.nextBeat = now.Add(t.service.cfg.Heartbeat)
-	return t.send(ctx, codec.Heartbeat(t.service.cfg.NewID()))
+	t.nextBeat = t.service.beats.Next(now)
+	return t.send(ctx, t.service.beats.Event(now))
 }
 
 // sendEvent sends one object or deletion, and records it in sent.

@@ -69,7 +69,7 @@ var transitions = [...][sourceEventCount]sourceState{
 type Sources struct {
 	cfg    *settings.Config
 	agents Agents
-	slots  Slots
+	slots  *Slots
 	synced *prometheus.CounterVec
 
 	// works is the number of withheld deletions. While it is 0, changes of records do not take the lock. It is
@@ -489,12 +489,10 @@ func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.Clu
 	for _, o := range cl.Withheld {
 		revisions[o.ResourceID] = o.Revision
 	}
-	select {
-	case s.slots <- struct{}{}:
-		defer s.slots.Free()
-	case <-ctx.Done():
+	if !s.slots.Wait(ctx) {
 		return w, request.CallerGone(ctx)
 	}
+	defer s.slots.Free()
 	owner.Cluster = cl.Cluster
 	err := s.cfg.Store.Scan(ctx, owner, func(m store.Meta) error {
 		if r, ok := revisions[m.ResourceID]; ok && m.State == store.Live && m.SpecRevision == r {

@@ -18,12 +18,14 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/resync"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -48,12 +50,12 @@ type State struct {
 	Deletions *Deletions
 	Names     *Names
 	// Slots limits the number of concurrent comparisons.
-	Slots Slots
+	Slots *Slots
 }
 
 // New returns an empty state.
 func New(cfg *settings.Config) *State {
-	m, slots := cfg.Meter(), make(Slots, cfg.Comparisons)
+	m, slots := cfg.Meter(), NewSlots(cfg.Comparisons)
 	c := &State{
 		Slots: slots,
 		Sources: &Sources{
@@ -97,21 +99,88 @@ func scopeOf(k store.Key) store.Scope {
 	return store.Scope{DataType: k.DataType, Cluster: k.Cluster}
 }
 
-// Slots limits the number of concurrent list comparisons. A comparison holds one slot while it reads.
-type Slots chan struct{}
+// Slots limits the number of concurrent list comparisons. A comparison holds one slot while it reads. Requests
+// that wait get the slots in order.
+type Slots struct {
+	mu      sync.Mutex
+	free    int
+	waiting []*SlotRequest
+}
 
-// Try takes a slot and returns true, or returns false if none is free.
-func (s Slots) Try() bool {
-	select {
-	case s <- struct{}{}:
+// SlotRequest is a request for a slot. Create it with [NewSlotRequest]. Its fields are guarded by Slots.mu.
+type SlotRequest struct {
+	ring           func()
+	waiting, holds bool
+}
+
+// NewSlotRequest returns a request. ring is called when a slot is reserved for it.
+func NewSlotRequest(ring func()) *SlotRequest { return &SlotRequest{ring: ring} }
+
+// NewSlots returns n free slots.
+func NewSlots(n int) *Slots { return &Slots{free: n} }
+
+// Take returns true if the caller has a slot now. Otherwise the request waits: after its ring the caller calls
+// Take again, or Cancel.
+func (s *Slots) Take(r *SlotRequest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case r.holds:
+		r.holds = false
 		return true
-	default:
+	case r.waiting:
 		return false
+	case s.free > 0:
+		s.free--
+		return true
+	}
+	r.waiting = true
+	s.waiting = append(s.waiting, r)
+	return false
+}
+
+// Wait takes a slot as soon as one is free. It returns false if ctx ends before.
+func (s *Slots) Wait(ctx context.Context) bool {
+	bell := taskgroup.NewBell()
+	for r := NewSlotRequest(bell.Ring); !s.Take(r); {
+		select {
+		case <-bell:
+		case <-ctx.Done():
+			s.Cancel(r)
+			return false
+		}
+	}
+	return true
+}
+
+// Cancel ends the waiting of a request. A slot that is reserved for it is freed.
+func (s *Slots) Cancel(r *SlotRequest) {
+	s.mu.Lock()
+	held := r.holds
+	if r.waiting {
+		s.waiting = slices.DeleteFunc(s.waiting, func(o *SlotRequest) bool { return o == r })
+	}
+	r.waiting, r.holds = false, false
+	s.mu.Unlock()
+	if held {
+		s.Free()
 	}
 }
 
-// Free returns a slot.
-func (s Slots) Free() { <-s }
+// Free returns a slot. The first request that waits gets it.
+func (s *Slots) Free() {
+	s.mu.Lock()
+	if len(s.waiting) == 0 {
+		s.free++
+		s.mu.Unlock()
+		return
+	}
+	r := s.waiting[0]
+	s.waiting = slices.Delete(s.waiting, 0, 1)
+	r.waiting, r.holds = false, true
+	s.mu.Unlock()
+	r.ring()
+}
 
 // A restored store may have an older state. Then an agent may hold a newer version than the record. Either the
 // record is right, because its source went back too, or the store lost a change. Only the source knows which

@@ -82,11 +82,12 @@ type Config struct {
 
 // Front serves one port. Create it with [New], run it once with [Front.Run].
 type Front struct {
-	cfg    Config
-	port   *listener.Port
-	idle   time.Duration
-	health *health.Server
-	open   atomic.Bool
+	cfg     Config
+	starter listener.Starter
+	port    *listener.Port
+	idle    time.Duration
+	health  *health.Server
+	open    atomic.Bool
 
 	publishInfo ggrpc.UnaryServerInfo // of each Publish
 }
@@ -97,7 +98,7 @@ func New(cfg Config) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{idle: listener.IdleConnection, health: health.NewServer()}
+	f := &Front{starter: listener.StarterOf(cfg.Server), idle: listener.IdleConnection, health: health.NewServer()}
 	if f.port, cfg.Config, err = listener.New(cfg.Config); err != nil {
 		return nil, err
 	}

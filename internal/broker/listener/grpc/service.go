@@ -73,22 +73,40 @@ func trailerOf(r transport.Receipt) metadata.MD {
 	return md
 }
 
+// handleSubscribe waits for the end of a subscription. The library ends a stream when its handler returns, so
+// each stream has this goroutine. Its stack stays small: the subscription is served in other goroutines, which
+// end when nothing is due.
 func handleSubscribe(srv any, ss ggrpc.ServerStream) error {
-	f := srv.(*Front)
+	ended := make(chan error, 1)
+	go srv.(*Front).subscribe(ss, func(err error) { ended <- err }) // returns before the end, or calls ended
+	return <-ended
+}
+
+// subscribe reads the request of a subscription, and begins it.
+func (f *Front) subscribe(ss ggrpc.ServerStream, ended func(error)) {
 	ctx := ss.Context()
+	defer func() {
+		if p := recover(); p != nil {
+			ended(f.panicked(ctx, p))
+		}
+	}()
 	c, err := connectionOf(ctx)
 	if err != nil {
-		return transportgrpc.Status(err).Err()
+		ended(transportgrpc.Status(err).Err())
+		return
 	}
 	var r cloudeventsv1.SubscriptionRequest
 	if err := ss.RecvMsg(&r); err != nil {
-		return err
+		ended(err)
+		return
 	}
 	raw := transport.RawSubscription{Source: r.GetSource(), Cluster: r.GetClusterName(), DataType: r.GetDataType(), Hello: helloOf(ctx)}
-	if err := f.cfg.Server.Subscribe(ctx, c.Peer(), raw, stream{ss}); err != nil {
-		return f.answer(ctx, err)
-	}
-	return nil
+	f.starter.Start(ctx, c.Peer(), raw, stream{ss}, func(err error) {
+		if err != nil {
+			err = f.answer(ctx, err)
+		}
+		ended(err)
+	})
 }
 
 // helloOf returns what a Hawser client reports about itself. A client with an unknown protocol version is

@@ -42,8 +42,9 @@ type Config struct {
 
 // Front serves connections that the port accepted. Create it with [New], run it once with [Front.Run].
 type Front struct {
-	cfg Config
-	web *webSockets
+	cfg     Config
+	starter listener.Starter
+	web     *webSockets
 
 	mu      sync.Mutex // guards the fields below
 	closing bool
@@ -78,7 +79,7 @@ func New(cfg Config) (*Front, error) {
 	if cfg.OnPanic == nil {
 		cfg.OnPanic = func() {}
 	}
-	f := &Front{cfg: cfg, conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*sharedSubscription{}}
+	f := &Front{cfg: cfg, starter: listener.StarterOf(cfg.Server), conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*sharedSubscription{}}
 	f.web = newWebSockets(f)
 	return f, nil
 }

@@ -76,7 +76,7 @@ func (f *Front) part(g *sharedSubscription) {
 
 // serveGroup calls the server for a group.
 func (f *Front) serveGroup(ctx context.Context, g *sharedSubscription) {
-	g.err = f.called(ctx, g.of, groupStream{ctx, g})
+	g.err = f.guarded(func() error { return f.cfg.Server.Subscribe(ctx, g.of.conn.peer(), g.of.raw, groupStream{ctx, g}) })
 	f.mu.Lock()
 	if f.groups[g.key] == g {
 		delete(f.groups, g.key) // the next member creates a new group

@@ -50,8 +50,8 @@ type request struct {
 	granted  []*subscription
 }
 
-// subscription is one filter with its events. It belongs to the owner of the connection; its own goroutine
-// calls the server.
+// subscription is one filter with its events. It belongs to the owner of the connection; other goroutines serve
+// it.
 type subscription struct {
 	conn   *conn
 	filter topic.Topic
@@ -197,7 +197,8 @@ func (c *conn) begin(s *subscription) error {
 	if s.filter.Group != "" {
 		c.sharing.Add(1)
 	}
-	c.serving.Go(s.run)
+	c.serving.Add(1)
+	go s.run() // the connection waits for the end of the subscription
 	return nil
 }
 
@@ -216,24 +217,29 @@ func (c *conn) forget(s *subscription) {
 // current reports whether s is still the subscription of its filter.
 func (c *conn) current(s *subscription) bool { return c.subscriptions[s.text] == s }
 
-// run serves the subscription until it ends.
+// run begins to serve the subscription. It returns when nothing is due, or at the end.
 func (s *subscription) run() {
 	c := s.conn
-	var err error
 	if s.filter.Group != "" {
-		err = s.share()
+		err := s.share()
 		c.sharing.Done()
-	} else {
-		err = c.called(s.ctx, s, stream{s})
+		s.end(err)
+		return
 	}
-	s.cancel()
-	s.call.End()
-	c.post(ended{s, err})
+	if err := c.guarded(func() error {
+		c.starter.Start(s.ctx, c.peer(), s.raw, stream{s}, s.end)
+		return nil
+	}); err != nil {
+		s.end(err)
+	}
 }
 
-// called calls the server for a subscription.
-func (f *Front) called(ctx context.Context, s *subscription, out transport.Stream) error {
-	return f.guarded(func() error { return f.cfg.Server.Subscribe(ctx, s.conn.peer(), s.raw, out) })
+// end is called once, after the end of the subscription.
+func (s *subscription) end(err error) {
+	s.cancel()
+	s.call.End()
+	s.conn.post(ended{s, err})
+	s.conn.serving.Done()
 }
 
 // opened handles a subscription that the server has accepted.
