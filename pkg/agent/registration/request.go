@@ -85,8 +85,14 @@ func (c *Core) issued(p *Pending, cert []byte) {
 		c.renew = requested
 		c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New("the hub requires a later issue time than its signer uses: check the clocks of the hub"))
 	}
-	if !c.ended() { // a certificateRetry, if there was one, has succeeded; the next expiry begins another
-		c.certificateRetry = retry{}
+	c.certificateRetry = retry{} // the registration has succeeded; the next expiry begins another
+	if c.ended() {
+		// Scenario:
+		//   t1: a request is approved. Its signer is down for longer than a certificate is valid.
+		//   t2: the signer counts the validity from the approval. The certificate has expired when it arrives.
+		//   t3: the broker refuses it.
+		// Result: the agent registers again after a few minutes. If only its clock is wrong, the broker does not refuse.
+		c.certificateRetry.failed(c.now, c.c.Random(), firstTrial, lastTrial, nil)
 	}
 }
 
