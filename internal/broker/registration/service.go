@@ -111,7 +111,7 @@ func (r *Service) Subscribe(ctx context.Context, p transport.Peer, raw transport
 		accepted.StoreID = r.cfg.Store.Head().StoreID
 	}
 	if err := out.Accept(accepted); err != nil {
-		return broken(ctx, err)
+		return request.StreamBroken(ctx, err)
 	}
 	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}}
 	return t.serve(ctx)

@@ -53,7 +53,7 @@ func (r *Service) subscribeSource(ctx context.Context, p transport.Peer, raw tra
 		SubscriptionID: s.id, Protocol: transport.Protocol, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, StoreID: r.cfg.Store.Head().StoreID,
 	}
 	if err := out.Accept(accepted); err != nil {
-		return broken(ctx, err)
+		return request.StreamBroken(ctx, err)
 	}
 	return s.serve(ctx)
 }
@@ -100,13 +100,13 @@ func (s *sourceStream) serve(ctx context.Context) error {
 		if !now.Before(s.nextBeat) {
 			s.nextBeat = now.Add(r.cfg.Heartbeat)
 			if err := s.out.Send(codec.Heartbeat(r.cfg.NewID())); err != nil {
-				return broken(ctx, err)
+				return request.StreamBroken(ctx, err)
 			}
 			continue
 		}
 		if req := s.next(now); req != nil {
 			if err := s.send(req); err != nil {
-				return broken(ctx, err)
+				return request.StreamBroken(ctx, err)
 			}
 			continue
 		}
