@@ -312,7 +312,7 @@ func (c *config) kept(ctx context.Context, namespace string) *registration.Crede
 	if err != nil {
 		return nil
 	}
-	k, err := registration.ReadKept(data, c.clusterName, cmp.Or(c.hubIdentity, registration.HubOf(data)))
+	k, err := registration.ReadSavedState(data, c.clusterName, cmp.Or(c.hubIdentity, registration.HubOf(data)))
 	if err != nil {
 		return nil
 	}

@@ -87,7 +87,7 @@ var decoders = map[string]string{
 	"pkg/agent/hubidentity parseClaims":            "pkg/agent/hubidentity FuzzClaims",
 	"pkg/agent/kubeclient discoveryCache.versions": "pkg/agent/kubeclient FuzzDiscovery",
 	"pkg/agent/registration ReadCredential":        "pkg/agent/registration FuzzShown",
-	"pkg/agent/registration ReadKept":              "pkg/agent/registration FuzzReadSavedState",
+	"pkg/agent/registration ReadSavedState":        "pkg/agent/registration FuzzReadSavedState",
 	"pkg/agent/registration read":                  "pkg/agent/registration FuzzShown",
 	"pkg/agent/feedback parse":                     "pkg/agent/feedback FuzzRead",
 	"pkg/agent/conditionrules Evaluator.Evaluate":  "pkg/agent/conditionrules FuzzEvaluate",
@@ -190,7 +190,7 @@ var joining = []string{
 	"internal/earliest Parse", "internal/hubsource/clustercontroller parseSubject", "internal/identity ReadRequest",
 	"internal/hubsource/registration readRequest", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
 	"internal/identity CheckAuthorities", "internal/identity Mapping.FromCertificate", "internal/identity/token Verifier.Verify", "internal/identity/token parseKeys",
-	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadKept", "pkg/agent/registration read",
+	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadSavedState", "pkg/agent/registration read",
 	"pkg/codec ParseRegistrationAnswer", "pkg/codec ParseRegistrationRequest",
 }
 

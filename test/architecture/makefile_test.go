@@ -22,12 +22,8 @@ func TestMakefile_PatternsMatchTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names strings.Builder
-	for _, s := range tree(t) {
-		for _, d := range s.ast.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && s.isTest() {
-				names.WriteString(f.Name.Name + "\n")
-			}
-		}
+	for name := range functions(tree(t), func(s source, f *ast.FuncDecl) bool { return s.isTest() && f.Recv == nil }) {
+		names.WriteString(name[strings.LastIndex(name, " ")+1:] + "\n") // without the folder
 	}
 	report(t, unmatchedPatterns(string(text), names.String()))
 	wantViolation(t, unmatchedPatterns("go test -run '^$$' -bench LosesAll -skip='^(TestA|TestBoth)$$'", "TestA\nTestBoth\n"), "LosesAll")

@@ -147,23 +147,25 @@ var harmlessFiles = map[string]string{
 	"a/unparsed.go":  "grave",
 }
 
+// writeFile writes a file of a tree below dir, with its folders.
+func writeFile(t *testing.T, dir, name, src string) {
+	t.Helper()
+	file := filepath.Join(dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCheckLanguage_FindsPlantedViolations(t *testing.T) {
 	dir := t.TempDir()
-	write := func(name, src string) {
-		t.Helper()
-		file := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for _, p := range planted {
-		write(p.path, p.src)
+		writeFile(t, dir, p.path, p.src)
 	}
 	for name, src := range harmlessFiles {
-		write(name, src)
+		writeFile(t, dir, name, src)
 	}
 	texts, broken, err := treeTexts(dir, isWordList)
 	if err != nil || !slices.Equal(broken, []string{"a/unparsed.go"}) {
@@ -215,13 +217,7 @@ func TestTreeTexts_ReadsTestdata(t *testing.T) {
 		"test/alerts/testdata/a.yaml":         "# For nobody.\n- name: nobody leads\n",
 		"test/charts/testdata/values.yaml":    "name: nobody\n",
 	} {
-		file := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(src), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, dir, name, src)
 	}
 	texts, broken, err := treeTexts(dir, isWordList)
 	if err != nil || len(broken) > 0 {

@@ -110,7 +110,7 @@ func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawS
 	}
 	if err := out.Accept(accepted); err != nil {
 		t.Leave()
-		return nil, broken(ctx, err)
+		return nil, request.StreamBroken(ctx, err)
 	}
 	return t, nil
 }

@@ -53,7 +53,7 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 	}
 	if err := out.Accept(accepted); err != nil {
 		r.leave(s)
-		return nil, broken(ctx, err)
+		return nil, request.StreamBroken(ctx, err)
 	}
 	s.nextBeat, s.nextRenewals = r.beats.Next(r.cfg.Now()), r.cfg.Now()
 	return s, nil
@@ -99,13 +99,13 @@ func (s *sourceStream) Turn(ctx context.Context) (next time.Time, err error) {
 		if !now.Before(s.nextBeat) {
 			s.nextBeat = r.beats.Next(now)
 			if err := s.out.Send(r.beats.Event(now)); err != nil {
-				return next, broken(ctx, err)
+				return next, request.StreamBroken(ctx, err)
 			}
 			continue
 		}
 		if req := s.next(now); req != nil {
 			if err := s.send(req); err != nil {
-				return next, broken(ctx, err)
+				return next, request.StreamBroken(ctx, err)
 			}
 			continue
 		}

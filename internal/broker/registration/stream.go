@@ -109,7 +109,7 @@ func (t *stream) sendEvent(ctx context.Context, n objectEvent) error {
 
 func (t *stream) send(ctx context.Context, event []byte) error {
 	if err := t.out.Send(event); err != nil {
-		return broken(ctx, err)
+		return request.StreamBroken(ctx, err)
 	}
 	return nil
 }
@@ -131,6 +131,3 @@ func (t *stream) event(n objectEvent) ([]byte, error) {
 	}
 	return request.Encode(b.Event())
 }
-
-// broken is the error of a stream after a failed write.
-func broken(ctx context.Context, err error) error { return request.StreamBroken(ctx, err) }

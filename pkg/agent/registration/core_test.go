@@ -52,11 +52,11 @@ func newRig(t testing.TB) *rig {
 
 // start starts a process.
 func (r *rig) start() {
-	kept, _ := ReadKept(r.secret, cluster1, "hub1")
+	saved, _ := ReadSavedState(r.secret, cluster1, "hub1")
 	r.core = NewCore(CoreConfig{
 		Cluster: cluster1, Hub: "hub1", Config: []byte("url: broker:8090\n"), Random: r.random,
 		Name: func() string { r.names++; return fmt.Sprintf("n%04d", r.names) }, NewKey: NewKey,
-	}, kept, r.file)
+	}, saved, r.file)
 	r.as, r.used = "", nil
 	r.core.Learned(r.now, Facts{Healthy: true, Version: "v1.36.0", Capacity: clusterv1.ResourceList{clusterv1.ResourceCPU: resource.MustParse("4")}})
 }

@@ -44,7 +44,7 @@ func loadFormer(t *testing.T, file string) (map[string][]byte, SavedState) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, why := ReadKept(data, cluster1, "hub1")
+	k, why := ReadSavedState(data, cluster1, "hub1")
 	if why != nil {
 		t.Fatalf("%s: %v", file, why)
 	}
@@ -80,7 +80,7 @@ func TestFormer_ReadsSavedState(t *testing.T) {
 		if HubOf(data) != "hub1" {
 			t.Errorf("%s: it is of hub %q", file, HubOf(data))
 		}
-		if _, why := ReadKept(data, cluster1, "hub2"); want.credential && why == nil {
+		if _, why := ReadSavedState(data, cluster1, "hub2"); want.credential && why == nil {
 			t.Errorf("%s: it is taken for the Secret of another hub", file)
 		}
 	}
@@ -119,7 +119,7 @@ func TestFormer_SecretIsWrittenOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, why := ReadKept(data, cluster1, "hub1")
+	k, why := ReadSavedState(data, cluster1, "hub1")
 	if why != nil {
 		t.Fatal(why)
 	}

@@ -127,7 +127,7 @@ func FuzzReadSavedState(f *testing.F) {
 			keyCluster: []byte(cluster), keyHub: []byte(hub), keyAgent: []byte(agent), keyCert: cert, keyKey: key,
 			keyPendingName: []byte(pending), keyPendingKey: pendingKey, keyPendingAs: []byte(as),
 		}
-		k, why := ReadKept(data, cluster1, "hub1")
+		k, why := ReadSavedState(data, cluster1, "hub1")
 		raw := func(r rune) bool { return !strconv.IsPrint(r) }
 		if why != nil && (why.Error() == "" || k.Agent == "" && (len(why.Error()) > 1<<10 || strings.ContainsFunc(why.Error(), raw))) {
 			t.Fatalf("refused with %v", why)
@@ -144,7 +144,7 @@ func FuzzReadSavedState(f *testing.F) {
 		if !validAgent(k.Agent) || k.Cluster != cluster1 || k.Hub != "hub1" {
 			t.Fatalf("took %+v", k)
 		}
-		again, why := ReadKept(k.Data(), cluster1, "hub1")
+		again, why := ReadSavedState(k.Data(), cluster1, "hub1")
 		if why != nil || !again.equal(k) {
 			t.Fatalf("written as %v, read as %v: %v", k.Data(), again.Data(), why)
 		}

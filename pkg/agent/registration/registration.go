@@ -136,7 +136,7 @@ func (r *Registration) Ready() error { return r.Progress().WaitReason }
 // Run registers the cluster and keeps it registered until ctx ends, and then returns nil. An error means that
 // another process uses the Secret. Run must be called once.
 func (r *Registration) Run(ctx context.Context) error {
-	kept := r.load(ctx)
+	saved := r.load(ctx)
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // it was asked to stop
 	}
@@ -145,7 +145,7 @@ func (r *Registration) Run(ctx context.Context) error {
 		core: NewCore(CoreConfig{
 			Cluster: r.c.Cluster, Hub: r.c.Hub, Config: r.c.Broker, Random: rand.Float64,
 			Name: func() string { return utilrand.String(5) }, NewKey: NewKey,
-		}, kept, r.bootstrapID(ctx)),
+		}, saved, r.bootstrapID(ctx)),
 	}
 	return taskgroup.Group(ctx,
 		taskgroup.Task{Name: "registration", Run: l.run},
@@ -168,12 +168,12 @@ func (r *Registration) load(ctx context.Context) SavedState {
 		data, err := r.c.Store.Load(readCtx)
 		cancel()
 		if err == nil {
-			kept, why := ReadKept(data, r.c.Cluster, r.c.Hub)
+			saved, why := ReadSavedState(data, r.c.Cluster, r.c.Hub)
 			if !errors.Is(why, ErrForeign) {
 				if why != nil {
 					r.c.Log.WarnContext(ctx, "the Secret is unusable, the registration begins again", "reason", why)
 				}
-				return kept
+				return saved
 			}
 			err = why
 		}

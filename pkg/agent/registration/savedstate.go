@@ -92,10 +92,10 @@ func foreign(d map[string][]byte) error {
 	return fmt.Errorf("it is that of cluster %.80q at hub %.80q: %w", d[keyCluster], HubOf(d), ErrForeign)
 }
 
-// ReadKept reads a Secret for a cluster and hub, including a certificate that has expired by the local clock.
-// Content of another cluster or hub, or unreadable content, is dropped; why is the reason. Then the
+// ReadSavedState reads a Secret for a cluster and hub, including a certificate that has expired by the local
+// clock. Content of another cluster or hub, or unreadable content, is dropped; why is the reason. Then the
 // registration begins again, unless why is [ErrForeign]. why is also nil for an empty Secret.
-func ReadKept(d map[string][]byte, cluster, hub string) (k SavedState, why error) {
+func ReadSavedState(d map[string][]byte, cluster, hub string) (k SavedState, why error) {
 	if len(d) == 0 {
 		return SavedState{}, nil
 	}
