@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -42,8 +43,9 @@ type front struct {
 	broker *broker.Broker
 	port   *listener.Port
 	front  *mqtt.Front
-	dialed chan net.Conn // to be accepted
+	dialed chan net.Conn // to be accepted; closed by Close
 	accept net.Listener
+	filled chan struct{} // closed when the listener accepts no more
 	done   chan error
 
 	mu    sync.Mutex // guards what follows, which the goroutines of the listener use
@@ -59,7 +61,7 @@ type turn struct {
 }
 
 func newFront(ctx context.Context, w *world, b *broker.Broker) *front {
-	f := &front{w: w, broker: b, dialed: make(chan net.Conn, 1), done: make(chan error, 1), conns: map[uint64]*conn{}}
+	f := &front{w: w, broker: b, dialed: make(chan net.Conn, 1), filled: make(chan struct{}), done: make(chan error, 1), conns: map[uint64]*conn{}}
 	log := slog.New(slog.DiscardHandler)
 	var err error
 	f.port, _, err = listener.New(listener.Config{
@@ -69,14 +71,19 @@ func newFront(ctx context.Context, w *world, b *broker.Broker) *front {
 	if err != nil {
 		panic(err)
 	}
-	if f.accept, err = f.port.Listen(ctx); err != nil {
+	var fill func()
+	if f.accept, fill, err = f.port.Listen(ctx); err != nil {
 		panic(err)
 	}
 	f.front, err = mqtt.New(mqtt.Config{Server: f, Log: log, OnPanic: func() { panic("the MQTT listener panicked") }})
 	if err != nil {
 		panic(err)
 	}
-	go func() { f.done <- f.front.Run(ctx) }() // end waits for it
+	go func() { f.done <- f.front.Run(ctx) }() // end waits for both
+	go func() {
+		defer close(f.filled)
+		fill()
+	}()
 	return f
 }
 
@@ -85,16 +92,25 @@ func (f *front) end() {
 	if f == nil {
 		return
 	}
-	if err := <-f.done; err != nil {
+	if err := errors.Join(<-f.done, f.accept.Close()); err != nil {
 		panic(err)
 	}
+	<-f.filled
 }
 
 // Accept implements net.Listener.
-func (f *front) Accept() (net.Conn, error) { return <-f.dialed, nil }
+func (f *front) Accept() (net.Conn, error) {
+	if c, open := <-f.dialed; open {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
 
 // Close implements net.Listener.
-func (f *front) Close() error { return nil }
+func (f *front) Close() error {
+	close(f.dialed)
+	return nil
+}
 
 // Addr implements net.Listener.
 func (f *front) Addr() net.Addr { return &net.UnixAddr{} }
