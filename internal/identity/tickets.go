@@ -21,7 +21,7 @@ import (
 //
 // A ticket is accepted only while the CAs of clients are those of its issue, and the certificates that the CAs
 // verified then are valid. Otherwise the client gets a full handshake. Denials and acceptance are checked after the
-// handshake, for resumed sessions too. TLS 1.2 has no tickets: whoever learns the private key later could decrypt
+// handshake, for resumed sessions too. TLS 1.2 has no tickets: a thief of the private key could decrypt
 // recorded connections.
 
 // ticketLabel separates the ticket key from other keys that may be derived from the same private key. ticketMark

@@ -109,8 +109,8 @@ func TestMachine_BackoffGrowsToItsMaximum(t *testing.T) {
 	}
 }
 
-// TestMachine_BackoffFollowsTheOutage checks the wait while no process listens: at most a quarter of the outage, so
-// that a session is back soon after a short restart, and Max after a long one.
+// TestMachine_BackoffFollowsTheOutage checks the wait while no process listens: at most a quarter of the outage.
+// So a session is back soon after a short restart, and waits at most Max after a long one.
 func TestMachine_BackoffFollowsTheOutage(t *testing.T) {
 	m := newMachine(t, &diary{}, 1)
 	down := &transport.Error{Code: transport.CodeUnavailable, Message: "down", Err: syscall.ECONNREFUSED}

@@ -100,7 +100,7 @@ func (g *limiter) arrive(a *arrival) string {
 		return fullPort
 	case !g.mayFail(a, at, now):
 		return fullAddress
-	case g.queues[a.class].Len() >= g.limits.queued && !g.makeRoom(a.class, at):
+	case g.queues[a.class].Len() >= g.limits.queued && !g.shorten(a.class, at):
 		return waitedLong
 	}
 	a.at = now
@@ -111,9 +111,9 @@ func (g *limiter) arrive(a *arrival) string {
 	return ""
 }
 
-// makeRoom drops the newest arrival of the address with the most arrivals in the queue of a class. It returns false
+// shorten drops the newest arrival of the address with the most arrivals in the queue of a class. It returns false
 // if the address at has as many.
-func (g *limiter) makeRoom(c class, at *address) bool {
+func (g *limiter) shorten(c class, at *address) bool {
 	var key netip.Prefix
 	most := at.queued[c] + 1
 	for k, other := range g.addresses {

@@ -111,8 +111,8 @@ func TestAdmission_Computing(t *testing.T) {
 	}
 }
 
-// TestAdmission_Tickets checks that the limits of the classes are separate: the failures of an address delay
-// its clients with a ticket no more, and a client whose tickets fail has the limits of one without.
+// TestAdmission_Tickets checks that the limits of the classes are separate. The failures of an address do not delay
+// its clients with a ticket. A client whose tickets fail has the limits of one without.
 func TestAdmission_Tickets(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	for range 2 {
