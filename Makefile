@@ -17,7 +17,8 @@ endif
 # One set of build flags for programs, tests and tools, so that the build cache
 # holds every package once. Only the race detector needs cgo.
 export CGO_ENABLED := 0
-export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+# Only released programs are built with a profile (cmd/broker/default.pgo): it doubles what a test must compile.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false -pgo=off)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/hawser-io/hawser/internal/telemetry.version=$(VERSION)
@@ -44,7 +45,7 @@ PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # programs builds $(2) into $(1); platforms builds them for each of $(1).
 programs = mkdir -p $(1); for p in $(2); do \
-	.ci/progress "building $$p" go build -v -ldflags '$(LDFLAGS)' -o $(1)/$$p ./cmd/$${p\#hawser-}; echo $(1)/$$p; \
+	.ci/progress "building $$p" go build -v -pgo=auto -ldflags '$(LDFLAGS)' -o $(1)/$$p ./cmd/$${p\#hawser-}; echo $(1)/$$p; \
 done
 platforms = for platform in $(1); do \
 	export GOOS=$${platform%/*} GOARCH=$${platform\#*/} GOAMD64=v1 GOARM64=v8.0; \
@@ -283,6 +284,10 @@ bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY
 	@$(if $(ONLY),true,go -C test/interop/sdkgo build -o $(CURDIR)/bin/interop/ ./...)
 	@$(if $(ONLY),true,go test -run '^$$' -bench . -benchtime 1x ./test/interop)
 	@$(if $(ONLY),true,HOSTILE=1s go test -count=1 -timeout 60m -v ./test/attack $(if $(CHECK),,|| true))
+
+.PHONY: pgo
+pgo: ## measure the broker under load, and write the profile that its build uses (cmd/broker/default.pgo): four minutes
+	@LDFLAGS='$(LDFLAGS)' .ci/pgo
 
 .PHONY: clean
 clean: ## remove what was built here (not Go's caches)

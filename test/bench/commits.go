@@ -81,7 +81,7 @@ func extract(ctx context.Context, root, sha, dir string) error {
 
 // goBuild builds a program with the environment and flags of make.
 func goBuild(ctx context.Context, dir, program, pkg string) error {
-	_, err := childproc.Run(ctx, "go", "build", "-C", dir, "-ldflags", "-s -w", "-o", program, pkg)
+	_, err := childproc.Run(ctx, "go", "build", "-C", dir, "-pgo", "auto", "-ldflags", "-s -w", "-o", program, pkg)
 	return err
 }
 
