@@ -277,7 +277,8 @@ demo: ## a hub, two clusters and Hawser between them on this machine, until Ctrl
 	@set -m; HAWSER_RUN_BY=make bin/hawser demo $(ARGS) || exit $$?
 
 .PHONY: bench
-bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=works, core, mqtt, registration, fleet or gate (BASE=commit) runs a part
+bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY=core, works, mqtt, registration or fleet (beside commit ada167f) runs a part; ONLY=gate CHECK=1 is the gate of a change, beside BASE (HEAD~1)
+	@echo "make bench$(if $(ONLY), ONLY=$(ONLY)) of $$(git describe --tags --always)$$(git diff --quiet HEAD -- . ':!docs/benchmarks' || echo -dirty) on $$(date +%F), $$(uname -sm), $$(nproc) processors"
 	@go run ./test/bench $(if $(CHECK),--check) $(if $(ONLY),--only $(ONLY)) $(if $(BASE),--base $(BASE))
 	@$(if $(ONLY),true,go test -run '^$$' -bench MissesTheAnswer -benchtime 50x ./internal/hubsource/core)
 	@$(if $(ONLY),true,mkdir -p bin/interop)
@@ -288,6 +289,10 @@ bench: build ## run the benchmarks; CHECK=1 fails where a target is missed; ONLY
 .PHONY: pgo
 pgo: ## measure the broker under load, and write the profile that its build uses (cmd/broker/default.pgo): four minutes
 	@LDFLAGS='$(LDFLAGS)' .ci/pgo
+
+.PHONY: bench-plots
+bench-plots: ## draw the pictures of docs/benchmarks.md from the outputs of make bench in docs/benchmarks
+	@go run ./test/bench/plots docs/benchmarks
 
 .PHONY: clean
 clean: ## remove what was built here (not Go's caches)
