@@ -23,7 +23,8 @@ type Server struct {
 	config *tls.Config
 	loader *loader
 	last   atomic.Pointer[offer] // connections keep their configuration, so they share one
-	// chains are the verified chains of running handshakes, by the peer's certificate.
+	// chains are the verified chains of running handshakes, of type verified, by the peer's certificate. Connections
+	// that resume at the same time share a parsed certificate.
 	chains sync.Map
 }
 
@@ -39,6 +40,12 @@ func (f Files) Server(onError func(error)) (*Server, error) {
 		return nil, err
 	}
 	return l.server(), nil
+}
+
+// verified is the chains of a certificate, and the CAs that verified them.
+type verified struct {
+	chains [][]*x509.Certificate
+	by     *x509.CertPool
 }
 
 // offer is the configurations that were made from a material.
@@ -60,6 +67,7 @@ func (l *loader) server() *Server {
 		return o.full, nil
 	}
 	s.TransportCredentials = credentials.NewTLS(s.config)
+	s.offered(base) // so that the first client of a returning fleet is recognized by its ticket
 	return s
 }
 
@@ -83,9 +91,9 @@ func (s *Server) offered(base *tls.Config) *offer {
 		if state.DidResume && s.verify(state.PeerCertificates, m.all) != nil {
 			return time.Time{}
 		}
-		chains, _ := s.chains.Load(state.PeerCertificates[0])
-		verified, _ := chains.([][]*x509.Certificate) // nothing else is stored
-		return EndOf(verified)
+		v, _ := s.chains.Load(state.PeerCertificates[0])
+		shown, _ := v.(verified) // nothing else is stored
+		return EndOf(shown.chains)
 	})
 	s.last.Store(o)
 	return o
@@ -110,7 +118,7 @@ func (s *Server) verify(shown []*x509.Certificate, authorities *x509.CertPool) e
 	}
 	chains, err := chainsOf(authorities, shown, time.Now())
 	if err == nil {
-		s.chains.Store(shown[0], chains)
+		s.chains.Store(shown[0], verified{chains, authorities})
 	}
 	return err
 }
@@ -122,10 +130,11 @@ func (s *Server) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	err := conn.Handshake() //nolint:noctx // the serving port sets a deadline
 	state := conn.ConnectionState()
 	if len(state.PeerCertificates) > 0 {
-		if chains, ok := s.chains.LoadAndDelete(state.PeerCertificates[0]); ok {
-			state.VerifiedChains, _ = chains.([][]*x509.Certificate) // nothing else is stored
-		} else if err == nil { // another connection that resumes has the same parsed certificate, and took them
-			state.VerifiedChains, err = chainsOf(s.loader.get().all, state.PeerCertificates, time.Now())
+		v, _ := s.chains.LoadAndDelete(state.PeerCertificates[0])
+		shown, _ := v.(verified) // the zero value if another connection has taken it
+		state.VerifiedChains = shown.chains
+		if all := s.loader.get().all; err == nil && shown.by != all {
+			state.VerifiedChains, err = chainsOf(all, state.PeerCertificates, time.Now())
 		}
 	}
 	if err != nil {

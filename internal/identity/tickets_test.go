@@ -19,6 +19,8 @@ type resumable struct {
 	*testing.T
 	server *Server
 	client *tls.Config
+	// beside is called before each write of the server; may be nil.
+	beside func()
 }
 
 // connection is the result of one handshake.
@@ -34,7 +36,7 @@ func (r *resumable) connect() (c connection) {
 	here, there := connected(r.T)
 	defer here.Close()
 	defer there.Close()
-	recorded := &recorder{Conn: there}
+	recorded := &recorder{Conn: there, beside: r.beside}
 	served := make(chan error, 1)
 	go func() { // the test receives the result
 		conn, info, err := r.server.ServerHandshake(recorded)
@@ -66,7 +68,16 @@ func (r *resumable) connect() (c connection) {
 // recorder keeps the first bytes that are read.
 type recorder struct {
 	net.Conn
-	first []byte
+	first  []byte
+	beside func()
+}
+
+// Write implements net.Conn.
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.beside != nil {
+		r.beside()
+	}
+	return r.Conn.Write(b)
 }
 
 func (r *recorder) Read(b []byte) (int, error) {
@@ -151,6 +162,44 @@ func TestServer_TicketEnds(t *testing.T) {
 				t.Errorf("%v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// TestServer_VerifiesResumedCertificates checks that the certificates of a ticket are verified again, also if the
+// generation of the CAs is that of its issue.
+func TestServer_VerifiesResumedCertificates(t *testing.T) {
+	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
+	d := side{t, t.TempDir()}
+	r := ticketRig(t, d, a, b, &now)
+	r.connect()
+	if c := r.connect(); c.String() != "resumed" {
+		t.Fatalf("%+v", c)
+	}
+	d.trust(a)
+	l := loaderFor(t, d.files(), func(err error) { t.Error(err) }, &now)
+	l.current.generation = r.server.loader.current.generation
+	r.server = l.server()
+	if c := r.connect(); c.String() != "rejected" || !c.mayResume {
+		t.Errorf("without its CA: %v, %+v", c, c)
+	}
+}
+
+// TestServer_VerifiesWithItsOwnAuthorities checks two connections that resume at the same time, with other CAs. They
+// share the parsed certificate, and not its chains.
+func TestServer_VerifiesWithItsOwnAuthorities(t *testing.T) {
+	a, b, now := authority(t, "a"), authority(t, "b"), time.Now()
+	r := ticketRig(t, side{t, t.TempDir()}, a, b, &now)
+	r.connect()
+	others := 0
+	r.beside = func() {
+		r.server.chains.Range(func(cert, _ any) bool {
+			r.server.chains.Store(cert, verified{nil, a.Pool()})
+			others++
+			return true
+		})
+	}
+	if c := r.connect(); c.err != nil || !c.resumed || c.name != commonName("c1") || others == 0 {
+		t.Errorf("%+v, %d chains of others", c, others)
 	}
 }
 
