@@ -129,8 +129,8 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Run serves until ctx ends, and then drains. It rejects new calls, ends streams at the configured pace with
-// the reason, and commits what is queued. It returns when that is done or the drain timeout is over. An error
+// Run serves until ctx ends, and then drains. It rejects new calls, ends streams with the reason, and commits
+// what is queued. It returns when that is done or the drain timeout is over. An error
 // means that the broker cannot continue, for example because its store failed.
 func (b *Broker) Run(ctx context.Context) error {
 	tasks := slices.Concat([]taskgroup.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())

@@ -21,7 +21,6 @@ const (
 	DefaultMaxEventBytes = 4<<20 - request.AddedBytes
 	DefaultQueueBytes    = 64 << 20
 	DefaultDrainTimeout  = 10 * time.Second
-	DefaultDrainRate     = 1000
 	DefaultHeartbeat     = 10 * time.Second
 	DefaultListGrace     = 30 * time.Second
 	DefaultRest          = 2 * time.Second
@@ -52,7 +51,6 @@ func withDefaults(c Config) (Config, error) {
 		complete(&c.MaxEventBytes, DefaultMaxEventBytes, "largest event"),
 		complete(&c.QueueBytes, DefaultQueueBytes, "queue"),
 		complete(&c.DrainTimeout, DefaultDrainTimeout, "drain timeout"),
-		complete(&c.DrainRate, DefaultDrainRate, "drain rate"),
 		complete(&c.Heartbeat, DefaultHeartbeat, "heartbeat interval"),
 		complete(&c.ListGrace, DefaultListGrace, "list grace"),
 		complete(&c.Rest, DefaultRest, "rest"),

@@ -274,15 +274,18 @@ func (r *registry) mailed() (n int) {
 	return n
 }
 
-// drain waits for ctx to end and then rejects new calls. It ends the streams one after the other and waits for
-// them, up to the drain timeout.
+// drain waits for ctx to end and then rejects new calls. It ends all streams at once, because the clients come back
+// only after the restart: a slow end would delay all of them. It waits for the streams, up to the drain timeout.
 func (f *Feed) drain(ctx context.Context) error {
 	<-ctx.Done()
 	streams := f.registry.close(request.ErrDraining())
 	if len(streams) > 0 {
 		f.cfg.Log.Info("draining", "streams", len(streams))
 	}
-	if !f.cfg.Drain(len(streams), func(i int) { streams[i].stop(request.ErrDraining()) }, f.registry.empty) {
+	for _, s := range streams {
+		s.stop(request.ErrDraining())
+	}
+	if !f.cfg.Drained(f.registry.empty) {
 		f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", f.registry.count(codec.Spec, ""), "sources", f.registry.count(codec.Status, ""))
 	}
 	return nil

@@ -87,6 +87,24 @@ func (p *Port) Watch(ctx context.Context) {
 	taskgroup.Every(ctx, lookEvery, func() { p.look(false) })
 }
 
+// lastAnswers is the time in which a peer receives the answer to its last call before a drain closes its connection.
+const lastAnswers = 250 * time.Millisecond
+
+// Drain closes all connections when no call runs any more, until ctx ends. The library closes the connections of
+// most peers before. Without Drain it would wait five seconds for a peer that has lost its network, and ten for one
+// that does not begin to speak.
+func (p *Port) Drain(ctx context.Context) {
+	idle := false
+	for taskgroup.Sleep(ctx, lastAnswers) {
+		before := idle
+		if idle = p.Usage().Calls == 0; idle && before {
+			for _, c := range p.limiter.all(nil) {
+				_ = c.raw.Close() // it is closed already, or its reader gets an error
+			}
+		}
+	}
+}
+
 // Look checks all connections now and ends those that may not continue.
 func (p *Port) Look() { p.look(true) }
 

@@ -171,8 +171,7 @@ func (r *Service) Clusters() []string { return r.cache.clusters() }
 // Facts returns the states of a cluster on the hub.
 func (r *Service) Facts(cluster string) Facts { return r.cache.factsOf(cluster) }
 
-// drain waits for ctx to end. Then it rejects new calls, fails the waiting ones, and ends the streams one after
-// the other.
+// drain waits for ctx to end. Then it rejects new calls, fails the waiting ones, and ends the streams.
 func (r *Service) drain(ctx context.Context) error {
 	<-ctx.Done()
 	r.requests.close(unavailable("the broker is shutting down"))
@@ -180,7 +179,10 @@ func (r *Service) drain(ctx context.Context) error {
 	if s := r.source.Load(); s != nil {
 		s.stop(request.ErrDraining())
 	}
-	if !r.cfg.Drain(len(streams), func(i int) { streams[i].stop(request.ErrDraining()) }, r.agents.empty) {
+	for _, s := range streams {
+		s.stop(request.ErrDraining())
+	}
+	if !r.cfg.Drained(r.agents.empty) {
 		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.count())
 	}
 	return nil

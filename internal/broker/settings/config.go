@@ -25,10 +25,8 @@ type Config struct {
 	// QueueBytes limits the publishes that wait for a commit, in bytes. The same limit applies separately to lists
 	// that wait for a comparison, to remembered lists, and to reports of orphan AppliedManifestWorks.
 	QueueBytes int
-	// DrainTimeout limits Run after its context has ended. DrainRate is the number of streams that are ended per
-	// second then.
+	// DrainTimeout limits Run after its context has ended.
 	DrainTimeout time.Duration
-	DrainRate    int
 	// Heartbeat is the interval of heartbeats on each stream.
 	Heartbeat time.Duration
 	// ListGrace is the time after the header in which a client must send its list. Without a list in that time, the

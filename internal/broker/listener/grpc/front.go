@@ -191,6 +191,7 @@ func (f *Front) Run(ctx context.Context) error {
 	}
 	f.open.Store(false)
 	f.health.Shutdown()
+	wg.Go(func() { f.port.Drain(watching) })
 	cut := time.AfterFunc(f.cfg.DrainTimeout, func() {
 		f.cfg.Log.Warn("drain timeout is over, cutting connections", "addr", l.Addr().String())
 		server.Stop()

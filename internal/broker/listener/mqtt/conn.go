@@ -293,7 +293,7 @@ func (c *conn) handle(what any) error {
 }
 
 // drained ends a connection without work while the broker drains. A connection with subscriptions waits: the
-// server ends these one after the other.
+// server ends these.
 func (c *conn) drained() error {
 	if !c.draining || len(c.queue) > 0 || len(c.subscriptions) > 0 {
 		return nil
