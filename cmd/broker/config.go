@@ -48,8 +48,8 @@ type config struct {
 	Tokens tokens.Config `json:"tokens"`
 
 	MaxEventBytes int `json:"maxEventBytes"`
-	// HandshakesPerAddress is the maximum number of concurrent handshakes of one address. It also bounds failed
-	// handshakes.
+	// HandshakesPerAddress is the maximum number of handshakes in progress of one address, others wait. It also
+	// bounds failed handshakes.
 	HandshakesPerAddress int `json:"maxHandshakesPerAddress"`
 	// ProxyProtocolFrom are the load balancers whose PROXY protocol header is trusted.
 	ProxyProtocolFrom []string `json:"proxyProtocolFrom"`
@@ -83,7 +83,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.TLS.AgentCAFile, "agent-ca-file", c.TLS.AgentCAFile, "PEM file of further CAs, which sign the certificates of agents and of no other role")
 	f.BoolVar(&c.Insecure, "insecure", c.Insecure, "serve plaintext and trust the identity that each peer claims; only on a loopback address")
 	f.IntVar(&c.MaxEventBytes, "max-event-bytes", c.MaxEventBytes, "largest event, more than 0; OCM clients receive at most 4 MiB")
-	f.IntVar(&c.HandshakesPerAddress, "max-handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes of one address at a time, more than 0; a quarter of it bounds the failed ones per second. Set more if many agents share an address")
+	f.IntVar(&c.HandshakesPerAddress, "max-handshakes-per-address", c.HandshakesPerAddress, "TLS handshakes in progress of one address, with and without a session ticket, more than 0; more of them wait, a quarter of it bounds the failed ones per second. Set more if many distant agents share an address")
 	f.StringSliceVar(&c.ProxyProtocolFrom, "proxy-protocol-from", c.ProxyProtocolFrom, "addresses (CIDR) of load balancers that send the PROXY protocol; other senders are not trusted")
 	f.StringVar(&c.ServerConfig, "server-config", c.ServerConfig, "unchanged configuration file of Open Cluster Management's gRPC server; Hawser's settings override it, and docs/ocm.md has its keys")
 	f.Var(&c.DrainTimeout, "drain-timeout", "timeout of a stop after SIGTERM, more than 0")

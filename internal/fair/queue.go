@@ -98,20 +98,23 @@ func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
 	return k, i.what, true
 }
 
-// Drop removes the last item of a key that is not urgent. It returns false if there is none.
-func (q *Queue[K, ID, T]) Drop(k K) (what T, ok bool) {
+// Remove removes the last item of a key that is not urgent and for which is returns true. It returns false if there
+// is none.
+func (q *Queue[K, ID, T]) Remove(k K, is func(T) bool) (what T, ok bool) {
 	l := q.lines[k]
-	if l == nil || len(l.normal) == 0 {
+	if l == nil {
 		return what, false
 	}
-	last := len(l.normal) - 1
-	i := l.normal[last]
-	l.normal[last] = item[ID, T]{}
-	l.normal = l.normal[:last]
-	l.forget(i.id)
-	q.size--
-	q.tidy(k, l)
-	return i.what, true
+	for n, i := range slices.Backward(l.normal) {
+		if is(i.what) {
+			l.normal = slices.Delete(l.normal, n, n+1)
+			l.forget(i.id)
+			q.size--
+			q.tidy(k, l)
+			return i.what, true
+		}
+	}
+	return what, false
 }
 
 // tidy removes the queue of a key if it is empty.

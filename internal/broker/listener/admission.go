@@ -27,13 +27,14 @@ type arrival struct {
 	raw   net.Conn
 	from  net.Addr // the other end
 	class class
-	// key is the address of the other end. address is that of the client; behind a proxy it is not valid until the
-	// handshake begins.
+	// key is the address of the other end. address is that of the client. It is not valid until the handshake begins if
+	// a proxy has not sent it before; otherwise key is the same.
 	key, address netip.Prefix
 	// at is when it was queued, then when its handshake began.
 	at time.Time
 	// computes is true until the handshake gets its first slot, if data has arrived for it.
 	computes bool
+	waits    bool // in a queue
 	cut      bool // closed by the limiter
 }
 
@@ -50,14 +51,17 @@ type address struct {
 //	   └────────────┴────────────────┴──► closed
 //
 // A fleet that returns waits in the queue, at the price of a file for each client. Handshakes begin as fast as
-// they can be computed: those of resuming clients first, and those of different addresses in turn. A client is
-// rejected at once only if the queue is full, or if too many handshakes of its address have failed.
+// they can be computed: mostly those of resuming clients first, and those of different addresses in turn. A client
+// is rejected at once only if the queue is full, or if too many handshakes of its address have failed.
 //
 // It is a part of the limiter, and guarded by its lock.
 type admission struct {
 	queues  [classes]fair.Queue[netip.Prefix, struct{}, *arrival]
-	begun   []*arrival // handshakes in progress, oldest first
+	lengths [classes]lengths // of the queues
+	begun   []*arrival       // handshakes in progress, oldest first
 	pending map[net.Conn]*arrival
+	// turns is the number of handshakes that have begun.
+	turns int
 	// addresses with arrivals, or failures.
 	addresses map[netip.Prefix]*address
 	// computing is the number of handshakes that have begun and have not got their first slot.
@@ -86,6 +90,10 @@ const (
 // within milliseconds, so the rest of the time is the client's.
 const stalled = 2 * time.Second
 
+// unknownShare is the number of handshakes of which one is for a client without a ticket, if one waits. Otherwise a
+// client with one certificate and hundreds of addresses could keep out all others, and the operator who denies it.
+const unknownShare = 8
+
 // arrive queues a connection that was just accepted. It returns the reason if it is rejected.
 func (g *limiter) arrive(a *arrival) string {
 	g.mu.Lock()
@@ -104,27 +112,42 @@ func (g *limiter) arrive(a *arrival) string {
 		return waitedLong
 	}
 	a.at = now
+	g.enqueue(a, at)
+	g.open++
+	return ""
+}
+
+// promote moves an arrival to the resuming clients if it still waits, and shows returns true.
+func (g *limiter) promote(a *arrival, shows func() bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.addresses[a.key]
+	if !a.waits || !at.failures[resuming].Allows(g.limits.failures, g.now()) || g.queues[resuming].Len() >= g.limits.queued || !shows() {
+		return
+	}
+	g.queues[a.class].Remove(a.key, func(other *arrival) bool { return other == a })
+	g.dequeue(a)
+	a.class, a.computes = resuming, true
+	g.enqueue(a, at)
+}
+
+// enqueue adds an arrival to the queue of its class.
+func (g *limiter) enqueue(a *arrival, at *address) {
+	a.waits = true
+	g.lengths[a.class].move(a.key, at.queued[a.class], at.queued[a.class]+1)
 	at.queued[a.class]++
 	g.queues[a.class].Push(a.key, struct{}{}, false, 1, a)
-	g.open++
 	g.wake.Ring()
-	return ""
 }
 
 // shorten drops the newest arrival of the address with the most arrivals in the queue of a class. It returns false
 // if the address at has as many.
 func (g *limiter) shorten(c class, at *address) bool {
-	var key netip.Prefix
-	most := at.queued[c] + 1
-	for k, other := range g.addresses {
-		if other.queued[c] > most {
-			key, most = k, other.queued[c]
-		}
-	}
-	if !key.IsValid() {
+	key, most := g.lengths[c].longest()
+	if most <= at.queued[c]+1 {
 		return false
 	}
-	if last, ok := g.queues[c].Drop(key); ok {
+	if last, ok := g.queues[c].Remove(key, func(*arrival) bool { return true }); ok {
 		g.dequeue(last)
 		g.discard(last, waitedLong)
 	}
@@ -137,7 +160,7 @@ func (g *limiter) nextHandshake() *arrival {
 	defer g.mu.Unlock()
 	now := g.now()
 	g.endStalled(now)
-	for c := range classes {
+	for _, c := range g.order() {
 		for g.computing < g.limits.computing {
 			key, a, ok := g.queues[c].Pop()
 			if !ok {
@@ -159,12 +182,21 @@ func (g *limiter) nextHandshake() *arrival {
 	return nil
 }
 
+// order returns the classes in the order of the next handshake.
+func (g *limiter) order() [classes]class {
+	if g.turns%unknownShare == unknownShare-1 {
+		return [classes]class{unknown, resuming}
+	}
+	return [classes]class{resuming, unknown}
+}
+
 // beginHandshake counts a handshake. If too many are in progress, it ends the oldest one of the address with the most. An
 // honest client would have finished by then.
 func (g *limiter) beginHandshake(a *arrival, at *address, now time.Time) {
 	if len(g.begun) >= g.limits.pending {
 		g.cut(g.heaviest())
 	}
+	g.turns++
 	a.at = now
 	g.begun = append(g.begun, a)
 	g.pending[a.raw] = a
@@ -293,7 +325,42 @@ func (g *limiter) cut(a *arrival) {
 }
 
 // dequeue counts an arrival that has left its queue.
-func (g *limiter) dequeue(a *arrival) { g.addresses[a.key].queued[a.class]-- }
+func (g *limiter) dequeue(a *arrival) {
+	a.waits = false
+	at := g.addresses[a.key]
+	g.lengths[a.class].move(a.key, at.queued[a.class], at.queued[a.class]-1)
+	at.queued[a.class]--
+}
+
+// lengths has the addresses with n queued arrivals at index n-1. So the one with the most is found without a search:
+// an attacker may have any number of addresses.
+type lengths []map[netip.Prefix]struct{}
+
+// move records that the number of arrivals of an address has changed by one.
+func (l *lengths) move(key netip.Prefix, from, to int) {
+	if to > len(*l) {
+		*l = append(*l, map[netip.Prefix]struct{}{})
+	}
+	if to > 0 {
+		(*l)[to-1][key] = struct{}{}
+	}
+	if from > 0 {
+		delete((*l)[from-1], key)
+	}
+	for n := len(*l); n > 0 && len((*l)[n-1]) == 0; n-- {
+		*l = (*l)[:n-1]
+	}
+}
+
+// longest returns an address with the most arrivals, and their number.
+func (l lengths) longest() (key netip.Prefix, n int) {
+	if len(l) > 0 {
+		for key = range l[len(l)-1] {
+			break
+		}
+	}
+	return key, len(l)
+}
 
 // discard rejects an arrival that has left its queue.
 func (g *limiter) discard(a *arrival, reason string) {
@@ -324,10 +391,14 @@ func (g *limiter) waits() bool {
 	return g.queues[resuming].Len()+g.queues[unknown].Len() > 0
 }
 
-// closeQueues closes the arrivals whose handshake has not begun.
-func (g *limiter) closeQueues() {
+// closeArrivals closes the connections that wait for a handshake, and those in a handshake. A drain would otherwise
+// wait for clients that send nothing.
+func (g *limiter) closeArrivals() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	for _, a := range g.begun {
+		g.cut(a)
+	}
 	for c := range classes {
 		for _, a, ok := g.queues[c].Pop(); ok; _, a, ok = g.queues[c].Pop() {
 			g.dequeue(a)

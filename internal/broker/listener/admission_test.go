@@ -1,6 +1,8 @@
 package listener
 
 import (
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -81,6 +83,75 @@ func TestAdmission_Order(t *testing.T) {
 	}
 }
 
+// TestAdmission_UnknownClientsAreNotKeptOut checks that one of some handshakes is for a client without a ticket, for
+// any number of clients with one.
+func TestAdmission_UnknownClientsAreNotKeptOut(t *testing.T) {
+	l := smallLimits
+	l.connections, l.queued, l.pending = 100, 50, 100
+	g, _, _ := limiterOf(l)
+	for n := range 2 * unknownShare {
+		for by, addr := range map[class]string{resuming: fmt.Sprint("192.0.2.", n), unknown: "198.51.100.1"} {
+			if reason := waiting(g, &fromConn{addr: addr}, by); reason != "" {
+				t.Fatal(reason)
+			}
+		}
+	}
+	for n := 1; n <= 2*unknownShare; n++ {
+		if got, want := begins(g) == "198.51.100.1", n%unknownShare == 0; got != want {
+			t.Errorf("handshake %d is for a client without a ticket: %v, want %v", n, got, want)
+		}
+	}
+}
+
+// TestAdmission_Promote checks a client whose ticket arrives after its connection was queued. Once its handshake has
+// begun, its connection is not looked at.
+func TestAdmission_Promote(t *testing.T) {
+	l := smallLimits
+	l.connections, l.queued, l.computing = 20, 10, 10
+	g, _, _ := limiterOf(l)
+	put := func(addr string) *arrival {
+		c := &fromConn{addr: addr}
+		key := prefixOf(c.RemoteAddr())
+		a := &arrival{raw: c, from: c.RemoteAddr(), key: key, address: key, class: unknown}
+		if reason := g.arrive(a); reason != "" {
+			t.Fatal(reason)
+		}
+		return a
+	}
+	put("192.0.2.1")
+	put("192.0.2.2")
+	without, with := put("192.0.2.3"), put("192.0.2.3")
+	g.promote(without, func() bool { return false })
+	g.promote(with, func() bool { return true })
+	for _, want := range []string{"192.0.2.3", "192.0.2.1", "192.0.2.2", "192.0.2.3"} {
+		if got := begins(g); got != want {
+			t.Errorf("the handshake of %q begins, want %s", got, want)
+		}
+	}
+	if with.class != resuming || without.class != unknown || g.waits() {
+		t.Errorf("%+v, %+v", with, without)
+	}
+	g.promote(without, func() bool { t.Error("looked at during its handshake"); return true })
+}
+
+// TestAdmission_Lengths checks that the address with the most arrivals is known at any time.
+func TestAdmission_Lengths(t *testing.T) {
+	var l lengths
+	queued := map[netip.Prefix]int{}
+	for n := range 10_000 {
+		key := prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(n*n%7))})
+		by := 1
+		if n*n%11 < 5 && queued[key] > 0 || n > 5_000 && queued[key] > 0 {
+			by = -1
+		}
+		l.move(key, queued[key], queued[key]+by)
+		queued[key] += by
+		if k, most := l.longest(); most != slices.Max(slices.Collect(maps.Values(queued))) || most > 0 && queued[k] != most {
+			t.Fatalf("after %d: %v has %d; %v", n, k, most, queued)
+		}
+	}
+}
+
 // TestAdmission_Computing checks that handshakes begin only as fast as they are computed. A handshake for which no
 // data has arrived does not count.
 func TestAdmission_Computing(t *testing.T) {
@@ -111,8 +182,8 @@ func TestAdmission_Computing(t *testing.T) {
 	}
 }
 
-// TestAdmission_Tickets checks that the limits of the classes are separate. The failures of an address do not delay
-// its clients with a ticket. A client whose tickets fail has the limits of one without.
+// TestAdmission_Tickets checks that the limits of the classes are separate: failures without a ticket do not delay
+// clients with one. A client whose tickets fail has the limits of one without.
 func TestAdmission_Tickets(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
 	for range 2 {
@@ -157,9 +228,23 @@ func TestAdmission_FullQueue(t *testing.T) {
 			t.Errorf("%s: %q", addr, reason)
 		}
 	}
-	g.closeQueues()
+	g.closeArrivals()
 	if !older.closed || !other.closed || g.open != 0 || g.waits() {
 		t.Error("some still wait")
+	}
+}
+
+// TestAdmission_CloseArrivals checks that a drain waits for no handshake.
+func TestAdmission_CloseArrivals(t *testing.T) {
+	g, _, _ := limiterOf(smallLimits)
+	c := arrives(t, g, "192.0.2.1")
+	g.closeArrivals()
+	if !c.closed {
+		t.Error("the handshake goes on")
+	}
+	g.leave(g.arrival(c))
+	if g.open != 0 {
+		t.Errorf("%d are open", g.open)
 	}
 }
 

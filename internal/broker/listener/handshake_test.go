@@ -3,11 +3,14 @@ package listener
 import (
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pires/go-proxyproto"
 )
 
 // whatCame is a connection on which data is always available.
@@ -102,4 +105,80 @@ func TestListener_PausesAfterRejections(t *testing.T) {
 			t.Errorf("took %v for work of %v", took, worked)
 		}
 	})
+}
+
+// TestBehindHeader checks what the first bytes of a proxied connection show.
+func TestBehindHeader(t *testing.T) {
+	client, port := &net.TCPAddr{IP: net.ParseIP("192.0.2.7").To4(), Port: 1234}, &net.TCPAddr{IP: net.ParseIP("192.0.2.8").To4(), Port: 8090}
+	for _, version := range []byte{1, 2} {
+		header, err := proxyproto.HeaderProxyFromAddrs(version, client, port).Format()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rest := range []string{"", "hello"} {
+			if from, got := behindHeader(append(slices.Clone(header), rest...)); from == nil || from.String() != client.String() || string(got) != rest {
+				t.Errorf("version %d: %v, %q, want %q", version, from, got, rest)
+			}
+		}
+		if from, _ := behindHeader(header[:len(header)-1]); from != nil {
+			t.Errorf("version %d, not complete: %v", version, from)
+		}
+	}
+	local, err := (&proxyproto.Header{Version: 2, Command: proxyproto.LOCAL, TransportProtocol: proxyproto.UNSPEC}).Format()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range [][]byte{nil, []byte("no header"), local} {
+		if from, _ := behindHeader(b); from != nil {
+			t.Errorf("%q: %v", b, from)
+		}
+	}
+}
+
+// TestListener_LooksTwice checks a ClientHello that arrives in two parts: its ticket is found.
+func TestListener_LooksTwice(t *testing.T) {
+	l := smallLimits
+	l.computing = 0 // all wait
+	g, _, _ := limiterOf(l)
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arranged := (&Port{limiter: g}).arranged(inner)
+	hello := []byte("\x16\x03\x01\x00\x06ticket")
+	looks := make(chan func(), 1)
+	arranged.resumes = func(b []byte) bool { return string(b) == string(hello) }
+	arranged.later = func(f func()) { looks <- f }
+	ended := make(chan struct{})
+	go func() { arranged.fill(); close(ended) }() // received below
+	c, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(hello[:7]); err != nil {
+		t.Fatal(err)
+	}
+	look := <-looks
+	if _, err := c.Write(hello[7:]); err != nil {
+		t.Fatal(err)
+	}
+	for g.queued(resuming) == 0 { // until the rest has arrived
+		look()
+		<-time.After(time.Millisecond)
+	}
+	if g.queued(unknown) != 0 {
+		t.Error("it waits twice")
+	}
+	if err := arranged.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
+
+// queued returns the number of arrivals in the queue of a class.
+func (g *limiter) queued(c class) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.queues[c].Len()
 }

@@ -1,6 +1,9 @@
 package listener
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"sync"
@@ -18,18 +21,22 @@ type listener struct {
 	proxies []netip.Prefix
 	refused func(reason string, from net.Addr, err error)
 	// resumes reports whether the first bytes of a connection have a valid session ticket.
-	resumes  func(hello []byte) bool
+	resumes func(hello []byte) bool
+	// later calls a function when the rest of a ClientHello has arrived, or is late.
+	later    func(func())
 	failures chan error    // of the inner Accept; closed when fill has ended
 	closed   chan struct{} // Close was called
 	close    func() error
-	hello    []byte    // reused
 	pausedAt time.Time // end of the last pause
+
+	looking sync.Mutex
+	hello   []byte // reused buffer of look
 }
 
 // arranged returns a listener that accepts from inner.
 func (p *Port) arranged(inner net.Listener) *listener {
 	l := &listener{
-		Listener: inner, limiter: p.limiter, proxies: p.cfg.Proxies, refused: p.refused, resumes: func([]byte) bool { return false },
+		Listener: inner, limiter: p.limiter, proxies: p.cfg.Proxies, refused: p.refused, resumes: func([]byte) bool { return false }, later: func(f func()) { time.AfterFunc(restOfHello, f) },
 		failures: make(chan error), closed: make(chan struct{}), hello: make([]byte, helloBytes),
 	}
 	if p.files != nil {
@@ -79,9 +86,10 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// fill accepts connections into the queues until the listener is closed. It then closes those that still wait.
+// fill accepts connections into the queues until the listener is closed. It then closes those without a complete
+// handshake.
 func (l *listener) fill() {
-	defer l.limiter.closeQueues()
+	defer l.limiter.closeArrivals()
 	defer close(l.failures)
 	for {
 		c, err := l.Listener.Accept()
@@ -100,31 +108,83 @@ func (l *listener) fill() {
 // take queues or rejects a connection.
 func (l *listener) take(c net.Conn) {
 	from := c.RemoteAddr()
-	a := &arrival{raw: c, from: from, key: prefixOf(from), class: unknown}
-	if l.isProxy(from) {
-		// The client's address is read when the handshake begins. A proxy that does not send it gets no handshake:
-		// otherwise all its clients would be one address.
-		a.raw = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
-	} else {
+	proxied := l.isProxy(from)
+	shown := l.look(c, proxied)
+	a := &arrival{raw: c, from: from, key: prefixOf(from), class: shown.class, computes: shown.computes}
+	switch {
+	case !proxied:
 		a.address = a.key
-		hello := peek(c, l.hello)
-		a.computes = len(hello) > 0
-		if l.resumes(hello) {
-			a.class = resuming
-		}
+	case shown.client != nil:
+		a.from, a.key = shown.client, prefixOf(shown.client)
+		a.address = a.key
+	}
+	if proxied {
+		// If the client's address has not arrived, it is read when the handshake begins. A proxy that does not send it
+		// gets no handshake: otherwise all its clients would be one address.
+		a.raw = proxyproto.NewConn(c, proxyproto.WithPolicy(proxyproto.REQUIRE), proxyproto.SetReadHeaderTimeout(HandshakeTimeout))
 	}
 	reason := l.limiter.arrive(a)
 	l.report()
 	if reason == "" {
+		if shown.partial {
+			l.later(func() {
+				l.limiter.promote(a, func() bool { return l.look(c, proxied).class == resuming })
+			})
+		}
 		return
 	}
 	_ = c.Close() // the result does not matter
-	l.refused(reason, from, nil)
+	l.refused(reason, a.from, nil)
 	if time.Since(l.pausedAt) > refusalBurst {
 		<-time.After(refusalPause)
 		l.pausedAt = time.Now()
 	}
 }
+
+// restOfHello is the time in which the rest of a ClientHello arrives. With a ticket it needs several packets.
+const restOfHello = 10 * time.Millisecond
+
+// glance is what the first bytes of a connection show.
+type glance struct {
+	class    class
+	client   net.Addr // from the header of a proxy, nil without one
+	computes bool     // data has arrived for the handshake
+	partial  bool     // the rest of the ClientHello is missing
+}
+
+// look looks at the first bytes of a connection, without reading them. Nothing else may read from the connection.
+func (l *listener) look(c net.Conn, proxied bool) glance {
+	l.looking.Lock()
+	defer l.looking.Unlock()
+	s, hello := glance{class: unknown}, peek(c, l.hello)
+	if proxied {
+		if s.client, hello = behindHeader(hello); s.client == nil {
+			return s
+		}
+	}
+	s.computes = len(hello) > 0
+	if l.resumes(hello) {
+		s.class = resuming
+	} else {
+		s.partial = len(hello) < recordHeader || len(hello) < recordHeader+int(binary.BigEndian.Uint16(hello[3:]))
+	}
+	return s
+}
+
+// behindHeader returns the client of a proxied connection, nil without a complete header, and the bytes after the
+// header.
+func behindHeader(b []byte) (client net.Addr, rest []byte) {
+	unread := bytes.NewReader(b)
+	r := bufio.NewReader(unread)
+	h, err := proxyproto.Read(r)
+	if err != nil || h.Command.IsLocal() {
+		return nil, nil
+	}
+	return h.SourceAddr, b[len(b)-unread.Len()-r.Buffered():]
+}
+
+// recordHeader is the size of the header of a TLS record, which ends with the length of the rest.
+const recordHeader = 5
 
 // report reports the connections that were rejected while they waited.
 func (l *listener) report() {

@@ -24,7 +24,7 @@ import (
 // Defaults of [Config].
 const (
 	DefaultMaxMessageBytes = 16 << 20
-	// DefaultHandshakesPerAddress is enough for a fleet behind one address to reconnect.
+	// DefaultHandshakesPerAddress is enough for all that the broker computes while the clients answer within 50 ms.
 	DefaultHandshakesPerAddress = 64
 )
 
@@ -58,8 +58,8 @@ type Config struct {
 	// BodyBytes is the maximum number of bytes of calls that are read or served, BodyBytesEach that of one
 	// identity. 0: derived from the memory of the process.
 	BodyBytes, BodyBytesEach int64
-	// HandshakesPerAddress is the maximum number of handshakes in progress of one address. Failed handshakes are
-	// limited to a quarter of it per second.
+	// HandshakesPerAddress is the maximum number of handshakes in progress of one address, with and without a
+	// session ticket. More of them wait. Failed handshakes are limited to a quarter of it per second.
 	HandshakesPerAddress int
 	// Proxies are the addresses of load balancers that send the client address in the PROXY protocol, version 1 or
 	// 2. Only these are trusted.
