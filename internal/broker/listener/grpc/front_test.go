@@ -20,10 +20,12 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/hawser-io/hawser/internal/broker/authz"
 	"github.com/hawser-io/hawser/internal/broker/listener"
 	"github.com/hawser-io/hawser/internal/broker/listener/grpc"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/syncbuffer"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -417,6 +419,33 @@ func TestFront_Drain(t *testing.T) {
 	}
 	if err := <-f.ended; err != nil {
 		t.Errorf("run: %v", err)
+	}
+}
+
+// TestFront_DrainOfSilentPeers checks that peers which have lost their network do not delay a drain: one in its
+// handshake, one that begins no HTTP/2, and one that answers no ping.
+func TestFront_DrainOfSilentPeers(t *testing.T) {
+	f, ca := limited(t, accepts, func(c *grpc.Config) { c.DrainTimeout = time.Minute })
+	w := openWire(t, f.addr, ca.Client(agent1))
+	id := w.call(authz.Publish)
+	w.data(id, true, begin(0))
+	w.answer(id)
+	silent := openTCP(t, f.addr) // its handshake begins before that of the next one
+	if _, err := silent.Write([]byte{22}); err != nil {
+		t.Fatal(err)
+	}
+	shaken := openTCP(t, f.addr)
+	if _, _, err := ca.Client(agent1).ClientHandshake(t.Context(), "127.0.0.1", shaken); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "two connections", &syncbuffer.Buffer{}, func() bool { return f.Connections(identity.Agent) == 2 })
+	began := time.Now()
+	f.stop()
+	if err := <-f.ended; err != nil {
+		t.Errorf("run: %v", err)
+	}
+	if took := time.Since(began); took >= 5*time.Second { // so long the library waits for an answer to its ping
+		t.Errorf("took %v", took)
 	}
 }
 

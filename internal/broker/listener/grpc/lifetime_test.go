@@ -47,7 +47,8 @@ type site struct {
 // caller gives up.
 type streams struct {
 	mu   sync.Mutex
-	last chan struct{} // requests an event of the last subscription
+	last chan struct{}  // requests an event of the last subscription
+	peer transport.Peer // of the last subscription
 }
 
 func (s *streams) server() server {
@@ -56,10 +57,10 @@ func (s *streams) server() server {
 			<-ctx.Done()
 			return transport.Receipt{}, ctx.Err()
 		},
-		subscribe: func(ctx context.Context, _ transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
+		subscribe: func(ctx context.Context, p transport.Peer, _ transport.RawSubscription, out transport.Stream) error {
 			events := make(chan struct{}, 1)
 			s.mu.Lock()
-			s.last = events
+			s.last, s.peer = events, p
 			s.mu.Unlock()
 			if err := out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
 				return err
@@ -102,6 +103,12 @@ func issue(t *testing.T, a *pki.Authority, r pki.Request, valid time.Duration) p
 // open opens the port with a certificate of the first authority, for clients with certificates of any of them.
 func open(t *testing.T, d *denylist.List, trusted ...*pki.Authority) *site {
 	t.Helper()
+	return openWith(t, func(c *grpc.Config) { c.Denials = d }, trusted...)
+}
+
+// openWith is open with another configuration.
+func openWith(t *testing.T, edit func(*grpc.Config), trusted ...*pki.Authority) *site {
+	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), server: &streams{}, log: &syncbuffer.Buffer{}}
 	s.trust(trusted...)
 	s.serve(issue(t, trusted[0], pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}, long))
@@ -110,8 +117,9 @@ func open(t *testing.T, d *denylist.List, trusted ...*pki.Authority) *site {
 		t.Fatal(err)
 	}
 	s.front = prepare(t, s.server.server(), func(c *grpc.Config) {
-		c.Credentials, c.Denials, c.Log = creds, d, slog.New(slog.NewTextHandler(s.log, nil))
+		c.Credentials, c.Log = creds, slog.New(slog.NewTextHandler(s.log, nil))
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(s.passed.Load())) }
+		edit(c)
 	})
 	s.front.run(t)
 	return s
