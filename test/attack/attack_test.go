@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -38,6 +39,7 @@ var attacks = map[string]func(ctx context.Context, t target) error{
 	"tcp":         connections,
 	"idle":        idle,
 	"handshakes":  handshakes,
+	"tickets":     tickets,
 	"reflection":  reflection,
 	"resets":      resets,
 	"crumbs":      crumbs,
@@ -178,11 +180,46 @@ func handshakes(ctx context.Context, t target) error {
 	if err != nil {
 		return err
 	}
+	return t.sendEach(ctx, hello)
+}
+
+// tickets sends the same ClientHello of an agent that resumes its session on many connections, as an observer of the
+// network can. It goes before clients without a ticket. Every second one has a wrong proof of the session, which is
+// at its end.
+func tickets(ctx context.Context, t target) error {
+	config := t.config(true)
+	config.ServerName, config.ClientSessionCache = "broker", tls.NewLRUClientSessionCache(1)
+	if t.real { // the sink issues no tickets
+		c, err := t.secure(ctx, config)
+		if err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, make([]byte, 1)) // a ticket comes before it
+		if _, kept := config.ClientSessionCache.Get(config.ServerName); !kept && err == nil {
+			err = errors.New("the broker has issued no ticket")
+		}
+		if err = errors.Join(err, c.Close()); err != nil {
+			return err
+		}
+	}
+	hello, err := firstMessage(config)
+	if err != nil {
+		return err
+	}
+	wrong := slices.Clone(hello)
+	wrong[len(wrong)-1]++
+	return t.sendEach(ctx, hello, wrong)
+}
+
+// sendEach sends each ClientHello in turn, on a connection of its own.
+func (t target) sendEach(ctx context.Context, hellos ...[]byte) error {
+	var n atomic.Int64
 	return sideBySide(ctx, 64, time.Millisecond, func(ctx context.Context) error {
 		c, err := t.tcp(ctx)
 		if err != nil {
 			return err
 		}
+		hello := hellos[int(n.Add(1))%len(hellos)]
 		if _, err = c.Write(hello); err == nil && t.real {
 			_, err = io.ReadFull(c, make([]byte, 1)) // the signature was computed
 		}

@@ -57,6 +57,9 @@ func TestIdleConnections(t *testing.T) { attack(t, "idle") }
 // TestHandshakes: the broker limits the rate of handshakes that lead to no call.
 func TestHandshakes(t *testing.T) { attack(t, "handshakes") }
 
+// TestTickets: a ClientHello with a session ticket that was copied from the network delays no other client.
+func TestTickets(t *testing.T) { attack(t, "tickets") }
+
 // TestReflection: requests of gRPC server reflection do not overload the broker.
 func TestReflection(t *testing.T) { attack(t, "reflection") }
 
