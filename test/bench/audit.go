@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // agentUser is the user of the agent on its cluster, as in deploy/.
@@ -47,11 +48,12 @@ func (r requests) total() (n int) {
 	return n
 }
 
-// take returns the agent's requests since the last take, without watches.
-func (a *audit) take() (requests, error) {
+// take returns the agent's requests since the last take, without watches. writing is the time from the start of
+// the first write to the end of the last one, without Leases.
+func (a *audit) take() (made requests, writing time.Duration, err error) {
 	b, err := os.ReadFile(a.path)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	b = b[a.read:]
 	b = b[:bytes.LastIndexByte(b, '\n')+1] // the last line may be incomplete
@@ -59,17 +61,19 @@ func (a *audit) take() (requests, error) {
 	return countRequests(b)
 }
 
-// countRequests counts the lines of an audit log.
-func countRequests(lines []byte) (requests, error) {
-	counts := requests{}
+// countRequests counts the lines of an audit log, see take.
+func countRequests(lines []byte) (counts requests, writing time.Duration, err error) {
+	counts = requests{}
+	var first, last time.Time
 	for line := range bytes.Lines(lines) {
 		var e struct {
-			Verb, RequestURI string
-			User             struct{ Username string }
-			ObjectRef        *struct{ Resource, Subresource string }
+			Verb, RequestURI                         string
+			User                                     struct{ Username string }
+			ObjectRef                                *struct{ Resource, Subresource string }
+			RequestReceivedTimestamp, StageTimestamp time.Time
 		}
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("audit log: %w", err)
+			return nil, 0, fmt.Errorf("audit log: %w", err)
 		}
 		if e.Verb == "watch" || e.User.Username != agentUser {
 			continue
@@ -81,6 +85,15 @@ func countRequests(lines []byte) (requests, error) {
 			}
 		}
 		counts[e.Verb+" "+what]++
+		if e.Verb == "get" || e.Verb == "list" || what == "leases" {
+			continue
+		}
+		if at := e.RequestReceivedTimestamp; first.IsZero() || at.Before(first) {
+			first = at
+		}
+		if e.StageTimestamp.After(last) {
+			last = e.StageTimestamp
+		}
 	}
-	return counts, nil
+	return counts, last.Sub(first), nil
 }

@@ -29,6 +29,8 @@ const (
 	workCount        = 200
 	manifestsPerWork = 5
 	spaceCount       = 20
+	// coldRounds is the number of first starts.
+	coldRounds = 3
 	// changeSamples is the number of changes of each kind in each round.
 	changeSamples = 12
 	// restTime is the duration in which the idle requests are counted.
@@ -112,6 +114,7 @@ type worksBench struct {
 	*bench
 	hub     workclient.Interface
 	objects dynamic.Interface
+	bare    bareClient
 	agent   *fleet.Program
 	next    int // number of the next sample
 }
@@ -123,7 +126,7 @@ func (b *bench) works(ctx context.Context) error {
 		return err
 	}
 	b.printf("%d works of %d manifests in %d namespaces", workCount, manifestsPerWork, spaceCount)
-	for _, step := range []func(context.Context) error{w.coldStart, w.restart, w.changes, w.atRest} {
+	for _, step := range []func(context.Context) error{w.coldStarts, w.restart, w.changes, w.atRest} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -149,6 +152,9 @@ func (b *bench) newWorks(ctx context.Context) (*worksBench, error) {
 		return nil, err
 	}
 	if w.objects, err = dynamic.NewForConfig(managed); err != nil {
+		return nil, err
+	}
+	if w.bare, err = newBareClient(managed); err != nil {
 		return nil, err
 	}
 	if err := w.clear(ctx); err != nil {
@@ -200,6 +206,49 @@ func (w *worksBench) until(ctx context.Context, what string, done func(context.C
 	}
 }
 
+// coldStarts alternates first starts of the agent with the same requests of a bare client.
+func (w *worksBench) coldStarts(ctx context.Context) error {
+	for i := range coldRounds {
+		if i > 0 {
+			if err := w.clear(ctx); err != nil {
+				return err
+			}
+		}
+		if err := w.coldStart(ctx); err != nil {
+			return err
+		}
+		if err := w.bareStart(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bareStart lets the bare client send as many requests as the last start of the agent, while the agent is
+// down.
+func (w *worksBench) bareStart(ctx context.Context) error {
+	if err := w.rest(ctx, quiet); err != nil {
+		return err
+	}
+	if err := w.agent.Stop(); err != nil {
+		return err
+	}
+	r := &w.results
+	took, err := w.bare.run(ctx, r.coldRequests)
+	if err != nil {
+		return err
+	}
+	w.printf("a bare client sent %d requests in %s", r.coldRequests, took.Round(10*time.Millisecond))
+	r.bare = append(r.bare, took.Seconds())
+	if err := w.bare.clear(ctx); err != nil {
+		return err
+	}
+	if err := w.rest(ctx, quiet); err != nil {
+		return err
+	}
+	return w.agent.Start(ctx)
+}
+
 // coldStart starts the agent while all works are at the broker. It measures the time until the hub shows all of
 // them as applied.
 func (w *worksBench) coldStart(ctx context.Context) error {
@@ -228,10 +277,16 @@ func (w *worksBench) coldStart(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return w.timed(ctx, &w.results.cold, func(ctx context.Context) (time.Time, error) {
+	if err := w.rest(ctx, quiet); err != nil {
+		return err
+	}
+	cold, err := w.timed(ctx, func(ctx context.Context) (time.Time, error) {
 		err := w.allApplied(ctx, before.ResourceVersion)
 		return time.Now(), err
 	})
+	r := &w.results
+	r.cold, r.writing, r.coldRequests = append(r.cold, cold.took.Seconds()), append(r.writing, cold.writing.Seconds()), cold.requests
+	return err
 }
 
 // allApplied watches the hub until every work has been shown as applied.
@@ -259,14 +314,15 @@ func (w *worksBench) allApplied(ctx context.Context, since string) error {
 
 // restart restarts the agent while all works are applied. It measures the time until the agent has read
 // everything.
-func (w *worksBench) restart(ctx context.Context) error {
+func (w *worksBench) restart(ctx context.Context) (err error) {
 	if err := w.rest(ctx, quiet); err != nil {
 		return err
 	}
 	if err := w.agent.Stop(); err != nil {
 		return err
 	}
-	return w.timed(ctx, &w.results.warm, w.allLookedAt)
+	w.results.warm, err = w.timed(ctx, w.allLookedAt)
+	return err
 }
 
 // allLookedAt returns the time of the agent's last reconcile. A work may need several, so it waits until there
@@ -291,29 +347,30 @@ func (w *worksBench) allLookedAt(ctx context.Context) (last time.Time, err error
 // start is the cost of one start of the agent.
 type start struct {
 	took     time.Duration
+	writing  time.Duration // from the first write to the last one
 	requests int
 }
 
 // timed starts the agent and measures until the time that done returns.
-func (w *worksBench) timed(ctx context.Context, s *start, done func(context.Context) (time.Time, error)) error {
-	if _, err := w.audit.take(); err != nil {
-		return err
+func (w *worksBench) timed(ctx context.Context, done func(context.Context) (time.Time, error)) (s start, err error) {
+	if _, _, err := w.audit.take(); err != nil {
+		return s, err
 	}
 	began := time.Now()
 	if err := w.agent.Start(ctx); err != nil {
-		return err
+		return s, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	end, err := done(ctx)
 	if err != nil {
-		return err
+		return s, err
 	}
 	s.took = end.Sub(began)
-	made, err := w.audit.take()
-	s.requests = made.total()
-	w.printRequests("the start took "+s.took.Round(10*time.Millisecond).String(), made)
-	return err
+	made, writing, err := w.audit.take()
+	s.writing, s.requests = writing, made.total()
+	w.printRequests(fmt.Sprintf("the start took %v, its writes %v", s.took.Round(10*time.Millisecond), writing.Round(10*time.Millisecond)), made)
+	return s, err
 }
 
 // printRequests prints the requests by kind.
@@ -438,14 +495,14 @@ func (w *worksBench) atRest(ctx context.Context) error {
 	if err := w.rest(ctx, quiet); err != nil {
 		return err
 	}
-	if _, err := w.audit.take(); err != nil {
+	if _, _, err := w.audit.take(); err != nil {
 		return err
 	}
 	w.printf("counting requests for %s", restTime)
 	if err := w.rest(ctx, restTime); err != nil {
 		return err
 	}
-	made, err := w.audit.take()
+	made, _, err := w.audit.take()
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -12,20 +13,23 @@ import (
 func TestCountRequests(t *testing.T) {
 	const log = `{"verb":"get","requestURI":"/api/v1/namespaces/n/configmaps/a","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"configmaps","namespace":"n","name":"a"}}
 {"verb":"get","requestURI":"/api/v1/namespaces/n/configmaps/b","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"configmaps"}}
-{"verb":"patch","requestURI":"/apis/x","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"appliedmanifestworks","subresource":"status"}}
+{"verb":"get","requestURI":"/apis/x","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"appliedmanifestworks","subresource":"status"}}
 {"verb":"watch","requestURI":"/api/v1/configmaps?watch=true","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"configmaps"}}
 {"verb":"get","requestURI":"/apis/apps/v1?x=y","user":{"username":"system:serviceaccount:hawser:hawser-agent"}}
 {"verb":"get","requestURI":"/apis/apps/v1","user":{"username":"another-user"}}
+{"verb":"create","requestURI":"/apis/x","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"secrets"},"requestReceivedTimestamp":"2026-01-02T03:04:05.5Z","stageTimestamp":"2026-01-02T03:04:08Z"}
+{"verb":"create","requestURI":"/apis/x","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"secrets"},"requestReceivedTimestamp":"2026-01-02T03:04:05Z","stageTimestamp":"2026-01-02T03:04:06Z"}
+{"verb":"update","requestURI":"/apis/x","user":{"username":"system:serviceaccount:hawser:hawser-agent"},"objectRef":{"resource":"leases"},"requestReceivedTimestamp":"2026-01-02T03:00:00Z","stageTimestamp":"2026-01-02T03:10:00Z"}
 `
-	got, err := countRequests([]byte(log))
+	got, writing, err := countRequests([]byte(log))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := requests{"get configmaps": 2, "patch appliedmanifestworks/status": 1, "get /apis/apps/v1": 1}
-	if d := cmp.Diff(want, got); d != "" || got.total() != 4 {
+	want := requests{"get configmaps": 2, "get appliedmanifestworks/status": 1, "create secrets": 2, "update leases": 1, "get /apis/apps/v1": 1}
+	if d := cmp.Diff(want, got); d != "" || got.total() != 7 || writing != 3*time.Second {
 		t.Errorf("(-want +got)\n%s", d)
 	}
-	if _, err := countRequests([]byte("{\n")); err == nil {
+	if _, _, err := countRequests([]byte("{\n")); err == nil {
 		t.Error("a line that is no JSON: accepted")
 	}
 }
@@ -71,8 +75,8 @@ func TestMixedWork(t *testing.T) {
 }
 
 func TestResults_GoalsOfMeasuredRows(t *testing.T) {
-	r := results{parts: options{only: partWorks}.measures, repaired50: sample{100}, reported50: sample{600}, worksMemory: 90, restRequests: 5}
-	if gs := r.goals(); len(gs) != 4 {
+	r := results{parts: options{only: partWorks}.measures, cold: sample{5}, writing: sample{4}, bare: sample{3}, repaired50: sample{100}, reported50: sample{600}, worksMemory: 90, restRequests: 5}
+	if gs := r.goals(); len(gs) != 7 {
 		t.Fatalf("%d goals", len(gs))
 	}
 	if err := r.check(); err == nil || err.Error() != "changed status → value on the hub p50, ms: 600.00, want ≤ 500.00" {
