@@ -12,9 +12,9 @@ import (
 const DefaultInFlight = 20
 
 // share is the number of requests with one question per free slot. So requests without answers leave slots to
-// other questions: of 20 slots the first such question gets 14, the second 4, the third 2. The rule is that of
+// other questions: of 20 slots the first such question gets 15, the second 4, the third 1. The rule is that of
 // Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches" (1998).
-const share = 2
+const share = 3
 
 // gate limits the requests in flight: all together to a fixed number, and those with one question to their
 // window. Requests wait in it, in order. It counts each attempt of client-go, which repeats a request after an

@@ -45,7 +45,7 @@ func TestGate_LeavesSlotsToOthers(t *testing.T) {
 	for _, c := range []struct {
 		resource string
 		want     int
-	}{{"a", 14}, {"b", 4}, {"c", 2}, {"d", 0}} {
+	}{{"a", 15}, {"b", 4}, {"c", 1}, {"d", 0}} {
 		if n := try(t, g, questionOf(c.resource)); n != c.want {
 			t.Errorf("%s: %d requests, want %d", c.resource, n, c.want)
 		}
