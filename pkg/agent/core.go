@@ -170,7 +170,7 @@ func NewCore(c CoreConfig) *Core {
 		tools: &tools{
 			lastRecord: last,
 			store:      appliedwork.Store{Objects: c.Client, HubHash: c.HubHash, AgentID: c.AgentID, Wrote: last.note},
-			remover:    appliedwork.Remover{Client: c.Client, Guard: c.Guard, Done: func(d appliedwork.RemovalAction, err error) { c.Metrics.write(string(d), err == nil) }},
+			remover:    appliedwork.Remover{Client: c.Client, InFlight: c.InFlight, Guard: c.Guard, Done: func(d appliedwork.RemovalAction, err error) { c.Metrics.write(string(d), err == nil) }},
 			applier:    apply.Applier{Objects: c.Client, Wait: c.Wait, Guard: c.Guard},
 		},
 	}

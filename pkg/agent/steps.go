@@ -3,8 +3,7 @@ package agent
 import (
 	"context"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
@@ -60,7 +59,7 @@ func planAll(ctx context.Context, r *reconciliation, manifests []apply.Manifest,
 		steps = append(steps, planned{index: i})
 		plans = append(plans, r.plan(ctx, manifests[i], unreported(manifests[i])))
 	}
-	concurrently(r.config.InFlight, len(plans), func(n int) { steps[n].Step = plans[n]() })
+	taskgroup.Each(r.config.InFlight, len(plans), func(n int) { steps[n].Step = plans[n]() })
 	return steps
 }
 
@@ -115,7 +114,7 @@ func writeStage(ctx context.Context, r *reconciliation, steps []planned, results
 		definition, _ := definitionOf(s.Ref)
 		steps[n].Redefined = redefined[definition]
 	}
-	concurrently(r.config.InFlight, len(steps), func(n int) {
+	taskgroup.Each(r.config.InFlight, len(steps), func(n int) {
 		if s := steps[n]; !withheld[n] {
 			results[s.index] = r.applier.Apply(ctx, s.Step, owner)
 		}
@@ -138,22 +137,6 @@ func writeStage(ctx context.Context, r *reconciliation, steps []planned, results
 			r.config.Metrics.write(string(res.Action), res.Accepted())
 		}
 	}
-}
-
-// concurrently calls do for 0 to n-1, at most limit at a time, and in order if limit is at most 1.
-func concurrently(limit, n int, do func(int)) {
-	if limit <= 1 || n == 1 {
-		for i := range n {
-			do(i)
-		}
-		return
-	}
-	var group errgroup.Group
-	group.SetLimit(limit)
-	for i := range n {
-		group.Go(func() error { do(i); return nil })
-	}
-	_ = group.Wait() // do returns no error
 }
 
 // writes reports whether an action changes the cluster.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/agent/apply"
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
 	"github.com/hawser-io/hawser/pkg/agent/workpolicy"
@@ -58,16 +59,17 @@ func Decide(e Entry, live *unstructured.Unstructured, owner apply.Owner, orphan 
 // Remover removes recorded objects from the cluster.
 type Remover struct {
 	Client kubeclient.Client
+	// InFlight is the number of objects that are removed at a time. At most 1: they are removed in order.
+	InFlight int
 	// Guard decides which objects no work may have: they are not deleted and only lose the owner reference of the
 	// work. nil: none.
 	Guard *workpolicy.Guard
 	// Wanted has the names of the work's present objects by uid. If the name there differs from that of an
 	// entry, the object is left alone. May be nil.
 	Wanted map[types.UID]workv1.ResourceIdentifier
-	// Done is called with the result of every Disown and Delete; may be nil.
+	// Done is called with the result of every Disown and Delete, concurrently; may be nil.
 	Done func(d RemovalAction, err error)
-	// Saw is called for every object that was read, before any action; live is nil if the object does not exist.
-	// May be nil.
+	// Saw is called for every object that was read; live is nil if the object does not exist. May be nil.
 	Saw func(e Entry, live *unstructured.Unstructured)
 }
 
@@ -87,37 +89,56 @@ func (r Remover) Remove(ctx context.Context, entries []Entry, owner apply.Owner,
 			others = append(others, e)
 		}
 	}
-	remaining, err = r.removeEach(ctx, append(first, others...), owner, orphan)
+	remaining, err = r.removeEach(ctx, first, owner, orphan)
+	more, failed := r.removeEach(ctx, others, owner, orphan)
+	remaining, err = append(remaining, more...), errors.Join(err, failed)
 	if len(remaining) > 0 {
 		return slices.Concat(remaining, grants), err
 	}
 	return r.removeEach(ctx, grants, owner, orphan)
 }
 
+// removal is the removal of one entry.
+type removal struct {
+	// stays: the object still exists, or is not known to be absent.
+	stays bool
+	err   error
+	// read: the object was read as live.
+	read bool
+	live *unstructured.Unstructured
+}
+
 func (r Remover) removeEach(ctx context.Context, entries []Entry, owner apply.Owner, orphan func(Entry) bool) (remaining []Entry, err error) {
+	removals := make([]removal, len(entries))
+	taskgroup.Each(r.InFlight, len(entries), func(i int) {
+		done := &removals[i]
+		saw := func(live *unstructured.Unstructured) { done.read, done.live = true, live }
+		done.stays, done.err = r.remove(ctx, entries[i], owner, orphan != nil && orphan(entries[i]), saw)
+	})
 	var errs []error
-	for _, e := range entries {
-		stays, err := r.remove(ctx, e, owner, orphan != nil && orphan(e))
-		var others *kubeclient.SlowError // the request is queued and will be sent
-		if waits := errors.As(err, &others) && !others.Fails; waits {
-			stays = true
-		} else if err != nil {
-			errs = append(errs, err)
+	for i, done := range removals {
+		if done.read && r.Saw != nil {
+			r.Saw(entries[i], done.live)
 		}
-		if stays || err != nil {
-			remaining = append(remaining, e)
+		var others *kubeclient.SlowError // the request is queued and will be sent
+		if waits := errors.As(done.err, &others) && !others.Fails; done.err != nil && !waits {
+			errs = append(errs, done.err)
+		}
+		if done.stays || done.err != nil {
+			remaining = append(remaining, entries[i])
 		}
 	}
 	return remaining, errors.Join(errs...)
 }
 
-func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan bool) (stays bool, err error) {
+// remove removes the object of one entry. saw is called with the object if it was read.
+func (r Remover) remove(ctx context.Context, e Entry, owner apply.Owner, orphan bool, saw func(live *unstructured.Unstructured)) (stays bool, err error) {
 	ref, live, err := r.read(ctx, e)
 	if notServed(err) {
 		return true, nil // see notServed
 	}
-	if err == nil && r.Saw != nil {
-		r.Saw(e, live)
+	if err == nil {
+		saw(live)
 	}
 	if err != nil || live == nil {
 		return false, err

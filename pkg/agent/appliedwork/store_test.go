@@ -240,6 +240,13 @@ func TestDecide(t *testing.T) {
 }
 
 func TestRemover_OneFailureKeepsNoOther(t *testing.T) {
+	for _, inFlight := range []int{0, 20} {
+		oneFailureKeepsNoOther(t, inFlight)
+	}
+}
+
+func oneFailureKeepsNoOther(t *testing.T, inFlight int) {
+	t.Helper()
 	f := clustertest.New()
 	entries := []appliedwork.Entry{}
 	put := func(name string, change func(*unstructured.Unstructured)) {
@@ -262,8 +269,10 @@ func TestRemover_OneFailureKeepsNoOther(t *testing.T) {
 		}
 		return nil
 	}
-	r := appliedwork.Remover{Client: f}
+	var read []appliedwork.Entry
+	r := appliedwork.Remover{Client: f, InFlight: inFlight, Saw: func(e appliedwork.Entry, _ *unstructured.Unstructured) { read = append(read, e) }}
 	remaining, err := r.Remove(t.Context(), entries, owner, nil)
+	check(t, slices.Concat(entries[:1], entries[2:]), read)
 	want := "failed to get resource /v1, Resource=configmaps with key default/b-unreadable: forbidden\ndelete configmaps default/d-undeletable: forbidden"
 	if err == nil || err.Error() != want {
 		t.Fatalf("got %v\nwant %s", err, want)
