@@ -44,11 +44,8 @@ func TestMain(m *testing.M) {
 		Transport: transport,
 		// Works change while hub-source is down, and some works are too large for the webhook.
 		NoWebhook: true,
-		// Scenarios with a hundred works must not wait for the default rate. The short grace period makes a
-		// wrong eviction visible within a scenario.
-		Args: map[string][]string{fleet.Agent: {
-			"--kube-api-qps=500", "--kube-api-burst=500", "--appliedmanifestwork-eviction-grace-period=2s",
-		}},
+		// The short grace period makes a wrong eviction visible within a scenario.
+		Args: map[string][]string{fleet.Agent: {"--appliedmanifestwork-eviction-grace-period=2s"}},
 	}, func(f *harness.Fleet) { shared.Fleet = f }, shared.endLoad))
 }
 

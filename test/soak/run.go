@@ -82,7 +82,6 @@ func (s *soak) start(ctx context.Context, dir string) error {
 		Args: map[string][]string{
 			// A hub that is down, or a pause, must not end a process whose growth is measured.
 			fleet.HubSource: {"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"},
-			fleet.Agent:     {"--kube-api-qps=500", "--kube-api-burst=500"},
 		},
 		Printf: s.printf,
 	})

@@ -50,6 +50,7 @@ func TestAgent_OnAKubeAPIServer(t *testing.T) {
 		{"PollsUnwatchableKind", pollsUnwatchableKind},
 		{"RemovesRecordRejectingWebhook", removesRecordRejectingWebhook},
 		{"BoundsItsStatus", boundsItsStatus},
+		{"HasPriorityLevelOfItsOwn", hasPriorityLevelOfItsOwn},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			here := *s

@@ -68,7 +68,7 @@ func newSpoke(t *testing.T) *spoke {
 
 func (s *spoke) client(r *rest.Config) *kubeclient.Kube {
 	s.Helper()
-	k, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: r, QPS: 1000, Burst: 1000})
+	k, err := kubeclient.NewKube(kubeclient.KubeConfig{REST: r})
 	if err != nil {
 		s.Fatal(err)
 	}

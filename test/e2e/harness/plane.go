@@ -43,7 +43,10 @@ func NewControlPlane(t *testing.T, root, base, definition string, nodes int) *Co
 		t.Fatal(err)
 	}
 	p := &ControlPlane{T: t, kubectl: filepath.Join(programs, "kubectl"),
-		config: controlplane.Config{Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir(), Nodes: nodes}}
+		config: controlplane.Config{
+			Binary: filepath.Join(programs, "controlplane"), Dir: t.TempDir(), Nodes: nodes,
+			ExtraArgs: []string{"--enable-priority-and-fairness"}, // the default of Kubernetes
+		}}
 	p.Start()
 	if p.Admin, err = p.cluster.RESTConfig(); err != nil {
 		t.Fatal(err)

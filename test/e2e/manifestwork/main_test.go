@@ -20,10 +20,6 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, fleet.Config{
 		Root:     "../../..",
 		Clusters: []string{cluster},
-		// Tests that run side by side must not wait for the default rate.
-		Args: map[string][]string{
-			fleet.Agent:     {"--kube-api-qps=500", "--kube-api-burst=500"},
-			fleet.HubSource: {"--feature-gates=CleanUpCompletedManifestWork=true,NilExecutorValidating=true"},
-		},
+		Args:     map[string][]string{fleet.HubSource: {"--feature-gates=CleanUpCompletedManifestWork=true,NilExecutorValidating=true"}},
 	}, func(f *harness.Fleet) { shared = f }, nil))
 }
