@@ -34,7 +34,7 @@ func (b *Broker) Publish(ctx context.Context, p transport.Peer, event []byte, su
 	defer b.recovered(&err)
 	env, incoming, err := codec.Ingest(event)
 	if err != nil {
-		return r, request.Undecodable(err)
+		return r, transport.Undecodable(err)
 	}
 	if err := b.feed.Closing(); err != nil {
 		return r, err
@@ -75,11 +75,11 @@ func (b *Broker) reserveMemory(e *request.Event) (int, error) {
 	n, err := e.Env.PayloadBytes()
 	switch {
 	case err != nil:
-		refused := request.Undecodable(err)
+		refused := transport.Undecodable(err)
 		refused.Attribute = "data"
 		return 0, refused
 	case n > b.cfg.QueueBytes/2: // the event never fits into the budget
-		return 0, request.Refused(transport.CodeTooLarge, "data",
+		return 0, transport.Refused(transport.CodeTooLarge, "data",
 			fmt.Sprintf("the data takes %d bytes of memory, at most %d are accepted", n, b.cfg.QueueBytes/2), "split it into several events")
 	case !b.reading.Reserve(e.From, n):
 		return 0, request.Overloaded("too many bytes of lists and sync events are in flight", request.RetryAfter)

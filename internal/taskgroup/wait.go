@@ -21,15 +21,29 @@ func Every(ctx context.Context, interval time.Duration, f func()) {
 }
 
 // Sleep waits for d. It returns false if ctx ends before.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
+func Sleep(ctx context.Context, d time.Duration) bool { return WaitFor(ctx, nil, d) }
+
+// Wait waits until c is closed or has a value, which it takes. It returns false if ctx ends before.
+func Wait(ctx context.Context, c <-chan struct{}) bool {
 	select {
-	case <-t.C:
+	case <-c:
 		return true
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// WaitFor waits as [Wait] does, but no longer than d. It returns false if ctx ends before.
+func WaitFor(ctx context.Context, c <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c:
+	case <-t.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
 }
 
 // Bell wakes the goroutine that receives from it. Several rings before a receive wake it once.

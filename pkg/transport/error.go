@@ -121,6 +121,24 @@ func Invalid(message string, cause error) *Error {
 	return e
 }
 
+// Undecodable returns the error for bytes that package codec rejects.
+func Undecodable(err error) *Error {
+	e := Invalid(err.Error(), err)
+	e.Err = nil // the message has its text
+	return e
+}
+
+// Refused returns an error that a retry cannot avoid. attribute is the wrong attribute, "" if there is no single
+// one.
+func Refused(code Code, attribute, message, hint string) *Error {
+	return &Error{Code: code, Next: NextStop, Attribute: attribute, Message: message, Hint: hint}
+}
+
+// Unauthenticated returns the error for a client without valid credentials.
+func Unauthenticated(message, hint string) *Error {
+	return &Error{Code: CodeUnauthenticated, Next: NextRefreshCredentials, Message: message, Hint: hint}
+}
+
 // CodeOf returns the code of the first *Error in err's chain, else CodeInternal.
 func CodeOf(err error) Code {
 	if e, ok := errors.AsType[*Error](err); ok {

@@ -130,8 +130,8 @@ func (d *syncFake) put(cluster string, ids ...string) {
 // source is the subscription of source "src".
 type source struct{}
 
-func (source) Scope() store.Scope    { return store.Scope{DataType: codec.ManifestBundles, Owner: "src"} }
-func (source) Compares(uint64) error { return nil }
+func (source) Scope() store.Scope               { return store.Scope{DataType: codec.ManifestBundles, Owner: "src"} }
+func (source) Compares(uint64) *transport.Error { return nil }
 
 // compare sends the sync report of source "src" about a cluster. The source withholds the deletions of the
 // missing works.

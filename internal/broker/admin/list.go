@@ -46,9 +46,7 @@ func newScanLimiter(cfg *settings.Config) scanLimiter {
 
 // take waits for its turn and calls read, which returns the number of rows that it scanned.
 func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error {
-	select {
-	case <-t.free:
-	case <-ctx.Done():
+	if !taskgroup.Wait(ctx, t.free) {
 		return request.CallerGone(ctx)
 	}
 	defer func() { t.free <- struct{}{} }()

@@ -234,6 +234,6 @@ func (a *Admin) deletionOf(ctx context.Context, scope store.Scope, source string
 }
 
 func notWithheld(id string, revision uint64) *transport.Error {
-	return request.Refused(transport.CodeConflict, "",
+	return transport.Refused(transport.CodeConflict, "",
 		fmt.Sprintf("the deletion of work %s at revision %d is not withheld any more", id, revision), "look again with: hawser get discrepancies")
 }

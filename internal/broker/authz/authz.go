@@ -135,11 +135,8 @@ func Authorize(id identity.Identity, c Call) error {
 func scopeOf(id identity.Identity, method string) (scope, error) {
 	allowed, ok := table[method][id.Role]
 	if !ok && id.Role == anonymous {
-		return nil, &transport.Error{
-			Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-			Message: "the call needs an identity",
-			Hint:    "connect with a client certificate that the broker's CA signed and its configuration maps to a role",
-		}
+		return nil, transport.Unauthenticated("the call needs an identity",
+			"connect with a client certificate that the broker's CA signed and its configuration maps to a role")
 	}
 	if !ok {
 		return nil, denied("", "%s has no right to call %s", id, method)
@@ -148,11 +145,7 @@ func scopeOf(id identity.Identity, method string) (scope, error) {
 }
 
 func denied(attribute, format string, args ...any) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeDenied, Next: transport.NextStop,
-		Attribute: attribute,
-		Message:   fmt.Sprintf(format, args...),
-	}
+	return transport.Refused(transport.CodeDenied, attribute, fmt.Sprintf(format, args...), "")
 }
 
 func publishAsAgent(name string, c Call) *transport.Error {
@@ -196,7 +189,7 @@ func namesCluster(c Call) *transport.Error {
 	if err == nil {
 		return nil
 	}
-	return &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Attribute: codec.ExtClusterName, Message: err.Error()}
+	return transport.Refused(transport.CodeInvalid, codec.ExtClusterName, err.Error(), "")
 }
 
 // sameNamespace rejects an object in another namespace than that of the event's cluster.

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -76,12 +77,10 @@ func (c *committer) commitPart(ctx context.Context, from identity.Identity, chec
 		}
 		return nil, refused
 	}
-	select {
-	case <-p.done:
-		return p.answer.outcomes, p.answer.err
-	case <-ctx.Done():
+	if !taskgroup.Wait(ctx, p.done) {
 		return nil, request.CallerGone(ctx)
 	}
+	return p.answer.outcomes, p.answer.err
 }
 
 // admit returns the error if the store rejects such ops now.
@@ -113,9 +112,7 @@ func (c *committer) run(ctx context.Context) error {
 	for {
 		for c.step() {
 		}
-		select {
-		case <-c.queue.wake:
-		case <-ctx.Done():
+		if !taskgroup.Wait(ctx, c.queue.wake) {
 			c.finish()
 			return nil
 		}

@@ -121,12 +121,18 @@ func (f *Fence) Scope() store.Scope { return f.scope }
 // release of the cluster has a higher number than the event. A release never rejects itself, because the number
 // must be higher.
 func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
+	return f.accepts(func() bool { return n == 0 || n >= f.order.releasedAt(cluster) })
+}
+
+// accepts records an event with record, which returns false if the event comes too late. It returns why an event
+// is rejected.
+func (f *Fence) accepts(record func() bool) *transport.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case f.ended:
 		return subscriptionOver()
-	case n != 0 && n < f.order.releasedAt(cluster):
+	case !record():
 		return request.Superseded()
 	}
 	return nil
@@ -134,30 +140,19 @@ func (f *Fence) checkValid(cluster string, n uint64) *transport.Error {
 
 // release records a release and calls revoke, unless the release is rejected. revoke is called under the lock,
 // so it is never called after a later subscription has ended this one.
-func (f *Fence) release(cluster string, n uint64, revoke func()) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.ended:
-		return subscriptionOver()
-	case !f.order.release(cluster, n):
-		return request.Superseded()
-	}
-	revoke()
-	return nil
+func (f *Fence) release(cluster string, n uint64, revoke func()) *transport.Error {
+	return f.accepts(func() bool {
+		recorded := f.order.release(cluster, n)
+		if recorded {
+			revoke()
+		}
+		return recorded
+	})
 }
 
 // Compares records a comparison, or returns why it is rejected.
-func (f *Fence) Compares(n uint64) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.ended:
-		return subscriptionOver()
-	case !f.order.compare(n):
-		return request.Superseded()
-	}
-	return nil
+func (f *Fence) Compares(n uint64) *transport.Error {
+	return f.accepts(func() bool { return f.order.compare(n) })
 }
 
 func subscriptionOver() *transport.Error {

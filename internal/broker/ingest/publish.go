@@ -70,7 +70,7 @@ func (i *Intake) PutStatus(ctx context.Context, e *request.Event) (transport.Rec
 	}
 	reported, err := codec.SummaryOf(env.Data)
 	if err != nil {
-		return transport.Receipt{}, request.Undecodable(err)
+		return transport.Receipt{}, transport.Undecodable(err)
 	}
 	if unknown && !reported.Deleted {
 		return transport.Receipt{Outcome: codec.OutcomeIgnored}, nil
@@ -165,11 +165,11 @@ func receiptOf(o store.Outcome, env *codec.Envelope) (transport.Receipt, error) 
 func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 	switch o.Result {
 	case store.OwnedByOther:
-		return request.Refused(transport.CodeDenied, codec.ExtResourceID,
+		return transport.Refused(transport.CodeDenied, codec.ExtResourceID,
 			fmt.Sprintf("work %s of cluster %s belongs to another source", env.ResourceID, env.Cluster),
 			"use another resource id, or let an operator move the work with: hawser transfer work")
 	case store.NameConflict:
-		return request.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
+		return transport.Refused(transport.CodeAlreadyExists, codec.ExtMetadata,
 			fmt.Sprintf("the name %q is taken on cluster %s by another work", env.ObjectName, env.Cluster), "choose another name, or delete the other work first")
 	case store.ConditionFailed:
 		return &transport.Error{

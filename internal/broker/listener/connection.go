@@ -227,7 +227,7 @@ func (c *Connection) Begin(k Kind, b *Body) error {
 
 // Grow is [Body.Grow] for the running call on a stream. It returns false if there is none.
 func (c *Connection) Grow(stream uint32, n int64, ended bool) bool {
-	return c.port.limiter.growStream(c, stream, n, ended)
+	return c.port.limiter.grow(c, stream, n, ended)
 }
 
 // Reset records that the peer reset the call on a stream, if it still runs.

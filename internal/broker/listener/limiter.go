@@ -248,7 +248,7 @@ func (b *Body) Superseded(f func()) { b.cancel = f }
 
 // Grow counts n more bytes in memory. ended is true if the request is now complete. A peer with too many bytes
 // of incomplete requests loses its connection.
-func (b *Body) Grow(n int64, ended bool) { b.of.port.limiter.grow(b, n, ended) }
+func (b *Body) Grow(n int64, ended bool) { b.of.Grow(b.stream, n, ended) }
 
 // Reserve counts a message on a reflection stream.
 func (b *Body) Reserve() error { return b.of.port.limiter.reserve(b) }
@@ -300,17 +300,8 @@ func (g *limiter) drop(c *Connection) {
 	}
 }
 
-// grow counts n more bytes of a body, unless its call has ended.
-func (g *limiter) grow(b *Body, n int64, ended bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if b.of.bodies[b.stream] == b {
-		g.add(b, n, ended)
-	}
-}
-
-// growStream is grow for the call on a stream. It returns false if no call runs there.
-func (g *limiter) growStream(c *Connection, stream uint32, n int64, ended bool) bool {
+// grow counts n more bytes of the call on a stream. It returns false if no call runs there.
+func (g *limiter) grow(c *Connection, stream uint32, n int64, ended bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := c.bodies[stream]

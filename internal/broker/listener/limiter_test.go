@@ -236,26 +236,26 @@ func TestLimiter_Bodies(t *testing.T) {
 	a2, raw2 := conn(identity.Agent, "a")
 	b1, rawB := conn(identity.Agent, "b")
 	finished := begin(a1, 1)
-	g.grow(finished, 300, true) // the request is complete and is served
+	g.grow(finished.of, finished.stream, 300, true) // the request is complete and is served
 	half := begin(a2, 1)
-	g.grow(half, 200, false)
+	g.grow(half.of, half.stream, 200, false)
 	other := begin(b1, 1)
-	g.grow(other, 400, false)
+	g.grow(other.of, other.stream, 400, false)
 	if len(*ended) != 0 {
 		t.Fatalf("ended %v within the budget", *ended)
 	}
-	g.grow(half, 150, false) // the identity has 650 bytes
+	g.grow(half.of, half.stream, 150, false) // the identity has 650 bytes
 	if !raw2.closed || raw1.closed || rawB.closed {
 		t.Error("not the one that holds the most unfinished")
 	}
 	if bodies := g.usage().Bodies; bodies != 700 {
 		t.Errorf("%d bytes are held after the end of a connection", bodies)
 	}
-	g.grow(half, 1000, false) // bytes in flight are no longer counted
+	g.grow(half.of, half.stream, 1000, false) // bytes in flight are no longer counted
 	g.end(half)
 	c1, _ := conn(identity.Viewer, "c")
 	last := begin(c1, 1)
-	g.grow(last, 310, false) // all identities have 1010 bytes
+	g.grow(last.of, last.stream, 310, false) // all identities have 1010 bytes
 	if !rawB.closed {
 		c, n := other.of.unfinished(), last.of.unfinished()
 		t.Errorf("not the one of all that holds the most: %d and %d", c, n)

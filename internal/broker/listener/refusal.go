@@ -46,9 +46,7 @@ func unidentified() *refusal {
 
 // unauthenticated rejects a client that needs other credentials.
 func unauthenticated(reason, message, hint string) *refusal {
-	return &refusal{reason: reason, sent: &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Message: message, Hint: hint,
-	}}
+	return &refusal{reason: reason, sent: transport.Unauthenticated(message, hint)}
 }
 
 // unmapped rejects a certificate that no identity rule matches.
@@ -105,12 +103,12 @@ func keptOut(id identity.Identity, d denylist.Denial) *refusal {
 
 // issuedTooEarly rejects an agent whose certificate is older than the earliest valid issue time of its cluster.
 func issuedTooEarly(id identity.Identity, issued, from time.Time) *refusal {
-	return &refusal{reason: tooEarly, sent: &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials, Attribute: transport.AttributeCertificate,
-		Message: fmt.Sprintf("the certificate of %s was issued at %s. The hub rejects certificates of this cluster from before %s, after hawser detach, deny cluster or rotate cluster",
+	r := unauthenticated(tooEarly,
+		fmt.Sprintf("the certificate of %s was issued at %s. The hub rejects certificates of this cluster from before %s, after hawser detach, deny cluster or rotate cluster",
 			id, issued.UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339)),
-		Hint: "have the cluster join again with a new token: hawser token create prints how",
-	}}
+		"have the cluster join again with a new token: hawser token create prints how")
+	r.sent.Attribute = transport.AttributeCertificate
+	return r
 }
 
 // comeBack is the retry delay of an overloaded client.

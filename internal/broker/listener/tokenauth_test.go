@@ -76,7 +76,7 @@ func TestLimiter_Identify(t *testing.T) {
 	if g.lists != 0 {
 		t.Error("an unidentified connection takes a list slot")
 	}
-	g.grow(unary, 100, false)
+	g.grow(unary.of, unary.stream, 100, false)
 	if err := c.becomeViewer(g); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestLimiter_Identify(t *testing.T) {
 	if err := c.becomeViewer(g); err == nil || p.kinds[Unary] != 1 {
 		t.Errorf("it was identified twice: %v, %v", err, p.kinds)
 	}
-	g.grow(unary, 50, true)
+	g.grow(unary.of, unary.stream, 50, true)
 	g.end(unary)
 	g.end(list)
 	if p.kinds != [numKinds]int{} || p.bodies != 0 || g.bodies != 0 {
@@ -122,13 +122,13 @@ func TestLimiter_Suspended(t *testing.T) {
 		if err := g.begin(c, Unary, b); err != nil {
 			t.Fatal(err)
 		}
-		g.grow(b, 400, false)
+		g.grow(b.of, b.stream, 400, false)
 	}
-	g.grow(bodies[c], 100, false)
+	g.grow(bodies[c].of, bodies[c].stream, 100, false)
 	if raw.closed || rawOther.closed {
 		t.Error("ended within its bound")
 	}
-	g.grow(bodies[c], 1, false)
+	g.grow(bodies[c].of, bodies[c].stream, 1, false)
 	if !raw.closed || c.cutFor != "bodies" || rawOther.closed || g.bodies != 400 {
 		t.Errorf("closed %v for %q, the other %v, %d bytes are held", raw.closed, c.cutFor, rawOther.closed, g.bodies)
 	}

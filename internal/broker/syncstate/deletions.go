@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -220,15 +221,10 @@ func (d *Deletions) inForce(k store.Key, revision uint64) bool {
 // did not report one.
 func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, from identity.Identity, cursor uint64) error {
 	a, deletions, wait := d.arrive(scope, cursor)
-	if wait != nil {
-		select {
-		case <-wait:
-			return nil
-		case <-ctx.Done():
-			return request.CallerGone(ctx)
-		}
-	}
-	if deletions == nil {
+	switch {
+	case wait != nil && !taskgroup.Wait(ctx, wait):
+		return request.CallerGone(ctx)
+	case deletions == nil:
 		return nil
 	}
 	defer d.decided(scope)

@@ -145,6 +145,6 @@ func (n *Names) findings(scope store.Scope) []Discrepancy {
 
 // anotherCluster returns the error for an agent whose cluster name is bound to another uid.
 func anotherCluster(name string) *transport.Error {
-	return request.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
+	return transport.Refused(transport.CodeDenied, "", "another cluster is known under the name "+name,
 		"if it was replaced for good, an operator runs: hawser unbind cluster "+name)
 }

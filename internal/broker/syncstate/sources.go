@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // maxNamed is the maximum number of clusters that a source may name. The store may not have these clusters,
@@ -415,7 +416,7 @@ type Subscription interface {
 	// Scope returns the scope of the subscription.
 	Scope() store.Scope
 	// Compares records a sync report with this number. It fails if the source has sent a later one.
-	Compares(number uint64) error
+	Compares(number uint64) *transport.Error
 }
 
 // SyncReport processes the sync report of a source. A repeated report has no further effect, unless a

@@ -143,9 +143,7 @@ func (s *Slots) Take(r *SlotRequest) bool {
 func (s *Slots) Wait(ctx context.Context) bool {
 	bell := taskgroup.NewBell()
 	for r := NewSlotRequest(bell.Ring); !s.Take(r); {
-		select {
-		case <-bell:
-		case <-ctx.Done():
+		if !taskgroup.Wait(ctx, bell) {
 			s.Cancel(r)
 			return false
 		}

@@ -312,19 +312,13 @@ func (t *Tokens) notify() {
 
 // refused is the error of a rejected token.
 func refused(why string) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: "the token is rejected: " + why, Hint: "get a new one, with: hawser token create",
-	}
+	return transport.Unauthenticated("the token is rejected: "+why, "get a new one, with: hawser token create")
 }
 
 // unmapped is the error of an account without a rule.
 func unmapped(user string) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeUnauthenticated, Next: transport.NextRefreshCredentials,
-		Message: "the token's account " + clip(user) + " has no role",
-		Hint:    "add a rule for it to tokens.mapping in the broker's configuration, or use the token of another account",
-	}
+	return transport.Unauthenticated("the token's account "+clip(user)+" has no role",
+		"add a rule for it to tokens.mapping in the broker's configuration, or use the token of another account")
 }
 
 func unavailable(message string, cause error) *transport.Error {

@@ -40,10 +40,7 @@ func bind(role identity.Role, t topic.Topic, e *codec.Envelope) *transport.Error
 }
 
 func contradiction(attribute, format string, args ...any) *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeDenied, Next: transport.NextStop, Attribute: attribute, Message: fmt.Sprintf(format, args...),
-		Hint: "publish on the topic of the event's own source and cluster",
-	}
+	return transport.Refused(transport.CodeDenied, attribute, fmt.Sprintf(format, args...), "publish on the topic of the event's own source and cluster")
 }
 
 // peer returns the peer as the broker sees it.

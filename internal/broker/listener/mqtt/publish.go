@@ -164,26 +164,17 @@ func (c *conn) publish(n *pending) {
 func (c *conn) accept(ctx context.Context, n *pending) (transport.Receipt, error) {
 	event, err := n.message.Proto()
 	if err != nil {
-		return transport.Receipt{}, undecodable(err)
+		return transport.Receipt{}, transport.Undecodable(err)
 	}
 	e, err := codec.ParseEnvelope(event)
 	if err != nil {
-		return transport.Receipt{}, undecodable(err)
+		return transport.Receipt{}, transport.Undecodable(err)
 	}
 	peer := c.peer()
 	if err := bind(identity.Role(peer.Role), n.topic, &e); err != nil {
 		return transport.Receipt{}, err
 	}
 	return c.cfg.Server.Publish(ctx, peer, event, n.subscription)
-}
-
-// undecodable is the error of a publish that is no valid event.
-func undecodable(err error) *transport.Error {
-	e := &transport.Error{Code: transport.CodeInvalid, Next: transport.NextStop, Message: err.Error()}
-	if a := (*codec.AttributeError)(nil); errors.As(err, &a) {
-		e.Attribute = a.Attribute
-	}
-	return e
 }
 
 // finished records the result of a publish. It acknowledges the finished ones at the head of the queue.
