@@ -24,6 +24,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/internal/testkit/deployfiles"
 	"github.com/hawser-io/hawser/internal/testkit/fakekube"
@@ -279,7 +280,7 @@ func TestJoining_BrokenFile(t *testing.T) {
 // TestDoctor_ConnectsAsJoiningAgent: the doctor connects as the agent does: with the certificate in the Secret
 // or, without one, with the token.
 func TestDoctor_ConnectsAsJoiningAgent(t *testing.T) {
-	subject := registration.Subject{Cluster: "c1", Agent: "a"}
+	subject := ocm.Subject{Cluster: "c1", Agent: "a"}
 	otherKey, _, err := registration.NewKey(subject)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/session"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -53,7 +54,7 @@ func (c *registrationConfig) validate(over string) (errs []error) {
 		errs = append(errs, fmt.Errorf("registration.maxPending %d: use a positive number", c.MaxPending))
 	}
 	for _, s := range c.CustomSigners {
-		if len(validation.IsQualifiedName(s)) > 0 || s == registration.ClusterSigner {
+		if len(validation.IsQualifiedName(s)) > 0 || s == ocm.Signer {
 			errs = append(errs, fmt.Errorf("registration.customSigners: %q is not the name of an add-on's signer, as example.com/my-signer", s))
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/kubeconfig"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
@@ -82,11 +83,11 @@ func (c *registrationControllersConfig) rights() []kubeconfig.Right {
 		{Verbs: []string{"patch"}, Group: clusters, Resource: "managedclusters/status"},
 		{Verbs: []string{"get", "create", "patch"}, Resource: "namespaces"},
 		{Verbs: []string{"create"}, Group: coordination, Resource: "leases"},
-		{Verbs: []string{"list", "watch", "delete"}, Group: coordination, Resource: "leases", Object: clustercontroller.LeaseName},
+		{Verbs: []string{"list", "watch", "delete"}, Group: coordination, Resource: "leases", Object: ocm.LeaseName},
 		{Verbs: []string{"list", "watch", "delete"}, Group: certificates, Resource: "certificatesigningrequests"},
 		{Verbs: []string{"update"}, Group: certificates, Resource: "certificatesigningrequests/approval"},
 		{Verbs: []string{"update"}, Group: certificates, Resource: "certificatesigningrequests/status"},
-		{Verbs: []string{"approve", "sign"}, Group: certificates, Resource: "signers", Object: clustercontroller.SignerName},
+		{Verbs: []string{"approve", "sign"}, Group: certificates, Resource: "signers", Object: ocm.Signer},
 		{Verbs: []string{"list", "delete"}, Group: addons, Resource: "managedclusteraddons"},
 		{Verbs: []string{"patch"}, Group: addons, Resource: "managedclusteraddons/status"},
 		{Verbs: []string{"list", "delete"}, Group: works, Resource: "manifestworks"},

@@ -3,6 +3,7 @@ package hubsource
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -10,6 +11,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/hawser-io/hawser/internal/informer"
 )
 
 // Selection selects the clusters that a hub-source serves. A cluster is the namespace of its works. The zero
@@ -51,14 +54,12 @@ func (s Selection) resource() (schema.GroupVersionResource, string) {
 
 // informer returns the informer of the selected objects, metadata only. The hub evaluates the selector, so it
 // reports an object that leaves the selection as deleted.
-func (s Selection) informer(c metadata.Interface) (cache.SharedIndexInformer, error) {
+func (s Selection) informer(c metadata.Interface, log *slog.Logger) (cache.SharedIndexInformer, error) {
 	gvr, selector := s.resource()
 	i := metadatainformer.NewFilteredMetadataInformer(c, gvr, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
-	return i, i.SetTransform(func(o any) (any, error) {
-		if m, ok := o.(*metav1.PartialObjectMetadata); ok { // only the name is used
-			m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
-		}
-		return o, nil
+	return i, informer.Prepare(i, log, func(m *metav1.PartialObjectMetadata) (any, error) { // only the name is used
+		m.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
+		return m, nil
 	})
 }

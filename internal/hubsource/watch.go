@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	workinformer "open-cluster-management.io/api/client/work/informers/externalversions/work/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/informer"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
@@ -25,29 +24,13 @@ type watch struct {
 }
 
 func (s *Source) watch() (w *watch, err error) {
-	w = &watch{over: make(chan struct{}), works: workinformer.NewFilteredManifestWorkInformer(s.cfg.Works, metav1.NamespaceAll, 0, cache.Indexers{}, uncached)}
-	if err := w.works.SetTransform(trimmed); err != nil {
-		return nil, err
-	}
+	w = &watch{over: make(chan struct{}), works: workinformer.NewFilteredManifestWorkInformer(s.cfg.Works, metav1.NamespaceAll, 0, cache.Indexers{}, informer.Uncached)}
 	if !s.cfg.Selection.all() {
-		if w.clusters, err = s.cfg.Selection.informer(s.cfg.Metadata); err != nil {
+		if w.clusters, err = s.cfg.Selection.informer(s.cfg.Metadata, s.cfg.Log); err != nil {
 			return nil, err
 		}
 	}
-	for _, i := range w.all() {
-		if err := i.SetWatchErrorHandlerWithContext(s.logWatch); err != nil {
-			return nil, err
-		}
-	}
-	return w, nil
-}
-
-// uncached makes the first list return the present state, and not that of a cache of the API server that may
-// lag.
-func uncached(o *metav1.ListOptions) {
-	if o.ResourceVersion == "0" {
-		o.ResourceVersion = ""
-	}
+	return w, informer.Prepare(w.works, s.cfg.Log, func(o *workv1.ManifestWork) (any, error) { return Trim(o), nil })
 }
 
 func (w *watch) all() []cache.SharedIndexInformer {
@@ -62,18 +45,13 @@ func (w *watch) run(ctx context.Context) error {
 	listened, end := context.WithCancel(ctx)
 	defer end()
 	tasks := []taskgroup.Task{{Name: "end", Run: func(ctx context.Context) error {
-		select {
-		case <-w.over:
+		if taskgroup.Wait(ctx, w.over) {
 			end()
-		case <-ctx.Done():
 		}
 		return ctx.Err()
 	}}}
 	for _, i := range w.all() {
-		tasks = append(tasks, taskgroup.Task{Name: "informer", Run: func(ctx context.Context) error {
-			i.RunWithContext(ctx)
-			return nil
-		}})
+		tasks = append(tasks, informer.Task(i))
 	}
 	if err := taskgroup.Group(listened, tasks...); err != nil {
 		return err
@@ -83,13 +61,7 @@ func (w *watch) run(ctx context.Context) error {
 }
 
 // synced waits until all informers have their first list. It returns false if ctx ends before.
-func (w *watch) synced(ctx context.Context) bool {
-	var synced []cache.InformerSynced
-	for _, i := range w.all() {
-		synced = append(synced, i.HasSynced)
-	}
-	return cache.WaitForCacheSync(ctx.Done(), synced...)
-}
+func (w *watch) synced(ctx context.Context) bool { return informer.Synced(ctx, w.all()...) }
 
 // live runs the hub epochs, one after the other. Each has its own informers, broker session and tasks beside
 // the works. The informers of the first epoch already run.
@@ -140,66 +112,36 @@ func (s *Source) session(ctx context.Context, sh *shell, w *watch, epoch int) er
 	return link.Run(ctx)
 }
 
-func trimmed(o any) (any, error) {
-	if w, ok := o.(*workv1.ManifestWork); ok {
-		return Trim(w), nil
-	}
-	return o, nil
-}
-
-// logWatch logs failed lists and watches; they are retried.
-func (s *Source) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
-	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		return
-	}
-	s.cfg.Log.Warn("watch on the hub ended and is started again", "err", err)
-}
-
-// feeding passes objects of one kind to the core, one at a time.
-func feeding[T any](s *shell, epoch int, f func(int, T)) func(any) {
-	return func(o any) {
-		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-			o = d.Obj
-		}
-		if t, ok := o.(T); ok {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			f(epoch, t)
-		}
-	}
-}
-
 // workEvents passes an informer's works to the core. A work that is not in a new list was not necessarily
 // deleted. A work with a delete event of the hub was.
 func (s *shell) workEvents(epoch int) cache.ResourceEventHandler {
-	byID := func(f func(int, types.UID)) func(any) {
-		return feeding(s, epoch, func(round int, w *workv1.ManifestWork) { f(round, w.UID) })
-	}
-	seen, deleted, missing := feeding(s, epoch, s.core.WorkSeen), byID(s.core.WorkDeleted), byID(s.core.WorkMissing)
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: seen,
-		UpdateFunc: func(old, o any) {
-			was, _ := old.(*workv1.ManifestWork)
-			is, _ := o.(*workv1.ManifestWork)
-			if was != nil && is != nil && was.UID != is.UID {
-				missing(old) // the name was deleted and created again while the watch was broken, or the hub went back
-			}
-			seen(o)
-		},
-		DeleteFunc: func(o any) {
-			if _, unseen := o.(cache.DeletedFinalStateUnknown); unseen {
-				missing(o)
-				return
-			}
-			deleted(o)
-		},
-	}
+	return informer.Handler(func(was, is *workv1.ManifestWork, unseen bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch {
+		case is == nil && !unseen:
+			s.core.WorkDeleted(epoch, was.UID)
+		case is == nil:
+			s.core.WorkMissing(epoch, was.UID)
+		case was != nil && was.UID != is.UID: // the name was deleted and created again while the watch was broken, or the hub went back
+			s.core.WorkMissing(epoch, was.UID)
+			fallthrough
+		default:
+			s.core.WorkSeen(epoch, is)
+		}
+	})
 }
 
 // clusterEvents passes the selected clusters to the core.
-func (s *shell) clusterEvents(round int) cache.ResourceEventHandler {
-	byName := func(f func(int, string)) func(any) {
-		return feeding(s, round, func(epoch int, m *metav1.PartialObjectMetadata) { f(epoch, m.Name) })
-	}
-	return cache.ResourceEventHandlerFuncs{AddFunc: byName(s.core.ClusterSelected), DeleteFunc: byName(s.core.ClusterUnselected)}
+func (s *shell) clusterEvents(epoch int) cache.ResourceEventHandler {
+	return informer.Handler(func(was, is *metav1.PartialObjectMetadata, _ bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch {
+		case is == nil:
+			s.core.ClusterUnselected(epoch, was.Name)
+		case was == nil:
+			s.core.ClusterSelected(epoch, is.Name)
+		}
+	})
 }

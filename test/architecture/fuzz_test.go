@@ -62,7 +62,7 @@ var decoders = map[string]string{
 	"internal/hubsource/core ParseAgentList":                 "internal/hubsource/core FuzzParseAgentList",
 	"internal/hubsource/core ReportOf":                       "internal/hubsource/core FuzzReportOf",
 	"internal/hubsource/core StateOf":                        "internal/hubsource/core FuzzStateOf",
-	"internal/hubsource/clustercontroller parseSubject":      "internal/hubsource/clustercontroller FuzzValidate",
+	"internal/ocm ParseSubject":                              "internal/hubsource/clustercontroller FuzzValidate",
 	"internal/cmdline Decode":                                "internal/cmdline FuzzDecode",
 	"internal/cmdline DecodeLenient":                         "internal/cmdline FuzzDecode",
 	"internal/identity/token parseKeys":                      "internal/identity/token FuzzVerify",
@@ -187,7 +187,7 @@ func TestDecoders_AreFuzzed(t *testing.T) {
 // joining are the readers of certificate requests, subjects, tokens and payloads of registration.
 var joining = []string{
 	"internal/broker/denylist ParseSubject", "internal/broker/tokens Tokens.Authenticate", "internal/cli applicationOf",
-	"internal/earliest Parse", "internal/hubsource/clustercontroller parseSubject", "internal/identity ReadRequest",
+	"internal/earliest Parse", "internal/ocm ParseSubject", "internal/identity ReadRequest",
 	"internal/hubsource/registration readRequest", "internal/hubsource/registration decide", "internal/hubsource/registration kind.keep",
 	"internal/identity CheckAuthorities", "internal/identity Mapping.FromCertificate", "internal/identity/token Verifier.Verify", "internal/identity/token parseKeys",
 	"pkg/agent/registration ReadCredential", "pkg/agent/registration ReadSavedState", "pkg/agent/registration read",

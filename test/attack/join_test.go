@@ -28,6 +28,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -81,7 +82,7 @@ func runHub(ctx context.Context) error {
 		fakehub.Object{"verbs": []any{"create"}, "apiGroups": []any{"certificates.k8s.io"}, "resources": []any{"certificatesigningrequests"}},
 	}})
 	s.Put("clusterrolebindings", fakehub.Object{"metadata": fakehub.Object{"name": "registrar"}, "roleRef": fakehub.Object{"kind": "ClusterRole", "name": "registrar"},
-		"subjects": []any{fakehub.Object{"kind": "User", "name": registration.Registrar}}})
+		"subjects": []any{fakehub.Object{"kind": "User", "name": ocm.Registrar}}})
 	names := []string{evil}
 	for i := range clusters {
 		names = append(names, cluster(i))

@@ -19,8 +19,8 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/childproc"
-	hubregistration "github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit/fakehub"
 	"github.com/hawser-io/hawser/pkg/agent/registration"
@@ -178,7 +178,7 @@ func (j *joining) start(ctx context.Context, root string) (stop func(), err erro
 	j.hub = fakehub.New()
 	j.hub.Without("apps/v1/deployments")
 	j.hub.Put("namespaces", fakehub.Object{"metadata": fakehub.Object{"name": "hawser"}})
-	j.hub.PutRegistrar(hubregistration.Registrar)
+	j.hub.PutRegistrar(ocm.Registrar)
 	j.hub.Audit = func(r *fakehub.Request, _ int) {
 		switch {
 		case r.Verb == "watch":

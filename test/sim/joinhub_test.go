@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/pki"
 	programs "github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
@@ -43,7 +44,7 @@ func newJoinHub(j *join) *joinHub {
 	h.certify()
 	h.api.Without("apps/v1/deployments")
 	h.api.Put("namespaces", fakehub.Object{"metadata": fakehub.Object{"name": "open-cluster-management-hub"}})
-	h.api.PutRegistrar(registration.Registrar)
+	h.api.PutRegistrar(ocm.Registrar)
 	h.api.Fault = h.fault
 	h.api.Audit = j.oracle.audit
 	return h

@@ -14,10 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/testkit/fakehub"
-	"github.com/hawser-io/hawser/pkg/agent/registration"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -221,7 +220,7 @@ func (o *joinOracle) shown(p transport.Peer, own string, d codec.DataType, data 
 			o.j.fail("I8", "%s/%s was sent ManagedCluster %s", p.Role, p.Name, m.Name)
 		}
 	case codec.SigningRequests:
-		if requester := m.Annotations[clustercontroller.UserAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && requester != p.User {
+		if requester := m.Annotations[ocm.RequesterAnnotation]; m.Labels["open-cluster-management.io/cluster-name"] != own || bootstrap && requester != p.User {
 			o.j.fail("I8", "%s/%s was sent the request %s of %s", p.Role, p.Name, m.Name, requester)
 		}
 	case codec.TokenRequests:
@@ -332,7 +331,7 @@ func (o *joinOracle) lookAtApproval(csr fakehub.Object, cluster string, leaf *x5
 	o.j.mu.Unlock()
 	created, err := time.Parse(time.RFC3339, m["creationTimestamp"].(string))
 	must(err)
-	renewal := notes[clustercontroller.UserAnnotation] == leaf.Subject.CommonName
+	renewal := notes[ocm.RequesterAnnotation] == leaf.Subject.CommonName
 	switch {
 	case byPerson:
 	case !renewal:
@@ -495,7 +494,7 @@ func (j *join) wrongWith(cluster string) (all []string) {
 			all = append(all, fmt.Sprintf("cluster %s: condition %s is %v", cluster, want, has[want]))
 		}
 	}
-	lease := j.hub.api.Get("leases", cluster, registration.LeaseName)
+	lease := j.hub.api.Get("leases", cluster, ocm.LeaseName)
 	spec, _ := lease["spec"].(fakehub.Object)
 	text, _ := spec["renewTime"].(string)
 	renewed, err := time.Parse(time.RFC3339Nano, text)

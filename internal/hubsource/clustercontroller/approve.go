@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 const (
@@ -54,7 +56,7 @@ const (
 func (r rules) decideRequests(s clusterState, e *effects) {
 	var firsts []first
 	for _, csr := range ordered(s.requests) {
-		if _, addon := csr.Labels[addonLabel]; addon || csr.Spec.SignerName != SignerName || csr.Spec.Username != CreatorName {
+		if _, addon := csr.Labels[ocm.AddOnLabel]; addon || csr.Spec.SignerName != ocm.Signer || csr.Spec.Username != ocm.Registrar {
 			continue // its creator may write any annotation
 		}
 		if s.cluster != nil && s.cluster.Annotations[MemberAnnotation] != "" && len(csr.Status.Certificate) > 0 {
@@ -64,7 +66,7 @@ func (r rules) decideRequests(s clusterState, e *effects) {
 		if err != nil {
 			continue // if an operator approves it, the signer rejects it with the reason
 		}
-		if csr.Annotations[UserAnnotation] == requested.user() {
+		if csr.Annotations[ocm.RequesterAnnotation] == requested.CommonName() {
 			e.decisions = append(e.decisions, decideRenewal(s, csr)...)
 		} else {
 			firsts = append(firsts, first{csr, requested})
@@ -168,7 +170,7 @@ func decideRenewal(s clusterState, csr *certificatesv1.CertificateSigningRequest
 // Result: only one of them gets a certificate, even if its CSR has long been deleted.
 func (r rules) decideFirst(s clusterState, f first, e *effects) {
 	c := s.cluster
-	if decided(f.csr) || !slices.Contains(r.users, f.csr.Annotations[UserAnnotation]) {
+	if decided(f.csr) || !slices.Contains(r.users, f.csr.Annotations[ocm.RequesterAnnotation]) {
 		return
 	}
 	if meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1.ManagedClusterConditionJoined) {
@@ -176,7 +178,7 @@ func (r rules) decideFirst(s clusterState, f first, e *effects) {
 	}
 	switch claimed := c.Annotations[KeyAnnotation]; {
 	case claimed == f.request.key() && c.Spec.HubAcceptsClient:
-		e.decisions = append(e.decisions, csrDecision{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[UserAnnotation]})
+		e.decisions = append(e.decisions, csrDecision{f.csr, approve, reasonFirst, "The configuration accepts clusters of this user: " + f.csr.Annotations[ocm.RequesterAnnotation]})
 	case claimed != "" || s.inUse():
 	case e.change == nil || e.change.claim == "" && !e.change.member:
 		e.changes().claim, e.change.accept = f.request.key(), !c.Spec.HubAcceptsClient

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 type csrs = []*certificatesv1.CertificateSigningRequest
@@ -41,9 +43,9 @@ func TestDecide_Renewals(t *testing.T) {
 		{"for another signer", member, changed(func(c *certificatesv1.CertificateSigningRequest) {
 			c.Spec.SignerName = "kubernetes.io/kube-apiserver-client"
 		}), ""},
-		{"of an add-on", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Labels[addonLabel] = "search" }), ""},
+		{"of an add-on", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Labels[ocm.AddOnLabel] = "search" }), ""},
 		{"for another agent of the cluster", member, changed(func(c *certificatesv1.CertificateSigningRequest) {
-			c.Annotations[UserAnnotation] = userOf("east", "other")
+			c.Annotations[ocm.RequesterAnnotation] = userOf("east", "other")
 		}), ""},
 		{"for another cluster", member, csrOf(t, "east-1", "west", "agent", userOf("east", "agent"), newKey(t), func(c *certificatesv1.CertificateSigningRequest) {
 			c.Labels[clusterv1.ClusterNameLabelKey] = "east"
@@ -51,7 +53,9 @@ func TestDecide_Renewals(t *testing.T) {
 		{"with the subject of another cluster", member, csrOf(t, "east-1", "west", "agent", userOf("west", "agent"), newKey(t), func(c *certificatesv1.CertificateSigningRequest) {
 			c.Labels[clusterv1.ClusterNameLabelKey] = "east"
 		}), ""},
-		{"by a bootstrap user", member, changed(func(c *certificatesv1.CertificateSigningRequest) { c.Annotations[UserAnnotation] = bootstrapUser }), ""},
+		{"by a bootstrap user", member, changed(func(c *certificatesv1.CertificateSigningRequest) {
+			c.Annotations[ocm.RequesterAnnotation] = bootstrapUser
+		}), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := clusterState{name: "east", cluster: c.cluster, renewal: &renewal{written: start, seen: start}, requests: csrs{c.csr}, now: start}

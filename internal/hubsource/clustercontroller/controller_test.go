@@ -32,6 +32,7 @@ import (
 	clusterfake "open-cluster-management.io/api/client/cluster/clientset/versioned/fake"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/telemetry"
 )
 
@@ -184,7 +185,7 @@ func (w *world) renew(cluster string, minutes int) {
 	w.Helper()
 	leases := w.kube.CoordinationV1().Leases(cluster)
 	for range minutes {
-		l, err := leases.Get(w.Context(), LeaseName, metav1.GetOptions{})
+		l, err := leases.Get(w.Context(), ocm.LeaseName, metav1.GetOptions{})
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -264,8 +265,8 @@ func TestController_ClusterLifecycle(t *testing.T) {
 		if n, err := w.kube.CoreV1().Namespaces().Get(t.Context(), "east", metav1.GetOptions{}); err != nil || n.Labels[clusterv1.ClusterNameLabelKey] != "east" {
 			t.Errorf("namespace %v: %v", n, err)
 		}
-		l, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), LeaseName, metav1.GetOptions{})
-		if err != nil || l.Labels[clusterv1.ClusterNameLabelKey] != "east" || *l.Spec.HolderIdentity != LeaseName {
+		l, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), ocm.LeaseName, metav1.GetOptions{})
+		if err != nil || l.Labels[clusterv1.ClusterNameLabelKey] != "east" || *l.Spec.HolderIdentity != ocm.LeaseName {
 			t.Errorf("lease %v: %v", l, err)
 		}
 
@@ -355,7 +356,7 @@ func TestController_EndOfACluster(t *testing.T) {
 		if !slices.Equal(gone, []string{"search", "first", "last"}) {
 			t.Errorf("went in the order %v", gone)
 		}
-		if _, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), LeaseName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := w.kube.CoordinationV1().Leases("east").Get(t.Context(), ocm.LeaseName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("its Lease: %v", err)
 		}
 		if _, err := w.kube.CoreV1().Namespaces().Get(t.Context(), "east", metav1.GetOptions{}); err != nil {
@@ -394,7 +395,7 @@ func TestController_AcceptsForConfiguredUsers(t *testing.T) {
 // because no renewal was written meanwhile.
 func TestController_CountsDisconnectionFromItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: LeaseName}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
+		old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "east", Name: ocm.LeaseName}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Now().Add(-time.Hour)}}}
 		w := begin(t, Config{Mode: On}, clusterNamed("east", accepts, finalized, isAccepted, isAvailable), old)
 		w.pass(4 * time.Minute)
 		w.shows("east", "HubAcceptedManagedCluster=True Available=True held")

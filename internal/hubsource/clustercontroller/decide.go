@@ -11,16 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
 const (
-	// LeaseName is the name of the Lease of a cluster, in the cluster's namespace.
-	LeaseName = "managed-cluster-lease"
-	// defaultPeriod is the Lease period of a cluster that sets none.
-	defaultPeriod = 60 * time.Second
-	// missedPeriods is the number of periods without a renewal after which an agent counts as disconnected.
-	missedPeriods = 5
 	// lateWrite is how many periods after a renewal the Lease may be written.
 	lateWrite = 2
 	// resourceFinalizer is a second finalizer that the controllers of Open Cluster Management set on a cluster.
@@ -142,7 +137,7 @@ func decideMember(s clusterState) (e effects) {
 // check returns the condition Available for the state of the agent, nil for no change. after is when to check
 // again.
 func (s clusterState) check(has *metav1.Condition) (reported *metav1.Condition, after time.Duration) {
-	if left := sessionfence.Latest(s.renewal.alive(period(s.cluster)), s.outlook.calm).Add(missedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
+	if left := sessionfence.Latest(s.renewal.alive(period(s.cluster)), s.outlook.calm).Add(ocm.MissedPeriods * period(s.cluster)).Sub(s.now); left > 0 {
 		return nil, left
 	}
 	reported = &disconnectedCondition
@@ -160,7 +155,7 @@ func period(c *clusterv1.ManagedCluster) time.Duration {
 	if s := c.Spec.LeaseDurationSeconds; s > 0 {
 		return time.Duration(s) * time.Second
 	}
-	return defaultPeriod
+	return ocm.LeasePeriod
 }
 
 var (

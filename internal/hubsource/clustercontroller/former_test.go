@@ -8,6 +8,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // These objects were written by the hub-source of commit 0647681f, and are in the form that the API server
@@ -63,8 +65,8 @@ func TestFormer_Cluster(t *testing.T) {
 // TestFormer_Request: a CSR contains its requester, and the issue time of the certificate behind the request.
 func TestFormer_Request(t *testing.T) {
 	csr := readFormer[certificatesv1.CertificateSigningRequest](t, formerRequest)
-	if csr.Annotations[UserAnnotation] != userOf("east", "agent") {
-		t.Errorf("the CSR was created by %q", csr.Annotations[UserAnnotation])
+	if csr.Annotations[ocm.RequesterAnnotation] != userOf("east", "agent") {
+		t.Errorf("the CSR was created by %q", csr.Annotations[ocm.RequesterAnnotation])
 	}
 	for from, signed := range map[time.Time]bool{formerIssued: true, formerIssued.Add(time.Second): false} {
 		if why := superseded(csr, from); (why == nil) != signed {

@@ -3,6 +3,7 @@ package clustercontroller
 import (
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"strings"
@@ -11,13 +12,16 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // FuzzValidate: for any CSR, a signed certificate names an agent of the cluster in the label. A CSR that is not
 // signed has a reason.
 func FuzzValidate(f *testing.F) {
 	key := newKey(f)
-	for _, s := range []pkix.Name{subject("east", "agent"), {CommonName: "hawser:operator:eve"}, {ExtraNames: []pkix.AttributeTypeAndValue{{Type: oidCommonName, Value: "x"}, {Type: oidCommonName, Value: userOf("east", "agent")}}}} {
+	commonName := asn1.ObjectIdentifier{2, 5, 4, 3}
+	for _, s := range []pkix.Name{subject("east", "agent"), {CommonName: "hawser:operator:eve"}, {ExtraNames: []pkix.AttributeTypeAndValue{{Type: commonName, Value: "x"}, {Type: commonName, Value: userOf("east", "agent")}}}} {
 		f.Add(pemOf(f, &x509.CertificateRequest{Subject: s}, key), "east")
 	}
 	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n"), "")
@@ -33,11 +37,11 @@ func FuzzValidate(f *testing.F) {
 			}
 			return
 		}
-		if r.cluster != label || r.parsed.Subject.CommonName != r.user() || strings.Count(r.user(), ":") != 3 || r.parsed.CheckSignature() != nil {
+		if r.Cluster != label || r.parsed.Subject.CommonName != r.CommonName() || strings.Count(r.CommonName(), ":") != 3 || r.parsed.CheckSignature() != nil {
 			t.Fatalf("took %q of %q for %q", r.parsed.Subject, text, label)
 		}
 		for _, o := range r.parsed.Subject.Organization {
-			if o != subjectPrefix+label && o != groupOfMembers {
+			if o != ocm.UserPrefix+label && o != ocm.AllClusters {
 				t.Fatalf("took the organization %q", o)
 			}
 		}

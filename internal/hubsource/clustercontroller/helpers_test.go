@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // start is the time at which most tests begin.
@@ -60,10 +62,10 @@ func csrOf(t testing.TB, name, cluster, agent, user string, key crypto.Signer, c
 	csr := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, CreationTimestamp: metav1.NewTime(start),
-			Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{UserAnnotation: user},
+			Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{ocm.RequesterAnnotation: user},
 		},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pemOf(t, &x509.CertificateRequest{Subject: subject(cluster, agent)}, key), SignerName: SignerName, Username: CreatorName,
+			Request: pemOf(t, &x509.CertificateRequest{Subject: subject(cluster, agent)}, key), SignerName: ocm.Signer, Username: ocm.Registrar,
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -23,6 +24,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/kubeerror"
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // fieldManager names the writer in managedFields.
@@ -175,9 +177,9 @@ func (h hub) makeNamespace(ctx context.Context, name string) error {
 
 // makeLease creates the Lease that the agent renews: the agent has no right to create it.
 func (h hub) makeLease(ctx context.Context, cluster string) error {
-	holder := LeaseName
+	holder := ocm.LeaseName
 	_, err := h.kube.CoordinationV1().Leases(cluster).Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: LeaseName, Namespace: cluster, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}},
+		ObjectMeta: metav1.ObjectMeta{Name: ocm.LeaseName, Namespace: cluster, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: time.Now()}},
 	}, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
@@ -251,18 +253,14 @@ func (h hub) remove(ctx context.Context, cluster string, o object) error {
 }
 
 func (h hub) release(ctx context.Context, c *clusterv1.ManagedCluster) error {
-	gone := kubeerror.IgnoreNotFound(h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, LeaseName, metav1.DeleteOptions{}))
+	gone := kubeerror.IgnoreNotFound(h.kube.CoordinationV1().Leases(c.Name).Delete(ctx, ocm.LeaseName, metav1.DeleteOptions{}))
 	if err := h.metrics.did("delete_lease", gone); err != nil {
 		return err
 	}
-	others := []string{}
-	for _, f := range c.Finalizers {
-		if f != clusterv1.ManagedClusterFinalizer && f != resourceFinalizer {
-			others = append(others, f)
-		}
-	}
 	m := precondition(c)
-	m["finalizers"] = others
+	m["finalizers"] = slices.DeleteFunc(append([]string{}, c.Finalizers...), func(f string) bool {
+		return f == clusterv1.ManagedClusterFinalizer || f == resourceFinalizer
+	})
 	_, err := h.patch(ctx, "remove_finalizer", c, map[string]any{"metadata": m})
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	addonv1alpha1 "open-cluster-management.io/api/addon/v1alpha1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // TestOutage_Decide: silence is ignored without the broker, and if many agents are silent together. For five
@@ -83,7 +85,7 @@ func (w *world) renewAll(n int) {
 	w.Helper()
 	for i := range n {
 		leases := w.kube.CoordinationV1().Leases(fmt.Sprint("c", i))
-		l, err := leases.Get(w.Context(), LeaseName, metav1.GetOptions{})
+		l, err := leases.Get(w.Context(), ocm.LeaseName, metav1.GetOptions{})
 		if err != nil {
 			w.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
@@ -46,7 +47,7 @@ func toSign(csr *certificatesv1.CertificateSigningRequest) (*request, error) {
 			return nil, nil
 		}
 	}
-	if !approved || csr.Spec.SignerName != SignerName || len(csr.Status.Certificate) > 0 {
+	if !approved || csr.Spec.SignerName != ocm.Signer || len(csr.Status.Certificate) > 0 {
 		return nil, nil
 	}
 	r, err := validate(csr)
@@ -199,7 +200,7 @@ const nearEnd = 5
 // certificate would have a later issue time, and be accepted.
 func superseded(csr *certificatesv1.CertificateSigningRequest, from time.Time) error {
 	with, err := time.Parse(time.RFC3339, earliest.IssuedOf(csr.Annotations))
-	requested := csr.Spec.Username == CreatorName && err == nil
+	requested := csr.Spec.Username == ocm.Registrar && err == nil
 	if !csr.CreationTimestamp.Time.Before(from) && (!requested || !with.Before(from)) {
 		return nil
 	}

@@ -26,6 +26,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 func signerOf(t testing.TB, from, to time.Time) authority {
@@ -231,7 +233,7 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 		"another attribute":         {with(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} }), "SubjectRejected"},
 		"two common names": {with(func(r *x509.CertificateRequest) {
 			r.Subject.ExtraNames = []pkix.AttributeTypeAndValue{
-				{Type: oidCommonName, Value: "hawser:operator:eve"}, {Type: oidCommonName, Value: agent}, {Type: oidOrganization, Value: own},
+				{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "hawser:operator:eve"}, {Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: agent}, {Type: asn1.ObjectIdentifier{2, 5, 4, 10}, Value: own},
 			}
 		}), "SubjectRejected"},
 	} {
@@ -243,7 +245,7 @@ func TestToSign_RejectsUnrequestedUsages(t *testing.T) {
 				t.Errorf("got %v, want the reason %s", err, c.reason)
 			}
 			// The CSR is not approved automatically either.
-			csr.Status.Conditions, csr.Annotations[UserAnnotation] = nil, bootstrapUser
+			csr.Status.Conditions, csr.Annotations[ocm.RequesterAnnotation] = nil, bootstrapUser
 			s := clusterState{name: "east", cluster: clusterNamed("east"), requests: csrs{csr}, now: start}
 			if e := decide(rules{users: []string{bootstrapUser}}, s); len(e.decisions) > 0 || e.change != nil && e.change.claim != "" {
 				t.Errorf("decided %s", reported(e))
@@ -266,7 +268,7 @@ func TestToSign_OnlyApprovedRequests(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, r, err)
 		}
 	}
-	if r, err := toSign(renewalCSR(t, approved)); err != nil || r == nil || r.cluster != "east" || r.agent != "agent" {
+	if r, err := toSign(renewalCSR(t, approved)); err != nil || r == nil || r.Cluster != "east" || r.Agent != "agent" {
 		t.Errorf("approved: got %+v, %v", r, err)
 	}
 	// A certificate of hawser pki has no organization of all clusters.

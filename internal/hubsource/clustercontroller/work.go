@@ -1,6 +1,7 @@
 package clustercontroller
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -22,6 +23,8 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/earliest"
+	"github.com/hawser-io/hawser/internal/informer"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
@@ -108,20 +111,16 @@ func (c *Controller) members() (*members, error) {
 		hub:        hub{c.cfg.Kube, c.cfg.Clusters, c.cfg.Addons, c.cfg.Metadata, c.metrics},
 		rules:      rules{c.cfg.AutoApprovedUsers},
 		clusters:   clusterinformer.NewManagedClusterInformer(c.cfg.Clusters, 0, cache.Indexers{}),
-		leases:     coordinationinformer.NewFilteredLeaseInformer(c.cfg.Kube, metav1.NamespaceAll, 0, cache.Indexers{}, field("metadata.name", LeaseName)),
+		leases:     coordinationinformer.NewFilteredLeaseInformer(c.cfg.Kube, metav1.NamespaceAll, 0, cache.Indexers{}, field("metadata.name", ocm.LeaseName)),
 		csrs: certificatesinformer.NewFilteredCertificateSigningRequestInformer(c.cfg.Kube, 0, cache.Indexers{byCluster: func(o any) ([]string, error) {
 			return clusterOf(o), nil
-		}}, field("spec.signerName", SignerName)),
+		}}, field("spec.signerName", ocm.Signer)),
 		due: newQueue(), unsigned: newQueue(), renewals: map[string]renewal{},
 	}
-	seen := each(m.clusterSeen)
-	seen.UpdateFunc = m.clusterChanged
-	handlers := []cache.ResourceEventHandlerFuncs{seen, each(m.leaseSeen), each(m.csrSeen)}
+	handlers := []cache.ResourceEventHandler{informer.Handler(m.clusterChanged), informer.Handler(m.leaseChanged), informer.Handler(m.csrChanged)}
 	for n, i := range m.informers() {
-		if err := errors.Join(i.SetTransform(trimmed), i.SetWatchErrorHandlerWithContext(m.logWatch)); err != nil {
-			return nil, err
-		}
-		if _, err := i.AddEventHandler(handlers[n]); err != nil {
+		_, err := i.AddEventHandler(handlers[n])
+		if err = errors.Join(err, informer.Prepare(i, c.cfg.Log, trimmed)); err != nil {
 			return nil, err
 		}
 	}
@@ -134,31 +133,7 @@ func (m *members) informers() []cache.SharedIndexInformer {
 
 // synced waits until all informers have their first list. It returns false if ctx ends before.
 func (m *members) synced(ctx context.Context) bool {
-	return cache.WaitForCacheSync(ctx.Done(), m.clusters.HasSynced, m.leases.HasSynced, m.csrs.HasSynced)
-}
-
-// logWatch logs failed lists and watches; they are retried.
-func (m *members) logWatch(ctx context.Context, _ *cache.Reflector, err error) {
-	if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		m.cfg.Log.WarnContext(ctx, "watch of the members of the hub ended and is started again", "err", err)
-	}
-}
-
-// each returns handlers that call f for each object; gone: the object was deleted.
-func each[T any](f func(o T, gone bool)) cache.ResourceEventHandlerFuncs {
-	call := func(o any, gone bool) {
-		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-			o = d.Obj
-		}
-		if t, ok := o.(T); ok {
-			f(t, gone)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { call(o, false) },
-		UpdateFunc: func(_, o any) { call(o, false) },
-		DeleteFunc: func(o any) { call(o, true) },
-	}
+	return informer.Synced(ctx, m.informers()...)
 }
 
 // signedMark stands for the certificate of a signed CSR.
@@ -203,25 +178,17 @@ func clusterOf(o any) []string {
 	return nil
 }
 
-func (m *members) csrSeen(csr *certificatesv1.CertificateSigningRequest, gone bool) {
-	for _, name := range clusterOf(csr) {
+func (m *members) csrChanged(was, is *certificatesv1.CertificateSigningRequest, _ bool) {
+	for _, name := range clusterOf(cmp.Or(is, was)) {
 		m.due.Add(name)
 	}
-	if !gone && m.cfg.Signer.configured() {
-		m.unsigned.Add(csr.Name)
+	if is != nil && m.cfg.Signer.configured() {
+		m.unsigned.Add(is.Name)
 	}
 }
 
-func (m *members) clusterSeen(c *clusterv1.ManagedCluster, _ bool) {
-	m.due.Add(c.Name)
-	if names, err := m.csrs.GetIndexer().IndexKeys(byCluster, c.Name); err == nil && m.cfg.Signer.configured() {
-		for _, name := range names { // approved CSRs wait for the acceptance
-			m.unsigned.Add(name)
-		}
-	}
-}
-
-// clusterChanged records when a cluster becomes available or unavailable. Only its agent reports that, and an
+// clusterChanged records when a cluster becomes available or unavailable, and queues it and its approved CSRs,
+// which wait for the acceptance. Only its agent reports that, and an
 // agent that is back need not begin with a renewal.
 //
 // Scenario:
@@ -232,19 +199,21 @@ func (m *members) clusterSeen(c *clusterv1.ManagedCluster, _ bool) {
 //
 // Without this: Available would be Unknown again between t2 and t3, and a klusterlet would report again only a
 // minute later.
-func (m *members) clusterChanged(old, o any) {
-	was, _ := old.(*clusterv1.ManagedCluster)
-	is, _ := o.(*clusterv1.ManagedCluster)
+func (m *members) clusterChanged(was, is *clusterv1.ManagedCluster, _ bool) {
+	c := cmp.Or(is, was)
 	if was != nil && is != nil && !known(was) && known(is) {
 		m.mu.Lock()
-		if r, has := m.renewals[is.Name]; has {
+		if r, has := m.renewals[c.Name]; has {
 			r.lastSeen = time.Now()
-			m.renewals[is.Name] = r
+			m.renewals[c.Name] = r
 		}
 		m.mu.Unlock()
 	}
-	if is != nil {
-		m.clusterSeen(is, false)
+	m.due.Add(c.Name)
+	if names, err := m.csrs.GetIndexer().IndexKeys(byCluster, c.Name); err == nil && m.cfg.Signer.configured() {
+		for _, name := range names {
+			m.unsigned.Add(name)
+		}
 	}
 }
 
@@ -254,15 +223,16 @@ func known(c *clusterv1.ManagedCluster) bool {
 	return available != nil && available.Status != metav1.ConditionUnknown
 }
 
-// leaseSeen records when a Lease changes. The first state is no sign of the agent; it only starts the
+// leaseChanged records when a Lease changes. The first state is no sign of the agent; it only starts the
 // measurement. Later changes decide nothing: the next check of the cluster is planned since the first one.
-func (m *members) leaseSeen(l *coordinationv1.Lease, gone bool) {
-	if l.Name != LeaseName {
+func (m *members) leaseChanged(was, is *coordinationv1.Lease, _ bool) {
+	l := cmp.Or(is, was)
+	if l.Name != ocm.LeaseName {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if gone {
+	if is == nil {
 		delete(m.renewals, l.Namespace)
 		m.due.Add(l.Namespace)
 		return
@@ -384,10 +354,10 @@ func (m *members) sign(ctx context.Context, name string) error {
 	requested, err := toSign(csr)
 	if requested != nil {
 		var is *clusterv1.ManagedCluster
-		if is, err = m.hub.cluster(ctx, requested.cluster); err != nil {
+		if is, err = m.hub.cluster(ctx, requested.Cluster); err != nil {
 			return fmt.Errorf("CSR %s: its cluster: %w", name, err)
 		}
-		if requested.earliest, err = m.earliest(ctx, requested.cluster); err != nil {
+		if requested.earliest, err = m.earliest(ctx, requested.Cluster); err != nil {
 			return fmt.Errorf("CSR %s: the earliest issue time: %w", name, err)
 		}
 		if may, why := requested.signable(is); !may {
@@ -420,7 +390,7 @@ func (m *members) sign(ctx context.Context, name string) error {
 		return fmt.Errorf("CSR %s: %w", name, err)
 	}
 	m.metrics.csrs.WithLabelValues(signed).Inc()
-	m.cfg.Log.InfoContext(ctx, "CSR is signed", "cluster", requested.cluster, "agent", requested.agent, "csr", name)
+	m.cfg.Log.InfoContext(ctx, "CSR is signed", "cluster", requested.Cluster, "agent", requested.Agent, "csr", name)
 	return nil
 }
 

@@ -148,23 +148,9 @@ func (b *bindings) end(cluster string) {
 // Run removes bindings until ctx ends, as soon as the accepted clusters are known. First it removes the
 // bindings of clusters whose acceptance ended while no replica led.
 func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
-	for listed, again := false, time.Duration(0); ; {
-		var timer <-chan time.Time
-		if again > 0 {
-			timer = time.After(again)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-known:
-			known = nil
-		case <-b.toEnd:
-		case <-timer:
-		}
-		if known != nil {
-			continue
-		}
-		again = 0
+	listed, again := false, idle
+	for on := taskgroup.Wait(ctx, known); on; on = taskgroup.WaitFor(ctx, b.toEnd, again) {
+		again = idle
 		if !listed {
 			err := b.list(ctx)
 			if listed = err == nil; !listed {
@@ -179,6 +165,7 @@ func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
 			}
 		}
 	}
+	return nil
 }
 
 // list marks the bindings on the hub for removal whose clusters are not accepted.

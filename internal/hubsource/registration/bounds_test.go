@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -202,7 +203,7 @@ func TestBounds_Events(t *testing.T) {
 		other := eventOf("e", "n")
 		other["metadata"] = obj{"namespace": "cluster2", "name": "e"}
 		m := parsed(t, createdEvent, "cluster2", other)
-		m.User = identityPrefix + "cluster2:agent"
+		m.User = ocm.UserPrefix + "cluster2:agent"
 		if _, refused := b.request(m); refused != "" {
 			t.Errorf("another cluster: %q", refused)
 		}
@@ -339,7 +340,7 @@ func TestKeep_Trims(t *testing.T) {
 	if o := kept(t, codec.ManagedClusters, waits); len(o.json) > 1<<10 || o.bytes < 100<<10 || o.account != "boot" || o.cluster != "c" {
 		t.Errorf("%d bytes of %d are kept for %q: %.300s", len(o.json), o.bytes, o.account, o.json)
 	}
-	csr := csrAs(t, Registrar, "boot", "")
+	csr := csrAs(t, ocm.Registrar, "boot", "")
 	if strings.Contains(string(csr.json), `"request":`) || csr.account != "boot" {
 		t.Errorf("%s", csr.json)
 	}

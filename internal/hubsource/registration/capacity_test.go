@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -127,7 +128,7 @@ func TestServer_ThroughABroker(t *testing.T) {
 		if refused := member.publish(createdEvent, event); refused != "" {
 			t.Errorf("after acceptance: %q", refused)
 		}
-		lease := obj{"metadata": obj{"namespace": cluster1, "name": leaseName}, "spec": obj{"renewTime": "2000-01-01T00:00:00.000000Z"}}
+		lease := obj{"metadata": obj{"namespace": cluster1, "name": ocm.LeaseName}, "spec": obj{"renewTime": "2000-01-01T00:00:00.000000Z"}}
 		if refused := member.publish(updatedLease, lease); refused != "" {
 			t.Errorf("renewal: %q", refused)
 		}

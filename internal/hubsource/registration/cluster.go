@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"errors"
 	"maps"
 	"reflect"
 	"slices"
@@ -91,13 +92,8 @@ func clusterStatus(a agentRequest, s hubState) (call, error) {
 }
 
 func (a agentRequest) conflict(why string) error {
-	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, textError(why))
+	return apierrors.NewConflict(a.resource(), a.sent.Metadata.Name, errors.New(why))
 }
-
-// textError is an error with a constant text.
-type textError string
-
-func (e textError) Error() string { return string(e) }
 
 // statusIn returns the status of an object.
 func statusIn(object []byte) (map[string]any, error) {
@@ -105,7 +101,7 @@ func statusIn(object []byte) (map[string]any, error) {
 		Status map[string]any `json:"status"`
 	}
 	if err := utiljson.Unmarshal(object, &o); err != nil {
-		return nil, textError("its status cannot be read")
+		return nil, errors.New("its status cannot be read")
 	}
 	if o.Status == nil {
 		o.Status = map[string]any{}

@@ -13,20 +13,11 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
-// Signers of the certificates that agents request.
-const (
-	// ClusterSigner signs the certificates with which clusters authenticate at brokers.
-	ClusterSigner = "open-cluster-management.io/grpc"
-	// addOnSigner signs the certificates with which add-ons authenticate at the hub's kube-apiserver.
-	addOnSigner = certificatesv1.KubeAPIServerClientSignerName
-)
-
-const (
-	identityPrefix = "system:open-cluster-management:"
-	allClusters    = identityPrefix + "managed-clusters"
-)
+// addOnSigner signs the certificates with which add-ons authenticate at the hub's kube-apiserver.
+const addOnSigner = certificatesv1.KubeAPIServerClientSignerName
 
 // createCSR builds a CertificateSigningRequest from the object that an agent sent: name, request, signer,
 // usages and lifetime. The requester is the user that the broker authenticated, whatever the annotations
@@ -51,18 +42,18 @@ func createCSR(a agentRequest, s hubState) (call, error) {
 	if err != nil {
 		return call{}, a.invalid("spec.request: %v", err)
 	}
-	labels := map[string]any{clusterLabel: a.cluster}
-	if sent.Spec.SignerName == ClusterSigner {
+	labels := map[string]any{ocm.ClusterLabel: a.cluster}
+	if sent.Spec.SignerName == ocm.Signer {
 		err = checkClusterRequest(a, request, sent.Spec.Usages)
 	} else {
-		addOn := a.sent.Metadata.Labels[addOnLabel]
-		labels[addOnLabel] = addOn
+		addOn := a.sent.Metadata.Labels[ocm.AddOnLabel]
+		labels[ocm.AddOnLabel] = addOn
 		err = checkAddOnRequest(a, request, sent.Spec.SignerName, addOn)
 	}
 	if err != nil {
 		return call{}, err
 	}
-	annotations := map[string]any{requesterAnnotation: a.user}
+	annotations := map[string]any{ocm.RequesterAnnotation: a.user}
 	if !a.issued.IsZero() {
 		annotations[earliest.IssuedAnnotation] = a.issued.UTC().Format(time.RFC3339)
 	}
@@ -81,17 +72,17 @@ func createCSR(a agentRequest, s hubState) (call, error) {
 
 // mayCreateCSR returns an error if this cluster may not request a certificate of this signer.
 func mayCreateCSR(a agentRequest, s hubState, signer string) error {
-	named, labelled := a.sent.Metadata.Labels[clusterLabel]
+	named, labelled := a.sent.Metadata.Labels[ocm.ClusterLabel]
 	addOns := signer == addOnSigner || slices.Contains(s.signers, signer)
 	switch {
 	case labelled && named != a.cluster:
-		return a.forbidden("its label %s names cluster %s, but cluster %s requests it", clusterLabel, named, a.cluster)
-	case signer != ClusterSigner && !addOns:
+		return a.forbidden("its label %s names cluster %s, but cluster %s requests it", ocm.ClusterLabel, named, a.cluster)
+	case signer != ocm.Signer && !addOns:
 		return a.forbidden("signer %s is not served here", signer)
 	case addOns && a.bootstrap:
 		return a.forbidden("certificates of add-ons are for clusters that have joined")
-	case addOns && a.sent.Metadata.Labels[addOnLabel] == "":
-		return a.invalid("a request of signer %s needs the label %s", signer, addOnLabel)
+	case addOns && a.sent.Metadata.Labels[ocm.AddOnLabel] == "":
+		return a.invalid("a request of signer %s needs the label %s", signer, ocm.AddOnLabel)
 	}
 	return nil
 }
@@ -105,7 +96,7 @@ var (
 // checkClusterRequest checks the request of a certificate of a cluster. Its subject must name the requesting
 // cluster and an agent of it, with the groups of that cluster and nothing else.
 func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
-	group := identityPrefix + a.cluster
+	group := ocm.UserPrefix + a.cluster
 	agent, named := strings.CutPrefix(r.Subject.CommonName, group+":")
 	for _, n := range r.Subject.Names {
 		if !n.Type.Equal(oidCommonName) && !n.Type.Equal(oidOrganization) {
@@ -116,7 +107,7 @@ func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []ce
 	case !named || identity.CheckAgent(agent) != nil:
 		return a.forbidden("its common name is not %s:<agent>, which cluster %s may have", group, a.cluster)
 	case !sameGroups(r.Subject.Organization, group):
-		return a.forbidden("its organizations must be %s and, optionally, %s", group, allClusters)
+		return a.forbidden("its organizations must be %s and, optionally, %s", group, ocm.AllClusters)
 	case len(r.Extensions) > 0:
 		return a.invalid("it requests extensions, such as names of servers or the rights of a CA")
 	}
@@ -136,7 +127,7 @@ func checkClusterRequest(a agentRequest, r *x509.CertificateRequest, usages []ce
 // clusters.
 func sameGroups(organizations []string, group string) bool {
 	return slices.Contains(organizations, group) && len(organizations) <= 2 && !slices.ContainsFunc(organizations, func(o string) bool {
-		return o != group && o != allClusters
+		return o != group && o != ocm.AllClusters
 	})
 }
 
@@ -148,8 +139,8 @@ func checkAddOnRequest(a agentRequest, r *x509.CertificateRequest, signer, addOn
 			return a.invalid("it requests the rights of a CA")
 		}
 	}
-	user := identityPrefix + "cluster:" + a.cluster + ":addon:" + addOn
-	groups := []string{user, identityPrefix + "addon:" + addOn, "system:authenticated"}
+	user := ocm.UserPrefix + "cluster:" + a.cluster + ":addon:" + addOn
+	groups := []string{user, ocm.UserPrefix + "addon:" + addOn, "system:authenticated"}
 	foreign := slices.IndexFunc(r.Subject.Organization, func(o string) bool { return !slices.Contains(groups, o) })
 	switch {
 	case slices.Contains(r.Subject.Organization, "system:masters"):

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -69,7 +70,7 @@ func (s *Server) issuesChanged(o *object) {
 	for cluster, text := range o.entries {
 		e, err := earliest.Parse(text)
 		if err == nil && !earliest.IsPlausible(e.At, time.Now()) {
-			err = textError("it lies in the future: check the clock of the hub")
+			err = errors.New("it lies in the future: check the clock of the hub")
 		}
 		if err != nil {
 			s.cfg.Log.Warn("an earliest issue time on the hub is ignored", "configmap", earliest.Namespace+"/"+earliest.ConfigMap, "cluster", cluster, "err", err)
@@ -188,13 +189,7 @@ func (s *Server) nextIssues() *hawserv1.RegistrationObjects {
 
 // keepIssues saves the times that became valid here on the hub.
 func (s *Server) keepIssues(ctx context.Context) error {
-	for wait := idle; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.issues.toKeep:
-		case <-time.After(wait):
-		}
+	for wait := idle; taskgroup.WaitFor(ctx, s.issues.toKeep, wait); {
 		wait = idle
 		if err := s.resolve(ctx); err != nil && ctx.Err() == nil {
 			wait = keepAgain
@@ -220,6 +215,7 @@ func (s *Server) keepIssues(ctx context.Context) error {
 			}
 		}
 	}
+	return nil
 }
 
 // toKeep returns the times that the hub lacks, by cluster, and the resource version of the ConfigMap that they

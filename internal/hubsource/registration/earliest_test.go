@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-io/hawser/internal/earliest"
+	"github.com/hawser-io/hawser/internal/ocm"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -114,7 +115,7 @@ func TestServer_Rotates(t *testing.T) {
 		b.hub.put(hubClusters, "", cluster1, obj{
 			"metadata": obj{"annotations": obj{earliest.RotateAnnotation: text(t1)}}, "spec": obj{"hubAcceptsClient": true},
 		})
-		b.hub.put(hubLeases, cluster1, leaseName, obj{"spec": obj{}})
+		b.hub.put(hubLeases, cluster1, ocm.LeaseName, obj{"spec": obj{}})
 		b.wait(time.Second)
 		for _, c := range []struct {
 			issued time.Duration
@@ -143,7 +144,7 @@ func TestServer_RotatesOnceMore(t *testing.T) {
 		t1 := time.Now().Truncate(time.Second)
 		b.keeps(obj{})
 		b.hub.put(hubClusters, "", cluster1, obj{"spec": obj{"hubAcceptsClient": true}})
-		b.hub.put(hubLeases, cluster1, leaseName, obj{"spec": obj{}})
+		b.hub.put(hubLeases, cluster1, ocm.LeaseName, obj{"spec": obj{}})
 		b.wait(time.Second)
 		b.broker.send(&hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Renewals{Renewals: &hawserv1.LeaseRenewals{Renewals: []*hawserv1.LeaseRenewal{
 			{Cluster: cluster1, Age: durationpb.New(0), Issued: timestamppb.New(t1)},

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -76,7 +77,7 @@ func FuzzRequest(f *testing.F) {
 		annotations, _ := meta["annotations"].(obj)
 		wrong := ""
 		switch {
-		case bootstrap && strings.HasPrefix(user, identityPrefix):
+		case bootstrap && strings.HasPrefix(user, ocm.UserPrefix):
 			wrong = "an agent with a token"
 		case named != cluster || user == "" && c.verb == create && (c.resource == managedClusters || c.resource == signingRequests):
 			wrong = "the requester is not the named one"
@@ -87,7 +88,7 @@ func FuzzRequest(f *testing.F) {
 				wrong = "a ManagedCluster that is not one that waits"
 			}
 		case c.resource == signingRequests:
-			if !c.asRegistrar || labels[clusterLabel] != cluster || len(annotations) != 1 || annotations[requesterAnnotation] != user || !accepted && !bootstrap {
+			if !c.asRegistrar || labels[ocm.ClusterLabel] != cluster || len(annotations) != 1 || annotations[ocm.RequesterAnnotation] != user || !accepted && !bootstrap {
 				wrong = "a certificate request in another name"
 			}
 		case !accepted || bootstrap || c.asRegistrar || spec != nil && c.subresource != "token":
@@ -141,7 +142,7 @@ func FuzzKeep(f *testing.F) {
 			t.Errorf("accepted is %t: %s", kept.accepted(), data)
 		}
 		user, _, _ := unstructured.NestedString(o, "spec", "username")
-		if ours := identityPrefix + kept.cluster; kept.requestedBy.own && user != Registrar && user != ours && !strings.HasPrefix(user, ours+":") {
+		if ours := ocm.UserPrefix + kept.cluster; kept.requestedBy.own && user != ocm.Registrar && user != ours && !strings.HasPrefix(user, ours+":") {
 			t.Errorf("%q is accepted as an agent of %q: %s", user, kept.cluster, data)
 		}
 		if m := k.message(kept); m.GetCluster() != k.cluster(u) || !json.Valid(m.GetJson()) || kept.period < 0 {

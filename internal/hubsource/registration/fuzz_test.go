@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -86,7 +87,7 @@ func checkCall(t *testing.T, c call, user string) {
 	case signingRequests:
 		labels, _ := meta["labels"].(obj)
 		annotations, _ := meta["annotations"].(obj)
-		if !c.asRegistrar || labels[clusterLabel] != cluster1 || len(annotations) != 1 || annotations[requesterAnnotation] != user {
+		if !c.asRegistrar || labels[ocm.ClusterLabel] != cluster1 || len(annotations) != 1 || annotations[ocm.RequesterAnnotation] != user {
 			t.Errorf("%+v", c)
 		}
 	default:

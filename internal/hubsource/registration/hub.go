@@ -28,10 +28,6 @@ var (
 	addOnsBeta      = schema.GroupVersionResource{Group: "addon.open-cluster-management.io", Version: "v1beta1", Resource: "managedclusteraddons"}
 )
 
-// Registrar is the account that creates CertificateSigningRequests. By this account the controllers of Open
-// Cluster Management, add-ons and clusteradm recognize requests that came through a broker.
-const Registrar = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
-
 // verb is the verb of a call.
 type verb string
 

@@ -16,6 +16,8 @@ import (
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // Hub holds the clients of the hub's API.
@@ -38,7 +40,7 @@ func NewHub(config *rest.Config) (h Hub, err error) {
 	own := rest.CopyConfig(config)
 	own.QPS = -1
 	registrar := rest.CopyConfig(own)
-	registrar.Impersonate = rest.ImpersonationConfig{UserName: Registrar}
+	registrar.Impersonate = rest.ImpersonationConfig{UserName: ocm.Registrar}
 	h.Own, err = dynamic.NewForConfig(own)
 	as, err2 := dynamic.NewForConfig(registrar)
 	reviews, err3 := authorizationclient.NewForConfig(own)

@@ -10,6 +10,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -30,19 +31,14 @@ const (
 // clusters' certificates. It does so on each new subscription and every few minutes, because keys and
 // authorities rotate.
 func (s *Server) sendKeys(ctx context.Context) error {
-	for wait := keysEvery; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.newSession:
-		case <-time.After(wait):
-		}
+	for wait := keysEvery; taskgroup.WaitFor(ctx, s.newSession, wait); {
 		wait = keysEvery
 		if err := s.sendKeysOnce(ctx); err != nil && ctx.Err() == nil {
 			wait = keysAgain
 			s.cfg.Log.WarnContext(ctx, "the broker has no keys to verify tokens of the hub", "err", err, "retry_in", wait)
 		}
 	}
+	return nil
 }
 
 func (s *Server) sendKeysOnce(ctx context.Context) error {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // leaseFleet is 10,000 agents that renew every 1 to 1.25 periods, the broker that reports each renewal within a
@@ -86,8 +88,8 @@ func (f *leaseFleet) pass(d time.Duration) {
 // write writes a Lease. A renewal that comes when the hub has declared a cluster disconnected is an error: with
 // every renewal written, it would have come before.
 func (f *leaseFleet) write(a *leaseAgent, renewed time.Time) {
-	if f.now.Sub(a.written) >= missedPeriods*f.period {
-		f.Fatalf("%s: the hub declared it disconnected at %v, and its renewal of %v comes %v later", a.name, a.written.Add(missedPeriods*f.period), renewed, f.now.Sub(a.written))
+	if f.now.Sub(a.written) >= ocm.MissedPeriods*f.period {
+		f.Fatalf("%s: the hub declared it disconnected at %v, and its renewal of %v comes %v later", a.name, a.written.Add(ocm.MissedPeriods*f.period), renewed, f.now.Sub(a.written))
 	}
 	f.latest = max(f.latest, f.now.Sub(renewed))
 	a.written = renewed

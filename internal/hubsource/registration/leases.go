@@ -5,13 +5,11 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/sessionfence"
 )
 
 const (
-	// missedPeriods is the number of periods without a renewal after which a cluster counts as disconnected. A
-	// renewal of that age is treated as one of a wrong clock, and is not written.
-	missedPeriods = 5
 	// fewestWrites is the lowest limit of Lease writes per second.
 	fewestWrites = 20
 	// spread is the time over which the writes are spread if the Leases of all clusters are late.
@@ -112,7 +110,7 @@ func (r *renewals) next(now time.Time) (cluster string, renewed time.Time, wait 
 		if wait := e.due.Sub(now); wait > 0 {
 			return "", time.Time{}, wait, false
 		}
-		if now.Sub(e.renewed) >= missedPeriods*e.period {
+		if now.Sub(e.renewed) >= ocm.MissedPeriods*e.period {
 			heap.Pop(&r.due) // the hub counts the cluster as disconnected already, and a renewal of that age would not change this
 			continue
 		}

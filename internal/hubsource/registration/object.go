@@ -15,19 +15,13 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/earliest"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
-// Labels, annotations and names with a meaning in Open Cluster Management.
-const (
-	clusterLabel        = "open-cluster-management.io/cluster-name"
-	addOnLabel          = "open-cluster-management.io/addon-name"
-	requesterAnnotation = "open-cluster-management.io/csr-user"
-	// accountAnnotation names the account that requested a ManagedCluster.
-	accountAnnotation = "hawser.dev/requester"
-	leaseName         = "managed-cluster-lease"
-)
+// accountAnnotation names the account that requested a ManagedCluster.
+const accountAnnotation = "hawser.dev/requester"
 
 // kind is one type of objects that agents see.
 type kind struct {
@@ -46,13 +40,13 @@ type kind struct {
 // kinds are the types that agents see. The hub may lack some of them.
 var kinds = []kind{
 	{dataType: codec.ManagedClusters, resource: managedClusters, cluster: metav1.Object.GetName},
-	{dataType: codec.SigningRequests, resource: signingRequests, labels: clusterLabel, cluster: labelledCluster},
-	{dataType: codec.Leases, resource: leases, fields: "metadata.name=" + leaseName, cluster: metav1.Object.GetNamespace},
+	{dataType: codec.SigningRequests, resource: signingRequests, labels: ocm.ClusterLabel, cluster: labelledCluster},
+	{dataType: codec.Leases, resource: leases, fields: "metadata.name=" + ocm.LeaseName, cluster: metav1.Object.GetNamespace},
 	{dataType: codec.AddOnsV1Alpha1, resource: addOnsAlpha, cluster: metav1.Object.GetNamespace, optional: true},
 	{dataType: codec.AddOnsV1Beta1, resource: addOnsBeta, cluster: metav1.Object.GetNamespace, optional: true},
 }
 
-func labelledCluster(o metav1.Object) string { return o.GetLabels()[clusterLabel] }
+func labelledCluster(o metav1.Object) string { return o.GetLabels()[ocm.ClusterLabel] }
 
 // object is what is kept of an object of the hub: its JSON, and the fields for decisions. It implements
 // metav1.Object as far as a cache needs it.
@@ -102,7 +96,7 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 		case codec.ManagedClusters:
 			return !strings.HasPrefix(name, agentAnnotations) && name != earliest.RotateAnnotation
 		case codec.SigningRequests:
-			return name != requesterAnnotation
+			return name != ocm.RequesterAnnotation
 		}
 		return name == corev1.LastAppliedConfigAnnotation
 	})
@@ -131,8 +125,8 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 			o.json, err = json.Marshal(u.Object)
 		}
 	case codec.SigningRequests:
-		o.requester, o.account = u.GetAnnotations()[requesterAnnotation], userOf(u)
-		o.requestedBy = requesterOf(o.cluster, o.account, u.GetLabels()[addOnLabel])
+		o.requester, o.account = u.GetAnnotations()[ocm.RequesterAnnotation], userOf(u)
+		o.requestedBy = requesterOf(o.cluster, o.account, u.GetLabels()[ocm.AddOnLabel])
 		o.undecided = len(conditionsOf(u)) == 0
 		unstructured.RemoveNestedField(u.Object, "spec", "request")
 		o.json, err = json.Marshal(u.Object)
@@ -150,8 +144,8 @@ func (k kind) keep(u *unstructured.Unstructured) (*object, error) {
 // userOf returns the requester of a CSR. The annotation counts only if [Registrar] created the CSR.
 func userOf(u *unstructured.Unstructured) string {
 	user, _, _ := unstructured.NestedString(u.Object, "spec", "username") // the hub writes it
-	if user == Registrar {
-		return u.GetAnnotations()[requesterAnnotation]
+	if user == ocm.Registrar {
+		return u.GetAnnotations()[ocm.RequesterAnnotation]
 	}
 	return user
 }

@@ -1,13 +1,16 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/sessionfence"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -29,7 +32,7 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range l.GetRenewals() {
-		c, lease := s.cluster(r.GetCluster()), s.of(codec.Leases).get(r.GetCluster(), leaseName)
+		c, lease := s.cluster(r.GetCluster()), s.of(codec.Leases).get(r.GetCluster(), ocm.LeaseName)
 		if !c.accepted() || lease == nil {
 			continue
 		}
@@ -43,67 +46,31 @@ func (s *Server) renewed(l *hawserv1.LeaseRenewals) {
 	s.leasesReady.Ring()
 }
 
-// toWrite is a Lease to write.
-type toWrite struct {
-	cluster string
-	renewed time.Time
-}
-
 // writeLeases writes the Leases that are due, until ctx ends.
 func (s *Server) writeLeases(ctx context.Context) error {
-	due := make(chan toWrite)
-	tasks := []taskgroup.Task{{Name: "due", Run: func(ctx context.Context) error {
-		for {
-			s.mu.Lock()
-			cluster, renewed, wait, ok := s.renewals.next(time.Now())
-			s.mu.Unlock()
-			if ok {
-				select {
-				case due <- toWrite{cluster, renewed}:
-				case <-ctx.Done():
-					return nil
-				}
-				continue
-			}
-			if !s.await(ctx, wait) {
-				return nil
-			}
+	var writers errgroup.Group
+	writers.SetLimit(leaseWriters)
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		cluster, renewed, wait, due := s.renewals.next(time.Now())
+		s.mu.Unlock()
+		if !due {
+			taskgroup.WaitFor(ctx, s.leasesReady, min(cmp.Or(wait, idle), idle))
+			continue
 		}
-	}}}
-	for range leaseWriters {
-		tasks = append(tasks, taskgroup.Task{Name: "write", Run: func(ctx context.Context) error {
-			for {
-				select {
-				case <-ctx.Done():
-					return nil
-				case w := <-due:
-					s.writeLease(ctx, w)
-				}
-			}
-		}})
+		writers.Go(func() error {
+			s.writeLease(ctx, cluster, renewed)
+			return nil
+		})
 	}
-	return taskgroup.Group(ctx, tasks...)
-}
-
-// await waits for a duration, or until a Lease was renewed. It returns false if ctx has ended.
-func (s *Server) await(ctx context.Context, wait time.Duration) bool {
-	if wait <= 0 {
-		wait = idle
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-s.leasesReady:
-	case <-time.After(min(wait, idle)):
-	}
-	return true
+	return writers.Wait()
 }
 
 // writeLease writes the renewal time of a Lease by the clock of this process, not of the agent. The time on the
 // hub is kept if it is later, unless it is ahead of now: then a wrong clock wrote it.
-func (s *Server) writeLease(ctx context.Context, w toWrite) {
-	c, lease := s.cluster(w.cluster), s.of(codec.Leases).get(w.cluster, leaseName)
-	if c == nil || lease == nil || !lease.renewed.After(time.Now()) && !w.renewed.After(lease.renewed.Time) {
+func (s *Server) writeLease(ctx context.Context, cluster string, renewed time.Time) {
+	c, lease := s.cluster(cluster), s.of(codec.Leases).get(cluster, ocm.LeaseName)
+	if c == nil || lease == nil || !lease.renewed.After(time.Now()) && !renewed.After(lease.renewed.Time) {
 		return
 	}
 	// Scenario:
@@ -111,29 +78,29 @@ func (s *Server) writeLease(ctx context.Context, w toWrite) {
 	//   t2: all writers wait for the hub.
 	//   t3: one is free.
 	// Result: the renewal may be too old by now, or become so while the hub answers.
-	left := missedPeriods*time.Duration(c.period)*time.Second - time.Since(w.renewed)
+	left := ocm.MissedPeriods*time.Duration(c.period)*time.Second - time.Since(renewed)
 	if left <= 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(leaseTimeout, left))
 	defer cancel()
 	_, err := s.cfg.Hub.do(ctx, call{
-		verb: mergePatch, resource: leases, namespace: w.cluster, name: leaseName,
+		verb: mergePatch, resource: leases, namespace: cluster, name: ocm.LeaseName,
 		object: map[string]any{
 			"metadata": map[string]any{"uid": string(lease.UID)}, // the write fails for another object of this name
-			"spec":     map[string]any{"renewTime": w.renewed.UTC().Format(metav1.RFC3339Micro)},
+			"spec":     map[string]any{"renewTime": renewed.UTC().Format(metav1.RFC3339Micro)},
 		},
 	})
 	s.metrics.leases.WithLabelValues(resultOf(err)).Inc()
 	if err == nil || ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return
 	}
-	s.cfg.Log.DebugContext(ctx, "the hub did not accept the Lease of a cluster", "cluster", w.cluster, "err", err)
+	s.cfg.Log.DebugContext(ctx, "the hub did not accept the Lease of a cluster", "cluster", cluster, "err", err)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return // the Lease is deleted, or another one has its name
 	}
 	s.mu.Lock()
-	s.renewals.failed(time.Now(), w.cluster, lease.renewed.Time)
+	s.renewals.failed(time.Now(), cluster, lease.renewed.Time)
 	s.mu.Unlock()
 	s.leasesReady.Ring()
 }

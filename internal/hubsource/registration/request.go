@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -176,7 +177,7 @@ func mayRequest(a agentRequest, s hubState) error {
 		return a.forbidden("it was made with a certificate that was issued before %s, and such certificates are rejected: the cluster has to join again", s.earliest.UTC().Format(time.RFC3339))
 	case a.user == "" && joins:
 		return a.forbidden("the client is not identified: clusters join over connections with a token or a certificate")
-	case a.bootstrap && strings.HasPrefix(a.user, identityPrefix):
+	case a.bootstrap && strings.HasPrefix(a.user, ocm.UserPrefix):
 		return a.forbidden("%s is an agent: it must use its certificate, not a token", a.user) // no correct broker sends this
 	case a.bootstrap && joins:
 		return nil

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/testkit/hugekey"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -74,8 +75,8 @@ type obj = map[string]any
 
 // csrOf is a CSR of this request, as a klusterlet sends it.
 func csrOf(request []byte, change func(metadata, spec obj)) obj {
-	metadata := obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}}
-	spec := obj{"signerName": ClusterSigner, "request": request, "usages": []any{"digital signature", "key encipherment", "client auth"}}
+	metadata := obj{"name": "cluster1-abcde", "labels": obj{ocm.ClusterLabel: cluster1}}
+	spec := obj{"signerName": ocm.Signer, "request": request, "usages": []any{"digital signature", "key encipherment", "client auth"}}
 	if change != nil {
 		change(metadata, spec)
 	}
@@ -99,7 +100,7 @@ func requestPEM(t testing.TB, change func(*x509.CertificateRequest)) []byte {
 // requestBy is requestPEM with a key.
 func requestBy(t testing.TB, key crypto.Signer, change func(*x509.CertificateRequest)) []byte {
 	t.Helper()
-	r := &x509.CertificateRequest{Subject: pkix.Name{CommonName: agentOf1, Organization: []string{groupOf1, allClusters}}}
+	r := &x509.CertificateRequest{Subject: pkix.Name{CommonName: agentOf1, Organization: []string{groupOf1, ocm.AllClusters}}}
 	if change != nil {
 		change(r)
 	}
@@ -182,15 +183,15 @@ func TestDecide_PassesOnlyAllowedRequests(t *testing.T) {
 		},
 		"a first CSR, with a forged requester": {
 			byBootstrap(parsed(t, createdCSR, cluster1, csrOf(request, func(m, s obj) {
-				m["annotations"] = obj{requesterAnnotation: "system:admin", "x": "y"}
+				m["annotations"] = obj{ocm.RequesterAnnotation: "system:admin", "x": "y"}
 				m["finalizers"] = []any{"x/y"}
-				m["labels"] = obj{clusterLabel: cluster1, addOnLabel: "a", "x": "y"}
+				m["labels"] = obj{ocm.ClusterLabel: cluster1, ocm.AddOnLabel: "a", "x": "y"}
 				s["username"], s["groups"], s["expirationSeconds"] = "system:admin", []any{"system:masters"}, 600
 			}))), none, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
 				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: bootstrapUser}},
+				"metadata": obj{"name": "cluster1-abcde", "labels": obj{ocm.ClusterLabel: cluster1}, "annotations": obj{ocm.RequesterAnnotation: bootstrapUser}},
 				"spec": obj{
-					"request": base64Of(request), "signerName": ClusterSigner, "expirationSeconds": int64(600),
+					"request": base64Of(request), "signerName": ocm.Signer, "expirationSeconds": int64(600),
 					"usages": []any{"digital signature", "key encipherment", "client auth"},
 				},
 			}},
@@ -198,19 +199,19 @@ func TestDecide_PassesOnlyAllowedRequests(t *testing.T) {
 		"a renewal": {
 			parsed(t, createdCSR, cluster1, csrOf(request, nil)), accepted, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
 				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: agentOf1}},
+				"metadata": obj{"name": "cluster1-abcde", "labels": obj{ocm.ClusterLabel: cluster1}, "annotations": obj{ocm.RequesterAnnotation: agentOf1}},
 				"spec": obj{
-					"request": base64Of(request), "signerName": ClusterSigner, "usages": []any{"digital signature", "key encipherment", "client auth"},
+					"request": base64Of(request), "signerName": ocm.Signer, "usages": []any{"digital signature", "key encipherment", "client auth"},
 				},
 			}},
 		},
 		"an add-on's CSR": {
 			parsed(t, createdCSR, cluster1, csrOf(addOns, func(m, s obj) {
-				m["labels"] = obj{clusterLabel: cluster1, addOnLabel: "a"}
+				m["labels"] = obj{ocm.ClusterLabel: cluster1, ocm.AddOnLabel: "a"}
 				s["signerName"] = addOnSigner
 			})), accepted, call{verb: create, resource: signingRequests, name: "cluster1-abcde", asRegistrar: true, object: obj{
 				"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-				"metadata": obj{"name": "cluster1-abcde", "labels": obj{clusterLabel: cluster1, addOnLabel: "a"}, "annotations": obj{requesterAnnotation: agentOf1}},
+				"metadata": obj{"name": "cluster1-abcde", "labels": obj{ocm.ClusterLabel: cluster1, ocm.AddOnLabel: "a"}, "annotations": obj{ocm.RequesterAnnotation: agentOf1}},
 				"spec": obj{
 					"request": base64Of(addOns), "signerName": addOnSigner, "usages": []any{"digital signature", "key encipherment", "client auth"},
 				},
@@ -299,7 +300,7 @@ func TestDecide_RejectsHostileRequests(t *testing.T) {
 	csr := func(change func(*x509.CertificateRequest)) obj { return csrOf(requestPEM(t, change), nil) }
 	other := func(change func(m, s obj)) obj { return csrOf(requestPEM(t, nil), change) }
 	addOn := func(change func(*x509.CertificateRequest)) obj {
-		return csrOf(addOnRequest(t, change), func(m, s obj) { m["labels"], s["signerName"] = obj{addOnLabel: "a"}, addOnSigner })
+		return csrOf(addOnRequest(t, change), func(m, s obj) { m["labels"], s["signerName"] = obj{ocm.AddOnLabel: "a"}, addOnSigner })
 	}
 	named := func(namespace, name string) obj {
 		return obj{"metadata": obj{"namespace": namespace, "name": name}, "series": obj{}}
@@ -322,7 +323,7 @@ func TestDecide_RejectsHostileRequests(t *testing.T) {
 		"acceptance was withdrawn, and it renews":      {parsed(t, createdCSR, cluster1, csr(nil)), withdrawn, "Forbidden"},
 		"acceptance was withdrawn, and it has status":  {parsed(t, updatedCluster, cluster1, named("", cluster1)), withdrawn, "Forbidden"},
 		"acceptance was withdrawn, and it has a token": {parsed(t, createdToken, cluster1, named(cluster1, "a-agent")), withdrawn, "Forbidden"},
-		"a cluster writes its Lease itself":            {parsed(t, updatedLease, cluster1, named(cluster1, leaseName)), accepted, "Forbidden"},
+		"a cluster writes its Lease itself":            {parsed(t, updatedLease, cluster1, named(cluster1, ocm.LeaseName)), accepted, "Forbidden"},
 		"a cluster writes another's Event":             {parsed(t, createdEvent, cluster1, named("cluster2", "e")), accepted, "Forbidden"},
 		"a cluster counts another's Event":             {parsed(t, updatedEvent, cluster1, named("kube-system", "e")), accepted, "Forbidden"},
 		"a cluster writes another's add-on":            {parsed(t, updatedAddOn, cluster1, named("cluster2", "a")), accepted, "Forbidden"},
@@ -339,7 +340,7 @@ func TestDecide_RejectsHostileRequests(t *testing.T) {
 		"CSR: more parts":                   {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.CommonName = agentOf1 + ":x" })), accepted, "Forbidden"},
 		"CSR: group of masters":             {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1, "system:masters"} })), accepted, "Forbidden"},
 		"CSR: group of another cluster":     {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{groupOf1 + "2"} })), accepted, "Forbidden"},
-		"CSR: only the group of all":        {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{allClusters} })), accepted, "Forbidden"},
+		"CSR: only the group of all":        {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = []string{ocm.AllClusters} })), accepted, "Forbidden"},
 		"CSR: no group":                     {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.Organization = nil })), accepted, "Forbidden"},
 		"CSR: a unit":                       {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.Subject.OrganizationalUnit = []string{"x"} })), accepted, "Invalid"},
 		"CSR: rights of a CA":               {parsed(t, createdCSR, cluster1, csr(func(r *x509.CertificateRequest) { r.ExtraExtensions = []pkix.Extension{ca} })), accepted, "Invalid"},
@@ -347,7 +348,7 @@ func TestDecide_RejectsHostileRequests(t *testing.T) {
 		"CSR: for servers":                  {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{"server auth", "client auth"} })), accepted, "Invalid"},
 		"CSR: for nothing":                  {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["usages"] = []any{} })), accepted, "Invalid"},
 		"CSR: of a foreign signer":          {parsed(t, createdCSR, cluster1, other(func(_, s obj) { s["signerName"] = "kubernetes.io/kubelet-serving" })), accepted, "Forbidden"},
-		"CSR: labelled for another cluster": {parsed(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{clusterLabel: "cluster2"} })), accepted, "Forbidden"},
+		"CSR: labelled for another cluster": {parsed(t, createdCSR, cluster1, other(func(m, _ obj) { m["labels"] = obj{ocm.ClusterLabel: "cluster2"} })), accepted, "Forbidden"},
 		"CSR: no name":                      {parsed(t, createdCSR, cluster1, other(func(m, _ obj) { m["name"], m["generateName"] = "", "x-" })), accepted, "Invalid"},
 		"CSR: two names":                    {parsed(t, createdCSR, cluster1, csr(twoNames)), accepted, "Invalid"},
 		"add-on's CSR: two names":           {parsed(t, createdCSR, cluster1, addOn(twoNames)), accepted, "Invalid"},

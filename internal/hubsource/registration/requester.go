@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -43,7 +44,7 @@ type requester struct {
 }
 
 func requesterOf(cluster, user, addOn string) requester {
-	if of := identityPrefix + cluster; user == of || strings.HasPrefix(user, of+":") {
+	if of := ocm.UserPrefix + cluster; user == of || strings.HasPrefix(user, of+":") {
 		return requester{cluster: cluster, own: true, addOn: addOn}
 	}
 	return requester{cluster: cluster}
@@ -146,7 +147,7 @@ type csrCapacity struct{ perRequester, addOn, addOns, account, all counts }
 func (u *undecided) capacityOf(a agentRequest) csrCapacity {
 	return csrCapacity{
 		perRequester: u.by[requesterOf(a.cluster, a.user, "")],
-		addOn:        u.by[requesterOf(a.cluster, a.user, a.sent.Metadata.Labels[addOnLabel])],
+		addOn:        u.by[requesterOf(a.cluster, a.user, a.sent.Metadata.Labels[ocm.AddOnLabel])],
 		addOns:       u.by[requester{cluster: a.cluster, own: true, addOns: true}], account: u.by[requester{account: a.user}], all: u.by[requester{}],
 	}
 }
@@ -167,7 +168,7 @@ func (r csrCapacity) takes(a agentRequest, forAddOn bool, bytes, maxPending int)
 		const waiting, accept = "%s wait to be accepted", "accept or delete some on the hub first"
 		bounds = []bound{{r.account.clusters, maxPending, waiting, account, accept}, {r.all.clusters, inAll * maxPending, waiting, "clusters", accept}}
 	case forAddOn:
-		addOn, all := fmt.Sprintf("add-on %s of %s", a.sent.Metadata.Labels[addOnLabel], cluster), "add-ons of "+cluster
+		addOn, all := fmt.Sprintf("add-on %s of %s", a.sent.Metadata.Labels[ocm.AddOnLabel], cluster), "add-ons of "+cluster
 		bounds = []bound{
 			{r.addOn.undecided, maxUndecided, requests, addOn, decide}, {r.addOns.undecided, maxUndecidedAddOns, requests, all, decide},
 			{r.addOn.csrs, decidedToo * maxUndecided, kept, addOn, wait}, {r.addOns.csrs, decidedToo * maxUndecidedAddOns, kept, all, wait},

@@ -7,18 +7,19 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // csrAs is a CSR on the hub for cluster c1, created by one user on behalf of another.
 func csrAs(t *testing.T, username, requester, addOn string) *object {
-	labels := obj{clusterLabel: "c1"}
+	labels := obj{ocm.ClusterLabel: "c1"}
 	if addOn != "" {
-		labels[addOnLabel] = addOn
+		labels[ocm.AddOnLabel] = addOn
 	}
 	return kept(t, codec.SigningRequests, obj{
-		"metadata": obj{"name": "csr", "labels": labels, "annotations": obj{requesterAnnotation: requester}},
+		"metadata": obj{"name": "csr", "labels": labels, "annotations": obj{ocm.RequesterAnnotation: requester}},
 		"spec":     obj{"username": username},
 	})
 }
@@ -28,28 +29,28 @@ func undecidedOf(n int) counts { return counts{undecided: n, csrs: n} }
 // Undecided CSRs never use up the capacity of another requester. That includes CSRs made with a bootstrap token
 // in the name of a cluster, and CSRs of add-ons without a decision.
 func TestCount_KeepsCapacityPerRequester(t *testing.T) {
-	const agent, boot = identityPrefix + "c1:agent", "system:serviceaccount:ocm:boot"
+	const agent, boot = ocm.UserPrefix + "c1:agent", "system:serviceaccount:ocm:boot"
 	for name, c := range map[string]struct {
 		username, requester string
 		addOns              []string    // the add-on of each CSR
 		want                csrCapacity // the capacity for a CSR of the agent, or of its add-on a
 		wantBoot            int
 	}{
-		"by a bootstrap token":                    {Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
-		"of the cluster itself":                   {Registrar, agent, make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
-		"of an agent without a name":              {Registrar, identityPrefix + "c1", make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
-		"of an agent of another cluster":          {Registrar, identityPrefix + "c10:agent", make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
-		"of its add-ons":                          {Registrar, agent, []string{"a", "a", "b", "c"}, csrCapacity{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
-		"of add-ons, by others":                   {Registrar, boot, []string{"a", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
+		"by a bootstrap token":                    {ocm.Registrar, boot, make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
+		"of the cluster itself":                   {ocm.Registrar, agent, make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
+		"of an agent without a name":              {ocm.Registrar, ocm.UserPrefix + "c1", make([]string, 20), csrCapacity{perRequester: undecidedOf(20)}, 0},
+		"of an agent of another cluster":          {ocm.Registrar, ocm.UserPrefix + "c10:agent", make([]string, 20), csrCapacity{all: undecidedOf(20)}, 20},
+		"of its add-ons":                          {ocm.Registrar, agent, []string{"a", "a", "b", "c"}, csrCapacity{addOn: undecidedOf(2), addOns: undecidedOf(4)}, 0},
+		"of add-ons, by others":                   {ocm.Registrar, boot, []string{"a", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
 		"past the broker":                         {agent, "", []string{"", "a"}, csrCapacity{perRequester: undecidedOf(1), addOn: undecidedOf(1), addOns: undecidedOf(1)}, 0},
 		"past the broker, in its name":            {boot, agent, []string{"", "a"}, csrCapacity{all: undecidedOf(2)}, 2},
 		"past the broker, without a requester":    {"", agent, []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
-		"through the broker, without a requester": {Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
+		"through the broker, without a requester": {ocm.Registrar, "", []string{""}, csrCapacity{all: undecidedOf(1)}, 1},
 	} {
 		var s Server
 		capacityOf := func(user string) csrCapacity {
 			a := agentRequest{cluster: "c1", user: user}
-			a.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
+			a.sent.Metadata.Labels = map[string]string{ocm.AddOnLabel: "a"}
 			r := s.undecided.capacityOf(a)
 			for _, c := range []*counts{&r.perRequester, &r.addOn, &r.addOns, &r.account, &r.all} {
 				c.bytes = 0
@@ -77,8 +78,8 @@ func TestCount_KeepsCapacityPerRequester(t *testing.T) {
 // The limits of undecided CSRs.
 func TestCSRCapacity_Takes(t *testing.T) {
 	const most = 50
-	agent, boot := agentRequest{cluster: "c1", user: identityPrefix + "c1:agent"}, agentRequest{cluster: "c1", user: "boot", bootstrap: true}
-	agent.sent.Metadata.Labels = map[string]string{addOnLabel: "a"}
+	agent, boot := agentRequest{cluster: "c1", user: ocm.UserPrefix + "c1:agent"}, agentRequest{cluster: "c1", user: "boot", bootstrap: true}
+	agent.sent.Metadata.Labels = map[string]string{ocm.AddOnLabel: "a"}
 	for name, c := range map[string]struct {
 		request  agentRequest
 		addOn    bool
@@ -119,7 +120,7 @@ func TestCSRCapacity_Takes(t *testing.T) {
 func TestServer_SpendUsesTheFreeCapacity(t *testing.T) {
 	request := requestPEM(t, nil)
 	join, csr := byBootstrap(parsed(t, createdCluster, cluster1, obj{"metadata": obj{"name": cluster1}})), csrOf(request, nil)
-	labelled := csrOf(request, func(m, _ obj) { m["labels"] = obj{addOnLabel: "a"} })
+	labelled := csrOf(request, func(m, _ obj) { m["labels"] = obj{ocm.AddOnLabel: "a"} })
 	crowded, addOns := requester{cluster: cluster1, own: true}, requester{cluster: cluster1, own: true, addOns: true}
 	for name, c := range map[string]struct {
 		ask  *hawserv1.AgentRequest

@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -130,30 +132,27 @@ func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
 
 // work carries out requests until ctx ends.
 func (s *Server) work(ctx context.Context) error {
-	for {
+	var running errgroup.Group
+	running.SetLimit(workers)
+	for ctx.Err() == nil {
 		s.mu.Lock()
 		l, w, ok := s.requests.pop()
-		if s.requests.queue.Ready() {
-			s.requestsReady.Ring() // another worker may take the next request
-		}
 		s.mu.Unlock()
 		if !ok {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-s.requestsReady:
-			}
+			taskgroup.Wait(ctx, s.requestsReady)
 			continue
 		}
-		began := time.Now()
-		s.answer(ctx, w)
-		s.mu.Lock()
-		s.requests.done(l, time.Since(began))
-		if s.requests.queue.Ready() {
-			s.requestsReady.Ring()
-		}
-		s.mu.Unlock()
+		running.Go(func() error {
+			began := time.Now()
+			s.answer(ctx, w)
+			s.mu.Lock()
+			s.requests.done(l, time.Since(began))
+			s.mu.Unlock()
+			s.requestsReady.Ring() // another request of the same key may be carried out
+			return nil
+		})
 	}
+	return running.Wait()
 }
 
 // answer carries out one request and publishes the answer.

@@ -128,12 +128,10 @@ func (s *Server) Run(ctx context.Context) error {
 		{Name: "bindings", Run: func(ctx context.Context) error { return s.rights.Run(ctx, s.of(codec.ManagedClusters).known) }},
 		{Name: "access", Run: s.access.Run},
 		{Name: "earliest issues", Run: s.keepIssues},
+		{Name: "requests", Run: s.work},
 	}
 	for _, w := range s.allWatches() {
 		tasks = append(tasks, taskgroup.Task{Name: "watch " + w.resource.Resource, Run: func(ctx context.Context) error { return w.run(ctx, s) }})
-	}
-	for range workers {
-		tasks = append(tasks, taskgroup.Task{Name: "requests", Run: s.work})
 	}
 	return taskgroup.Group(ctx, tasks...)
 }
@@ -163,9 +161,7 @@ func (s *Server) end() {
 // session keeps the session with the broker, once all objects are read.
 func (s *Server) session(ctx context.Context) error {
 	for _, w := range s.allWatches() {
-		select {
-		case <-w.known:
-		case <-ctx.Done():
+		if !taskgroup.Wait(ctx, w.known) {
 			return ctx.Err()
 		}
 	}
@@ -357,16 +353,11 @@ const (
 // publishChanges publishes changed objects, until ctx ends.
 func (s *Server) publishChanges(ctx context.Context) error {
 	for {
-		m, on := s.nextMessage()
-		if m == nil {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-s.objectsReady:
-			}
-			continue
+		if m, on := s.nextMessage(); m != nil {
+			s.send(ctx, on, m)
+		} else if !taskgroup.Wait(ctx, s.objectsReady) {
+			return nil
 		}
-		s.send(ctx, on, m)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -100,7 +101,7 @@ const (
 // joined puts an accepted cluster with a Lease on the hub.
 func (b *bench) joined(cluster string) {
 	b.hub.put(hubClusters, "", cluster, obj{"spec": obj{"hubAcceptsClient": true}})
-	b.hub.put(hubLeases, cluster, leaseName, obj{"spec": obj{"holderIdentity": leaseName}})
+	b.hub.put(hubLeases, cluster, ocm.LeaseName, obj{"spec": obj{"holderIdentity": ocm.LeaseName}})
 }
 
 // The broker receives all objects of the hub, then each change, and all objects again on each subscription.
@@ -109,13 +110,13 @@ func TestServer_PublishesHubObjects(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
 		b.hub.put(hubLeases, "kube-system", "kube-scheduler", obj{})
-		b.hub.put(hubCSRs, "", "csr1", obj{"metadata": obj{"labels": obj{clusterLabel: cluster1}, "annotations": obj{requesterAnnotation: "u"}}})
+		b.hub.put(hubCSRs, "", "csr1", obj{"metadata": obj{"labels": obj{ocm.ClusterLabel: cluster1}, "annotations": obj{ocm.RequesterAnnotation: "u"}}})
 		b.hub.put(hubCSRs, "", "of a node", obj{"metadata": obj{"labels": obj{"x": "y"}}})
 		b.hub.put(hubAddOns, cluster1, "a", obj{"metadata": obj{"managedFields": []any{obj{"manager": "m"}}}})
 		b.hub.missing["addon.open-cluster-management.io/v1alpha1"] = true
 	}, func(b *bench) {
 		want := []string{
-			"v1 certificatesigningrequests cluster1/csr1", "v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1",
+			"v1 certificatesigningrequests cluster1/csr1", "v1 leases cluster1/" + ocm.LeaseName, "v1 managedclusters cluster1/cluster1",
 			"v1beta1 managedclusteraddons cluster1/a",
 		}
 		listed, _, _, _ := b.broker.now()
@@ -149,7 +150,7 @@ func TestServer_PublishesHubObjects(t *testing.T) {
 		b.wait(time.Second)
 		b.dialer.Restore()
 		b.wait(time.Minute)
-		want = []string{"v1 leases cluster1/" + leaseName, "v1 managedclusters cluster1/cluster1", "v1 managedclusters cluster2/cluster2"}
+		want = []string{"v1 leases cluster1/" + ocm.LeaseName, "v1 managedclusters cluster1/cluster1", "v1 managedclusters cluster2/cluster2"}
 		listed, subscriptions, _, _ := b.broker.now()
 		if got := b.broker.names(); !slices.Equal(got, want) || !listed || subscriptions != 2 {
 			t.Errorf("after a reconnect, listed %v, subscription %d: %q", listed, subscriptions, got)
@@ -207,7 +208,7 @@ func TestServer_AClusterJoins(t *testing.T) {
 		if _, refused := b.request(byBootstrap(parsed(b, createdCSR, cluster1, csr))); refused != "" {
 			t.Fatal(refused)
 		}
-		if spec := b.hub.get(hubCSRs, "", "cluster1-abcde")["spec"].(obj); spec["username"] != Registrar {
+		if spec := b.hub.get(hubCSRs, "", "cluster1-abcde")["spec"].(obj); spec["username"] != ocm.Registrar {
 			t.Errorf("created by %v", spec["username"])
 		}
 		if _, refused := b.request(parsed(b, createdCSR, cluster1, csr)); refused != "Forbidden" {
@@ -396,7 +397,7 @@ func (b *bench) renew(age time.Duration, clusters ...string) {
 // renewTime returns the renewal time of a Lease on the hub.
 func (b *bench) renewTime(cluster string) (at time.Time) {
 	b.Helper()
-	spec, _ := b.hub.get(hubLeases, cluster, leaseName)["spec"].(obj)
+	spec, _ := b.hub.get(hubLeases, cluster, ocm.LeaseName)["spec"].(obj)
 	if spec["renewTime"] != nil {
 		var err error
 		if at, err = time.Parse(time.RFC3339, fmt.Sprint(spec["renewTime"])); err != nil {
@@ -411,7 +412,7 @@ func (b *bench) renewTime(cluster string) (at time.Time) {
 func TestServer_WritesLeasesAheadOfTheClock(t *testing.T) {
 	inBubble(t, func(b *bench, _ *Config) {
 		b.joined(cluster1)
-		b.hub.change(hubLeases, cluster1, leaseName, func(o obj) {
+		b.hub.change(hubLeases, cluster1, ocm.LeaseName, func(o obj) {
 			o["spec"].(obj)["renewTime"] = time.Now().Add(time.Hour).UTC().Format(metav1.RFC3339Micro)
 		})
 	}, func(b *bench) {
@@ -470,7 +471,7 @@ func TestServer_WritesLeases(t *testing.T) {
 		b.hub.put(hubClusters, "", "new", obj{"spec": obj{"hubAcceptsClient": true}}) // the cluster has no Lease
 	}, func(b *bench) {
 		start := time.Now()
-		published := string(b.broker.object("v1 leases cluster1/" + leaseName).GetJson())
+		published := string(b.broker.object("v1 leases cluster1/" + ocm.LeaseName).GetJson())
 		for range 121 {
 			b.renew(500*time.Millisecond, cluster1, "denied", "new", "unknown")
 			b.wait(time.Second)
@@ -478,17 +479,17 @@ func TestServer_WritesLeases(t *testing.T) {
 		if n := b.hub.count("patch leases"); n != 2 {
 			t.Errorf("%d Leases were written in 121 s", n)
 		}
-		spec, _ := b.hub.get(hubLeases, cluster1, leaseName)["spec"].(obj)
+		spec, _ := b.hub.get(hubLeases, cluster1, ocm.LeaseName)["spec"].(obj)
 		at, err := time.Parse(time.RFC3339, fmt.Sprint(spec["renewTime"]))
-		if off := at.Sub(start); err != nil || off < 118*time.Second || off > 122*time.Second || spec["holderIdentity"] != leaseName {
+		if off := at.Sub(start); err != nil || off < 118*time.Second || off > 122*time.Second || spec["holderIdentity"] != ocm.LeaseName {
 			t.Errorf("%v, renewed %v after the start", spec, off)
 		}
-		if is := string(b.broker.object("v1 leases cluster1/" + leaseName).GetJson()); published == "" || is != published {
+		if is := string(b.broker.object("v1 leases cluster1/" + ocm.LeaseName).GetJson()); published == "" || is != published {
 			t.Errorf("the Lease was published as %q, and after a renewal as %q", published, is)
 		}
-		b.hub.change(hubLeases, cluster1, leaseName, func(o obj) { o["spec"].(obj)["holderIdentity"] = "other" })
+		b.hub.change(hubLeases, cluster1, ocm.LeaseName, func(o obj) { o["spec"].(obj)["holderIdentity"] = "other" })
 		b.wait(time.Second)
-		if o := b.broker.object("v1 leases cluster1/" + leaseName); !strings.Contains(string(o.GetJson()), "other") {
+		if o := b.broker.object("v1 leases cluster1/" + ocm.LeaseName); !strings.Contains(string(o.GetJson()), "other") {
 			t.Errorf("a change of the Lease is not published: %s", o.GetJson())
 		}
 		// The hub is unreachable for ten minutes. Then the last renewal would be written, but it is too old.

@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hawser-io/hawser/internal/informer"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
@@ -86,67 +86,23 @@ func (w *watched) run(ctx context.Context, s *Server) error {
 func (w *watched) watch(ctx context.Context, s *Server) error {
 	i := dynamicinformer.NewFilteredDynamicInformer(s.cfg.Hub.Own, w.resource, w.namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = w.labels, w.fields
-		if o.ResourceVersion == "0" {
-			o.ResourceVersion = "" // the present state, not that of a cache that may lag
-		}
+		informer.Uncached(o)
 	}).Informer()
-	err := i.SetTransform(func(o any) (any, error) {
-		if u, ok := o.(*unstructured.Unstructured); ok {
-			return w.keep(u)
-		}
-		return o, nil
-	})
-	if err == nil {
-		err = i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
-			if ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				s.cfg.Log.WarnContext(ctx, "watch on the hub ended and is started again", "type", w.resource.String(), "err", err)
-			}
-		})
-	}
-	if err != nil {
+	keep := func(u *unstructured.Unstructured) (any, error) { return w.keep(u) }
+	if err := informer.Prepare(i, s.cfg.Log, keep, "type", w.resource.String()); err != nil {
 		return fmt.Errorf("watch %s: %w", w.resource.Resource, err)
 	}
 	store := i.GetStore()
 	w.store.Store(&store)
-	seen, err := i.AddEventHandler(w.handler(s))
+	seen, err := i.AddEventHandler(informer.Handler(func(was, is *object, _ bool) { s.changed(w, was, is) }))
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", w.resource.Resource, err)
 	}
-	return taskgroup.Group(ctx,
-		taskgroup.Task{Name: "informer", Run: func(ctx context.Context) error {
-			i.RunWithContext(ctx)
-			return nil
-		}},
-		taskgroup.Task{Name: "first list", Run: func(ctx context.Context) error {
-			if cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) {
-				w.notifyKnown()
-			}
-			<-ctx.Done()
-			return nil
-		}})
-}
-
-// handler returns the event handler that passes changes to the server.
-func (w *watched) handler(s *Server) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			if o, ok := o.(*object); ok {
-				s.changed(w, nil, o)
-			}
-		},
-		UpdateFunc: func(was, is any) {
-			old, _ := was.(*object)
-			if o, ok := is.(*object); ok {
-				s.changed(w, old, o)
-			}
-		},
-		DeleteFunc: func(o any) {
-			if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = d.Obj
-			}
-			if o, ok := o.(*object); ok {
-				s.changed(w, o, nil)
-			}
-		},
-	}
+	return taskgroup.Group(ctx, informer.Task(i), taskgroup.Task{Name: "first list", Run: func(ctx context.Context) error {
+		if cache.WaitForCacheSync(ctx.Done(), seen.HasSynced) {
+			w.notifyKnown()
+		}
+		<-ctx.Done()
+		return nil
+	}})
 }

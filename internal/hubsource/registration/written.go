@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hawser-io/hawser/internal/fair"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -51,7 +52,7 @@ func (s *Server) spend(a agentRequest, c call, now time.Time) error {
 		}
 	}
 	o := &object{bytes: c.bytes, requestedBy: requester{cluster: a.cluster}, account: a.user, undecided: true}
-	addOn, _, _ := unstructured.NestedString(c.object, "metadata", "labels", addOnLabel) // "" for other objects
+	addOn, _, _ := unstructured.NestedString(c.object, "metadata", "labels", ocm.AddOnLabel) // "" for other objects
 	switch {
 	case c.verb != create || a.what.DataType != codec.ManagedClusters && a.what.DataType != codec.SigningRequests:
 		return nil

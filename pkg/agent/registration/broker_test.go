@@ -23,6 +23,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/session"
@@ -276,7 +277,7 @@ func TestBroker_JoinAndStay(t *testing.T) {
 // requests a certificate with its present bootstrap file.
 func TestBroker_AnotherSignerOfTheSameName(t *testing.T) {
 	b := testkit.StartBroker(t, testkit.Options{Port: true, Broker: broker.Config{Registration: source}})
-	client := Subject{cluster1, "a"}
+	client := ocm.Subject{Cluster: cluster1, Agent: "a"}
 	old := testkit.NewCA(t).Sign(x509.Certificate{Subject: pkix.Name{CommonName: client.CommonName(), Organization: client.Organizations()}})
 	der, err := x509.MarshalPKCS8PrivateKey(old.PrivateKey)
 	if err != nil {

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,10 +144,7 @@ func sortedClaims(known map[string]string) (all []clusterv1.ManagedClusterClaim)
 		return len(reservedClaims)
 	}
 	slices.SortFunc(all, func(a, b clusterv1.ManagedClusterClaim) int {
-		if d := rank(a.Name) - rank(b.Name); d != 0 {
-			return d
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(rank(a.Name)-rank(b.Name), strings.Compare(a.Name, b.Name))
 	})
 	return all[:len(all)-max(0, others-maxClaims)]
 }

@@ -12,6 +12,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/earliest"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -85,7 +86,7 @@ type CoreConfig struct {
 	Random func() float64
 	Name   func() string
 	// NewKey creates a key and a certificate request; see the function [NewKey].
-	NewKey func(Subject) (key, request []byte, err error)
+	NewKey func(ocm.Subject) (key, request []byte, err error)
 }
 
 // Core decides how an agent joins a fleet and stays in it. The caller reports events, calls Step, and performs
@@ -259,7 +260,7 @@ func (c *Core) StoreObject(o runtime.Object) {
 			c.requests[o.UID] = o
 		}
 	case *coordinationv1.Lease:
-		if o.Namespace == c.c.Cluster && o.Name == LeaseName {
+		if o.Namespace == c.c.Cluster && o.Name == ocm.LeaseName {
 			c.lease = o
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -503,7 +504,7 @@ func TestCore_UnusableCertificates(t *testing.T) {
 			return r.hub.sign(request, time.Hour)
 		},
 		"of another cluster": func(r *rig, _ []byte) []byte {
-			request, err := signRequest(r.core.state.Pending.Key, Subject{"cluster2", "a"})
+			request, err := signRequest(r.core.state.Pending.Key, ocm.Subject{Cluster: "cluster2", Agent: "a"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -534,7 +535,7 @@ func TestCore_UnusableCertificates(t *testing.T) {
 // otherRequest is a request of the same cluster that this agent did not make.
 func (r *rig) otherRequest(name string) *certificatesv1.CertificateSigningRequest {
 	r.t.Helper()
-	_, request, err := NewKey(Subject{cluster1, "other"})
+	_, request, err := NewKey(ocm.Subject{Cluster: cluster1, Agent: "other"})
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -15,22 +15,8 @@ import (
 
 	"github.com/hawser-io/hawser/internal/earliest"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 )
-
-// Prefixes and names of subjects, as in Open Cluster Management.
-const (
-	userPrefix = "system:open-cluster-management:"
-	allAgents  = userPrefix + "managed-clusters"
-)
-
-// Subject is the identity of an agent on the hub.
-type Subject struct{ Cluster, Agent string }
-
-// CommonName returns the common name, which is the user on the hub.
-func (s Subject) CommonName() string { return userPrefix + s.Cluster + ":" + s.Agent }
-
-// Organizations returns the organizations, which are the groups of the user on the hub.
-func (s Subject) Organizations() []string { return []string{userPrefix + s.Cluster, allAgents} }
 
 // Credential is a client certificate with its key.
 type Credential struct {
@@ -49,7 +35,7 @@ func (c Credential) String() string {
 
 // ReadCredential reads PEM. It returns an error if certificate and key do not match, or if the subject is not
 // s.
-func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
+func ReadCredential(cert, key []byte, s ocm.Subject) (*Credential, error) {
 	pair, err := identity.ReadPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate and key: %w", err)
@@ -63,7 +49,7 @@ func ReadCredential(cert, key []byte, s Subject) (*Credential, error) {
 }
 
 // NewKey creates a key, and a certificate request signed with it. Both are PEM.
-func NewKey(s Subject) (key, request []byte, err error) {
+func NewKey(s ocm.Subject) (key, request []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a key: %w", err)
@@ -88,7 +74,7 @@ func fingerprint(request []byte) string {
 }
 
 // signRequest returns a certificate request for s, signed with key.
-func signRequest(key []byte, s Subject) ([]byte, error) {
+func signRequest(key []byte, s ocm.Subject) ([]byte, error) {
 	block, _ := pem.Decode(key)
 	if block == nil {
 		return nil, errors.New("the key is not PEM")

@@ -11,6 +11,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -98,9 +100,9 @@ func ownOnly(c *Core) string {
 	switch {
 	case c.cluster != nil && c.cluster.Name != cluster1:
 		return "took the ManagedCluster " + c.cluster.Name
-	case c.lease != nil && (c.lease.Namespace != cluster1 || c.lease.Name != LeaseName):
+	case c.lease != nil && (c.lease.Namespace != cluster1 || c.lease.Name != ocm.LeaseName):
 		return "took the Lease " + c.lease.Namespace + "/" + c.lease.Name
-	case c.state.Cluster != cluster1 || c.state.Hub != "hub1" || !validAgent(c.state.Agent):
+	case c.state.Cluster != cluster1 || c.state.Hub != "hub1" || identity.CheckAgent(c.state.Agent) != nil:
 		return "is another one: " + c.state.Cluster + " " + c.state.Hub + " " + c.state.Agent
 	}
 	for _, r := range c.requests {
@@ -141,7 +143,7 @@ func FuzzReadSavedState(f *testing.F) {
 			}
 			return
 		}
-		if !validAgent(k.Agent) || k.Cluster != cluster1 || k.Hub != "hub1" {
+		if identity.CheckAgent(k.Agent) != nil || k.Cluster != cluster1 || k.Hub != "hub1" {
 			t.Fatalf("took %+v", k)
 		}
 		again, why := ReadSavedState(k.Data(), cluster1, "hub1")

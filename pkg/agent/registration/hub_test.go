@@ -26,6 +26,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/earliest"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -111,7 +112,7 @@ func (h *fakeHub) do(w RequestKind, o runtime.Object) error {
 	case RenewLease:
 		l := o.(*coordinationv1.Lease)
 		if h.lease == nil || l.ResourceVersion != h.lease.ResourceVersion {
-			return inForm(apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, LeaseName, fmt.Errorf("it is another one")))
+			return inForm(apierrors.NewConflict(schema.GroupResource{Resource: "leases"}, ocm.LeaseName, fmt.Errorf("it is another one")))
 		}
 		h.renewals++
 		h.lease.Spec.RenewTime = l.Spec.RenewTime
@@ -161,7 +162,7 @@ func (h *fakeHub) accept(yes bool) {
 	h.cluster.Spec.LeaseDurationSeconds = 60
 	h.showCluster()
 	if yes && h.lease == nil {
-		h.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: cluster1, Name: LeaseName}}
+		h.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: cluster1, Name: ocm.LeaseName}}
 		h.showLease()
 	}
 }

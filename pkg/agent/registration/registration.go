@@ -122,9 +122,8 @@ func New(c Config) (*Registration, error) {
 	}
 	r := &Registration{c: c, events: make(chan event)}
 	r.progress.Store(&Progress{WaitReason: errStarting})
-	var err error
-	r.metrics, err = newMetrics(c.Registry, r.Progress)
-	return r, err
+	r.metrics = newMetrics(c.Registry, r.Progress)
+	return r, nil
 }
 
 // Progress returns the progress of the registration.

@@ -10,6 +10,8 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
+
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // Facts are the facts that a managed cluster reports.
@@ -38,10 +40,6 @@ func (f Facts) over(known Facts) Facts {
 }
 
 const (
-	// LeaseName is the name of the Lease by which a cluster shows that it is alive.
-	LeaseName = "managed-cluster-lease"
-	// defaultPeriod is the renewal period of the Lease if the hub sets none.
-	defaultPeriod = time.Minute
 	// reportEvery is the minimum interval of status reports with changes of quantities only. A report that the hub
 	// does not show is repeated after it.
 	reportEvery = time.Minute
@@ -166,5 +164,5 @@ func (c *Core) period() time.Duration {
 	if s := c.cluster.Spec.LeaseDurationSeconds; s > 0 {
 		return time.Duration(s) * time.Second
 	}
-	return defaultPeriod
+	return ocm.LeasePeriod
 }

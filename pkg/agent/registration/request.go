@@ -10,13 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
-)
 
-const (
-	// Signer is the signer of certificates of agents that reach the hub through a broker.
-	Signer = "open-cluster-management.io/grpc"
-	// addonLabel is the label of requests of add-ons, which are not handled here.
-	addonLabel = "open-cluster-management.io/addon-name"
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // creation returns the request to create the ManagedCluster, while bootstrapping.
@@ -117,7 +112,7 @@ func (c *Core) discard(why string) {
 	c.renew.failed(c.now, c.c.Random(), firstRequest, lastRequest, errors.New(why))
 }
 
-func (c *Core) subject() Subject { return Subject{c.c.Cluster, c.state.Agent} }
+func (c *Core) subject() ocm.Subject { return ocm.Subject{Cluster: c.c.Cluster, Agent: c.state.Agent} }
 
 // prepare creates a request if one is needed. It is published after it is in the Secret.
 func (c *Core) prepare() {
@@ -188,7 +183,7 @@ func (c *Core) RenewAt() time.Time {
 // undecided returns the number of undecided requests of agents of this cluster.
 func (c *Core) undecided() (n int) {
 	for _, r := range c.requests {
-		if _, addon := r.Labels[addonLabel]; !addon && len(r.Status.Certificate) == 0 && len(r.Status.Conditions) == 0 {
+		if _, addon := r.Labels[ocm.AddOnLabel]; !addon && len(r.Status.Certificate) == 0 && len(r.Status.Conditions) == 0 {
 			n++
 		}
 	}
@@ -208,7 +203,7 @@ func (c *Core) request() *Publish {
 		TypeMeta:   metav1.TypeMeta{APIVersion: certificatesv1.SchemeGroupVersion.String(), Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: c.c.Cluster}},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: p.Request, SignerName: Signer,
+			Request: p.Request, SignerName: ocm.Signer,
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
 		},
 	}}

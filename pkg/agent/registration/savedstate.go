@@ -1,9 +1,11 @@
 package registration
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+
+	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // CredentialKind is the kind of credentials with which the agent connects to the broker.
@@ -108,10 +110,10 @@ func ReadSavedState(d map[string][]byte, cluster, hub string) (k SavedState, why
 		}
 	}
 	k = SavedState{Cluster: cluster, Hub: hub, Agent: string(d[keyAgent]), Bootstrap: string(d[keyBootstrap]), Config: d[keyConfig]}
-	if !validAgent(k.Agent) {
+	if identity.CheckAgent(k.Agent) != nil {
 		return SavedState{}, fmt.Errorf("%s in it is %.80q, which is no name", keyAgent, k.Agent)
 	}
-	subject := Subject{k.Cluster, k.Agent}
+	subject := ocm.Subject{Cluster: k.Cluster, Agent: k.Agent}
 	if len(d[keyCert]) > 0 {
 		k.Credential, why = ReadCredential(d[keyCert], d[keyKey], subject)
 	}
@@ -120,7 +122,7 @@ func ReadSavedState(d map[string][]byte, cluster, hub string) (k SavedState, why
 }
 
 // readPending returns nil for unusable data: then a new request is created.
-func readPending(d map[string][]byte, s Subject) *Pending {
+func readPending(d map[string][]byte, s ocm.Subject) *Pending {
 	p := &Pending{Name: string(d[keyPendingName]), Key: d[keyPendingKey], As: CredentialKind(d[keyPendingAs]), Bootstrap: string(d[keyPendingBootstrap])}
 	if p.Name == "" || p.As != Bootstrapping && p.As != Registered {
 		return nil
@@ -132,29 +134,5 @@ func readPending(d map[string][]byte, s Subject) *Pending {
 	return p
 }
 
-// validAgent reports whether name is a valid part of a user name, between colons.
-func validAgent(name string) bool {
-	if name == "" || len(name) > 63 {
-		return false
-	}
-	for _, r := range name {
-		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
-			return false
-		}
-	}
-	return true
-}
-
 // equal reports whether both have the same content as a Secret.
-func (k SavedState) equal(o SavedState) bool {
-	a, b := k.Data(), o.Data()
-	if len(a) != len(b) {
-		return false
-	}
-	for key, v := range a {
-		if w, ok := b[key]; !ok || !bytes.Equal(v, w) {
-			return false
-		}
-	}
-	return true
-}
+func (k SavedState) equal(o SavedState) bool { return sameData(k.Data(), o.Data()) }

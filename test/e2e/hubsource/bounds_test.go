@@ -22,9 +22,9 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/broker"
-	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -143,7 +143,7 @@ func TestBounds(t *testing.T) {
 
 	h.patchCluster("usual", `{"spec":{"hubAcceptsClient":true}}`)
 	h.Eventually(func() error {
-		_, err := h.Kube.CoordinationV1().Leases("usual").Get(t.Context(), clustercontroller.LeaseName, metav1.GetOptions{})
+		_, err := h.Kube.CoordinationV1().Leases("usual").Get(t.Context(), ocm.LeaseName, metav1.GetOptions{})
 		return errors.Join(err, b.Registration().Accepted("usual"))
 	})
 	agent := h.requester(b, transport.Peer{Role: string(identity.Agent), Name: "usual", User: agentOf("usual"), Groups: subjectOf("usual").Organization})
@@ -185,7 +185,7 @@ func TestBounds(t *testing.T) {
 		last = agent.requestsTokens(codec.SigningRequests, "usual", certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{clusterv1.ClusterNameLabelKey: "usual"}},
 			Spec: certificatesv1.CertificateSigningRequestSpec{
-				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: clustercontroller.SignerName,
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: ocm.Signer,
 				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
 			},
 		})

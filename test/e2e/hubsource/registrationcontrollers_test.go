@@ -33,6 +33,7 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
 	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/test/e2e/harness"
@@ -65,7 +66,7 @@ func newMembersHub(t *testing.T) *membersHub {
 	h.Kubectl("create", "clusterrole", "makes-csrs", "--verb=create", "--resource=certificatesigningrequests.certificates.k8s.io")
 	h.Kubectl("create", "clusterrolebinding", "makes-csrs", "--clusterrole=makes-csrs", "--serviceaccount="+clustercontroller.OCMNamespace+":grpc-server-sa")
 	as := rest.CopyConfig(h.Admin)
-	as.Impersonate = rest.ImpersonationConfig{UserName: clustercontroller.CreatorName}
+	as.Impersonate = rest.ImpersonationConfig{UserName: ocm.Registrar}
 	h.asGRPCServer = kubernetes.NewForConfigOrDie(as)
 	h.clusters, h.addons = clusterversioned.NewForConfigOrDie(h.Admin), addonversioned.NewForConfigOrDie(h.Admin)
 	return h
@@ -108,9 +109,9 @@ func (h *membersHub) request(name, cluster, user string, subject pkix.Name) {
 		h.Fatal(err)
 	}
 	csr := &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{clustercontroller.UserAnnotation: user}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: cluster}, Annotations: map[string]string{ocm.RequesterAnnotation: user}},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: clustercontroller.SignerName,
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: ocm.Signer,
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageClientAuth},
 		},
 	}
@@ -202,7 +203,7 @@ func (h *membersHub) agent(name string) (stop func() error) {
 			case <-tick.C:
 			}
 			patch := fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
-			if _, err := h.Kube.CoordinationV1().Leases(name).Patch(ctx, clustercontroller.LeaseName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
+			if _, err := h.Kube.CoordinationV1().Leases(name).Patch(ctx, ocm.LeaseName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}

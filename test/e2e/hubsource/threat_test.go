@@ -37,8 +37,8 @@ import (
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
 	"github.com/hawser-io/hawser/internal/hubsource/registration"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -64,7 +64,7 @@ func newThreatened(t *testing.T) *threatened {
 	}
 	h.shows("member", map[string]metav1.ConditionStatus{clusterv1.ManagedClusterConditionHubAccepted: metav1.ConditionTrue}, "unreachable")
 	h.Eventually(func() error {
-		_, err := h.Kube.CoordinationV1().Leases("member").Get(t.Context(), clustercontroller.LeaseName, metav1.GetOptions{})
+		_, err := h.Kube.CoordinationV1().Leases("member").Get(t.Context(), ocm.LeaseName, metav1.GetOptions{})
 		return err
 	})
 	h.Kubectl("create", "serviceaccount", "ordinary", "-n", "member")
@@ -101,7 +101,7 @@ func (h *threatened) has() map[string]string {
 			h.Fatal(err)
 		}
 		for _, o := range l.Items {
-			if kind.Resource == "leases" && o.GetName() != clustercontroller.LeaseName {
+			if kind.Resource == "leases" && o.GetName() != ocm.LeaseName {
 				continue // a Lease of the API server
 			}
 			text, err := json.Marshal([]any{o.Object["spec"], o.Object["subjects"], o.Object["rules"], o.Object["data"], o.GetLabels(), o.GetFinalizers()})
@@ -287,7 +287,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 	}
 	labelOf := func(cluster string) object { return object{clusterv1.ClusterNameLabelKey: cluster} }
 	csr := func(name, cluster string) object {
-		return request(t, name, subjectOf(cluster), clustercontroller.SignerName, labelOf(cluster))
+		return request(t, name, subjectOf(cluster), ocm.Signer, labelOf(cluster))
 	}
 	addOn := labelOf("member")
 	addOn["open-cluster-management.io/addon-name"] = "a"
@@ -308,8 +308,8 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 		"a renewal of an undecided cluster":    {what: create(codec.SigningRequests), cluster: "waits", user: agentOf("waits"), object: csr("waits-1", "waits"), reason: "Forbidden"},
 		"an agent with a token":                {what: create(codec.SigningRequests), cluster: "waits", user: agentOf("waits"), bootstrap: true, object: csr("waits-2", "waits"), reason: "Forbidden"},
 		"a second agent of a member":           {what: create(codec.SigningRequests), cluster: "member", user: "system:admin", groups: []string{masters}, bootstrap: true, object: csr("member-2", "member"), keepsTheRequest: "member-2"},
-		"an operator":                          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x1", pkix.Name{CommonName: "hawser:operator:eve"}, clustercontroller.SignerName, labelOf("member")), reason: "Forbidden"},
-		"an agent of another cluster":          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x2", subjectOf("waits"), clustercontroller.SignerName, labelOf("member")), reason: "Forbidden"},
+		"an operator":                          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x1", pkix.Name{CommonName: "hawser:operator:eve"}, ocm.Signer, labelOf("member")), reason: "Forbidden"},
+		"an agent of another cluster":          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x2", subjectOf("waits"), ocm.Signer, labelOf("member")), reason: "Forbidden"},
 		"a request labelled as another's":      {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: csr("x3", "waits"), reason: "Forbidden"},
 		"an administrator of the hub":          {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x4", pkix.Name{CommonName: "eve", Organization: []string{masters}}, certificatesv1.KubeAPIServerClientSignerName, addOn), reason: "Forbidden"},
 		"a kubelet":                            {what: create(codec.SigningRequests), cluster: "member", user: agentOf("member"), object: request(t, "x5", pkix.Name{CommonName: "system:node:a", Organization: []string{"system:nodes"}}, certificatesv1.KubeAPIServerClientKubeletSignerName, labelOf("member")), reason: "Forbidden"},
@@ -318,7 +318,7 @@ func TestThreat_CompromisedBroker(t *testing.T) {
 		"a token where no cluster is accepted": {what: create(codec.TokenRequests), cluster: "kube-system", user: agentOf("kube-system"), object: object{"metadata": object{"name": "root", "namespace": "kube-system"}}, reason: "Forbidden"},
 		"an Event elsewhere":                   {what: create(codec.KubeEvents), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "e", "namespace": "kube-system"}}, reason: "Forbidden"},
 		"the status of an add-on elsewhere":    {what: update(codec.AddOnsV1Alpha1, codec.Status), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "a", "namespace": "kube-system"}, "status": object{}}, reason: "Forbidden"},
-		"a Lease":                              {what: update(codec.Leases, codec.Spec), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": clustercontroller.LeaseName, "namespace": "member"}}, reason: "Forbidden"},
+		"a Lease":                              {what: update(codec.Leases, codec.Spec), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": ocm.LeaseName, "namespace": "member"}}, reason: "Forbidden"},
 		"a work":                               {what: create(codec.ManifestBundles), cluster: "member", user: agentOf("member"), object: object{"metadata": object{"name": "x", "namespace": "member"}}, reason: "Forbidden"},
 		"no requester":                         {what: create(codec.SigningRequests), cluster: "member", object: csr("x6", "member"), reason: "Forbidden"},
 	} {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "open-cluster-management.io/api/cluster/v1"
 
-	"github.com/hawser-io/hawser/internal/hubsource/clustercontroller"
+	"github.com/hawser-io/hawser/internal/ocm"
 )
 
 // TestJoin_Scenarios: events in the life cycle of a hub and a cluster, from the first request to the last. Each
@@ -271,10 +271,10 @@ func (s *stay) quarantined(name string) (key string) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{clusterv1.ClusterNameLabelKey: "cluster1"},
-			Annotations: map[string]string{clustercontroller.UserAnnotation: "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"},
+			Annotations: map[string]string{ocm.RequesterAnnotation: "system:serviceaccount:open-cluster-management:agent-registration-bootstrap"},
 		},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: clustercontroller.SignerName,
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: ocm.Signer,
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
 		},
 	}
@@ -285,6 +285,6 @@ func (s *stay) quarantined(name string) (key string) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		s.Fatal(err)
 	}
-	s.run(s.kubectl, "--context", "hub", "create", "-f", file, "--as", clustercontroller.CreatorName, "--validate=false")
+	s.run(s.kubectl, "--context", "hub", "create", "-f", file, "--as", ocm.Registrar, "--validate=false")
 	return fmt.Sprintf("%x", sha256.Sum256(public))
 }
