@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/agentstatus"
-	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
@@ -180,7 +179,7 @@ func (f *Feed) checkSequence(op *store.Op) error {
 	for _, s := range f.registry.of(scopeOf(op.Key)) {
 		s.touch()
 	}
-	return request.Undecodable(err)
+	return transport.Undecodable(err)
 }
 
 // Recheck makes agents check their ahead works again: other sources are synced for their clusters than before.

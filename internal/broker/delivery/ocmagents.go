@@ -147,7 +147,7 @@ func (r *registry) accepted(k store.Key, revision uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ocm := func(s *subscription) bool { return s.hello.Protocol == 0 }
-	if revision > r.routed.Load() && slices.ContainsFunc(r.byScope[scopeOf(k)], ocm) {
+	if revision > r.routed.Load() && slices.ContainsFunc(r.ByScope[scopeOf(k)], ocm) {
 		r.unrouted[k] = revision
 	}
 }

@@ -105,7 +105,7 @@ func (s *subscription) resolve(cluster, uid string, adopt bool) (name string, er
 	}
 	r := s.orphans.reported.Records[i]
 	if r.Shared {
-		return "", request.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can transfer it with: hawser hub-identity transfer")
+		return "", transport.Refused(transport.CodeConflict, "", r.Name+" belongs to another hub", "the owner of the cluster can transfer it with: hawser hub-identity transfer")
 	}
 	if !s.orphans.order(codec.ResolveOrphan{UID: uid, Name: r.Name, Adopt: adopt}) {
 		return "", request.Overloaded("too many decisions wait for the agent of cluster "+cluster, time.Minute)

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/subscribers"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -18,10 +18,9 @@ import (
 // registry is the set of running subscriptions and the position of the router. Its lock is held while keys are
 // put into queues, never while anything is sent.
 type registry struct {
-	mu        sync.Mutex
-	byScope   map[store.Scope][]*subscription
-	byID      map[string]*subscription
-	perClient map[identity.Identity]int
+	mu sync.Mutex
+	subscribers.Set[store.Scope, *subscription]
+	perClient subscribers.Counts[identity.Identity]
 	// routed is a revision: the router has put each change up to it into the queues. It is written under the lock.
 	routed   atomic.Uint64
 	unrouted unrouted
@@ -29,14 +28,12 @@ type registry struct {
 	awaited map[*subscription]uint64
 	// end is the error for new calls, nil while calls are allowed. It is set under the lock, once.
 	end atomic.Pointer[transport.Error]
-	// empty is closed when end is set and the last subscription has ended.
-	empty chan struct{}
 }
 
 func newRegistry(revision uint64) *registry {
 	r := &registry{
-		byScope: map[store.Scope][]*subscription{}, byID: map[string]*subscription{}, perClient: map[identity.Identity]int{}, unrouted: unrouted{},
-		awaited: map[*subscription]uint64{}, empty: make(chan struct{}),
+		Set: subscribers.New[store.Scope, *subscription](), perClient: subscribers.Counts[identity.Identity]{}, unrouted: unrouted{},
+		awaited: map[*subscription]uint64{},
 	}
 	r.routed.Store(revision)
 	return r
@@ -66,9 +63,8 @@ func (r *registry) add(s *subscription, perClient int) error {
 	if r.perClient[s.client] >= perClient {
 		return request.Overloaded("too many subscriptions of "+s.client.String(), request.RetryAfter)
 	}
-	r.perClient[s.client]++
-	r.byID[s.id] = s
-	r.byScope[s.scope] = append(r.byScope[s.scope], s)
+	r.perClient.Add(s.client, 1)
+	r.Add(s)
 	return nil
 }
 
@@ -76,27 +72,9 @@ func (r *registry) add(s *subscription, perClient int) error {
 func (r *registry) remove(s *subscription) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rest := slices.DeleteFunc(r.byScope[s.scope], func(o *subscription) bool { return o == s })
-	if r.byScope[s.scope] = rest; len(rest) == 0 {
-		delete(r.byScope, s.scope)
-	}
-	delete(r.byID, s.id)
+	r.Remove(s)
+	r.perClient.Add(s.client, -1)
 	delete(r.awaited, s)
-	if r.perClient[s.client]--; r.perClient[s.client] == 0 {
-		delete(r.perClient, s.client)
-	}
-	r.checkEmpty()
-}
-
-func (r *registry) checkEmpty() {
-	if r.end.Load() == nil || len(r.byID) > 0 {
-		return
-	}
-	select {
-	case <-r.empty:
-	default:
-		close(r.empty)
-	}
 }
 
 // close rejects new subscriptions with err and returns the existing ones.
@@ -104,8 +82,7 @@ func (r *registry) close(err *transport.Error) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.end.Store(err)
-	r.checkEmpty()
-	return slices.Collect(maps.Values(r.byID))
+	return r.Close()
 }
 
 // route puts changes, in the order of their revisions, into the queues of their subscribers. all is true if the
@@ -141,7 +118,7 @@ func (r *registry) routeOne(c *store.Change) {
 	case c.State == store.ConfirmedTombstone: // the final status is queued with the deletions, because the source waits for it
 		flags = deliveryqueue.Deletion
 	}
-	for _, s := range r.byScope[scope] {
+	for _, s := range r.ByScope[scope] {
 		if c.Gone {
 			s.discard(keyOf(c.Key))
 		} else {
@@ -163,7 +140,7 @@ func keyOf(k store.Key) deliveryqueue.Key {
 func (r *registry) each(scope store.Scope, f func(*subscription)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range r.byScope[scope] {
+	for _, s := range r.ByScope[scope] {
 		f(s)
 	}
 }
@@ -172,7 +149,7 @@ func (r *registry) each(scope store.Scope, f func(*subscription)) {
 func (r *registry) of(scope store.Scope) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.byScope[scope])
+	return slices.Clone(r.ByScope[scope])
 }
 
 // agents returns the subscriptions of a cluster's agents. The cluster "" selects all.
@@ -182,11 +159,11 @@ func (r *registry) agents(cluster string) []*subscription {
 	var list []*subscription
 	if cluster != "" {
 		for _, d := range codec.DataTypes() {
-			list = append(list, r.byScope[store.Scope{DataType: d, Cluster: cluster}]...)
+			list = append(list, r.ByScope[store.Scope{DataType: d, Cluster: cluster}]...)
 		}
 		return list
 	}
-	for _, s := range r.byID {
+	for _, s := range r.ByID {
 		if s.part == codec.Spec {
 			list = append(list, s)
 		}
@@ -198,7 +175,7 @@ func (r *registry) agents(cluster string) []*subscription {
 func (r *registry) sources() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for scope := range r.byScope {
+	for scope := range r.ByScope {
 		if scope.Owner != "" {
 			names = append(names, scope.Owner)
 		}
@@ -206,29 +183,11 @@ func (r *registry) sources() (names []string) {
 	return names
 }
 
-// requesters returns the subscriptions that a resync request is about. If the request has a subscription id,
-// that is only this subscription: the list of an earlier stream may be outdated. Otherwise it returns the
-// subscriptions on the same connection or, if there are none, all of the scope.
+// requesters returns the subscriptions that a resync request is about.
 func (r *registry) requesters(scope store.Scope, id string, conn uint64) []*subscription {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if id != "" {
-		if s := r.byID[id]; s != nil && s.scope == scope {
-			return []*subscription{s}
-		}
-		return nil
-	}
-	var same, all []*subscription
-	for _, s := range r.byScope[scope] {
-		if s.conn == conn {
-			same = append(same, s)
-		}
-		all = append(all, s)
-	}
-	if len(same) > 0 {
-		return same
-	}
-	return all
+	return r.Requesters(scope, id, conn, func(*subscription) bool { return true })
 }
 
 // named returns the running subscription that a sync event names. It must belong to the publisher and use
@@ -236,7 +195,7 @@ func (r *registry) requesters(scope store.Scope, id string, conn uint64) []*subs
 func (r *registry) named(e *request.Event) (*subscription, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.byID[e.Subscription]
+	s := r.ByID[e.Subscription]
 	if s == nil || s.client != e.From || s.hello.Protocol == 0 {
 		return nil, request.NoSubscription(e.From)
 	}
@@ -256,7 +215,7 @@ func delivered[T any](r *registry, e *request.Event, parse func(codec.Event) (T,
 func (r *registry) count(part codec.Subresource, over string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range r.byID {
+	for _, s := range r.ByID {
 		if s.part == part && (over == "" || s.transport == over) {
 			n++
 		}
@@ -268,7 +227,7 @@ func (r *registry) count(part codec.Subresource, over string) (n int) {
 func (r *registry) mailed() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range r.byID {
+	for _, s := range r.ByID {
 		n += s.mailed()
 	}
 	return n
@@ -285,7 +244,7 @@ func (f *Feed) drain(ctx context.Context) error {
 	for _, s := range streams {
 		s.stop(request.ErrDraining())
 	}
-	if !f.cfg.Drained(f.registry.empty) {
+	if !f.cfg.Drained(f.registry.Empty()) {
 		f.cfg.Log.Warn("drain timeout is over, some streams did not end", "agents", f.registry.count(codec.Spec, ""), "sources", f.registry.count(codec.Status, ""))
 	}
 	return nil

@@ -56,8 +56,8 @@ func TestRegistry_FindsExactMatchesOnly(t *testing.T) {
 		for _, s := range there {
 			r.remove(s)
 		}
-		if len(r.byScope)+len(r.byID)+len(r.perClient)+len(r.awaited) != 0 {
-			t.Fatalf("left when all have unsubscribed: %+v", r.byScope)
+		if len(r.ByScope)+len(r.ByID)+len(r.perClient)+len(r.awaited) != 0 {
+			t.Fatalf("left when all have unsubscribed: %+v", r.ByScope)
 		}
 	})
 }

@@ -131,7 +131,7 @@ func (f *Feed) hand(s *subscription, e *request.Event) (err error) {
 	switch {
 	case err != nil:
 		l.free()
-		return request.Undecodable(err)
+		return transport.Undecodable(err)
 	case !s.request(&l):
 		l.free()
 		return request.Overloaded("too many lists of this subscription wait to be compared", request.RetryAfter)

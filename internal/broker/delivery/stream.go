@@ -182,7 +182,7 @@ func (f *Feed) open(p transport.Peer, raw transport.RawSubscription) (*subscript
 	}
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(checkNames(&raw), err); err != nil {
-		e := request.Undecodable(err)
+		e := transport.Undecodable(err)
 		if e.Attribute == "type" {
 			e.Attribute = "data_type"
 		}

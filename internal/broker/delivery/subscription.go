@@ -46,6 +46,11 @@ type subscription struct {
 	orphans   orphanReport
 }
 
+// ID, Scope and Conn implement [subscribers.Member].
+func (s *subscription) ID() string         { return s.id }
+func (s *subscription) Scope() store.Scope { return s.scope }
+func (s *subscription) Conn() uint64       { return s.conn }
+
 // newQueue returns an empty queue. The clusters of a source share one queue.
 func newQueue(part codec.Subresource) deliveryqueue.Queue {
 	if part == codec.Status {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
+
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // bookmarkPrefix is the prefix of the bookmarks of accepted clusters in the store.
@@ -20,32 +22,26 @@ func saved(bookmarks map[string][]byte) (clusters []string) {
 const (
 	// savedAtOnce is the maximum number of changes in one write to the store.
 	savedAtOnce = 1000
-	// saveAgain is the pause before the next attempt after the store failed.
-	saveAgain = time.Second
+	// saveAgain is the pause before the next attempt after the store failed. saveEvery is that without a failure.
+	saveAgain, saveEvery = time.Second, time.Hour
 )
 
 // save stores changes of the accepted clusters until ctx ends. Then it stores the last ones, within
 // DrainTimeout.
 func (r *Service) save(ctx context.Context) error {
-	again := time.NewTimer(0)
-	defer again.Stop()
-	for {
-		select {
-		case <-r.unsaved:
-		case <-again.C:
-		case <-ctx.Done():
-			last, stop := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainTimeout)
-			defer stop()
-			if err := r.saveChanges(last); err != nil {
-				r.cfg.Log.Warn("accepted clusters were not saved; the source reports them again", "error", err)
-			}
-			return nil
-		}
+	for wait := saveAgain; taskgroup.WaitFor(ctx, r.unsaved, wait); {
+		wait = saveEvery
 		if err := r.saveChanges(ctx); err != nil && ctx.Err() == nil {
 			r.cfg.Log.Warn("accepted clusters were not saved; trying again", "error", err)
-			again.Reset(saveAgain)
+			wait = saveAgain
 		}
 	}
+	last, stop := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainTimeout)
+	defer stop()
+	if err := r.saveChanges(last); err != nil {
+		r.cfg.Log.Warn("accepted clusters were not saved; the source reports them again", "error", err)
+	}
+	return nil
 }
 
 // saveSoon wakes save.

@@ -1,12 +1,12 @@
 package registration
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/subscribers"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -126,14 +126,16 @@ func (s *subscription) leave() {
 
 // agents is the set of running subscriptions of agents.
 type agents struct {
-	mu       sync.Mutex
-	byScope  map[streamScope][]*subscription
-	byID     map[string]*subscription
-	perShare map[share]int
+	mu sync.Mutex
+	subscribers.Set[streamScope, *subscription]
+	perShare subscribers.Counts[share]
 	end      *transport.Error
-	// empty is closed when no new subscription is accepted and the last one has ended.
-	empty chan struct{}
 }
+
+// ID, Scope and Conn implement [subscribers.Member].
+func (s *subscription) ID() string         { return s.id }
+func (s *subscription) Scope() streamScope { return s.streamScope }
+func (s *subscription) Conn() uint64       { return s.conn }
 
 // share is the key of a subscription count: a client (cluster is ""), or one cluster of a client.
 type share struct {
@@ -142,7 +144,7 @@ type share struct {
 }
 
 func newAgents() *agents {
-	return &agents{byScope: map[streamScope][]*subscription{}, byID: map[string]*subscription{}, perShare: map[share]int{}, empty: make(chan struct{})}
+	return &agents{Set: subscribers.New[streamScope, *subscription](), perShare: subscribers.Counts[share]{}}
 }
 
 // add adds s. It returns an error if the client has too many subscriptions or the broker drains.
@@ -159,46 +161,23 @@ func (a *agents) add(s *subscription, perClient int) error {
 	if a.perShare[share{s.client, s.cluster}] >= perClient || a.perShare[share{client: s.client}] >= most {
 		return overloaded("too many subscriptions of " + s.client.String())
 	}
-	for _, sh := range s.shares() {
-		a.perShare[sh]++
-	}
-	a.byID[s.id] = s
-	a.byScope[s.streamScope] = append(a.byScope[s.streamScope], s)
+	a.Add(s)
+	a.count(s, 1)
 	return nil
 }
 
-func (s *subscription) shares() [2]share {
-	return [2]share{{s.client, s.cluster}, {client: s.client}}
+// count adds n to the counts that s is part of.
+func (a *agents) count(s *subscription, n int) {
+	a.perShare.Add(share{s.client, s.cluster}, n)
+	a.perShare.Add(share{client: s.client}, n)
 }
 
 // remove removes s, which was added.
 func (a *agents) remove(s *subscription) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	rest := slices.DeleteFunc(a.byScope[s.streamScope], func(o *subscription) bool { return o == s })
-	if a.byScope[s.streamScope] = rest; len(rest) == 0 {
-		delete(a.byScope, s.streamScope)
-	}
-	delete(a.byID, s.id)
-	for _, sh := range s.shares() {
-		if a.perShare[sh]--; a.perShare[sh] == 0 {
-			delete(a.perShare, sh)
-		}
-	}
-	a.checkEmpty()
-}
-
-// checkEmpty closes empty if new subscriptions are rejected and the last one has ended. The caller holds the
-// lock.
-func (a *agents) checkEmpty() {
-	if a.end == nil || len(a.byID) > 0 {
-		return
-	}
-	select {
-	case <-a.empty:
-	default:
-		close(a.empty)
-	}
+	a.Remove(s)
+	a.count(s, -1)
 }
 
 // close rejects new subscriptions with why, and returns the running ones.
@@ -206,8 +185,7 @@ func (a *agents) close(why *transport.Error) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.end = why
-	a.checkEmpty()
-	return slices.Collect(maps.Values(a.byID))
+	return a.Close()
 }
 
 // closing returns the error for new subscriptions, nil before close.
@@ -220,18 +198,18 @@ func (a *agents) closing() error {
 	return nil
 }
 
-// count returns the number of running subscriptions.
-func (a *agents) count() int {
+// size returns the number of running subscriptions.
+func (a *agents) size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.byID)
+	return len(a.ByID)
 }
 
 // wake wakes the subscriptions of a scope.
 func (a *agents) wake(p streamScope) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, s := range a.byScope[p] {
+	for _, s := range a.ByScope[p] {
 		s.wake.Ring()
 	}
 }
@@ -247,46 +225,20 @@ func (a *agents) wakeCluster(cluster string) {
 func (a *agents) wakeAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, s := range a.byID {
+	for _, s := range a.ByID {
 		s.wake.Ring()
 	}
 }
 
-// requesters returns the subscriptions of the scope that an event of a client is about. If the event names a
-// subscription, that is the only one. Otherwise it is those on the connection of the event or, if there are
-// none, all of the client.
+// requesters returns the subscriptions of the scope that an event of a client is about.
 func (a *agents) requesters(p streamScope, e *request.Event) []*subscription {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if e.Subscription != "" {
-		if s := a.byID[e.Subscription]; s != nil && s.streamScope == p && s.client == e.From {
-			return []*subscription{s}
-		}
-		return nil
-	}
-	if same := a.onConnection(p, e); len(same) > 0 {
-		return same
-	}
-	return slices.DeleteFunc(slices.Clone(a.byScope[p]), func(s *subscription) bool { return s.client != e.From })
+	return a.Requesters(p, e.Subscription, e.Conn, func(s *subscription) bool { return s.client == e.From })
 }
 
 // sameConnection returns the client's subscriptions of a scope on the connection of an event. If the event
 // names a subscription, it returns only that one.
 func (a *agents) sameConnection(p streamScope, e *request.Event) []*subscription {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.DeleteFunc(a.onConnection(p, e), func(s *subscription) bool {
-		return e.Subscription != "" && e.Subscription != s.id
-	})
-}
-
-// onConnection returns the client's subscriptions of a scope on the connection of an event. The caller holds
-// the lock.
-func (a *agents) onConnection(p streamScope, e *request.Event) (same []*subscription) {
-	for _, s := range a.byScope[p] {
-		if s.conn == e.Conn && s.client == e.From {
-			same = append(same, s)
-		}
-	}
-	return same
+	return slices.DeleteFunc(a.requesters(p, e), func(s *subscription) bool { return s.conn != e.Conn })
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/ocm"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -20,8 +21,6 @@ const (
 	envelope = 4 << 10
 	// requestBytes is the memory that a request needs in addition to its event.
 	requestBytes = 1 << 10
-	// leaseName is the name of the Lease that shows that a cluster is alive.
-	leaseName = "managed-cluster-lease"
 )
 
 // Publish handles an event of an agent or of the source. For an agent it returns when the hub has answered. The
@@ -50,7 +49,7 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	case !joins && !r.cache.isAccepted(cluster):
 		return forbidden("the hub has not accepted cluster " + cluster)
 	case e.Size > codec.MaxRequested(e.Env.Type)+envelope:
-		return request.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are accepted", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "remove large fields, such as CA bundles or annotations")
+		return transport.Refused(transport.CodeTooLarge, "data", fmt.Sprintf("event of %d bytes, at most %d of %s are accepted", e.Size, codec.MaxRequested(e.Env.Type)+envelope, d), "remove large fields, such as CA bundles or annotations")
 	case len(e.Env.Data) == 0:
 		return request.Invalid("data", "an event without data", "")
 	case d == codec.Leases:
@@ -59,7 +58,7 @@ func (r *Service) fromAgent(ctx context.Context, e *request.Event) error {
 	// The transport reuses the event after this returns, and the request may still be in flight then.
 	event, err := e.Incoming.Normalized()
 	if err != nil {
-		return request.Undecodable(err)
+		return transport.Undecodable(err)
 	}
 	answer, err := r.await(ctx, &agentRequest{
 		from: e.From, cluster: cluster, size: requestBytes + len(event),
@@ -132,13 +131,13 @@ func (r *Service) renew(e *request.Event) error {
 	if err := json.Unmarshal(e.Env.Data, &lease); err != nil {
 		return request.Invalid("data", "the data is not the JSON of a Lease", "")
 	}
-	if lease.Metadata.Name != leaseName || lease.Metadata.Namespace != cluster {
-		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, leaseName))
+	if lease.Metadata.Name != ocm.LeaseName || lease.Metadata.Namespace != cluster {
+		return forbidden(fmt.Sprintf("an agent of cluster %s renews the Lease %s/%s and no other", cluster, cluster, ocm.LeaseName))
 	}
 	objects, _, complete := r.cache.show(streamScope{codec.Leases, cluster})
 	uid, known := "", false
 	for _, o := range objects {
-		if o.name == leaseName {
+		if o.name == ocm.LeaseName {
 			uid, known = o.uid, true
 		}
 	}
@@ -164,7 +163,7 @@ func (r *Service) resync(e *request.Event) (receipt transport.Receipt, err error
 	}
 	versions, err := codec.DecodeVersions(e.Env.Data)
 	if err != nil {
-		return receipt, request.Undecodable(err)
+		return receipt, transport.Undecodable(err)
 	}
 	for _, s := range requesters {
 		if !r.lists.Reserve(e.From, e.Payload) {

@@ -89,7 +89,7 @@ func Serves(d codec.DataType) bool {
 func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
 	d, err := codec.ParseDataType(raw.DataType)
 	if err = cmp.Or(err, codec.CheckName("source", raw.Source), codec.CheckName("cluster_name", raw.Cluster)); err != nil {
-		return nil, request.Undecodable(err)
+		return nil, transport.Undecodable(err)
 	}
 	if d == codec.Registrations {
 		return r.openSource(ctx, p, raw, out)
@@ -182,8 +182,8 @@ func (r *Service) drain(ctx context.Context) error {
 	for _, s := range streams {
 		s.stop(request.ErrDraining())
 	}
-	if !r.cfg.Drained(r.agents.empty) {
-		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.count())
+	if !r.cfg.Drained(r.agents.Empty()) {
+		r.cfg.Log.Warn("drain timeout is over, some streams of registration did not end", "streams", r.agents.size())
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func newMetrics(m telemetry.Meter, r *Service) *metrics {
 		_, n := r.cache.size()
 		return float64(n)
 	})
-	m.GaugeFunc("registration_subscriptions", "Running subscriptions of agents to objects of the hub.", nil, func() float64 { return float64(r.agents.count()) })
+	m.GaugeFunc("registration_subscriptions", "Running subscriptions of agents to objects of the hub.", nil, func() float64 { return float64(r.agents.size()) })
 	return &metrics{
 		requests:   m.Counters("registration_requests_total", "Requests to the hub by resource and result.", "resource", "result"),
 		subscribes: m.Counters("registration_subscribes_total", "Subscribe calls of agents by resource and result.", "resource", "result"),

@@ -40,7 +40,7 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 		return nil, err
 	}
 	if raw.Source != r.cfg.Registration {
-		return nil, request.Refused(transport.CodeDenied, "source", "registration is served by another source",
+		return nil, transport.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
 	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), service: r, out: out}

@@ -15,12 +15,6 @@ import (
 // RetryAfter is the retry delay in the errors of a broker that shuts down or failed.
 const RetryAfter = time.Second
 
-// Refused returns an error that a retry cannot avoid. attribute is the wrong attribute, "" if there is no
-// single one.
-func Refused(code transport.Code, attribute, message, hint string) *transport.Error {
-	return &transport.Error{Code: code, Next: transport.NextStop, Attribute: attribute, Message: message, Hint: hint}
-}
-
 // Unavailable returns an error that a retry may avoid.
 func Unavailable(attribute, message, hint string) *transport.Error {
 	return &transport.Error{
@@ -31,7 +25,7 @@ func Unavailable(attribute, message, hint string) *transport.Error {
 
 // Invalid returns the error for an invalid event.
 func Invalid(attribute, message, hint string) *transport.Error {
-	return Refused(transport.CodeInvalid, attribute, message, hint)
+	return transport.Refused(transport.CodeInvalid, attribute, message, hint)
 }
 
 // Missing returns the error for an event without a required attribute.
@@ -39,23 +33,14 @@ func Missing(attribute string) *transport.Error {
 	return Invalid(attribute, fmt.Sprintf("attribute %q is required for this type of event", attribute), "")
 }
 
-// Undecodable returns the error for bytes that package codec rejects.
-func Undecodable(err error) *transport.Error {
-	e := Invalid("", err.Error(), "")
-	if a, ok := errors.AsType[*codec.AttributeError](err); ok {
-		e.Attribute = a.Attribute
-	}
-	return e
-}
-
 // TooLarge returns the error for an event above the size limit.
 func TooLarge(size, limit int) *transport.Error {
-	return Refused(transport.CodeTooLarge, "", fmt.Sprintf("event of %d bytes, at most %d are accepted", size, limit), "make the work smaller or split it")
+	return transport.Refused(transport.CodeTooLarge, "", fmt.Sprintf("event of %d bytes, at most %d are accepted", size, limit), "make the work smaller or split it")
 }
 
 // NotFound returns the error for a named object that does not exist.
 func NotFound(message, hint string) *transport.Error {
-	return Refused(transport.CodeNotFound, "", message, hint)
+	return transport.Refused(transport.CodeNotFound, "", message, hint)
 }
 
 // Overloaded returns the error for a lack of capacity.
@@ -110,13 +95,11 @@ func full(message string, delay time.Duration, cause error) *transport.Error {
 
 // CallerGone returns the error of a call whose own context ended first.
 func CallerGone(ctx context.Context) *transport.Error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &transport.Error{
-			Code: transport.CodeDeadline, Next: transport.NextBackOff, Delay: RetryAfter,
-			Message: "the call took too long", Err: ctx.Err(),
-		}
+	e := transport.GaveUp(ctx, "the caller has disconnected")
+	if e.Code == transport.CodeDeadline {
+		e.Next, e.Delay, e.Message = transport.NextBackOff, RetryAfter, "the call took too long"
 	}
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the caller has disconnected", Err: ctx.Err()}
+	return e
 }
 
 // StreamBroken returns the error of a stream on which a write failed, or for which data could not be read.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // AddedBytes is an upper bound for the bytes that the broker or a front adds to an event.
@@ -44,7 +45,7 @@ func (e *Event) Stored(most int) ([]byte, error) {
 	}
 	b, err := e.Incoming.Normalized()
 	if err != nil {
-		return nil, Undecodable(err)
+		return nil, transport.Undecodable(err)
 	}
 	if len(b) > most {
 		return nil, TooLarge(len(b), most)
@@ -57,7 +58,7 @@ func Decode[T any](e *Event, parse func(codec.Event) (T, error)) (T, error) {
 	var zero T
 	payload, err := parse(e.Env.SyncEvent())
 	if err != nil {
-		return zero, Undecodable(err)
+		return zero, transport.Undecodable(err)
 	}
 	return payload, nil
 }
