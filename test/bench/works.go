@@ -35,8 +35,9 @@ const (
 	changeSamples = 12
 	// restTime is the duration in which the idle requests are counted.
 	restTime = 2 * time.Minute
-	// quiet is the wait before that.
-	quiet = 20 * time.Second
+	// quiet is the wait before that, settle the wait before a start.
+	quiet  = 20 * time.Second
+	settle = 5 * time.Second
 
 	// ocmReadsPerManifest is the reads per second of OCM's agent. It reads every manifest in each status run, on
 	// average every 1.45 intervals of 10 s.
@@ -206,28 +207,48 @@ func (w *worksBench) until(ctx context.Context, what string, done func(context.C
 	}
 }
 
-// coldStarts alternates first starts of the agent with the same requests of a bare client.
+// coldStarts alternates first starts of the agent, without hub-source and with it, with the same requests of a
+// bare client. All programs share the processors of this machine, so the comparison leaves out the work of the hub.
 func (w *worksBench) coldStarts(ctx context.Context) error {
-	for i := range coldRounds {
-		if i > 0 {
+	for range coldRounds {
+		for _, step := range []func(context.Context) error{w.aloneStart, w.bareStart, w.coldStart} {
 			if err := w.clear(ctx); err != nil {
 				return err
 			}
-		}
-		if err := w.coldStart(ctx); err != nil {
-			return err
-		}
-		if err := w.bareStart(ctx); err != nil {
-			return err
+			if err := step(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+// aloneStart starts the agent while all works are at the broker and hub-source is down. It measures the writes.
+func (w *worksBench) aloneStart(ctx context.Context) error {
+	before, err := w.publish(ctx)
+	if err != nil {
+		return err
+	}
+	hubSource := w.fleet.Program(fleet.HubSource)
+	if err := hubSource.Stop(); err != nil {
+		return err
+	}
+	alone, err := w.timed(ctx, w.allLookedAt)
+	if err != nil {
+		return err
+	}
+	r := &w.results
+	r.writing, r.coldRequests = append(r.writing, alone.writing.Seconds()), alone.requests
+	if err := hubSource.Start(ctx); err != nil {
+		return err
+	}
+	return w.allApplied(ctx, before)
+}
+
 // bareStart lets the bare client send as many requests as the last start of the agent, while the agent is
 // down.
 func (w *worksBench) bareStart(ctx context.Context) error {
-	if err := w.rest(ctx, quiet); err != nil {
+	if err := w.rest(ctx, settle); err != nil {
 		return err
 	}
 	if err := w.agent.Stop(); err != nil {
@@ -243,49 +264,55 @@ func (w *worksBench) bareStart(ctx context.Context) error {
 	if err := w.bare.clear(ctx); err != nil {
 		return err
 	}
-	if err := w.rest(ctx, quiet); err != nil {
+	if err := w.rest(ctx, settle); err != nil {
 		return err
 	}
 	return w.agent.Start(ctx)
 }
 
-// coldStart starts the agent while all works are at the broker. It measures the time until the hub shows all of
-// them as applied.
-func (w *worksBench) coldStart(ctx context.Context) error {
+// publish stops the agent, and brings all works to the broker. It returns the resource version of the works on the
+// hub before.
+func (w *worksBench) publish(ctx context.Context) (version string, err error) {
 	if err := w.agent.Stop(); err != nil {
-		return err
+		return "", err
 	}
 	all := w.hub.WorkV1().ManifestWorks(cluster)
 	before, err := all.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return err
+		return "", err
 	}
 	published, err := metric(ctx, w.fleet.Program(fleet.HubSource).Admin, "hawser_hubsource_publishes_total", `result="accepted"`)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var text []string
 	for i := range workCount {
 		text = append(text, fmt.Sprintf(mixed, workOf(i), spaceOf(i), cluster))
 	}
 	if err := w.kubectl(ctx, w.fleet.Hub.KubeconfigPath, "works.yaml", strings.Join(text, "---\n")); err != nil {
-		return err
+		return "", err
 	}
 	if err := w.until(ctx, "the works to be at the broker", func(ctx context.Context) (bool, error) {
 		n, err := metric(ctx, w.fleet.Program(fleet.HubSource).Admin, "hawser_hubsource_publishes_total", `result="accepted"`)
 		return n >= published+workCount, err
 	}); err != nil {
-		return err
+		return "", err
 	}
-	if err := w.rest(ctx, quiet); err != nil {
+	return before.ResourceVersion, w.rest(ctx, settle)
+}
+
+// coldStart starts the agent while all works are at the broker. It measures the time until the hub shows all of
+// them as applied.
+func (w *worksBench) coldStart(ctx context.Context) error {
+	before, err := w.publish(ctx)
+	if err != nil {
 		return err
 	}
 	cold, err := w.timed(ctx, func(ctx context.Context) (time.Time, error) {
-		err := w.allApplied(ctx, before.ResourceVersion)
+		err := w.allApplied(ctx, before)
 		return time.Now(), err
 	})
-	r := &w.results
-	r.cold, r.writing, r.coldRequests = append(r.cold, cold.took.Seconds()), append(r.writing, cold.writing.Seconds()), cold.requests
+	w.results.cold = append(w.results.cold, cold.took.Seconds())
 	return err
 }
 

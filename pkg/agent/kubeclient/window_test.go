@@ -75,36 +75,30 @@ func TestWindow_SettlesAtCapacity(t *testing.T) {
 }
 
 func TestOutcomeOf(t *testing.T) {
-	answer := func(code int, header ...string) *http.Response {
-		res := &http.Response{StatusCode: code, Header: http.Header{}}
-		for _, h := range header {
-			res.Header.Set(h, "1")
-		}
-		return res
-	}
+	retryAfter := http.Header{"Retry-After": {"1"}}
 	for i, c := range []struct {
-		res  *http.Response
+		res  http.Response
 		err  error
 		took time.Duration
 		want outcome
 	}{
-		{answer(200), nil, 0, answered},
-		{answer(201), nil, time.Minute, answered}, // the circuit breaker counts slow answers
-		{answer(404), nil, 0, answered},
-		{answer(429), nil, 0, congested},
-		{answer(429, "Retry-After"), nil, 0, congested},
-		{answer(504), nil, 0, congested},
-		{answer(500), nil, 0, unproven},
-		{answer(500), nil, longRequest, congested},
-		{answer(503), nil, 0, unproven},
-		{answer(503, "Retry-After"), nil, 0, congested},
-		{nil, context.Canceled, time.Minute, unproven},
-		{nil, fmt.Errorf("post: %w", context.DeadlineExceeded), 0, congested},
-		{nil, os.ErrDeadlineExceeded, 0, congested},
-		{nil, errors.New("connection refused"), 0, unproven},
-		{nil, errors.New("connection reset"), longRequest, congested},
+		{http.Response{StatusCode: 200}, nil, 0, answered},
+		{http.Response{StatusCode: 201}, nil, time.Minute, answered}, // the circuit breaker counts slow answers
+		{http.Response{StatusCode: 404}, nil, 0, answered},
+		{http.Response{StatusCode: 429}, nil, 0, congested},
+		{http.Response{StatusCode: 429, Header: retryAfter}, nil, 0, congested},
+		{http.Response{StatusCode: 504}, nil, 0, congested},
+		{http.Response{StatusCode: 500}, nil, 0, unproven},
+		{http.Response{StatusCode: 500}, nil, longRequest, congested},
+		{http.Response{StatusCode: 503}, nil, 0, unproven},
+		{http.Response{StatusCode: 503, Header: retryAfter}, nil, 0, congested},
+		{http.Response{}, context.Canceled, time.Minute, unproven},
+		{http.Response{}, fmt.Errorf("post: %w", context.DeadlineExceeded), 0, congested},
+		{http.Response{}, os.ErrDeadlineExceeded, 0, congested},
+		{http.Response{}, errors.New("connection refused"), 0, unproven},
+		{http.Response{}, errors.New("connection reset"), longRequest, congested},
 	} {
-		if got := outcomeOf(c.res, c.err, c.took); got != c.want {
+		if got := outcomeOf(&c.res, c.err, c.took); got != c.want {
 			t.Errorf("%d: got %v, want %v", i, got, c.want)
 		}
 	}
