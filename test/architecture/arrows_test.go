@@ -31,7 +31,7 @@ var rows = [][]string{
 	{"pkg/transport/..."},
 	{"pkg/codec/..."},
 	{"internal/cmdline"},
-	{"internal/workmetrics", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/taskgroup", "internal/memlimit", "internal/bytebudget", "internal/telemetry", "internal/pki", "internal/childproc", "internal/kubeconfig", "internal/kubeerror", "internal/informer", "internal/ocm", "internal/subscribers"},
+	{"internal/workmetrics", "internal/fair", "internal/history", "internal/httpport", "internal/identity/...", "internal/leader", "internal/taskgroup", "internal/memlimit", "internal/bytebudget", "internal/telemetry", "internal/pki", "internal/childproc", "internal/kubeconfig", "internal/kubeerror", "internal/fields", "internal/informer", "internal/ocm", "internal/subscribers"},
 	{"internal/earliest"},
 	{"internal/refusal"},
 	{"internal/testkit/..."},

@@ -2,13 +2,13 @@ package journal
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
 	"path"
 	"strings"
 
+	"github.com/hawser-io/hawser/internal/fields"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -53,13 +53,9 @@ func (l *log) readFormer(yield func(record, error) bool) {
 	}
 }
 
-func formerBinding(b []byte) (held Binding) {
-	for _, text := range []*string{&held.ClusterUID, &held.Cluster, &held.HubHash, &held.AgentID} {
-		if size, n := binary.Uvarint(b); n > 0 && size <= uint64(len(b)-n) {
-			*text, b = string(b[n:][:size]), b[n:][size:]
-		}
-	}
-	return held
+func formerBinding(b []byte) Binding {
+	r := fields.NewReader(b)
+	return Binding{ClusterUID: r.String(), Cluster: r.String(), HubHash: r.String(), AgentID: r.String()}
 }
 
 func (l *log) readFormerWork(name string) (r record, err error) {

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"slices"
 
+	"github.com/hawser-io/hawser/internal/fields"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -44,17 +45,14 @@ const (
 )
 
 var (
-	castagnoli       = crc32.MakeTable(crc32.Castagnoli)
 	newline, escaped = []byte("\n"), []byte("\x1bn")
 	escape, doubled  = []byte("\x1b"), []byte("\x1be")
 )
 
 // line returns the record with newlines at both ends.
 func (r record) line() []byte {
-	b := binary.AppendUvarint([]byte{format, r.kind}, uint64(len(r.key)))
-	b = slices.Concat(b, []byte(r.key), r.value, make([]byte, crc32.Size))
-	n := len(b) - crc32.Size
-	binary.LittleEndian.PutUint32(b[n:], crc32.Checksum(b[:n], castagnoli))
+	b := append(fields.AppendString([]byte{format, r.kind}, r.key), r.value...)
+	b = binary.LittleEndian.AppendUint32(b, fields.Checksum(nil, b))
 	b = bytes.ReplaceAll(bytes.ReplaceAll(b, escape, doubled), newline, escaped)
 	return slices.Concat(newline, b, newline)
 }
@@ -65,19 +63,19 @@ func decodeRecord(b []byte) (r record, err error) {
 	if b, err = unseal("", b, format); err != nil {
 		return r, err
 	}
-	size, n := binary.Uvarint(b[1:])
-	if n <= 0 || size > uint64(len(b)-1-n) {
-		return r, damage("no record is in it")
+	body := fields.NewReader(b)
+	r = record{body.Byte(), body.String(), body.Rest()}
+	if body.End() != "" {
+		return record{}, damage("no record is in it")
 	}
-	rest := b[1+n:]
-	return record{b[0], string(rest[:size]), rest[size:]}, nil
+	return r, nil
 }
 
 // unseal returns the bytes between the format, which must be want, and the checksum; at least one byte. The
 // checksum also covers name, which may be empty.
 func unseal(name string, b []byte, want byte) ([]byte, error) {
 	n := len(b) - crc32.Size
-	if n < 2 || binary.LittleEndian.Uint32(b[n:]) != crc32.Update(crc32.Checksum([]byte(name), castagnoli), castagnoli, b[:n]) {
+	if n < 2 || binary.LittleEndian.Uint32(b[n:]) != fields.Checksum([]byte(name), b[:n]) {
 		return nil, damage("the checksum is wrong")
 	}
 	switch {

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hawser-io/hawser/internal/fields"
 )
 
 // without returns a line without its newlines.
@@ -55,7 +56,7 @@ func TestRecord_FindsEveryChange(t *testing.T) {
 // withFormat returns a record of another format, with the right checksum.
 func withFormat(f byte) []byte {
 	b := append([]byte{f}, "anything"...)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return binary.LittleEndian.AppendUint32(b, fields.Checksum(nil, b))
 }
 
 func TestRecord_OtherFormats(t *testing.T) {
@@ -72,7 +73,7 @@ func TestRecord_OtherFormats(t *testing.T) {
 	}
 	for _, body := range []string{"h", "h\xff", "h\x02a", "h\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"} {
 		b := append([]byte{format}, body...)
-		if _, err := decodeRecord(binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))); !errors.As(err, &d) {
+		if _, err := decodeRecord(binary.LittleEndian.AppendUint32(b, fields.Checksum(nil, b))); !errors.As(err, &d) {
 			t.Errorf("%q: %v", body, err)
 		}
 	}
@@ -86,7 +87,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		f.Add(append([]byte{format, r.kind, byte(len(r.key))}, r.key+string(r.value)...))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		sealed := binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32.Checksum(b, castagnoli))
+		sealed := binary.LittleEndian.AppendUint32(bytes.Clone(b), fields.Checksum(nil, b))
 		for _, b := range [][]byte{b, sealed} {
 			r, err := decodeRecord(b)
 			if err != nil {
@@ -153,7 +154,7 @@ func FuzzUnseal(f *testing.F) {
 	f.Add("binding", []byte("\x01\x00\x01a\x01b\x01c\x01d"))
 	f.Fuzz(func(t *testing.T, name string, b []byte) {
 		d := newMemDisk()
-		sealed := binary.LittleEndian.AppendUint32(bytes.Clone(b), crc32.Update(crc32.Checksum([]byte(name), castagnoli), castagnoli, b))
+		sealed := binary.LittleEndian.AppendUint32(bytes.Clone(b), fields.Checksum([]byte(name), b))
 		for _, b := range [][]byte{b, sealed} {
 			d.files[name] = &inode{data: b}
 			l := &log{disk: d}

@@ -5,15 +5,13 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
-	"math"
 	"strings"
-	"time"
 
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/fields"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -167,8 +165,6 @@ const (
 	valueExtras = valueHead + valueTail
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // FormatError is the error about a value that a newer release wrote. Run that release again, or restore a
 // backup made before the upgrade.
 type FormatError struct {
@@ -188,7 +184,7 @@ func sealed(body []byte) int { return valueExtras + len(body) }
 func sealTo(v, key, body []byte) {
 	v[0], v[1], v[2] = format, 0, 0
 	n := valueHead + copy(v[valueHead:], body)
-	binary.LittleEndian.PutUint32(v[n:], checksum(key, v[:n]))
+	binary.LittleEndian.PutUint32(v[n:], fields.Checksum(key, v[:n]))
 }
 
 // batch collects the writes of one commit.
@@ -217,7 +213,7 @@ func unseal(key, v []byte) ([]byte, error) {
 		return nil, damage(key, "it is too short")
 	}
 	n := len(v) - valueTail
-	if binary.LittleEndian.Uint32(v[n:]) != checksum(key, v[:n]) {
+	if binary.LittleEndian.Uint32(v[n:]) != fields.Checksum(key, v[:n]) {
 		return nil, damage(key, "the checksum is wrong")
 	}
 	switch {
@@ -231,34 +227,8 @@ func unseal(key, v []byte) ([]byte, error) {
 	return v[valueHead:n], nil
 }
 
-func checksum(key, v []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, v)
-}
-
 func damage(key []byte, what string) error {
 	return &store.DamageError{Key: printable(key), What: what}
-}
-
-// Bodies are sequences of fields without names. Numbers are varints, strings have their length, times are
-// presence, seconds and nanoseconds.
-
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-func appendTime(b []byte, t time.Time) []byte {
-	if t.IsZero() {
-		return append(b, 0)
-	}
-	b = binary.AppendVarint(append(b, 1), t.Unix())
-	return binary.AppendUvarint(b, uint64(t.Nanosecond()))
-}
-
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, 1)
-	}
-	return append(b, 0)
 }
 
 // Flags in the state of a meta.
@@ -276,27 +246,27 @@ func appendMeta(b []byte, m *store.Meta) []byte {
 		state |= fails
 	}
 	b = append(b, state)
-	b = appendString(b, m.Owner)
-	b = appendString(b, m.Name)
+	b = fields.AppendString(b, m.Owner)
+	b = fields.AppendString(b, m.Name)
 	b = binary.AppendVarint(b, m.Version)
 	b = append(b, m.Tag[:]...)
 	b = binary.AppendUvarint(b, m.SpecRevision)
 	b = binary.AppendVarint(b, m.Superseded)
 	b = binary.AppendUvarint(b, m.StatusRevision)
 	b = binary.AppendVarint(b, m.StatusVersion)
-	b = appendString(b, m.Sequence)
-	b = appendString(b, m.StatusHash)
-	b = appendTime(b, m.DeletedAt)
-	b = appendTime(b, m.ConfirmedAt)
-	b = appendBool(b, m.Queued != nil)
+	b = fields.AppendString(b, m.Sequence)
+	b = fields.AppendString(b, m.StatusHash)
+	b = fields.AppendTime(b, m.DeletedAt)
+	b = fields.AppendTime(b, m.ConfirmedAt)
+	b = fields.AppendBool(b, m.Queued != nil)
 	if w := m.Queued; w != nil {
-		b = appendString(b, w.ResourceID)
-		b = appendString(b, w.Owner)
-		b = appendString(b, w.Name)
+		b = fields.AppendString(b, w.ResourceID)
+		b = fields.AppendString(b, w.Owner)
+		b = fields.AppendString(b, w.Name)
 		b = binary.AppendVarint(b, w.Version)
 		b = append(b, w.Tag[:]...)
-		b = appendBool(b, w.Deleting)
-		b = appendTime(b, w.DeletedAt)
+		b = fields.AppendBool(b, w.Deleting)
+		b = fields.AppendTime(b, w.DeletedAt)
 	}
 	for _, size := range []int{m.Sizes.Spec, m.Sizes.Status, m.Sizes.Queued} {
 		b = binary.AppendUvarint(b, uint64(size))
@@ -306,29 +276,29 @@ func appendMeta(b []byte, m *store.Meta) []byte {
 
 // decodeMeta is the inverse of appendMeta, for the record k under a storage key.
 func decodeMeta(k store.Key, key, body []byte) (*store.Meta, error) {
-	r := reader{b: body}
-	state := r.byte()
+	r := fields.NewReader(body)
+	state := r.Byte()
 	m := &store.Meta{Key: k, State: store.State(state &^ (sized | fails)), Failing: state&fails != 0}
-	m.Owner, m.Name = r.string(), r.string()
-	m.Version, m.Tag = r.int64(), r.tag()
-	m.SpecRevision, m.Superseded = r.uint64(), r.int64()
+	m.Owner, m.Name = r.String(), r.String()
+	m.Version, m.Tag = r.Int64(), tag(r)
+	m.SpecRevision, m.Superseded = r.Uint64(), r.Int64()
 	m.SpecSupersedes = m.Superseded != 0
-	m.StatusRevision, m.StatusVersion = r.uint64(), r.int64()
-	m.Sequence, m.StatusHash = r.string(), r.string()
-	m.DeletedAt, m.ConfirmedAt = r.time(), r.time()
-	if r.bool() {
-		w := &store.QueuedSpec{ResourceID: r.string(), Owner: r.string(), Name: r.string()}
-		w.Version, w.Tag = r.int64(), r.tag()
-		w.Deleting, w.DeletedAt = r.bool(), r.time()
+	m.StatusRevision, m.StatusVersion = r.Uint64(), r.Int64()
+	m.Sequence, m.StatusHash = r.String(), r.String()
+	m.DeletedAt, m.ConfirmedAt = r.Time(), r.Time()
+	if r.Bool() {
+		w := &store.QueuedSpec{ResourceID: r.String(), Owner: r.String(), Name: r.String()}
+		w.Version, w.Tag = r.Int64(), tag(r)
+		w.Deleting, w.DeletedAt = r.Bool(), r.Time()
 		m.Queued = w
 	}
 	if state&sized != 0 {
-		m.Sizes = store.Sizes{Spec: r.size(), Status: r.size(), Queued: r.size()}
+		m.Sizes = store.Sizes{Spec: r.Size(), Status: r.Size(), Queued: r.Size()}
 	}
 	if m.State < store.Live || m.State > store.ConfirmedTombstone {
-		r.fail("the state is unknown")
+		r.Fail("the state is unknown")
 	}
-	return m, r.end(key)
+	return m, end(r, key)
 }
 
 // parseMeta decodes a record from its storage key and its body.
@@ -344,7 +314,7 @@ func parseMeta(key, body []byte) (*store.Meta, error) {
 func appendChange(b []byte, c *store.Change) []byte {
 	b = append(b, byte(c.Part), byte(c.State))
 	for _, s := range [...]string{c.Owner, c.Key.DataType.Group, c.Key.DataType.Version, c.Key.DataType.Resource, c.Key.Cluster, c.Key.ResourceID} {
-		b = appendString(b, s)
+		b = fields.AppendString(b, s)
 	}
 	return b
 }
@@ -355,132 +325,43 @@ func parseChange(key, body []byte) (store.Change, error) {
 	if err != nil {
 		return store.Change{}, err
 	}
-	r := reader{b: body}
-	c := store.Change{Revision: revision, Part: store.Part(r.byte()), State: store.State(r.byte()), Owner: r.string()}
-	c.Key.DataType = codec.DataType{Group: r.string(), Version: r.string(), Resource: r.string()}
-	c.Key.Cluster, c.Key.ResourceID = r.string(), r.string()
+	r := fields.NewReader(body)
+	c := store.Change{Revision: revision, Part: store.Part(r.Byte()), State: store.State(r.Byte()), Owner: r.String()}
+	c.Key.DataType = codec.DataType{Group: r.String(), Version: r.String(), Resource: r.String()}
+	c.Key.Cluster, c.Key.ResourceID = r.String(), r.String()
 	if c.Part < store.SpecPart || c.Part > store.StatusPart || c.State < store.Live || c.State > store.ConfirmedTombstone {
-		r.fail("the part or the state is unknown")
+		r.Fail("the part or the state is unknown")
 	}
-	return c, r.end(key)
+	return c, end(r, key)
 }
 
 func encodeIncarnation(t memindex.Incarnation) []byte {
-	return binary.AppendUvarint(appendString(nil, t.ID), t.First)
+	return binary.AppendUvarint(fields.AppendString(nil, t.ID), t.First)
 }
 
 func decodeIncarnation(key, body []byte) (memindex.Incarnation, error) {
-	r := reader{b: body}
-	t := memindex.Incarnation{ID: r.string(), First: r.uint64()}
-	return t, r.end(key)
+	r := fields.NewReader(body)
+	t := memindex.Incarnation{ID: r.String(), First: r.Uint64()}
+	return t, end(r, key)
 }
 
 func encodeNumber(n uint64) []byte { return binary.AppendUvarint(nil, n) }
 
 func decodeNumber(key, body []byte) (uint64, error) {
-	r := reader{b: body}
-	n := r.uint64()
-	return n, r.end(key)
-}
-
-// reader reads fields from a body; the first invalid field ends the reading.
-type reader struct {
-	b    []byte
-	what string // the problem, "" if there is none
-}
-
-const (
-	shortBody  = "it ends in the middle of a field"
-	outOfRange = "a field is out of range"
-	longBody   = "it has more bytes after the last field"
-)
-
-func (r *reader) fail(what string) {
-	r.what = cmp.Or(r.what, what)
-	r.b = nil
+	r := fields.NewReader(body)
+	n := r.Uint64()
+	return n, end(r, key)
 }
 
 // end returns the problem with the body of the value under a key, as an error.
-func (r *reader) end(key []byte) error {
-	if len(r.b) > 0 {
-		r.fail(longBody)
-	}
-	if r.what != "" {
-		return damage(key, r.what)
+func end(r *fields.Reader, key []byte) error {
+	if what := r.End(); what != "" {
+		return damage(key, what)
 	}
 	return nil
 }
 
-func (r *reader) next(n uint64) []byte {
-	if uint64(len(r.b)) < n {
-		r.fail(shortBody)
-		return nil
-	}
-	out := r.b[:n]
-	r.b = r.b[n:]
-	return out
-}
-
-func (r *reader) byte() byte {
-	if b := r.next(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (r *reader) bool() bool {
-	b := r.byte()
-	if b > 1 {
-		r.fail(outOfRange)
-	}
-	return b == 1
-}
-
-func (r *reader) uint64() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail(shortBody)
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) int64() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail(shortBody)
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-// size reads the size of a payload.
-func (r *reader) size() int {
-	n := r.uint64()
-	if n > math.MaxInt32 {
-		r.fail(outOfRange)
-		return 0
-	}
-	return int(n)
-}
-
-func (r *reader) string() string { return string(r.next(r.uint64())) }
-
-func (r *reader) tag() (t codec.Tag) {
-	copy(t[:], r.next(uint64(len(t))))
+func tag(r *fields.Reader) (t codec.Tag) {
+	copy(t[:], r.Next(uint64(len(t))))
 	return t
-}
-
-func (r *reader) time() time.Time {
-	if !r.bool() {
-		return time.Time{}
-	}
-	sec, nsec := r.int64(), r.uint64()
-	if nsec >= uint64(time.Second) || sec > math.MaxInt64/4 || sec < math.MinInt64/4 {
-		r.fail(outOfRange)
-		return time.Time{}
-	}
-	return time.Unix(sec, int64(nsec)).UTC()
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/fields"
 )
 
 // Pebble treats damage at the end of a log or a manifest as the torn write of a power loss. It drops the damage
@@ -78,7 +79,7 @@ func (c shutdownMarker) at(files vfs.FS, dir string) (shutdownMarker, error) {
 }
 
 func sumOf(files vfs.FS, path string) (uint64, error) {
-	sum := crc32.New(castagnoli)
+	sum := crc32.New(fields.Castagnoli)
 	err := copyTo(sum, files, path)
 	return uint64(sum.Sum32()), err
 }
@@ -118,7 +119,7 @@ func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 func (c shutdownMarker) value() []byte {
 	body := encodeIncarnation(memindex.Incarnation{ID: c.incarnation, First: c.revision})
 	for _, s := range c.files {
-		body = binary.AppendUvarint(appendString(body, s.name), s.crc)
+		body = binary.AppendUvarint(fields.AppendString(body, s.name), s.crc)
 	}
 	v := make([]byte, sealed(body))
 	sealTo(v, []byte(cleanName), body)
@@ -163,13 +164,13 @@ func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	if err != nil {
 		return nil, &store.DamageError{Key: name, What: "the record of the last close is damaged; remove it to open the store as after a crash"}
 	}
-	r := reader{b: body}
-	c := &shutdownMarker{incarnation: r.string(), revision: r.uint64()}
-	for len(r.b) > 0 {
-		c.files = append(c.files, fileSum{name: r.string(), crc: r.uint64()})
+	r := fields.NewReader(body)
+	c := &shutdownMarker{incarnation: r.String(), revision: r.Uint64()}
+	for r.More() {
+		c.files = append(c.files, fileSum{name: r.String(), crc: r.Uint64()})
 	}
-	if r.what != "" {
-		return nil, &store.DamageError{Key: name, What: r.what}
+	if what := r.End(); what != "" {
+		return nil, &store.DamageError{Key: name, What: what}
 	}
 	c.changed = c.compareFiles(files, dir)
 	return c, nil
