@@ -12,28 +12,28 @@ import (
 
 // maxComponents limits the sum of the limits in components, in lines of code. It never rises: a commit that raises
 // one limit lowers others by the same number. A commit that needs less code lowers the limit and this sum.
-const maxComponents = 32231
+const maxComponents = 32114
 
 // components limits the lines of code of each component, so that one person can understand it. Comments, empty
 // lines, tests and generated files do not count. The comments list the largest parts, with their lines of code.
 var components = []component{
 	// The controller on the hub between the Kubernetes API and the broker: specs down, statuses up. Largest parts:
-	// package core with all decisions 4,550, clients and saved state on the hub 1,430.
-	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5974},
-	// The server that stores works and delivers them to agents. Largest parts: the Pebble store 2,900, delivery
-	// 2,350, MQTT 2,100, the common part of the listeners 1,770, the state of sync 1,140.
-	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16767},
-	// Registration in the broker: requests of agents, the hub cache, tokens. Largest parts: registration 1,620,
-	// token reviews 550.
-	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2355},
+	// package core with all decisions 4,550, clients and saved state on the hub 1,380.
+	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5924},
+	// The server that stores works and delivers them to agents. Largest parts: the Pebble store 2,820, delivery
+	// 2,350, MQTT 2,100, the common part of the listeners 2,060, the state of sync 1,200.
+	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16938},
+	// Registration in the broker: requests of agents, the hub cache, tokens. Largest parts: registration 1,570,
+	// token reviews 540.
+	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2298},
 	// Registration on the hub: checked requests, the approval of clusters, signed certificates. Largest parts:
-	// requests and updates of the hub cache 2,780, the cluster controller without OCM's controllers 1,590.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4376},
+	// requests and updates of the hub cache 2,720, the cluster controller without OCM's controllers 1,530.
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4250},
 	// Registration in the agent: certificate, Secret and facts of the cluster. Largest parts: decisions 1,030,
 	// Secret, sessions and facts 600.
-	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1707},
-	// The files of the agent: desired works, and the hashes of applied objects. Largest part: package journal 700.
-	{"journal and persister", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1052},
+	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1664},
+	// The files of the agent: desired works, and the hashes of applied objects. Largest part: package journal 690.
+	{"journal and persister", []string{"pkg/agent/journal/", "pkg/agent/persist.go", "pkg/agent/appliedhashes.go"}, 1040},
 }
 
 // component is a part of the programs.
