@@ -82,16 +82,16 @@ func TestOutcomeOf(t *testing.T) {
 		took time.Duration
 		want outcome
 	}{
-		{http.Response{StatusCode: 200}, nil, 0, answered},
-		{http.Response{StatusCode: 201}, nil, time.Minute, answered}, // the circuit breaker counts slow answers
-		{http.Response{StatusCode: 404}, nil, 0, answered},
-		{http.Response{StatusCode: 429}, nil, 0, congested},
-		{http.Response{StatusCode: 429, Header: retryAfter}, nil, 0, congested},
-		{http.Response{StatusCode: 504}, nil, 0, congested},
-		{http.Response{StatusCode: 500}, nil, 0, unproven},
-		{http.Response{StatusCode: 500}, nil, longRequest, congested},
-		{http.Response{StatusCode: 503}, nil, 0, unproven},
-		{http.Response{StatusCode: 503, Header: retryAfter}, nil, 0, congested},
+		{http.Response{StatusCode: http.StatusOK}, nil, 0, answered},
+		{http.Response{StatusCode: http.StatusCreated}, nil, time.Minute, answered}, // the circuit breaker counts slow answers
+		{http.Response{StatusCode: http.StatusNotFound}, nil, 0, answered},
+		{http.Response{StatusCode: http.StatusTooManyRequests}, nil, 0, congested},
+		{http.Response{StatusCode: http.StatusTooManyRequests, Header: retryAfter}, nil, 0, congested},
+		{http.Response{StatusCode: http.StatusGatewayTimeout}, nil, 0, congested},
+		{http.Response{StatusCode: http.StatusInternalServerError}, nil, 0, unproven},
+		{http.Response{StatusCode: http.StatusInternalServerError}, nil, longRequest, congested},
+		{http.Response{StatusCode: http.StatusServiceUnavailable}, nil, 0, unproven},
+		{http.Response{StatusCode: http.StatusServiceUnavailable, Header: retryAfter}, nil, 0, congested},
 		{http.Response{}, context.Canceled, time.Minute, unproven},
 		{http.Response{}, fmt.Errorf("post: %w", context.DeadlineExceeded), 0, congested},
 		{http.Response{}, os.ErrDeadlineExceeded, 0, congested},
