@@ -53,7 +53,7 @@ func generationOf(files ...[]byte) (g [sha256.Size]byte) {
 // ticketEntry is what a ticket says about the verification of the client: the generation of the CAs, and the
 // expiry of the chain in Unix seconds.
 func (m material) ticketEntry(end time.Time) []byte {
-	return binary.BigEndian.AppendUint64(append([]byte(ticketMark), m.generation[:]...), uint64(end.Unix())) //nolint:gosec // acceptsTicket converts it back
+	return binary.BigEndian.AppendUint64(append([]byte(ticketMark), m.generation[:]...), uint64(end.Unix()))
 }
 
 // acceptsTicket reports whether a ticket with these entries may be resumed at a time. A ticket of a client without
@@ -61,7 +61,7 @@ func (m material) ticketEntry(end time.Time) []byte {
 func (m material) acceptsTicket(entries [][]byte, now time.Time) bool {
 	for _, e := range entries {
 		if rest, ours := bytes.CutPrefix(e, append([]byte(ticketMark), m.generation[:]...)); ours && len(rest) == 8 {
-			return now.Unix() < int64(binary.BigEndian.Uint64(rest)) //nolint:gosec // ticketEntry converted it
+			return now.Unix() < int64(binary.BigEndian.Uint64(rest))
 		}
 	}
 	return false
@@ -98,16 +98,25 @@ const (
 	helloRandomLength = 2 + 32 // legacy_version and random
 )
 
+// helloOf returns the body of the ClientHello at the start of a connection, empty if it is not complete.
+func helloOf(connection []byte) (hello cryptobyte.String) {
+	var version uint16
+	var kind uint8
+	var record cryptobyte.String
+	in := cryptobyte.String(connection)
+	if !in.ReadUint8(&kind) || kind != recordHandshake || !in.ReadUint16(&version) || !in.ReadUint16LengthPrefixed(&record) ||
+		!record.ReadUint8(&kind) || kind != messageHello || !record.ReadUint24LengthPrefixed(&hello) {
+		return nil
+	}
+	return hello
+}
+
 // ticketOf returns the first ticket in the ClientHello at the start of a connection, nil if there is none, or if the
 // ClientHello is not complete.
 func ticketOf(connection []byte) []byte {
-	var version uint16
-	var kind uint8
-	var record, hello, skipped, extensions cryptobyte.String
-	in := cryptobyte.String(connection)
-	if !in.ReadUint8(&kind) || kind != recordHandshake || !in.ReadUint16(&version) || !in.ReadUint16LengthPrefixed(&record) ||
-		!record.ReadUint8(&kind) || kind != messageHello || !record.ReadUint24LengthPrefixed(&hello) ||
-		!hello.Skip(helloRandomLength) || !hello.ReadUint8LengthPrefixed(&skipped) || // session id
+	hello := helloOf(connection)
+	var skipped, extensions cryptobyte.String
+	if !hello.Skip(helloRandomLength) || !hello.ReadUint8LengthPrefixed(&skipped) || // session id
 		!hello.ReadUint16LengthPrefixed(&skipped) || !hello.ReadUint8LengthPrefixed(&skipped) || // cipher suites, compression
 		!hello.ReadUint16LengthPrefixed(&extensions) {
 		return nil

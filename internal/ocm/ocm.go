@@ -12,11 +12,13 @@ const (
 	Registrar = "system:serviceaccount:open-cluster-management-hub:grpc-server-sa"
 	// RequesterAnnotation names the requesting user. It counts only on requests that the Registrar created.
 	RequesterAnnotation = "open-cluster-management.io/csr-user"
-	// ClusterLabel names the cluster of a request, AddOnLabel its add-on.
+	// ClusterLabel names the cluster of a request.
 	ClusterLabel = "open-cluster-management.io/cluster-name"
-	AddOnLabel   = "open-cluster-management.io/addon-name"
-	// UserPrefix begins the user name of each agent. AllClusters is the group of all agents.
-	UserPrefix  = "system:open-cluster-management:"
+	// AddOnLabel names the add-on of a request.
+	AddOnLabel = "open-cluster-management.io/addon-name"
+	// UserPrefix begins the user name of each agent.
+	UserPrefix = "system:open-cluster-management:"
+	// AllClusters is the group of all agents.
 	AllClusters = UserPrefix + "managed-clusters"
 	// LeaseName is the name of the Lease of a cluster, in the cluster's namespace.
 	LeaseName = "managed-cluster-lease"

@@ -353,13 +353,13 @@ func (l *lengths) move(key netip.Prefix, from, to int) {
 }
 
 // longest returns an address with the most arrivals, and their number.
-func (l lengths) longest() (key netip.Prefix, n int) {
-	if len(l) > 0 {
-		for key = range l[len(l)-1] {
+func (l *lengths) longest() (key netip.Prefix, n int) {
+	if n = len(*l); n > 0 {
+		for key = range (*l)[n-1] {
 			break
 		}
 	}
-	return key, len(l)
+	return key, n
 }
 
 // discard rejects an arrival that has left its queue.

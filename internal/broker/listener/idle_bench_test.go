@@ -151,7 +151,9 @@ func clients(ctx context.Context, addr, over string) error {
 			return err
 		}
 	}
-	fmt.Println("\nopen")
+	if _, err := fmt.Fprintln(os.Stdout, "\nopen"); err != nil {
+		return err
+	}
 	_, err = io.Copy(io.Discard, os.Stdin)
 	stop()
 	running.Wait()

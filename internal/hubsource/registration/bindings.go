@@ -148,7 +148,8 @@ func (b *bindings) end(cluster string) {
 // Run removes bindings until ctx ends, as soon as the accepted clusters are known. First it removes the
 // bindings of clusters whose acceptance ended while no replica led.
 func (b *bindings) Run(ctx context.Context, known <-chan struct{}) error {
-	listed, again := false, idle
+	listed := false
+	var again time.Duration
 	for on := taskgroup.Wait(ctx, known); on; on = taskgroup.WaitFor(ctx, b.toEnd, again) {
 		again = idle
 		if !listed {

@@ -73,10 +73,10 @@ func (f *Front) admit(ctx context.Context, c *connection, info *tap.Info) (conte
 
 // call is the context of an admitted call. Its end releases what the call uses.
 type call struct {
-	context.Context
-	body   *listener.Body
-	stop   func()
-	detach func() bool
+	context.Context //nolint:containedctx // it is a context
+	body            *listener.Body
+	stop            func()
+	detach          func() bool
 }
 
 // callKey is the context key of the [call] itself.
