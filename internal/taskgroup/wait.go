@@ -60,6 +60,25 @@ func (b Bell) Ring() {
 	}
 }
 
+// Semaphore limits the number of callers that hold one of its slots.
+type Semaphore chan struct{}
+
+// NewSemaphore returns a Semaphore with n free slots.
+func NewSemaphore(n int) Semaphore { return make(Semaphore, n) }
+
+// Acquire waits for a slot. It returns false if ctx ends before.
+func (s Semaphore) Acquire(ctx context.Context) bool {
+	select {
+	case s <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Release frees a slot of the caller.
+func (s Semaphore) Release() { <-s }
+
 // Turns calls a function in turns: at least once after each ring, and never twice at the same time. It has a
 // goroutine only during a turn, so that thousands of them that rest need no stack.
 type Turns struct {

@@ -31,3 +31,19 @@ func TestWait(t *testing.T) {
 		}
 	})
 }
+
+func TestSemaphore(t *testing.T) {
+	s := taskgroup.NewSemaphore(1)
+	if !s.Acquire(t.Context()) {
+		t.Fatal("no slot is free")
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if s.Acquire(ended) {
+		t.Error("two callers hold one slot")
+	}
+	s.Release()
+	if !s.Acquire(t.Context()) {
+		t.Error("a released slot is not free")
+	}
+}

@@ -36,7 +36,7 @@ func (g *grant) same(o *grant) bool {
 // entry is the state of one token.
 type entry struct {
 	hash [sha256.Size]byte
-	lock chan struct{} // has a capacity of 1, for the caller that asks the hub
+	lock taskgroup.Semaphore // has one slot, for the caller that asks the hub
 
 	// The fields below are guarded by Tokens.mu. grant is nil if the token is rejected; why is then the error.
 	grant *grant
@@ -84,7 +84,7 @@ func (t *Tokens) entry(text string) (e *entry, failures int) {
 	e = t.known[hash]
 	if e == nil {
 		t.sweep()
-		e = &entry{hash: hash, lock: make(chan struct{}, 1)}
+		e = &entry{hash: hash, lock: taskgroup.NewSemaphore(1)}
 		t.known[hash] = e
 	}
 	e.users++
@@ -206,13 +206,10 @@ func (t *Tokens) reviewConnected(ctx context.Context) {
 	for _, e := range t.due() {
 		all.Go(func() {
 			defer t.leave(e)
-			select {
-			case e.lock <- struct{}{}:
-				defer func() { <-e.lock }()
-			case <-ctx.Done():
-				return
+			if e.lock.Acquire(ctx) {
+				defer e.lock.Release()
+				t.remind(ctx, e)
 			}
-			t.remind(ctx, e)
 		})
 	}
 }

@@ -156,12 +156,10 @@ func (t *Tokens) Authenticate(ctx context.Context, text string, from netip.Prefi
 	}
 	e, failures := t.entry(text)
 	defer t.leave(e)
-	select { // only one caller with the same token requests the review
-	case e.lock <- struct{}{}:
-		defer func() { <-e.lock }()
-	case <-ctx.Done():
+	if !e.lock.Acquire(ctx) { // only one caller with the same token requests the review
 		return nil, transport.GaveUp(ctx, "the caller cancelled before the token was reviewed")
 	}
+	defer e.lock.Release()
 	if p, err := t.passOf(e, text); p != nil || err != nil {
 		return p, err
 	}
