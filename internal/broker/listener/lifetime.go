@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -227,33 +228,17 @@ func (p *Port) checkServing() {
 func (g *limiter) all(to []*Connection) []*Connection {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, p := range g.clients {
-		for c := range p.conns {
-			to = append(to, c)
-		}
-	}
-	for c := range g.unidentified {
-		to = append(to, c)
-	}
-	return to
+	return slices.AppendSeq(to, g.everyone)
 }
 
 // finish ends a connection that may not continue. The peer did nothing wrong. The client may reconnect at once.
 func (g *limiter) finish(c *Connection, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.cutFor != "" {
-		return
-	}
-	c.cutFor = reason
-	if c.client != nil {
-		g.drop(c)
-	}
 	if reason != aged {
 		forgetUnsent(c.raw)
 	}
-	_ = c.raw.Close() // its reader gets an error
-	g.ended(reason)
+	g.shut(c, reason)
 }
 
 // forgetUnsent discards the data that the peer has not received when the connection is closed.

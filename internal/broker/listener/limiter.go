@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"iter"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,7 @@ type limiter struct {
 	clients      map[identity.Identity]*clientUsage
 	collectAt    int // number of addresses and clients that starts the next collect
 	bodies       int64
-	lists        int
+	calls, lists int // that run
 }
 
 func newLimiter(l limits, ended func(string)) *limiter {
@@ -173,6 +174,7 @@ func (g *limiter) begin(c *Connection, k Kind, b *Body) error {
 		return tooOften(id, k.String())
 	}
 	p.kinds[k]++
+	g.calls++
 	if k == Listing {
 		g.lists++
 	}
@@ -225,6 +227,7 @@ func (g *limiter) stop(b *Body) {
 	}
 	b.running = false
 	b.of.client.kinds[b.kind]--
+	g.calls--
 	if b.kind == Listing {
 		g.lists--
 	}
@@ -264,7 +267,6 @@ func (g *limiter) endUnlessEnded(b *Body) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !b.ended && b.of.bodies[b.stream] == b {
-		g.drop(b.of)
 		g.endConnection(b.of, "late")
 	}
 }
@@ -321,22 +323,15 @@ func (g *limiter) add(b *Body, n int64, ended bool) {
 	c.client.bodies += n
 	g.bodies += n
 	if c.client.bodies > c.client.allowance.bodies {
-		g.endLargest(c.client.conns)
+		g.endLargest(maps.Keys(c.client.conns))
 	}
-	if g.bodies <= g.limits.bodies {
-		return
+	if g.bodies > g.limits.bodies {
+		g.endLargest(g.everyone)
 	}
-	all := maps.Clone(g.unidentified)
-	for _, p := range g.clients {
-		for c := range p.conns {
-			all[c] = struct{}{}
-		}
-	}
-	g.endLargest(all)
 }
 
 // endLargest ends the connection with the most bytes in incomplete requests.
-func (g *limiter) endLargest(of map[*Connection]struct{}) {
+func (g *limiter) endLargest(of iter.Seq[*Connection]) {
 	var largest *Connection
 	var most int64
 	for c := range of {
@@ -345,7 +340,6 @@ func (g *limiter) endLargest(of map[*Connection]struct{}) {
 		}
 	}
 	if largest != nil {
-		g.drop(largest)
 		g.endConnection(largest, "bodies")
 	}
 }
@@ -368,17 +362,40 @@ func (g *limiter) endForFlood(c *Connection) {
 // are ended repeatedly is locked out for a while.
 const costOfCut = 20
 
-// endConnection closes a connection. Its calls end as after a network failure.
+// endConnection shuts a connection because of its peer.
 func (g *limiter) endConnection(c *Connection, reason string) {
-	if c.cutFor != "" {
-		return
-	}
-	_ = c.raw.Close() // its reader gets an error
-	c.cutFor = reason
-	if c.client != nil {
+	if g.shut(c, reason) && c.client != nil {
 		c.client.connects.Charge(c.client.allowance.connects, g.now(), costOfCut)
 	}
+}
+
+// shut closes a connection. Its calls end as after a network failure. It returns false if the connection was closed
+// before.
+func (g *limiter) shut(c *Connection, reason string) bool {
+	g.drop(c) // also what a closed connection has received since
+	if c.cutFor != "" {
+		return false
+	}
+	c.cutFor = reason
+	_ = c.raw.Close() // its reader gets an error
 	g.ended(reason)
+	return true
+}
+
+// everyone yields the open connections. The caller holds the lock.
+func (g *limiter) everyone(yield func(*Connection) bool) {
+	for c := range g.unidentified {
+		if !yield(c) {
+			return
+		}
+	}
+	for _, p := range g.clients {
+		for c := range p.conns {
+			if !yield(c) {
+				return
+			}
+		}
+	}
 }
 
 // idle counts a frame that belongs to no call. It returns false if there were too many.
@@ -405,21 +422,13 @@ func (c *Connection) unfinished() (n int64) {
 func (g *limiter) usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	u := Usage{Connections: map[Peers]int{}, Bodies: g.bodies}
+	u := Usage{Connections: map[Peers]int{}, Calls: g.calls, Bodies: g.bodies}
 	for c := range g.unidentified {
 		u.Connections[Peers{noRole, c.transport}]++
-		if c.client != nil {
-			for _, n := range c.client.kinds {
-				u.Calls += n
-			}
-		}
 	}
 	for id, p := range g.clients {
 		for c := range p.conns {
 			u.Connections[Peers{id.Role, c.transport}]++
-		}
-		for _, n := range p.kinds {
-			u.Calls += n
 		}
 	}
 	return u

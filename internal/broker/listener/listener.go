@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -200,10 +201,5 @@ func (l *listener) isProxy(a net.Addr) bool {
 		return false
 	}
 	ip := t.AddrPort().Addr().Unmap().WithZone("")
-	for _, p := range l.proxies {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.proxies, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

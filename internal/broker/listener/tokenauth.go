@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -21,8 +22,8 @@ type tokenAuth struct {
 	// text is the token under review, "" if there is none. err is why the last one was rejected.
 	text string
 	err  error
-	// lock has a capacity of 1: the caller that holds it requests the review. It is nil before the first review.
-	lock chan struct{}
+	// lock has one slot: the caller that holds it requests the review. It is nil before the first review.
+	lock taskgroup.Semaphore
 
 	// other is the hash of the last other token of the same account. Only the goroutine that admits calls uses it.
 	other [sha256.Size]byte
@@ -87,7 +88,7 @@ func (c *Connection) firstToken(text string) (pending bool, err error) {
 		return false, c.countBadToken(err)
 	case wait:
 		if b.lock == nil {
-			b.lock = make(chan struct{}, 1)
+			b.lock = taskgroup.NewSemaphore(1)
 		}
 		b.text, b.err = text, nil
 		c.port.limiter.suspend(c)
@@ -118,12 +119,10 @@ func (c *Connection) laterToken(p *tokens.TokenRef, text string) error {
 // WaitForIdentity waits until the token of a call is reviewed. An error means that the call is rejected.
 func (c *Connection) WaitForIdentity(ctx context.Context) error {
 	b := &c.token
-	select { // one call at a time requests the review
-	case b.lock <- struct{}{}:
-		defer func() { <-b.lock }()
-	case <-ctx.Done():
+	if !b.lock.Acquire(ctx) {
 		return transport.GaveUp(ctx, "the caller cancelled before the token was reviewed")
 	}
+	defer b.lock.Release()
 	if c.peerState().pass != nil {
 		return nil
 	}
@@ -254,7 +253,6 @@ func (g *limiter) evict() {
 		}
 	}
 	if oldest != nil {
-		g.drop(oldest)
 		g.endConnection(oldest, noMemory)
 		delete(g.unidentified, oldest)
 	}
