@@ -87,15 +87,20 @@ func (q *Queue[K, ID, T]) Resume(k K) {
 
 // Pop removes the next item. It returns false if there is none, except those of parked keys.
 func (q *Queue[K, ID, T]) Pop() (k K, what T, ok bool) {
+	k, i, ok := q.next()
+	return k, i.what, ok
+}
+
+func (q *Queue[K, ID, T]) next() (k K, i item[ID, T], ok bool) {
 	if k, ok = q.scheduler.Next(0); !ok {
-		return k, what, false
+		return k, i, false
 	}
 	l := q.lines[k]
-	i := l.pop()
+	i = l.pop()
 	q.size--
 	q.scheduler.Charge(k, i.cost)
 	q.tidy(k, l)
-	return k, i.what, true
+	return k, i, true
 }
 
 // Remove removes the last item of a key that is not urgent and for which is returns true. It returns false if there
@@ -157,6 +162,15 @@ func shift[T any](list *[]T) T {
 
 // Charge adds cost to the turn of an item that was popped.
 func (q *Queue[K, ID, T]) Charge(k K, cost int) { q.scheduler.Charge(k, cost) }
+
+// LenOf returns the number of items of a key.
+func (q *Queue[K, ID, T]) LenOf(k K) int {
+	l := q.lines[k]
+	if l == nil {
+		return 0
+	}
+	return len(l.urgent) + len(l.normal)
+}
 
 // Len returns the number of items, with those of parked keys.
 func (q *Queue[K, ID, T]) Len() int { return q.size }

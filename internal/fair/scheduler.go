@@ -1,8 +1,8 @@
 // Package fair shares capacity among keys: which key is served next, and how much each may have. All keys have
 // the same weight. The cost of service counts, not the number of requests.
 //
-// [Scheduler] orders keys, [Queue] holds their items, [Bucket] enforces a [Rate]. The package is pure: its
-// users lock the values, and pass the time.
+// [Scheduler] orders keys, [Queue] holds their items, [Tree] holds those of clients that each have keys, [Bucket]
+// enforces a [Rate]. The package is pure: its users lock the values, and pass the time.
 package fair
 
 import (
@@ -27,7 +27,7 @@ type Scheduler[K comparable] struct {
 	clock   int64
 	arrived uint64
 	keys    map[K]*keyState[K]
-	waiting keyHeap[K]
+	waiting Heap[*keyState[K]]
 	sweepAt int // number of keys that starts the next sweep
 }
 
@@ -36,19 +36,16 @@ type keyState[K comparable] struct {
 	key   K
 	start int64  // of its next turn
 	came  uint64 // orders equal starts
-	at    int    // index in the heap; away: the key does not wait
+	at    int    // index in the heap; Outside: the key does not wait
 }
 
-const (
-	away = -1
-	// fewest is the number of keys below which no sweep is done.
-	fewest = 64
-)
+// fewest is the number of keys below which no sweep is done.
+const fewest = 64
 
 // Join makes k wait. It has no effect if k already waits.
 func (t *Scheduler[K]) Join(k K) {
 	p := t.keyState(k)
-	if p.at != away {
+	if p.at != Outside {
 		return
 	}
 	t.arrived++
@@ -59,7 +56,7 @@ func (t *Scheduler[K]) Join(k K) {
 // Leave ends the wait of k.
 func (t *Scheduler[K]) Leave(k K) {
 	p := t.keys[k]
-	if p == nil || p.at == away {
+	if p == nil || p.at == Outside {
 		return
 	}
 	heap.Remove(&t.waiting, p.at)
@@ -93,7 +90,7 @@ func (t *Scheduler[K]) Charge(k K, cost int) {
 // delay makes the next turn of p start later by cost.
 func (t *Scheduler[K]) delay(p *keyState[K], cost int) {
 	p.start = max(p.start, t.clock) + int64(cost)
-	if p.at != away {
+	if p.at != Outside {
 		// The key comes after keys with the same start, because these still wait for their turn.
 		t.arrived++
 		p.came = t.arrived
@@ -108,7 +105,7 @@ func (t *Scheduler[K]) keyState(k K) *keyState[K] {
 		return p
 	}
 	t.sweep()
-	p = &keyState[K]{key: k, start: t.clock, at: away}
+	p = &keyState[K]{key: k, start: t.clock, at: Outside}
 	if t.keys == nil {
 		t.keys = map[K]*keyState[K]{}
 	}
@@ -122,43 +119,17 @@ func (t *Scheduler[K]) sweep() {
 		return
 	}
 	for k, p := range t.keys {
-		if p.at == away && p.start <= t.clock {
+		if p.at == Outside && p.start <= t.clock {
 			delete(t.keys, k)
 		}
 	}
 	t.sweepAt = 2 * len(t.keys)
 }
 
-// keyHeap is a heap of the waiting keys.
-type keyHeap[K comparable] []*keyState[K]
-
-// Len implements [heap.Interface].
-func (l keyHeap[K]) Len() int { return len(l) }
-
-// Less implements [heap.Interface].
-func (l keyHeap[K]) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(l[i].start, l[j].start), cmp.Compare(l[i].came, l[j].came)) < 0
+// Before implements [HeapItem]: the earliest start is first.
+func (p *keyState[K]) Before(o *keyState[K]) bool {
+	return cmp.Or(cmp.Compare(p.start, o.start), cmp.Compare(p.came, o.came)) < 0
 }
 
-// Swap implements [heap.Interface].
-func (l keyHeap[K]) Swap(i, j int) {
-	l[i], l[j] = l[j], l[i]
-	l[i].at, l[j].at = i, j
-}
-
-// Push implements [heap.Interface].
-func (l *keyHeap[K]) Push(p any) {
-	last := p.(*keyState[K]) //nolint:forcetypeassert // from Join
-	last.at = len(*l)
-	*l = append(*l, last)
-}
-
-// Pop implements [heap.Interface].
-func (l *keyHeap[K]) Pop() any {
-	n := len(*l) - 1
-	last := (*l)[n]
-	(*l)[n] = nil
-	*l = (*l)[:n]
-	last.at = away
-	return last
-}
+// Moved implements [HeapItem].
+func (p *keyState[K]) Moved(to int) { p.at = to }

@@ -25,7 +25,7 @@ type pending struct {
 	// checkValid is called when the publish is queued. It returns the error if the publish is rejected; nil: no
 	// check.
 	checkValid func() *transport.Error
-	// number counts the publishes of its client. A flush waits until remaining, the number of queued publishes with
+	// number counts the publishes. A flush waits until remaining, the number of queued publishes of its client with
 	// numbers up to its own, is 0.
 	number    uint64
 	remaining int
@@ -71,29 +71,18 @@ var seed = maphash.MakeSeed()
 type queue struct {
 	budget *bytebudget.Budget
 
-	mu        sync.Mutex
-	scheduler fair.Scheduler[identity.Identity]
-	clients   map[identity.Identity]*clientQueue
-	passed    []*pending // flushes of clients without queued publishes
-	commits   uint64
-	spare     *clientQueue // of a client without queued publishes; reused
-	closed    bool
+	mu      sync.Mutex
+	waiting fair.Tree[identity.Identity, string, uint64, *pending] // by client and cluster
+	number  uint64                                                 // of the last publish
+	flushes []*pending                                             // publishes without ops
+	taken   map[identity.Identity]int                              // bytes in the present commit, by client
+	closed  bool
 	// wake has a token if something was put since the committer last read the queue.
 	wake taskgroup.Bell
 }
 
-// clientQueue holds the queued publishes of one client.
-type clientQueue struct {
-	queue        fair.Queue[string, uint64, *pending]
-	number       uint64
-	flushWaiters []*pending // publishes without ops
-	// taken is the number of bytes of the client in the commit with the number commit.
-	taken  int
-	commit uint64
-}
-
 func newQueue(bytes int) *queue {
-	return &queue{budget: bytebudget.NewBudget(bytes), clients: map[identity.Identity]*clientQueue{}, wake: taskgroup.NewBell()}
+	return &queue{budget: bytebudget.NewBudget(bytes), taken: map[identity.Identity]int{}, wake: taskgroup.NewBell()}
 }
 
 // put adds p or returns an error. The error for a full queue has no delay yet. If ctx has ended, it returns
@@ -128,26 +117,16 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 			return refused
 		}
 	}
-	of := q.clients[p.from]
-	switch {
-	case of == nil && len(p.ops) == 0:
-		q.passed = append(q.passed, p)
-		return nil
-	case of == nil:
-		if of, q.spare = q.spare, nil; of == nil {
-			of = &clientQueue{}
-		}
-		q.clients[p.from] = of
-		q.scheduler.Join(p.from)
-	case len(p.ops) == 0:
-		p.number, p.remaining = of.number, of.queue.Len()
-		of.flushWaiters = append(of.flushWaiters, p)
+	if len(p.ops) == 0 {
+		p.number = q.number
+		p.remaining, _ = q.waiting.Len(p.from, "")
+		q.flushes = append(q.flushes, p)
 		return nil
 	}
-	of.number++
-	p.number = of.number
+	q.number++
+	p.number = q.number
 	id, urgent := p.position()
-	of.queue.Push(p.cluster, id, urgent, p.size, p)
+	q.waiting.Push(p.from, p.cluster, id, urgent, p.size, p)
 	return nil
 }
 
@@ -156,58 +135,34 @@ func (q *queue) add(ctx context.Context, p *pending) *transport.Error {
 func (q *queue) pop(batch []*pending, ops, bytes int) []*pending {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	batch = append(batch, q.passed...)
-	q.passed = nil
-	q.commits++
+	clear(q.taken)
 	var full []identity.Identity
 	for ops > 0 && bytes > 0 {
-		from, ok := q.scheduler.Next(0)
+		from, p, ok := q.waiting.Pop()
 		if !ok {
 			break
 		}
-		of := q.clients[from]
-		_, p, _ := of.queue.Pop()
-		q.scheduler.Charge(from, p.size)
-		batch = of.passed(append(batch, p), p.number)
+		batch = append(batch, p)
 		ops -= len(p.ops)
 		bytes -= p.size
-		switch {
-		case of.queue.Len() == 0:
-			q.scheduler.Leave(from)
-			delete(q.clients, from)
-			of.commit = 0 // no commit has the number 0
-			q.spare = of
-		case of.takes(q.commits, p.size) >= shareBytes:
-			q.scheduler.Leave(from)
+		for _, f := range q.flushes {
+			if f.from == from && p.number <= f.number {
+				f.remaining--
+			}
+		}
+		if q.taken[from] += p.size; q.taken[from] >= shareBytes {
+			q.waiting.Park(from)
 			full = append(full, from)
 		}
 	}
 	for _, from := range full {
-		q.scheduler.Join(from)
+		q.waiting.Resume(from)
 	}
-	return batch
-}
-
-// takes adds bytes to the client's part of a commit and returns the new size of that part.
-func (w *clientQueue) takes(commit uint64, bytes int) int {
-	if w.commit != commit {
-		w.commit, w.taken = commit, 0
-	}
-	w.taken += bytes
-	return w.taken
-}
-
-// passed records that the publish with this number was popped. It appends the flush waiters that waited only
-// for it.
-func (w *clientQueue) passed(batch []*pending, number uint64) []*pending {
-	w.flushWaiters = slices.DeleteFunc(w.flushWaiters, func(b *pending) bool {
-		if number <= b.number {
-			b.remaining--
+	q.flushes = slices.DeleteFunc(q.flushes, func(f *pending) bool {
+		if f.remaining == 0 {
+			batch = append(batch, f)
 		}
-		if b.remaining == 0 {
-			batch = append(batch, b)
-		}
-		return b.remaining == 0
+		return f.remaining == 0
 	})
 	return batch
 }

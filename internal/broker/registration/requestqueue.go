@@ -1,12 +1,12 @@
 package registration
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/subscribers"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -33,6 +33,7 @@ type agentRequest struct {
 	cluster  string
 	size     int
 	request  *hawserv1.RegistrationRequest
+	sent     bool // to the source
 	answered bool // done has received the answer
 	// done receives once: the answer or the error.
 	done chan outcome
@@ -54,26 +55,19 @@ type requestQueue struct {
 	// wake is called when there is something to send.
 	wake func()
 
-	mu        sync.Mutex
-	open      bool // a source is connected
-	closed    *transport.Error
-	scheduler fair.Scheduler[identity.Identity]
-	clients   map[identity.Identity]*clientQueue
-	inFlight  map[string]*agentRequest // at the source, by id
-	queued    int
-}
-
-// clientQueue holds the requests of one client.
-type clientQueue struct {
-	scheduler        fair.Scheduler[string]
-	lines            map[string][]*agentRequest // by cluster
-	queued, inFlight int
+	mu      sync.Mutex
+	open    bool // a source is connected
+	closed  *transport.Error
+	waiting fair.Tree[identity.Identity, string, struct{}, *agentRequest] // by client and cluster
+	all     map[string]*agentRequest                                      // queued or in flight, by id
+	// inFlight is the number of requests at the source, perClient that of each client.
+	inFlight  int
+	perClient subscribers.Counts[identity.Identity]
 }
 
 func newRequestQueue(bytes int, wake func()) *requestQueue {
 	return &requestQueue{
-		budget: bytebudget.NewBudget(bytes), wake: wake,
-		clients: map[identity.Identity]*clientQueue{}, inFlight: map[string]*agentRequest{},
+		budget: bytebudget.NewBudget(bytes), wake: wake, all: map[string]*agentRequest{}, perClient: subscribers.Counts[identity.Identity]{},
 	}
 }
 
@@ -89,39 +83,22 @@ func most(of identity.Identity) int {
 func (d *requestQueue) put(a *agentRequest) *transport.Error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.clients[a.from]
+	ofClient, ofCluster := d.waiting.Len(a.from, a.cluster)
 	switch {
 	case d.closed != nil:
 		return d.closed
 	case !d.open:
 		return unavailable(noSource)
-	case p != nil && (len(p.lines[a.cluster]) >= queuedOfCluster || p.queued >= queuedPerClient):
+	case ofCluster >= queuedOfCluster || ofClient >= queuedPerClient:
 		return overloaded("too many requests of " + a.from.String() + " wait")
 	}
 	if ok, _ := d.budget.ReservePart(a.from, a.cluster, a.size); !ok {
 		return overloaded("too many bytes of requests wait for the hub")
 	}
-	if p == nil {
-		p = &clientQueue{lines: map[string][]*agentRequest{}}
-		d.clients[a.from] = p
-	}
-	p.lines[a.cluster] = append(p.lines[a.cluster], a)
-	p.scheduler.Join(a.cluster)
-	p.queued++
-	d.queued++
-	d.join(a.from, p)
+	d.waiting.Push(a.from, a.cluster, struct{}{}, false, 1, a)
+	d.all[a.id] = a
 	d.wake()
 	return nil
-}
-
-// join lets the scheduler serve a client if it has queued requests and its share at the source is not used up.
-// The caller holds the lock.
-func (d *requestQueue) join(of identity.Identity, p *clientQueue) {
-	if p.queued > 0 && p.inFlight < most(of) {
-		d.scheduler.Join(of)
-	} else {
-		d.scheduler.Leave(of)
-	}
 }
 
 // next returns the next request for the source and marks it as in flight. It returns nil if there is none or
@@ -129,50 +106,41 @@ func (d *requestQueue) join(of identity.Identity, p *clientQueue) {
 func (d *requestQueue) next() *agentRequest {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.inFlight) >= inFlight {
+	if d.inFlight >= inFlight {
 		return nil
 	}
-	from, ok := d.scheduler.Next(1)
+	from, a, ok := d.waiting.Pop()
 	if !ok {
 		return nil
 	}
-	p := d.clients[from]
-	cluster, _ := p.scheduler.Next(1)
-	a := p.lines[cluster][0]
-	d.take(p, a)
-	p.inFlight++
-	d.inFlight[a.id] = a
-	d.join(from, p)
+	a.sent = true
+	d.count(from, 1)
 	return a
 }
 
-// take removes a request from the queue of its cluster. The caller holds the lock.
-func (d *requestQueue) take(p *clientQueue, a *agentRequest) {
-	line := slices.DeleteFunc(p.lines[a.cluster], func(o *agentRequest) bool { return o == a })
-	if p.lines[a.cluster] = line; len(line) == 0 {
-		delete(p.lines, a.cluster)
-		p.scheduler.Leave(a.cluster)
+// count adds n to the number of requests in flight. A client whose share at the source is used up waits. The caller
+// holds the lock.
+func (d *requestQueue) count(of identity.Identity, n int) {
+	d.inFlight += n
+	d.perClient.Add(of, n)
+	if d.perClient[of] < most(of) {
+		d.waiting.Resume(of)
+	} else {
+		d.waiting.Park(of)
 	}
-	p.queued--
-	d.queued--
 }
 
 // drop removes a request, queued or in flight, and releases its memory.
 func (d *requestQueue) drop(a *agentRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.clients[a.from]
-	if d.inFlight[a.id] != nil {
-		delete(d.inFlight, a.id)
-		p.inFlight--
+	if a.sent {
+		d.count(a.from, -1)
 		d.wake() // there is capacity for another request
 	} else {
-		d.take(p, a)
+		d.waiting.Remove(a.from, a.cluster, func(o *agentRequest) bool { return o == a })
 	}
-	d.join(a.from, p)
-	if p.queued+p.inFlight == 0 {
-		delete(d.clients, a.from)
-	}
+	delete(d.all, a.id)
 	d.budget.FreePart(a.from, a.cluster, a.size)
 }
 
@@ -181,8 +149,8 @@ func (d *requestQueue) drop(a *agentRequest) {
 func (d *requestQueue) answer(answer *hawserv1.RegistrationAnswer) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	a := d.inFlight[answer.GetId()]
-	return a != nil && a.answer(outcome{answer: answer})
+	a := d.all[answer.GetId()]
+	return a != nil && a.sent && a.answer(outcome{answer: answer})
 }
 
 // answer ends a request. It returns false if it had ended before. The caller holds the lock.
@@ -201,7 +169,7 @@ func (d *requestQueue) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open = true
-	d.fail(unavailable(sourceGone))
+	d.fail(unavailable(sourceGone), func(a *agentRequest) bool { return a.sent })
 }
 
 // end closes the queue while no source is connected. All requests fail at once.
@@ -209,7 +177,7 @@ func (d *requestQueue) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open = false
-	d.failAll(unavailable(sourceGone))
+	d.fail(unavailable(sourceGone), every)
 }
 
 // close rejects all requests from now on.
@@ -217,24 +185,17 @@ func (d *requestQueue) close(why *transport.Error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = why
-	d.failAll(why)
+	d.fail(why, every)
 }
 
-// fail ends the requests in flight. The caller holds the lock.
-func (d *requestQueue) fail(why *transport.Error) {
-	for _, a := range d.inFlight {
-		a.answer(outcome{err: why})
-	}
-}
+// every is true for all requests.
+func every(*agentRequest) bool { return true }
 
-// failAll ends the requests in flight and the queued ones. The caller holds the lock.
-func (d *requestQueue) failAll(why *transport.Error) {
-	d.fail(why)
-	for _, p := range d.clients {
-		for _, line := range p.lines {
-			for _, a := range line {
-				a.answer(outcome{err: why})
-			}
+// fail ends the requests for which is returns true. The caller holds the lock.
+func (d *requestQueue) fail(why *transport.Error, is func(*agentRequest) bool) {
+	for _, a := range d.all {
+		if is(a) {
+			a.answer(outcome{err: why})
 		}
 	}
 }
@@ -243,5 +204,5 @@ func (d *requestQueue) failAll(why *transport.Error) {
 func (d *requestQueue) size() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queued + len(d.inFlight)
+	return len(d.all)
 }

@@ -22,7 +22,7 @@ const (
 // silent agent. The rate is limited, so that the hub keeps up after an outage too. The caller passes the time.
 type renewals struct {
 	clusters map[string]*renewal
-	due      renewalHeap
+	due      fair.Heap[*renewal]
 	// pace is the number of writes per second if each Lease is written once in two periods.
 	pace   float64
 	bucket fair.Bucket
@@ -37,10 +37,8 @@ type renewal struct {
 	// wrote is when this process wrote the Lease last. retry is the earliest time after a failed write.
 	wrote, retry time.Time
 	due          time.Time
-	at           int // index in the heap; notDue: nothing is to be written
+	at           int // index in the heap; fair.Outside: nothing is to be written
 }
-
-const notDue = -1
 
 // dueAt returns when to write a renewal, unless another one arrives before. written is the renewal on the hub.
 //
@@ -70,7 +68,7 @@ func (r *renewals) renew(now time.Time, cluster string, renewed, written time.Ti
 	}
 	e := r.clusters[cluster]
 	if e == nil {
-		e = &renewal{cluster: cluster, at: notDue}
+		e = &renewal{cluster: cluster, at: fair.Outside}
 		r.clusters[cluster] = e
 	}
 	r.pace += writesIn(period) - writesIn(e.period)
@@ -95,7 +93,7 @@ func writesIn(period time.Duration) float64 {
 // schedule sets when a renewal is due.
 func (r *renewals) schedule(e *renewal, at time.Time) {
 	e.due = at
-	if e.at == notDue {
+	if e.at == fair.Outside {
 		heap.Push(&r.due, e)
 		return
 	}
@@ -160,36 +158,15 @@ func (r *renewals) forget(cluster string) {
 	if e == nil {
 		return
 	}
-	if e.at != notDue {
+	if e.at != fair.Outside {
 		heap.Remove(&r.due, e.at)
 	}
 	r.pace -= writesIn(e.period)
 	delete(r.clusters, cluster)
 }
 
-// renewalHeap is a heap of renewals, the earliest first.
-type renewalHeap []*renewal //nolint:recvcheck // as heap.Interface wants it
+// Before implements [fair.HeapItem]: the earliest renewal is first.
+func (e *renewal) Before(o *renewal) bool { return e.due.Before(o.due) }
 
-func (l renewalHeap) Len() int           { return len(l) }
-func (l renewalHeap) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
-func (l renewalHeap) Swap(i, j int) {
-	l[i], l[j] = l[j], l[i]
-	l[i].at, l[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (l *renewalHeap) Push(x any) {
-	e, _ := x.(*renewal)
-	e.at = len(*l)
-	*l = append(*l, e)
-}
-
-// Pop implements heap.Interface.
-func (l *renewalHeap) Pop() any {
-	last := len(*l) - 1
-	e := (*l)[last]
-	(*l)[last] = nil
-	*l = (*l)[:last]
-	e.at = notDue
-	return e
-}
+// Moved implements [fair.HeapItem].
+func (e *renewal) Moved(to int) { e.at = to }

@@ -63,9 +63,8 @@ type queuedRequest struct {
 
 // queue holds the waiting requests. Queues are scheduled by the time that the hub took for them.
 type queue struct {
-	queue  fair.Queue[serialKey, string, queuedRequest]
-	length map[serialKey]int
-	count  uint32
+	queue fair.Queue[serialKey, string, queuedRequest]
+	count uint32
 }
 
 // keyOf returns the queue of a request.
@@ -86,16 +85,12 @@ func (q *queue) keyOf(r *hawserv1.RegistrationRequest) serialKey {
 // push adds a request. It returns false if it drops the request, because even too many refusals wait.
 func (q *queue) push(w queuedRequest) bool {
 	l := q.keyOf(w.RegistrationRequest)
-	if q.length[l] >= longest[l.class] {
+	if q.queue.LenOf(l) >= longest[l.class] {
 		l, w.refused = serialKey{class: refusals}, true
-		if q.length[l] >= longest[l.class] {
+		if q.queue.LenOf(l) >= longest[l.class] {
 			return false
 		}
 	}
-	if q.length == nil {
-		q.length = map[serialKey]int{}
-	}
-	q.length[l]++
 	q.queue.Push(l, w.GetId(), false, 1, w)
 	return true
 }
@@ -105,9 +100,6 @@ func (q *queue) pop() (serialKey, queuedRequest, bool) {
 	l, w, ok := q.queue.Pop()
 	if ok {
 		q.queue.Park(l)
-		if q.length[l]--; q.length[l] == 0 {
-			delete(q.length, l)
-		}
 	}
 	return l, w, ok
 }
