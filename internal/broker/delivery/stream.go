@@ -54,17 +54,15 @@ func (f *Feed) Open(ctx context.Context, p transport.Peer, raw transport.RawSubs
 		f.refused(p, raw, err)
 		return nil, err
 	}
-	accepted := false
+	var t *stream
 	defer func() {
-		if !accepted { // also after a panic
+		if t == nil { // also after a panic
 			f.leave(s)
 		}
 	}()
-	t, err := f.accept(ctx, p, s, out)
-	if err != nil {
+	if t, err = f.accept(ctx, p, s, out); err != nil {
 		return nil, err
 	}
-	accepted = true
 	return t, nil
 }
 
@@ -156,15 +154,11 @@ func (f *Feed) refused(p transport.Peer, raw transport.RawSubscription, err erro
 	}
 }
 
-// accepted returns the header of the stream. For an OCM client it has only the subscription id.
+// accepted returns the header of the stream.
 func (f *Feed) accepted(s *subscription) transport.Accepted {
-	a := transport.Accepted{SubscriptionID: s.id}
-	if s.hello.Protocol >= 1 {
-		a.Protocol, a.Resync, a.MaxEventBytes = transport.Protocol, codec.ResyncList, f.cfg.MaxEventBytes
-		a.StoreID = f.cfg.Store.Head().StoreID
-		if s.cursor != nil {
-			a.Resync = codec.ResyncCursor
-		}
+	a := f.cfg.Accepted(s.id, s.hello.Protocol)
+	if s.cursor != nil { // only a Hawser client has one
+		a.Resync = codec.ResyncCursor
 	}
 	return a
 }

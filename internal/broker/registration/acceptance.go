@@ -44,9 +44,6 @@ func (r *Service) save(ctx context.Context) error {
 	return nil
 }
 
-// saveSoon wakes save.
-func (r *Service) saveSoon() { r.unsaved.Ring() }
-
 // saveChanges stores all unsaved changes. On an error the failed ones stay unsaved.
 func (r *Service) saveChanges(ctx context.Context) error {
 	for {

@@ -129,7 +129,7 @@ type agents struct {
 	mu sync.Mutex
 	subscribers.Set[streamScope, *subscription]
 	perShare subscribers.Counts[share]
-	end      *transport.Error
+	end      error // for new subscriptions, nil before close
 }
 
 // ID, Scope and Conn implement [subscribers.Member].
@@ -192,10 +192,7 @@ func (a *agents) close(why *transport.Error) []*subscription {
 func (a *agents) closing() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.end != nil {
-		return a.end
-	}
-	return nil
+	return a.end
 }
 
 // size returns the number of running subscriptions.

@@ -102,13 +102,8 @@ func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawS
 	if err != nil {
 		return nil, err
 	}
-	t := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: r.beats.Next(r.cfg.Now())}
-	accepted := transport.Accepted{SubscriptionID: s.id}
-	if raw.Hello.Protocol >= 1 {
-		accepted.Protocol, accepted.Resync, accepted.MaxEventBytes = transport.Protocol, codec.ResyncList, r.cfg.MaxEventBytes
-		accepted.StoreID = r.cfg.Store.Head().StoreID
-	}
-	if err := out.Accept(accepted); err != nil {
+	t := &stream{sender: sender{service: r, out: out, nextBeat: r.beats.Next(r.cfg.Now())}, sub: s, sent: map[string]sent{}}
+	if err := out.Accept(r.cfg.Accepted(s.id, raw.Hello.Protocol)); err != nil {
 		t.Leave()
 		return nil, request.StreamBroken(ctx, err)
 	}

@@ -15,11 +15,9 @@ import (
 // sourceStream is a subscription of the source that serves registration. Only the newest one is current.
 type sourceStream struct {
 	running
-	service *Service
-	out     transport.Stream
-
-	// Times at which a heartbeat and the renewals are due. Only the serving goroutine uses them.
-	nextBeat, nextRenewals time.Time
+	sender
+	// nextRenewals is when renewals are due. Only the serving goroutine uses it.
+	nextRenewals time.Time
 }
 
 // ended returns the reason to end the stream, nil while it runs.
@@ -43,15 +41,12 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 		return nil, transport.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
-	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), service: r, out: out}
+	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), sender: sender{service: r, out: out}}
 	if err := r.enter(s); err != nil {
 		return nil, err
 	}
 	r.cfg.Log.Info("the source that serves registration has connected", "source", raw.Source, "address", p.Addr, "subscription", s.id)
-	accepted := transport.Accepted{
-		SubscriptionID: s.id, Protocol: transport.Protocol, Resync: codec.ResyncList, MaxEventBytes: r.cfg.MaxEventBytes, StoreID: r.cfg.Store.Head().StoreID,
-	}
-	if err := out.Accept(accepted); err != nil {
+	if err := out.Accept(r.cfg.Accepted(s.id, transport.Protocol)); err != nil {
 		r.leave(s)
 		return nil, request.StreamBroken(ctx, err)
 	}
@@ -91,30 +86,25 @@ func (r *Service) leave(s *sourceStream) {
 // Turn sends the requests, renewals and heartbeats that are due.
 func (s *sourceStream) Turn(ctx context.Context) (next time.Time, err error) {
 	r := s.service
-	for ctx.Err() == nil {
-		now := r.cfg.Now()
+	for {
 		if why := s.ended(); why != nil {
 			return next, why
 		}
-		if !now.Before(s.nextBeat) {
-			s.nextBeat = r.beats.Next(now)
-			if err := s.out.Send(r.beats.Event(now)); err != nil {
-				return next, request.StreamBroken(ctx, err)
-			}
-			continue
+		if err := s.beat(ctx); err != nil {
+			return next, err
 		}
-		if req := s.next(now); req != nil {
-			if err := s.send(req); err != nil {
-				return next, request.StreamBroken(ctx, err)
+		req := s.next(r.cfg.Now())
+		switch {
+		case req != nil:
+			if err := s.request(ctx, req); err != nil {
+				return next, err
 			}
-			continue
-		}
-		if r.renewals.size() > 0 && s.nextRenewals.Before(s.nextBeat) {
+		case r.renewals.size() > 0 && s.nextRenewals.Before(s.nextBeat):
 			return s.nextRenewals, nil
+		default:
+			return s.nextBeat, nil
 		}
-		return s.nextBeat, nil
 	}
-	return next, request.CallerGone(ctx)
 }
 
 // Leave implements [request.Stream].
@@ -137,8 +127,8 @@ func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 	return nil
 }
 
-// send sends a request. Renewals that are lost with the stream are repeated on the next one.
-func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
+// request sends a request. Renewals that are lost with the stream are repeated on the next one.
+func (s *sourceStream) request(ctx context.Context, req *hawserv1.RegistrationRequest) error {
 	cfg := s.service.cfg
 	event, err := request.Encode(codec.NewRegistrationRequest(codec.SyncParams{
 		ID: cfg.NewID(), Time: cfg.Now(), Source: request.BrokerSource, Owner: cfg.Registration,
@@ -146,7 +136,7 @@ func (s *sourceStream) send(req *hawserv1.RegistrationRequest) error {
 	if err != nil {
 		return err
 	}
-	return s.out.Send(event)
+	return s.send(ctx, event)
 }
 
 // wakeSource wakes the stream of the source, if there is one.
@@ -247,7 +237,7 @@ func (r *Service) takeObjects(ctx context.Context, session string, reported *haw
 		r.agents.wakeAll()
 	}
 	if len(c.accepted)+len(c.withdrawn) > 0 {
-		r.saveSoon()
+		r.unsaved.Ring()
 	}
 	return nil
 }

@@ -14,11 +14,9 @@ import (
 // cache again after each change. If an object changes several times while the stream sends or the agent does not
 // read, only the last state is sent. No goroutine waits for it.
 type stream struct {
-	service  *Service
-	sub      *subscription
-	out      transport.Stream
-	sent     map[string]sent
-	nextBeat time.Time
+	sender
+	sub  *subscription
+	sent map[string]sent
 }
 
 // Turn implements [request.Stream].
@@ -75,8 +73,15 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 	return len(notes) == 0, nil
 }
 
+// sender is the sending side of a stream. Only the goroutine of a turn uses it.
+type sender struct {
+	service  *Service
+	out      transport.Stream
+	nextBeat time.Time
+}
+
 // beat sends a heartbeat if one is due. It returns an error if the stream has to end.
-func (t *stream) beat(ctx context.Context) error {
+func (t *sender) beat(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return request.CallerGone(ctx)
 	}
@@ -107,7 +112,7 @@ func (t *stream) sendEvent(ctx context.Context, n objectEvent) error {
 	return nil
 }
 
-func (t *stream) send(ctx context.Context, event []byte) error {
+func (t *sender) send(ctx context.Context, event []byte) error {
 	if err := t.out.Send(event); err != nil {
 		return request.StreamBroken(ctx, err)
 	}

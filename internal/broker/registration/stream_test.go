@@ -130,7 +130,7 @@ func (a *agent) subscribe() {
 		a.stream.sub.leave()
 	}
 	s := &subscription{running: newRunning(a.world.service.cfg.NewID(), identity.Identity{Role: identity.Agent, Name: a.viewer.cluster}), visibility: a.viewer}
-	a.stream = &stream{service: a.world.service, sub: s, out: a, sent: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
+	a.stream = &stream{sender: sender{service: a.world.service, out: a, nextBeat: time.Unix(1<<40, 0)}, sub: s, sent: map[string]sent{}}
 	a.list()
 }
 
@@ -323,7 +323,7 @@ func TestStream_WithdrawnWhileSending(t *testing.T) {
 		report(codec.ManagedClusters, "c1", false)
 	})
 	s := &subscription{running: newRunning("s", identity.Identity{Role: identity.Agent, Name: "c1"}), visibility: visibility{streamScope: streamScope{codec.Leases, "c1"}}}
-	a := &stream{service: r, sub: s, out: out, sent: map[string]sent{}, nextBeat: time.Unix(1<<40, 0)}
+	a := &stream{sender: sender{service: r, out: out, nextBeat: time.Unix(1<<40, 0)}, sub: s, sent: map[string]sent{}}
 	for idle := false; !idle; {
 		var err error
 		if idle, err = a.step(t.Context()); err != nil {

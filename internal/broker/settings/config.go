@@ -11,6 +11,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/telemetry"
+	"github.com/hawser-io/hawser/pkg/codec"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // Config is the configuration of a broker and of each of its components.
@@ -68,3 +70,14 @@ type Config struct {
 
 // Meter returns the factory for the metrics of a broker.
 func (c *Config) Meter() telemetry.Meter { return telemetry.NewMeter(c.Registry, "hawser_broker_") }
+
+// Accepted returns the header of a subscription with an id, whose client sends a list. For an OCM client it has only
+// the id.
+func (c *Config) Accepted(id string, protocol int) transport.Accepted {
+	a := transport.Accepted{SubscriptionID: id}
+	if protocol >= 1 {
+		a.Protocol, a.Resync, a.MaxEventBytes = transport.Protocol, codec.ResyncList, c.MaxEventBytes
+		a.StoreID = c.Store.Head().StoreID
+	}
+	return a
+}
