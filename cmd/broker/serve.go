@@ -129,7 +129,7 @@ func (c *config) tasks(
 			MaxMessageBytes:      messages,
 			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,
 		},
-		Server: b, AdminHandler: b, DrainTimeout: time.Duration(c.DrainTimeout), Other: mqttFront.Serve, OnPanic: b.Panicked,
+		Server: b, Admin: b, DrainTimeout: time.Duration(c.DrainTimeout), Other: mqttFront.Serve, OnPanic: b.Panicked,
 	})
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -50,7 +51,7 @@ func TestApprove_DeletesWithheldWork(t *testing.T) {
 		agent.take()
 		withheld := source.withhold("c1", ids...)
 		approve := func(source, cluster string, works ...*hawserv1.WithheldDeletion) error {
-			_, err := w.Approve(w.Context(), olga, &hawserv1.ApproveRequest{Source: source, Cluster: cluster, Works: works})
+			_, err := w.Approve(admincall.By(w.Context(), olga), &hawserv1.ApproveRequest{Source: source, Cluster: cluster, Works: works})
 			return err
 		}
 		other := &hawserv1.WithheldDeletion{ResourceId: "other", Revision: withheld[0].GetRevision()}
@@ -135,7 +136,7 @@ func TestApprove_SyncsNoClusterReleasedMeanwhile(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if _, err := w.Approve(w.Context(), olga, &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: withheld}); err != nil {
+		if _, err := w.Approve(admincall.By(w.Context(), olga), &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: withheld}); err != nil {
 			t.Error(err)
 		}
 		if err := <-released; err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -505,7 +506,7 @@ func TestCheckpoint_DigestCoversSentEvents(t *testing.T) {
 		}
 		// Force-delete changes only the status of a record.
 		pass(time.Second)
-		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+		if _, err := w.ForceDeleteWork(admincall.By(w.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Minute)

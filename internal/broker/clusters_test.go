@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -31,7 +32,7 @@ func (w *world) runs(what string, s *tap) {
 
 func (w *world) forgetCluster() {
 	w.Helper()
-	if _, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1"}); err != nil {
+	if _, err := w.UnbindCluster(admincall.By(w.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c1"}); err != nil {
 		w.Fatal(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -356,7 +357,7 @@ func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 		if diff := cmp.Diff([]string{"src"}, agent.sources()); diff != "" {
 			t.Error(diff)
 		}
-		if _, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true}); err != nil {
+		if _, err := w.UnbindCluster(admincall.By(w.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true}); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{}, agent.sources()); diff != "" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -23,10 +24,10 @@ var olga = identity.Identity{Role: identity.Operator, Name: "olga"}
 // clusters returns the list of clusters, as an operator gets it.
 func (w *world) clusters(name string) (list []*hawserv1.ListClustersResponse) {
 	w.Helper()
-	err := w.ListClusters(w.Context(), &hawserv1.ListClustersRequest{Cluster: name}, func(c *hawserv1.ListClustersResponse) error {
+	err := w.ListClusters(&hawserv1.ListClustersRequest{Cluster: name}, admincall.To(w.Context(), func(c *hawserv1.ListClustersResponse) error {
 		list = append(list, c)
 		return nil
-	})
+	}))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -35,10 +36,10 @@ func (w *world) clusters(name string) (list []*hawserv1.ListClustersResponse) {
 
 func (w *world) works(r *hawserv1.ListWorksRequest) (list []*hawserv1.ListWorksResponse) {
 	w.Helper()
-	err := w.ListWorks(w.Context(), r, func(m *hawserv1.ListWorksResponse) error {
+	err := w.ListWorks(r, admincall.To(w.Context(), func(m *hawserv1.ListWorksResponse) error {
 		list = append(list, m)
 		return nil
-	})
+	}))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -47,10 +48,10 @@ func (w *world) works(r *hawserv1.ListWorksRequest) (list []*hawserv1.ListWorksR
 
 func (w *world) orphans(cluster string) (list []*hawserv1.ListDiscrepanciesResponse) {
 	w.Helper()
-	err := w.ListDiscrepancies(w.Context(), &hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+	err := w.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, admincall.To(w.Context(), func(o *hawserv1.ListDiscrepanciesResponse) error {
 		list = append(list, o)
 		return nil
-	})
+	}))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestListDiscrepancies_NamesCauses(t *testing.T) {
 			{Cluster: "c1", Cause: hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED},
 		}, got)
 
-		if _, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1"}); err != nil {
+		if _, err := w.UnbindCluster(admincall.By(w.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c1"}); err != nil {
 			t.Fatal(err)
 		}
 		w.put(source, work{id: "w1", version: 6}.event())
@@ -218,7 +219,7 @@ func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 		w.subscribe(w.agent("c1"))
 		w.put(source, work{id: "w1", version: 1}.event())
 		w.put(source, work{id: "w1", version: 1, deleting: true}.event())
-		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+		if _, err := w.ForceDeleteWork(admincall.By(w.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
 		events := owner.expect("status update_request w1 v1")
@@ -227,9 +228,9 @@ func TestForceDeleteWork_ReportsToTheSource(t *testing.T) {
 				t.Errorf("the source got %s, %v", events[0].Data, err)
 			}
 		}
-		_, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "none"})
+		_, err := w.ForceDeleteWork(admincall.By(w.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "none"})
 		w.wantCode(err, transport.CodeNotFound)
-		_, err = w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1"})
+		_, err = w.ForceDeleteWork(admincall.By(w.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "c1"})
 		w.wantCode(err, transport.CodeInvalid)
 	})
 }
@@ -242,7 +243,7 @@ func TestUnbindCluster_WithItsWorks(t *testing.T) {
 			w.put(w.source("src"), work{id: id, version: 1}.event())
 		}
 		w.put(w.source("src"), work{cluster: "c2", id: "w4", version: 1}.event())
-		resp, err := w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
+		resp, err := w.UnbindCluster(admincall.By(w.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
 		if err != nil || resp.GetWorks() != 3 {
 			t.Fatalf("%v, %v", resp, err)
 		}
@@ -258,7 +259,7 @@ func TestUnbindCluster_WithItsWorks(t *testing.T) {
 		if _, known := w.Store.Subscribed(codec.ManifestBundles, "c1"); known {
 			t.Error("the cluster is still known")
 		}
-		_, err = w.UnbindCluster(w.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "nowhere"})
+		_, err = w.UnbindCluster(admincall.By(w.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "nowhere"})
 		w.wantCode(err, transport.CodeNotFound)
 	})
 }
@@ -278,7 +279,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 		w.differs("clusters counted before", 2.0, value(t, registry, "hawser_broker_clusters state=NeverConnected"))
 		w.put(source.peer, work{cluster: "ghost", id: "w1", version: 2, deleting: true}.event())
 		w.put(source.peer, work{id: "w1", version: 2, deleting: true}.event())
-		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "ghost", ResourceId: "w2"}); err != nil {
+		if _, err := w.ForceDeleteWork(admincall.By(w.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "ghost", ResourceId: "w2"}); err != nil {
 			t.Fatal(err)
 		}
 		pass(time.Minute)
@@ -305,7 +306,7 @@ func TestList_DeletedBeforeAnyAgentCame(t *testing.T) {
 func TestAdopt_MovesAWork(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		w.put(w.source("src"), work{id: "w1", version: 1}.event())
-		if _, err := w.TransferWork(w.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "w1", Source: "new"}); err != nil {
+		if _, err := w.TransferWork(admincall.By(w.Context(), olga), &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "w1", Source: "new"}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := w.Publish(w.Context(), w.source("src"), work{id: "w1", version: 2}.event(), "")
@@ -313,7 +314,7 @@ func TestAdopt_MovesAWork(t *testing.T) {
 		if got := w.put(w.source("new"), work{source: "new", id: "w1", version: 2}.event()); got != codec.OutcomeAccepted {
 			t.Errorf("the new owner's spec: %s", got)
 		}
-		_, err = w.TransferWork(w.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "none", Source: "new"})
+		_, err = w.TransferWork(admincall.By(w.Context(), olga), &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "none", Source: "new"})
 		w.wantCode(err, transport.CodeNotFound)
 	})
 }
@@ -321,7 +322,7 @@ func TestAdopt_MovesAWork(t *testing.T) {
 // TestBackup_NeedsAStoreOnFiles checks that a store in memory has no backup.
 func TestBackup_NeedsAStoreOnFiles(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
-		err := w.Backup(w.Context(), &hawserv1.BackupRequest{}, func(*hawserv1.BackupResponse) error { return nil })
+		err := w.Backup(&hawserv1.BackupRequest{}, admincall.To(w.Context(), func(*hawserv1.BackupResponse) error { return nil }))
 		w.wantCode(err, transport.CodeInvalid)
 	})
 }

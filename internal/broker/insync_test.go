@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -62,7 +63,7 @@ func TestListClusters_DiffersAfterForget(t *testing.T) {
 		first := agent.checkpoint()
 		agent.mustAck(first)
 		pass(time.Minute)
-		if _, err := w.ForceDeleteWork(w.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
+		if _, err := w.ForceDeleteWork(admincall.By(w.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"}); err != nil {
 			t.Fatal(err)
 		}
 		w.wantCluster("not sent yet", "c1", hawserv1.ClusterState_CLUSTER_STATE_SYNCING, 0)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -16,15 +17,15 @@ import (
 func TestOrphanReport_IsListedAndResolved(t *testing.T) {
 	inWorld(t, broker.Config{}, func(w *world) {
 		resolve := func(cluster, uid string, adopt bool) error {
-			_, err := w.ResolveOrphan(w.Context(), olga, &hawserv1.ResolveOrphanRequest{Cluster: cluster, Uid: uid, Adopt: adopt})
+			_, err := w.ResolveOrphan(admincall.By(w.Context(), olga), &hawserv1.ResolveOrphanRequest{Cluster: cluster, Uid: uid, Adopt: adopt})
 			return err
 		}
 		list := func(cluster string) (got []string) {
 			w.Helper()
-			err := w.ListDiscrepancies(w.Context(), &hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+			err := w.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, admincall.To(w.Context(), func(o *hawserv1.ListDiscrepanciesResponse) error {
 				got = append(got, o.GetCluster()+" "+o.GetCause().String()+" "+o.GetResourceId()+" "+o.GetDetail())
 				return nil
-			})
+			}))
 			if err != nil {
 				w.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -136,7 +137,7 @@ func TestFence_RejectsOlderComparison(t *testing.T) {
 			t.Error(diff)
 		}
 		r := &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: withheld}
-		if _, err := w.Approve(w.Context(), olga, r); err != nil {
+		if _, err := w.Approve(admincall.By(w.Context(), olga), r); err != nil {
 			t.Errorf("it is withheld no more: %v", err)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/internal/testkit/fakekube"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -157,14 +158,14 @@ func fill(t *testing.T, b *testkit.Broker) {
 	settled := func() bool {
 		listed, pending := false, true
 		err := errors.Join(
-			b.ListDiscrepancies(ctx, &hawserv1.ListDiscrepanciesRequest{Cluster: "cluster1"}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+			b.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{Cluster: "cluster1"}, admincall.To(ctx, func(o *hawserv1.ListDiscrepanciesResponse) error {
 				listed = listed || o.GetResourceId() == "id-ghost"
 				return nil
-			}),
-			b.ListClusters(ctx, &hawserv1.ListClustersRequest{Cluster: "cluster1"}, func(c *hawserv1.ListClustersResponse) error {
+			})),
+			b.ListClusters(&hawserv1.ListClustersRequest{Cluster: "cluster1"}, admincall.To(ctx, func(c *hawserv1.ListClustersResponse) error {
 				pending = c.GetPending() > 0
 				return nil
-			}))
+			})))
 		return err == nil && listed && !pending
 	}
 	for !settled() {

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/hubsource/core"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -344,17 +345,17 @@ func (p *play) run() {
 func (p *play) approve() int {
 	withheld := map[string][]*hawserv1.WithheldDeletion{}
 	n := 0
-	err := p.broker.ListDiscrepancies(context.Background(), &hawserv1.ListDiscrepanciesRequest{}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+	err := p.broker.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{}, admincall.To(context.Background(), func(o *hawserv1.ListDiscrepanciesResponse) error {
 		if o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD {
 			p.doom(o.GetResourceId())
 			n++
 			withheld[o.GetCluster()] = append(withheld[o.GetCluster()], &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
 		}
 		return nil
-	})
+	}))
 	for c, works := range withheld {
 		if err == nil {
-			_, err = p.broker.Approve(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, &hawserv1.ApproveRequest{Source: "hub", Cluster: c, Works: works})
+			_, err = p.broker.Approve(admincall.By(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}), &hawserv1.ApproveRequest{Source: "hub", Cluster: c, Works: works})
 		}
 	}
 	if err != nil {

@@ -98,7 +98,7 @@ func (b *Broker) fronts(o Options) []taskgroup.Task {
 	}
 	f, err := listengrpc.New(listengrpc.Config{
 		Config: listener.Config{Listener: l, Credentials: b.CA.Server(), Mapping: Mapping(o.Known...), Denials: b.Denials(), Tokens: o.Tokens, HandshakesPerAddress: o.HandshakesPerAddress, Log: o.Broker.Log},
-		Server: b.Broker, AdminHandler: b.Broker, DrainTimeout: o.Broker.DrainTimeout, Other: m.Serve,
+		Server: b.Broker, Admin: b.Broker, DrainTimeout: o.Broker.DrainTimeout, Other: m.Serve,
 	})
 	if err != nil {
 		b.t.Fatalf("port: %v", err)

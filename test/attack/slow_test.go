@@ -93,7 +93,7 @@ func runSlowBroker(ctx context.Context) (err error) {
 			Addr: os.Getenv("HAWSER_HOSTILE_ADDR"), Credentials: creds, Denials: b.Denials(), Log: log,
 			Mapping: testkit.Mapping(identity.Identity{Role: identity.Source, Name: source}),
 		},
-		Server: b, AdminHandler: b,
+		Server: b, Admin: b,
 	})
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -427,12 +428,12 @@ func (w *world) approve() string {
 		return ""
 	}
 	b := w.broker.broker
-	err := b.ListDiscrepancies(context.Background(), &hawserv1.ListDiscrepanciesRequest{}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+	err := b.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{}, admincall.To(context.Background(), func(o *hawserv1.ListDiscrepanciesResponse) error {
 		if o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD {
 			withheld[o.GetCluster()] = append(withheld[o.GetCluster()], &hawserv1.WithheldDeletion{ResourceId: o.GetResourceId(), Name: o.GetName(), Revision: o.GetRevision()})
 		}
 		return nil
-	})
+	}))
 	if err != nil {
 		w.fail("I1", "withheld deletions cannot be listed: %v", err)
 	}
@@ -447,7 +448,7 @@ func (w *world) approve() string {
 		}
 		r := &hawserv1.ApproveRequest{Source: hubName, Cluster: c, Works: withheld[c]}
 		go func() { // ends with the broker, at the latest; no caller waits for the answer
-			_, _ = b.Approve(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, r)
+			_, _ = b.Approve(admincall.By(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}), r)
 		}()
 	}
 	synctest.Wait()

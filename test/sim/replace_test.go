@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -94,12 +95,12 @@ func (w *world) letIn() string {
 	for _, a := range w.quarantined() {
 		comes := false
 		b := w.broker.broker
-		err := b.ListDiscrepancies(context.Background(), &hawserv1.ListDiscrepanciesRequest{Cluster: a.name}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+		err := b.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{Cluster: a.name}, admincall.To(context.Background(), func(o *hawserv1.ListDiscrepanciesResponse) error {
 			comes = comes || o.GetCause() == hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED
 			return nil
-		})
+		}))
 		if err == nil && comes {
-			_, err = b.UnbindCluster(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}, &hawserv1.UnbindClusterRequest{Cluster: a.name})
+			_, err = b.UnbindCluster(admincall.By(context.Background(), identity.Identity{Role: identity.Operator, Name: "op"}), &hawserv1.UnbindClusterRequest{Cluster: a.name})
 			did = append(did, a.title+" is let in")
 		}
 		if err != nil {

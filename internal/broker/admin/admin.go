@@ -1,4 +1,4 @@
-// Package admin serves operators and viewers. It lists clusters, works and discrepancies. It executes the
+// Package admin is the admin service: it serves operators and viewers. It lists clusters, works and discrepancies. It executes the
 // decisions of operators: approve, force-delete, unbind, transfer, resolve and deny. It also sends backups. Its
 // callers are already authorized.
 package admin
@@ -7,6 +7,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	ggrpc "google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/hawser-io/hawser/internal/broker/agentstatus"
 	"github.com/hawser-io/hawser/internal/broker/delivery"
@@ -18,6 +22,8 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/identity"
+	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
+	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // Agents gives access to the running subscriptions of agents and sources.
@@ -39,8 +45,10 @@ type Hub interface {
 	Facts(cluster string) registration.Facts
 }
 
-// Admin answers operators and viewers. Its methods may be called concurrently.
+// Admin implements the generated service for operators and viewers. Its methods may be called concurrently. Errors
+// are *transport.Error.
 type Admin struct {
+	hawserv1.UnimplementedAdminServiceServer
 	cfg     *settings.Config
 	sync    *syncstate.State
 	agents  Agents
@@ -78,12 +86,27 @@ func (a *Admin) Warnings() (all []string) {
 	return all
 }
 
+// warn sends the warnings in the header of a list.
+func (a *Admin) warn(s ggrpc.ServerStream) {
+	_ = s.SetHeader(metadata.MD{transportgrpc.WarningHeader: a.Warnings()}) // fails only after the first message
+}
+
+// callerOf returns the identity of the caller, the zero Identity without authentication.
+func callerOf(ctx context.Context) (id identity.Identity) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(interface{ Caller() identity.Identity }); ok {
+			id = c.Caller()
+		}
+	}
+	return id
+}
+
 // commit writes the changes of an operator.
-func (a *Admin) commit(ctx context.Context, by identity.Identity, ops []store.Op) ([]store.Outcome, error) {
+func (a *Admin) commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	outcomes, err := a.writer.Commit(ctx, by, ops...)
+	outcomes, err := a.writer.Commit(ctx, callerOf(ctx), ops...)
 	if err != nil {
 		return outcomes, request.Store(err)
 	}

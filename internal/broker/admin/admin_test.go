@@ -20,6 +20,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -181,10 +182,10 @@ func TestListClusters_OfSeveralAgentsTheWorstCounts(t *testing.T) {
 	} {
 		d.agents = c.agents
 		var got []*hawserv1.ListClustersResponse
-		err := d.ListClusters(t.Context(), &hawserv1.ListClustersRequest{}, func(r *hawserv1.ListClustersResponse) error {
+		err := d.ListClusters(&hawserv1.ListClustersRequest{}, admincall.To(t.Context(), func(r *hawserv1.ListClustersResponse) error {
 			got = append(got, r)
 			return nil
-		})
+		}))
 		if err != nil || len(got) != 1 || got[0].GetSync() != c.sync || got[0].GetPending() != c.pending || got[0].GetAckedRevision() != c.acked || int(got[0].GetSubscriptions()) != len(c.agents) {
 			t.Errorf("%+v, %v; want %v, %d pending, %d acknowledged", got, err, c.sync, c.pending, c.acked)
 		}
@@ -198,12 +199,12 @@ func TestListWorks_ByClusterThenID(t *testing.T) {
 	d.put("c2", "w1")
 	d.put("c1", "w1", "w2", "w3")
 	list := func(ctx context.Context, cluster, source string, most int) (ids []string, err error) {
-		err = d.ListWorks(ctx, &hawserv1.ListWorksRequest{Cluster: cluster, Source: source}, func(w *hawserv1.ListWorksResponse) error {
+		err = d.ListWorks(&hawserv1.ListWorksRequest{Cluster: cluster, Source: source}, admincall.To(ctx, func(w *hawserv1.ListWorksResponse) error {
 			if ids = append(ids, w.GetCluster()+w.GetResourceId()); len(ids) == most {
 				return errors.New("it has left")
 			}
 			return nil
-		})
+		}))
 		return ids, err
 	}
 	if got, err := list(t.Context(), "", "", 0); err != nil || !slices.Equal(got, []string{"c1w1", "c1w2", "c1w3", "c2w1"}) {
@@ -232,7 +233,7 @@ func TestApprove_AllOrNothing(t *testing.T) {
 	d.put("c1", "w1", "w2", "w3")
 	withheld := d.compare("c1", "w1", "w2")
 	approve := func(works ...*hawserv1.WithheldDeletion) error {
-		_, err := d.Approve(t.Context(), olga, &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: works})
+		_, err := d.Approve(admincall.By(t.Context(), olga), &hawserv1.ApproveRequest{Source: "src", Cluster: "c1", Works: works})
 		return err
 	}
 	state := func(id string) store.State { return must(d.cfg.Store.Get(t.Context(), recordKey("c1", id)))(t).State }
@@ -256,15 +257,15 @@ func TestApprove_AllOrNothing(t *testing.T) {
 func TestForceDeleteWork_IsNoSourceReport(t *testing.T) {
 	for name, do := range map[string]func(d *syncFake) error{
 		"forget": func(d *syncFake) error {
-			_, err := d.ForceDeleteWork(d.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"})
+			_, err := d.ForceDeleteWork(admincall.By(d.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: "c1", ResourceId: "w1"})
 			return err
 		},
 		"adopt": func(d *syncFake) error {
-			_, err := d.TransferWork(d.Context(), olga, &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "w1", Source: "heir"})
+			_, err := d.TransferWork(admincall.By(d.Context(), olga), &hawserv1.TransferWorkRequest{Cluster: "c1", ResourceId: "w1", Source: "heir"})
 			return err
 		},
 		"forget the cluster": func(d *syncFake) error {
-			r, err := d.UnbindCluster(d.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
+			r, err := d.UnbindCluster(admincall.By(d.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
 			if r.GetWorks() != 2 {
 				d.Errorf("%d works are forgotten", r.GetWorks())
 			}
@@ -287,21 +288,21 @@ func TestOperations_AreRefused(t *testing.T) {
 	d := newSyncFake(t)
 	d.put("c1", "w1")
 	forget := func(cluster, id string) error {
-		_, err := d.ForceDeleteWork(t.Context(), olga, &hawserv1.ForceDeleteWorkRequest{Cluster: cluster, ResourceId: id})
+		_, err := d.ForceDeleteWork(admincall.By(t.Context(), olga), &hawserv1.ForceDeleteWorkRequest{Cluster: cluster, ResourceId: id})
 		return err
 	}
 	d.wantCode("no cluster", forget("", "w1"), transport.CodeInvalid)
 	d.wantCode("no id", forget("c1", ""), transport.CodeInvalid)
 	d.wantCode("no such work", forget("c1", "w9"), transport.CodeNotFound)
-	_, err := d.UnbindCluster(t.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c9", Works: true})
+	_, err := d.UnbindCluster(admincall.By(t.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c9", Works: true})
 	d.wantCode("no such cluster", err, transport.CodeNotFound)
-	_, err = d.Admin.ResolveOrphan(t.Context(), olga, &hawserv1.ResolveOrphanRequest{Cluster: "c1"})
+	_, err = d.Admin.ResolveOrphan(admincall.By(t.Context(), olga), &hawserv1.ResolveOrphanRequest{Cluster: "c1"})
 	d.wantCode("no uid", err, transport.CodeInvalid)
 	d.closing = request.ErrDraining()
 	d.wantCode("at the end", forget("c1", "w1"), transport.CodeUnavailable)
 	d.closing = nil
 	d.failing = store.ErrClosed
-	_, err = d.UnbindCluster(t.Context(), olga, &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
+	_, err = d.UnbindCluster(admincall.By(t.Context(), olga), &hawserv1.UnbindClusterRequest{Cluster: "c1", Works: true})
 	d.wantCode("on a store that is closed", err, transport.CodeUnavailable)
 	if r := must(d.cfg.Store.Get(t.Context(), recordKey("c1", "w1")))(t); r.State != store.Live || len(d.orders) != 0 {
 		t.Errorf("the work is %v, orders: %q", r.State, d.orders)
@@ -320,10 +321,10 @@ func TestListDiscrepancies_NamesOrphansOnce(t *testing.T) {
 		{Scope: placed("c2"), Applied: codec.OrphanReport{Records: []codec.OrphanRecord{lost}}},
 	}
 	list := func(cluster string) (lines []string) {
-		err := d.ListDiscrepancies(t.Context(), &hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, func(o *hawserv1.ListDiscrepanciesResponse) error {
+		err := d.ListDiscrepancies(&hawserv1.ListDiscrepanciesRequest{Cluster: cluster}, admincall.To(t.Context(), func(o *hawserv1.ListDiscrepanciesResponse) error {
 			lines = append(lines, strings.TrimPrefix(o.GetCause().String(), "DISCREPANCY_CAUSE_")+" "+o.GetCluster()+" "+o.GetName()+": "+o.GetDetail())
 			return nil
-		})
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +341,7 @@ func TestListDiscrepancies_NamesOrphansOnce(t *testing.T) {
 	if got := list(""); len(got) != len(want)+1 {
 		t.Errorf("%q", got)
 	}
-	if r, err := d.Admin.ResolveOrphan(t.Context(), olga, &hawserv1.ResolveOrphanRequest{Cluster: "c1", Uid: "u1", Adopt: true}); err != nil || r.GetName() != "work-of-u1" || !slices.Equal(d.orders, []string{"c1 u1 true"}) {
+	if r, err := d.Admin.ResolveOrphan(admincall.By(t.Context(), olga), &hawserv1.ResolveOrphanRequest{Cluster: "c1", Uid: "u1", Adopt: true}); err != nil || r.GetName() != "work-of-u1" || !slices.Equal(d.orders, []string{"c1 u1 true"}) {
 		t.Errorf("%+v, %v; orders: %q", r, err, d.orders)
 	}
 }
@@ -356,10 +357,10 @@ func (copying) Backup(_ context.Context, send func(string, []byte) error) error 
 func TestBackup_ReportsFailedReceiverOrStore(t *testing.T) {
 	d := newSyncFake(t)
 	backup := func(ctx context.Context, fails error) (paths []string, err error) {
-		err = d.Backup(ctx, nil, func(r *hawserv1.BackupResponse) error {
+		err = d.Backup(nil, admincall.To(ctx, func(r *hawserv1.BackupResponse) error {
 			paths = append(paths, r.GetPath())
 			return fails
-		})
+		}))
 		return paths, err
 	}
 	_, err := backup(t.Context(), nil)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	ggrpc "google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -13,16 +14,15 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // ListClusters sends a page of clusters, sorted by name.
-func (a *Admin) ListClusters(ctx context.Context, r *hawserv1.ListClustersRequest, send func(*hawserv1.ListClustersResponse) error) error {
+func (a *Admin) ListClusters(r *hawserv1.ListClustersRequest, s ggrpc.ServerStreamingServer[hawserv1.ListClustersResponse]) error {
 	var places []position
-	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListClustersResponse]) error {
+	return list(a, r.GetPageToken(), s, func(p *part[hawserv1.ListClustersResponse]) error {
 		if places == nil {
 			places = a.scopes(r.GetCluster())
 		}
@@ -106,7 +106,7 @@ var (
 
 // UnbindCluster unbinds a cluster name and, if requested, removes all its works. The name is then bound to the
 // cluster whose agent was quarantined, if there is one.
-func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *hawserv1.UnbindClusterRequest) (*hawserv1.UnbindClusterResponse, error) {
+func (a *Admin) UnbindCluster(ctx context.Context, r *hawserv1.UnbindClusterRequest) (*hawserv1.UnbindClusterResponse, error) {
 	cluster := r.GetCluster()
 	if err := required("cluster", cluster); err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *haws
 	}
 	resp := &hawserv1.UnbindClusterResponse{}
 	if r.GetWorks() {
-		n, err := a.forgetWorks(ctx, by, cluster)
+		n, err := a.forgetWorks(ctx, cluster)
 		resp.Works = uint64(n)
 		if err != nil {
 			return resp, err
@@ -128,13 +128,13 @@ func (a *Admin) UnbindCluster(ctx context.Context, by identity.Identity, r *haws
 		return resp, err
 	}
 	a.peers.Forget(cluster)
-	a.cfg.Log.Info("an operator unbound a cluster name", "operator", by.Name, "cluster", cluster, "uid", uid, "works_released", resp.GetWorks())
+	a.cfg.Log.Info("an operator unbound a cluster name", "operator", callerOf(ctx).Name, "cluster", cluster, "uid", uid, "works_released", resp.GetWorks())
 	return resp, nil
 }
 
 // forgetWorks removes all works of a cluster, except confirmed tombstones, because their sources already know
 // of the deletion.
-func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster string) (n int, err error) {
+func (a *Admin) forgetWorks(ctx context.Context, cluster string) (n int, err error) {
 	for _, d := range codec.DataTypes() {
 		scope := store.Scope{DataType: d, Cluster: cluster}
 		var ops []store.Op
@@ -149,7 +149,7 @@ func (a *Admin) forgetWorks(ctx context.Context, by identity.Identity, cluster s
 		if err != nil {
 			return n, request.Store(err)
 		}
-		outcomes, err := a.commit(ctx, by, ops)
+		outcomes, err := a.commit(ctx, ops)
 		n += len(outcomes)
 		if err != nil {
 			return n, err
@@ -166,13 +166,14 @@ type backuper interface {
 }
 
 // Backup sends a copy of the store, file by file. Only one backup runs at a time.
-func (a *Admin) Backup(ctx context.Context, _ *hawserv1.BackupRequest, send func(*hawserv1.BackupResponse) error) error {
-	s, ok := a.cfg.Store.(backuper)
+func (a *Admin) Backup(_ *hawserv1.BackupRequest, s ggrpc.ServerStreamingServer[hawserv1.BackupResponse]) error {
+	ctx := s.Context()
+	from, ok := a.cfg.Store.(backuper)
 	if !ok {
 		return request.Invalid("", "this broker's store makes no backups", "copy it with the tools of its database")
 	}
-	err := s.Backup(ctx, func(path string, data []byte) error {
-		if err := send(&hawserv1.BackupResponse{Path: path, Data: data}); err != nil {
+	err := from.Backup(ctx, func(path string, data []byte) error {
+		if err := s.Send(&hawserv1.BackupResponse{Path: path, Data: data}); err != nil {
 			return &transport.Error{Code: transport.CodeUnavailable, Message: "the stream broke", Err: err}
 		}
 		return nil

@@ -3,11 +3,11 @@ package admin
 import (
 	"context"
 
+	ggrpc "google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/request"
-	"github.com/hawser-io/hawser/internal/identity"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
@@ -18,7 +18,8 @@ const maxReason = 256
 func (a *Admin) Denials() *denylist.List { return a.denials }
 
 // Deny adds an identity, or one certificate, to the denylist. When it returns, that client has no connection.
-func (a *Admin) Deny(ctx context.Context, by identity.Identity, r *hawserv1.DenyRequest) (*hawserv1.DenyResponse, error) {
+func (a *Admin) Deny(ctx context.Context, r *hawserv1.DenyRequest) (*hawserv1.DenyResponse, error) {
+	by := callerOf(ctx)
 	s, err := subjectOf(r.GetSubject())
 	switch {
 	case err != nil:
@@ -37,7 +38,7 @@ func (a *Admin) Deny(ctx context.Context, by identity.Identity, r *hawserv1.Deny
 }
 
 // Allow removes a subject from the denylist.
-func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.AllowRequest) (*hawserv1.AllowResponse, error) {
+func (a *Admin) Allow(ctx context.Context, r *hawserv1.AllowRequest) (*hawserv1.AllowResponse, error) {
 	s, err := subjectOf(r.GetSubject())
 	if err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (a *Admin) Allow(ctx context.Context, by identity.Identity, r *hawserv1.All
 	case !known:
 		return nil, request.NotFound(s.String()+" is not denied", "hawser get denials shows the denied ones")
 	}
-	a.cfg.Log.Info("an operator allowed a denied client", "operator", by.Name, "subject", s.String())
+	a.cfg.Log.Info("an operator allowed a denied client", "operator", callerOf(ctx).Name, "subject", s.String())
 	return &hawserv1.AllowResponse{}, nil
 }
 
@@ -61,9 +62,10 @@ func subjectOf(text string) (denylist.Subject, error) {
 }
 
 // ListDenials sends the denylist, sorted by subject.
-func (a *Admin) ListDenials(_ context.Context, _ *hawserv1.ListDenialsRequest, send func(*hawserv1.ListDenialsResponse) error) error {
+func (a *Admin) ListDenials(_ *hawserv1.ListDenialsRequest, s ggrpc.ServerStreamingServer[hawserv1.ListDenialsResponse]) error {
+	a.warn(s)
 	for _, d := range a.denials.All() {
-		if err := send(&hawserv1.ListDenialsResponse{Subject: d.Subject.String(), Operator: d.By, At: timestamppb.New(d.At), Reason: d.Reason}); err != nil {
+		if err := s.Send(&hawserv1.ListDenialsResponse{Subject: d.Subject.String(), Operator: d.By, At: timestamppb.New(d.At), Reason: d.Reason}); err != nil {
 			return err
 		}
 	}

@@ -7,19 +7,20 @@ import (
 	"slices"
 	"time"
 
+	ggrpc "google.golang.org/grpc"
+
 	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
-	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
 
 // ListDiscrepancies sends a page of discrepancies, sorted by cluster: first of works, then of
 // AppliedManifestWorks.
-func (a *Admin) ListDiscrepancies(ctx context.Context, r *hawserv1.ListDiscrepanciesRequest, send func(*hawserv1.ListDiscrepanciesResponse) error) error {
-	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListDiscrepanciesResponse]) error {
+func (a *Admin) ListDiscrepancies(r *hawserv1.ListDiscrepanciesRequest, s ggrpc.ServerStreamingServer[hawserv1.ListDiscrepanciesResponse]) error {
+	return list(a, r.GetPageToken(), s, func(p *part[hawserv1.ListDiscrepanciesResponse]) error {
 		agents := a.agents.Agents(r.GetCluster())
 		for _, at := range behind(a.orphanScopes(r.GetCluster(), agents), p.after) {
 			if p.full() {
@@ -31,7 +32,7 @@ func (a *Admin) ListDiscrepancies(ctx context.Context, r *hawserv1.ListDiscrepan
 				continue
 			}
 			for _, f := range a.sync.Findings(at.scope) {
-				o, err := a.explain(ctx, f)
+				o, err := a.explain(s.Context(), f)
 				if err != nil {
 					return err
 				}
@@ -134,13 +135,13 @@ func appliedOf(cluster string, r codec.OrphanRecord, now time.Time) *hawserv1.Li
 
 // ResolveOrphan sends the agent of a cluster the order to remove or to adopt an orphan AppliedManifestWork. The
 // next report of the agent shows the result.
-func (a *Admin) ResolveOrphan(_ context.Context, by identity.Identity, r *hawserv1.ResolveOrphanRequest) (*hawserv1.ResolveOrphanResponse, error) {
+func (a *Admin) ResolveOrphan(ctx context.Context, r *hawserv1.ResolveOrphanRequest) (*hawserv1.ResolveOrphanResponse, error) {
 	if err := required("cluster", r.GetCluster(), "uid", r.GetUid()); err != nil {
 		return nil, err
 	}
 	name, err := a.agents.ResolveOrphan(r.GetCluster(), r.GetUid(), r.GetAdopt())
 	if err == nil {
-		a.cfg.Log.Info("an operator resolves an orphan AppliedManifestWork", "operator", by.Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
+		a.cfg.Log.Info("an operator resolves an orphan AppliedManifestWork", "operator", callerOf(ctx).Name, "cluster", r.GetCluster(), "uid", r.GetUid(), "name", name, "adopt", r.GetAdopt())
 	}
 	return &hawserv1.ResolveOrphanResponse{Name: name}, err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	ggrpc "google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -34,22 +35,20 @@ const (
 // scanLimiter lets one part be read at a time. A list does not block the others while it sends.
 type scanLimiter struct {
 	cfg  *settings.Config
-	free chan struct{} // holds a token while no part is read
-	next time.Time     // end of the pause; only for the holder of the token
+	slot taskgroup.Semaphore // of the part that is read
+	next time.Time           // end of the pause; only for the holder of the slot
 }
 
 func newScanLimiter(cfg *settings.Config) scanLimiter {
-	t := scanLimiter{cfg: cfg, free: make(chan struct{}, 1)}
-	t.free <- struct{}{}
-	return t
+	return scanLimiter{cfg: cfg, slot: taskgroup.NewSemaphore(1)}
 }
 
 // take waits for its turn and calls read, which returns the number of rows that it scanned.
 func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error {
-	if !taskgroup.Wait(ctx, t.free) {
+	if !t.slot.Acquire(ctx) {
 		return request.CallerGone(ctx)
 	}
-	defer func() { t.free <- struct{}{} }()
+	defer t.slot.Release()
 	if rest := t.next.Sub(t.cfg.Now()); rest > 0 && !taskgroup.Sleep(ctx, rest) {
 		return request.CallerGone(ctx)
 	}
@@ -153,20 +152,21 @@ type page[T any] interface {
 	proto.Message
 }
 
-// list sends one page, which begins after token. It calls read once per part. If the list has more rows, the
+// list sends the warnings and one page, which begins after token. It calls read once per part. If the list has more rows, the
 // page ends with a token.
-func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send func(M) error, read func(*part[T]) error) error {
+func list[T any, M page[T]](a *Admin, token string, s ggrpc.ServerStreamingServer[T], read func(*part[T]) error) error {
+	a.warn(s)
 	after, err := parseToken(token)
 	if err != nil {
 		return err
 	}
 	for looked := 0; ; {
 		p := part[T]{after: after}
-		if err := a.limiter.take(ctx, func() (int, error) { err := read(&p); return p.looked, err }); err != nil {
+		if err := a.limiter.take(s.Context(), func() (int, error) { err := read(&p); return p.looked, err }); err != nil {
 			return err
 		}
 		for _, row := range p.rows {
-			if err := send(row); err != nil {
+			if err := s.Send(row); err != nil {
 				return err
 			}
 		}
@@ -175,9 +175,10 @@ func list[T any, M page[T]](ctx context.Context, a *Admin, token string, send fu
 		}
 		after = p.after
 		if looked += p.looked; looked >= pageRows {
-			more := M(new(T)).ProtoReflect()
-			more.Set(more.Descriptor().Fields().ByName("next_page_token"), protoreflect.ValueOfString(after.token()))
-			return send(more.Interface().(M))
+			more := new(T)
+			m := M(more).ProtoReflect()
+			m.Set(m.Descriptor().Fields().ByName("next_page_token"), protoreflect.ValueOfString(after.token()))
+			return s.Send(more)
 		}
 	}
 }

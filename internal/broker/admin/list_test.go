@@ -8,6 +8,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -16,7 +17,7 @@ import (
 // page requests one page. It returns the ids on the page and the token of the next page.
 func (d *syncFake) page(r *hawserv1.ListWorksRequest) (ids []string, next string) {
 	d.Helper()
-	err := d.ListWorks(d.Context(), r, func(w *hawserv1.ListWorksResponse) error {
+	err := d.ListWorks(r, admincall.To(d.Context(), func(w *hawserv1.ListWorksResponse) error {
 		if next != "" {
 			d.Error("something follows the token of the next page")
 		}
@@ -24,7 +25,7 @@ func (d *syncFake) page(r *hawserv1.ListWorksRequest) (ids []string, next string
 			ids = append(ids, w.GetCluster()+"/"+w.GetResourceId())
 		}
 		return nil
-	})
+	}))
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestList_OneAtATime(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	err := d.limiter.take(t.Context(), func() (int, error) {
 		leave()
-		err := d.ListClusters(ctx, &hawserv1.ListClustersRequest{}, func(*hawserv1.ListClustersResponse) error { return nil })
+		err := d.ListClusters(&hawserv1.ListClustersRequest{}, admincall.To(ctx, func(*hawserv1.ListClustersResponse) error { return nil }))
 		d.wantCode("while another list is read", err, transport.CodeUnavailable)
 		return 0, nil
 	})
@@ -126,11 +127,11 @@ func TestListQuotas_ShowsUsageAndQuotas(t *testing.T) {
 	d.put("c1", "w1", "w2")
 	d.put("c2", "w3")
 	var got []string
-	err := d.ListQuotas(t.Context(), &hawserv1.ListQuotasRequest{}, func(l *hawserv1.ListQuotasResponse) error {
+	err := d.ListQuotas(&hawserv1.ListQuotasRequest{}, admincall.To(t.Context(), func(l *hawserv1.ListQuotasResponse) error {
 		got = append(got, fmt.Sprint(l.GetSource(), l.GetCluster(), l.GetAllowedClusters(), " works ", l.GetWorks(), "/", l.GetMaxWorks(), " bytes ", l.GetBytes(), "/", l.GetMaxBytes(),
 			" statuses ", l.GetStatusBytes(), "/", l.GetMaxStatusBytes(), " clusters ", l.GetClusters(), "/", l.GetMaxClusters(), " records ", l.GetRecords(), "/", l.GetMaxRecords()))
 		return nil
-	})
+	}))
 	want := []string{
 		"new[one edge-*] works 0/3 bytes 0/68719476736 statuses 0/0 clusters 0/65536 records 0/30",
 		"src[] works 3/1000000 bytes 6/68719476736 statuses 0/0 clusters 2/65536 records 3/10000000",
@@ -152,7 +153,7 @@ func TestListQuotas_PageByPage(t *testing.T) {
 	sources, clusters := 0, 0
 	for token, pages := "", 0; pages < 10; pages++ {
 		next := ""
-		err := d.ListQuotas(t.Context(), &hawserv1.ListQuotasRequest{PageToken: token}, func(l *hawserv1.ListQuotasResponse) error {
+		err := d.ListQuotas(&hawserv1.ListQuotasRequest{PageToken: token}, admincall.To(t.Context(), func(l *hawserv1.ListQuotasResponse) error {
 			switch next = l.GetNextPageToken(); {
 			case next != "":
 			case l.GetSource() != "":
@@ -161,7 +162,7 @@ func TestListQuotas_PageByPage(t *testing.T) {
 				clusters++
 			}
 			return nil
-		})
+		}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,8 +2,9 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"slices"
+
+	ggrpc "google.golang.org/grpc"
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -12,8 +13,8 @@ import (
 )
 
 // ListQuotas sends a page of quotas and usage: first of each source, then of each cluster.
-func (a *Admin) ListQuotas(ctx context.Context, r *hawserv1.ListQuotasRequest, send func(*hawserv1.ListQuotasResponse) error) error {
-	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListQuotasResponse]) error {
+func (a *Admin) ListQuotas(r *hawserv1.ListQuotasRequest, s ggrpc.ServerStreamingServer[hawserv1.ListQuotasResponse]) error {
+	return list(a, r.GetPageToken(), s, func(p *part[hawserv1.ListQuotasResponse]) error {
 		for phase, of := range []quota.Scope{quota.Source, quota.Cluster} {
 			for _, row := range a.used(p, phase, of) {
 				p.add(position{phase: phase, scope: store.Scope{Cluster: row.Name}}, a.limitsOf(of, row))

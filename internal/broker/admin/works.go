@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	ggrpc "google.golang.org/grpc"
+
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
-	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -15,11 +16,11 @@ import (
 
 // ListWorks sends a page of the records of a cluster, a source, or both, sorted by cluster and id. It omits
 // confirmed tombstones that their source has acknowledged: they are kept only for an agent that may connect.
-func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, send func(*hawserv1.ListWorksResponse) error) error {
+func (a *Admin) ListWorks(r *hawserv1.ListWorksRequest, s ggrpc.ServerStreamingServer[hawserv1.ListWorksResponse]) error {
 	var places []position
-	return list(ctx, a, r.GetPageToken(), send, func(p *part[hawserv1.ListWorksResponse]) error {
+	return list(a, r.GetPageToken(), s, func(p *part[hawserv1.ListWorksResponse]) error {
 		var metas []store.Meta // of the rows
-		defer func() { a.judge(ctx, p.rows, metas) }()
+		defer func() { a.judge(s.Context(), p.rows, metas) }()
 		if places == nil {
 			places = a.scopes(r.GetCluster())
 		}
@@ -29,7 +30,7 @@ func (a *Admin) ListWorks(ctx context.Context, r *hawserv1.ListWorksRequest, sen
 			if i == 0 && at == from {
 				at.id = p.after.id
 			}
-			err := a.cfg.Store.ScanAfter(ctx, at.scope, at.id, func(m store.Meta) error {
+			err := a.cfg.Store.ScanAfter(s.Context(), at.scope, at.id, func(m store.Meta) error {
 				if p.full() {
 					return errPageFull
 				}
@@ -112,28 +113,28 @@ func healthOf(event []byte) (hawserv1.WorkHealth, string) {
 }
 
 // ForceDeleteWork removes a record without the confirmation of its cluster.
-func (a *Admin) ForceDeleteWork(ctx context.Context, by identity.Identity, r *hawserv1.ForceDeleteWorkRequest) (*hawserv1.ForceDeleteWorkResponse, error) {
+func (a *Admin) ForceDeleteWork(ctx context.Context, r *hawserv1.ForceDeleteWorkRequest) (*hawserv1.ForceDeleteWorkResponse, error) {
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId()); err != nil {
 		return nil, err
 	}
-	return &hawserv1.ForceDeleteWorkResponse{}, a.operate(ctx, by, "forget", store.Op{
+	return &hawserv1.ForceDeleteWorkResponse{}, a.operate(ctx, "forget", store.Op{
 		Kind: store.Forget, Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
 	})
 }
 
 // TransferWork transfers a record to another source.
-func (a *Admin) TransferWork(ctx context.Context, by identity.Identity, r *hawserv1.TransferWorkRequest) (*hawserv1.TransferWorkResponse, error) {
+func (a *Admin) TransferWork(ctx context.Context, r *hawserv1.TransferWorkRequest) (*hawserv1.TransferWorkResponse, error) {
 	if err := required("cluster", r.GetCluster(), "resource_id", r.GetResourceId(), "source", r.GetSource()); err != nil {
 		return nil, err
 	}
-	return &hawserv1.TransferWorkResponse{}, a.operate(ctx, by, "adopt", store.Op{
+	return &hawserv1.TransferWorkResponse{}, a.operate(ctx, "adopt", store.Op{
 		Kind: store.Transfer, Owner: r.GetSource(), Key: store.Key{Cluster: r.GetCluster(), ResourceID: r.GetResourceId()},
 	})
 }
 
 // operate commits an operator's change of a work. If several data types have a record with the id, all are
 // changed.
-func (a *Admin) operate(ctx context.Context, by identity.Identity, change string, op store.Op) error {
+func (a *Admin) operate(ctx context.Context, change string, op store.Op) error {
 	if err := a.agents.Closing(); err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return request.Store(err)
 		}
-		outcomes, err := a.commit(ctx, by, []store.Op{op})
+		outcomes, err := a.commit(ctx, []store.Op{op})
 		if err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 			if before.Owner != "" {
 				a.sync.Sources.Revoke(store.Scope{DataType: d, Cluster: cluster}, before.Owner)
 			}
-			a.cfg.Log.Info("an operator changed a work", "operator", by.Name, "cluster", cluster, "resource_id", id, "change", change, "revision", o.Revision)
+			a.cfg.Log.Info("an operator changed a work", "operator", callerOf(ctx).Name, "cluster", cluster, "resource_id", id, "change", change, "revision", o.Revision)
 		case store.Unchanged:
 			found = true
 		case store.Ignored:
@@ -175,7 +176,7 @@ func (a *Admin) operate(ctx context.Context, by identity.Identity, change string
 // Approve deletes works on behalf of their source, which withholds the deletions. Nothing is deleted unless all
 // of them are still withheld at the given revision. A work that changes at the same moment is kept, and named
 // in the error.
-func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error) {
+func (a *Admin) Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawserv1.ApproveResponse, error) {
 	if err := required("source", r.GetSource(), "cluster", r.GetCluster()); err != nil {
 		return nil, err
 	}
@@ -191,7 +192,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 		}
 		ops = append(ops, op)
 	}
-	outcomes, err := a.commit(ctx, by, ops)
+	outcomes, err := a.commit(ctx, ops)
 	var deleted []string
 	for i, o := range outcomes {
 		switch o.Result {
@@ -207,7 +208,7 @@ func (a *Admin) Approve(ctx context.Context, by identity.Identity, r *hawserv1.A
 		return nil, err
 	}
 	a.cfg.Log.Info("an operator approved withheld deletions",
-		"operator", by.Name, "source", r.GetSource(), "cluster", r.GetCluster(), "count", len(deleted))
+		"operator", callerOf(ctx).Name, "source", r.GetSource(), "cluster", r.GetCluster(), "count", len(deleted))
 	a.sync.Sources.Approved(scope, r.GetSource(), deleted)
 	return &hawserv1.ApproveResponse{}, nil
 }

@@ -36,7 +36,7 @@ func TestSeen(t *testing.T) {
 		return transport.Receipt{}, &transport.Error{Code: transport.CodeDenied, Next: transport.NextStop, Message: "not your cluster"}
 	}
 	b := testkit.StartBroker(t, testkit.Options{})
-	f, ca := limited(t, denies, func(c *grpc.Config) { c.Audit, c.Registry, c.AdminHandler = stream, registry, b.Broker })
+	f, ca := limited(t, denies, func(c *grpc.Config) { c.Audit, c.Registry, c.Admin = stream, registry, b.Broker })
 	call := func(cert x509.Certificate, from *testkit.CA) {
 		cert.Subject = pkix.Name{CommonName: "system:open-cluster-management:cluster1"}
 		cc := dial(t, f.addr, ca.Showing(from.Sign(cert)))

@@ -296,7 +296,7 @@ func refused(t *testing.T, b *testkit.Broker) (all []caller) {
 	}
 	add("denied certificate", "me", cert)
 	for _, subject := range []string{banned.String(), leaf.SerialNumber.Text(16)} {
-		if _, err := b.Deny(t.Context(), identity.Identity{}, &hawserv1.DenyRequest{Subject: subject}); err != nil {
+		if _, err := b.Deny(t.Context(), &hawserv1.DenyRequest{Subject: subject}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -62,8 +62,9 @@ type Config struct {
 	listener.Config
 
 	Server transport.Server
-	// AdminHandler answers the admin service; nil: the service is absent.
-	AdminHandler AdminHandler
+	// Admin is the admin service, whose calls are already authorized. The AuthInfo of a call has the caller: see
+	// [listener.Connection.Caller]. nil: the service is absent.
+	Admin hawserv1.AdminServiceServer
 
 	// PublishTimeout is the maximum duration of a unary call, from its headers on. The caller may set less.
 	PublishTimeout time.Duration
@@ -113,8 +114,8 @@ func (f *Front) server() *ggrpc.Server {
 	s := ggrpc.NewServer(f.options()...)
 	s.RegisterService(&serviceDesc, f)
 	grpc_health_v1.RegisterHealthServer(s, f.health)
-	if f.cfg.AdminHandler != nil {
-		hawserv1.RegisterAdminServiceServer(s, adminService{to: f.cfg.AdminHandler})
+	if f.cfg.Admin != nil {
+		hawserv1.RegisterAdminServiceServer(s, f.cfg.Admin)
 	}
 	reflection.Register(s)
 	return s
