@@ -12,7 +12,7 @@ import (
 
 // maxComponents limits the sum of the limits in components, in lines of code. It never rises: a commit that raises
 // one limit lowers others by the same number. A commit that needs less code lowers the limit and this sum.
-const maxComponents = 32114
+const maxComponents = 32023
 
 // components limits the lines of code of each component, so that one person can understand it. Comments, empty
 // lines, tests and generated files do not count. The comments list the largest parts, with their lines of code.
@@ -22,13 +22,13 @@ var components = []component{
 	{"hub-source", []string{"internal/hubsource/", "-internal/hubsource/registration/", "-internal/hubsource/clustercontroller/"}, 5924},
 	// The server that stores works and delivers them to agents. Largest parts: the Pebble store 2,820, delivery
 	// 2,350, MQTT 2,100, the common part of the listeners 2,060, the state of sync 1,200.
-	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16938},
+	{"broker", []string{"internal/broker/", "-internal/broker/registration/", "-internal/broker/tokens/"}, 16927},
 	// Registration in the broker: requests of agents, the hub cache, tokens. Largest parts: registration 1,570,
 	// token reviews 540.
-	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2298},
+	{"joining at the broker", []string{"internal/broker/registration/", "internal/broker/tokens/", "internal/identity/token/"}, 2245},
 	// Registration on the hub: checked requests, the approval of clusters, signed certificates. Largest parts:
 	// requests and updates of the hub cache 2,720, the cluster controller without OCM's controllers 1,530.
-	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4250},
+	{"joining on the hub", []string{"internal/hubsource/registration/", "internal/hubsource/clustercontroller/"}, 4223},
 	// Registration in the agent: certificate, Secret and facts of the cluster. Largest parts: decisions 1,030,
 	// Secret, sessions and facts 600.
 	{"joining on a cluster", []string{"pkg/agent/registration/"}, 1664},
