@@ -1,7 +1,7 @@
 package fair
 
 // Heap is the order of items for package container/heap. The items know their positions.
-type Heap[T HeapItem[T]] []T //nolint:recvcheck // as heap.Interface wants it
+type Heap[T HeapItem[T]] []T
 
 // HeapItem is an item of a [Heap].
 type HeapItem[T any] interface {

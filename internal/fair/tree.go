@@ -12,7 +12,7 @@ type Tree[C, K, ID comparable, T any] struct {
 }
 
 // Push adds an item of a client: see [Queue.Push].
-func (t *Tree[C, K, ID, T]) Push(c C, k K, id ID, urgent bool, cost int, what T) {
+func (t *Tree[C, K, ID, T]) Push(c C, k K, id ID, urgent bool, cost int, what T) { //nolint:revive // the client, and what Queue.Push has
 	q := t.clients[c]
 	if q == nil {
 		if t.clients == nil {
