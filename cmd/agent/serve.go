@@ -91,7 +91,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) (err error) {
 		taskgroup.Task{Name: "certificates", Run: broker.watch.Run},
 		taskgroup.Task{Name: "admin", Run: telemetry.Admin{Addr: cfg.output.AdminListen, Registry: registry, Health: health, Log: log}.Run},
 		taskgroup.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
-		memlimit.GiveMemoryBack(),
+		memlimit.CollectAtRest(),
 	)
 }
 

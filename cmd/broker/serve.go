@@ -152,7 +152,7 @@ func (c *config) tasks(
 		taskgroup.Task{Name: "certificates", Run: watch.Run},
 		taskgroup.Task{Name: "admin", Run: admin.Run},
 		taskgroup.Task{Name: "log level", Run: telemetry.DebugOnSignal(log)},
-		memlimit.GiveMemoryBack(),
+		memlimit.CollectAtRest(),
 	), nil
 }
 

@@ -78,7 +78,7 @@ func serve(ctx context.Context, cfg *config, stderr io.Writer) error {
 		{Name: "outage", Run: down.Run},
 		{Name: "admin", Run: telemetry.Admin{Addr: cfg.AdminListen, Registry: registry, Health: c.Health, Log: log}.Run},
 		{Name: "log level", Run: telemetry.DebugOnSignal(log)},
-		memlimit.GiveMemoryBack(),
+		memlimit.CollectAtRest(),
 	}
 	if cfg.Webhook.Listen != "" {
 		w, err := cfg.webhook(hub, c)

@@ -78,68 +78,89 @@ func LimitMemory(log *slog.Logger) {
 
 const (
 	// lookAtMemory is the interval of the checks.
-	lookAtMemory = 10 * time.Second
-	// regrowChecks is the number of checks in which a program at its present rate must not allocate as much as it
-	// gives back. A give-back costs two collections. So they are at most as frequent as those of an idle program,
-	// for which the runtime collects every two minutes.
-	regrowChecks = 12
-	// spareShare is the part of the needed memory that is not worth a collection: a fourth.
-	spareShare = 4
+	lookAtMemory = time.Second
+	// A program rests after restChecks checks in each of which it allocated at most restBytes. It does not rest any
+	// more after one with busyBytes.
+	restChecks, restBytes, busyBytes = 10, 4 << 20, 2 * restBytes
+	// restGarbage is the share of garbage, as a divisor of the live heap, at which a program at rest collects it. A
+	// collection marks about 1 GB per second of one processor. So a program that allocates restBytes per second spends
+	// 1.6 percent of a processor on collections, however large its heap is.
+	restGarbage = 4
+	// minGarbage is the size of garbage that is not worth a collection, as in the runtime.
+	minGarbage = 4 << 20
 )
 
-// GiveMemoryBack is a task that returns memory to the system after a burst. The runtime does so only with a
-// collection, and an idle program makes one every two minutes.
-func GiveMemoryBack() taskgroup.Task {
+// CollectAtRest is a task that keeps little garbage while a program is at rest. With the default of the runtime, a
+// program of thousands of idle sessions holds twice the memory that it needs. After a burst the system gets none of it
+// back, because garbage fills it again within minutes. The percentage of the runtime is not changed: a lower one would
+// make the next burst wait for collections. GOGC in the environment takes precedence.
+func CollectAtRest() taskgroup.Task {
 	return taskgroup.Task{Name: "memory", Run: func(ctx context.Context) error {
-		b := newBurst(memoryNow())
+		if os.Getenv("GOGC") != "" {
+			<-ctx.Done()
+			return nil
+		}
+		p := pace{last: readHeap()}
 		taskgroup.Every(ctx, lookAtMemory, func() {
-			if b.over(memoryNow()) {
-				b.giveBack()
+			switch p.next(readHeap()) {
+			case none:
+				return
+			case giveBack:
+				runtime.GC() // content of sync.Pool is freed by the second collection
+				debug.FreeOSMemory()
+			case collect:
+				runtime.GC()
 			}
+			p.last = readHeap() // a collection may take longer than the interval, and its time counts for no check
 		})
 		return nil
 	}}
 }
 
-// memory is what a process holds of the system, and all that it ever allocated, in bytes.
-type memory struct{ held, allocated uint64 }
+// heap is the size of the heap, in bytes.
+type heap struct {
+	allocated uint64 // by the program since its start
+	live      uint64 // after the last collection
+	now       uint64 // with the garbage since then
+}
 
-func memoryNow() memory {
-	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+func readHeap() heap {
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(s)
-	return memory{held: s[0].Value.Uint64() - s[1].Value.Uint64(), allocated: s[2].Value.Uint64()}
+	return heap{allocated: s[0].Value.Uint64(), live: s[1].Value.Uint64(), now: s[2].Value.Uint64()}
 }
 
-// burst detects the end of a burst.
-type burst struct {
-	last memory
-	// least is the least memory held since the last give-back.
-	least uint64
+// action is what follows from a check.
+type action uint8
+
+const (
+	none     action = iota
+	giveBack        // the rest begins: collect garbage, and give memory back to the system
+	collect         // collect garbage
+)
+
+// pace detects whether a program is at rest. The zero value is one that is busy.
+type pace struct {
+	last  heap
+	calm  int // checks in a row that allocated at most restBytes
+	rests bool
 }
 
-// newBurst returns a burst for a program that starts. now is measured at once. The first check is later, and
-// may be in the middle of a burst, for example when all agents connect to a new broker.
-func newBurst(now memory) (b burst) {
-	b.rest(now)
-	return b
+// next is called at each check.
+func (p *pace) next(h heap) action {
+	more := h.allocated - p.last.allocated
+	p.last = h
+	if p.calm++; more > restBytes {
+		p.calm = 0
+	}
+	switch {
+	case !p.rests && p.calm >= restChecks:
+		p.rests = true
+		return giveBack
+	case p.rests && more >= busyBytes:
+		p.rests = false
+	case p.rests && h.now > h.live+max(h.live/restGarbage, minGarbage):
+		return collect
+	}
+	return none
 }
-
-// over reports whether the program holds much more than it needed, and would need long to fill that again. Both
-// are relative to the program: a fleet of thousands allocates at rest more than a small one in a burst.
-func (b *burst) over(now memory) bool {
-	more := now.allocated - b.last.allocated
-	b.least = min(b.least, now.held)
-	b.last = now
-	spare := now.held - b.least
-	return spare > b.least/spareShare && more*regrowChecks <= spare
-}
-
-// giveBack returns unused memory to the system.
-func (b *burst) giveBack() {
-	runtime.GC() // sync.Pool content is freed by the second collection
-	debug.FreeOSMemory()
-	b.rest(memoryNow())
-}
-
-// rest sets the present memory as the least.
-func (b *burst) rest(now memory) { b.last, b.least = now, now.held }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/fstest"
 )
@@ -63,60 +64,50 @@ func TestMemoryLimit_Here(t *testing.T) {
 	}
 }
 
-// TestBurst_IsOver checks when memory is given back: once after each burst, for a small program as for a fleet.
-func TestBurst_IsOver(t *testing.T) {
+// TestPace checks when a rest begins and ends, and when garbage is collected meanwhile.
+func TestPace(t *testing.T) {
 	type check struct {
-		held, more uint64 // MiB; more is allocated since the check before
-		want       bool
+		more    uint64 // allocated since the check before
+		garbage uint64 // beside 400 MiB that live
+		want    action
 	}
-	for name, c := range map[string]struct {
-		start  uint64
-		checks []check
-	}{
-		"a load":                  {30, []check{{40, 100, false}, {300, 500, false}, {400, 100, false}, {400, 2, true}}},
-		"the start is in a burst": {30, []check{{200, 500, false}, {200, 2, true}}},
-		"10,000 sessions at rest after they came":  {600, []check{{1200, 900, false}, {1200, 33, true}}},
-		"the same, while the garbage grows":        {600, []check{{633, 33, false}, {732, 33, false}, {963, 33, false}, {996, 33, true}}},
-		"a small program, a fifth more":            {40, []check{{48, 0, false}, {50, 0, false}, {51, 0, true}}},
-		"a program that needs less than before":    {600, []check{{100, 0, false}, {120, 1, false}, {140, 1, true}}},
-		"it would allocate that again in a minute": {100, []check{{200, 17, false}, {200, 9, false}, {200, 8, true}}},
-	} {
-		const mib = 1 << 20
-		b, allocated := newBurst(memory{held: c.start * mib}), uint64(0)
-		for i, check := range c.checks {
-			allocated += check.more * mib
-			if got := b.over(memory{check.held * mib, allocated}); got != check.want {
-				t.Errorf("%s: check %d: %v", name, i, got)
+	var p pace
+	var all uint64
+	look := func(name string, checks ...check) {
+		t.Helper()
+		for i, c := range checks {
+			all += c.more
+			if got := p.next(heap{allocated: all, live: 400 << 20, now: 400<<20 + c.garbage}); got != c.want {
+				t.Errorf("%s, check %d: %d", name, i, got)
 			}
 		}
-		now := c.checks[len(c.checks)-1].held * mib
-		b.rest(memory{now, allocated}) // the program needs all of it
-		if b.over(memory{now + now/spareShare, allocated}) {
-			t.Errorf("%s: it gives back memory that the program needs", name)
-		}
-		if !b.over(memory{now + now/spareShare + mib, allocated}) {
-			t.Errorf("%s: it gives nothing back after another burst", name)
+	}
+	calm := slices.Repeat([]check{{restBytes, 300 << 20, none}}, restChecks-1)
+	look("a burst at the start", check{100 << 20, 0, none}, check{busyBytes, 300 << 20, none})
+	look("calm, but not long", append(calm, check{restBytes + 1, 300 << 20, none})...)
+	look("calm for long", append(calm, check{0, 300 << 20, giveBack})...)
+	look("little garbage", check{restBytes, 0, none}, check{restBytes, 100 << 20, none})
+	look("more garbage", check{busyBytes - 1, 100<<20 + 1, collect}, check{restBytes, 0, none})
+	look("a burst", check{busyBytes, 300 << 20, none}, check{0, 300 << 20, none})
+	look("calm again", append(calm[1:], check{restBytes, 300 << 20, giveBack})...)
+	for garbage, want := range map[uint64]action{minGarbage: none, minGarbage + 1: collect} {
+		if got := p.next(heap{allocated: all, live: 1 << 20, now: 1<<20 + garbage}); got != want {
+			t.Errorf("%d bytes of garbage beside 1 MiB: %d, want %d", garbage, got, want)
 		}
 	}
 }
 
-// TestGiveBack_AfterABurst checks that the measured memory grows with allocations, and that the system gets it
-// back.
-func TestGiveBack_AfterABurst(t *testing.T) {
+// TestReadHeap checks that allocations count, and that a collection ends the garbage.
+func TestReadHeap(t *testing.T) {
 	const bytes = 64 << 20
-	before := memoryNow()
-	all := make([]byte, 2*bytes)
-	for i := 0; i < len(all); i += 4096 {
-		all[i] = 1
+	before := readHeap()
+	all := make([]byte, bytes)
+	if got := readHeap(); got.allocated-before.allocated < bytes || got.now < bytes {
+		t.Errorf("%+v, before %+v", got, before)
 	}
-	during := memoryNow()
 	runtime.KeepAlive(all)
-	if during.held < before.held+bytes || during.allocated < before.allocated+2*bytes {
-		t.Errorf("%+v became %+v", before, during)
-	}
-	b := burst{}
-	b.giveBack()
-	if after := memoryNow(); after.held > during.held-bytes || b.least > after.held+bytes {
-		t.Errorf("%+v became %+v", during, after)
+	runtime.GC()
+	if got := readHeap(); got.now > got.live+bytes/2 {
+		t.Errorf("after a collection: %+v", got)
 	}
 }

@@ -102,7 +102,7 @@ func runSlowBroker(ctx context.Context) (err error) {
 	health.Add("grpc", front.Ready)
 	admin := telemetry.Admin{Addr: os.Getenv("HAWSER_HOSTILE_ADMIN"), Registry: prometheus.NewRegistry(), Health: health, Log: log}
 	return taskgroup.Group(ctx,
-		taskgroup.Task{Name: "broker", Run: b.Run}, taskgroup.Task{Name: "grpc", Run: front.Run}, taskgroup.Task{Name: "admin", Run: admin.Run}, memlimit.GiveMemoryBack())
+		taskgroup.Task{Name: "broker", Run: b.Run}, taskgroup.Task{Name: "grpc", Run: front.Run}, taskgroup.Task{Name: "admin", Run: admin.Run}, memlimit.CollectAtRest())
 }
 
 // slowDisk is a store with slow commits.
