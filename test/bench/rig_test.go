@@ -80,12 +80,13 @@ func TestGate_ComparesWithTheCommittedTable(t *testing.T) {
 	}
 }
 
-// TestFleetGoals: the last agent counts beside the median, and each figure beside that of the commit of comparison.
+// TestFleetGoals: the last agent counts beside the median agent of the commit of comparison, and other figures beside
+// the same figure of that commit.
 func TestFleetGoals(t *testing.T) {
 	at := func(cpu, median, last float64) arrivals {
 		return arrivals{cost: cost{cpu: cpu}, median: time.Duration(median * 1e9), last: time.Duration(last * 1e9)}
 	}
-	before := fleetFigures{publish: cost{cpu: 2}, cold: at(10, 10, 12), killed: at(10, 10, 12), stopped: at(10, 10, 12)}
+	before := fleetFigures{publish: cost{cpu: 2}, cold: at(10, 10, 12), killed: at(10, 8, 12), stopped: at(10, 10, 12)}
 	now := fleetFigures{publish: cost{cpu: 1.9}, cold: at(9, 8, 10), killed: at(1.2, 8, 10.1), stopped: at(1.3, 9, 11)}
 	var missed []string
 	for _, g := range fleetGoals(before, now, size{agents: 1000, works: 1}) {
@@ -93,7 +94,7 @@ func TestFleetGoals(t *testing.T) {
 			missed = append(missed, g.name)
 		}
 	}
-	want := []string{"restart after a kill, last agent : median", "restart after SIGTERM, time, now : before", "processor per agent that returns after SIGTERM, ms"}
+	want := []string{"restart after a kill, last agent now : median agent before", "restart after SIGTERM, time, now : before", "processor per agent that returns after SIGTERM, ms"}
 	if diff := cmp.Diff(want, missed); diff != "" {
 		t.Error(diff)
 	}

@@ -72,7 +72,7 @@ var charts = []chart{
 	}},
 	{"works.svg", "1,000 objects of 200 works on one cluster beside a parallel client (more is better)", "speed, as ratio to a client that sends as many requests", false, []row{
 		besideClient("parallel client, 20 requests in flight, s", bound, parallelClient, ""),
-		besideClient("Hawser's agent, from its first write to its last, s", hawser, "from its first write to its last", "* : writes of that start"),
+		besideClient("Hawser's agent, from its first write to its last, s", hawser, "its writes, without hub-source", "* : writes of that start"),
 		besideClient("Hawser's agent, start → the hub has all as Applied, s", hawser, "start with nothing applied → all applied", ""),
 	}},
 	{"resume.svg", "An agent that lacks none of 10,000 works reconnects (less is better)", "processor time, as ratio to OCM's broker; logarithmic", true, []row{
