@@ -72,10 +72,6 @@ type admission struct {
 	wake taskgroup.Bell
 }
 
-func newAdmission() admission {
-	return admission{pending: map[net.Conn]*arrival{}, addresses: map[netip.Prefix]*address{}, wake: taskgroup.NewBell()}
-}
-
 // Reasons to reject an arrival; "" is none.
 const (
 	fullPort    = "full"
@@ -117,12 +113,19 @@ func (g *limiter) arrive(a *arrival) string {
 	return ""
 }
 
-// promote moves an arrival to the resuming clients if it still waits, and shows returns true.
-func (g *limiter) promote(a *arrival, shows func() bool) {
+// isQueued reports whether an arrival still waits for its handshake.
+func (g *limiter) isQueued(a *arrival) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return a.waits
+}
+
+// promote moves an arrival whose ticket has arrived late to the resuming clients, if it still waits.
+func (g *limiter) promote(a *arrival) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.addresses[a.key]
-	if !a.waits || !at.failures[resuming].Allows(g.limits.failures, g.now()) || g.queues[resuming].Len() >= g.limits.queued || !shows() {
+	if !a.waits || !at.failures[resuming].Allows(g.limits.failures, g.now()) || g.queues[resuming].Len() >= g.limits.queued {
 		return
 	}
 	g.queues[a.class].Remove(a.key, func(other *arrival) bool { return other == a })
@@ -203,12 +206,16 @@ func (g *limiter) beginHandshake(a *arrival, at *address, now time.Time) {
 	if a.computes {
 		g.computing++
 	}
-	if !a.address.IsValid() {
-		return
+	if a.address.IsValid() {
+		g.count(a, at)
 	}
+}
+
+// count counts a handshake at its address. The address gets no more than its limit: others of it wait.
+func (g *limiter) count(a *arrival, at *address) {
 	at.pending[a.class]++
 	if at.pending[a.class] >= g.limits.pendingEach {
-		g.queues[a.class].Park(a.key)
+		g.queues[a.class].Park(a.address)
 	}
 }
 
@@ -225,13 +232,13 @@ func (g *limiter) from(a *arrival, remote net.Addr) string {
 	if a.address.IsValid() {
 		return ""
 	}
-	key := prefixOf(remote)
-	at := g.addressOf(key)
-	if at.pending[a.class] >= g.limits.pendingEach || !at.failures[a.class].Allows(g.limits.failures, g.now()) {
+	a.address = prefixOf(remote)
+	at := g.addressOf(a.address)
+	if at.pending[a.class] >= g.limits.pendingEach || !g.mayFail(a, at, g.now()) {
+		a.address = netip.Prefix{} // it is not counted
 		return fullAddress
 	}
-	a.address = key
-	at.pending[a.class]++
+	g.count(a, at)
 	return ""
 }
 

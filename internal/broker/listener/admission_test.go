@@ -104,7 +104,7 @@ func TestAdmission_UnknownClientsAreNotKeptOut(t *testing.T) {
 }
 
 // TestAdmission_Promote checks a client whose ticket arrives after its connection was queued. Once its handshake has
-// begun, its connection is not looked at.
+// begun, its class stays.
 func TestAdmission_Promote(t *testing.T) {
 	l := smallLimits
 	l.connections, l.queued, l.computing = 20, 10, 10
@@ -121,8 +121,7 @@ func TestAdmission_Promote(t *testing.T) {
 	put("192.0.2.1")
 	put("192.0.2.2")
 	without, with := put("192.0.2.3"), put("192.0.2.3")
-	g.promote(without, func() bool { return false })
-	g.promote(with, func() bool { return true })
+	g.promote(with)
 	for _, want := range []string{"192.0.2.3", "192.0.2.1", "192.0.2.2", "192.0.2.3"} {
 		if got := begins(g); got != want {
 			t.Errorf("the handshake of %q begins, want %s", got, want)
@@ -131,7 +130,9 @@ func TestAdmission_Promote(t *testing.T) {
 	if with.class != resuming || without.class != unknown || g.waits() {
 		t.Errorf("%+v, %+v", with, without)
 	}
-	g.promote(without, func() bool { t.Error("looked at during its handshake"); return true })
+	if g.promote(without); without.class != unknown || g.waits() {
+		t.Errorf("promoted during its handshake: %+v", without)
+	}
 }
 
 // TestAdmission_Lengths checks that the address with the most arrivals is known at any time.
@@ -288,17 +289,21 @@ func TestAdmission_Stalled(t *testing.T) {
 // TestAdmission_Proxied checks that a proxied address counts as soon as it is known.
 func TestAdmission_Proxied(t *testing.T) {
 	g, _, _ := limiterOf(smallLimits)
-	for n := range 4 {
+	for n := range 5 {
 		c := &fromConn{addr: "192.0.2.1"}
 		if reason := g.arrive(&arrival{raw: c, from: c.RemoteAddr(), key: netip.MustParsePrefix("192.0.2.9/32"), class: unknown}); reason != "" || begins(g) == "" {
 			t.Fatal(n, reason)
 		}
 		want := ""
-		if n == 3 {
+		if n >= 3 {
 			want = fullAddress
 		}
-		if reason := g.from(g.arrival(c), c.RemoteAddr()); reason != want {
+		a := g.arrival(c)
+		if reason := g.from(a, c.RemoteAddr()); reason != want {
 			t.Errorf("number %d: %q, want %q", n, reason, want)
+		}
+		if want != "" {
+			g.leave(a) // it was not counted
 		}
 	}
 }

@@ -34,9 +34,9 @@ func peek(c net.Conn, b []byte) []byte {
 		return nil
 	}
 	n := 0
-	err = raw.Read(func(fd uintptr) bool {
+	// Unlike raw.Read, Control does not wait for a handshake that reads at the same time.
+	err = raw.Control(func(fd uintptr) {
 		n, _, _ = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT) // an error means: nothing has arrived
-		return true
 	})
 	if err != nil {
 		return nil

@@ -3,12 +3,15 @@ package listener
 import (
 	"iter"
 	"maps"
+	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
 // limiter counts what peers use and decides what is too much. Its only I/O is to close connections, and it
@@ -38,7 +41,7 @@ func newLimiter(l limits, ended func(string)) *limiter {
 	return &limiter{
 		limits: l, now: time.Now, ended: ended, collectAt: 1 << 10,
 		denied: func(identity.Identity, *Connection) *refusal { return nil }, unidentified: map[*Connection]struct{}{},
-		admission: newAdmission(), clients: map[identity.Identity]*clientUsage{},
+		admission: admission{pending: map[net.Conn]*arrival{}, addresses: map[netip.Prefix]*address{}, wake: taskgroup.NewBell()}, clients: map[identity.Identity]*clientUsage{},
 	}
 }
 

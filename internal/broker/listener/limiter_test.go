@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -81,8 +82,8 @@ func limiterOf(l limits) (*limiter, *time.Time, *[]string) {
 var smallLimits = limits{
 	connections: 6, pending: 4, pendingEach: 3, queued: 2, computing: 1, failures: per(1, 2), unidentified: 1, bodies: 1000, lists: 1,
 	roles: map[identity.Role]allowance{
-		identity.Agent:  perIdentity(2, [numKinds]int{2, 1, 0, 1}, per(1, 10), 600),
-		identity.Viewer: perIdentity(2, [numKinds]int{2, 1, 4, 1}, per(1, 10), 600),
+		identity.Agent:  perIdentity(2, [numKinds]int{2, 1, 0, 1}, per(1, 10), fair.Rate{}, 600),
+		identity.Viewer: perIdentity(2, [numKinds]int{2, 1, 4, 1}, per(1, 10), fair.Rate{}, 600),
 	},
 }
 
@@ -289,7 +290,9 @@ func TestLimiter_Forgets(t *testing.T) {
 func TestLimiter_Ahead(t *testing.T) {
 	l := smallLimits
 	l.roles = maps.Clone(l.roles)
-	l.roles[identity.Agent] = l.roles[identity.Agent].atMost(per(100, 400))
+	limited := l.roles[identity.Agent]
+	limited.bytes = per(100, 400)
+	l.roles[identity.Agent] = limited
 	l.roles[identity.Source] = l.roles[identity.Viewer]
 	l.unidentifiedRate.bytes = per(10, 20)
 	g, now, _ := limiterOf(l)

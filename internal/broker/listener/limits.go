@@ -117,19 +117,19 @@ func limitsFor(r resources, maxMessage, handshakesEach int) limits {
 		roles: map[identity.Role]allowance{
 			// Several agents may use the name of one cluster. A connection that the network has cut counts until the broker
 			// detects that.
-			identity.Agent: perIdentity(16, [numKinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
+			identity.Agent: perIdentity(16, [numKinds]int{Unary: 256, Streaming: 32, Reflecting: 1}, per(2_000, 10_000), per(4*mib, 16*mib), each),
 			// A source publishes for all its clusters, and sends large works in parallel. The commit queue limits its
 			// events further.
-			identity.Source:   perIdentity(64, [numKinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), max(bodies*3/4, each)),
-			identity.Operator: perIdentity(32, [numKinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
+			identity.Source:   perIdentity(64, [numKinds]int{Unary: 4096, Streaming: 32, Reflecting: 1}, per(50_000, 100_000), fair.Rate{}, max(bodies*3/4, each)),
+			identity.Operator: perIdentity(32, [numKinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), fair.Rate{}, each),
 			// If a rule maps an organization, many people share one identity.
-			identity.Viewer: perIdentity(64, [numKinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), each),
+			identity.Viewer: perIdentity(64, [numKinds]int{Unary: 32, Streaming: 8, Listing: 4, Reflecting: 1}, per(100, 500), fair.Rate{}, each),
 			// All clusters that join share one account.
-			identity.Bootstrap: perIdentity(4096, [numKinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), each).atMost(per(4*mib, 16*mib)),
+			identity.Bootstrap: perIdentity(4096, [numKinds]int{Unary: 1024, Streaming: 16384, Reflecting: 1}, per(2_000, 10_000), per(4*mib, 16*mib), each),
 		},
 		unidentifiedRate: allowance{idle: per(100, 1_000), refused: per(10, 100), closedStreams: per(64<<10, 256<<10), bytes: per(256<<10, mib)},
 		// A klusterlet begins with a few streams and small publishes.
-		suspended: perIdentity(1, [numKinds]int{Unary: 16, Streaming: 16}, per(20, 64), mib),
+		suspended: perIdentity(1, [numKinds]int{Unary: 16, Streaming: 16}, per(20, 64), fair.Rate{}, mib),
 	}
 }
 
@@ -143,19 +143,13 @@ func (l limits) bearing() limits {
 // noRole is the role of connections without an identity.
 const noRole identity.Role = ""
 
-func perIdentity(connections int, running [numKinds]int, calls fair.Rate, bodies int64) allowance {
+func perIdentity(connections int, running [numKinds]int, calls, bytes fair.Rate, bodies int64) allowance {
 	return allowance{
-		connections: connections, connects: per(float64(connections)/2, 4*float64(connections)), running: running, calls: calls, bodies: bodies,
+		connections: connections, connects: per(float64(connections)/2, 4*float64(connections)), running: running, calls: calls, bytes: bytes, bodies: bodies,
 		questions: per(50, 200),
 		// A peer that receives fast sends thousands of window updates per second.
 		idle: per(20_000, 20_000), refused: per(50, 200), closedStreams: per(mib, 8*mib),
 	}
-}
-
-// atMost limits the rate of received bytes of an identity.
-func (a allowance) atMost(bytes fair.Rate) allowance {
-	a.bytes = bytes
-	return a
 }
 
 // holding sets the limits of body bytes, in total and per identity; 0 keeps the default.
@@ -171,7 +165,7 @@ func (l limits) holding(all, each int64) limits {
 // trusting lets one identity use everything: without TLS all peers have the same one.
 func (l limits) trusting() limits {
 	many := 1 << 30
-	everything := perIdentity(many, [numKinds]int{many, many, many, many}, per(1e9, 1e9), l.bodies)
+	everything := perIdentity(many, [numKinds]int{many, many, many, many}, per(1e9, 1e9), fair.Rate{}, l.bodies)
 	everything.connects, everything.questions, everything.refused = per(1e9, 1e9), per(1e9, 1e9), per(1e9, 1e9)
 	l.lists, l.pendingEach = many, l.pending
 	l.roles = map[identity.Role]allowance{identity.Operator: everything}

@@ -129,7 +129,9 @@ func (l *listener) take(c net.Conn) {
 	if reason == "" {
 		if shown.partial {
 			l.later(func() {
-				l.limiter.promote(a, func() bool { return l.look(c, proxied).class == resuming })
+				if l.limiter.isQueued(a) && l.look(c, proxied).class == resuming {
+					l.limiter.promote(a)
+				}
 			})
 		}
 		return
@@ -153,7 +155,8 @@ type glance struct {
 	partial  bool     // the rest of the ClientHello is missing
 }
 
-// look looks at the first bytes of a connection, without reading them. Nothing else may read from the connection.
+// look looks at the first bytes of a connection, without reading them. If the handshake has begun to read, the bytes
+// show nothing.
 func (l *listener) look(c net.Conn, proxied bool) glance {
 	l.looking.Lock()
 	defer l.looking.Unlock()

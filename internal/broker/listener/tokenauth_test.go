@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/tokens"
+	"github.com/hawser-io/hawser/internal/fair"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/transport"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
@@ -63,7 +64,7 @@ func (c *Connection) becomeViewer(g *limiter) error {
 // released there.
 func TestLimiter_Identify(t *testing.T) {
 	l := smallLimits
-	l.suspended = perIdentity(1, [numKinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	l.suspended = perIdentity(1, [numKinds]int{Unary: 2, Streaming: 2}, per(10, 10), fair.Rate{}, 500)
 	g, enter := bearing(t, l, unknownToken)
 	c, _ := enter("192.0.2.1")
 	g.suspend(c)
@@ -112,7 +113,7 @@ func TestLimiter_Identify(t *testing.T) {
 func TestLimiter_Suspended(t *testing.T) {
 	l := smallLimits
 	l.unidentified = 2
-	l.suspended = perIdentity(1, [numKinds]int{Unary: 2, Streaming: 2}, per(10, 10), 500)
+	l.suspended = perIdentity(1, [numKinds]int{Unary: 2, Streaming: 2}, per(10, 10), fair.Rate{}, 500)
 	g, enter := bearing(t, l, unknownToken)
 	c, raw := enter("192.0.2.1")
 	other, rawOther := enter("192.0.2.2")
@@ -188,7 +189,7 @@ func TestLimiter_Unidentified(t *testing.T) {
 func TestLimiter_Failures(t *testing.T) {
 	l := smallLimits
 	l.connections, l.failures = 20, per(1, 3)
-	l.suspended = perIdentity(1, [numKinds]int{Unary: 2}, per(10, 10), 500)
+	l.suspended = perIdentity(1, [numKinds]int{Unary: 2}, per(10, 10), fair.Rate{}, 500)
 	const opaque = "abcdef.0123456789abcdef"
 	for name, c := range map[string]struct {
 		hub  review
