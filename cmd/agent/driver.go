@@ -32,8 +32,8 @@ type driver struct {
 
 	// KeepAliveConfig is ignored, with a log message: the agent manages its connection itself.
 	KeepAliveConfig json.RawMessage `json:"keepAliveConfig"`
-	// ServerHealthinessTimeout is the silence after which the broker counts as gone; the broker sends a heartbeat
-	// every 10 s. More than 0.
+	// ServerHealthinessTimeout is the silence on the stream of works after which the broker counts as gone; the broker
+	// sends a heartbeat every 10 s. More than 0.
 	ServerHealthinessTimeout *cmdline.Duration `json:"serverHealthinessTimeout"`
 
 	// unknown are the unknown keys, which OCM ignores.

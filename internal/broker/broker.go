@@ -93,6 +93,7 @@ func New(cfg Config) (*Broker, error) {
 	}
 	meter := cfg.Meter()
 	cfg.Times = settings.NewTimes(&cfg)
+	cfg.Beats = settings.NewBeats(&cfg)
 	b := &Broker{
 		cfg:             cfg,
 		sync:            syncstate.New(&cfg),

@@ -38,6 +38,7 @@ const (
 	HeaderCursor         = "hawser-cursor"          // Subscribe: "<store-id>/<incarnation>/<revision>"
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
 	HeaderVersion        = "hawser-version"         // Subscribe: release of the client, for display
+	HeaderHeartbeat      = "hawser-heartbeat"       // Subscribe: interval of heartbeats that the client asks for, seconds, decimal
 	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
 	HeaderStoreID        = "hawser-store-id"        // answer: identity of the broker's store
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event that the broker accepts or sends, bytes, decimal

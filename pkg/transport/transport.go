@@ -106,7 +106,15 @@ type Hello struct {
 	ClusterUID string
 	// Version is the release of the client, for display; may be empty.
 	Version string
+	// Heartbeat asks for heartbeats at this interval, in whole seconds; 0 is the interval of the broker. A broker sends
+	// them at least as often, and over MQTT sends none. The health timeout of the subscription is at least
+	// [MissedHeartbeats] intervals.
+	Heartbeat time.Duration
 }
+
+// MissedHeartbeats is the number of heartbeat intervals without an event or heartbeat after which a broker counts as
+// gone.
+const MissedHeartbeats = 3
 
 // Accepted is the broker's answer to a subscription.
 type Accepted struct {

@@ -66,7 +66,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 		t.Fatal(err)
 	}
 	b.addr = l.Addr().String()
-	overMQTT, err := listenmqtt.New(listenmqtt.Config{Server: tap{b.Broker, b.wire}, Log: cfg.Log})
+	overMQTT, err := listenmqtt.New(listenmqtt.Config{Server: testkit.Blocking{Server: tap{b.Broker, b.wire}}, Log: cfg.Log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func startBroker(t testing.TB, configure ...func(*broker.Config)) *ourBroker {
 			Mapping:     testkit.Mapping(identity.Identity{Role: identity.Source, Name: src1}, identity.Identity{Role: identity.Source, Name: src2}),
 			Tokens:      bearers,
 		},
-		Server: tap{b.Broker, b.wire}, Other: overMQTT.Serve,
+		Server: testkit.Blocking{Server: tap{b.Broker, b.wire}}, Other: overMQTT.Serve,
 	})
 	if err != nil {
 		t.Fatal(err)

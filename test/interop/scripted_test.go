@@ -8,6 +8,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/listener"
 	"github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -29,7 +30,7 @@ func startScripted(t *testing.T) *scripted {
 	}
 	s := &scripted{addr: l.Addr().String(), wire: newJournal("scripted broker", passed.String), send: make(chan codec.Event)}
 	front, err := grpc.New(grpc.Config{
-		Server: s, Config: listener.Config{Listener: l, Log: slog.New(slog.DiscardHandler), Credentials: serverCredentials(t)},
+		Server: testkit.Blocking{Server: s}, Config: listener.Config{Listener: l, Log: slog.New(slog.DiscardHandler), Credentials: serverCredentials(t)},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func newFront(ctx context.Context, w *world, b *broker.Broker) *front {
 	if f.accept, fill, err = f.port.Listen(ctx); err != nil {
 		panic(err)
 	}
-	f.front, err = mqtt.New(mqtt.Config{Server: f, Log: log, OnPanic: func() { panic("the MQTT listener panicked") }})
+	f.front, err = mqtt.New(mqtt.Config{Server: testkit.Blocking{Server: f}, Log: log, OnPanic: func() { panic("the MQTT listener panicked") }})
 	if err != nil {
 		panic(err)
 	}

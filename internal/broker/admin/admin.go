@@ -22,6 +22,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -66,7 +67,7 @@ func New(cfg *settings.Config, c *syncstate.State, a Agents, w syncstate.Writer,
 	if err != nil {
 		return nil, err
 	}
-	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: newScanLimiter(cfg)}, nil
+	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: scanLimiter{cfg: cfg, slot: taskgroup.NewSemaphore(1)}}, nil
 }
 
 // Show adds the hub's view of clusters to the lists. It is called once, before the first call.

@@ -39,10 +39,6 @@ type scanLimiter struct {
 	next time.Time           // end of the pause; only for the holder of the slot
 }
 
-func newScanLimiter(cfg *settings.Config) scanLimiter {
-	return scanLimiter{cfg: cfg, slot: taskgroup.NewSemaphore(1)}
-}
-
 // take waits for its turn and calls read, which returns the number of rows that it scanned.
 func (t *scanLimiter) take(ctx context.Context, read func() (int, error)) error {
 	if !t.slot.Acquire(ctx) {

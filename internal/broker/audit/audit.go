@@ -72,20 +72,19 @@ func (w Client) attrs() []slog.Attr { return w.as("identity") }
 
 // as returns the attributes, with the identity under key.
 func (w Client) as(key string) []slog.Attr {
-	all := []slog.Attr{slog.String("addr", clip(w.Addr))}
-	if w.Identity != "" {
-		all = append(all, slog.String(key, clip(w.Identity)))
-	}
+	all := with([]slog.Attr{slog.String("addr", clip(w.Addr))}, key, w.Identity)
 	if w.Conn != 0 {
 		all = append(all, slog.Uint64("conn", w.Conn))
 	}
-	if w.Serial != "" {
-		all = append(all, slog.String("serial", clip(w.Serial)))
+	return with(with(all, "serial", w.Serial), "account", w.Account)
+}
+
+// with appends a text of bounded length, unless it is empty.
+func with(all []slog.Attr, key, text string) []slog.Attr {
+	if text == "" {
+		return all
 	}
-	if w.Account != "" {
-		all = append(all, slog.String("account", clip(w.Account)))
-	}
-	return all
+	return append(all, slog.String(key, clip(text)))
 }
 
 // Publish is one published event, without its payload.
@@ -264,10 +263,7 @@ func (l *Log) Refused(w Client, from, method, reason string, err error) {
 	if !first {
 		return
 	}
-	attrs := []slog.Attr{slog.String("reason", reason)}
-	if method != "" {
-		attrs = append(attrs, slog.String("method", clip(method)))
-	}
+	attrs := with([]slog.Attr{slog.String("reason", reason)}, "method", method)
 	if err != nil {
 		attrs = append(attrs, slog.String("error", clip(err.Error())))
 	}
@@ -302,12 +298,7 @@ func (l *Log) repeat(all bool) {
 	}
 	for _, c := range counted {
 		attrs := []slog.Attr{slog.String("reason", c.reason), slog.Int("repeated", c.n)}
-		for key, value := range map[string]string{"from": c.from, "identity": c.client, "method": c.method} {
-			if value != "" {
-				attrs = append(attrs, slog.String(key, clip(value)))
-			}
-		}
-		l.write(rejected, attrs)
+		l.write(rejected, with(with(with(attrs, "from", c.from), "identity", c.client), "method", c.method))
 	}
 }
 

@@ -145,11 +145,6 @@ func (s *subscription) recheck() {
 	})
 }
 
-// undeliverable records that a record could not be sent.
-func (s *subscription) undeliverable(revision uint64) {
-	s.locked(func() { s.sync.progress.Block(revision) })
-}
-
 // await makes the next complete checkpoint wait until the router has reached position.
 func (s *subscription) await(position uint64) {
 	s.locked(func() {

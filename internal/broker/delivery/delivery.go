@@ -33,7 +33,7 @@ func (t *stream) deliver(ctx context.Context, e deliveryqueue.Entry) error {
 		// notice it.
 		t.metrics.damaged.Inc()
 		t.cfg.Log.Error("record cannot be read and is not delivered", "cluster", e.Cluster, "resource_id", e.ResourceID, "error", err)
-		s.undeliverable(e.Revision)
+		s.locked(func() { s.sync.progress.Block(e.Revision) })
 		return nil
 	case err != nil:
 		return request.Store(err)

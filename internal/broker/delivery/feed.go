@@ -51,7 +51,6 @@ type Intake interface {
 // Feed serves subscriptions. Its methods are safe for concurrent use.
 type Feed struct {
 	cfg    *settings.Config
-	beats  *settings.Beats
 	sync   *syncstate.State
 	intake Intake
 	// lists is the memory budget for lists that wait for a comparison, orphanBudget that for reports of orphan
@@ -68,7 +67,7 @@ type Feed struct {
 func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peers) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), bytebudget.NewBudget(cfg.QueueBytes)
 	return &Feed{
-		cfg: cfg, beats: settings.NewBeats(cfg), sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
+		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
 		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }

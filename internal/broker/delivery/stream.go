@@ -23,7 +23,6 @@ import (
 type stream struct {
 	agenda
 	cfg      *settings.Config
-	beats    *settings.Beats
 	sync     *syncstate.State
 	intake   Intake
 	registry *registry
@@ -32,6 +31,7 @@ type stream struct {
 	sub      *subscription
 	out      transport.Stream
 	ocm      ocmAgentState
+	beats    settings.Schedule
 	// forced has an entry for each forced work that is not sent yet: the newer version that the agent listed.
 	forced       map[string]int64
 	disconnected disconnectedNotice
@@ -82,8 +82,8 @@ func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, ou
 	}
 	f.metrics.accepted(s.part, accepted)
 	t := &stream{
-		leave: func() { f.leave(s) }, cfg: f.cfg, beats: f.beats, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
-		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notSynced},
+		leave: func() { f.leave(s) }, cfg: f.cfg, sync: f.sync, intake: f.intake, registry: f.registry, metrics: f.metrics,
+		peers: f.peers, sub: s, out: out, ocm: ocmAgentState{answered: notSynced}, beats: f.cfg.Beats.Schedule(p, s.hello.Heartbeat),
 	}
 	if s.part == codec.Spec {
 		if err := f.sync.Deletions.ReplaceTombstones(ctx, s.scope, s.client, cursorRevision(s.cursor)); err != nil {
@@ -92,7 +92,7 @@ func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, ou
 	}
 	t.resume()
 	now := f.cfg.Now()
-	t.nextBeat, t.graceEnd = f.beats.Next(now), now.Add(f.cfg.ListGrace)
+	t.nextBeat, t.graceEnd = t.beats.Next(now), now.Add(f.cfg.ListGrace)
 	return t, nil
 }
 
@@ -290,7 +290,7 @@ func (t *stream) perform(ctx context.Context, st step) error {
 	switch st.kind {
 	case sendHeartbeat:
 		t.metrics.heartbeats.Inc()
-		if err := t.out.Send(t.beats.Event(t.cfg.Now())); err != nil {
+		if err := t.out.Send(t.cfg.Beats.Event(t.cfg.Now())); err != nil {
 			return err
 		}
 		return t.sendDisconnected()

@@ -31,9 +31,10 @@ func newStream(part codec.Subresource) *stream {
 		scope = store.Scope{DataType: codec.ManifestBundles, Owner: "s"}
 	}
 	cfg := &settings.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	cfg.Beats = settings.NewBeats(cfg)
 	return &stream{
 		cfg:    cfg,
-		beats:  settings.NewBeats(cfg),
+		beats:  cfg.Beats.Schedule(transport.Peer{Name: "c"}, 0),
 		agenda: agenda{nextBeat: at(10), graceEnd: at(30)},
 		sub: &subscription{
 			id: "1", scope: scope, part: part, wake: taskgroup.NewTurns(), intake: noIntake{},
@@ -77,8 +78,8 @@ func TestSubscription_HeartbeatBeforeBacklog(t *testing.T) {
 			}
 		}
 	}
-	if beats != 4 || delivered != 45 {
-		t.Errorf("%d heartbeats and %d deliveries in 50 steps, want 4 and 45", beats, delivered)
+	if beats != 5 || delivered != 44 {
+		t.Errorf("%d heartbeats and %d deliveries in 50 steps, want 5 and 44", beats, delivered)
 	}
 }
 

@@ -3,6 +3,7 @@ package listener
 import (
 	"io"
 	"net"
+	"time"
 )
 
 // Protocol is the protocol of a connection. The values are those of ALPN.
@@ -35,6 +36,9 @@ func (c *Connection) SetTransport(t Transport) {
 	s.calls, s.received, s.sent = c.port.metrics.of(s.identity.Role, t)
 	c.state.Store(&s)
 }
+
+// EndUnacknowledged ends the connection when sent data is not acknowledged for d, where the system can do that.
+func (c *Connection) EndUnacknowledged(d time.Duration) error { return endUnacknowledged(c.raw, d) }
 
 // NegotiatedProtocol returns the protocol that ALPN selected, "" without one.
 func (c *Connection) NegotiatedProtocol() Protocol { return c.negotiated }

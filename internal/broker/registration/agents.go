@@ -143,10 +143,6 @@ type share struct {
 	cluster string
 }
 
-func newAgents() *agents {
-	return &agents{Set: subscribers.New[streamScope, *subscription](), perShare: subscribers.Counts[share]{}}
-}
-
 // add adds s. It returns an error if the client has too many subscriptions or the broker drains.
 func (a *agents) add(s *subscription, perClient int) error {
 	a.mu.Lock()

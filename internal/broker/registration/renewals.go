@@ -41,9 +41,6 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 func (r *pendingLeaseRenewals) note(cluster string, at renewalTime) (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last == nil {
-		r.last, r.waiting = map[string]renewalTime{}, map[string]struct{}{}
-	}
 	first = len(r.waiting) == 0
 	if was := r.last[cluster]; was.issued.After(at.issued) {
 		at.issued = was.issued // the earlier renewal used a newer certificate

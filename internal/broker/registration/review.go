@@ -16,10 +16,9 @@ var reviewer = identity.Identity{Role: "broker", Name: "tokens"}
 // own. The request waits in the queue, as requests of agents do. An error is a *transport.Error and means that
 // the hub gave no answer.
 func (r *Service) Review(ctx context.Context, token string, audiences []string) (*hawserv1.TokenReviewResult, error) {
-	message := &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
+	a := &agentRequest{from: reviewer, size: requestBytes + len(token), request: &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Review{
 		Review: &hawserv1.TokenReview{Token: token, Audiences: audiences},
-	}}
-	a := &agentRequest{from: reviewer, size: requestBytes + len(token), request: message}
+	}}}
 	answer, err := r.await(ctx, a)
 	if err == nil && answer.GetReview() == nil {
 		err = apiError(answerless)

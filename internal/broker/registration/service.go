@@ -32,6 +32,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/subscribers"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -43,7 +44,6 @@ type Service struct {
 	cfg      *settings.Config
 	endWorks func(cluster string, why *transport.Error)
 	raise    func(ctx context.Context, earliest map[string]time.Time) error
-	beats    *settings.Beats
 	cache    *hubCache
 	requests *requestQueue
 	renewals pendingLeaseRenewals
@@ -65,11 +65,12 @@ type Service struct {
 // certificates, by cluster.
 func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Error), raise func(context.Context, map[string]time.Time) error) *Service {
 	r := &Service{
-		cfg: cfg, beats: settings.NewBeats(cfg), endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))), agents: newAgents(),
-		lists: bytebudget.NewBudget(cfg.QueueBytes), unsaved: taskgroup.NewBell(),
+		cfg: cfg, endWorks: endWorks, raise: raise, cache: newHubCache(saved(cfg.Store.Bookmarks(bookmarkPrefix))),
+		agents: &agents{Set: subscribers.New[streamScope, *subscription](), perShare: subscribers.Counts[share]{}},
+		lists:  bytebudget.NewBudget(cfg.QueueBytes), unsaved: taskgroup.NewBell(),
+		renewals: pendingLeaseRenewals{last: map[string]renewalTime{}, waiting: map[string]struct{}{}},
 	}
-	r.requests = newRequestQueue(cfg.QueueBytes, r.wakeSource)
-	r.metrics = newMetrics(cfg.Meter(), r)
+	r.requests, r.metrics = newRequestQueue(cfg.QueueBytes, r.wakeSource), newMetrics(cfg.Meter(), r)
 	return r
 }
 
@@ -102,7 +103,7 @@ func (r *Service) Open(ctx context.Context, p transport.Peer, raw transport.RawS
 	if err != nil {
 		return nil, err
 	}
-	t := &stream{sender: sender{service: r, out: out, nextBeat: r.beats.Next(r.cfg.Now())}, sub: s, sent: map[string]sent{}}
+	t := &stream{sender: r.sender(p, raw.Hello, out), sub: s, sent: map[string]sent{}}
 	if err := out.Accept(r.cfg.Accepted(s.id, raw.Hello.Protocol)); err != nil {
 		t.Leave()
 		return nil, request.StreamBroken(ctx, err)

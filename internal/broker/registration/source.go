@@ -41,7 +41,7 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 		return nil, transport.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
 	}
-	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), sender: sender{service: r, out: out}}
+	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), sender: r.sender(p, raw.Hello, out)}
 	if err := r.enter(s); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 		r.leave(s)
 		return nil, request.StreamBroken(ctx, err)
 	}
-	s.nextBeat, s.nextRenewals = r.beats.Next(r.cfg.Now()), r.cfg.Now()
+	s.nextRenewals = r.cfg.Now()
 	return s, nil
 }
 

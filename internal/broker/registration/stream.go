@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
+	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -77,7 +78,13 @@ func (t *stream) step(ctx context.Context) (idle bool, err error) {
 type sender struct {
 	service  *Service
 	out      transport.Stream
+	beats    settings.Schedule
 	nextBeat time.Time
+}
+
+func (r *Service) sender(p transport.Peer, hello transport.Hello, out transport.Stream) sender {
+	beats := r.cfg.Beats.Schedule(p, hello.Heartbeat)
+	return sender{service: r, out: out, beats: beats, nextBeat: beats.Next(r.cfg.Now())}
 }
 
 // beat sends a heartbeat if one is due. It returns an error if the stream has to end.
@@ -89,8 +96,8 @@ func (t *sender) beat(ctx context.Context) error {
 	if now.Before(t.nextBeat) {
 		return nil
 	}
-	t.nextBeat = t.service.beats.Next(now)
-	return t.send(ctx, t.service.beats.Event(now))
+	t.nextBeat = t.beats.Next(now)
+	return t.send(ctx, t.service.cfg.Beats.Event(now))
 }
 
 // sendEvent sends one object or deletion, and records it in sent.

@@ -30,11 +30,13 @@ func newService() *Service {
 		ids++
 		return strconv.Itoa(ids)
 	}
-	return New(&settings.Config{
+	cfg := &settings.Config{
 		Store: mem.Open(mem.Options{NewID: newID}), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
 		Registration: "hub", QueueBytes: 64 << 20, MaxEventBytes: 4 << 20, Heartbeat: time.Hour, StreamsPerClient: 32,
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, NewID: newID,
-	}, func(string, *transport.Error) {}, nil) // there are no works, and no certificates
+	}
+	cfg.Beats = settings.NewBeats(cfg)
+	return New(cfg, func(string, *transport.Error) {}, nil) // there are no works, and no certificates
 }
 
 // thing is an object of the hub.

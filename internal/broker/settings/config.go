@@ -29,8 +29,10 @@ type Config struct {
 	QueueBytes int
 	// DrainTimeout limits Run after its context has ended.
 	DrainTimeout time.Duration
-	// Heartbeat is the interval of heartbeats on each stream.
+	// Heartbeat is the interval of heartbeats on each stream whose client does not ask for a longer one.
 	Heartbeat time.Duration
+	// Beats makes the heartbeats; the broker sets it.
+	Beats *Beats
 	// ListGrace is the time after the header in which a client must send its list. Without a list in that time, the
 	// list counts as empty.
 	ListGrace time.Duration

@@ -229,8 +229,9 @@ func (d dialErrorReporter) Dial(ctx context.Context) (transport.Conn, error) {
 	return c, err
 }
 
-// Hello implements session.Handler. The agent sends no headers beyond those of an OCM agent.
-func (p *sessionHandler) Hello() transport.Hello { return transport.Hello{} }
+// Hello implements session.Handler. Apart from the interval of heartbeats, the agent sends the headers of an OCM
+// agent. It has several streams of registration beside that of its works, and they are quiet for hours.
+func (p *sessionHandler) Hello() transport.Hello { return transport.Hello{Heartbeat: time.Minute} }
 
 // Subscribed implements session.Handler.
 func (p *sessionHandler) Subscribed(ctx context.Context, _ transport.Accepted) ([]codec.Event, error) {

@@ -182,6 +182,9 @@ func (s *server) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 			stream.kind = Kind(k)
 		}
 	}
+	if raw.Hello != (transport.Hello{Heartbeat: time.Minute}) {
+		s.hub.t.Errorf("the agent sends the headers %+v", raw.Hello)
+	}
 	s.mu.Lock()
 	err := s.allowed(p)
 	if err == nil {

@@ -295,15 +295,21 @@ func TestSubscribe_Health(t *testing.T) {
 		_, err := subscribe(t.Context(), dial(t, accepting(nil, beating), grpc.Options{HealthTimeout: timeout}), nil)
 		wantCode(t, err, transport.CodeNotFound, "done")
 	})
+	quiet := func(out stream) error {
+		select {
+		case <-time.After(longer):
+		case <-out.Context().Done():
+		}
+		return status.Error(codes.NotFound, "done")
+	}
+	t.Run("fewer heartbeats", func(t *testing.T) {
+		t.Parallel()
+		asks := transport.Subscription{Filter: transport.Filter{Cluster: "cluster1", DataType: codec.ManifestBundles}, Hello: transport.Hello{Heartbeat: longer}}
+		err := dial(t, accepting(nil, quiet), grpc.Options{HealthTimeout: timeout}).Subscribe(t.Context(), asks, func(transport.Accepted) {}, nil)
+		wantCode(t, err, transport.CodeNotFound, "done")
+	})
 	t.Run("off", func(t *testing.T) {
 		t.Parallel()
-		quiet := func(out stream) error {
-			select {
-			case <-time.After(longer):
-			case <-out.Context().Done():
-			}
-			return status.Error(codes.NotFound, "done")
-		}
 		_, err := subscribe(t.Context(), dial(t, accepting(nil, quiet), grpc.Options{HealthTimeout: -1}), nil)
 		wantCode(t, err, transport.CodeNotFound, "done")
 	})

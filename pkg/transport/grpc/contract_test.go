@@ -13,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/listener"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
+	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/grpc"
 	"github.com/hawser-io/hawser/pkg/transport/transporttest"
@@ -41,7 +42,7 @@ func TestContract(t *testing.T) {
 			pipe := bufconn.Listen(64 << 10)
 			tracked := &trackedListener{Listener: pipe}
 			front, err := listengrpc.New(listengrpc.Config{
-				Server: s, Config: listener.Config{
+				Server: testkit.Blocking{Server: s}, Config: listener.Config{
 					Listener: tracked, Credentials: ca.server(tls.VerifyClientCertIfGiven, "broker.example"),
 					Log: slog.New(slog.DiscardHandler),
 				},

@@ -23,8 +23,8 @@ const (
 	DefaultDialTimeout      = 20 * time.Second
 	DefaultPublishTimeout   = 30 * time.Second
 	DefaultSubscribeTimeout = 30 * time.Second
-	// DefaultHealthTimeout is three heartbeat intervals of a broker (10 s each).
-	DefaultHealthTimeout = 30 * time.Second
+	// DefaultHealthTimeout is for the heartbeats of a broker, one every 10 s.
+	DefaultHealthTimeout = transport.MissedHeartbeats * 10 * time.Second
 )
 
 // Options configures the connection to a broker.
@@ -59,8 +59,8 @@ type Options struct {
 	// 0 means DefaultSubscribeTimeout.
 	SubscribeTimeout time.Duration
 	// HealthTimeout ends a subscription with CodeUnavailable if neither event nor heartbeat arrives within it while
-	// the client is ready to receive. 0 means DefaultHealthTimeout. A negative value disables it, for OCM brokers
-	// without heartbeats.
+	// the client is ready to receive. A subscription that asks for fewer heartbeats gets more time. 0 means
+	// DefaultHealthTimeout. A negative value disables it, for OCM brokers without heartbeats.
 	HealthTimeout time.Duration
 
 	// StatsHandler observes the RPCs, for traces; may be nil.

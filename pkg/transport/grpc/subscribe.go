@@ -55,7 +55,7 @@ func (c *Conn) Subscribe(ctx context.Context, s transport.Subscription, ready fu
 	// done.
 	go func() {
 		defer close(done)
-		readErr = c.read(streamCtx, cancel, stream, events)
+		readErr = c.read(streamCtx, cancel, stream, events, c.healthTimeout(s.Hello))
 	}()
 	for {
 		select {
@@ -131,12 +131,16 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 	return nil, transport.Accepted{}, foreign
 }
 
-// helloContext adds the headers of a Hawser client; an OCM client has none.
+// helloContext adds the headers of a client; an OCM client has none.
 func helloContext(ctx context.Context, hello transport.Hello) context.Context {
-	if hello.Protocol == 0 {
-		return ctx
+	var kv []string
+	if hello.Heartbeat > 0 {
+		kv = append(kv, codec.HeaderHeartbeat, strconv.Itoa(int(hello.Heartbeat/time.Second)))
 	}
-	kv := []string{codec.HeaderProtocol, strconv.Itoa(hello.Protocol)}
+	if hello.Protocol == 0 {
+		return metadata.AppendToOutgoingContext(ctx, kv...)
+	}
+	kv = append(kv, codec.HeaderProtocol, strconv.Itoa(hello.Protocol))
 	if hello.Cursor != "" {
 		kv = append(kv, codec.HeaderCursor, hello.Cursor)
 	}
@@ -149,20 +153,28 @@ func helloContext(ctx context.Context, hello transport.Hello) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, kv...)
 }
 
+// healthTimeout returns the time without an event or heartbeat after which a subscription ends; not positive: none.
+func (c *Conn) healthTimeout(hello transport.Hello) time.Duration {
+	if c.opts.HealthTimeout < 0 {
+		return c.opts.HealthTimeout
+	}
+	return max(c.opts.HealthTimeout, transport.MissedHeartbeats*hello.Heartbeat)
+}
+
 // read forwards events until the stream ends, and watches its health. The health timeout runs only while the
 // reader is ready to receive. So a slow handler does not make the broker appear dead.
-func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream ggrpc.ClientStream, events chan<- codec.Event) error {
+func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream ggrpc.ClientStream, events chan<- codec.Event, health time.Duration) error {
 	silence := time.AfterFunc(never, func() {
 		cancel(&transport.Error{
 			Code:    transport.CodeUnavailable,
-			Message: "neither event nor heartbeat from the broker within " + c.opts.HealthTimeout.String(),
+			Message: "neither event nor heartbeat from the broker within " + health.String(),
 		})
 	})
 	defer silence.Stop()
 	var message received
 	for {
-		if c.opts.HealthTimeout > 0 {
-			silence.Reset(c.opts.HealthTimeout)
+		if health > 0 {
+			silence.Reset(health)
 		}
 		err := stream.RecvMsg(&message)
 		silence.Stop()

@@ -66,11 +66,11 @@ func brokerListener(t testing.TB, s transport.Server, ca *testkit.CA) *cutting {
 func serve(t testing.TB, l net.Listener, s transport.Server, ca *testkit.CA) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	front, err := listenmqtt.New(listenmqtt.Config{Server: s, Log: log})
+	front, err := listenmqtt.New(listenmqtt.Config{Server: testkit.Blocking{Server: s}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := listengrpc.Config{Server: s, Other: front.Serve, Config: listener.Config{Listener: l, Log: log, Insecure: ca == nil}}
+	config := listengrpc.Config{Server: testkit.Blocking{Server: s}, Other: front.Serve, Config: listener.Config{Listener: l, Log: log, Insecure: ca == nil}}
 	if ca != nil {
 		config.Credentials = ca.Server()
 	}

@@ -1,7 +1,6 @@
 package grpc
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -64,8 +63,9 @@ func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		return nil, nil, credentials.ErrConnDispatched
 	}
 	client.SetTransport(listener.GRPC)
-	if h.insecure { // with TLS, whole records are read at once already
-		conn = &buffered{Conn: conn, r: bufio.NewReaderSize(conn, readBuffer)}
+	if err := client.EndUnacknowledged(unacknowledged); err != nil {
+		client.Leave()
+		return nil, nil, err // the connection is closed already
 	}
 	c := &connection{Connection: client}
 	return &counted{Conn: conn, connection: c}, c, nil
@@ -131,29 +131,13 @@ func (h *handshake) Clone() credentials.TransportCredentials {
 
 // connectionOf returns the connection of a call.
 func connectionOf(ctx context.Context) (*connection, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return nil, listener.ErrNoConnection
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(*connection); ok {
+			return c, nil
+		}
 	}
-	c, ok := p.AuthInfo.(*connection)
-	if !ok {
-		return nil, listener.ErrNoConnection
-	}
-	return c, nil
+	return nil, listener.ErrNoConnection
 }
-
-// readBuffer is the buffer size of a connection without TLS.
-const readBuffer = 8 << 10
-
-// buffered reads ahead into a buffer. It is below counted, so that frames are counted when the library reads
-// them.
-type buffered struct {
-	net.Conn
-	r *bufio.Reader
-}
-
-// Read implements net.Conn.
-func (b *buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
 // counted is a decrypted connection. The library reads one frame after the other and never ahead, so it handles
 // each frame before it reads the next one.

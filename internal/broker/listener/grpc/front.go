@@ -35,8 +35,11 @@ const (
 )
 
 const (
-	// pingEvery and pingTimeout detect dead peers below an idle stream.
-	pingEvery   = 30 * time.Second
+	// unacknowledged is the time after which a peer that acknowledges no data is dead. Each subscription gets
+	// heartbeats, so no ping is necessary. To ping 10,000 peers at rest would cost more than all else they do.
+	unacknowledged = 30 * time.Second
+	// pingEvery and pingTimeout detect dead peers behind a proxy that acknowledges data for them.
+	pingEvery   = 2 * time.Minute
 	pingTimeout = 10 * time.Second
 	// mayPingEvery is the minimum interval of a client's pings.
 	mayPingEvery = 5 * time.Second
@@ -61,7 +64,7 @@ type Config struct {
 	// Config is the configuration of the port.
 	listener.Config
 
-	Server transport.Server
+	Server listener.Server
 	// Admin is the admin service, whose calls are already authorized. The AuthInfo of a call has the caller: see
 	// [listener.Connection.Caller]. nil: the service is absent.
 	Admin hawserv1.AdminServiceServer
@@ -83,12 +86,11 @@ type Config struct {
 
 // Front serves one port. Create it with [New], run it once with [Front.Run].
 type Front struct {
-	cfg     Config
-	starter listener.Starter
-	port    *listener.Port
-	idle    time.Duration
-	health  *health.Server
-	open    atomic.Bool
+	cfg    Config
+	port   *listener.Port
+	idle   time.Duration
+	health *health.Server
+	open   atomic.Bool
 
 	publishInfo ggrpc.UnaryServerInfo // of each Publish
 }
@@ -99,7 +101,7 @@ func New(cfg Config) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{starter: listener.StarterOf(cfg.Server), idle: listener.IdleConnection, health: health.NewServer()}
+	f := &Front{idle: listener.IdleConnection, health: health.NewServer()}
 	if f.port, cfg.Config, err = listener.New(cfg.Config); err != nil {
 		return nil, err
 	}

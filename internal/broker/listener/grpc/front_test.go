@@ -98,7 +98,7 @@ func prepare(t *testing.T, s transport.Server, edit func(*grpc.Config)) *front {
 	f := &front{addr: l.Addr().String(), cut: tracked.cut, ended: make(chan error, 1), panics: make(chan struct{}, 8)}
 	cfg := grpc.Config{
 		Config: listener.Config{Listener: tracked, Log: slog.New(slog.DiscardHandler), Mapping: testkit.Mapping(source1, operator, viewer)},
-		Server: s, DrainTimeout: 10 * time.Second,
+		Server: testkit.Blocking{Server: s}, DrainTimeout: 10 * time.Second,
 		OnPanic: func() { f.panics <- struct{}{} },
 	}
 	edit(&cfg)
@@ -239,24 +239,31 @@ func TestFront_OCMClientSeesNothingOfHawser(t *testing.T) {
 }
 
 // TestFront_OtherVersionIsAnOCMClient: a client of another version of Hawser's extensions is served as a
-// client of OCM.
+// client of OCM. Each client may ask for fewer heartbeats.
 func TestFront_OtherVersionIsAnOCMClient(t *testing.T) {
 	hellos := make(chan transport.Hello, 1)
 	f := start(t, server{subscribe: func(_ context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 		hellos <- r.Hello
 		return out.Accept(transport.Accepted{SubscriptionID: "s1"})
 	}}, func(c *grpc.Config) { c.Insecure = true })
-	for version, want := range map[string]transport.Hello{"1": {}, "2": {Protocol: transport.Protocol, Cursor: "e/t/1"}, "3": {}, "": {}} {
-		ctx := metadata.AppendToOutgoingContext(t.Context(), codec.HeaderProtocol, version, codec.HeaderCursor, "e/t/1")
+	for headers, want := range map[[2]string]transport.Hello{
+		{"1"}: {}, {"2"}: {Protocol: transport.Protocol, Cursor: "e/t/1"}, {"3"}: {}, {""}: {},
+		{"", "60"}:         {Heartbeat: time.Minute},
+		{"2", "20"}:        {Protocol: transport.Protocol, Cursor: "e/t/1", Heartbeat: 20 * time.Second},
+		{"", "-1"}:         {},
+		{"", "1m"}:         {},
+		{"", "9999999999"}: {Heartbeat: 65535 * time.Second}, // the broker bounds it
+	} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), codec.HeaderProtocol, headers[0], codec.HeaderCursor, "e/t/1", codec.HeaderHeartbeat, headers[1])
 		stream, err := ocmClient(dial(t, f.addr, insecure.NewCredentials())).Subscribe(ctx, &cloudeventsv1.SubscriptionRequest{ClusterName: "c"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
-			t.Errorf("version %q: %v", version, err)
+			t.Errorf("headers %q: %v", headers, err)
 		}
 		if got := <-hellos; got != want {
-			t.Errorf("version %q: %+v, want %+v", version, got, want)
+			t.Errorf("headers %q: %+v, want %+v", headers, got, want)
 		}
 	}
 }
@@ -454,12 +461,12 @@ func TestNew_Refuses(t *testing.T) {
 	creds := testkit.NewCA(t).Server()
 	for name, c := range map[string]grpc.Config{
 		"no server":           {Config: listener.Config{Addr: ":0", Insecure: true}},
-		"no address":          {Server: s, Config: listener.Config{Insecure: true}},
-		"no credentials":      {Server: s, Config: listener.Config{Addr: ":0"}},
-		"both":                {Server: s, Config: listener.Config{Addr: ":0", Insecure: true, Credentials: creds}},
-		"negative timeout":    {Server: s, Config: listener.Config{Addr: ":0", Insecure: true}, PublishTimeout: -1},
-		"negative drain":      {Server: s, Config: listener.Config{Addr: ":0", Insecure: true}, DrainTimeout: -1},
-		"negative size limit": {Server: s, Config: listener.Config{Addr: ":0", Insecure: true, MaxMessageBytes: -1}},
+		"no address":          {Server: testkit.Blocking{Server: s}, Config: listener.Config{Insecure: true}},
+		"no credentials":      {Server: testkit.Blocking{Server: s}, Config: listener.Config{Addr: ":0"}},
+		"both":                {Server: testkit.Blocking{Server: s}, Config: listener.Config{Addr: ":0", Insecure: true, Credentials: creds}},
+		"negative timeout":    {Server: testkit.Blocking{Server: s}, Config: listener.Config{Addr: ":0", Insecure: true}, PublishTimeout: -1},
+		"negative drain":      {Server: testkit.Blocking{Server: s}, Config: listener.Config{Addr: ":0", Insecure: true}, DrainTimeout: -1},
+		"negative size limit": {Server: testkit.Blocking{Server: s}, Config: listener.Config{Addr: ":0", Insecure: true, MaxMessageBytes: -1}},
 	} {
 		if _, err := grpc.New(c); err == nil {
 			t.Errorf("%s: no error", name)
@@ -468,7 +475,7 @@ func TestNew_Refuses(t *testing.T) {
 }
 
 func TestFront_PlaintextOnlyOnLoopback(t *testing.T) {
-	f, err := grpc.New(grpc.Config{Server: server{}, Config: listener.Config{Addr: "0.0.0.0:0", Insecure: true}})
+	f, err := grpc.New(grpc.Config{Server: testkit.Blocking{Server: server{}}, Config: listener.Config{Addr: "0.0.0.0:0", Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +490,7 @@ func TestFront_AddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f, err := grpc.New(grpc.Config{Server: server{}, Config: listener.Config{Addr: l.Addr().String(), Insecure: true}})
+	f, err := grpc.New(grpc.Config{Server: testkit.Blocking{Server: server{}}, Config: listener.Config{Addr: l.Addr().String(), Insecure: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

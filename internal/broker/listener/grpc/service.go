@@ -3,6 +3,7 @@ package grpc
 import (
 	"context"
 	"strconv"
+	"time"
 
 	ggrpc "google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -101,7 +102,7 @@ func (f *Front) subscribe(ss ggrpc.ServerStream, ended func(error)) {
 		return
 	}
 	raw := transport.RawSubscription{Source: r.GetSource(), Cluster: r.GetClusterName(), DataType: r.GetDataType(), Hello: helloOf(ctx)}
-	f.starter.Start(ctx, c.Peer(), raw, stream{ss}, func(err error) {
+	f.cfg.Server.Start(ctx, c.Peer(), raw, stream{ss}, func(err error) {
 		if err != nil {
 			err = f.answer(ctx, err)
 		}
@@ -109,13 +110,16 @@ func (f *Front) subscribe(ss ggrpc.ServerStream, ended func(error)) {
 	})
 }
 
-// helloOf returns what a Hawser client reports about itself. A client with an unknown protocol version is
+// helloOf returns what a client reports about itself. A client with an unknown protocol version is
 // served as an OCM client.
 func helloOf(ctx context.Context) transport.Hello {
+	seconds, _ := strconv.ParseUint(header(ctx, codec.HeaderHeartbeat), 10, 16) // what is no number asks for nothing
+	heartbeat := time.Duration(seconds) * time.Second
 	if !transport.SpeaksHawser(header(ctx, codec.HeaderProtocol)) {
-		return transport.Hello{}
+		return transport.Hello{Heartbeat: heartbeat}
 	}
 	return transport.Hello{
+		Heartbeat:  heartbeat,
 		Protocol:   transport.Protocol,
 		Cursor:     header(ctx, codec.HeaderCursor),
 		ClusterUID: header(ctx, codec.HeaderClusterUID),

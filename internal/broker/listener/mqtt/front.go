@@ -12,7 +12,6 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/listener"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
@@ -24,7 +23,7 @@ const (
 
 // Config is the configuration of a [Front]. Server is required.
 type Config struct {
-	Server transport.Server
+	Server listener.Server
 	// Announce returns what each CONNACK states about the broker; nil: only that it is a Hawser broker.
 	Announce func() property.Announcement
 	// MaxPacketBytes is the maximum size of one packet.
@@ -42,9 +41,8 @@ type Config struct {
 
 // Front serves connections that the port accepted. Create it with [New], run it once with [Front.Run].
 type Front struct {
-	cfg     Config
-	starter listener.Starter
-	web     *webSockets
+	cfg Config
+	web *webSockets
 
 	mu      sync.Mutex // guards the fields below
 	closing bool
@@ -79,7 +77,7 @@ func New(cfg Config) (*Front, error) {
 	if cfg.OnPanic == nil {
 		cfg.OnPanic = func() {}
 	}
-	f := &Front{cfg: cfg, starter: listener.StarterOf(cfg.Server), conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*sharedSubscription{}}
+	f := &Front{cfg: cfg, conns: map[*conn]struct{}{}, clients: map[client]*conn{}, groups: map[groupKey]*sharedSubscription{}}
 	f.web = newWebSockets(f)
 	return f, nil
 }

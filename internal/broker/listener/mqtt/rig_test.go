@@ -85,10 +85,10 @@ func open(t testing.TB, s transport.Server, edit func(*grpc.Config, *mqtt.Config
 	}
 	o := &site{t: t, addr: l.Addr().String(), ca: testkit.NewCA(t), panics: make(chan struct{}, 8), ended: make(chan error, 2)}
 	log := slog.New(slog.DiscardHandler)
-	m := mqtt.Config{Server: s, Log: log, OnPanic: func() { o.panics <- struct{}{} }}
+	m := mqtt.Config{Server: testkit.Blocking{Server: s}, Log: log, OnPanic: func() { o.panics <- struct{}{} }}
 	g := grpc.Config{
 		Config: listener.Config{Listener: l, Log: log, Credentials: o.ca.Server(), Mapping: testkit.Mapping(source1, source2, viewer)},
-		Server: s,
+		Server: testkit.Blocking{Server: s},
 	}
 	edit(&g, &m)
 	if g.Insecure {

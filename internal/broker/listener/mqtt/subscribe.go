@@ -227,7 +227,7 @@ func (s *subscription) run() {
 		return
 	}
 	if err := c.guarded(func() error {
-		c.starter.Start(s.ctx, c.peer(), s.raw, stream{s}, s.end)
+		c.cfg.Server.Start(s.ctx, c.peer(), s.raw, stream{s}, s.end)
 		return nil
 	}); err != nil {
 		s.end(err)
