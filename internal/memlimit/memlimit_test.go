@@ -1,12 +1,16 @@
 package memlimit
 
 import (
+	"context"
 	"math"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"slices"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 )
 
 // TestMemoryLimit checks that the lowest limit of all control groups of a process is used.
@@ -110,4 +114,37 @@ func TestReadHeap(t *testing.T) {
 	if got := readHeap(); got.now > got.live+bytes/2 {
 		t.Errorf("after a collection: %+v", got)
 	}
+}
+
+// TestCollectAtRest_GivesBack checks that the system gets the memory of a burst back when the program rests.
+func TestCollectAtRest_GivesBack(t *testing.T) {
+	t.Setenv("GOGC", "") // otherwise the task does nothing
+	const bytes = 64 << 20
+	all := make([]byte, 2*bytes)
+	for i := 0; i < len(all); i += 4096 {
+		all[i] = 1
+	}
+	before := held()
+	runtime.KeepAlive(all)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- CollectAtRest().Run(ctx) }() // ends with ctx
+		<-time.After((restChecks + 1) * lookAtMemory)
+		synctest.Wait()
+		if after := held(); after > before-bytes {
+			t.Errorf("%d bytes became %d", before, after)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// held returns what the process holds of the system, in bytes.
+func held() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64() - s[1].Value.Uint64()
 }
