@@ -113,7 +113,11 @@ func (p *plan) putTombstone(m *Meta) {
 	another := own && p.op.Deleting && !p.op.DeletedAt.Equal(m.DeletedAt)
 	switch {
 	case p.op.Tag == m.Tag && !another:
-		p.refuse(Unchanged, m)
+		if p.isUncertain(m) {
+			p.wrote(Accepted, p.setQueued(m, m.Queued, Keep))
+		} else {
+			p.refuse(Unchanged, m)
+		}
 	case p.nameInUse(m):
 		p.refuse(NameConflict, m)
 	case p.op.Deleting && own:
@@ -135,6 +139,9 @@ func (p *plan) putBehind(m *Meta, own bool) {
 	switch {
 	case !own && p.op.Action != codec.CreateRequest:
 		p.stale(m, m.SpecRevision, detailUpdateOfDeleted)
+	case own && p.op.Tag == m.Queued.Tag && p.isUncertain(m):
+		p.setQueued(m, m.Queued, Keep)
+		p.answer(Queued, m, 0)
 	case own && p.op.Tag == m.Queued.Tag:
 		p.answer(Unchanged, m, 0)
 	case own && !p.wins(m.Queued.Version):
@@ -162,10 +169,15 @@ func (p *plan) takeBack(m *Meta) {
 	case p.op.Version > m.Version:
 		p.updateTombstone(m, Keep, Clear)
 	default:
-		p.setQueued(m, nil, Clear)
-		p.answer(Accepted, m, m.SpecRevision)
+		p.answer(Accepted, m, p.setQueued(m, nil, Clear).SpecRevision)
 	}
 }
+
+// isUncertain reports whether tombstone m is from before the store was opened. The store may have lost later
+// changes that undid the deletion, so no agent with a newer version is sent it. A source that publishes the
+// deletion again, or a spec that is queued behind it, shows that the deletion is right. Then the tombstone gets a
+// new revision.
+func (p *plan) isUncertain(m *Meta) bool { return m.SpecRevision < p.FirstRevision }
 
 // putNew decides about a live spec without a record, or with only a confirmed tombstone.
 func (p *plan) putNew(confirmed *Meta) {

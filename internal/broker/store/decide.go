@@ -9,8 +9,8 @@ import (
 
 // View is the part of the store that matters to one op, as [Look] collects it. Decide does not modify it.
 type View struct {
-	// Head is the last revision assigned.
-	Head uint64
+	// Head is the last revision assigned, FirstRevision the first one of this incarnation.
+	Head, FirstRevision uint64
 	// Subscribed: some agent of the op's cluster subscribed to its data type.
 	Subscribed bool
 	// Record has the op's key, nil when there is none.
@@ -22,6 +22,14 @@ type View struct {
 	// QueuedRecord is the record of the id that is queued behind Record, or else behind NameOwner. It is nil if the
 	// queued spec has the same id as its tombstone. If the record exists, it is a confirmed tombstone.
 	QueuedRecord *Meta
+	// Bookmark is the bookmark or the binding that the op names, nil if there is none. The fields of records are then
+	// not set.
+	Bookmark *Bookmark
+	// Guard is the bookmark that the condition of the op is about, nil if there is none.
+	Guard *Bookmark
+	// Fenced: a later subscription of the source has taken over. The other fields except the revisions are then not
+	// set.
+	Fenced bool
 }
 
 // Decision is the effect of one op on the store. It is pure data: an engine executes it in order, or drops it.
@@ -30,6 +38,8 @@ type Decision struct {
 	// Writes contains each key at most once. If a name moves between records, the write that frees it comes before
 	// the write that uses it.
 	Writes []Write
+	// Bookmark is the change of a bookmark or a binding, nil if there is none.
+	Bookmark *BookmarkWrite
 	// Changes are the entries for the change feed. Their revisions follow View.Head without a gap.
 	Changes []Change
 }
@@ -70,14 +80,31 @@ type Reader interface {
 	// BlockingTombstone returns the id of the tombstone behind which the spec with key k is queued, if that is
 	// another id.
 	BlockingTombstone(k Key) (id string, ok bool)
-	// Subscribed is Subscribed of [Store].
-	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
+	// IsSubscribed reports whether an agent of a cluster ever subscribed to a data type.
+	IsSubscribed(dt codec.DataType, cluster string) bool
+	// Bookmark returns the bookmark or the binding with a name (see [BindingName]), nil when there is none.
+	Bookmark(name string) *Bookmark
 }
 
-// Look collects the view for one op. It returns errors of r unchanged.
-func Look(r Reader, head uint64, op *Op) (v View, err error) {
-	v.Head = head
-	_, v.Subscribed = r.Subscribed(op.Key.DataType, op.Key.Cluster)
+// Look collects the view for one op on a store with this head. It returns errors of r unchanged.
+func Look(r Reader, head Head, op *Op) (v View, err error) {
+	v.Head, v.FirstRevision = head.Revision, head.FirstRevision
+	if v.Fenced, err = isFenced(r, op.Fence); v.Fenced || err != nil {
+		return v, err
+	}
+	switch op.Kind {
+	case Supersede:
+		v.Bookmark = r.Bookmark(op.Fence.Name)
+		return v, nil
+	case SetBookmark:
+		v.Bookmark = r.Bookmark(op.Name)
+		v.Guard = r.Bookmark(cmp.Or(op.Guard, op.Name))
+		return v, nil
+	case BindCluster, UnbindCluster:
+		v.Bookmark = r.Bookmark(BindingName(op.Key.DataType, op.Key.Cluster))
+		return v, nil
+	}
+	v.Subscribed = r.IsSubscribed(op.Key.DataType, op.Key.Cluster)
 	if v.Record, err = r.Meta(op.Key); err != nil {
 		return View{}, err
 	}
@@ -163,6 +190,10 @@ func Decide(v View, op *Op) Decision {
 }
 
 func (p *plan) decide() {
+	if p.Fenced {
+		p.answer(Fenced, nil, 0)
+		return
+	}
 	switch p.op.Kind {
 	case PutSpec:
 		p.putSpec()
@@ -178,6 +209,14 @@ func (p *plan) decide() {
 		p.adopt()
 	case TakeOver:
 		p.takeOver()
+	case SetBookmark:
+		p.setBookmark()
+	case Supersede:
+		p.supersede()
+	case BindCluster:
+		p.bindCluster()
+	case UnbindCluster:
+		p.writeBookmark(BindingName(p.op.Key.DataType, p.op.Key.Cluster), nil)
 	}
 }
 
@@ -233,14 +272,17 @@ func (p *plan) changed(n *Meta, part Part) {
 	if part == StatusPart {
 		c.Revision = n.StatusRevision
 	}
-	p.d.Changes = append(p.d.Changes, c)
+	p.publish(c)
 }
+
+// publish adds a change to the feed.
+func (p *plan) publish(c Change) { p.d.Changes = append(p.d.Changes, c) }
 
 // remove removes a record from the store.
 func (p *plan) remove(old *Meta) {
 	p.d.Writes = append(p.d.Writes, Write{Key: old.Key, Old: old})
 	gone := func(part Part) {
-		p.d.Changes = append(p.d.Changes, Change{Revision: p.next(), Key: old.Key, Owner: old.Owner, Part: part, Gone: true})
+		p.publish(Change{Revision: p.next(), Key: old.Key, Owner: old.Owner, Part: part, Gone: true})
 	}
 	spec, status := Entries(old)
 	if spec != 0 {

@@ -92,12 +92,12 @@ type row struct {
 	// noAgentEver is true if no agent of the cluster ever subscribed.
 	noAgentEver bool
 	before      []store.Op
-	// left is true if the cluster is unbound before op.
-	left  bool
-	op    store.Op
-	want  string   // outcome
-	after []string // records
-	feed  []string // changes of op
+	// left is true if the cluster is unbound before op, reopened if the store is opened again before op.
+	left, reopened bool
+	op             store.Op
+	want           string   // outcome
+	after          []string // records
+	feed           []string // changes of op
 }
 
 func runRows(t *testing.T, rows []row) {
@@ -118,7 +118,10 @@ func runRows(t *testing.T, rows []row) {
 				}
 			}
 			if r.left {
-				l.UnbindCluster(cluster)
+				l.UnbindCluster(codec.ManifestBundles, cluster)
+			}
+			if r.reopened {
+				l.Reopen()
 			}
 			s, err := l.Apply(r.op)
 			if err != nil {
@@ -149,6 +152,7 @@ var resultNames = map[store.ResultCode]string{
 	store.Accepted: "accepted", store.Confirmed: "confirmed", store.Queued: "queued", store.Unchanged: "unchanged",
 	store.Stale: "stale", store.Ignored: "ignored", store.ResendSpec: "specagain", store.OwnedByOther: "ownedbyother",
 	store.NameConflict: "nametaken", store.ConditionFailed: "conditionfailed", store.Invalid: "invalid",
+	store.Fenced: "fenced",
 }
 
 func outcomeString(o store.Outcome) string {

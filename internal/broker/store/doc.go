@@ -1,8 +1,8 @@
 // Package store keeps the broker's records: for each (data type, cluster, resource id) one record with the
-// latest accepted spec and the latest accepted status. [Decide] makes all decisions about versions, owners and
-// names. It is a pure function of the stored records, and each engine runs it inside its commit. Engines are
-// packages below this one. Package memindex has the indexes that they keep in memory; package storetest has the
-// suite that all engines must pass.
+// latest accepted spec and the latest accepted status. Bookmarks are small values beside them. [Decide] makes all
+// decisions about versions, owners and names. It is a pure function of what is stored, and each engine runs it
+// inside its commit. Engines are packages below this one. Package memindex has the indexes that they keep in
+// memory; package storetest has the suite that all engines must pass.
 //
 // # States of a record
 //
@@ -52,6 +52,10 @@
 // before a loss of the store. That agent is sent the deletion. A confirmed tombstone answers a repetition of
 // its own deletion, and no other deletion.
 //
+// A tombstone from before the store was opened is uncertain: the store may have lost a later change that undid the
+// deletion. If its source publishes the deletion again, or a spec that is queued behind it, the tombstone gets a new
+// revision. So a deletion with a revision of this incarnation is certain.
+//
 // [Decide] chooses by kind of op, then by state. cases.go has the cases: putSpec, putLive, putTombstone,
 // putNew, deleteUnknown, putQueued; putStatus; acked, forget, drop, adopt, takeOver. The result is one
 // transition of the record, and one function writes each transition. transitions.go has them: createRecord,
@@ -61,8 +65,17 @@
 //
 // Each accepted write gets the next revision: one counter per store, assigned in commit order and never reused.
 // The spec and the status of a record each carry the revision of their last change. So the change feed
-// ([Store.Changes]) holds each at most once. A reader that lags gets the latest state of each, and its position
-// never becomes too old. Each revision belongs to exactly one entry of the feed.
+// ([Feed]) holds each at most once. A reader that lags gets the latest state of each. Each revision belongs to
+// exactly one entry of the feed.
+//
+// Removals stay in the feed until every process that uses the store has passed them. So what a process keeps in
+// memory is a function of the feed: it loads the state once, and then follows the changes ([Replica]).
+//
+// # Bookmarks
+//
+// Beside the records the store keeps small values under names, such as the denied clients, and the binding of
+// each cluster name to a cluster uid. An op sets them in the same commit as records. Each change has a revision
+// and an entry in the feed ([BookmarkPart]), which carries the value.
 //
 // # Names
 //

@@ -108,7 +108,7 @@ func TestDecide_Model(t *testing.T) {
 			case 0:
 				l.MarkSubscribed(codec.ManifestBundles, cluster, "")
 			case 1:
-				l.UnbindCluster(cluster)
+				l.UnbindCluster(codec.ManifestBundles, cluster)
 			default:
 				op := storetest.Draw(t, []string{cluster}, revision)
 				step(t, l, m, op)
@@ -120,7 +120,7 @@ func TestDecide_Model(t *testing.T) {
 }
 
 func step(t *rapid.T, l *storetest.Model, m model, op store.Op) {
-	view, err := store.Look(l, l.Head(), &op)
+	view, err := store.Look(l, store.Head{Revision: l.Head()}, &op)
 	if err != nil {
 		t.Fatal(err)
 	}

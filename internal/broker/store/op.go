@@ -18,7 +18,7 @@ type Op struct {
 	// Owner is the publishing source (PutSpec), the required owner of the record (Drop, CollectTombstone; "" in
 	// Drop: any), or the new owner (Transfer).
 	Owner string
-	Name  string // PutSpec: object name; "" stands for the resource id
+	Name  string // PutSpec: object name; "" stands for the resource id. SetBookmark: name of the bookmark
 	// Action of the event. On a tombstone an update_request is stale and a create_request is queued.
 	Action   codec.Action
 	Version  int64
@@ -43,6 +43,20 @@ type Op struct {
 	StatusHash string // PutStatus
 	Deleted    bool   // PutStatus: carries condition Deleted=True
 	Failing    bool   // PutStatus: the work is not applied, or not available
+
+	// UID is the cluster uid that the agent sent (BindCluster), "" if it sent none.
+	UID string
+	// Value is the value of the bookmark Name (SetBookmark). nil removes the bookmark; an empty value does not.
+	Value []byte
+	// Conditional: the bookmark must have the revision IfRevision (SetBookmark). 0 means that there is none. If Guard
+	// is set, the condition is about the bookmark with that name instead. A commit whose ops have the same guard, and
+	// whose last one sets it, writes all of them or none.
+	Conditional bool
+	Guard       string
+
+	// Fence is that of the source's subscription on which the op arrived. It is the zero value if the op names no
+	// subscription of a source; then it is never Fenced.
+	Fence Fence
 
 	// Event is the normalised protobuf bytes. In a deletion they are in live form, or nil if it carried no data:
 	// then the record keeps its last spec.
@@ -77,6 +91,16 @@ const (
 	// objects. The tombstone becomes a confirmed tombstone. The caller has proof of that; see
 	// [CanReplaceTombstone]. Ignored if the record has changed, or if no spec is queued that may take over.
 	TakeOver
+	// SetBookmark: a small value is stored under a name, or removed.
+	SetBookmark
+	// BindCluster: an agent of the cluster subscribes to the data type. The first UID that an agent sends is bound
+	// to the name of the cluster, until UnbindCluster. Another UID is OwnedByOther. From then on tombstones of the
+	// cluster wait for a confirmation; before that, a tombstone without a status is confirmed at once.
+	BindCluster
+	// UnbindCluster: the binding of the cluster for the data type is removed.
+	UnbindCluster
+	// Supersede: the subscription with this Fence takes over from the earlier subscriptions of its source.
+	Supersede
 )
 
 // ResultCode is the result of an Op. Only Accepted, Confirmed and Queued wrote.
@@ -103,14 +127,14 @@ const (
 	// ResendSpec: a Deleted status for a live record, or for a tombstone of a higher version. It is not stored, and
 	// the spec or the deletion must be sent to the agent again.
 	ResendSpec
-	// OwnedByOther: another source owns the record.
+	// OwnedByOther: another source owns the record, or another cluster uid is bound to the name.
 	OwnedByOther
 	// NameConflict: another record has the name. It belongs to another source, or this op would rename another record
 	// of the same source onto it. The result is the same if the op would change the name of a queued spec, or if
 	// another spec is already queued. Such an op can succeed after the deletion is confirmed.
 	NameConflict
-	// ConditionFailed: Supersedes or IfRevision does not hold. Outcome.Revision is the record's current spec
-	// revision, 0 if there is none. A deletion of a work without a record gets this result in two cases. If the
+	// ConditionFailed: Supersedes or IfRevision does not hold. Outcome.Revision is the current revision of the
+	// record's spec, or of the bookmark, 0 if there is none. A deletion of a work without a record gets this result in two cases. If the
 	// work was reported and its name belongs to a record, that record must be deleted first. If its name belongs to
 	// another source's tombstone, the deletion can succeed after that tombstone is confirmed.
 	ConditionFailed
@@ -119,6 +143,8 @@ const (
 	Invalid
 	// QuotaExceeded: the op exceeds a quota; Outcome.Excess names the limit.
 	QuotaExceeded
+	// Fenced: a later subscription of the source has taken over.
+	Fenced
 )
 
 // Outcome is the result of one Op.
@@ -153,7 +179,7 @@ func nameOf(op *Op) string {
 	return op.Name
 }
 
-// CheckScope returns an error if a data type or a cluster cannot be stored. Engines call it in MarkSubscribed.
+// CheckScope returns an error if a data type or a cluster cannot be stored.
 func CheckScope(dt codec.DataType, cluster string) error {
 	if p := scopeProblem(dt, cluster); p != "" {
 		return errors.New("store: " + p)
@@ -190,6 +216,14 @@ func (op *Op) FreesQuota() bool {
 
 // problem returns the reason if the op is invalid, otherwise "".
 func (op *Op) problem() string {
+	switch op.Kind {
+	case SetBookmark:
+		return bookmarkProblem(op.Name, op.Value)
+	case Supersede:
+		return bookmarkProblem(op.Fence.Name, nil)
+	case BindCluster, UnbindCluster:
+		return cmp.Or(scopeProblem(op.Key.DataType, op.Key.Cluster), bindingProblem(op.Key.DataType, op.Key.Cluster), keyPartProblem("cluster uid", op.UID))
+	}
 	return cmp.Or(
 		scopeProblem(op.Key.DataType, op.Key.Cluster), requiredProblem("resource id", op.Key.ResourceID),
 		keyPartProblem("owner", op.Owner), keyPartProblem("name", op.Name), op.kindProblem(),
@@ -233,20 +267,4 @@ func (op *Op) kindProblem() string {
 	default:
 		return ""
 	}
-}
-
-// MaxBookmark is the maximum size of a bookmark value, in bytes.
-const MaxBookmark = 4096
-
-// CheckBookmarks returns an error if bookmarks cannot be stored. Engines call it in SetBookmarks.
-func CheckBookmarks(set map[string][]byte) error {
-	for name, value := range set {
-		switch p := requiredProblem("name of a bookmark", name); {
-		case p != "":
-			return errors.New("store: " + p)
-		case len(value) > MaxBookmark:
-			return errors.New("store: bookmark " + strconv.Quote(name) + " is longer than " + strconv.Itoa(MaxBookmark) + " bytes")
-		}
-	}
-	return nil
 }

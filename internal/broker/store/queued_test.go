@@ -57,6 +57,49 @@ func TestDecide_WaitingForOwnID(t *testing.T) {
 	})
 }
 
+// TestDecide_TombstoneOfAnEarlierOpening: the source confirms an old deletion. It publishes the deletion again, or
+// the next work with its id. Then the tombstone gets a new revision.
+func TestDecide_TombstoneOfAnEarlierOpening(t *testing.T) {
+	t.Parallel()
+	tomb := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5)}
+	waits := append(append([]store.Op{}, tomb...), create("u1", "n1", 1, "b"))
+	again := []string{"3 u1 spec s1 tombstone"}
+	runRows(t, []row{
+		{
+			name: "deletion again", reopened: true, before: tomb, op: del("u1", "n1", 5),
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3"}, feed: again,
+		},
+		{
+			name: "of another source", reopened: true, before: tomb, op: by("s2", del("u1", "n1", 5)),
+			want: "ownedbyother 2 s1", after: []string{"u1 tombstone s1/n1 v5 a@2"},
+		},
+		{
+			name: "deletion before the queued spec again", reopened: true, before: waits, op: del("u1", "n1", 5),
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 (queued: u1 s1/n1 v1 b)"}, feed: again,
+		},
+		{
+			name: "spec is queued", reopened: true, before: tomb, op: create("u1", "n1", 1, "b"),
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 (queued: u1 s1/n1 v1 b)"}, feed: again,
+		},
+		{
+			name: "queued spec again", reopened: true, before: waits, op: create("u1", "n1", 1, "b"),
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@3 (queued: u1 s1/n1 v1 b)"}, feed: again,
+		},
+		{
+			name: "deletion of the queued spec", reopened: true, before: waits, op: del("u1", "n1", 1),
+			want: "accepted 3 s1", after: []string{"u1 tombstone s1/n1 v5 a@3"}, feed: again,
+		},
+		{
+			name: "spec of another id is queued", reopened: true, before: tomb, op: create("u2", "n1", 1, "b"),
+			want: "queued 0 s1", after: []string{"u1 tombstone s1/n1 v5 a@2 (queued: u2 s1/n1 v1 b)"},
+		},
+		{
+			name: "older deletion", reopened: true, before: tomb, op: del("u1", "n1", 4),
+			want: "stale 2 s1" + older, after: []string{"u1 tombstone s1/n1 v5 a@2"},
+		},
+	})
+}
+
 func TestDecide_WaitingForOtherID(t *testing.T) {
 	t.Parallel()
 	tomb := []store.Op{create("u1", "n1", 5, "a"), del("u1", "n1", 5)}

@@ -112,24 +112,31 @@ type Record struct {
 // Part is the part of a record that a change is about.
 type Part uint8
 
-// Parts of a record.
+// Parts of a record, and BookmarkPart for changes of bookmarks.
 const (
 	SpecPart Part = iota + 1
 	StatusPart
+	BookmarkPart
 )
 
 // Change is one entry of the change feed.
 type Change struct {
 	Revision uint64
-	Key      Key
-	Owner    string
-	Part     Part
-	// State of the record after the change; zero when Gone.
+	// Key of the record. For BookmarkPart it has only the name of the bookmark, as ResourceID.
+	Key   Key
+	Owner string
+	Part  Part
+	// State of the record after the change; zero when Gone. A bookmark that is not removed is Live.
 	State State
-	// Gone: the record was removed (dropped, acknowledged, or replaced under its name). Nothing is sent for it.
-	// There is one such change per part that was in the feed. Only readers near the head get such a change. A
-	// reader that lags or starts again gets ErrNotFound from Get.
+	// Gone: the record was removed (dropped, acknowledged, or replaced under its name), or the bookmark. Nothing is
+	// sent for a removed record. There is one such change per part that was in the feed, until all readers have
+	// passed it (see [Feed]).
 	Gone bool
+	// Value is the value of a bookmark, nil when Gone and in a change of a record. It must not be modified.
+	Value []byte
+	// LastSpec is the revision of the spec that a deletion replaced, if that is among the last changes of the store,
+	// else 0. A reader that is below it does not get the spec any more.
+	LastSpec uint64
 }
 
 // ClusterHead is the summary of one cluster and data type that needs no disk read.

@@ -43,6 +43,12 @@ var (
 	// ErrNoSpace: the disk is full, or no file descriptor is left. Writes fail until there is space; no restart is
 	// needed.
 	ErrNoSpace = errors.New("store is read-only until disk space or a file descriptor is free")
+	// ErrCompacted: the store has dropped removals that the reader of the feed has not seen. The reader must begin
+	// again, from the state of the store.
+	ErrCompacted = errors.New("the change feed no longer has all removals since this revision")
+	// ErrUnavailable: the database of the store does not answer, or rejects writes. Nothing of the batch may be
+	// acknowledged. A later call may succeed.
+	ErrUnavailable = errors.New("the database of the store is not available")
 	// ErrBackup: another backup of the store is being made.
 	ErrBackup = errors.New("another backup of this store is being made; wait until it is done")
 )
@@ -63,12 +69,19 @@ type Scope struct {
 	Owner    string // "" = all
 }
 
-// Store keeps records. All methods are safe for concurrent use; Commit calls run one after the other.
-type Store interface {
+// Committer writes.
+type Committer interface {
 	// Commit applies ops in order, each on the state that the previous ones left. It writes and syncs once, and
 	// returns one outcome per op. If it returns nil, everything accepted survives a power loss and is visible to
-	// Get, Scan and Changes. On an error nothing was applied.
+	// Get, Scan and Changes. On an error nothing was applied. Commit calls run one after the other.
 	Commit(ctx context.Context, ops []Op) ([]Outcome, error)
+	// Err returns nil while the store accepts all writes, otherwise [ErrLow], [ErrNoSpace], [ErrReadOnly] or
+	// [ErrUnavailable]. It does not block.
+	Err() error
+}
+
+// Records reads records.
+type Records interface {
 	// Get returns the record with its payloads, or ErrNotFound.
 	Get(ctx context.Context, k Key) (Record, error)
 	// Meta returns the record without its payloads, or ErrNotFound.
@@ -78,11 +91,6 @@ type Store interface {
 	Scan(ctx context.Context, s Scope, f func(Meta) error) error
 	// ScanAfter is Scan for one cluster, which s must name, from the first id above id.
 	ScanAfter(ctx context.Context, s Scope, id string, f func(Meta) error) error
-	// Changes returns up to limit changes (at least 1) with a revision above after, in revision order. Each
-	// (record, part) occurs once, with its latest revision. It waits until there is one or ctx ends.
-	Changes(ctx context.Context, after uint64, limit int) ([]Change, error)
-	// Head returns the identity and the position of the store.
-	Head() Head
 	// Since calls f for the Meta of each record in scope whose given part changed after a revision. The order is
 	// that of these changes, on one consistent snapshot. For SpecPart the scope must name a cluster; the result is
 	// live records and tombstones. For StatusPart it must name an owner; the result is records with a status and
@@ -97,43 +105,66 @@ type Store interface {
 	// acknowledged (see [Meta.CollectableWhenAcked]). It returns those with a status revision of at most upTo, in
 	// the order of these, at most limit (at least 1). The cost depends on the number of results.
 	ConfirmedTombstones(ctx context.Context, dt codec.DataType, owner string, upTo uint64, limit int) ([]Key, error)
-	// Clusters returns the sorted names of the clusters that have records of a data type, or were marked as
-	// subscribed to it. Confirmed tombstones do not count, so that a misspelt name with only such records is no
-	// cluster. It reads no disk.
-	Clusters(dt codec.DataType) []string
-	// ClusterHead returns the summary of a cluster. It reads no disk. Removed records do not count, so revision and
-	// sequence id may be lower after the store is opened again.
-	ClusterHead(dt codec.DataType, cluster string) ClusterHead
-	// Rows returns the use of sources or of clusters, sorted by name: the names above after, at most limit (at
-	// least 1). It reads no disk.
-	Rows(of quota.Scope, after string, limit int) []quota.Row
-	// Digests returns the digests of an owner's live records and queued live specs, one per cluster, sorted by
-	// cluster. Clusters where the owner only has tombstones are included. It reads no disk.
-	Digests(dt codec.DataType, owner string) []codec.ClusterDigest
+}
+
+// Feed is the change feed.
+type Feed interface {
+	// Changes returns up to limit changes (at least 1) with a revision above after, in revision order. Each part of
+	// a record, and each bookmark, occurs once, with its latest revision. Only a removal may also occur before the
+	// change that undid it. Changes waits until there is a change or ctx ends. It returns ErrCompacted if it has no
+	// longer all removals above after. A reader that begins at 0 has nothing, so it needs none of them.
+	Changes(ctx context.Context, after uint64, limit int) ([]Change, error)
+	// Passed informs the store that this process needs no change up to a revision any more. The store keeps each
+	// removal until all processes that use it have passed it; opening a store is a new process.
+	Passed(revision uint64)
+}
+
+// Replica is what one process of the broker keeps in memory about a store. It is a function of the change feed
+// up to the revision of Head. Only Reach and Replicas wait; no other method reads a disk.
+type Replica interface {
+	// Head returns the identity of the store and the position of the replica.
+	Head() Head
+	// Reach waits until the replica has the changes that were committed before the call, by any process.
+	Reach(ctx context.Context) error
+	// Replicas returns the ids of the processes that have the store open now, this one first. Each opening has another
+	// id. A process that crashed may count for some seconds.
+	Replicas(ctx context.Context) ([]string, error)
 	// ValidCursor reports whether c is a position of this store: the store id matches, the incarnation is known,
 	// and the revision belongs to it. So the revision is below the first one of the next incarnation and at most
 	// the head. The last [MaxIncarnations] incarnations are known.
 	ValidCursor(c Cursor) bool
-	// MarkSubscribed records durably that an agent of the cluster subscribed to the data type. Only UnbindCluster
-	// removes that. An empty uid does not replace an earlier one. From then on tombstones of that cluster wait for
-	// a confirmation; before that, a tombstone without a status is confirmed at once.
-	MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error
-	// Subscribed returns the cluster uid that an agent sent ("" if it sent none), and whether any agent ever
-	// subscribed.
+	// Clusters returns the sorted names of the clusters that have records of a data type, or a binding. Confirmed
+	// tombstones do not count, so that a misspelt name with only such records is no cluster.
+	Clusters(dt codec.DataType) []string
+	// ClusterHead returns the summary of a cluster. Removed records do not count, so revision and sequence id may be
+	// lower after the store is opened again.
+	ClusterHead(dt codec.DataType, cluster string) ClusterHead
+	// Rows returns the use of sources or of clusters, sorted by name: the names above after, at most limit (at
+	// least 1).
+	Rows(of quota.Scope, after string, limit int) []quota.Row
+	// Digests returns the digests of an owner's live records and queued live specs, one per cluster, sorted by
+	// cluster. Clusters where the owner only has tombstones are included.
+	Digests(dt codec.DataType, owner string) []codec.ClusterDigest
+	// Subscribed returns the cluster uid that is bound to a name ("" if no agent sent one), and whether any agent
+	// ever subscribed; see [BindCluster].
 	Subscribed(dt codec.DataType, cluster string) (uid string, ok bool)
-	// UnbindCluster removes the record of MarkSubscribed.
-	UnbindCluster(ctx context.Context, cluster string) error
-	// SetBookmarks stores small values under names durably: all of them, or none on an error. A nil value removes
-	// the name; an empty value does not. Names have 1 to 1024 bytes and no zero byte, values at most [MaxBookmark]
-	// bytes.
-	SetBookmarks(ctx context.Context, set map[string][]byte) error
-	// Bookmarks returns the bookmarks whose names start with prefix. The caller owns the map. It reads no disk.
+	// Bookmark returns the bookmark with a name. Bindings are not bookmarks here and in Bookmarks. The value must
+	// not be modified.
+	Bookmark(name string) (b Bookmark, ok bool)
+	// Bookmarks returns the values of the bookmarks whose names start with prefix. The caller owns the map.
 	Bookmarks(prefix string) map[string][]byte
-	// Err returns nil while the store accepts all writes, otherwise [ErrLow], [ErrNoSpace] or [ErrReadOnly]. It
-	// does not block.
-	Err() error
+}
+
+// Store keeps records, and small values beside them. All methods are safe for concurrent use.
+type Store interface {
+	Committer
+	Records
+	Feed
+	Replica
 	// Fatal delivers at most one error: the store cannot continue, and its process must end. Writes that are not
-	// acknowledged yet are never acknowledged.
+	// acknowledged yet are never acknowledged. A shared store may have lost commits that this process has seen. Then
+	// no later call returns anything of the history that replaced them, so a position in the feed needs no
+	// incarnation.
 	Fatal() <-chan error
 	// Close makes waiting calls of Changes return ErrClosed, waits for running calls, syncs and releases the files.
 	// It must not be called from f of Scan, Since or Tombstones. A second Close returns ErrClosed.

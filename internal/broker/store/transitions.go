@@ -130,11 +130,20 @@ func (p *plan) wait(h *Meta) {
 	p.answer(Queued, h, 0)
 }
 
-// setQueued queues w behind m; nil clears the queue.
-func (p *plan) setQueued(m *Meta, w *QueuedSpec, event Payload) {
+// setQueued queues w behind m; nil clears the queue. If the op names m itself, it also confirms that m is right
+// (see isUncertain). It returns the written record.
+func (p *plan) setQueued(m *Meta, w *QueuedSpec, event Payload) *Meta {
 	n := *m
 	n.Queued = w
+	renew := m.ResourceID == p.op.Key.ResourceID && p.isUncertain(m)
+	if renew {
+		n.SpecRevision = p.next()
+	}
 	p.put(m, &n, Keep, Keep, event)
+	if renew {
+		p.changed(&n, SpecPart)
+	}
+	return &n
 }
 
 // clearQueued removes the queued spec of another id before a new one replaces it. A queued deletion becomes a

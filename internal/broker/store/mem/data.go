@@ -12,7 +12,7 @@ import (
 )
 
 // data is the content of a store. Records and metas are never modified, so a copy of the maps is a backup. A
-// backup lacks tally, usage and ring. Open rebuilds them, as each engine does.
+// backup lacks tally, usage and ring, which Open rebuilds, and the removals, which no reader needs then.
 type data struct {
 	storeID      string
 	incarnations memindex.Incarnations
@@ -20,13 +20,14 @@ type data struct {
 	clusters     map[memindex.ClusterKey]*clusterData
 	tally        *memindex.Summary
 	usage        *quota.Usage
-	subscribed   memindex.Subscriptions
 	bookmarks    memindex.Bookmarks
 	ring         *memindex.Ring
-	feed         map[uint64]store.Change // feed entries of the records, by revision
+	feed         map[uint64]store.Change // feed entries of the records and bookmarks, by revision
+	removals     []store.Change          // those that readers may still need
+	compacted    uint64                  // revision of the last removal that was dropped
 }
 
-// ringSize is the number of last changes for which the feed reports removed records.
+// ringSize is the number of last changes that are found without a search.
 const ringSize = 1024
 
 // clusterData holds the records of one cluster and data type.
@@ -43,17 +44,16 @@ type record struct {
 
 func newData(epoch string) data {
 	return data{
-		storeID: epoch, clusters: make(map[memindex.ClusterKey]*clusterData), subscribed: make(memindex.Subscriptions),
-		bookmarks: make(memindex.Bookmarks), feed: make(map[uint64]store.Change),
+		storeID: epoch, clusters: make(map[memindex.ClusterKey]*clusterData),
+		bookmarks: memindex.NewBookmarks(), feed: make(map[uint64]store.Change),
 	}
 }
 
 func (d *data) clone() data {
 	c := *d
 	c.incarnations = slices.Clone(d.incarnations)
-	c.subscribed = maps.Clone(d.subscribed)
-	c.tally, c.usage, c.ring, c.feed = nil, nil, nil, maps.Clone(d.feed)
-	c.bookmarks = maps.Clone(d.bookmarks)
+	c.tally, c.usage, c.ring, c.removals, c.feed = nil, nil, nil, nil, maps.Clone(d.feed)
+	c.bookmarks = d.bookmarks.Clone()
 	c.clusters = make(map[memindex.ClusterKey]*clusterData, len(d.clusters))
 	for w, p := range d.clusters {
 		c.clusters[w] = &clusterData{records: maps.Clone(p.records), names: maps.Clone(p.names), behind: maps.Clone(p.behind)}
@@ -64,7 +64,13 @@ func (d *data) clone() data {
 // begin starts an incarnation.
 func (d *data) begin(t memindex.Incarnation) {
 	d.incarnations = d.incarnations.Begin(t)
-	d.tally, d.usage, d.ring = memindex.NewTally(), quota.NewUsage(), memindex.NewRing(ringSize, t.First)
+	d.compacted = t.First - 1
+	d.count(t.First)
+}
+
+// count builds tally and usage, and an empty ring from a revision on.
+func (d *data) count(first uint64) {
+	d.tally, d.usage, d.ring = memindex.NewTally(), quota.NewUsage(), memindex.NewRing(ringSize, first)
 	for _, p := range d.clusters {
 		for _, r := range p.records {
 			d.tally.Load(r.meta)
@@ -105,11 +111,13 @@ func (d *data) BlockingTombstone(k store.Key) (id string, ok bool) {
 	return id, ok
 }
 
-// Subscribed implements [store.Reader].
-func (d *data) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	uid, ok := d.subscribed[memindex.ClusterKey{DataType: dt, Cluster: cluster}]
-	return uid, ok
+// IsSubscribed implements [store.Reader].
+func (d *data) IsSubscribed(dt codec.DataType, cluster string) bool {
+	return d.bookmarks.IsSubscribed(dt, cluster)
 }
+
+// Bookmark implements [store.Reader].
+func (d *data) Bookmark(name string) *store.Bookmark { return d.bookmarks.Get(name) }
 
 // apply executes a decision.
 func (d *data) apply(dec store.Decision, op *store.Op) {
@@ -120,7 +128,9 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 	for _, c := range dec.Changes {
 		d.head = c.Revision
 		d.ring.Append(c)
-		if !c.Gone {
+		if c.Gone {
+			d.removals = append(d.removals, c)
+		} else {
 			d.feed[c.Revision] = c
 		}
 	}
@@ -139,6 +149,22 @@ func (d *data) apply(dec store.Decision, op *store.Op) {
 		}
 		d.write(w, op.Event, waited)
 	}
+	if w := dec.Bookmark; w != nil {
+		if w.Old != nil {
+			d.ring.Drop(w.Old.Revision)
+			delete(d.feed, w.Old.Revision)
+		}
+		d.bookmarks.Set(w.Name, w.New)
+	}
+}
+
+// pass drops the removals up to a revision.
+func (d *data) pass(revision uint64) {
+	n, _ := slices.BinarySearchFunc(d.removals, revision+1, func(c store.Change, r uint64) int { return cmp.Compare(c.Revision, r) })
+	if n > 0 {
+		d.compacted = d.removals[n-1].Revision
+		d.removals = slices.Delete(d.removals, 0, n)
+	}
 }
 
 // after returns the changes above a revision, at most limit. The ring has the last ones.
@@ -147,6 +173,11 @@ func (d *data) after(revision uint64, limit int) []store.Change {
 	if revision+1 < d.ring.First {
 		for r, c := range d.feed {
 			if r > revision && r < d.ring.First {
+				out = append(out, c)
+			}
+		}
+		for _, c := range d.removals {
+			if c.Revision > revision && c.Revision < d.ring.First {
 				out = append(out, c)
 			}
 		}

@@ -5,6 +5,9 @@ package mem
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
@@ -24,19 +27,29 @@ type Options struct {
 
 // Store implements [store.Store].
 type Store struct {
+	*shared
+	id     string
+	closed bool           // guarded by mu
+	scans  sync.WaitGroup // running calls; Close waits for them
+}
+
+// shared is what the processes that use a store share.
+type shared struct {
 	mu      sync.Mutex
 	data    data
 	opened  store.Head
 	commits chan struct{} // closed and replaced by each commit
-	closed  bool
-	scans   sync.WaitGroup // running calls; Close waits for them
+	// passed has the revision that each process has passed.
+	passed map[*Store]uint64
+	// shares is the number of calls of Share.
+	shares int
 }
 
 var _ store.Store = (*Store)(nil)
 
 // Open opens a store, a new one or a backup, as a new incarnation.
 func Open(o Options) *Store {
-	s := &Store{commits: make(chan struct{})}
+	s := &Store{shared: &shared{commits: make(chan struct{}), passed: make(map[*Store]uint64)}}
 	if o.From == nil {
 		s.data = newData(o.NewID())
 	} else {
@@ -44,7 +57,27 @@ func Open(o Options) *Store {
 	}
 	s.opened = store.Head{StoreID: s.data.storeID, Incarnation: o.NewID(), FirstRevision: s.data.head + 1}
 	s.data.begin(memindex.Incarnation{ID: s.opened.Incarnation, First: s.opened.FirstRevision})
+	s.passed[s], s.id = s.data.head, s.opened.Incarnation
 	return s
+}
+
+// Share returns the same store for another process of the broker. Both are closed separately.
+func (s *Store) Share() *Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shares++
+	other := &Store{shared: s.shared, id: fmt.Sprint(s.opened.Incarnation, "-", s.shares)}
+	s.passed[other] = s.data.head
+	return other
+}
+
+// Snapshot returns a store with the present state and the same incarnation, which later commits to s do not change.
+func (s *Store) Snapshot() *Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.data.clone()
+	c.count(c.head + 1)
+	return &Store{shared: &shared{data: c, opened: s.opened, commits: make(chan struct{}), passed: make(map[*Store]uint64)}}
 }
 
 // Backup is a copy of a store at one time.
@@ -70,7 +103,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 	head := s.data.head
 	outcomes := make([]store.Outcome, len(ops))
 	for i := range ops {
-		v, err := store.Look(&s.data, s.data.head, &ops[i])
+		v, err := store.Look(&s.data, s.head(), &ops[i])
 		if err != nil {
 			return nil, err
 		}
@@ -121,11 +154,14 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.C
 		}
 		s.mu.Lock()
 		closed, wait := s.closed, s.commits
+		compacted := after != 0 && after < s.data.compacted
 		out := s.data.after(after, max(limit, 1))
 		s.mu.Unlock()
 		switch {
 		case closed:
 			return nil, store.ErrClosed
+		case compacted:
+			return nil, store.ErrCompacted
 		case len(out) > 0:
 			return out, nil
 		}
@@ -135,6 +171,39 @@ func (s *Store) Changes(ctx context.Context, after uint64, limit int) ([]store.C
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// Passed implements [store.Store].
+func (s *Store) Passed(revision uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.passed[s] = max(s.passed[s], revision)
+		s.compact()
+	}
+}
+
+// compact drops the removals that all processes have passed.
+func (s *Store) compact() {
+	if len(s.passed) > 0 {
+		s.data.pass(slices.Min(slices.Collect(maps.Values(s.passed))))
+	}
+}
+
+// Reach implements [store.Store]. The memory is the store.
+func (*Store) Reach(ctx context.Context) error { return ctx.Err() }
+
+// Replicas implements [store.Store].
+func (s *Store) Replicas(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := []string{s.id}
+	for other := range s.passed {
+		if other != s {
+			ids = append(ids, other.id)
+		}
+	}
+	return ids, nil
 }
 
 // Head implements [store.Store].
@@ -161,7 +230,7 @@ func (s *Store) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead
 func (s *Store) Clusters(dt codec.DataType) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.data.subscribed.Clusters(s.data.tally, dt)
+	return s.data.bookmarks.Clusters(s.data.tally, dt)
 }
 
 // Digests implements [store.Store].
@@ -185,61 +254,18 @@ func (s *Store) ValidCursor(c store.Cursor) bool {
 	return s.data.incarnations.Valid(s.head(), c)
 }
 
-// MarkSubscribed implements [store.Store].
-func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := store.CheckScope(dt, cluster); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return store.ErrClosed
-	}
-	if p := (memindex.ClusterKey{DataType: dt, Cluster: cluster}); s.data.subscribed.IsNew(p, uid) {
-		s.data.subscribed[p] = uid
-	}
-	return nil
-}
-
 // Subscribed implements [store.Store].
 func (s *Store) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.data.Subscribed(dt, cluster)
+	return s.data.bookmarks.Subscribed(dt, cluster)
 }
 
-// UnbindCluster implements [store.Store].
-func (s *Store) UnbindCluster(ctx context.Context, cluster string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+// Bookmark implements [store.Store].
+func (s *Store) Bookmark(name string) (store.Bookmark, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return store.ErrClosed
-	}
-	s.data.subscribed.Forget(cluster)
-	return nil
-}
-
-// SetBookmarks implements [store.Store].
-func (s *Store) SetBookmarks(ctx context.Context, set map[string][]byte) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := store.CheckBookmarks(set); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return store.ErrClosed
-	}
-	s.data.bookmarks.Set(set)
-	return nil
+	return s.data.bookmarks.Named(name)
 }
 
 // Bookmarks implements [store.Store].
@@ -271,6 +297,8 @@ func (s *Store) stop() error {
 		return store.ErrClosed
 	}
 	s.closed = true
+	delete(s.passed, s)
+	s.compact()
 	s.broadcast()
 	return nil
 }

@@ -43,27 +43,27 @@ func TestTerms_Valid(t *testing.T) {
 	}
 }
 
-// TestSubscriptions: a stored uid stays if a later agent sends none.
-func TestSubscriptions(t *testing.T) {
+// TestBookmarks: bindings are found by cluster and by name, and are not listed with the bookmarks.
+func TestBookmarks(t *testing.T) {
 	t.Parallel()
-	s := make(Subscriptions)
-	p := ClusterKey{DataType: codec.ManifestBundles, Cluster: "c"}
-	for _, c := range []struct {
-		uid  string
-		news bool
-	}{{"", true}, {"", false}, {"u", true}, {"", false}, {"u", false}, {"v", true}} {
-		if got := s.IsNew(p, c.uid); got != c.news {
-			t.Errorf("%q after %q: news %v", c.uid, s[p], got)
-		}
-		if c.news {
-			s[p] = c.uid
-		}
+	b := NewBookmarks()
+	binding := store.BindingName(codec.ManifestBundles, "c/1")
+	b.Set(binding, &store.Bookmark{Value: []byte("uid"), Revision: 1})
+	b.Set("a", &store.Bookmark{Value: []byte("v"), Revision: 2})
+	copied := b.Clone()
+	if uid, ok := b.Subscribed(codec.ManifestBundles, "c/1"); uid != "uid" || !ok || b.Get(binding).Revision != 1 {
+		t.Errorf("binding %q, %v, %+v", uid, ok, b.Get(binding))
 	}
-	if got := s.Clusters(NewTally(), codec.ManifestBundles); !slices.Equal(got, []string{"c"}) {
+	if got := b.Clusters(NewTally(), codec.ManifestBundles); !slices.Equal(got, []string{"c/1"}) {
 		t.Errorf("clusters %v", got)
 	}
-	s.Forget("c")
-	if got := s.Clusters(NewTally(), codec.ManifestBundles); len(got) != 0 {
-		t.Errorf("clusters %v after it was forgotten", got)
+	if _, named := b.Named(binding); named || b.Len() != 1 || len(b.WithPrefix("")) != 1 || b.Get("a").Revision != 2 {
+		t.Errorf("the binding is a bookmark: %v, of %d", named, b.Len())
+	}
+	for name := range copied.All() {
+		b.Set(name, nil)
+	}
+	if n := len(b.Clusters(NewTally(), codec.ManifestBundles)) + b.Len(); n != 0 || b.Get("a") != nil || copied.Get("a") == nil {
+		t.Errorf("%d are left", n)
 	}
 }

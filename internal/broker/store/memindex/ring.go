@@ -18,7 +18,7 @@ type slot struct {
 	obsolete bool // a later change replaces this one
 }
 
-// RecordPart is one part of a record.
+// RecordPart is one part of a record, or a bookmark.
 type RecordPart struct {
 	Key  store.Key
 	Part store.Part
@@ -36,15 +36,31 @@ func (r *Ring) Forget(old, n *store.Meta) {
 	oldSpec, oldStatus := store.Entries(old)
 	spec, status := store.Entries(n)
 	if oldSpec != spec {
-		r.drop(oldSpec)
+		r.Drop(oldSpec)
+		r.deleted(oldSpec, spec)
 	}
 	if oldStatus != status {
-		r.drop(oldStatus)
+		r.Drop(oldStatus)
 	}
 }
 
-func (r *Ring) drop(revision uint64) {
-	if revision >= r.First && revision < r.next {
+// deleted sets LastSpec in the change spec, if that is a deletion. The change before has the revision last.
+func (r *Ring) deleted(last, spec uint64) {
+	if !r.has(last) || !r.has(spec) || r.at(spec).State != store.Tombstone {
+		return
+	}
+	if s := r.at(last); s.State == store.Live {
+		r.at(spec).LastSpec = last
+	} else {
+		r.at(spec).LastSpec = s.LastSpec // the deletion was repeated
+	}
+}
+
+func (r *Ring) has(revision uint64) bool { return revision >= r.First && revision < r.next }
+
+// Drop marks the change with this revision as obsolete; 0 has no effect.
+func (r *Ring) Drop(revision uint64) {
+	if r.has(revision) {
 		r.at(revision).obsolete = true
 	}
 }
@@ -61,7 +77,7 @@ func (r *Ring) Append(c store.Change) {
 	}
 	h := RecordPart{c.Key, c.Part}
 	if revision, ok := r.gone[h]; ok {
-		r.drop(revision)
+		r.Drop(revision)
 		delete(r.gone, h)
 	}
 	if c.Gone {

@@ -217,7 +217,7 @@ func (t *Summary) owner(dt codec.DataType, owner string) *ownerTally {
 	return cmp.Or(t.owners[store.Scope{DataType: dt, Owner: owner}], &ownerTally{})
 }
 
-// ClusterHead is ClusterHead of [store.Store].
+// ClusterHead is ClusterHead of [store.Replica].
 func (t *Summary) ClusterHead(dt codec.DataType, cluster string) store.ClusterHead {
 	c := t.cluster(dt, cluster)
 	h := c.head
@@ -246,7 +246,7 @@ func (t *Summary) ConfirmedTombstones(dt codec.DataType, owner string, upTo uint
 	return t.owner(dt, owner).confirmed.upTo(upTo, limit)
 }
 
-// Digests is Digests of [store.Store].
+// Digests is Digests of [store.Replica].
 func (t *Summary) Digests(dt codec.DataType, owner string) []codec.ClusterDigest {
 	o := t.owner(dt, owner)
 	out := make([]codec.ClusterDigest, 0, len(o.clusters))

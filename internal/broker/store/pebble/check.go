@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -154,7 +156,7 @@ func (c *checker) add(d store.DamageError) {
 
 // wrong adds damage of the value at a key.
 func (c *checker) wrong(key []byte, format string, args ...any) {
-	c.add(store.DamageError{Key: printable(key), What: fmt.Sprintf(format, args...)})
+	c.add(store.DamageError{Key: value.PrintableKey(key), What: fmt.Sprintf(format, args...)})
 }
 
 // note adds err to the report, so that the check continues with the next value. It returns errors that make the
@@ -164,7 +166,7 @@ func (c *checker) note(key []byte, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, new(*FormatError)), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, new(*value.FormatError)), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.As(err, &damaged):
 		c.add(*damaged)
@@ -179,7 +181,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	for _, key := range [][]byte{{keyStoreID}, {keyHead}} {
 		body, ok, err := get(c.db, key)
 		if err == nil && !ok {
-			err = damage(key, "it is missing")
+			err = value.Damage(key, "it is missing")
 		}
 		if err == nil {
 			_, err = c.load(key, body)
@@ -194,7 +196,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if n := len(c.incarnations); n > 0 {
 		c.report.Incarnation = c.incarnations[n-1].ID
 	} else {
-		c.wrong([]byte{keyIncarnation}, "there is no undamaged incarnation")
+		c.wrong([]byte{value.Incarnation}, "there is no undamaged incarnation")
 	}
 	r := c.report
 	mark, err := readClean(files, r.Dir)
@@ -204,7 +206,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 	if err := c.note([]byte(cleanName), err); err != nil {
 		return err
 	}
-	r.StoreID, r.Revision, r.Bookmarks = c.head.StoreID, c.head.Revision, len(c.bookmarks)
+	r.StoreID, r.Revision, r.Bookmarks = c.head.StoreID, c.head.Revision, c.bookmarks.Len()
 	c.tally.Sort()
 	for i := range r.Clusters {
 		in := &r.Clusters[i]
@@ -215,7 +217,7 @@ func (c *checker) all(ctx context.Context, files vfs.FS) error {
 }
 
 // kinds are the first bytes of all keys, in key order.
-var kinds = slices.Sorted(slices.Values(slices.Concat(loaded[:], []byte{keyName, keyOwner, keyRevision}, payloads[:])))
+var kinds = slices.Sorted(slices.Values(slices.Concat(loaded[:], []byte{value.Removal, keyName, keyOwner, value.Revision}, payloads[:])))
 
 // pass reads all values. If the disk cannot read one, it continues with the next kind.
 func (c *checker) pass(ctx context.Context) (err error) {
@@ -265,12 +267,15 @@ func (c *checker) value(it *engine.Iterator) error {
 	}
 	c.report.Values++
 	c.report.Bytes += len(v)
-	body, err := unseal(key, v)
-	if key[0] > keyMeta {
+	body, err := value.Unseal(key, v)
+	if key[0] > value.Meta {
 		return c.compare(key, body, err)
 	}
 	if err != nil {
 		return err
+	}
+	if key[0] == value.Removal {
+		return c.removal(key, body)
 	}
 	m, err := c.load(key, body)
 	switch {
@@ -278,20 +283,46 @@ func (c *checker) value(it *engine.Iterator) error {
 		return err
 	case m != nil:
 		c.record(key, m)
-	case key[0] == keyIncarnation:
+	case key[0] == value.Incarnation:
 		c.incarnation(key)
-	case key[0] == keyCluster:
-		if dt, cluster, err := parseClusterKey(key); err != nil {
-			return err
-		} else if err := store.CheckScope(dt, cluster); err != nil {
+	case key[0] == keyFormerCluster:
+		dt, cluster, err := parseFormerClusterKey(key)
+		if err == nil {
+			err = store.CheckScope(dt, cluster)
+		}
+		if err != nil {
 			c.wrong(key, "%v", err)
 		}
-	case key[0] == keyBookmark:
-		if err := store.CheckBookmarks(map[string][]byte{string(key[1:]): body}); err != nil {
-			c.wrong(key, "%v", err)
-		}
+	case key[0] == value.Bookmark, key[0] == keyFormerBookmark:
+		c.bookmark(key)
 	}
 	return nil
+}
+
+// removal checks a removal in the feed. What it removed may be there again.
+func (c *checker) removal(key, body []byte) error {
+	e, err := value.DecodeChange(key, body)
+	if err == nil && e.Revision > c.highest() {
+		err = value.Damage(key, fmt.Sprintf("its revision is above the head %d", c.head.Revision))
+	}
+	return err
+}
+
+// bookmark checks the bookmark that was read last. It adds the expected entry in the feed, which only former
+// formats lack.
+func (c *checker) bookmark(key []byte) {
+	name := string(key[1:])
+	v := c.bookmarks.Get(name)
+	if what := store.CheckBookmark(name, v.Value); what != "" {
+		c.wrong(key, "%s", what)
+	}
+	if v.Revision > c.highest() {
+		c.wrong(key, "its revision %d is above the head %d", v.Revision, c.head.Revision)
+	}
+	if v.Revision != 0 {
+		e := bookmarkChange(name, *v)
+		c.expected = append(c.expected, expectation{key: string(value.NumberKey(value.Revision, v.Revision)), body: string(value.AppendChange(nil, &e))})
+	}
 }
 
 // incarnation checks the incarnation that was read last.
@@ -330,7 +361,7 @@ func (c *checker) record(key []byte, m *store.Meta) {
 	}
 	for _, kind := range payloads {
 		if is := payloadOf(kind, m); is != never {
-			c.expected = append(c.expected, expectation{key: string(recordKey(kind, m.Key)), payload: is})
+			c.expected = append(c.expected, expectation{key: string(value.Key(kind, m.Key)), payload: is})
 		}
 	}
 }
@@ -400,9 +431,9 @@ func (c *checker) waits(k, tombstone store.Key) {
 	switch {
 	case !ok || !tok || r == nil || t == nil:
 	case r.State != store.ConfirmedTombstone:
-		c.wrong(recordKey(keyMeta, tombstone), "%q is queued behind it, but has a record that is no confirmed tombstone", k.ResourceID)
+		c.wrong(value.Key(value.Meta, tombstone), "%q is queued behind it, but has a record that is no confirmed tombstone", k.ResourceID)
 	case r.Owner != t.Owner:
-		c.wrong(recordKey(keyMeta, tombstone), "%q is queued behind it, but its confirmed tombstone has another owner", k.ResourceID)
+		c.wrong(value.Key(value.Meta, tombstone), "%q is queued behind it, but its confirmed tombstone has another owner", k.ResourceID)
 	}
 }
 
@@ -413,13 +444,13 @@ func (c *checker) lookup(k store.Key) (m *store.Meta, ok bool) {
 	return m, err == nil
 }
 
-// record returns the printable key of the record of an expectation.
+// record returns the printable key of the record or the bookmark of an expectation.
 func (x expectation) record() string {
-	k, err := leadsTo([]byte(x.key), []byte(x.body))
+	key, err := leadsTo([]byte(x.key), []byte(x.body))
 	if err != nil { // cannot happen: the key was made from a record
-		return printable([]byte(x.key))
+		return value.PrintableKey([]byte(x.key))
 	}
-	return printable(recordKey(keyMeta, k))
+	return value.PrintableKey(key)
 }
 
 // missing adds damage for each expectation with a key below before that was not found. nil means all keys.
@@ -447,12 +478,12 @@ func (c *checker) compare(key, body []byte, err error) error {
 	if err != nil || x.payload != never || x.body == string(body) {
 		return err
 	}
-	if key[0] == keyRevision {
-		is, err := parseChange(key, body)
+	if key[0] == value.Revision {
+		is, err := value.DecodeChange(key, body)
 		if err != nil {
 			return err
 		}
-		must, err := parseChange(key, []byte(x.body))
+		must, err := value.DecodeChange(key, []byte(x.body))
 		if err != nil {
 			return err
 		}
@@ -460,29 +491,43 @@ func (c *checker) compare(key, body []byte, err error) error {
 		if must.Part == store.StatusPart {
 			must.State = is.State
 		}
-		if is == must {
+		if appended := value.AppendChange(nil, &must); bytes.Equal(appended, body) {
 			return nil
 		}
 	}
-	return damage(key, "it differs from "+x.record())
+	return value.Damage(key, "it differs from "+x.record())
 }
 
 // unexpected returns the error about a value that belongs to no record.
 func (c *checker) unexpected(key, body []byte) error {
 	if !slices.Contains(kinds, key[0]) {
-		return damage(key, "no release wrote such a key")
+		return value.Damage(key, "no release wrote such a key")
 	}
-	k, err := leadsTo(key, body)
-	if err != nil || c.cut[keyMeta] {
+	owner, err := leadsTo(key, body)
+	if err != nil || c.cut[owner[0]] {
 		return err
 	}
-	record := printable(recordKey(keyMeta, k))
-	switch m, ok := c.lookup(k); {
+	switch exists, ok := c.exists(owner); {
 	case !ok:
 		return nil
-	case m == nil:
-		return damage(key, fmt.Sprintf("it refers to %s, but this record does not exist", record))
+	case !exists:
+		return value.Damage(key, fmt.Sprintf("it refers to %s, but this record does not exist", value.PrintableKey(owner)))
 	default:
-		return damage(key, fmt.Sprintf("it refers to %s, but this record does not have it", record))
+		return value.Damage(key, fmt.Sprintf("it refers to %s, but this record does not have it", value.PrintableKey(owner)))
 	}
+}
+
+// exists reports whether there is a bookmark or a record with this storage key. ok is false if it cannot be
+// read; then the report has the damage.
+func (c *checker) exists(key []byte) (exists, ok bool) {
+	if key[0] == value.Bookmark {
+		_, exists, err := get(c.db, key)
+		return exists, err == nil
+	}
+	k, err := value.ParseKey(key)
+	if err != nil { // cannot happen: the key was made from that of a record
+		return false, false
+	}
+	m, ok := c.lookup(k)
+	return m != nil, ok
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
 	"github.com/hawser-io/hawser/internal/broker/store/storetest"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -78,9 +79,9 @@ func TestCheck_ReportsValidStore(t *testing.T) {
 	if d := cmp.Diff(want, r, cmpopts.IgnoreFields(Report{}, "Values", "Bytes")); d != "" {
 		t.Errorf("report (-want +got):\n%s", d)
 	}
-	// store id, head, incarnation, subscription, bookmark; 2 metas, 2 specs, 1 status, 1 queued event, 2 names, 2
-	// owners, 3 revisions
-	if r.Values != 18 || r.Bytes < 2*len(content(1, 1)) {
+	// store id, head, incarnation, binding, bookmark; 2 metas, 2 specs, 1 status, 1 queued event, 2 names, 2 owners,
+	// 5 revisions
+	if r.Values != 20 || r.Bytes < 2*len(content(1, 1)) {
 		t.Errorf("%d values of %d bytes", r.Values, r.Bytes)
 	}
 }
@@ -119,8 +120,8 @@ func TestCheck_FindsDamage(t *testing.T) {
 	t.Parallel()
 	garbage := []byte("garbage that is long enough to be a value")
 	u1, u2 := testKey(1), testKey(2)
-	sound := func(key, body []byte) []byte { return seal(key, body) }
-	meta1, meta2 := recordKey(keyMeta, u1), recordKey(keyMeta, u2)
+	sound := func(key, body []byte) []byte { return value.Seal(key, body) }
+	meta1, meta2 := value.Key(value.Meta, u1), value.Key(value.Meta, u2)
 	fs := written(t)
 	s := mustOpen(t, Options{Dir: dir, FS: fs})
 	live, tombstone := *must(getMeta(s.db, u1)), *must(getMeta(s.db, u2))
@@ -131,7 +132,7 @@ func TestCheck_FindsDamage(t *testing.T) {
 			m.Queued = &w
 		}
 		change(&m)
-		return sound(recordKey(keyMeta, m.Key), appendMeta(nil, &m))
+		return sound(value.Key(value.Meta, m.Key), value.AppendMeta(nil, &m))
 	}
 	name := func(n string) []byte { return nameKey(codec.ManifestBundles, "c1", n) }
 	unknown := store.Key{DataType: codec.ManifestBundles, Cluster: "c1", ResourceID: "orphan"}
@@ -139,78 +140,85 @@ func TestCheck_FindsDamage(t *testing.T) {
 		key, value []byte // nil value: removed
 		want       []string
 	}{
-		"meta":                     {meta1, garbage, []string{`damaged value at m/`, "checksum"}},
-		"meta without sense":       {meta1, sound(meta1, []byte{9}), []string{`m/`, "in the middle of a field"}},
-		"meta is missing":          {meta1, nil, []string{`at s/`, `at t/`, `at n/`, `at o/`, "at r/1", "at r/3", "this record does not exist"}},
-		"key of a meta":            {[]byte("mx"), sound([]byte("mx"), nil), []string{"parts"}},
-		"owner of a meta":          {meta1, changed(live, func(m *store.Meta) { m.Owner = "s9" }), []string{`at o/"s9/`, "it is missing, and m/", `at o/"s1/`, "this record does not have it", `at r/1: it differs from`, `at r/3: it differs from`}},
-		"no owner":                 {meta1, changed(live, func(m *store.Meta) { m.Owner = "" }), []string{"no owner"}},
-		"name of a meta":           {meta1, changed(live, func(m *store.Meta) { m.Name = "free" }), []string{`at n/`, "c1/free", "it is missing, and m/", "c1/work-1", "this record does not have it"}},
-		"name of another":          {meta1, changed(live, func(m *store.Meta) { m.Name = "work-2" }), []string{`at n/`, "c1/work-2", "belongs to two records", "c1/work-1", "this record does not have it"}},
-		"revision of a meta":       {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 4 }), []string{`at r/4: it belongs to two records: m/`, `at r/1: it refers to m/`, "this record does not have it"}},
-		"revision above the head":  {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 99 }), []string{"above the head", "r/99"}},
-		"no revision":              {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 0 }), []string{"no revision"}},
-		"status revision":          {meta1, changed(live, func(m *store.Meta) { m.StatusRevision = 0 }), []string{`at t/`, "this record does not have it", `at r/3: it refers to m/`}},
-		"tombstone lives":          {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.Live }), []string{"no tombstone", `at r/4: it differs from m/`}},
-		"live one was deleted":     {meta1, changed(live, func(m *store.Meta) { m.DeletedAt = storetest.Noon }), []string{"deletion time"}},
-		"live one is confirmed":    {meta1, changed(live, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"time of confirmation", `at s/`, "this record does not have it"}},
-		"confirmed, no status":     {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"final status"}},
-		"superseded":               {meta1, changed(live, func(m *store.Meta) { m.Version, m.Superseded = 9, 8 }), []string{"superseded"}},
-		"what waits, owner":        {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Owner = "s9" }), []string{"another owner"}},
-		"what waits, itself":       {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID, m.Queued.Deleting = "u2", true }), []string{"its own deletion"}},
-		"what waits, no name":      {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Name = "" }), []string{"no id or no name"}},
-		"what waits is there":      {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID = "u1" }), []string{"is queued behind it, but has a record"}},
-		"nothing waits":            {meta2, changed(tombstone, func(m *store.Meta) { m.Queued = nil }), []string{`at w/`, "this record does not have it"}},
-		"spec":                     {recordKey(keySpec, u1), garbage, []string{"s/"}},
-		"spec is missing":          {recordKey(keySpec, u1), nil, []string{`at s/`, "it is missing, and m/"}},
-		"spec of nothing":          {recordKey(keySpec, unknown), sound(recordKey(keySpec, unknown), nil), []string{`at s/`, "orphan", "this record does not exist"}},
-		"last spec of nothing":     {[]byte("szz"), sound([]byte("szz"), nil), []string{`at s/"zz"`, "parts"}},
-		"status":                   {recordKey(keyStatus, u1), garbage, []string{"t/"}},
-		"status is missing":        {recordKey(keyStatus, u1), nil, []string{`at t/`, "it is missing, and m/"}},
-		"status of a tombstone":    {recordKey(keyStatus, u2), sound(recordKey(keyStatus, u2), nil), []string{`at t/`, "c1/u2", "this record does not have it"}},
-		"event that waits":         {recordKey(keyQueued, u2), garbage, []string{"w/"}},
-		"event that waits, gone":   {recordKey(keyQueued, u2), nil, []string{`at w/`, "it is missing, and m/"}},
-		"event that waits, orphan": {recordKey(keyQueued, unknown), sound(recordKey(keyQueued, unknown), nil), []string{`at w/`, "orphan", "this record does not exist"}},
-		"name":                     {name("work-1"), garbage, []string{"n/"}},
-		"name is missing":          {name("work-1"), nil, []string{"n/", "it is missing"}},
-		"name of no record":        {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "this record does not exist"}},
-		"name of another record":   {name("work-9"), sound(name("work-9"), []byte("u1")), []string{`at n/`, "c1/work-9", "this record does not have it"}},
-		"key of a name":            {[]byte("nx"), sound([]byte("nx"), nil), []string{"parts"}},
-		"owner":                    {appendOwnerKey(nil, "s1", u1), garbage, []string{"o/"}},
-		"owner is missing":         {appendOwnerKey(nil, "s1", u1), nil, []string{"o/", "it is missing"}},
-		"owner of nothing":         {appendOwnerKey(nil, "s1", unknown), sound(appendOwnerKey(nil, "s1", unknown), nil), []string{"o/", "this record does not exist"}},
-		"another owner":            {appendOwnerKey(nil, "s2", u1), sound(appendOwnerKey(nil, "s2", u1), nil), []string{`at o/"s2/`, "this record does not have it"}},
-		"key of an owner":          {[]byte("ox"), sound([]byte("ox"), nil), []string{"parts"}},
-		"feed":                     {numberKey(keyRevision, 1), garbage, []string{"r/1"}},
-		"feed, missing":            {numberKey(keyRevision, 1), nil, []string{"r/1", "it is missing"}},
-		"feed without sense":       {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), nil), []string{"r/1"}},
-		"feed of nothing":          {numberKey(keyRevision, 2), sound(numberKey(keyRevision, 2), appendChange(nil, &store.Change{Key: unknown, Part: store.SpecPart, State: store.Live})), []string{"r/2", "this record does not exist"}},
-		"feed, other owner":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: u1, Owner: "s9", Part: store.SpecPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
-		"feed, other state":        {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Tombstone})), []string{`at r/1: it differs from m/`}},
-		"feed, other part":         {numberKey(keyRevision, 1), sound(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.StatusPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
-		"key of the feed":          {[]byte("rx"), sound([]byte("rx"), nil), []string{"8 bytes"}},
-		"head":                     {[]byte{keyHead}, garbage, []string{"at h"}},
-		"head without sense":       {[]byte{keyHead}, sound([]byte{keyHead}, nil), []string{"at h"}},
-		"head is missing":          {[]byte{keyHead}, nil, []string{"at h: it is missing"}},
-		"head is lower":            {[]byte{keyHead}, sound([]byte{keyHead}, encodeNumber(2)), []string{"above the head 2", "closed at revision 4 and has 2"}},
-		"epoch":                    {[]byte{keyStoreID}, garbage, []string{"at i"}},
-		"epoch is missing":         {[]byte{keyStoreID}, nil, []string{"at i: it is missing"}},
-		"term":                     {numberKey(keyIncarnation, 1), garbage, []string{"e/1"}},
-		"term without sense":       {numberKey(keyIncarnation, 1), sound(numberKey(keyIncarnation, 1), nil), []string{"e/1"}},
-		"term is missing":          {numberKey(keyIncarnation, 2), nil, []string{"incarnation that it does not have"}},
-		"term without an id":       {numberKey(keyIncarnation, 9), sound(numberKey(keyIncarnation, 9), encodeIncarnation(memindex.Incarnation{ID: "", First: 1})), []string{"e/9", "its id is empty"}},
-		"term of the future":       {numberKey(keyIncarnation, 9), sound(numberKey(keyIncarnation, 9), encodeIncarnation(memindex.Incarnation{ID: "t", First: 99})), []string{"e/9", "above the head"}},
-		"term of the past":         {numberKey(keyIncarnation, 9), sound(numberKey(keyIncarnation, 9), encodeIncarnation(memindex.Incarnation{ID: "t", First: 0})), []string{"e/9", "below the previous incarnation"}},
-		"key of a term":            {[]byte("ex"), sound([]byte("ex"), encodeIncarnation(memindex.Incarnation{ID: "t", First: 1})), []string{"8 bytes"}},
-		"subscription":             {clusterKey(codec.ManifestBundles, "c1"), garbage, []string{"c/"}},
-		"subscription of no place": {clusterKey(codec.ManifestBundles, ""), sound(clusterKey(codec.ManifestBundles, ""), nil), []string{"c/", "cluster is empty"}},
-		"key of a subscription":    {[]byte("cx"), sound([]byte("cx"), nil), []string{"parts"}},
-		"bookmark":                 {bookmarkKey("hub/s1"), garbage, []string{`b/"hub/s1"`}},
-		"bookmark without a name":  {bookmarkKey(""), sound(bookmarkKey(""), nil), []string{"name of a bookmark is empty"}},
-		"large bookmark":           {bookmarkKey("x"), sound(bookmarkKey("x"), make([]byte, 5000)), []string{"longer than"}},
-		"key of no kind":           {[]byte("zz"), sound([]byte("zz"), nil), []string{`z/"z"`, "no release wrote"}},
-		"garbage of no kind":       {[]byte("zz"), garbage, []string{`z/"z"`}},
-		"key like the head's":      {[]byte("hh"), sound([]byte("hh"), nil), []string{`h/"h"`, "no release wrote"}},
+		"meta":                            {meta1, garbage, []string{`damaged value at m/`, "checksum"}},
+		"meta without sense":              {meta1, sound(meta1, []byte{9}), []string{`m/`, "in the middle of a field"}},
+		"meta is missing":                 {meta1, nil, []string{`at s/`, `at t/`, `at n/`, `at o/`, "at r/1", "at r/3", "this record does not exist"}},
+		"key of a meta":                   {[]byte("mx"), sound([]byte("mx"), nil), []string{"parts"}},
+		"owner of a meta":                 {meta1, changed(live, func(m *store.Meta) { m.Owner = "s9" }), []string{`at o/"s9/`, "it is missing, and m/", `at o/"s1/`, "this record does not have it", `at r/1: it differs from`, `at r/3: it differs from`}},
+		"no owner":                        {meta1, changed(live, func(m *store.Meta) { m.Owner = "" }), []string{"no owner"}},
+		"name of a meta":                  {meta1, changed(live, func(m *store.Meta) { m.Name = "free" }), []string{`at n/`, "c1/free", "it is missing, and m/", "c1/work-1", "this record does not have it"}},
+		"name of another":                 {meta1, changed(live, func(m *store.Meta) { m.Name = "work-2" }), []string{`at n/`, "c1/work-2", "belongs to two records", "c1/work-1", "this record does not have it"}},
+		"revision of a meta":              {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 4 }), []string{`at r/4: it belongs to two records: m/`, `at r/1: it refers to m/`, "this record does not have it"}},
+		"revision above the head":         {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 99 }), []string{"above the head", "r/99"}},
+		"no revision":                     {meta1, changed(live, func(m *store.Meta) { m.SpecRevision = 0 }), []string{"no revision"}},
+		"status revision":                 {meta1, changed(live, func(m *store.Meta) { m.StatusRevision = 0 }), []string{`at t/`, "this record does not have it", `at r/3: it refers to m/`}},
+		"tombstone lives":                 {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.Live }), []string{"no tombstone", `at r/4: it differs from m/`}},
+		"live one was deleted":            {meta1, changed(live, func(m *store.Meta) { m.DeletedAt = storetest.Noon }), []string{"deletion time"}},
+		"live one is confirmed":           {meta1, changed(live, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"time of confirmation", `at s/`, "this record does not have it"}},
+		"confirmed, no status":            {meta2, changed(tombstone, func(m *store.Meta) { m.State = store.ConfirmedTombstone }), []string{"final status"}},
+		"superseded":                      {meta1, changed(live, func(m *store.Meta) { m.Version, m.Superseded = 9, 8 }), []string{"superseded"}},
+		"what waits, owner":               {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Owner = "s9" }), []string{"another owner"}},
+		"what waits, itself":              {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID, m.Queued.Deleting = "u2", true }), []string{"its own deletion"}},
+		"what waits, no name":             {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.Name = "" }), []string{"no id or no name"}},
+		"what waits is there":             {meta2, changed(tombstone, func(m *store.Meta) { m.Queued.ResourceID = "u1" }), []string{"is queued behind it, but has a record"}},
+		"nothing waits":                   {meta2, changed(tombstone, func(m *store.Meta) { m.Queued = nil }), []string{`at w/`, "this record does not have it"}},
+		"spec":                            {value.Key(value.Spec, u1), garbage, []string{"s/"}},
+		"spec is missing":                 {value.Key(value.Spec, u1), nil, []string{`at s/`, "it is missing, and m/"}},
+		"spec of nothing":                 {value.Key(value.Spec, unknown), sound(value.Key(value.Spec, unknown), nil), []string{`at s/`, "orphan", "this record does not exist"}},
+		"last spec of nothing":            {[]byte("szz"), sound([]byte("szz"), nil), []string{`at s/"zz"`, "parts"}},
+		"status":                          {value.Key(value.Status, u1), garbage, []string{"t/"}},
+		"status is missing":               {value.Key(value.Status, u1), nil, []string{`at t/`, "it is missing, and m/"}},
+		"status of a tombstone":           {value.Key(value.Status, u2), sound(value.Key(value.Status, u2), nil), []string{`at t/`, "c1/u2", "this record does not have it"}},
+		"event that waits":                {value.Key(value.Queued, u2), garbage, []string{"w/"}},
+		"event that waits, gone":          {value.Key(value.Queued, u2), nil, []string{`at w/`, "it is missing, and m/"}},
+		"event that waits, orphan":        {value.Key(value.Queued, unknown), sound(value.Key(value.Queued, unknown), nil), []string{`at w/`, "orphan", "this record does not exist"}},
+		"name":                            {name("work-1"), garbage, []string{"n/"}},
+		"name is missing":                 {name("work-1"), nil, []string{"n/", "it is missing"}},
+		"name of no record":               {name("work-9"), sound(name("work-9"), []byte("u9")), []string{"n/", "this record does not exist"}},
+		"name of another record":          {name("work-9"), sound(name("work-9"), []byte("u1")), []string{`at n/`, "c1/work-9", "this record does not have it"}},
+		"key of a name":                   {[]byte("nx"), sound([]byte("nx"), nil), []string{"parts"}},
+		"owner":                           {appendOwnerKey(nil, "s1", u1), garbage, []string{"o/"}},
+		"owner is missing":                {appendOwnerKey(nil, "s1", u1), nil, []string{"o/", "it is missing"}},
+		"owner of nothing":                {appendOwnerKey(nil, "s1", unknown), sound(appendOwnerKey(nil, "s1", unknown), nil), []string{"o/", "this record does not exist"}},
+		"another owner":                   {appendOwnerKey(nil, "s2", u1), sound(appendOwnerKey(nil, "s2", u1), nil), []string{`at o/"s2/`, "this record does not have it"}},
+		"key of an owner":                 {[]byte("ox"), sound([]byte("ox"), nil), []string{"parts"}},
+		"feed":                            {value.NumberKey(value.Revision, 1), garbage, []string{"r/1"}},
+		"feed, missing":                   {value.NumberKey(value.Revision, 1), nil, []string{"r/1", "it is missing"}},
+		"feed without sense":              {value.NumberKey(value.Revision, 1), sound(value.NumberKey(value.Revision, 1), nil), []string{"r/1"}},
+		"feed of nothing":                 {value.NumberKey(value.Revision, 2), sound(value.NumberKey(value.Revision, 2), value.AppendChange(nil, &store.Change{Key: unknown, Part: store.SpecPart, State: store.Live})), []string{"r/2", "this record does not exist"}},
+		"feed, other owner":               {value.NumberKey(value.Revision, 1), sound(value.NumberKey(value.Revision, 1), value.AppendChange(nil, &store.Change{Key: u1, Owner: "s9", Part: store.SpecPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
+		"feed, other state":               {value.NumberKey(value.Revision, 1), sound(value.NumberKey(value.Revision, 1), value.AppendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Tombstone})), []string{`at r/1: it differs from m/`}},
+		"feed, other part":                {value.NumberKey(value.Revision, 1), sound(value.NumberKey(value.Revision, 1), value.AppendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.StatusPart, State: store.Live})), []string{`at r/1: it differs from m/`}},
+		"key of the feed":                 {[]byte("rx"), sound([]byte("rx"), nil), []string{"8 bytes"}},
+		"head":                            {[]byte{keyHead}, garbage, []string{"at h"}},
+		"head without sense":              {[]byte{keyHead}, sound([]byte{keyHead}, nil), []string{"at h"}},
+		"head is missing":                 {[]byte{keyHead}, nil, []string{"at h: it is missing"}},
+		"head is lower":                   {[]byte{keyHead}, sound([]byte{keyHead}, encodeNumber(2)), []string{"above the head 2", "closed at revision 6 and has 2"}},
+		"epoch":                           {[]byte{keyStoreID}, garbage, []string{"at i"}},
+		"epoch is missing":                {[]byte{keyStoreID}, nil, []string{"at i: it is missing"}},
+		"term":                            {value.NumberKey(value.Incarnation, 1), garbage, []string{"e/1"}},
+		"term without sense":              {value.NumberKey(value.Incarnation, 1), sound(value.NumberKey(value.Incarnation, 1), nil), []string{"e/1"}},
+		"term is missing":                 {value.NumberKey(value.Incarnation, 2), nil, []string{"incarnation that it does not have"}},
+		"term without an id":              {value.NumberKey(value.Incarnation, 9), sound(value.NumberKey(value.Incarnation, 9), value.EncodeIncarnation(memindex.Incarnation{ID: "", First: 1})), []string{"e/9", "its id is empty"}},
+		"term of the future":              {value.NumberKey(value.Incarnation, 9), sound(value.NumberKey(value.Incarnation, 9), value.EncodeIncarnation(memindex.Incarnation{ID: "t", First: 99})), []string{"e/9", "above the head"}},
+		"term of the past":                {value.NumberKey(value.Incarnation, 9), sound(value.NumberKey(value.Incarnation, 9), value.EncodeIncarnation(memindex.Incarnation{ID: "t", First: 0})), []string{"e/9", "below the previous incarnation"}},
+		"key of a term":                   {[]byte("ex"), sound([]byte("ex"), value.EncodeIncarnation(memindex.Incarnation{ID: "t", First: 1})), []string{"8 bytes"}},
+		"binding":                         {value.BookmarkKey(store.BindingName(codec.ManifestBundles, "c1")), garbage, []string{"f/"}},
+		"former subscription of no place": {formerClusterKey(codec.ManifestBundles, ""), sound(formerClusterKey(codec.ManifestBundles, ""), nil), []string{"c/", "cluster is empty"}},
+		"key of a subscription":           {[]byte("cx"), sound([]byte("cx"), nil), []string{"parts"}},
+		"bookmark":                        {value.BookmarkKey("hub/s1"), garbage, []string{`f/"hub/s1"`}},
+		"bookmark without a name":         {value.BookmarkKey(""), sound(value.BookmarkKey(""), value.AppendBookmark(nil, store.Bookmark{Revision: 1})), []string{"name of the bookmark is empty"}},
+		"large bookmark":                  {value.BookmarkKey("x"), sound(value.BookmarkKey("x"), value.AppendBookmark(make([]byte, 0), store.Bookmark{Value: make([]byte, 5000), Revision: 1})), []string{"longer than"}},
+		"bookmark without a revision":     {value.BookmarkKey("x"), sound(value.BookmarkKey("x"), nil), []string{"f/", "it has no revision"}},
+		"bookmark of the future":          {value.BookmarkKey("x"), sound(value.BookmarkKey("x"), value.AppendBookmark(nil, store.Bookmark{Revision: 99})), []string{"f/", "above the head", "r/99: it is missing"}},
+		"bookmark is missing":             {value.BookmarkKey("hub/s1"), nil, []string{"r/6", "this record does not exist"}},
+		"feed of another bookmark":        {value.NumberKey(value.Revision, 6), sound(value.NumberKey(value.Revision, 6), value.AppendChange(nil, &store.Change{Key: store.Key{ResourceID: "hub/s2"}, Part: store.BookmarkPart, State: store.Live})), []string{`at r/6: it differs from f/"hub/s1"`}},
+		"removal":                         {value.NumberKey(value.Removal, 2), garbage, []string{"g/2"}},
+		"removal without sense":           {value.NumberKey(value.Removal, 2), sound(value.NumberKey(value.Removal, 2), value.AppendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.SpecPart, State: store.Live})), []string{"g/2", "the state is unknown"}},
+		"removal of the future":           {value.NumberKey(value.Removal, 99), sound(value.NumberKey(value.Removal, 99), value.AppendChange(nil, &store.Change{Key: u1, Owner: "s1", Part: store.SpecPart})), []string{"g/99", "above the head"}},
+		"key of no kind":                  {[]byte("zz"), sound([]byte("zz"), nil), []string{`z/"z"`, "no release wrote"}},
+		"garbage of no kind":              {[]byte("zz"), garbage, []string{`z/"z"`}},
+		"key like the head's":             {[]byte("hh"), sound([]byte("hh"), nil), []string{`h/"h"`, "no release wrote"}},
 	}
 	for what, c := range cases {
 		t.Run(what, func(t *testing.T) {
@@ -277,6 +285,7 @@ func TestCheck_Random(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
+			ledger.Reopen()
 			live(rt, s, ledger)
 			if err := s.Close(); err != nil {
 				rt.Fatal(err)
@@ -304,10 +313,11 @@ func TestCheck_Random(t *testing.T) {
 // live commits random batches to a store and to its model.
 func live(t *rapid.T, s *Store, l *storetest.Model) {
 	if rapid.Bool().Draw(t, "subscribed") {
-		if err := s.MarkSubscribed(context.Background(), codec.ManifestBundles, "c1", "uid"); err != nil {
-			t.Fatal(err)
+		for _, to := range []store.Committer{s, storetest.Committer{Model: l}} {
+			if err := storetest.Bind(context.Background(), to, codec.ManifestBundles, "c1", "uid"); err != nil {
+				t.Fatal(err)
+			}
 		}
-		l.MarkSubscribed(codec.ManifestBundles, "c1", "uid")
 	}
 	for range rapid.IntRange(1, 6).Draw(t, "batches") {
 		var ops []store.Op
@@ -324,8 +334,11 @@ func live(t *rapid.T, s *Store, l *storetest.Model) {
 		if err != nil || !slices.Equal(want, got) {
 			t.Fatalf("outcomes %+v, want %+v; %v", got, want, err)
 		}
-		if err := s.SetBookmarks(context.Background(), map[string][]byte{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "bookmark"): {byte(len(ops))}}); err != nil {
-			t.Fatal(err)
+		set := map[string][]byte{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "bookmark"): {byte(len(ops))}}
+		for _, to := range []store.Committer{s, storetest.Committer{Model: l}} {
+			if err := store.WriteBookmarks(context.Background(), to, set); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -356,13 +369,13 @@ func TestCheck_Refuses(t *testing.T) {
 	if _, err := checkDir(ctx, files, dir); !errors.Is(err, context.Canceled) {
 		t.Errorf("with an ended context: %v", err)
 	}
-	key := recordKey(keySpec, testKey(1))
+	key := value.Key(value.Spec, testKey(1))
 	raw(t, files, func(db *engine.DB) {
-		v := seal(key, []byte("body"))
-		v[0] = format + 1
+		v := value.Seal(key, []byte("body"))
+		v[0] = value.Format + 1
 		noError(t, db.Set(key, reseal(key, v), engine.Sync))
 	})
-	var newer *FormatError
+	var newer *value.FormatError
 	if _, err := checkDir(t.Context(), files, dir); !errors.As(err, &newer) {
 		t.Errorf("a newer format: %v", err)
 	}
@@ -376,7 +389,7 @@ func TestCheck_NamesSomeOfMany(t *testing.T) {
 	raw(t, files, func(db *engine.DB) {
 		b := db.NewBatch()
 		for n := range maxNamed + 5 {
-			noError(t, b.Set(recordKey(keySpec, testKey(n)), []byte("garbage"), nil))
+			noError(t, b.Set(value.Key(value.Spec, testKey(n)), []byte("garbage"), nil))
 		}
 		noError(t, b.Commit(engine.Sync))
 	})

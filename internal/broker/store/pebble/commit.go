@@ -1,7 +1,6 @@
 package pebble
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -28,6 +28,7 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 		}
 		if len(t.changes) > 0 {
 			b.set([]byte{keyHead}, encodeNumber(t.head))
+			t.compact()
 		}
 		return t.apply, nil
 	})
@@ -35,51 +36,6 @@ func (s *Store) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, er
 		return nil, err
 	}
 	return outcomes, nil
-}
-
-// MarkSubscribed implements [store.Store]. It writes nothing if the subscription is known.
-func (s *Store) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	if err := store.CheckScope(dt, cluster); err != nil {
-		return err
-	}
-	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
-		p := memindex.ClusterKey{DataType: dt, Cluster: cluster}
-		if s.subscribed.IsNew(p, uid) {
-			b.set(clusterKey(dt, cluster), []byte(uid))
-		}
-		return func() { s.subscribed[p] = uid }, nil
-	})
-}
-
-// UnbindCluster implements [store.Store].
-func (s *Store) UnbindCluster(ctx context.Context, cluster string) error {
-	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
-		for p := range s.subscribed {
-			if p.Cluster == cluster {
-				b.remove(clusterKey(p.DataType, cluster))
-			}
-		}
-		return func() { s.subscribed.Forget(cluster) }, nil
-	})
-}
-
-// SetBookmarks implements [store.Store]. It writes nothing if all values are stored already.
-func (s *Store) SetBookmarks(ctx context.Context, bookmarks map[string][]byte) error {
-	if err := store.CheckBookmarks(bookmarks); err != nil {
-		return err
-	}
-	return s.update(ctx, 0, func(b *batch) (apply func(), err error) {
-		for name, value := range bookmarks {
-			known, ok := s.bookmarks[name]
-			switch {
-			case ok && value == nil:
-				b.remove(bookmarkKey(name))
-			case value != nil && (!ok || !bytes.Equal(known, value)):
-				b.set(bookmarkKey(name), value)
-			}
-		}
-		return func() { s.bookmarks.Set(bookmarks) }, nil
-	})
 }
 
 // update writes the batch that f fills; its initial capacity is size bytes. apply is called with mu held once
@@ -138,10 +94,15 @@ type transaction struct {
 	metas  map[store.Key]*store.Meta // nil: removed
 	names  map[store.Key]string      // the ResourceID of the key is a name; "": the name is free
 	behind map[store.Key]string      // "": no longer queued
+	// bookmarks are the changed ones; nil: removed. The map is nil until the first change.
+	bookmarks map[string]*store.Bookmark
 
-	writes  []store.Write
-	events  []payload
-	changes []store.Change
+	writes         []store.Write
+	bookmarkWrites []*store.BookmarkWrite
+	events         []payload
+	changes        []store.Change
+	removals       []uint64 // revisions
+	dropped        int      // number of the memory's removals that are dropped
 }
 
 // payload is a change of one payload of a record.
@@ -198,14 +159,29 @@ func (t *transaction) BlockingTombstone(k store.Key) (string, bool) {
 	return id, ok
 }
 
-// Subscribed implements [store.Reader].
-func (t *transaction) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	return t.memory.Subscribed(dt, cluster)
+// IsSubscribed implements [store.Reader].
+func (t *transaction) IsSubscribed(dt codec.DataType, cluster string) bool {
+	if len(t.bookmarks) > 0 {
+		if b, changed := t.bookmarks[store.BindingName(dt, cluster)]; changed {
+			return b != nil
+		}
+	}
+	return t.memory.bookmarks.IsSubscribed(dt, cluster) // only commits write the map, and this is the running one
+}
+
+// Bookmark implements [store.Reader].
+func (t *transaction) Bookmark(name string) *store.Bookmark {
+	if b, changed := t.bookmarks[name]; changed {
+		return b
+	}
+	return t.memory.bookmarks.Get(name)
 }
 
 // do decides one op and adds the decision to the batch.
 func (t *transaction) do(op *store.Op) (store.Outcome, error) {
-	v, err := store.Look(t, t.head, op)
+	head := t.memory.head
+	head.Revision = t.head
+	v, err := store.Look(t, head, op)
 	if err != nil {
 		return store.Outcome{}, err
 	}
@@ -220,6 +196,13 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 	for i := range d.Writes {
 		t.put(&d.Writes[i], op.Event, waited)
 	}
+	t.putBookmark(d.Bookmark)
+	for i := range d.Changes {
+		if c := &d.Changes[i]; c.Gone {
+			t.batch.set(value.NumberKey(value.Removal, c.Revision), value.AppendChange(nil, c))
+			t.removals = append(t.removals, c.Revision)
+		}
+	}
 	if n := len(d.Changes); n > 0 {
 		t.head = d.Changes[n-1].Revision
 	}
@@ -228,18 +211,57 @@ func (t *transaction) do(op *store.Op) (store.Outcome, error) {
 	return d.Outcome, nil
 }
 
+// removalsAtOnce is the number of removals that one commit drops. They are deleted one by one: with a deleted range
+// in its memory, the engine looks up each key more slowly.
+const removalsAtOnce = 1024
+
+// compact drops the removals that all readers have passed, if there are many.
+func (t *transaction) compact() {
+	t.memory.mu.RLock()
+	passed := t.memory.passed
+	t.memory.mu.RUnlock()
+	n, _ := slices.BinarySearch(t.memory.removals, passed+1)
+	if n < removalsAtOnce {
+		return
+	}
+	t.dropped = removalsAtOnce
+	for _, revision := range t.memory.removals[:t.dropped] {
+		t.batch.remove(value.NumberKey(value.Removal, revision))
+	}
+}
+
 // waited returns the event queued behind k if the decision needs it, otherwise nil.
 func (t *transaction) waited(d store.Decision, k store.Key) ([]byte, error) {
 	if !slices.ContainsFunc(d.Writes, func(w store.Write) bool { return w.Spec == store.FromQueued }) {
 		return nil, nil
 	}
 	for _, p := range slices.Backward(t.events) {
-		if p.kind == keyQueued && p.key == k {
+		if p.kind == value.Queued && p.key == k {
 			return p.event, nil
 		}
 	}
-	body, _, err := get(t.db, recordKey(keyQueued, k))
+	body, _, err := get(t.db, value.Key(value.Queued, k))
 	return body, err
+}
+
+// putBookmark writes one bookmark with its entry in the feed; w may be nil.
+func (t *transaction) putBookmark(w *store.BookmarkWrite) {
+	if w == nil {
+		return
+	}
+	if t.bookmarks == nil {
+		t.bookmarks = make(map[string]*store.Bookmark)
+	}
+	t.bookmarks[w.Name] = w.New
+	t.bookmarkWrites = append(t.bookmarkWrites, w)
+	if w.Old != nil {
+		t.batch.remove(value.NumberKey(value.Revision, w.Old.Revision))
+	}
+	if w.New == nil {
+		t.batch.remove(value.BookmarkKey(w.Name))
+		return
+	}
+	t.batch.setBookmark(w.Name, *w.New)
 }
 
 // put writes one record with its payloads and index entries.
@@ -247,7 +269,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 	t.index(w)
 	t.metas[w.Key] = w.New
 	b := t.batch
-	b.key = appendRecordKey(b.key[:0], keyMeta, w.Key)
+	b.key = value.AppendKey(b.key[:0], value.Meta, w.Key)
 	if w.New == nil {
 		b.remove(b.key)
 		for _, kind := range payloads {
@@ -257,7 +279,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 		}
 		return
 	}
-	b.body = appendMeta(b.body[:0], w.New)
+	b.body = value.AppendMeta(b.body[:0], w.New)
 	b.set(b.key, b.body)
 	for i, from := range [len(payloads)]store.Payload{w.Spec, w.Status, w.Queued} {
 		switch from {
@@ -275,7 +297,7 @@ func (t *transaction) put(w *store.Write, event, waited []byte) {
 func (t *transaction) payload(kind byte, k store.Key, event []byte) {
 	t.events = append(t.events, payload{kind, k, event})
 	b := t.batch
-	if b.key = appendRecordKey(b.key[:0], kind, k); event == nil {
+	if b.key = value.AppendKey(b.key[:0], kind, k); event == nil {
 		b.remove(b.key)
 	} else {
 		b.set(b.key, event)
@@ -332,9 +354,9 @@ func (t *transaction) apply() {
 	for _, p := range t.events {
 		h := memindex.RecordPart{Key: p.key, Part: store.SpecPart}
 		switch {
-		case p.kind == keyQueued:
+		case p.kind == value.Queued:
 			continue
-		case p.kind == keyStatus:
+		case p.kind == value.Status:
 			h.Part = store.StatusPart
 		}
 		if p.event == nil {
@@ -357,5 +379,16 @@ func (t *transaction) apply() {
 	}
 	for _, w := range t.writes {
 		m.ring.Forget(w.Old, w.New)
+	}
+	if t.dropped > 0 {
+		m.compacted = m.removals[t.dropped-1]
+		m.removals = slices.Clone(m.removals[t.dropped:])
+	}
+	m.removals = append(m.removals, t.removals...)
+	for _, w := range t.bookmarkWrites {
+		m.bookmarks.Set(w.Name, w.New)
+		if w.Old != nil {
+			m.ring.Drop(w.Old.Revision)
+		}
 	}
 }

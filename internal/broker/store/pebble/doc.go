@@ -33,7 +33,7 @@
 // The changes in a scope need no index on disk. Their revisions are in memory ([memindex.Summary]), and the
 // feed leads from each revision to its record. Each value starts with a format byte, flags and a key id, and
 // ends with a CRC-32C over storage key and value. So damage is detected at its key ([store.DamageError]), and a
-// newer format is rejected ([FormatError]). A file CLEAN has the revision at which the store was closed, and
+// newer format is rejected ([value.FormatError]). A file CLEAN has the revision at which the store was closed, and
 // the checksums of its manifest and logs. With it, a log that lost its end is detected as damage. Without it,
 // after a crash, a lost end looks like a torn write. Then the new incarnation begins below the lost revisions,
 // and a client with a lost revision in its cursor starts from the beginning.

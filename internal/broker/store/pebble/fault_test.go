@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -73,6 +74,19 @@ const (
 
 func newAcked() acked { return acked{make(map[int]int64), make(map[int]int64)} }
 
+// afterRounds returns the revision of a new store after some rounds of churn. Each round writes four works, each
+// sixth one also the bookmark.
+func afterRounds(n int) uint64 { return uint64(4*n + (n+5)/6) }
+
+// isWhole reports whether a revision is one after a whole commit of churn.
+func isWhole(revision uint64) bool {
+	n := 0
+	for afterRounds(n) < revision {
+		n++
+	}
+	return afterRounds(n) == revision || n%6 == 1 && afterRounds(n) == revision+1
+}
+
 // churn commits batches until one fails or all are done.
 func (a acked) churn(s *Store, from, rounds int) error {
 	const works, batch = 20, 4
@@ -99,7 +113,7 @@ func (a acked) churn(s *Store, from, rounds int) error {
 			continue
 		}
 		a.tried[bookmark] = int64(round + 1)
-		if err := s.SetBookmarks(context.Background(), map[string][]byte{bookmarkName: []byte(fmt.Sprint(round + 1))}); err != nil {
+		if err := store.WriteBookmarks(context.Background(), s, map[string][]byte{bookmarkName: []byte(fmt.Sprint(round + 1))}); err != nil {
 			return err
 		}
 		a.last[bookmark] = a.tried[bookmark]
@@ -179,7 +193,7 @@ func readOnly(t *testing.T, s *Store, cause error) {
 	}
 	for what, err := range map[string]error{
 		"commit":          func() error { _, err := s.Commit(t.Context(), []store.Op{testOp(1, 1<<40)}); return err }(),
-		"mark subscribed": s.MarkSubscribed(t.Context(), codec.ManifestBundles, "c9", ""),
+		"mark subscribed": storetest.Bind(t.Context(), s, codec.ManifestBundles, "c9", ""),
 	} {
 		if !errors.Is(err, store.ErrReadOnly) || !errors.Is(err, cause) {
 			t.Errorf("%s on a failed store: %v", what, err)

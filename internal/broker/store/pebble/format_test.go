@@ -66,11 +66,11 @@ func TestOpen_StoreOfFormer(t *testing.T) {
 	if !s.ValidCursor(old) {
 		t.Errorf("cursor %v is refused", old)
 	}
-	noError(t, s.SetBookmarks(t.Context(), map[string][]byte{"hub/hub1": []byte("here")}))
+	noError(t, store.WriteBookmarks(t.Context(), s, map[string][]byte{"hub/hub1": []byte("here")}))
 	must(s.Commit(t.Context(), []store.Op{testOp(1, 1)}))
 	mustClose(t, s)
 	after, err := Check(t.Context(), d)
-	if err != nil || after.Err() != nil || after.Bookmarks != 1 || after.Revision != 11 {
+	if err != nil || after.Err() != nil || after.Bookmarks != 1 || after.Revision != 13 { // the binding of former times, the bookmark, the work
 		t.Errorf("check afterwards: %+v, %v", after, err)
 	}
 }

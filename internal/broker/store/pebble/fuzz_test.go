@@ -11,6 +11,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -18,18 +19,18 @@ import (
 // holds for the marker file of a clean stop.
 func FuzzUnseal(f *testing.F) {
 	key := []byte("mgroup\x00v1\x00works\x00c\x00u")
-	good := seal(key, []byte("body of a value"))
+	good := value.Seal(key, []byte("body of a value"))
 	f.Add(key, good)
 	f.Add(key, good[:len(good)-1])
 	newer := bytes.Clone(good)
-	newer[0] = format + 1
+	newer[0] = value.Format + 1
 	f.Add(key, reseal(key, newer))
-	f.Add([]byte(cleanName), seal([]byte(cleanName), encodeIncarnation(memindex.Incarnation{ID: "t", First: 9})))
+	f.Add([]byte(cleanName), value.Seal([]byte(cleanName), value.EncodeIncarnation(memindex.Incarnation{ID: "t", First: 9})))
 	f.Add([]byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, key, v []byte) {
-		body, err := unseal(key, v)
+		body, err := value.Unseal(key, v)
 		checkRefusal(t, err)
-		if err == nil && !bytes.Equal(seal(key, body), v) {
+		if err == nil && !bytes.Equal(value.Seal(key, body), v) {
 			t.Fatalf("value %x at %q has body %x, and that has another value", v, key, body)
 		}
 
@@ -56,7 +57,7 @@ func FuzzUnseal(f *testing.F) {
 func checkRefusal(t *testing.T, err error) {
 	t.Helper()
 	var damaged *store.DamageError
-	var newer *FormatError
+	var newer *value.FormatError
 	if err != nil && !errors.As(err, &damaged) && !errors.As(err, &newer) {
 		t.Fatalf("neither damage nor a newer format: %v", err)
 	}
@@ -66,38 +67,42 @@ func checkRefusal(t *testing.T, err error) {
 // can be printed.
 func FuzzParseKey(f *testing.F) {
 	k := store.Key{DataType: codec.DataType{Group: "g", Version: "v", Resource: "r"}, Cluster: "c", ResourceID: "u"}
-	f.Add(recordKey(keyMeta, k))
+	f.Add(value.Key(value.Meta, k))
 	f.Add(appendOwnerKey(nil, "owner", k))
-	f.Add(clusterKey(k.DataType, "c"))
-	f.Add(numberKey(keyRevision, 7))
-	f.Add(bookmarkKey("compared/hub/c"))
+	f.Add(formerClusterKey(k.DataType, "c"))
+	f.Add(value.NumberKey(value.Revision, 7))
+	f.Add(value.BookmarkKey("compared/hub/c"))
+	f.Add([]byte(store.BindingName(k.DataType, "c/d")))
 	f.Add([]byte{keyStoreID})
 	f.Fuzz(func(t *testing.T, key []byte) {
-		printable(key)
+		value.PrintableKey(key)
 		if end := after(key); end != nil && bytes.Compare(key, end) >= 0 {
 			t.Errorf("%q does not lie before %q", key, end)
 		}
 		if len(key) == 0 {
 			return // the engine has no such key
 		}
-		if k, err := parseRecordKey(key); err == nil {
-			checkKey(t, key, recordKey(key[0], k))
+		if k, err := value.ParseKey(key); err == nil {
+			checkKey(t, key, value.Key(key[0], k))
 		} else {
 			checkRefusal(t, err)
 		}
 		if k, err := parseOwnerKey(key); err == nil {
-			owner, _, _ := bytes.Cut(key[1:], []byte{separator})
+			owner, _, _ := bytes.Cut(key[1:], []byte{value.Separator})
 			checkKey(t, key[1:], appendOwnerKey(nil, string(owner), k)[1:])
 		} else {
 			checkRefusal(t, err)
 		}
-		if dt, cluster, err := parseClusterKey(key); err == nil {
-			checkKey(t, key[1:], clusterKey(dt, cluster)[1:])
+		if dt, cluster, err := parseFormerClusterKey(key); err == nil {
+			checkKey(t, key[1:], formerClusterKey(dt, cluster)[1:])
 		} else {
 			checkRefusal(t, err)
 		}
-		if n, err := parseNumberKey(key); err == nil {
-			checkKey(t, key, numberKey(key[0], n))
+		if dt, cluster, ok := store.ParseBinding(string(key)); ok {
+			checkKey(t, key, []byte(store.BindingName(dt, cluster)))
+		}
+		if n, err := value.ParseNumberKey(key); err == nil {
+			checkKey(t, key, value.NumberKey(key[0], n))
 		} else {
 			checkRefusal(t, err)
 		}
@@ -129,15 +134,16 @@ func FuzzCheck(f *testing.F) {
 		f.Fatal(err)
 	}
 	k := testKey(1)
-	f.Add(recordKey(keyMeta, k), appendMeta(nil, &store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
-	f.Add(recordKey(keyMeta, testKey(2)), appendMeta(nil, &store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
-	f.Add(numberKey(keyRevision, 1), appendChange(nil, &store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
-	f.Add(numberKey(keyIncarnation, 2), encodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
+	f.Add(value.Key(value.Meta, k), value.AppendMeta(nil, &store.Meta{Key: k, State: store.Live, Owner: "s1", Name: "work-2", Version: 1, SpecRevision: 1}))
+	f.Add(value.Key(value.Meta, testKey(2)), value.AppendMeta(nil, &store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "s2", Name: "work-1", StatusRevision: 2}))
+	f.Add(value.NumberKey(value.Revision, 1), value.AppendChange(nil, &store.Change{Key: testKey(2), Owner: "s1", Part: store.SpecPart, State: store.Live}))
+	f.Add(value.NumberKey(value.Incarnation, 2), value.EncodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
 	f.Add([]byte{keyHead}, encodeNumber(1))
 	f.Add(nameKey(k.DataType, k.Cluster, "work-1"), []byte("u2"))
 	f.Add(appendOwnerKey(nil, "s2", k), []byte{})
-	f.Add(clusterKey(k.DataType, "c2"), []byte("uid"))
-	f.Add(bookmarkKey("hub/s1"), []byte("here"))
+	f.Add(value.BookmarkKey(store.BindingName(k.DataType, "c2")), value.AppendBookmark(nil, store.Bookmark{Value: []byte("uid"), Revision: 2}))
+	f.Add(formerClusterKey(k.DataType, "c2"), []byte("uid"))
+	f.Add(value.BookmarkKey("hub/s1"), []byte("here"))
 	f.Fuzz(func(t *testing.T, key, body []byte) {
 		if len(key) == 0 {
 			return
@@ -146,7 +152,7 @@ func FuzzCheck(f *testing.F) {
 		if _, err := vfs.Clone(master, files, dir, dir); err != nil {
 			t.Fatal(err)
 		}
-		raw(t, files, func(db *engine.DB) { noError(t, db.Set(key, seal(key, body), engine.Sync)) })
+		raw(t, files, func(db *engine.DB) { noError(t, db.Set(key, value.Seal(key, body), engine.Sync)) })
 		r, err := checkDir(ctx, files, dir)
 		if err != nil {
 			t.Fatal(err)
@@ -156,10 +162,10 @@ func FuzzCheck(f *testing.F) {
 		}
 		s, err := Open(Options{Dir: dir, FS: files})
 		if err != nil {
-			t.Fatalf("a check found nothing at %s, but open did: %v", printable(key), err)
+			t.Fatalf("a check found nothing at %s, but open did: %v", value.PrintableKey(key), err)
 		}
 		if err := errors.Join(readEverything(ctx, s), s.Close()); err != nil {
-			t.Fatalf("a check found nothing at %s, but a reader did: %v", printable(key), err)
+			t.Fatalf("a check found nothing at %s, but a reader did: %v", value.PrintableKey(key), err)
 		}
 	})
 }

@@ -2,12 +2,13 @@ package pebble
 
 import (
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 )
 
 // entry is one value on disk that leads to a record, by its name, its owner, or the revision of one of its
 // parts.
 type entry struct {
-	kind     byte   // keyName, keyOwner or keyRevision
+	kind     byte   // keyName, keyOwner or value.Revision
 	text     string // name or owner
 	revision uint64
 	part     store.Part
@@ -28,10 +29,10 @@ func entries(to []entry, m *store.Meta) []entry {
 	to = append(to, entry{kind: keyOwner, text: m.Owner})
 	spec, status := store.Entries(m)
 	if spec != 0 {
-		to = append(to, entry{kind: keyRevision, revision: spec, part: store.SpecPart})
+		to = append(to, entry{kind: value.Revision, revision: spec, part: store.SpecPart})
 	}
 	if status != 0 {
-		to = append(to, entry{kind: keyRevision, revision: status, part: store.StatusPart})
+		to = append(to, entry{kind: value.Revision, revision: status, part: store.StatusPart})
 	}
 	return to
 }
@@ -40,11 +41,11 @@ func entries(to []entry, m *store.Meta) []entry {
 func (e entry) appendKey(b []byte, k store.Key) []byte {
 	switch e.kind {
 	case keyName:
-		return appendRecordKey(b, keyName, beside(k, e.text))
+		return value.AppendKey(b, keyName, beside(k, e.text))
 	case keyOwner:
 		return appendOwnerKey(b, e.text, k)
 	default:
-		return appendNumberKey(b, keyRevision, e.revision)
+		return value.AppendNumberKey(b, value.Revision, e.revision)
 	}
 }
 
@@ -56,29 +57,35 @@ func (e entry) appendBody(b []byte, m *store.Meta) []byte {
 	case keyOwner:
 		return b
 	default:
-		return appendChange(b, &store.Change{Key: m.Key, Owner: m.Owner, Part: e.part, State: m.State})
+		return value.AppendChange(b, &store.Change{Key: m.Key, Owner: m.Owner, Part: e.part, State: m.State})
 	}
 }
 
-// leadsTo returns the record of an index entry or a payload.
-func leadsTo(key, body []byte) (k store.Key, err error) {
+// leadsTo returns the storage key of the value to which an index entry or a payload belongs: the meta of a
+// record, or a bookmark.
+func leadsTo(key, body []byte) ([]byte, error) {
+	var k store.Key
+	var err error
 	switch key[0] {
 	case keyOwner:
-		return parseOwnerKey(key)
-	case keyRevision:
-		c, err := parseChange(key, body)
-		return c.Key, err
+		k, err = parseOwnerKey(key)
+	case value.Revision:
+		var c store.Change
+		if c, err = value.DecodeChange(key, body); c.Part == store.BookmarkPart {
+			return value.BookmarkKey(c.Key.ResourceID), err
+		}
+		k = c.Key
 	case keyName:
-		k, err = parseRecordKey(key)
+		k, err = value.ParseKey(key)
 		k.ResourceID = string(body)
-		return k, err
 	default:
-		return parseRecordKey(key)
+		k, err = value.ParseKey(key)
 	}
+	return value.Key(value.Meta, k), err
 }
 
 // payloads are the kinds of values of a record besides its meta.
-var payloads = [...]byte{keySpec, keyStatus, keyQueued}
+var payloads = [...]byte{value.Spec, value.Status, value.Queued}
 
 // presence is whether a record has a payload.
 type presence uint8
@@ -93,9 +100,9 @@ const (
 func payloadOf(kind byte, m *store.Meta) presence {
 	has, must := m.State != store.ConfirmedTombstone, m.State == store.Live // a tombstone keeps the last spec, if there was one
 	switch kind {
-	case keyStatus:
+	case value.Status:
 		has, must = m.StatusRevision != 0, m.State != store.ConfirmedTombstone // a confirmed tombstone that an operator made may have no status
-	case keyQueued:
+	case value.Queued:
 		has, must = m.Queued != nil, m.Queued != nil && !m.Queued.Deleting
 	}
 	switch {

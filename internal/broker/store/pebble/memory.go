@@ -1,6 +1,7 @@
 package pebble
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -15,11 +17,12 @@ import (
 type memIndex struct {
 	head         store.Head
 	incarnations memindex.Incarnations
-	subscribed   memindex.Subscriptions
 	bookmarks    memindex.Bookmarks
 	tally        *memindex.Summary
 	usage        *quota.Usage
 	behind       map[store.Key]string // queued id → id of its tombstone
+	removals     []uint64             // revisions of the stored removals, ascending
+	compacted    uint64               // revision of the last removal that was dropped
 
 	// Used while loading:
 	headFound       bool
@@ -28,26 +31,31 @@ type memIndex struct {
 
 func newState() memIndex {
 	return memIndex{
-		subscribed: make(memindex.Subscriptions), tally: memindex.NewTally(), usage: quota.NewUsage(), behind: make(map[store.Key]string),
-		bookmarks: make(memindex.Bookmarks),
+		tally: memindex.NewTally(), usage: quota.NewUsage(), behind: make(map[store.Key]string), bookmarks: memindex.NewBookmarks(),
 	}
 }
 
 // loaded lists the kinds of values from which a memIndex is loaded. These kinds sort before all others.
-var loaded = [...]byte{keyBookmark, keyCluster, keyIncarnation, keyHead, keyStoreID, keyMeta}
+var loaded = [...]byte{keyFormerBookmark, keyFormerCluster, value.Incarnation, value.Bookmark, keyHead, keyStoreID, value.Meta}
 
 // load adds one value of the kinds in loaded. The caller passes values in key order. A record is only decoded:
 // the caller checks it before it calls addRecord.
 func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 	switch kind, alone := key[0], len(key) == 1; {
-	case kind == keyBookmark:
-		s.bookmarks[string(key[1:])] = append([]byte{}, body...)
-	case kind == keyCluster:
-		var p memindex.ClusterKey
-		if p.DataType, p.Cluster, err = parseClusterKey(key); err == nil {
-			s.subscribed[p] = string(body)
+	case kind == value.Bookmark:
+		var b store.Bookmark
+		if b, err = value.DecodeBookmark(key, body); err == nil {
+			s.bookmarks.Set(string(key[1:]), &b)
 		}
-	case kind == keyIncarnation:
+	case kind == keyFormerBookmark:
+		s.bookmarks.Set(string(key[1:]), &store.Bookmark{Value: append([]byte{}, body...)})
+	case kind == keyFormerCluster:
+		var dt codec.DataType
+		var cluster string
+		if dt, cluster, err = parseFormerClusterKey(key); err == nil {
+			s.bookmarks.Set(store.BindingName(dt, cluster), &store.Bookmark{Value: append([]byte{}, body...)})
+		}
+	case kind == value.Incarnation:
 		return nil, s.loadIncarnation(key, body)
 	case kind == keyHead && alone:
 		var n uint64
@@ -56,20 +64,20 @@ func (s *memIndex) load(key, body []byte) (m *store.Meta, err error) {
 		}
 	case kind == keyStoreID && alone:
 		s.head.StoreID = string(body)
-	case kind == keyMeta:
-		return parseMeta(key, body)
+	case kind == value.Meta:
+		return value.ParseMeta(key, body)
 	default:
-		err = damage(key, "no release wrote such a key")
+		err = value.Damage(key, "no release wrote such a key")
 	}
 	return nil, err
 }
 
 func (s *memIndex) loadIncarnation(key, body []byte) error {
-	number, err := parseNumberKey(key)
+	number, err := value.ParseNumberKey(key)
 	if err != nil {
 		return err
 	}
-	t, err := decodeIncarnation(key, body)
+	t, err := value.DecodeIncarnation(key, body)
 	if err == nil {
 		s.incarnations = append(s.incarnations, t)
 		s.lastIncarnation = number
@@ -120,6 +128,7 @@ type memory struct {
 	// lock of the store may read without mu.
 	mu sync.RWMutex
 	memIndex
+	passed  uint64 // revision up to which no reader needs a removal
 	ring    *memindex.Ring
 	metas   recent[store.Key, *store.Meta]
 	events  recent[memindex.RecordPart, []byte]
@@ -152,6 +161,21 @@ func (m *memory) present(look func()) *view {
 	return m.view
 }
 
+// Passed implements [store.Store]. A later commit drops the removals.
+func (m *memory) Passed(revision uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.passed = max(m.passed, revision)
+}
+
+// Reach implements [store.Store]. Only this process has the store open, and each commit ends with its memory.
+func (*memory) Reach(ctx context.Context) error { return ctx.Err() }
+
+// Replicas implements [store.Store]. An incarnation is one opening.
+func (m *memory) Replicas(context.Context) ([]string, error) {
+	return []string{m.Head().Incarnation}, nil
+}
+
 // Head implements [store.Store].
 func (m *memory) Head() store.Head {
 	m.mu.RLock()
@@ -170,7 +194,7 @@ func (m *memory) ClusterHead(dt codec.DataType, cluster string) store.ClusterHea
 func (m *memory) Clusters(dt codec.DataType) []string {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.subscribed.Clusters(m.tally, dt)
+	return m.bookmarks.Clusters(m.tally, dt)
 }
 
 // Digests implements [store.Store].
@@ -198,8 +222,14 @@ func (m *memory) ValidCursor(c store.Cursor) bool {
 func (m *memory) Subscribed(dt codec.DataType, cluster string) (string, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	uid, ok := m.subscribed[memindex.ClusterKey{DataType: dt, Cluster: cluster}]
-	return uid, ok
+	return m.bookmarks.Subscribed(dt, cluster)
+}
+
+// Bookmark implements [store.Store].
+func (m *memory) Bookmark(name string) (store.Bookmark, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.bookmarks.Named(name)
 }
 
 // Bookmarks implements [store.Store].

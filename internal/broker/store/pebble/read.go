@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	engine "github.com/cockroachdb/pebble/v2"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -66,9 +68,9 @@ func unreadableAt(key []byte, err error) error {
 		return nil
 	}
 	if engine.IsCorruptionError(err) {
-		err = damage(key, err.Error())
+		err = value.Damage(key, err.Error())
 	}
-	return unreadable{fmt.Errorf("store: read %s: %w", printable(key), err)}
+	return unreadable{fmt.Errorf("store: read %s: %w", value.PrintableKey(key), err)}
 }
 
 // get returns the body of a value in memory of its own. ok is false if there is none.
@@ -78,7 +80,7 @@ func get(r engine.Reader, key []byte) (body []byte, ok bool, err error) {
 		return nil, false, nil
 	}
 	if err == nil {
-		body, err = unseal(key, v)
+		body, err = value.Unseal(key, v)
 		body = bytes.Clone(body)
 		err = errors.Join(err, closer.Close())
 	}
@@ -91,12 +93,12 @@ func getMeta(r engine.Reader, k store.Key) (*store.Meta, error) {
 }
 
 func metaAt(k store.Key, get func(key []byte) (body []byte, ok bool, err error)) (*store.Meta, error) {
-	key := recordKey(keyMeta, k)
+	key := value.Key(value.Meta, k)
 	body, ok, err := get(key)
 	if err != nil || !ok {
 		return nil, err
 	}
-	return decodeMeta(k, key, body)
+	return value.DecodeMeta(k, key, body)
 }
 
 // finder is [get] for many keys of one kind. It reuses one iterator, which is several times faster, and fastest
@@ -135,7 +137,7 @@ func (f *finder) close() error {
 func bodyAt(it *engine.Iterator) ([]byte, error) {
 	v, err := it.ValueAndErr()
 	if err == nil {
-		v, err = unseal(it.Key(), v)
+		v, err = value.Unseal(it.Key(), v)
 	}
 	return v, unreadableAt(it.Key(), err)
 }
@@ -148,6 +150,17 @@ func within(lead []byte) *engine.IterOptions {
 // each calls f for each value in a range, in key order. Key and body are valid during the call only. Errors of
 // f are returned unchanged.
 func each(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(key, body []byte) error) (err error) {
+	return eachStored(ctx, r, in, func(v value.Stored) error {
+		body, err := value.Unseal(v.Key, v.Value)
+		if err != nil {
+			return unreadableAt(v.Key, err)
+		}
+		return f(v.Key, body)
+	})
+}
+
+// eachStored is each with the values as they are stored.
+func eachStored(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(value.Stored) error) (err error) {
 	it, err := r.NewIter(in)
 	if err != nil {
 		return unreadableAt(in.LowerBound, err)
@@ -157,11 +170,11 @@ func each(ctx context.Context, r engine.Reader, in *engine.IterOptions, f func(k
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		body, err := bodyAt(it)
+		v, err := it.ValueAndErr()
 		if err != nil {
-			return err
+			return unreadableAt(it.Key(), err)
 		}
-		if err := f(it.Key(), body); err != nil {
+		if err := f(value.Stored{Key: it.Key(), Value: v}); err != nil {
 			return err
 		}
 	}
@@ -205,7 +218,7 @@ func (s *Store) Get(ctx context.Context, k store.Key) (r store.Record, err error
 			return store.ErrNotFound
 		}
 		r.Meta = *m
-		return errors.Join(v.payload(keySpec, m, &r.Spec), v.payload(keyStatus, m, &r.Status))
+		return errors.Join(v.payload(value.Spec, m, &r.Spec), v.payload(value.Status, m, &r.Status))
 	})
 	if err != nil {
 		return store.Record{}, err
@@ -219,10 +232,10 @@ func (v *view) payload(kind byte, m *store.Meta, event *[]byte) error {
 	if *event != nil || is == never {
 		return nil
 	}
-	key := recordKey(kind, m.Key)
+	key := value.Key(kind, m.Key)
 	body, ok, err := get(v.snapshot, key)
 	if err == nil && !ok && is == always {
-		err = damage(key, "it is missing, but its record is there")
+		err = value.Damage(key, "it is missing, but its record is there")
 	}
 	*event = body
 	return err
@@ -235,9 +248,9 @@ func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) 
 		if scope.Owner != "" && scope.Cluster == "" {
 			return v.scanOwner(ctx, scope, f)
 		}
-		lead := prefix(keyMeta, dt.Group, dt.Version, dt.Resource)
+		lead := prefix(value.Meta, dt.Group, dt.Version, dt.Resource)
 		if scope.Cluster != "" {
-			lead = prefix(keyMeta, dt.Group, dt.Version, dt.Resource, scope.Cluster)
+			lead = prefix(value.Meta, dt.Group, dt.Version, dt.Resource, scope.Cluster)
 		}
 		return v.scan(ctx, within(lead), scope.Owner, f)
 	})
@@ -246,15 +259,15 @@ func (s *Store) Scan(ctx context.Context, scope store.Scope, f func(store.Meta) 
 // ScanAfter implements [store.Store].
 func (s *Store) ScanAfter(ctx context.Context, scope store.Scope, id string, f func(store.Meta) error) error {
 	k := store.Key{DataType: scope.DataType, Cluster: scope.Cluster, ResourceID: id}
-	in := within(prefix(keyMeta, k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster))
-	in.LowerBound = append(recordKey(keyMeta, k), 0) // no id has a zero byte
+	in := within(prefix(value.Meta, k.DataType.Group, k.DataType.Version, k.DataType.Resource, k.Cluster))
+	in.LowerBound = append(value.Key(value.Meta, k), 0) // no id has a zero byte
 	return s.read(ctx, func() {}, func(v *view) error { return v.scan(ctx, in, scope.Owner, f) })
 }
 
 // scan calls f for the records of an owner in a range; owner "" selects all.
 func (v *view) scan(ctx context.Context, in *engine.IterOptions, owner string, f func(store.Meta) error) error {
 	return each(ctx, v.snapshot, in, func(key, body []byte) error {
-		m, err := parseMeta(key, body)
+		m, err := value.ParseMeta(key, body)
 		if err != nil || owner != "" && m.Owner != owner {
 			return err
 		}
@@ -265,7 +278,7 @@ func (v *view) scan(ctx context.Context, in *engine.IterOptions, owner string, f
 // scanOwner calls f for the records of one owner on all clusters.
 func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Meta) error) (err error) {
 	dt := scope.DataType
-	records := finder{r: v.snapshot, kind: keyMeta}
+	records := finder{r: v.snapshot, kind: value.Meta}
 	defer func() { err = cmp.Or(err, records.close()) }()
 	return each(ctx, v.snapshot, within(prefix(keyOwner, scope.Owner, dt.Group, dt.Version, dt.Resource)), func(key, _ []byte) error {
 		k, err := parseOwnerKey(key)
@@ -277,7 +290,7 @@ func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Me
 			return err
 		}
 		if m == nil || m.Owner != scope.Owner {
-			return damage(key, "the index has an owner that the record has not")
+			return value.Damage(key, "the index has an owner that the record has not")
 		}
 		return f(*m)
 	})
@@ -290,15 +303,18 @@ func (v *view) scanOwner(ctx context.Context, scope store.Scope, f func(store.Me
 // the feed on disk until it is near the head.
 func (s *Store) Changes(ctx context.Context, after uint64, limit int) (out []store.Change, err error) {
 	limit = max(limit, 1)
-	var first uint64
+	var first, compacted uint64
 	var wait <-chan struct{} // closed by the next commit
 	look := func() {
-		first, wait = s.ring.First, s.commits
+		first, compacted, wait = s.ring.First, s.compacted, s.commits
 		out = s.ring.ChangesFrom(max(after+1, first), limit)
 	}
 	for {
 		err := s.read(ctx, look, func(v *view) error {
-			if after+1 >= first {
+			switch {
+			case after != 0 && after < compacted:
+				return store.ErrCompacted
+			case after+1 >= first:
 				return nil
 			}
 			earlier, err := v.replay(ctx, after, first, limit)
@@ -326,9 +342,24 @@ var errLimit = errors.New("limit reached")
 // replay reads the changes between two revisions, both excluded, from disk.
 func (v *view) replay(ctx context.Context, after, before uint64, limit int) ([]store.Change, error) {
 	var out []store.Change
-	in := &engine.IterOptions{LowerBound: numberKey(keyRevision, after+1), UpperBound: numberKey(keyRevision, before)}
-	err := each(ctx, v.snapshot, in, func(key, body []byte) error {
-		c, err := parseChange(key, body)
+	for _, kind := range []byte{value.Revision, value.Removal} {
+		of, err := v.entries(ctx, &engine.IterOptions{LowerBound: value.NumberKey(kind, after+1), UpperBound: value.NumberKey(kind, before)}, limit)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, of...)
+	}
+	slices.SortFunc(out, func(a, b store.Change) int { return cmp.Compare(a.Revision, b.Revision) })
+	return out[:min(limit, len(out))], nil
+}
+
+// entries reads the first entries of the feed in a range, at most limit.
+func (v *view) entries(ctx context.Context, in *engine.IterOptions, limit int) (out []store.Change, err error) {
+	err = each(ctx, v.snapshot, in, func(key, body []byte) error {
+		c, err := value.DecodeChange(key, body)
+		if err == nil && c.Part == store.BookmarkPart && !c.Gone {
+			c, err = v.bookmarkAt(c)
+		}
 		if err != nil {
 			return err
 		}
@@ -341,6 +372,24 @@ func (v *view) replay(ctx context.Context, after, before uint64, limit int) ([]s
 		return nil, err
 	}
 	return out, nil
+}
+
+// bookmarkAt adds the value to the entry of a bookmark.
+func (v *view) bookmarkAt(c store.Change) (store.Change, error) {
+	key := value.BookmarkKey(c.Key.ResourceID)
+	body, ok, err := get(v.snapshot, key)
+	if err != nil {
+		return c, err
+	}
+	if !ok {
+		return c, value.Damage(key, fmt.Sprintf("it is missing, but the change feed has it at revision %d", c.Revision))
+	}
+	b, err := value.DecodeBookmark(key, body)
+	if err == nil && b.Revision != c.Revision {
+		err = value.Damage(key, fmt.Sprintf("it has revision %d, and %d in the change feed", b.Revision, c.Revision))
+	}
+	c.Value = b.Value
+	return c, err
 }
 
 // Since implements [store.Store].
@@ -379,7 +428,7 @@ func (s *Store) ConfirmedTombstones(ctx context.Context, dt codec.DataType, owne
 func (s *Store) eachAt(ctx context.Context, part store.Part, collect func() []uint64, f func(store.Meta) error) error {
 	var revisions []uint64
 	return s.read(ctx, func() { revisions = collect() }, func(v *view) (err error) {
-		feed, records := finder{r: v.snapshot, kind: keyRevision}, finder{r: v.snapshot, kind: keyMeta}
+		feed, records := finder{r: v.snapshot, kind: value.Revision}, finder{r: v.snapshot, kind: value.Meta}
 		defer func() { err = cmp.Or(err, feed.close(), records.close()) }()
 		for _, revision := range revisions {
 			if err := ctx.Err(); err != nil {
@@ -399,15 +448,15 @@ func (s *Store) eachAt(ctx context.Context, part store.Part, collect func() []ui
 
 // recordAt returns the record whose given part has this revision. The revision must be in the feed.
 func recordAt(feed, records *finder, revision uint64, part store.Part) (*store.Meta, error) {
-	key := numberKey(keyRevision, revision)
+	key := value.NumberKey(value.Revision, revision)
 	body, ok, err := feed.get(key)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		return nil, damage(key, "it is missing, but there is a record with this revision")
+		return nil, value.Damage(key, "it is missing, but there is a record with this revision")
 	}
-	c, err := parseChange(key, body)
+	c, err := value.DecodeChange(key, body)
 	if err != nil {
 		return nil, err
 	}
@@ -417,7 +466,7 @@ func recordAt(feed, records *finder, revision uint64, part store.Part) (*store.M
 	}
 	spec, status := store.Entries(m)
 	if c.Part != part || part == store.SpecPart && spec != revision || part == store.StatusPart && status != revision {
-		return nil, damage(key, fmt.Sprintf("it refers to %s, which has the revisions %d and %d", printable(recordKey(keyMeta, c.Key)), spec, status))
+		return nil, value.Damage(key, fmt.Sprintf("it refers to %s, which has the revisions %d and %d", value.PrintableKey(value.Key(value.Meta, c.Key)), spec, status))
 	}
 	return m, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 )
 
 // TestSeparation_FormerReleaseReads checks that a large payload is in a file of its own, and that an engine
@@ -28,7 +29,7 @@ func TestSeparation_FormerReleaseReads(t *testing.T) {
 	mustClose(t, s)
 	raw(t, fs, func(db *engine.DB) {
 		for _, op := range []store.Op{small, large} {
-			body, ok, err := get(db, recordKey(keySpec, op.Key))
+			body, ok, err := get(db, value.Key(value.Spec, op.Key))
 			if err != nil || !ok || !bytes.Equal(body, op.Event) {
 				t.Errorf("%s: %d bytes, %v", op.Key.ResourceID, len(body), err)
 			}

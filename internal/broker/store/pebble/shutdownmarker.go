@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/internal/fields"
 )
 
@@ -117,12 +118,12 @@ func (c shutdownMarker) compareFiles(files vfs.FS, dir string) error {
 
 // value returns the content of the marker file.
 func (c shutdownMarker) value() []byte {
-	body := encodeIncarnation(memindex.Incarnation{ID: c.incarnation, First: c.revision})
+	body := value.EncodeIncarnation(memindex.Incarnation{ID: c.incarnation, First: c.revision})
 	for _, s := range c.files {
 		body = binary.AppendUvarint(fields.AppendString(body, s.name), s.crc)
 	}
-	v := make([]byte, sealed(body))
-	sealTo(v, []byte(cleanName), body)
+	v := make([]byte, value.Len(body))
+	value.SealTo(v, []byte(cleanName), body)
 	return v
 }
 
@@ -160,7 +161,7 @@ func readClean(files vfs.FS, dir string) (*shutdownMarker, error) {
 	case err != nil:
 		return nil, err
 	}
-	body, err := unseal([]byte(cleanName), v.Bytes())
+	body, err := value.Unseal([]byte(cleanName), v.Bytes())
 	if err != nil {
 		return nil, &store.DamageError{Key: name, What: "the record of the last close is damaged; remove it to open the store as after a crash"}
 	}

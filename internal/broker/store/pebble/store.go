@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 )
 
 // ErrInUse means that another process, or another store in this process, uses the directory.
@@ -204,7 +206,7 @@ func (s *Store) loadState(o *Options) error {
 				return err
 			}
 			if what := s.aboveHead(m); what != "" {
-				return damage(key, what)
+				return value.Damage(key, what)
 			}
 			s.addRecord(m)
 			return nil
@@ -219,22 +221,22 @@ func (s *Store) loadState(o *Options) error {
 	case s.head.StoreID == "":
 		// A store without a store id is new, or has lost its id.
 		return each(ctx, s.db, &engine.IterOptions{}, func(key, _ []byte) error {
-			return damage([]byte{keyStoreID}, "it is missing, but there is "+printable(key))
+			return value.Damage([]byte{keyStoreID}, "it is missing, but there is "+value.PrintableKey(key))
 		})
 	case !s.headFound:
-		return damage([]byte{keyHead}, "it is missing in a store that has a store id")
+		return value.Damage([]byte{keyHead}, "it is missing in a store that has a store id")
 	}
-	above := within([]byte{keyRevision})
-	above.LowerBound = numberKey(keyRevision, s.head.Revision+1)
+	above := within([]byte{value.Revision})
+	above.LowerBound = value.NumberKey(value.Revision, s.head.Revision+1)
 	return each(ctx, s.db, above, func(key, _ []byte) error {
-		return damage(key, fmt.Sprintf("it is above the head %d", s.head.Revision))
+		return value.Damage(key, fmt.Sprintf("it is above the head %d", s.head.Revision))
 	})
 }
 
 // begin writes a new incarnation, and the store id of a new store.
 func (s *Store) begin(o *Options) error {
 	if s.lastIncarnation == math.MaxUint64 {
-		return damage(numberKey(keyIncarnation, s.lastIncarnation), "there is no number for another incarnation")
+		return value.Damage(value.NumberKey(value.Incarnation, s.lastIncarnation), "there is no number for another incarnation")
 	}
 	return s.update(context.Background(), 0, func(b *batch) (apply func(), err error) {
 		epoch, number := s.head.StoreID, s.lastIncarnation+1
@@ -244,12 +246,52 @@ func (s *Store) begin(o *Options) error {
 			b.set([]byte{keyHead}, encodeNumber(0))
 		}
 		t := memindex.Incarnation{ID: o.NewID(), First: s.head.Revision + 1}
-		b.set(numberKey(keyIncarnation, number), encodeIncarnation(t))
+		b.set(value.NumberKey(value.Incarnation, number), value.EncodeIncarnation(t))
 		if number > store.MaxIncarnations {
-			err = b.DeleteRange(numberKey(keyIncarnation, 0), numberKey(keyIncarnation, number-store.MaxIncarnations+1), nil)
+			b.removeRange(value.NumberKey(value.Incarnation, 0), value.NumberKey(value.Incarnation, number-store.MaxIncarnations+1))
 		}
-		return func() { s.newIncarnation(epoch, t) }, err
+		// The readers of a new process begin at the head.
+		err = each(context.Background(), s.db, within([]byte{value.Removal}), func(key, _ []byte) error {
+			b.remove(key)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		renewed := s.renewBookmarks(b)
+		return func() {
+			s.newIncarnation(epoch, t)
+			s.compacted = t.First - 1
+			for _, c := range renewed {
+				s.bookmarks.Set(c.Key.ResourceID, &store.Bookmark{Value: c.Value, Revision: c.Revision})
+				s.ring.Append(c)
+				s.head.Revision = c.Revision
+			}
+		}, nil
 	})
+}
+
+// renewBookmarks gives the bookmarks of a former format, which have no revision, the first revisions of the new
+// incarnation. It returns their entries in the feed.
+func (s *Store) renewBookmarks(b *batch) (entries []store.Change) {
+	for name, v := range s.bookmarks.All() {
+		if v.Revision == 0 {
+			entries = append(entries, bookmarkChange(name, v))
+		}
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	slices.SortFunc(entries, func(a, b store.Change) int { return cmp.Compare(a.Key.ResourceID, b.Key.ResourceID) })
+	for i := range entries {
+		entries[i].Revision = s.head.Revision + uint64(i) + 1
+		b.setBookmark(entries[i].Key.ResourceID, store.Bookmark{Value: entries[i].Value, Revision: entries[i].Revision})
+	}
+	b.set([]byte{keyHead}, encodeNumber(entries[len(entries)-1].Revision))
+	for _, kind := range []byte{keyFormerBookmark, keyFormerCluster} {
+		b.removeRange([]byte{kind}, []byte{kind + 1})
+	}
+	return entries
 }
 
 // Err implements [store.Store].

@@ -14,21 +14,16 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/memindex"
+	"github.com/hawser-io/hawser/internal/broker/store/value"
 	"github.com/hawser-io/hawser/internal/fields"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-func seal(key, body []byte) []byte {
-	v := make([]byte, sealed(body))
-	sealTo(v, key, body)
-	return v
-}
-
 func TestSeal_FindsEveryChange(t *testing.T) {
 	t.Parallel()
 	key, body := []byte("m-key"), []byte("body of a value")
-	v := seal(key, body)
-	if got, err := unseal(key, v); err != nil || !bytes.Equal(got, body) {
+	v := value.Seal(key, body)
+	if got, err := value.Unseal(key, v); err != nil || !bytes.Equal(got, body) {
 		t.Fatalf("unseal: %q, %v", got, err)
 	}
 	var damaged *store.DamageError
@@ -36,24 +31,27 @@ func TestSeal_FindsEveryChange(t *testing.T) {
 		for bit := range 8 {
 			flipped := bytes.Clone(v)
 			flipped[i] ^= 1 << bit
-			if _, err := unseal(key, flipped); !errors.As(err, &damaged) {
+			if _, err := value.Unseal(key, flipped); !errors.As(err, &damaged) {
 				t.Fatalf("bit %d of byte %d flipped: %v", bit, i, err)
 			}
 		}
 	}
 	for n := range v {
-		if _, err := unseal(key, v[:n]); !errors.As(err, &damaged) {
+		if _, err := value.Unseal(key, v[:n]); !errors.As(err, &damaged) {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 	}
-	if _, err := unseal([]byte("m-kez"), v); !errors.As(err, &damaged) {
+	if _, err := value.Unseal([]byte("m-kez"), v); !errors.As(err, &damaged) {
 		t.Errorf("under another key: %v", err)
 	}
 }
 
+// valueTail is the size of the checksum at the end of a value.
+const valueTail = 4
+
 // reseal repairs the checksum of a changed value.
 func reseal(key, v []byte) []byte {
-	fixed := seal(key, make([]byte, len(v)-valueExtras))
+	fixed := value.Seal(key, make([]byte, len(v)-value.Len(nil)))
 	copy(fixed[:len(v)-valueTail], v)
 	sum := fields.Checksum(key, fixed[:len(v)-valueTail])
 	fixed = fixed[:len(v)-valueTail]
@@ -63,17 +61,17 @@ func reseal(key, v []byte) []byte {
 func TestUnseal_OtherFormats(t *testing.T) {
 	t.Parallel()
 	key := []byte("m")
-	v := seal(key, []byte("body"))
-	v[0] = format + 1
-	var newer *FormatError
-	if _, err := unseal(key, reseal(key, v)); !errors.As(err, &newer) || newer.Format != format+1 || !strings.Contains(err.Error(), "newer release") {
+	v := value.Seal(key, []byte("body"))
+	v[0] = value.Format + 1
+	var newer *value.FormatError
+	if _, err := value.Unseal(key, reseal(key, v)); !errors.As(err, &newer) || newer.Format != value.Format+1 || !strings.Contains(err.Error(), "newer release") {
 		t.Errorf("newer format: %v", err)
 	}
 	var damaged *store.DamageError
 	for i, b := range []byte{0, 1, 1} {
-		v := seal(key, []byte("body"))
+		v := value.Seal(key, []byte("body"))
 		v[i] = b
-		if _, err := unseal(key, reseal(key, v)); !errors.As(err, &damaged) {
+		if _, err := value.Unseal(key, reseal(key, v)); !errors.As(err, &damaged) {
 			t.Errorf("byte %d is %d: %v", i, b, err)
 		}
 	}
@@ -116,19 +114,19 @@ func TestMeta_RoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawMeta(t)
-		body := appendMeta(nil, want)
-		got, err := parseMeta(recordKey(keyMeta, want.Key), body)
+		body := value.AppendMeta(nil, want)
+		got, err := value.ParseMeta(value.Key(value.Meta, want.Key), body)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatalf("meta (-written +read):\n%s", d)
 		}
-		if _, err := parseMeta(recordKey(keyMeta, want.Key), append(body, 0)); err == nil || !strings.Contains(err.Error(), "it has more bytes after the last field") {
+		if _, err := value.ParseMeta(value.Key(value.Meta, want.Key), append(body, 0)); err == nil || !strings.Contains(err.Error(), "it has more bytes after the last field") {
 			t.Fatalf("with a byte more: %v", err)
 		}
 		n := rapid.IntRange(0, len(body)-1).Draw(t, "cut")
-		if _, err := parseMeta(recordKey(keyMeta, want.Key), body[:n]); err == nil {
+		if _, err := value.ParseMeta(value.Key(value.Meta, want.Key), body[:n]); err == nil {
 			t.Fatalf("cut to %d of %d bytes: no error", n, len(body))
 		}
 	})
@@ -137,19 +135,19 @@ func TestMeta_RoundTrip(t *testing.T) {
 // FuzzDecodeMeta: no body makes the decoder panic or use much memory. A decoded meta encodes to the same body.
 func FuzzDecodeMeta(f *testing.F) {
 	k := store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: "u"}
-	f.Add(appendMeta(nil, &store.Meta{Key: k, State: store.Live, Owner: "hub", Name: "work", Version: 3, SpecRevision: 7}))
-	f.Add(appendMeta(nil, &store.Meta{
+	f.Add(value.AppendMeta(nil, &store.Meta{Key: k, State: store.Live, Owner: "hub", Name: "work", Version: 3, SpecRevision: 7}))
+	f.Add(value.AppendMeta(nil, &store.Meta{
 		Key: k, State: store.Tombstone, Owner: "hub", Name: "work", Version: 3, SpecRevision: 7, StatusRevision: 8, StatusVersion: 2,
 		Sequence: "4198400", StatusHash: "abc", DeletedAt: time.Unix(1, 2), Superseded: 9,
 		Queued: &store.QueuedSpec{ResourceID: "v", Owner: "hub", Name: "work", Version: 1, Deleting: true, DeletedAt: time.Unix(3, 4)},
 	}))
-	f.Add(appendMeta(nil, &store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "hub", Name: "work", StatusRevision: 9, ConfirmedAt: time.Unix(5, 6)}))
+	f.Add(value.AppendMeta(nil, &store.Meta{Key: k, State: store.ConfirmedTombstone, Owner: "hub", Name: "work", StatusRevision: 9, ConfirmedAt: time.Unix(5, 6)}))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		m, err := parseMeta(recordKey(keyMeta, k), body)
+		m, err := value.ParseMeta(value.Key(value.Meta, k), body)
 		if err != nil {
 			return
 		}
-		again, err := parseMeta(recordKey(keyMeta, k), appendMeta(nil, m))
+		again, err := value.ParseMeta(value.Key(value.Meta, k), value.AppendMeta(nil, m))
 		if err != nil {
 			t.Fatalf("%+v cannot be read back: %v", m, err)
 		}
@@ -165,17 +163,27 @@ func FuzzDecodeChange(f *testing.F) {
 		Revision: 7, Key: store.Key{DataType: codec.ManifestBundles, Cluster: "c", ResourceID: "u"}, Owner: "hub",
 		Part: store.StatusPart, State: store.ConfirmedTombstone,
 	}
-	f.Add(appendChange(nil, &c))
-	f.Add(encodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
+	f.Add(value.AppendChange(nil, &c))
+	f.Add(value.EncodeIncarnation(memindex.Incarnation{ID: "t", First: 9}))
+	f.Add(value.AppendChange(nil, &store.Change{Key: store.Key{ResourceID: "b"}, Part: store.BookmarkPart}))
+	f.Add(value.AppendBookmark(nil, store.Bookmark{Value: []byte("v"), Revision: 300}))
 	f.Add(encodeNumber(1 << 63))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if c, err := parseChange(numberKey(keyRevision, 7), body); err == nil {
-			if again, err := parseChange(numberKey(keyRevision, 7), appendChange(nil, &c)); err != nil || again != c {
+		if c, err := value.DecodeChange(value.NumberKey(value.Revision, 7), body); err == nil {
+			if again, err := value.DecodeChange(value.NumberKey(value.Revision, 7), value.AppendChange(nil, &c)); err != nil || !cmp.Equal(again, c) {
 				t.Errorf("%+v is read back as %+v, %v", c, again, err)
 			}
 		}
-		if v, err := decodeIncarnation(nil, body); err == nil {
-			if again, err := decodeIncarnation(nil, encodeIncarnation(v)); err != nil || again != v {
+		if c, err := value.DecodeChange(value.NumberKey(value.Removal, 7), body); err == nil && (!c.Gone || c.State != 0) {
+			t.Errorf("removal %+v", c)
+		}
+		if b, err := value.DecodeBookmark(value.BookmarkKey("b"), body); err == nil {
+			if again, err := value.DecodeBookmark(value.BookmarkKey("b"), value.AppendBookmark(nil, b)); err != nil || !cmp.Equal(again, b) {
+				t.Errorf("%+v is read back as %+v, %v", b, again, err)
+			}
+		}
+		if v, err := value.DecodeIncarnation(nil, body); err == nil {
+			if again, err := value.DecodeIncarnation(nil, value.EncodeIncarnation(v)); err != nil || again != v {
 				t.Errorf("%+v is read back as %+v, %v", v, again, err)
 			}
 		}
@@ -202,39 +210,39 @@ func TestKeys(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := drawKey(t), drawKey(t)
-		if want, got := slices.Compare(order(a), order(b)), bytes.Compare(recordKey(keyMeta, a), recordKey(keyMeta, b)); want != got {
+		if want, got := slices.Compare(order(a), order(b)), bytes.Compare(value.Key(value.Meta, a), value.Key(value.Meta, b)); want != got {
 			t.Fatalf("%q and %q: order %d, want %d", a, b, got, want)
 		}
-		if got, err := parseRecordKey(recordKey(keyMeta, a)); err != nil || got != a {
+		if got, err := value.ParseKey(value.Key(value.Meta, a)); err != nil || got != a {
 			t.Fatalf("%q is read back as %q, %v", a, got, err)
 		}
 		if got, err := parseOwnerKey(appendOwnerKey(nil, "s1", a)); err != nil || got != a {
 			t.Fatalf("%q is read back as %q, %v", a, got, err)
 		}
-		if dt, c, err := parseClusterKey(clusterKey(a.DataType, a.Cluster)); err != nil || dt != a.DataType || c != a.Cluster {
+		if dt, c, err := parseFormerClusterKey(formerClusterKey(a.DataType, a.Cluster)); err != nil || dt != a.DataType || c != a.Cluster {
 			t.Fatalf("%q is read back as %q %q, %v", a, dt, c, err)
 		}
-		lead := prefix(keyMeta, order(a)[:4]...)
-		inside := bytes.Compare(recordKey(keyMeta, b), lead) >= 0 && bytes.Compare(recordKey(keyMeta, b), after(lead)) < 0
+		lead := prefix(value.Meta, order(a)[:4]...)
+		inside := bytes.Compare(value.Key(value.Meta, b), lead) >= 0 && bytes.Compare(value.Key(value.Meta, b), after(lead)) < 0
 		if want := slices.Equal(order(a)[:4], order(b)[:4]); inside != want {
 			t.Fatalf("%q is under the prefix of %q: %v, want %v", b, a, inside, want)
 		}
 	})
-	for _, bad := range [][]byte{{keyMeta}, []byte("ma\x00b"), []byte("ma\x00b\x00c\x00d\x00e\x00f")} {
-		if _, err := parseRecordKey(bad); err == nil {
+	for _, bad := range [][]byte{{value.Meta}, []byte("ma\x00b"), []byte("ma\x00b\x00c\x00d\x00e\x00f")} {
+		if _, err := value.ParseKey(bad); err == nil {
 			t.Errorf("%q is taken as the key of a record", bad)
 		}
 	}
-	if _, err := parseNumberKey([]byte("r1234567")); err == nil {
+	if _, err := value.ParseNumberKey([]byte("r1234567")); err == nil {
 		t.Error("a number of 7 bytes is taken")
 	}
 	if got := after([]byte{0xff, 0xff}); got != nil {
 		t.Errorf("behind the last prefix is %q", got)
 	}
 	for key, want := range map[string]string{
-		"": `""`, "h": "h", string(numberKey(keyRevision, 7)): "r/7", "ma\x00b": `m/"a/b"`,
+		"": `""`, "h": "h", string(value.NumberKey(value.Revision, 7)): "r/7", "ma\x00b": `m/"a/b"`,
 	} {
-		if got := printable([]byte(key)); got != want {
+		if got := value.PrintableKey([]byte(key)); got != want {
 			t.Errorf("%q is printed as %s, want %s", key, got, want)
 		}
 	}

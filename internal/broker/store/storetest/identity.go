@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -113,19 +114,17 @@ func testIncarnationsAreBounded(t *testing.T, site Site) {
 
 func testSubscribed(t *testing.T, site Site) {
 	b := open(t, site)
-	mark := func(dt codec.DataType, cluster, uid string) {
-		t.Helper()
-		if err := b.MarkSubscribed(b.context(), dt, cluster, uid); err != nil {
-			t.Fatal(err)
-		}
-	}
+	mark := b.bind
 	type answer struct {
 		UID string
 		OK  bool
 	}
 	requested := func() []answer {
 		var out []answer
-		for _, k := range []subscription{{codec.ManifestBundles, "c1"}, {otherType, "c1"}, {codec.ManifestBundles, "c1-a"}, {codec.ManifestBundles, "c"}} {
+		for _, k := range []struct {
+			dt      codec.DataType
+			cluster string
+		}{{codec.ManifestBundles, "c1"}, {otherType, "c1"}, {codec.ManifestBundles, "c1-a"}, {codec.ManifestBundles, "c"}} {
 			uid, ok := b.Subscribed(k.dt, k.cluster)
 			out = append(out, answer{uid, ok})
 		}
@@ -139,23 +138,23 @@ func testSubscribed(t *testing.T, site Site) {
 	mark(otherType, "c1", "uid2")
 	mark(codec.ManifestBundles, "c1-a", "uid3")
 	diff(t, "an empty uid does not replace one", []answer{{"uid1", true}, {"uid2", true}, {"uid3", true}, {}}, requested())
-	mark(codec.ManifestBundles, "c1", "uid9")
-	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "", "uid"); err == nil {
-		t.Error("no cluster can be marked")
+	bound := func(cluster, uid string) store.Op {
+		return store.Op{Kind: store.BindCluster, Key: store.Key{DataType: codec.ManifestBundles, Cluster: cluster}, UID: uid}
 	}
-	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "c\x00", "uid"); err == nil {
-		t.Error("a cluster with a zero byte can be marked")
-	}
+	unbound := bound("c1-a", "")
+	unbound.Kind = store.UnbindCluster
+	diff(t, "another uid, no cluster, a zero byte, a name that is too long, and one that was freed in the same commit",
+		[]store.ResultCode{store.OwnedByOther, store.Invalid, store.Invalid, store.Invalid, store.Accepted, store.Ignored, store.Accepted},
+		results(b.commit(bound("c1", "uid9"), bound("", "uid"), bound("c\x00", "uid"), bound(strings.Repeat("c", 1020), "uid"), unbound, unbound, bound("c1-a", "uid4"))))
 	b.close()
 	b = open(t, site)
-	diff(t, "reopened", []answer{{"uid9", true}, {"uid2", true}, {"uid3", true}, {}}, requested())
-	if err := b.UnbindCluster(b.context(), "c1"); err != nil {
-		t.Fatal(err)
-	}
-	diff(t, "forgotten", []answer{{}, {}, {"uid3", true}, {}}, requested())
+	diff(t, "reopened", []answer{{"uid1", true}, {"uid2", true}, {"uid4", true}, {}}, requested())
+	b.unbind(codec.ManifestBundles)
+	diff(t, "forgotten", []answer{{}, {"uid2", true}, {"uid4", true}, {}}, requested())
+	b.unbind(otherType)
 	b.close()
 	b = open(t, site)
-	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid3", true}, {}}, requested())
+	diff(t, "forgotten and reopened", []answer{{}, {}, {"uid4", true}, {}}, requested())
 }
 
 // testSubscribedDecides: whether a cluster has to confirm a deletion is decided inside the commit.

@@ -15,7 +15,7 @@ func (l *Model) check(s Step) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	wrote := s.Outcome.Result == store.Accepted || s.Outcome.Result == store.Confirmed || s.Outcome.Result == store.Queued
-	if wrote != (len(s.Writes) > 0) {
+	if wrote != (len(s.Writes) > 0 || s.Bookmark != nil) {
 		fail("result %d with %d writes", s.Outcome.Result, len(s.Writes))
 	}
 	if len(s.Changes) > 0 && s.Outcome.Result != store.Queued && s.Outcome.Revision != s.After {
@@ -45,8 +45,8 @@ func (l *Model) check(s Step) error {
 				fail("revision %d is of %v and %v", r, other, e.Key)
 			}
 			revisions[r] = e.Key
-			if r > l.head {
-				fail("revision %d of %v is above the head %d", r, e.Key, l.head)
+			if r > l.Head() {
+				fail("revision %d of %v is above the head %d", r, e.Key, l.Head())
 			}
 		}
 		if err := l.checkQueued(e); err != nil {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,22 +15,16 @@ import (
 // Model is the reference implementation for engines: a list of records without indexes, which each query
 // searches completely. It has no files and is not safe for concurrent use.
 type Model struct {
-	head       uint64
-	records    []Entry
-	published  map[uint64]store.Change // all entries that the feed ever had
-	subscribed map[subscription]string
-	bookmarks  map[string][]byte
+	head      store.Head
+	records   []Entry
+	published map[uint64]store.Change   // all entries that the feed ever had
+	bookmarks map[string]store.Bookmark // with the bindings
 }
 
 // Entry is one record of a model, with its queued event.
 type Entry struct {
 	store.Record
 	Queued []byte // event of Meta.Queued
-}
-
-type subscription struct {
-	dt      codec.DataType
-	cluster string
 }
 
 // Step is the effect of one op on a model.
@@ -40,13 +35,14 @@ type Step struct {
 
 // NewModel returns an empty model.
 func NewModel() *Model {
-	return &Model{
-		published: make(map[uint64]store.Change), subscribed: make(map[subscription]string), bookmarks: make(map[string][]byte),
-	}
+	return &Model{published: make(map[uint64]store.Change), bookmarks: make(map[string]store.Bookmark)}
 }
 
 // Head returns the last revision.
-func (l *Model) Head() uint64 { return l.head }
+func (l *Model) Head() uint64 { return l.head.Revision }
+
+// Reopen begins an incarnation, as opening a store does.
+func (l *Model) Reopen() { l.head.FirstRevision = l.head.Revision + 1 }
 
 // Apply decides op and executes the decision. It returns an error if the decision cannot be executed, which is
 // a bug.
@@ -55,18 +51,18 @@ func (l *Model) Apply(op store.Op) (Step, error) {
 	if err != nil {
 		return Step{}, err
 	}
-	s := Step{Decision: store.Admit(l, &op, store.Decide(v, &op)), Before: l.head, After: l.head}
+	s := Step{Decision: store.Admit(l, &op, store.Decide(v, &op)), Before: l.Head(), After: l.Head()}
 	if s.Outcome.Result == 0 {
 		return s, fmt.Errorf("%+v has no result", op)
 	}
 	for i, c := range s.Changes {
-		if c.Revision != l.head+1 {
-			return s, fmt.Errorf("change %d has revision %d after %d", i, c.Revision, l.head)
+		if c.Revision != l.Head()+1 {
+			return s, fmt.Errorf("change %d has revision %d after %d", i, c.Revision, l.Head())
 		}
-		l.head = c.Revision
+		l.head.Revision = c.Revision
 		l.published[c.Revision] = c
 	}
-	s.After = l.head
+	s.After = l.Head()
 	var waited []byte
 	if i := l.find(op.Key); i >= 0 {
 		waited = l.records[i].Queued
@@ -80,6 +76,11 @@ func (l *Model) Apply(op store.Op) (Step, error) {
 		if err := l.write(w, op.Event, waited); err != nil {
 			return s, err
 		}
+	}
+	if w := s.Bookmark; w != nil && w.New != nil {
+		l.bookmarks[w.Name] = *w.New
+	} else if w != nil {
+		delete(l.bookmarks, w.Name)
 	}
 	return s, l.check(s)
 }
@@ -150,48 +151,64 @@ func (l *Model) BlockingTombstone(k store.Key) (string, bool) {
 	return "", false
 }
 
-// Subscribed implements [store.Reader].
+// IsSubscribed implements [store.Reader].
+func (l *Model) IsSubscribed(dt codec.DataType, cluster string) bool {
+	_, ok := l.Subscribed(dt, cluster)
+	return ok
+}
+
+// Subscribed is Subscribed of [store.Replica].
 func (l *Model) Subscribed(dt codec.DataType, cluster string) (string, bool) {
-	uid, ok := l.subscribed[subscription{dt, cluster}]
-	return uid, ok
+	b, ok := l.bookmarks[store.BindingName(dt, cluster)]
+	return string(b.Value), ok
 }
 
-// MarkSubscribed is MarkSubscribed of [store.Store].
+// Bookmark implements [store.Reader].
+func (l *Model) Bookmark(name string) *store.Bookmark {
+	if b, ok := l.bookmarks[name]; ok {
+		return &b
+	}
+	return nil
+}
+
+// MarkSubscribed binds a cluster uid to a name, without a revision: the binding was there from the beginning.
 func (l *Model) MarkSubscribed(dt codec.DataType, cluster, uid string) {
-	k := subscription{dt, cluster}
-	if uid != "" || l.subscribed[k] == "" {
-		l.subscribed[k] = uid
-	}
+	l.bookmarks[store.BindingName(dt, cluster)] = store.Bookmark{Value: []byte(uid)}
 }
 
-// UnbindCluster is UnbindCluster of [store.Store].
-func (l *Model) UnbindCluster(cluster string) {
-	for k := range l.subscribed {
-		if k.cluster == cluster {
-			delete(l.subscribed, k)
-		}
-	}
+// UnbindCluster removes the binding of a name, without a revision.
+func (l *Model) UnbindCluster(dt codec.DataType, cluster string) {
+	delete(l.bookmarks, store.BindingName(dt, cluster))
 }
 
-// SetBookmarks is SetBookmarks of [store.Store].
-func (l *Model) SetBookmarks(set map[string][]byte) {
-	for name, value := range set {
-		if l.bookmarks[name] = value; value == nil {
-			delete(l.bookmarks, name)
-		}
-	}
-}
-
-// Bookmarks is Bookmarks of [store.Store].
+// Bookmarks is Bookmarks of [store.Replica].
 func (l *Model) Bookmarks(prefix string) map[string][]byte {
 	out := make(map[string][]byte)
-	for name, value := range l.bookmarks {
-		if strings.HasPrefix(name, prefix) {
-			out[name] = value
+	for name, b := range l.bookmarks {
+		if _, _, binds := store.ParseBinding(name); !binds && strings.HasPrefix(name, prefix) {
+			out[name] = b.Value
 		}
 	}
 	return out
 }
+
+// Committer commits to a model, so that a test can write the same to it and to a store.
+type Committer struct{ *Model }
+
+// Commit implements [store.Committer].
+func (c Committer) Commit(_ context.Context, ops []store.Op) (outcomes []store.Outcome, err error) {
+	for _, op := range ops {
+		s, err := c.Apply(op)
+		if err != nil {
+			return nil, err
+		}
+		outcomes = append(outcomes, s.Outcome)
+	}
+	return outcomes, nil
+}
+
+// Err implements [store.Committer].
+func (Committer) Err() error { return nil }
 
 // Get returns the record with key k.
 func (l *Model) Get(k store.Key) (Entry, bool) {
@@ -224,6 +241,11 @@ func (l *Model) Changes(after uint64) []store.Change {
 			if revision > after {
 				out = append(out, l.published[revision])
 			}
+		}
+	}
+	for _, b := range l.bookmarks {
+		if b.Revision > after {
+			out = append(out, l.published[b.Revision])
 		}
 	}
 	slices.SortFunc(out, func(a, b store.Change) int { return cmp.Compare(a.Revision, b.Revision) })

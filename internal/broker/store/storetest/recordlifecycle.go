@@ -44,8 +44,8 @@ func testTakeOver(t *testing.T, site Site) {
 	waits.Name = "work-u1"
 	b.accept(spec(u1, 1), report(u1, 1, 1))
 	deleted := b.commit(deletion(u1, 1))[0]
-	diff(t, "what the deletion replaced", store.Outcome{Result: store.Accepted, Revision: 3, Head: 3, Owner: "s1", Replaced: 1}, deleted)
-	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 3, At: Noon}
+	diff(t, "what the deletion replaced", store.Outcome{Result: store.Accepted, Revision: 4, Head: 4, Owner: "s1", Replaced: 2}, deleted)
+	over := store.Op{Kind: store.TakeOver, Key: u1, IfRevision: 4, At: Noon}
 	diff(t, "nothing waits", []store.ResultCode{store.Ignored}, results(b.commit(over)))
 	b.accept(waits)
 	stale := over
@@ -84,12 +84,10 @@ func testClose(t *testing.T, site Site) {
 		"get":                  get,
 		"changes":              changes,
 		"scan":                 b.Scan(ctx, store.Scope{DataType: codec.ManifestBundles}, func(store.Meta) error { return nil }),
-		"mark subscribed":      b.MarkSubscribed(ctx, codec.ManifestBundles, "c1", ""),
-		"forget cluster":       b.UnbindCluster(ctx, "c1"),
 		"since":                b.Since(ctx, store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 0, func(store.Meta) error { return nil }),
 		"tombstones":           b.Tombstones(ctx, codec.ManifestBundles, "c1", func(store.Meta) error { return nil }),
 		"confirmed tombstones": confirmedTombstones,
-		"set bookmarks":        b.SetBookmarks(ctx, map[string][]byte{"a": {}}),
+		"write bookmarks":      store.WriteBookmarks(ctx, b, map[string][]byte{"a": {}}),
 		"close":                b.Close(),
 	} {
 		if !errors.Is(err, store.ErrClosed) {
@@ -136,6 +134,7 @@ func testCloseWaits(t *testing.T, site Site) {
 // store, and never gets a revision twice or too late.
 func testConcurrent(t *testing.T, site Site) {
 	const writers, rounds, works = 4, 40, 5
+	const last = 1 + writers*rounds*works
 	b := open(t, site)
 	b.bookmark()
 	ctx, stop := context.WithCancel(b.context())
@@ -154,7 +153,7 @@ func testConcurrent(t *testing.T, site Site) {
 	}
 	final := make(chan map[store.Key]uint64, 1)
 	reading.Go(func() {
-		seen, err := follow(ctx, b.Store, uint64(writers*rounds*works))
+		seen, err := follow(ctx, b.Store, uint64(last))
 		fail(err)
 		final <- seen
 	})
@@ -162,7 +161,7 @@ func testConcurrent(t *testing.T, site Site) {
 	seen := <-final
 	stop()
 	reading.Wait()
-	diff(t, "head", uint64(writers*rounds*works), b.Head().Revision)
+	diff(t, "head", uint64(last), b.Head().Revision)
 	for _, m := range b.scan(store.Scope{DataType: codec.ManifestBundles}) {
 		if seen[m.Key] != m.SpecRevision {
 			t.Errorf("%v: the follower saw revision %d, the store has %d", m.Key, seen[m.Key], m.SpecRevision)
@@ -226,6 +225,9 @@ func follow(ctx context.Context, s store.Store, last uint64) (map[store.Key]uint
 				return seen, fmt.Errorf("revision %d after %d", c.Revision, after)
 			}
 			after = c.Revision
+			if c.Part == store.BookmarkPart {
+				continue
+			}
 			seen[c.Key] = c.Revision
 			r, err := s.Get(ctx, c.Key)
 			if err != nil {
@@ -250,21 +252,21 @@ func testRandom(t *testing.T, newSite func() Site) {
 			switch rapid.IntRange(0, 9).Draw(rt, "event") {
 			case 0:
 				b.bookmark()
-				l.MarkSubscribed(codec.ManifestBundles, "c1", "")
-			case 1:
-				if err := b.UnbindCluster(b.context(), "c1"); err != nil {
+				if err := Bind(b.context(), Committer{l}, codec.ManifestBundles, "c1", ""); err != nil {
 					rt.Fatal(err)
 				}
-				l.UnbindCluster("c1")
+			case 1:
+				b.unbind(codec.ManifestBundles)
+				if err := Unbind(b.context(), Committer{l}, codec.ManifestBundles, "c1"); err != nil {
+					rt.Fatal(err)
+				}
 			case 2:
 				b.close()
 				b = open(t, site)
+				l.Reopen()
 			case 3:
 				set := drawBookmarks(rt)
-				if err := b.SetBookmarks(b.context(), set); err != nil {
-					rt.Fatal(err)
-				}
-				l.SetBookmarks(set)
+				writeBoth(rt, b, l, set)
 			default:
 				commitBoth(rt, b, l, clusters)
 			}
@@ -280,6 +282,15 @@ func testRandom(t *testing.T, newSite func() Site) {
 // drawBookmarks draws bookmarks to set and, with nil values, to remove. Some names are prefixes of others.
 func drawBookmarks(t *rapid.T) map[string][]byte {
 	return rapid.MapOf(rapid.StringMatching(`[ab]{1,3}`), rapid.OneOf(rapid.Just([]byte(nil)), rapid.SliceOf(rapid.Byte()))).Draw(t, "bookmarks")
+}
+
+// writeBoth writes bookmarks.
+func writeBoth(t *rapid.T, b *bench, l *Model, set map[string][]byte) {
+	for _, to := range []store.Committer{b, Committer{l}} {
+		if err := store.WriteBookmarks(b.context(), to, set); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func commitBoth(t *rapid.T, b *bench, l *Model, clusters []string) {
@@ -321,9 +332,15 @@ func compare(t *rapid.T, b *bench, l *Model, clusters []string) {
 		}
 		check("records of "+owner, metas, b.scan(store.Scope{DataType: codec.ManifestBundles, Owner: owner}))
 	}
+	last := map[string][]byte{"last": fmt.Append(nil, l.Head())} // an entry that is still in the feed after a removal
+	writeBoth(t, b, l, last)
 	check("head", l.Head(), b.Head().Revision)
-	there := slices.DeleteFunc(b.feed(0, 3), func(c store.Change) bool { return c.Gone })
-	check("feed", l.Changes(0), there)
+	there := func(of []store.Change) []store.Change {
+		return slices.DeleteFunc(of, func(c store.Change) bool { return c.Gone })
+	}
+	check("feed", l.Changes(0), there(b.changes(0, 1000)))
+	opened := b.Head().FirstRevision - 1
+	check("feed since the opening", l.Changes(opened), there(b.feed(opened, 3)))
 	compareScopes(t, b, l, clusters)
 }
 

@@ -41,13 +41,13 @@ func testCommit(t *testing.T, site Site) {
 		store.Accepted, store.Unchanged, store.Accepted, store.Invalid, store.Accepted, store.NameConflict,
 		store.Accepted, store.Queued, store.NameConflict, store.Confirmed, store.Accepted,
 	}, results(out))
-	diff(t, "head", uint64(7), b.Head().Revision)
+	diff(t, "head", uint64(8), b.Head().Revision)
 	r := b.get(u2)
 	diff(t, "what waited", "u2 v1", string(r.Spec))
 	diff(t, "its state", store.Live, r.State)
-	diff(t, "its revision", uint64(6), r.SpecRevision)
+	diff(t, "its revision", uint64(7), r.SpecRevision)
 	diff(t, "outcomes of an empty batch", 0, len(b.commit()))
-	diff(t, "head after an empty batch", uint64(7), b.Head().Revision)
+	diff(t, "head after an empty batch", uint64(8), b.Head().Revision)
 }
 
 func testCommitCancelled(t *testing.T, site Site) {
@@ -72,11 +72,11 @@ func testGet(t *testing.T, site Site) {
 		t.Fatalf("get of nothing: %v", err)
 	}
 	first, last := spec(u1, 5), spec(u1, 3)
-	last.Supersedes = 1
+	last.Supersedes = 2
 	gone := deletion(u1, 4)
 	waits := spec(u1, 1)
 	waits.Name, waits.Event = "other", []byte("waits")
-	meta := store.Meta{Key: u1, State: store.Live, Owner: "s1", Name: "work-u1", Version: 5, Tag: first.Tag, SpecRevision: 1}
+	meta := store.Meta{Key: u1, State: store.Live, Owner: "s1", Name: "work-u1", Version: 5, Tag: first.Tag, SpecRevision: 2}
 	steps := []struct {
 		op           store.Op
 		change       func()
@@ -84,28 +84,28 @@ func testGet(t *testing.T, site Site) {
 	}{
 		{first, func() {}, first.Event, nil},
 		{last, func() {
-			meta.Version, meta.Tag, meta.SpecRevision, meta.SpecSupersedes, meta.Superseded = 3, last.Tag, 2, true, 5
+			meta.Version, meta.Tag, meta.SpecRevision, meta.SpecSupersedes, meta.Superseded = 3, last.Tag, 3, true, 5
 		}, last.Event, nil},
 		{report(u1, 3, 7), func() {
-			meta.StatusRevision, meta.StatusVersion, meta.Sequence, meta.StatusHash = 3, 3, Sequence(7), "hash"
+			meta.StatusRevision, meta.StatusVersion, meta.Sequence, meta.StatusHash = 4, 3, Sequence(7), "hash"
 		}, last.Event, []byte("status of v3")},
 		{gone, func() {
-			meta.State, meta.Version, meta.Tag, meta.SpecRevision, meta.DeletedAt = store.Tombstone, 4, gone.Tag, 4, gone.DeletedAt
+			meta.State, meta.Version, meta.Tag, meta.SpecRevision, meta.DeletedAt = store.Tombstone, 4, gone.Tag, 5, gone.DeletedAt
 		}, last.Event, []byte("status of v3")},
 		{waits, func() {
 			meta.Queued = &store.QueuedSpec{ResourceID: "u1", Owner: "s1", Name: "other", Version: 1, Tag: waits.Tag}
 		}, last.Event, []byte("status of v3")},
 		{reportDeleted(u1, 4, 8), func() {
 			meta = store.Meta{
-				Key: u1, State: store.Live, Owner: "s1", Name: "other", Version: 1, Tag: waits.Tag, SpecRevision: 5,
+				Key: u1, State: store.Live, Owner: "s1", Name: "other", Version: 1, Tag: waits.Tag, SpecRevision: 6,
 				Sequence: Sequence(8),
 			}
 		}, waits.Event, nil},
 		{deletion(u1, 1), func() {
-			meta.State, meta.Tag, meta.SpecRevision, meta.DeletedAt = store.Tombstone, deletion(u1, 1).Tag, 6, gone.DeletedAt
+			meta.State, meta.Tag, meta.SpecRevision, meta.DeletedAt = store.Tombstone, deletion(u1, 1).Tag, 7, gone.DeletedAt
 		}, waits.Event, nil},
 		{reportDeleted(u1, 1, 9), func() {
-			meta.State, meta.SpecRevision, meta.StatusRevision, meta.StatusVersion = store.ConfirmedTombstone, 7, 7, 1
+			meta.State, meta.SpecRevision, meta.StatusRevision, meta.StatusVersion = store.ConfirmedTombstone, 8, 8, 1
 			meta.Sequence, meta.StatusHash, meta.ConfirmedAt = Sequence(9), "hash", Noon
 		}, nil, []byte("status of v1")},
 	}

@@ -65,17 +65,17 @@ func testClusterHead(t *testing.T, site Site) {
 	}
 	diff(t, "nothing", store.ClusterHead{}, now())
 	b.accept(spec(u1, 1), spec(u2, 1), spec(in("c2", "u1"), 1))
-	diff(t, "two", unanswered(2, want(2, 0, "", spec(u1, 1), spec(u2, 1))), now())
+	diff(t, "two", unanswered(2, want(3, 0, "", spec(u1, 1), spec(u2, 1))), now())
 	b.accept(spec(u1, 2))
-	diff(t, "updated", unanswered(2, want(4, 0, "", spec(u1, 2), spec(u2, 1))), now())
+	diff(t, "updated", unanswered(2, want(5, 0, "", spec(u1, 2), spec(u2, 1))), now())
 	b.accept(report(u1, 2, 100))
-	diff(t, "a status is no change", unanswered(1, want(4, 0, Sequence(100), spec(u1, 2), spec(u2, 1))), now())
+	diff(t, "a status is no change", unanswered(1, want(5, 0, Sequence(100), spec(u1, 2), spec(u2, 1))), now())
 	b.accept(report(u2, 1, 20))
-	diff(t, "the highest sequence id counts, as a number", want(4, 0, Sequence(100), spec(u1, 2), spec(u2, 1)), now())
+	diff(t, "the highest sequence id counts, as a number", want(5, 0, Sequence(100), spec(u1, 2), spec(u2, 1)), now())
 	b.accept(deletion(u1, 2))
-	diff(t, "tombstones are outside the digest", want(7, 1, Sequence(100), spec(u2, 1)), now())
+	diff(t, "tombstones are outside the digest", want(8, 1, Sequence(100), spec(u2, 1)), now())
 	b.accept(reportDeleted(u1, 2, 101))
-	diff(t, "no agent is sent confirmed tombstones", want(7, 0, Sequence(101), spec(u2, 1)), now())
+	diff(t, "no agent is sent confirmed tombstones", want(8, 0, Sequence(101), spec(u2, 1)), now())
 	foreign, unreadable := report(u2, 1, 0), report(in("c2", "u1"), 1, 0)
 	foreign.Key, foreign.Sequence = in("c2", "u1"), fmt.Sprint(900<<22|7<<12)
 	unreadable.Sequence = "x"
@@ -83,7 +83,7 @@ func testClusterHead(t *testing.T, site Site) {
 	diff(t, "ids of other nodes do not count", "", b.ClusterHead(codec.ManifestBundles, "c2").Sequence)
 	b.close()
 	b = open(t, site)
-	diff(t, "reopened", want(2, 0, Sequence(101), spec(u2, 1)), now())
+	diff(t, "reopened", want(3, 0, Sequence(101), spec(u2, 1)), now())
 	diff(t, "reopened, ids of other nodes", "", b.ClusterHead(codec.ManifestBundles, "c2").Sequence)
 	b.accept(store.Op{Kind: store.Drop, Key: u2}, store.Op{Kind: store.Drop, Key: u1})
 	diff(t, "nothing is left", store.Digest{}, now().Digest)
@@ -165,9 +165,7 @@ func testClusters(t *testing.T, site Site) {
 	diff(t, "born again", []string{"c1", "c2", "c3"}, known())
 	b.accept(store.Op{Kind: store.Drop, Key: in("c3", "u1")}, store.Op{Kind: store.Drop, Key: in("c2", "u1")})
 	diff(t, "no record is left", []string{"c1"}, known())
-	if err := b.UnbindCluster(t.Context(), "c1"); err != nil {
-		t.Fatal(err)
-	}
+	b.unbind(codec.ManifestBundles)
 	diff(t, "forgotten", 0, len(known()))
 }
 
@@ -197,16 +195,16 @@ func testSince(t *testing.T, site Site) {
 		diff(t, what, want, ids(b.since(store.Scope{DataType: codec.ManifestBundles, Owner: owner}, store.StatusPart, after)))
 	}
 	specs("all", "u2 u3 u1", 0)
-	specs("after the first change of the last one", "u2 u3 u1", 1)
-	specs("after 2", "u3 u1", 2)
-	specs("after the last one", "", 6)
+	specs("after the first change of the last one", "u2 u3 u1", 2)
+	specs("after 3", "u3 u1", 3)
+	specs("after the last one", "", 7)
 	specs("far behind the last one", "", 1<<63)
 	statuses("no status", "s1", "", 0)
-	diff(t, "the whole record", b.get(u1).Meta, b.since(store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 5)[0])
-	b.accept(report(u2, 1, 1), report(u1, 2, 2), report(u3, 1, 3), report(u2, 1, 4), deletion(u2, 1)) // 7 to 11
+	diff(t, "the whole record", b.get(u1).Meta, b.since(store.Scope{DataType: codec.ManifestBundles, Cluster: "c1"}, store.SpecPart, 6)[0])
+	b.accept(report(u2, 1, 1), report(u1, 2, 2), report(u3, 1, 3), report(u2, 1, 4), deletion(u2, 1)) // 8 to 12
 	statuses("statuses", "s1", "u1 u2", 0)
 	statuses("statuses of another owner", "s2", "u3", 0)
-	statuses("statuses after 8", "s1", "u2", 8)
+	statuses("statuses after 9", "s1", "u2", 9)
 	specs("with a tombstone", "u3 u1 u2", 0)
 	both := store.Scope{DataType: codec.ManifestBundles, Cluster: "c1", Owner: "s1"}
 	diff(t, "specs of one owner", "u1 u2", ids(b.since(both, store.SpecPart, 0)))
@@ -309,9 +307,7 @@ func testSinceRefuses(t *testing.T, site Site) {
 func testTombstones(t *testing.T, site Site) {
 	b := open(t, site)
 	b.bookmark()
-	if err := b.MarkSubscribed(b.context(), codec.ManifestBundles, "c2", ""); err != nil {
-		t.Fatal(err)
-	}
+	b.bind(codec.ManifestBundles, "c2", "")
 	u1, u2, u3, waiting := in("c1", "u1"), in("c1", "u2"), in("c1", "u3"), in("c1", "u4")
 	waits := spec(waiting, 1)
 	waits.Name = "work-u1"
@@ -402,7 +398,7 @@ func (b *bench) setBookmarks(pairs ...string) {
 	for pair := range slices.Chunk(pairs, 2) {
 		set[pair[0]] = []byte(pair[1])
 	}
-	if err := b.SetBookmarks(b.context(), set); err != nil {
+	if err := store.WriteBookmarks(b.context(), b, set); err != nil {
 		b.t.Fatalf("set bookmarks: %v", err)
 	}
 }
@@ -421,7 +417,7 @@ func testBookmarks(t *testing.T, site Site) {
 	diff(t, "no name starts so", 0, len(b.Bookmarks("hub/s2")))
 	diff(t, "or so", 0, len(b.Bookmarks("z")))
 	value := []byte("mine")
-	if err := b.SetBookmarks(b.context(), map[string][]byte{"hub/s1": value, "other/s1": nil, "never": nil}); err != nil {
+	if err := store.WriteBookmarks(b.context(), b, map[string][]byte{"hub/s1": value, "other/s1": nil, "never": nil}); err != nil {
 		t.Fatal(err)
 	}
 	value[0] = 'X'
@@ -435,29 +431,87 @@ func testBookmarks(t *testing.T, site Site) {
 	b.close()
 	b = open(t, site)
 	diff(t, "reopened", all, b.Bookmarks(""))
-	diff(t, "revisions do not move", uint64(0), b.Head().Revision)
+	diff(t, "revisions", uint64(7), b.Head().Revision)
 	b.setBookmarks("a", "1")
 	all["a"] = []byte("1")
 	diff(t, "more", all, b.Bookmarks(""))
 }
 
-// testBookmarksRefused: if one bookmark cannot be stored, none is.
+// testBookmarksRefused: a bookmark that cannot be stored does not affect the others.
 func testBookmarksRefused(t *testing.T, site Site) {
 	b := open(t, site)
-	for what, name := range map[string]string{"empty": "", "long": strings.Repeat("n", 1025), "zero byte": "a\x00b"} {
-		if err := b.SetBookmarks(b.context(), map[string][]byte{name: []byte("v"), "good": []byte("v")}); err == nil {
-			t.Errorf("name is %s: no error", what)
-		}
+	set := func(name string, value []byte) store.Op {
+		return store.Op{Kind: store.SetBookmark, Name: name, Value: value}
 	}
-	if err := b.SetBookmarks(b.context(), map[string][]byte{"a": make([]byte, store.MaxBookmark+1), "good": {}}); err == nil {
-		t.Error("a long value: no error")
-	}
+	value := []byte("v")
+	got := b.commit(set("", value), set(strings.Repeat("n", 1025), value), set("a\x00b", value), set("a", make([]byte, store.MaxBookmark+1)),
+		set(store.BindingName(codec.ManifestBundles, "c1"), value), set("good", value))
+	refused := slices.Repeat([]store.ResultCode{store.Invalid}, 5)
+	diff(t, "results", append(refused, store.Accepted), results(got))
 	ctx, cancel := context.WithCancel(b.context())
 	cancel()
-	if err := b.SetBookmarks(ctx, map[string][]byte{"good": {}}); !errors.Is(err, context.Canceled) {
+	if err := store.WriteBookmarks(ctx, b, map[string][]byte{"good": {}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with an ended context: %v", err)
 	}
-	diff(t, "bookmarks", 0, len(b.Bookmarks("")))
+	if err := store.WriteBookmarks(b.context(), b, map[string][]byte{"": {}}); err == nil {
+		t.Error("without a name: no error")
+	}
+	diff(t, "bookmarks", map[string][]byte{"good": value}, b.Bookmarks(""))
 	b.setBookmarks(strings.Repeat("n", 1024), strings.Repeat("v", store.MaxBookmark))
 	diff(t, "the largest one", 1, len(b.Bookmarks("n")))
+}
+
+// testBookmarkConditions: a condition is about the bookmark that the earlier ops of the batch left.
+func testBookmarkConditions(t *testing.T, site Site) {
+	b := open(t, site)
+	at := func(revision uint64, value string) store.Op {
+		return store.Op{Kind: store.SetBookmark, Name: "a", Value: []byte(value), Conditional: true, IfRevision: revision}
+	}
+	gone := at(2, "")
+	gone.Value = nil
+	got := b.commit(at(1, "x"), at(0, "x"), at(0, "y"), at(1, "x"), at(1, "y"), gone, at(2, "z"), at(0, "z"))
+	diff(t, "results", []store.ResultCode{
+		store.ConditionFailed, store.Accepted, store.ConditionFailed, store.Unchanged, store.Accepted, store.Accepted, store.ConditionFailed, store.Accepted,
+	}, results(got))
+	var revisions []uint64
+	for _, o := range got {
+		revisions = append(revisions, o.Revision)
+	}
+	diff(t, "revisions", []uint64{0, 1, 1, 1, 2, 3, 0, 4}, revisions)
+	want := store.Bookmark{Value: []byte("z"), Revision: 4}
+	for _, when := range []string{"stored", "reopened"} {
+		v, ok := b.Bookmark("a")
+		diff(t, when, want, v)
+		_, missing := b.Bookmark("b")
+		diff(t, when+", found", []bool{true, false}, []bool{ok, missing})
+		b.close()
+		b = open(t, site)
+	}
+}
+
+// testBookmarkChanges: bookmarks and bindings are in the one feed, in the order of the revisions, with records.
+func testBookmarkChanges(t *testing.T, site Site) {
+	b := open(t, site)
+	set := func(name, value string) store.Op {
+		return store.Op{Kind: store.SetBookmark, Name: name, Value: []byte(value)}
+	}
+	entry := func(revision uint64, name, value string) store.Change {
+		return store.Change{Revision: revision, Key: store.Key{ResourceID: name}, Part: store.BookmarkPart, State: store.Live, Value: []byte(value)}
+	}
+	b.accept(set("a", "1"), spec(in("c1", "u1"), 1), set("b", "1"), set("a", "2"), set("c", "1"))
+	b.bind(codec.ManifestBundles, "c1", "uid")
+	want := []store.Change{
+		change(2, in("c1", "u1"), store.SpecPart, store.Live), entry(3, "b", "1"), entry(4, "a", "2"), entry(5, "c", "1"),
+		entry(6, store.BindingName(codec.ManifestBundles, "c1"), "uid"),
+	}
+	diff(t, "feed", want, b.changes(0, 10))
+	b.accept(store.Op{Kind: store.SetBookmark, Name: "c"})
+	removed := store.Change{Revision: 7, Key: store.Key{ResourceID: "c"}, Part: store.BookmarkPart, Gone: true}
+	diff(t, "removed", []store.Change{removed}, b.changes(6, 10))
+	b.unbind(codec.ManifestBundles)
+	diff(t, "unbound", []store.Change{{Revision: 8, Key: store.Key{ResourceID: want[4].Key.ResourceID}, Part: store.BookmarkPart, Gone: true}}, b.changes(7, 10))
+	b.close()
+	b = open(t, site)
+	isRemoval := func(c store.Change) bool { return c.Gone } // those of other processes may still be there
+	diff(t, "reopened", want[:3], slices.DeleteFunc(b.changes(0, 10), isRemoval))
 }
