@@ -17,6 +17,9 @@ func TestFetch_FoundInTheCache(t *testing.T) {
 		"prometheus": {"prometheus", "promtool"},
 
 		"prometheus-alertmanager": {"prometheus-alertmanager"},
+
+		"postgresql": {"postgres", "initdb", "pg_basebackup"},
+		"pgbouncer":  {"pgbouncer"},
 	} {
 		dir, err := FetchPackage(t.Context(), root, program, t.Output())
 		if err != nil {
@@ -42,7 +45,7 @@ func TestFetch_ErrorNamesMissingFile(t *testing.T) {
 		}
 	})
 	t.Run("unknown program", func(t *testing.T) {
-		if _, err := FetchPackage(t.Context(), root, "emacs", nil); err == nil || !strings.Contains(err.Error(), "mosquitto|squid|prometheus|prometheus-alertmanager") {
+		if _, err := FetchPackage(t.Context(), root, "emacs", nil); err == nil || !strings.Contains(err.Error(), "mosquitto|squid|prometheus|prometheus-alertmanager|postgresql|pgbouncer") {
 			t.Errorf("got %v, want those there are", err)
 		}
 	})
