@@ -39,6 +39,8 @@ const (
 	HeaderClusterUID     = "hawser-cluster-uid"     // Subscribe of an agent: uid of the cluster's kube-system namespace
 	HeaderVersion        = "hawser-version"         // Subscribe: release of the client, for display
 	HeaderHeartbeat      = "hawser-heartbeat"       // Subscribe: interval of heartbeats that the client asks for, seconds, decimal
+	HeaderFormer         = "hawser-former"          // Subscribe: id of the subscription that the client had before
+	HeaderSubscribedAt   = "hawser-subscribed-at"   // Subscribe: ids of replicas at which the client is subscribed, separated by commas
 	HeaderResync         = "hawser-resync"          // answer: ResyncCursor or ResyncList
 	HeaderStoreID        = "hawser-store-id"        // answer: identity of the broker's store
 	HeaderMaxEventBytes  = "hawser-max-event-bytes" // answer: largest event that the broker accepts or sends, bytes, decimal

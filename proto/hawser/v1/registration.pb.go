@@ -285,13 +285,14 @@ func (x *ManagedClusterStatus) GetAvailableMessage() string {
 // RegistrationRequest is the payload of dev.hawser.registration.v1.request, broker to source.
 type RegistrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifies the answer; empty for renewals, which have none.
+	// Identifies the answer; empty for renewals and replicas, which have none.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Types that are valid to be assigned to Request:
 	//
 	//	*RegistrationRequest_AgentRequest
 	//	*RegistrationRequest_Review
 	//	*RegistrationRequest_Renewals
+	//	*RegistrationRequest_Replicas
 	Request       isRegistrationRequest_Request `protobuf_oneof:"request"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -368,6 +369,15 @@ func (x *RegistrationRequest) GetRenewals() *LeaseRenewals {
 	return nil
 }
 
+func (x *RegistrationRequest) GetReplicas() *Replicas {
+	if x != nil {
+		if x, ok := x.Request.(*RegistrationRequest_Replicas); ok {
+			return x.Replicas
+		}
+	}
+	return nil
+}
+
 type isRegistrationRequest_Request interface {
 	isRegistrationRequest_Request()
 }
@@ -384,11 +394,17 @@ type RegistrationRequest_Renewals struct {
 	Renewals *LeaseRenewals `protobuf:"bytes,4,opt,name=renewals,proto3,oneof"`
 }
 
+type RegistrationRequest_Replicas struct {
+	Replicas *Replicas `protobuf:"bytes,5,opt,name=replicas,proto3,oneof"`
+}
+
 func (*RegistrationRequest_AgentRequest) isRegistrationRequest_Request() {}
 
 func (*RegistrationRequest_Review) isRegistrationRequest_Request() {}
 
 func (*RegistrationRequest_Renewals) isRegistrationRequest_Request() {}
+
+func (*RegistrationRequest_Replicas) isRegistrationRequest_Request() {}
 
 // AgentRequest is a request of an agent to the hub.
 type AgentRequest struct {
@@ -642,6 +658,52 @@ func (x *LeaseRenewal) GetIssued() *timestamppb.Timestamp {
 	return nil
 }
 
+// Replicas are the live brokers of the hub. The source keeps a subscription at each of them.
+type Replicas struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The broker of this subscription first. Each start of a broker has another id.
+	Ids           []string `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Replicas) Reset() {
+	*x = Replicas{}
+	mi := &file_hawser_v1_registration_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replicas) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replicas) ProtoMessage() {}
+
+func (x *Replicas) ProtoReflect() protoreflect.Message {
+	mi := &file_hawser_v1_registration_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replicas.ProtoReflect.Descriptor instead.
+func (*Replicas) Descriptor() ([]byte, []int) {
+	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Replicas) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 // RegistrationAnswer is the payload of dev.hawser.registration.v1.answer, source to broker.
 type RegistrationAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -658,7 +720,7 @@ type RegistrationAnswer struct {
 
 func (x *RegistrationAnswer) Reset() {
 	*x = RegistrationAnswer{}
-	mi := &file_hawser_v1_registration_proto_msgTypes[8]
+	mi := &file_hawser_v1_registration_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +732,7 @@ func (x *RegistrationAnswer) String() string {
 func (*RegistrationAnswer) ProtoMessage() {}
 
 func (x *RegistrationAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_registration_proto_msgTypes[8]
+	mi := &file_hawser_v1_registration_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +745,7 @@ func (x *RegistrationAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationAnswer.ProtoReflect.Descriptor instead.
 func (*RegistrationAnswer) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{8}
+	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RegistrationAnswer) GetId() string {
@@ -728,7 +790,7 @@ type TokenReviewResult struct {
 
 func (x *TokenReviewResult) Reset() {
 	*x = TokenReviewResult{}
-	mi := &file_hawser_v1_registration_proto_msgTypes[9]
+	mi := &file_hawser_v1_registration_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +802,7 @@ func (x *TokenReviewResult) String() string {
 func (*TokenReviewResult) ProtoMessage() {}
 
 func (x *TokenReviewResult) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_registration_proto_msgTypes[9]
+	mi := &file_hawser_v1_registration_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +815,7 @@ func (x *TokenReviewResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenReviewResult.ProtoReflect.Descriptor instead.
 func (*TokenReviewResult) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{9}
+	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TokenReviewResult) GetAuthenticated() bool {
@@ -803,7 +865,7 @@ type RegistrationKeys struct {
 
 func (x *RegistrationKeys) Reset() {
 	*x = RegistrationKeys{}
-	mi := &file_hawser_v1_registration_proto_msgTypes[10]
+	mi := &file_hawser_v1_registration_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +877,7 @@ func (x *RegistrationKeys) String() string {
 func (*RegistrationKeys) ProtoMessage() {}
 
 func (x *RegistrationKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_hawser_v1_registration_proto_msgTypes[10]
+	mi := &file_hawser_v1_registration_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +890,7 @@ func (x *RegistrationKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegistrationKeys.ProtoReflect.Descriptor instead.
 func (*RegistrationKeys) Descriptor() ([]byte, []int) {
-	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{10}
+	return file_hawser_v1_registration_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RegistrationKeys) GetIssuer() string {
@@ -885,12 +947,13 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\x06joined\x18\x02 \x01(\bR\x06joined\x12\x1c\n" +
 	"\tavailable\x18\x03 \x01(\tR\tavailable\x12'\n" +
 	"\x0favailable_since\x18\x04 \x01(\tR\x0eavailableSince\x12+\n" +
-	"\x11available_message\x18\x05 \x01(\tR\x10availableMessage\"\xda\x01\n" +
+	"\x11available_message\x18\x05 \x01(\tR\x10availableMessage\"\x8d\x02\n" +
 	"\x13RegistrationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12>\n" +
 	"\ragent_request\x18\x02 \x01(\v2\x17.hawser.v1.AgentRequestH\x00R\fagentRequest\x120\n" +
 	"\x06review\x18\x03 \x01(\v2\x16.hawser.v1.TokenReviewH\x00R\x06review\x126\n" +
-	"\brenewals\x18\x04 \x01(\v2\x18.hawser.v1.LeaseRenewalsH\x00R\brenewalsB\t\n" +
+	"\brenewals\x18\x04 \x01(\v2\x18.hawser.v1.LeaseRenewalsH\x00R\brenewals\x121\n" +
+	"\breplicas\x18\x05 \x01(\v2\x13.hawser.v1.ReplicasH\x00R\breplicasB\t\n" +
 	"\arequest\"\xbc\x01\n" +
 	"\fAgentRequest\x12\x14\n" +
 	"\x05event\x18\x01 \x01(\fR\x05event\x12\x18\n" +
@@ -907,7 +970,9 @@ const file_hawser_v1_registration_proto_rawDesc = "" +
 	"\fLeaseRenewal\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12+\n" +
 	"\x03age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03age\x122\n" +
-	"\x06issued\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\"\x95\x01\n" +
+	"\x06issued\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06issued\"\x1c\n" +
+	"\bReplicas\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\tR\x03ids\"\x95\x01\n" +
 	"\x12RegistrationAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\fR\x05error\x12#\n" +
@@ -937,7 +1002,7 @@ func file_hawser_v1_registration_proto_rawDescGZIP() []byte {
 	return file_hawser_v1_registration_proto_rawDescData
 }
 
-var file_hawser_v1_registration_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_hawser_v1_registration_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_hawser_v1_registration_proto_goTypes = []any{
 	(*RegistrationObjects)(nil),   // 0: hawser.v1.RegistrationObjects
 	(*RegistrationObject)(nil),    // 1: hawser.v1.RegistrationObject
@@ -947,31 +1012,33 @@ var file_hawser_v1_registration_proto_goTypes = []any{
 	(*TokenReview)(nil),           // 5: hawser.v1.TokenReview
 	(*LeaseRenewals)(nil),         // 6: hawser.v1.LeaseRenewals
 	(*LeaseRenewal)(nil),          // 7: hawser.v1.LeaseRenewal
-	(*RegistrationAnswer)(nil),    // 8: hawser.v1.RegistrationAnswer
-	(*TokenReviewResult)(nil),     // 9: hawser.v1.TokenReviewResult
-	(*RegistrationKeys)(nil),      // 10: hawser.v1.RegistrationKeys
-	nil,                           // 11: hawser.v1.RegistrationObjects.EarliestIssuesEntry
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*Replicas)(nil),              // 8: hawser.v1.Replicas
+	(*RegistrationAnswer)(nil),    // 9: hawser.v1.RegistrationAnswer
+	(*TokenReviewResult)(nil),     // 10: hawser.v1.TokenReviewResult
+	(*RegistrationKeys)(nil),      // 11: hawser.v1.RegistrationKeys
+	nil,                           // 12: hawser.v1.RegistrationObjects.EarliestIssuesEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_hawser_v1_registration_proto_depIdxs = []int32{
 	1,  // 0: hawser.v1.RegistrationObjects.objects:type_name -> hawser.v1.RegistrationObject
-	11, // 1: hawser.v1.RegistrationObjects.earliest_issues:type_name -> hawser.v1.RegistrationObjects.EarliestIssuesEntry
+	12, // 1: hawser.v1.RegistrationObjects.earliest_issues:type_name -> hawser.v1.RegistrationObjects.EarliestIssuesEntry
 	2,  // 2: hawser.v1.RegistrationObject.managed_cluster_status:type_name -> hawser.v1.ManagedClusterStatus
 	4,  // 3: hawser.v1.RegistrationRequest.agent_request:type_name -> hawser.v1.AgentRequest
 	5,  // 4: hawser.v1.RegistrationRequest.review:type_name -> hawser.v1.TokenReview
 	6,  // 5: hawser.v1.RegistrationRequest.renewals:type_name -> hawser.v1.LeaseRenewals
-	12, // 6: hawser.v1.AgentRequest.issued:type_name -> google.protobuf.Timestamp
-	7,  // 7: hawser.v1.LeaseRenewals.renewals:type_name -> hawser.v1.LeaseRenewal
-	13, // 8: hawser.v1.LeaseRenewal.age:type_name -> google.protobuf.Duration
-	12, // 9: hawser.v1.LeaseRenewal.issued:type_name -> google.protobuf.Timestamp
-	9,  // 10: hawser.v1.RegistrationAnswer.review:type_name -> hawser.v1.TokenReviewResult
-	12, // 11: hawser.v1.RegistrationObjects.EarliestIssuesEntry.value:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 6: hawser.v1.RegistrationRequest.replicas:type_name -> hawser.v1.Replicas
+	13, // 7: hawser.v1.AgentRequest.issued:type_name -> google.protobuf.Timestamp
+	7,  // 8: hawser.v1.LeaseRenewals.renewals:type_name -> hawser.v1.LeaseRenewal
+	14, // 9: hawser.v1.LeaseRenewal.age:type_name -> google.protobuf.Duration
+	13, // 10: hawser.v1.LeaseRenewal.issued:type_name -> google.protobuf.Timestamp
+	10, // 11: hawser.v1.RegistrationAnswer.review:type_name -> hawser.v1.TokenReviewResult
+	13, // 12: hawser.v1.RegistrationObjects.EarliestIssuesEntry.value:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_hawser_v1_registration_proto_init() }
@@ -983,15 +1050,16 @@ func file_hawser_v1_registration_proto_init() {
 		(*RegistrationRequest_AgentRequest)(nil),
 		(*RegistrationRequest_Review)(nil),
 		(*RegistrationRequest_Renewals)(nil),
+		(*RegistrationRequest_Replicas)(nil),
 	}
-	file_hawser_v1_registration_proto_msgTypes[10].OneofWrappers = []any{}
+	file_hawser_v1_registration_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hawser_v1_registration_proto_rawDesc), len(file_hawser_v1_registration_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -39,6 +39,8 @@ const (
 	NextStep_NEXT_STEP_BACK_OFF NextStep = 3
 	// Do not try the same again: it can never succeed.
 	NextStep_NEXT_STEP_STOP NextStep = 4
+	// Connect again at once: this broker shuts down, and others of its hub accept the client.
+	NextStep_NEXT_STEP_USE_ANOTHER_SERVER NextStep = 5
 )
 
 // Enum value maps for NextStep.
@@ -49,6 +51,7 @@ var (
 		2: "NEXT_STEP_RESYNC",
 		3: "NEXT_STEP_BACK_OFF",
 		4: "NEXT_STEP_STOP",
+		5: "NEXT_STEP_USE_ANOTHER_SERVER",
 	}
 	NextStep_value = map[string]int32{
 		"NEXT_STEP_UNSPECIFIED":         0,
@@ -56,6 +59,7 @@ var (
 		"NEXT_STEP_RESYNC":              2,
 		"NEXT_STEP_BACK_OFF":            3,
 		"NEXT_STEP_STOP":                4,
+		"NEXT_STEP_USE_ANOTHER_SERVER":  5,
 	}
 )
 
@@ -1515,13 +1519,14 @@ const file_hawser_v1_sync_proto_rawDesc = "" +
 	"\tattribute\x18\x03 \x01(\tR\tattribute\x12\x12\n" +
 	"\x04hint\x18\x04 \x01(\tR\x04hint\x12!\n" +
 	"\fcluster_only\x18\x05 \x01(\bR\vclusterOnly\x12\x12\n" +
-	"\x04full\x18\x06 \x01(\bR\x04full*\x8a\x01\n" +
+	"\x04full\x18\x06 \x01(\bR\x04full*\xac\x01\n" +
 	"\bNextStep\x12\x19\n" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dNEXT_STEP_REFRESH_CREDENTIALS\x10\x01\x12\x14\n" +
 	"\x10NEXT_STEP_RESYNC\x10\x02\x12\x16\n" +
 	"\x12NEXT_STEP_BACK_OFF\x10\x03\x12\x12\n" +
-	"\x0eNEXT_STEP_STOP\x10\x04B6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
+	"\x0eNEXT_STEP_STOP\x10\x04\x12 \n" +
+	"\x1cNEXT_STEP_USE_ANOTHER_SERVER\x10\x05B6Z4github.com/hawser-io/hawser/proto/hawser/v1;hawserv1b\x06proto3"
 
 var (
 	file_hawser_v1_sync_proto_rawDescOnce sync.Once
