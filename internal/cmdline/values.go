@@ -35,6 +35,16 @@ func (d *Duration) String() string { return time.Duration(*d).String() }
 // Type returns the name of the value in the help of the flag.
 func (d *Duration) Type() string { return "duration" }
 
+// LoopbackOnly reports whether all addresses, each host:port, are those of this machine.
+func LoopbackOnly(addresses []string) bool {
+	for _, a := range addresses {
+		if host, _, err := net.SplitHostPort(a); err != nil || !Loopback(host) {
+			return false
+		}
+	}
+	return true
+}
+
 // Loopback reports whether a host, a name or an address without port, is this machine. Data sent there never
 // leaves it.
 func Loopback(host string) bool {

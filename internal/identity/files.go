@@ -151,13 +151,37 @@ func (f Files) read() (m material, err error) {
 	if err != nil {
 		return m, fmt.Errorf("tls: %s and %s: %w", f.Cert, f.Key, err)
 	}
-	m.cert, m.sessions = &c, tls.NewLRUClientSessionCache(sessionsKept)
+	m.cert, m.sessions = &c, newSessions()
 	m.tickets, err = ticketKey(&c)
 	return m, err
 }
 
 // sessionsKept is the number of servers to which a client keeps a session that it may resume.
 const sessionsKept = 4
+
+// sessions keeps TLS sessions by the name of the server. For a server without a session it returns the latest one
+// of any server: replicas with one certificate accept the tickets of each other. The library offers it only to a
+// server whose name is in the certificate of that session.
+type sessions struct{ tls.ClientSessionCache }
+
+func newSessions() sessions { return sessions{tls.NewLRUClientSessionCache(sessionsKept + 1)} }
+
+// anyServer is the key of the latest session.
+const anyServer = ""
+
+// Get implements tls.ClientSessionCache.
+func (s sessions) Get(server string) (*tls.ClientSessionState, bool) {
+	if session, ok := s.ClientSessionCache.Get(server); ok {
+		return session, ok
+	}
+	return s.ClientSessionCache.Get(anyServer)
+}
+
+// Put implements tls.ClientSessionCache.
+func (s sessions) Put(server string, session *tls.ClientSessionState) {
+	s.ClientSessionCache.Put(server, session)
+	s.ClientSessionCache.Put(anyServer, session)
+}
 
 // readAuthorities reads the CAs. Those in AgentCA, and in HubCA if it exists, are only in all.
 func (f Files) readAuthorities(m *material) error {

@@ -104,11 +104,11 @@ func ticketRig(t *testing.T, d side, a, b *pki.Authority, now *time.Time) *resum
 		MinVersion: tls.VersionTLS12, RootCAs: a.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"},
 		// The client sends its certificate for any CAs that the server names. By default it would send none.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil },
-		ClientSessionCache:   tls.NewLRUClientSessionCache(8),
+		ClientSessionCache:   newSessions(),
 	}}
 }
 
-var brokerRequest = pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1"}}
+var brokerRequest = pki.Request{Role: pki.Broker, Name: "b", Hosts: []string{"127.0.0.1", "b.example"}}
 
 // TestServer_Resumes checks that a client resumes its session, and has its identity. A replica with the same files
 // accepts the ticket too.
@@ -127,6 +127,14 @@ func TestServer_Resumes(t *testing.T) {
 	r.server = loaderFor(t, d.files(), func(err error) { t.Error(err) }, &now).server()
 	if c := r.connect(); c.err != nil || !c.resumed || c.name != commonName("c1") {
 		t.Errorf("at a replica: %+v", c)
+	}
+	r.client.ServerName = "b.example"
+	if c := r.connect(); c.err != nil || !c.resumed || c.name != commonName("c1") {
+		t.Errorf("at a replica with another name: %+v", c)
+	}
+	r.client.ServerName = "other.example"
+	if c := r.connect(); c.err == nil || c.mayResume {
+		t.Errorf("at a server with another certificate: %+v", c)
 	}
 }
 

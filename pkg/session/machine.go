@@ -40,6 +40,8 @@ type Machine struct {
 	// outage is when the last accepted subscription ended, or the first dial failed; zero while one is accepted.
 	outage time.Time
 
+	// former is the id of the last accepted subscription.
+	former       string
 	sessionBegun bool // Hello was called and Disconnected was not
 	accepted     bool
 	handled      bool // an event was accepted on this connection
@@ -59,14 +61,16 @@ func NewMachine(c Config) (*Machine, error) {
 // Dialed records that a connection exists, and returns the subscription to request.
 func (m *Machine) Dialed() transport.Subscription {
 	m.sessionBegun, m.accepted, m.handled = true, false, false
-	return transport.Subscription{Filter: m.filter, Hello: m.handler.Hello()}
+	s := transport.Subscription{Filter: m.filter, Hello: m.handler.Hello()}
+	s.Hello.Former = m.former
+	return s
 }
 
 // Accepted records that the broker accepted the subscription. It returns the events to publish now, in order,
 // with the id of the subscription. If Accepted or one of the publishes fails, the caller must end the
 // connection with that error.
 func (m *Machine) Accepted(ctx context.Context, now time.Time, a transport.Accepted) ([]codec.Event, error) {
-	m.accepted, m.since, m.outage = true, now, time.Time{}
+	m.accepted, m.since, m.outage, m.former = true, now, time.Time{}, a.SubscriptionID
 	events, err := m.handler.Subscribed(ctx, a)
 	if err != nil {
 		return nil, &handlerError{err}
@@ -129,7 +133,7 @@ func (m *Machine) wait(now time.Time, err error) RedialDelay {
 	case transport.NextStop:
 		half := m.backoff.Refused / 2
 		return RedialDelay{For: half + m.jitter(half), Advice: advice}
-	case transport.NextBackOff, transport.NextUnspecified:
+	case transport.NextBackOff, transport.NextUseAnotherServer, transport.NextUnspecified:
 	}
 	return RedialDelay{For: min(max(delay, 0), m.backoff.MaxDelay) + m.grow(), Advice: transport.NextBackOff}
 }

@@ -193,6 +193,7 @@ func TestMachine_FollowsAdvice(t *testing.T) {
 		"already exists":   {e(transport.CodeAlreadyExists, 0, 0), transport.NextStop, person},
 		"conflict":         {e(transport.CodeConflict, 0, 0), transport.NextStop, person},
 		"too large":        {fmt.Errorf("publish: %w", e(transport.CodeTooLarge, 0, 0)), transport.NextStop, person},
+		"another server":   {e(transport.CodeUnavailable, transport.NextUseAnotherServer, 0), transport.NextBackOff, backOff},
 		"stop":             {e(transport.CodeUnavailable, transport.NextStop, 0), transport.NextStop, person},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -205,7 +205,7 @@ func (r *runner) serve(ctx context.Context, accepted **transport.Accepted) (err 
 	ready := func(a transport.Accepted) {
 		*accepted = &a
 		r.metrics.accepted(a.Transport)
-		r.log.InfoContext(ctx, "subscribed", "transport", a.Transport, "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
+		r.log.InfoContext(ctx, "subscribed", "transport", a.Transport, "broker", a.Broker, "subscription", a.SubscriptionID, "protocol", a.Protocol, "resync", a.Resync)
 		c := &connection{Conn: conn, subscription: a.SubscriptionID, end: end}
 		// The connection is stored first, so that a goroutine that the handler wakes can publish.
 		r.current.Store(c)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,6 +38,7 @@ type broker struct {
 
 	mu        sync.Mutex
 	requested []string // cursor of each subscription
+	former    []string // former subscription that each one named
 	at        []time.Time
 	published []string // "<type> for <subscription id>"
 }
@@ -58,6 +60,7 @@ func (b *broker) Publish(ctx context.Context, _ transport.Peer, event []byte, su
 func (b *broker) Subscribe(ctx context.Context, _ transport.Peer, r transport.RawSubscription, out transport.Stream) error {
 	b.mu.Lock()
 	b.requested = append(b.requested, r.Hello.Cursor)
+	b.former = append(b.former, r.Hello.Former)
 	b.at = append(b.at, time.Now())
 	n := len(b.requested)
 	b.mu.Unlock()
@@ -189,6 +192,9 @@ func TestSession_ConnectsAgainAfterCut(t *testing.T) {
 		w.stop()
 		w.wantCalls("hello", "subscribed s1", "disconnected: unavailable: the network was cut",
 			"hello", "subscribed s2", "disconnected: context canceled")
+		if former := w.broker.former; !slices.Equal(former, []string{"", "s1"}) {
+			t.Errorf("named the former subscriptions %q", former)
+		}
 	})
 }
 

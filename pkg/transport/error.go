@@ -62,6 +62,8 @@ const (
 	NextBackOff
 	// NextStop: do not retry unchanged.
 	NextStop
+	// NextUseAnotherServer: connect again at once. This broker shuts down, and others of its hub accept the client.
+	NextUseAnotherServer
 )
 
 // Error is the error of all calls over a transport.
@@ -157,7 +159,7 @@ func Retryable(err error) bool {
 	switch e.Next {
 	case NextStop:
 		return false
-	case NextBackOff, NextResync, NextRefreshCredentials:
+	case NextBackOff, NextResync, NextRefreshCredentials, NextUseAnotherServer:
 		return true
 	case NextUnspecified:
 	}

@@ -25,9 +25,10 @@ import (
 // configured proxy if there is one.
 type DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Dialer opens connections to one broker.
+// Dialer opens connections to the broker of one hub, or to any of its brokers.
 type Dialer interface {
-	// Dial returns a usable connection or an *Error. The caller closes it.
+	// Dial returns a usable connection or an *Error. The caller closes it. With several addresses it tries all before
+	// it fails.
 	Dial(ctx context.Context) (Conn, error)
 }
 
@@ -110,6 +111,12 @@ type Hello struct {
 	// them at least as often, and over MQTT sends none. The health timeout of the subscription is at least
 	// [MissedHeartbeats] intervals.
 	Heartbeat time.Duration
+	// Former is the id of the subscription that the client had before, "" if there was none in this process. The broker
+	// of an agent ends it where it still runs, at any replica. A session sets it.
+	Former string
+	// SubscribedAt are the ids of the replicas at which the source that serves registration is subscribed already,
+	// separated by commas. Such a replica rejects the subscription with [NextUseAnotherServer].
+	SubscribedAt string
 }
 
 // MissedHeartbeats is the number of heartbeat intervals without an event or heartbeat after which a broker counts as
@@ -134,8 +141,9 @@ type Accepted struct {
 	Roots []string
 	// MaxEventBytes is the largest event that the broker accepts, in bytes, 0 if unknown.
 	MaxEventBytes int
-	// Transport is the protocol of the connection, [GRPC] or [MQTT], for display; "" within a process.
-	Transport string
+	// Transport is the protocol of the connection, [GRPC] or [MQTT], and Broker the used address, for display. Both
+	// are "" within a process.
+	Transport, Broker string
 }
 
 // The transports, for display.

@@ -182,7 +182,7 @@ func (s *server) Subscribe(ctx context.Context, p transport.Peer, raw transport.
 			stream.kind = Kind(k)
 		}
 	}
-	if raw.Hello != (transport.Hello{Heartbeat: time.Minute}) {
+	if raw.Hello != (transport.Hello{Heartbeat: time.Minute, Former: raw.Hello.Former}) {
 		s.hub.t.Errorf("the agent sends the headers %+v", raw.Hello)
 	}
 	s.mu.Lock()

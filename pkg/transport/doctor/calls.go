@@ -54,7 +54,7 @@ func (s Subscriber) Calls() []Call {
 
 // Step returns a check that needs no connection.
 func Step(name string, look func(context.Context) (found string, err error)) Call {
-	return Call{Name: name, Make: func(ctx context.Context, _ transport.Conn) (string, error) { return look(ctx) }}
+	return Call{Name: name, Make: func(ctx context.Context, _ transport.Conn) (string, error) { return look(ctx) }, once: true}
 }
 
 // DescribeLatency returns a text with the time that the broker needed to answer.

@@ -18,8 +18,8 @@ import (
 
 // Path configures the checks.
 type Path struct {
-	// Transport is the protocol of the broker.
-	Transport Transport
+	// Brokers are the ways to the brokers of one hub. All of them are checked, in this order.
+	Brokers []Transport
 	// Identity is the client's certificate, its trusted CAs, and the proxy. Certificate and CAs are not used if
 	// Insecure.
 	Identity identity.Driver
@@ -35,11 +35,13 @@ type Path struct {
 	bound  func(ctx context.Context, step string) (context.Context, context.CancelFunc) // nil: by Timeout
 }
 
-// Call is a step that follows the connection steps. It returns its finding. The Hint of its error is the
-// remedy.
+// Call is a step that follows the connection steps to each broker. It returns its finding. The Hint of its error is
+// the remedy.
 type Call struct {
 	Name string
 	Make func(context.Context, transport.Conn) (found string, err error)
+	// once: it needs no broker, and follows the last one.
+	once bool
 }
 
 // StepError is the error of a step.
@@ -68,7 +70,7 @@ func problem(err error, advice, format string, args ...any) error {
 
 // Walk runs the steps until one fails, and reports the finding of each. It returns the error of ctx if ctx
 // ended, else a *StepError.
-func (w Path) Walk(ctx context.Context, report func(step, found string)) (err error) {
+func (w Path) Walk(ctx context.Context, report func(step, found string)) error {
 	if w.Now == nil {
 		w.Now = time.Now
 	}
@@ -80,12 +82,25 @@ func (w Path) Walk(ctx context.Context, report func(step, found string)) (err er
 			return context.WithTimeout(ctx, w.Timeout)
 		}
 	}
-	k := &run{Path: w}
+	for i, t := range w.Brokers {
+		k := &run{Path: w, Transport: t, last: i == len(w.Brokers)-1}
+		if err := k.walk(ctx, report); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walk runs the steps for one broker.
+func (k *run) walk(ctx context.Context, report func(step, found string)) (err error) {
 	defer func() { err = errors.Join(err, k.close()) }()
 	for _, s := range k.steps() {
 		found, err := k.take(ctx, s)
 		if err != nil {
 			return err
+		}
+		if len(k.Brokers) > 1 && !s.once {
+			found = k.Transport.broker + ": " + found
 		}
 		report(s.name, found)
 	}
@@ -109,11 +124,14 @@ func (w Path) Report(ctx context.Context, out io.Writer) error {
 type step struct {
 	name string
 	look func(context.Context) (found string, err error)
+	once bool // see Call
 }
 
 // run is the state that the steps share.
 type run struct {
 	Path
+	Transport  Transport
+	last       bool   // no other broker follows
 	Broker     string // host:port
 	host, port string
 	addrs      []string // of the host
@@ -124,13 +142,15 @@ type run struct {
 }
 
 func (k *run) steps() []step {
-	all := []step{{"files", k.files}, {"name", k.name}, {"proxy", k.proxy}, {"tcp", k.tcp}}
+	all := []step{{name: "files", look: k.files}, {name: "name", look: k.name}, {name: "proxy", look: k.proxy}, {name: "tcp", look: k.tcp}}
 	if !k.Insecure {
-		all = append(all, step{"tls", k.tls}, step{"clock", k.clock})
+		all = append(all, step{name: "tls", look: k.tls}, step{name: "clock", look: k.clock})
 	}
-	all = append(all, step{"identity", k.identity})
+	all = append(all, step{name: "identity", look: k.identity})
 	for _, c := range k.Calls {
-		all = append(all, step{c.Name, func(ctx context.Context) (string, error) { return c.Make(ctx, k.conn) }})
+		if k.last || !c.once {
+			all = append(all, step{c.Name, func(ctx context.Context) (string, error) { return c.Make(ctx, k.conn) }, c.once})
+		}
 	}
 	return all
 }

@@ -173,47 +173,47 @@ func TestWalk(t *testing.T) {
 		way                func(p *site) Path
 		step, what, advice string
 	}{
-		"no port": {func(*site) Path { return Path{Transport: GRPC("broker", "")} }, "name", `"broker" is not host:port`, "as broker.example:8090"},
+		"no port": {func(*site) Path { return Path{Brokers: GRPC("broker", "")} }, "name", `"broker" is not host:port`, "as broker.example:8090"},
 		"no such file": {func(p *site) Path {
-			return Path{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: "none.crt", ClientKeyFile: p.files.ClientKeyFile}}
+			return Path{Brokers: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: "none.crt", ClientKeyFile: p.files.ClientKeyFile}}
 		}, "files", "none.crt: no such file", "check the path"},
 		"key of another": {func(p *site) Path {
 			other := newSite(p.t)
-			return Path{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: p.files.ClientCertFile, ClientKeyFile: other.files.ClientKeyFile}}
+			return Path{Brokers: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile, ClientCertFile: p.files.ClientCertFile, ClientKeyFile: other.files.ClientKeyFile}}
 		}, "files", "private key does not match public key", ""},
 		"no certificate": {func(p *site) Path {
-			return Path{Transport: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile}}
+			return Path{Brokers: GRPC("127.0.0.1:1", ""), Identity: identity.Driver{CAFile: p.files.CAFile}}
 		}, "files", "no certificate is named", ""},
-		"unknown name": {func(*site) Path { return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown} }, "name", "knows broker.example", "DNS record of broker.example"},
+		"unknown name": {func(*site) Path { return Path{Brokers: GRPC("broker.example:8090", ""), lookup: unknown} }, "name", "knows broker.example", "DNS record of broker.example"},
 		"dead DNS": {func(*site) Path {
-			return Path{Transport: GRPC("broker.example:8090", ""), lookup: func(context.Context, string) ([]string, error) {
+			return Path{Brokers: GRPC("broker.example:8090", ""), lookup: func(context.Context, string) ([]string, error) {
 				return nil, &net.DNSError{Err: "i/o timeout", IsTimeout: true}
 			}}
 		}, "name", "gave no answer about broker.example", "why DNS does not answer"},
 		"proxy is down": {func(p *site) Path {
 			p.t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Brokers: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "the proxy http://127.0.0.1:1 cannot be used", "NO_PROXY=broker.example"},
 		"proxy wants a password": {func(p *site) Path {
 			p.proxied("407 Proxy Authentication Required", "127.0.0.1:1")
-			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Brokers: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "wants another user name and password", "USER:PASSWORD@127.0.0.1:"},
 		"proxy refuses": {func(p *site) Path {
 			p.proxied("403 Forbidden", "127.0.0.1:1")
-			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Brokers: GRPC("broker.example:8090", ""), lookup: unknown}
 		}, "proxy", "refuses a connection to broker.example:8090: 403 Forbidden", "allow CONNECT to broker.example:8090"},
-		"no listener": {func(*site) Path { return Path{Transport: GRPC("127.0.0.1:1", "")} }, "tcp", "no program listens at 127.0.0.1:1", "check the port"},
+		"no listener": {func(*site) Path { return Path{Brokers: GRPC("127.0.0.1:1", "")} }, "tcp", "no program listens at 127.0.0.1:1", "check the port"},
 		"plaintext server": {func(p *site) Path {
-			return Path{Transport: GRPC(p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") }), "")}
+			return Path{Brokers: GRPC(p.answering(func(c net.Conn) { _, _ = io.WriteString(c, "220 mail.example ESMTP\r\n") }), "")}
 		}, "tls", "does not speak TLS", "--insecure"},
 		"closes": {func(p *site) Path {
-			return Path{Transport: GRPC(p.answering(func(c net.Conn) {
+			return Path{Brokers: GRPC(p.answering(func(c net.Conn) {
 				_, _ = c.Read(make([]byte, 1)) // closing earlier would be a write error of the client
 				_ = c.Close()
 			}), "")}
 		}, "tls", "closed the connection during the TLS handshake", "ask the network team"},
 		"silent": {func(p *site) Path {
-			return Path{Transport: GRPC(p.answering(func(net.Conn) {}), ""), bound: func(ctx context.Context, step string) (context.Context, context.CancelFunc) {
+			return Path{Brokers: GRPC(p.answering(func(net.Conn) {}), ""), bound: func(ctx context.Context, step string) (context.Context, context.CancelFunc) {
 				if step == "tls" {
 					return context.WithTimeout(ctx, 0)
 				}
@@ -221,37 +221,37 @@ func TestWalk(t *testing.T) {
 			}}
 		}, "tls", "did not answer the TLS handshake", "MTU"},
 		"wrong CA": {func(p *site) Path {
-			return Path{Transport: GRPC(p.serve(server{ca: authority(p.t, "another CA"), auth: tls.RequestClientCert}), "")}
+			return Path{Brokers: GRPC(p.serve(server{ca: authority(p.t, "another CA"), auth: tls.RequestClientCert}), "")}
 		}, "tls", `is signed by "CN=another CA", and the file`, `the CA that signed the broker's certificate, "CN=another CA"`},
 		"wrong name": {func(p *site) Path {
-			return Path{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example", "10.0.0.7"}, auth: tls.VerifyClientCertIfGiven}), "")}
+			return Path{Brokers: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example", "10.0.0.7"}, auth: tls.VerifyClientCertIfGiven}), "")}
 		}, "tls", `"hawser:broker:broker" for broker.example, 10.0.0.7 valid until`, "--server-name"},
 		"inspecting proxy": {func(p *site) Path {
 			p.proxied("200 OK", p.serve(server{ca: authority(p.t, "Corporate Inspection"), hosts: []string{"broker.example"}}))
-			return Path{Transport: GRPC("broker.example:8090", ""), lookup: known}
+			return Path{Brokers: GRPC("broker.example:8090", ""), lookup: known}
 		}, "tls", `inspects TLS. It shows "hawser:broker:broker" for broker.example`, "exempt broker.example:8090 from TLS inspection"},
-		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Transport: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not request a client certificate", "exempt"},
+		"inspecting proxy whose CA is trusted": {func(p *site) Path { return Path{Brokers: GRPC(p.serve(server{ca: p.ca}), "")} }, "tls", "does not request a client certificate", "exempt"},
 		"another protocol": {func(p *site) Path {
 			c := p.config(server{ca: p.ca, auth: tls.RequestClientCert})
-			return Path{Transport: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // the server reports the error
+			return Path{Brokers: GRPC(p.answering(func(conn net.Conn) { _ = tls.Server(conn, c).Handshake() }), "")} // the server reports the error
 		}, "tls", "does not speak HTTP/2", "pass TLS through"},
 		"expired": {func(p *site) Path {
-			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
+			return Path{Brokers: GRPC(p.serve(server{ca: p.ca, auth: tls.RequestClientCert, valid: pki.Starting(time.Now().Add(-2*time.Hour), time.Hour)}), "")}
 		}, "clock", "it has expired, by the clock of this machine", "tls-cert-file"},
 		"clock is behind": {func(p *site) Path {
-			return Path{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(-24 * time.Hour) }}
+			return Path{Brokers: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(-24 * time.Hour) }}
 		}, "clock", "the clock of this machine says", "NTP"},
 		"clock is ahead": {func(p *site) Path {
-			return Path{Transport: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(24 * time.Hour) }}
+			return Path{Brokers: GRPC(p.broker(), ""), Now: func() time.Time { return time.Now().Add(24 * time.Hour) }}
 		}, "clock", "it has expired", "NTP"},
 		"own certificate expired": {func(p *site) Path {
-			return Path{Transport: GRPC(p.broker(), ""), Identity: p.identityOf(p.ca, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))}
+			return Path{Brokers: GRPC(p.broker(), ""), Identity: p.identityOf(p.ca, pki.Starting(time.Now().Add(-2*time.Hour), time.Hour))}
 		}, "clock", `ann.crt is "hawser:operator:ann" valid until `, "have it issued again"},
 		"own certificate of another CA": {func(p *site) Path {
-			return Path{Transport: GRPC(p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), ""), Identity: p.identityOf(authority(p.t, "another CA"), hour())}
+			return Path{Brokers: GRPC(p.serve(server{ca: p.ca, auth: tls.RequireAndVerifyClientCert}), ""), Identity: p.identityOf(authority(p.t, "another CA"), hour())}
 		}, "identity", `the broker rejected your certificate`, "client-ca-file"},
 		"call fails": {func(p *site) Path {
-			return Path{Transport: GRPC(p.broker(), ""), Calls: []Call{{Name: "authorization", Make: func(context.Context, transport.Conn) (string, error) {
+			return Path{Brokers: GRPC(p.broker(), ""), Calls: []Call{{Name: "authorization", Make: func(context.Context, transport.Conn) (string, error) {
 				return "", errors.New("no right")
 			}}}}
 		}, "authorization", "no right", ""},
@@ -284,13 +284,13 @@ func TestWalk(t *testing.T) {
 func TestWalk_ToTheEnd(t *testing.T) {
 	want := []string{"files", "name", "proxy", "tcp", "tls", "clock", "identity", "round trip"}
 	for name, way := range map[string]func(*site) Path{
-		"direct": func(p *site) Path { return Path{Transport: GRPC(p.broker(), "")} },
+		"direct": func(p *site) Path { return Path{Brokers: GRPC(p.broker(), "")} },
 		"server name": func(p *site) Path {
-			return Path{Transport: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}), "broker.example")}
+			return Path{Brokers: GRPC(p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}), "broker.example")}
 		},
 		"proxy": func(p *site) Path {
 			p.proxied("200 OK", p.serve(server{ca: p.ca, hosts: []string{"broker.example"}, auth: tls.RequireAndVerifyClientCert}))
-			return Path{Transport: GRPC("broker.example:8090", ""), lookup: unknown}
+			return Path{Brokers: GRPC("broker.example:8090", ""), lookup: unknown}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -317,13 +317,41 @@ func TestWalk_ToTheEnd(t *testing.T) {
 	}
 }
 
+// TestWalk_SeveralBrokers checks each broker, and then once what needs no broker.
+func TestWalk_SeveralBrokers(t *testing.T) {
+	p := newSite(t)
+	a, b := p.broker(), p.broker()
+	w := Path{Brokers: GRPC(a+","+b, ""), Identity: p.files, Timeout: 10 * time.Second, Calls: []Call{
+		{Name: "round trip", Make: func(context.Context, transport.Conn) (string, error) { return "done", nil }},
+		Step("cluster API", func(context.Context) (string, error) { return "it answers", nil }),
+	}}
+	each := []string{"files", "name", "proxy", "tcp", "tls", "clock", "identity", "round trip"}
+	var steps []string
+	err := w.Walk(t.Context(), func(step, found string) {
+		of := a
+		if len(steps) >= len(each) {
+			of = b
+		}
+		if steps = append(steps, step); strings.HasPrefix(found, of+": ") == (step == "cluster API") {
+			t.Errorf("%s found %q, about %s", step, found, of)
+		}
+	})
+	if err != nil || !slices.Equal(steps, slices.Concat(each, each, []string{"cluster API"})) {
+		t.Errorf("%q, %v", steps, err)
+	}
+	w.Brokers = GRPC(a+", 127.0.0.1:1", "")
+	if err := w.Walk(t.Context(), func(string, string) {}); err == nil || !strings.Contains(err.Error(), "no program listens at 127.0.0.1:1") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestWalk_Plaintext(t *testing.T) {
 	l := newSite(t).listen()
 	g := ggrpc.NewServer()
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(l) }()
 	var steps []string
-	err := Path{Transport: GRPC(l.Addr().String(), ""), Insecure: true, Timeout: 10 * time.Second}.Walk(t.Context(), func(step, _ string) { steps = append(steps, step) })
+	err := Path{Brokers: GRPC(l.Addr().String(), ""), Insecure: true, Timeout: 10 * time.Second}.Walk(t.Context(), func(step, _ string) { steps = append(steps, step) })
 	if err != nil || !slices.Equal(steps, []string{"files", "name", "proxy", "tcp", "identity"}) {
 		t.Errorf("%q, %v", steps, err)
 	}
@@ -336,7 +364,7 @@ func TestWalk_Plaintext(t *testing.T) {
 func TestWalk_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := newSite(t)
-	w := Path{Transport: GRPC("broker.example:8090", ""), Identity: p.files, Timeout: time.Hour, lookup: func(ctx context.Context, _ string) ([]string, error) {
+	w := Path{Brokers: GRPC("broker.example:8090", ""), Identity: p.files, Timeout: time.Hour, lookup: func(ctx context.Context, _ string) ([]string, error) {
 		cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -13,7 +13,7 @@ import (
 	transportmqtt "github.com/hawser-io/hawser/pkg/transport/mqtt"
 )
 
-// Transport is the protocol of a broker. Create one with [GRPC] or [MQTT].
+// Transport is the way to one broker. [GRPC] and [MQTT] create one for each address.
 type Transport struct {
 	// broker is the configured value, addr its host:port, "" if it cannot be parsed. form describes the valid form.
 	broker, addr, form string
@@ -27,9 +27,16 @@ type Transport struct {
 	dial     func(context.Context, *run) (transport.Conn, error)
 }
 
-// GRPC is the transport to a broker at host:port. serverName is the name that its certificate must have; empty
-// means the host.
-func GRPC(broker, serverName string) Transport {
+// GRPC returns the transports to brokers at host:port, with commas between them. serverName is the name that their
+// certificates must have; empty means the host.
+func GRPC(brokers, serverName string) (all []Transport) {
+	for _, broker := range transport.SplitAddresses(brokers) {
+		all = append(all, overGRPC(broker, serverName))
+	}
+	return all
+}
+
+func overGRPC(broker, serverName string) Transport {
 	return Transport{
 		broker: broker, addr: broker, form: "write the broker as host:port, as broker.example:8090", serverName: serverName,
 		protocols: []string{"h2"}, mutual: true, accepted: func() string { return "anonymous: plaintext" },
@@ -51,9 +58,17 @@ func GRPC(broker, serverName string) Transport {
 	}
 }
 
-// MQTT is the transport to the broker of o. It uses TLS, Proxy and Insecure of the [Path], not those of o. The
-// broker stores nothing for the client.
-func MQTT(o transportmqtt.Options) Transport {
+// MQTT returns the transports to the brokers of o. They use TLS, Proxy and Insecure of the [Path], not those of o.
+// The brokers store nothing for the client.
+func MQTT(o transportmqtt.Options) (all []Transport) {
+	for _, broker := range transport.SplitAddresses(o.Broker) {
+		o.Broker = broker
+		all = append(all, overMQTT(o))
+	}
+	return all
+}
+
+func overMQTT(o transportmqtt.Options) Transport {
 	t := Transport{
 		broker: o.Broker, form: "write the broker as host:port, as broker.example:8883, or as a URL that begins with mqtts:// or wss://",
 		accepted: func() string {
@@ -88,13 +103,13 @@ func MQTT(o transportmqtt.Options) Transport {
 	return t
 }
 
-// MQTTFile returns the transport to the broker in a client's configuration file, and the client's certificate
+// MQTTFile returns the transports to the brokers in a client's configuration file, and the client's certificate
 // and CAs from that file. insecure allows plaintext to a broker on this machine. The client id differs from the
 // client's own, because the broker would otherwise end the client's connection.
-func MQTTFile(path string, filter transport.Filter, insecure bool) (Transport, identity.Driver, error) {
+func MQTTFile(path string, filter transport.Filter, insecure bool) ([]Transport, identity.Driver, error) {
 	o, f, err := transportmqtt.Load(path, filter, insecure, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return Transport{}, identity.Driver{}, err
+		return nil, identity.Driver{}, err
 	}
 	o.ClientID += "-doctor"
 	return MQTT(o), f.Driver, nil

@@ -19,6 +19,7 @@ import (
 // each other.
 type Conn struct {
 	opts    Options
+	broker  string // the used address, for display
 	cc      *ggrpc.ClientConn
 	close   func() error // once
 	attempt *attempt
@@ -94,7 +95,7 @@ func (c *Conn) callError(err error) *transport.Error {
 	e := FromStatus(err)
 	if e.Code == transport.CodeUnavailable && c.attempt.isGone() {
 		// The text of the status is about a second handshake, which this side refused. It would be misleading.
-		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.opts.Target + " is lost", Err: c.attempt.failure()}
+		return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.broker + " is lost", Err: c.attempt.failure()}
 	}
 	return e
 }

@@ -236,6 +236,10 @@ func TestSubscribe_OCMAnswer(t *testing.T) {
 			c := dial(t, accepting(header, func(stream) error { return nil }), grpc.Options{})
 			accepted, err := subscribe(t.Context(), c, nil)
 			wantCode(t, err, transport.CodeUnavailable, "ended the subscription")
+			if accepted.Broker == "" {
+				t.Error("the used address is missing")
+			}
+			accepted.Broker = ""
 			if want := (transport.Accepted{SubscriptionID: "s", Transport: transport.GRPC}); !reflect.DeepEqual(accepted, want) {
 				t.Errorf("got %+v, want %+v", accepted, want)
 			}

@@ -37,8 +37,11 @@ const (
 	never = 24 * 365 * time.Hour
 )
 
-// Dialer opens connections to the broker in its options.
-type Dialer struct{ opts Options }
+// Dialer opens connections to one of the brokers in its options.
+type Dialer struct {
+	opts      Options
+	endpoints *dialing.Endpoints
+}
 
 var _ transport.Dialer = (*Dialer)(nil)
 
@@ -48,10 +51,13 @@ func NewDialer(o Options) (*Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dialer{opts: o}, nil
+	// The library's own dialer reads the proxies of the environment only once per process, and supports no https
+	// proxy.
+	return &Dialer{opts: o, endpoints: dialing.NewEndpoints(transport.SplitAddresses(o.Target), o.Proxy, o.DialContext)}, nil
 }
 
-// Dial connects and returns when TLS and HTTP/2 are up. The codes of its *transport.Error are:
+// Dial connects and returns when TLS and HTTP/2 are up. It tries all addresses in random order, the last used one
+// at the end. The codes of its *transport.Error are:
 //
 //   - CodeUnavailable: the broker cannot be reached;
 //   - CodeUnauthenticated: one side rejects the other's certificate;
@@ -66,42 +72,39 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 
 // Connect is Dial for callers that use other services of the broker too; see [Conn.Calls].
 func (d *Dialer) Connect(ctx context.Context) (*Conn, error) {
-	// The library connects in the background.
-	// Scenario:
-	//   t1: the caller has given up.
-	//   t2: the connection is up before the loop below checks ctx for the first time.
-	// Result: ctx is checked before anything starts.
-	if ctx.Err() != nil {
-		return nil, dialing.TimedOut(ctx, d.opts.Target, d.opts.DialTimeout)
-	}
-	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
-	defer cancel()
-	attempt := newAttempt()
-	options, err := d.dialOptions(attempt)
+	b, err := d.bearer()
 	if err != nil {
 		return nil, err
 	}
-	cc, err := ggrpc.NewClient("passthrough:///"+d.opts.Target, options...)
+	return dialing.Connect(ctx, d.endpoints, d.opts.DialTimeout, func(ctx context.Context, at dialing.Attempt) (*Conn, error) {
+		return d.connect(ctx, at, b)
+	})
+}
+
+// connect connects to one endpoint.
+func (d *Dialer) connect(ctx context.Context, at dialing.Attempt, b bearer) (*Conn, error) {
+	attempt := newAttempt()
+	cc, err := ggrpc.NewClient("passthrough:///"+at.Name, d.dialOptions(at, attempt, b)...)
 	if err != nil {
-		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "cannot connect to " + d.opts.Target, Err: err}
+		return nil, &transport.Error{Code: transport.CodeInvalid, Message: "cannot connect to " + at.String(), Err: err}
 	}
 	cc.Connect()
 	for {
 		state := cc.GetState()
 		switch state {
 		case connectivity.Ready:
-			return &Conn{opts: d.opts, cc: cc, close: sync.OnceValue(cc.Close), attempt: attempt}, nil
+			return &Conn{opts: d.opts, broker: at.String(), cc: cc, close: sync.OnceValue(cc.Close), attempt: attempt}, nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			return nil, abandon(cc, d.explain(dialCtx, cc, attempt))
+			return nil, abandon(cc, explain(ctx, at, cc, attempt))
 		case connectivity.Idle, connectivity.Connecting:
 		}
-		if !cc.WaitForStateChange(dialCtx, state) {
-			return nil, abandon(cc, dialing.TimedOut(ctx, d.opts.Target, d.opts.DialTimeout))
+		if !cc.WaitForStateChange(ctx, state) {
+			return nil, abandon(cc, transport.GaveUp(ctx, "no connection to "+at.String()))
 		}
 	}
 }
 
-func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
+func (d *Dialer) dialOptions(at dialing.Attempt, a *attempt, b bearer) []ggrpc.DialOption {
 	limit := d.opts.MaxEventBytes + envelopeBytes
 	opts := []ggrpc.DialOption{
 		ggrpc.WithTransportCredentials(&once{TransportCredentials: d.opts.Credentials, attempt: a}),
@@ -117,8 +120,8 @@ func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
 		ggrpc.WithIdleTimeout(0),
 		ggrpc.WithDisableServiceConfig(),
 	}
-	opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, err := d.opts.DialContext(ctx, "tcp", addr)
+	opts = append(opts, ggrpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		conn, err := at.Open(ctx)
 		if err != nil {
 			a.failed(err) // the library would convert it to text
 		}
@@ -127,14 +130,10 @@ func (d *Dialer) dialOptions(a *attempt) ([]ggrpc.DialOption, error) {
 	if d.opts.StatsHandler != nil {
 		opts = append(opts, ggrpc.WithStatsHandler(d.opts.StatsHandler))
 	}
-	b, err := d.bearer()
-	if err != nil {
-		return nil, err
-	}
 	if b.token != "" {
 		opts = append(opts, ggrpc.WithPerRPCCredentials(b))
 	}
-	return opts, nil
+	return opts
 }
 
 // bearer adds a token to each call.
@@ -176,7 +175,7 @@ func abandon(cc *ggrpc.ClientConn, e *transport.Error) error {
 }
 
 // explain turns the failure of the only connection attempt into an error that names the side which must act.
-func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) *transport.Error {
+func explain(ctx context.Context, at dialing.Attempt, cc *ggrpc.ClientConn, a *attempt) *transport.Error {
 	cause := a.failure()
 	if cause == nil {
 		// The library reports the reason only to a call. This call is never sent, because there will be no connection
@@ -184,7 +183,7 @@ func (d *Dialer) explain(ctx context.Context, cc *ggrpc.ClientConn, a *attempt) 
 		cause = errors.New(FromStatus(cc.Invoke(ctx, grpc_health_v1.Health_Check_FullMethodName,
 			&grpc_health_v1.HealthCheckRequest{}, &grpc_health_v1.HealthCheckResponse{})).Message)
 	}
-	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + d.opts.Target, Err: cause}
+	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + at.String(), Err: cause}
 	if !dialing.Explain(e, cause) && a.isShaken() {
 		e.Hint = "the server closed the connection before it spoke HTTP/2: check the port, and that it accepts this client"
 	}

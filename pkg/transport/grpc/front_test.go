@@ -73,7 +73,7 @@ func front(s transport.Server) *service {
 			ctx := out.Context()
 			raw := transport.RawSubscription{
 				Source: r.GetSource(), Cluster: r.GetClusterName(), DataType: r.GetDataType(),
-				Hello: transport.Hello{Cursor: incoming(ctx, codec.HeaderCursor), ClusterUID: incoming(ctx, codec.HeaderClusterUID)},
+				Hello: transport.Hello{Cursor: incoming(ctx, codec.HeaderCursor), ClusterUID: incoming(ctx, codec.HeaderClusterUID), Former: incoming(ctx, codec.HeaderFormer)},
 			}
 			if transport.SpeaksHawser(incoming(ctx, codec.HeaderProtocol)) {
 				raw.Hello.Protocol = transport.Protocol

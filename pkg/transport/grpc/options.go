@@ -4,15 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
 
+	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/pkg/transport"
-	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 )
 
 // Defaults of [Options].
@@ -29,12 +28,13 @@ const (
 
 // Options configures the connection to a broker.
 type Options struct {
-	// Target is "host:port". The host must be in the broker's certificate, unless Credentials use another name. It
-	// is resolved at each Dial.
+	// Target is "host:port", or several of them with commas between them, for the brokers of one hub; see
+	// [transport.SplitAddresses]. The host must be in the broker's certificate, unless Credentials use another name.
+	// It is resolved at each Dial, and all its IP addresses are tried.
 	Target string
 	// Proxy configures the proxy to Target, if any.
 	Proxy transport.Proxy
-	// DialContext opens the byte stream. nil means TCP, with Proxy.
+	// DialContext opens the byte stream to an address of Target. nil means TCP, with Proxy.
 	DialContext transport.DialContext
 	// Credentials secure the connection; see identity.Files.Client. They are read at each Dial, so that renewed
 	// certificates are used.
@@ -50,7 +50,7 @@ type Options struct {
 	MaxEventBytes int
 
 	// DialTimeout bounds a Dial, from name resolution to the end of the TLS
-	// handshake. 0 means DefaultDialTimeout.
+	// handshake. Several addresses share it. 0 means DefaultDialTimeout.
 	DialTimeout time.Duration
 	// PublishTimeout is the deadline of one Publish. 0 means
 	// DefaultPublishTimeout.
@@ -71,27 +71,22 @@ type Options struct {
 
 // withDefaults returns o with its zero values filled in, or an error that names the invalid field.
 func (o Options) withDefaults() (Options, error) {
-	host, port, err := net.SplitHostPort(o.Target)
-	if err != nil || host == "" || port == "" {
-		return o, fmt.Errorf("grpc: target %q is not host:port, as in broker.example:8090", o.Target)
+	addresses, err := transport.Addresses(o.Target)
+	if err != nil {
+		return o, fmt.Errorf("grpc: target %w", err)
 	}
 	switch {
 	case o.Credentials == nil && !o.Insecure:
 		return o, errors.New("grpc: no credentials: give TLS credentials, or allow plaintext to a loopback address")
 	case o.Credentials != nil && o.Insecure:
 		return o, errors.New("grpc: credentials and insecure exclude each other: drop one of them")
-	case o.Insecure && !isLoopback(host):
+	case o.Insecure && !cmdline.LoopbackOnly(addresses):
 		return o, fmt.Errorf("grpc: target %q is not a loopback address: plaintext is allowed only there", o.Target)
 	case o.Insecure:
 		o.Credentials = insecure.NewCredentials()
 	}
 	if _, err := o.Proxy.Server(); err != nil {
 		return o, fmt.Errorf("grpc: %w", err)
-	}
-	// The library's own dialer reads the proxies of the environment only once per process, and supports no https
-	// proxy.
-	if o.DialContext == nil {
-		o.DialContext = dialing.Dial(o.Proxy)
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -116,12 +111,4 @@ func positiveOr[T int | time.Duration](v *T, def T, name string) error {
 		*v = def
 	}
 	return nil
-}
-
-func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }

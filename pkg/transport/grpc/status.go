@@ -68,6 +68,7 @@ var toNextStep = map[transport.NextStep]hawserv1.NextStep{
 	transport.NextResync:             hawserv1.NextStep_NEXT_STEP_RESYNC,
 	transport.NextBackOff:            hawserv1.NextStep_NEXT_STEP_BACK_OFF,
 	transport.NextStop:               hawserv1.NextStep_NEXT_STEP_STOP,
+	transport.NextUseAnotherServer:   hawserv1.NextStep_NEXT_STEP_USE_ANOTHER_SERVER,
 }
 
 var fromNextStep = map[hawserv1.NextStep]transport.NextStep{
@@ -76,6 +77,7 @@ var fromNextStep = map[hawserv1.NextStep]transport.NextStep{
 	hawserv1.NextStep_NEXT_STEP_RESYNC:              transport.NextResync,
 	hawserv1.NextStep_NEXT_STEP_BACK_OFF:            transport.NextBackOff,
 	hawserv1.NextStep_NEXT_STEP_STOP:                transport.NextStop,
+	hawserv1.NextStep_NEXT_STEP_USE_ANOTHER_SERVER:  transport.NextUseAnotherServer,
 }
 
 // Status returns the gRPC status for err, OK for nil. It contains code, message, attribute, hint, next step,

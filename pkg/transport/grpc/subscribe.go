@@ -106,6 +106,7 @@ func (c *Conn) open(ctx context.Context, cancel context.CancelCauseFunc, s trans
 		Roots:          c.attempt.verifiedBy(),
 		MaxEventBytes:  positive(single(header, codec.HeaderMaxEventBytes)),
 		Transport:      transport.GRPC,
+		Broker:         c.broker,
 	}
 	if transport.SpeaksHawser(single(header, codec.HeaderProtocol)) {
 		accepted.Protocol = transport.Protocol
@@ -150,6 +151,12 @@ func helloContext(ctx context.Context, hello transport.Hello) context.Context {
 	if hello.Version != "" {
 		kv = append(kv, codec.HeaderVersion, hello.Version)
 	}
+	if hello.Former != "" {
+		kv = append(kv, codec.HeaderFormer, hello.Former)
+	}
+	if hello.SubscribedAt != "" {
+		kv = append(kv, codec.HeaderSubscribedAt, hello.SubscribedAt)
+	}
 	return metadata.AppendToOutgoingContext(ctx, kv...)
 }
 
@@ -186,7 +193,7 @@ func (c *Conn) read(ctx context.Context, cancel context.CancelCauseFunc, stream 
 			continue
 		}
 		if err != nil {
-			c.opts.Log.ErrorContext(ctx, "event from the broker cannot be decoded and is dropped", "broker", c.opts.Target, "error", err)
+			c.opts.Log.ErrorContext(ctx, "event from the broker cannot be decoded and is dropped", "broker", c.broker, "error", err)
 			continue
 		}
 		select {

@@ -23,7 +23,7 @@ import (
 // its keys.
 type File struct {
 	// BrokerHost is the address of the broker: host:port, or a URL that begins with mqtts:// or wss://. mqtt:// and
-	// ws:// need --insecure. Required.
+	// ws:// need --insecure. Several brokers of one hub have commas between them. Required.
 	BrokerHost string `json:"brokerHost"`
 	// Username is the user name for brokers that require one, with or without a certificate.
 	Username string `json:"username"`
@@ -99,14 +99,16 @@ func (f *File) validate(insecure bool) error {
 }
 
 func (f *File) validateBroker(insecure bool) error {
-	e, secure, err := parseBroker(f.BrokerHost)
-	switch {
-	case err != nil:
-		return fmt.Errorf("brokerHost %.200q: use host:port, such as broker.example.com:8883, or a URL that begins with mqtts:// or wss://", f.BrokerHost)
-	case insecure && !cmdline.Loopback(e.host):
-		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, such as 127.0.0.1:1883", f.BrokerHost)
-	case secure != nil && *secure == insecure:
-		return fmt.Errorf("brokerHost %s: use mqtts:// or wss://, and mqtt:// or ws:// with --insecure only", f.BrokerHost)
+	for _, broker := range transport.SplitAddresses(f.BrokerHost) {
+		e, secure, err := parseBroker(broker)
+		switch {
+		case err != nil:
+			return fmt.Errorf("brokerHost %.200q: use host:port, such as broker.example.com:8883, or a URL that begins with mqtts:// or wss://", broker)
+		case insecure && !cmdline.Loopback(e.host):
+			return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, such as 127.0.0.1:1883", broker)
+		case secure != nil && *secure == insecure:
+			return fmt.Errorf("brokerHost %s: use mqtts:// or wss://, and mqtt:// or ws:// with --insecure only", broker)
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -195,6 +196,7 @@ func TestOptions_Errors(t *testing.T) {
 		"no credentials":     func(o *Options) { o.Insecure = false },
 		"loopback":           func(o *Options) { o.Broker = "broker.example.com:1883" },
 		"mqtts or wss":       func(o *Options) { o.Broker = "wss://127.0.0.1/mqtt" },
+		"broker \"\"":        func(o *Options) { o.Broker = "127.0.0.1:1883," },
 		"keep alive":         func(o *Options) { o.KeepAlive = 1500 * time.Millisecond },
 		"largest event":      func(o *Options) { o.MaxEventBytes = -1 },
 		"dial timeout":       func(o *Options) { o.DialTimeout = -1 },
@@ -206,14 +208,15 @@ func TestOptions_Errors(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	for broker, want := range map[string]endpoint{
-		"127.0.0.1:1883":         {"127.0.0.1", "1883", false, ""},
-		"mqtt://[::1]":           {"::1", "1883", false, "/"},
-		"ws://localhost/a/b?c=d": {"localhost", "80", true, "/a/b?c=d"},
-		"ws://localhost:9001":    {"localhost", "9001", true, "/"},
+	for broker, want := range map[string][]endpoint{
+		"127.0.0.1:1883":                    {{"127.0.0.1", "1883", false, ""}},
+		"mqtt://[::1]":                      {{"::1", "1883", false, "/"}},
+		"ws://localhost/a/b?c=d":            {{"localhost", "80", true, "/a/b?c=d"}},
+		"ws://localhost:9001":               {{"localhost", "9001", true, "/"}},
+		"127.0.0.1:1883, ws://localhost/a ": {{"127.0.0.1", "1883", false, ""}, {"localhost", "80", true, "/a"}},
 	} {
 		_, e, err := (Options{Broker: broker, ClientID: "x", Insecure: true, Topics: testTopics}).withDefaults()
-		if err != nil || e != want {
+		if err != nil || !slices.Equal(e, want) {
 			t.Errorf("%s: %+v, %v", broker, e, err)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 // each other, unless the broker exceeds its send limit (see maxQueued).
 type Conn struct {
 	dialer    *Dialer
+	broker    string // the used address, for display
 	client    *paho.Client
 	state     *sessionState
 	pinger    *pinger
@@ -57,12 +58,12 @@ func (c *Conn) connected(ca *paho.Connack) error {
 	if ca.Properties.MaximumQoS != nil && *ca.Properties.MaximumQoS < qos {
 		return &transport.Error{
 			Code: transport.CodeInvalid, Next: transport.NextStop,
-			Message: "the broker " + c.dialer.opts.Broker + " takes messages of QoS 0 only, which it may lose",
+			Message: "the broker " + c.broker + " takes messages of QoS 0 only, which it may lose",
 			Hint:    "allow QoS 1 at the broker",
 		}
 	}
 	if ca.Properties.AssignedClientID != "" {
-		c.dialer.opts.Log.Warn("the broker gave this client another id", "broker", c.dialer.opts.Broker,
+		c.dialer.opts.Log.Warn("the broker gave this client another id", "broker", c.broker,
 			"client_id", c.dialer.opts.ClientID, "assigned", ca.Properties.AssignedClientID)
 	}
 	return nil
@@ -151,7 +152,7 @@ func (c *Conn) answered(topic string, answer *paho.PublishResponse) (transport.R
 		// This is only a hint: brokers report it wrongly, or omit it.
 		receipt.NoSubscribers = true
 		c.dialer.opts.Metrics.noSubscriber()
-		c.dialer.opts.Log.Debug("the broker reports that no client has subscribed to the topic of a published event", "broker", c.dialer.opts.Broker, "topic", topic)
+		c.dialer.opts.Log.Debug("the broker reports that no client has subscribed to the topic of a published event", "broker", c.broker, "topic", topic)
 	}
 	return receipt, nil
 }
@@ -166,7 +167,7 @@ func (c *Conn) sendLimit() int {
 
 // gone returns the error of a call whose connection ended.
 func (c *Conn) gone() *transport.Error {
-	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.dialer.opts.Broker + " is lost", Err: c.ended()}
+	return &transport.Error{Code: transport.CodeUnavailable, Message: "the connection to " + c.broker + " is lost", Err: c.ended()}
 }
 
 // ended returns why the connection ended. Call it only after the end.
@@ -176,7 +177,7 @@ func (c *Conn) ended() *transport.Error {
 }
 
 func (c *Conn) whyEnded() *transport.Error {
-	broker, disconnect, cause := c.dialer.opts.Broker, c.state.end(), c.state.stream.failure()
+	broker, disconnect, cause := c.broker, c.state.end(), c.state.stream.failure()
 	lived := time.Since(c.since)
 	switch {
 	case c.closed.Load():

@@ -19,6 +19,7 @@ import (
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
+	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/property"
 )
 
@@ -286,8 +287,8 @@ func TestUpgrade_Refused(t *testing.T) {
 	}
 	defer conn.Close()
 	await(t, gone, "the end of the connection")
-	_, err = d.upgrade(conn)
-	wantCode(t, d.explain(t.Context(), t.Context(), err), transport.CodeUnauthenticated, "check the client certificate")
+	_, err = d.upgrade(conn, d.brokers[0])
+	wantCode(t, explain(dialing.Attempt{}, err), transport.CodeUnauthenticated, "check the client certificate")
 }
 
 // TestAccepted: the data that a client gets from an OCM broker and from a Hawser broker. Only the latter gets
@@ -314,7 +315,7 @@ func TestAccepted(t *testing.T) {
 		} else {
 			want = transport.Accepted{Stateless: true, MaxEventBytes: 100_000 - envelopeBytes}
 		}
-		want.Transport = transport.MQTT
+		want.Transport, want.Broker = transport.MQTT, f.Addr().String()
 		if d := cmp.Diff(want, accepted); d != "" {
 			t.Errorf("hawser %v (-want +got):\n%s", hawser, d)
 		}

@@ -39,13 +39,14 @@ const (
 	never = 24 * 365 * time.Hour
 )
 
-// Dialer opens connections to the broker in its options. It counts session takeovers: of two clients with one
-// client id, each waits longer after each takeover.
+// Dialer opens connections to one of the brokers in its options. It counts session takeovers: of two clients with
+// one client id, each waits longer after each takeover.
 type Dialer struct {
-	opts     Options
-	endpoint endpoint
-	topics   routes
-	takeover takeovers
+	opts      Options
+	brokers   []endpoint
+	endpoints *dialing.Endpoints // of the same brokers
+	topics    routes
+	takeover  takeovers
 	// willDelay is the time without this client after which the broker publishes its will.
 	willDelay time.Duration
 }
@@ -54,47 +55,59 @@ var _ transport.Dialer = (*Dialer)(nil)
 
 // NewDialer checks the options. It opens nothing; the error names the invalid option.
 func NewDialer(o Options) (*Dialer, error) {
-	o, e, err := o.withDefaults()
+	o, brokers, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	return &Dialer{opts: o, endpoint: e, topics: routes{set: o.Topics}, willDelay: willDelay}, nil
+	addresses := make([]string, len(brokers))
+	for i, e := range brokers {
+		addresses[i] = e.addr()
+	}
+	return &Dialer{
+		opts: o, brokers: brokers, endpoints: dialing.NewEndpoints(addresses, o.Proxy, o.DialContext),
+		topics: routes{set: o.Topics}, willDelay: willDelay,
+	}, nil
 }
 
-// Dial connects and returns when the broker has accepted the CONNECT. The codes of its *transport.Error are:
+// Dial connects and returns when the broker has accepted the CONNECT. It tries all addresses in random order, the
+// last used one at the end. The codes of its *transport.Error are:
 //
 //   - CodeUnavailable: the broker cannot be reached;
 //   - CodeUnauthenticated: one side rejects the other's certificate, or the broker the password;
 //   - CodeDeadline: the dial timeout or ctx expired;
 //   - else the code of the broker's reason.
 func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
-	if ctx.Err() != nil {
-		return nil, dialing.TimedOut(ctx, d.opts.Broker, d.opts.DialTimeout)
+	c, err := dialing.Connect(ctx, d.endpoints, d.opts.DialTimeout, d.dial)
+	if err != nil { // a nil *Conn in the interface would compare unequal to nil
+		return nil, err
 	}
-	dialCtx, cancel := context.WithTimeout(ctx, d.opts.DialTimeout)
-	defer cancel()
+	return c, nil
+}
+
+// dial connects to one endpoint.
+func (d *Dialer) dial(ctx context.Context, at dialing.Attempt) (*Conn, error) {
 	connect, err := d.connect()
 	if err != nil {
 		return nil, err
 	}
-	raw, roots, err := d.open(dialCtx)
+	raw, roots, err := d.open(ctx, at)
 	if err != nil {
-		return nil, d.explain(ctx, dialCtx, err)
+		return nil, explain(at, err)
 	}
-	c := d.newConn(raw)
+	c := d.newConn(raw, at.String())
 	c.roots, c.will = roots, connect.WillMessage != nil
-	ca, err := c.client.Connect(dialCtx, connect)
+	ca, err := c.client.Connect(ctx, connect)
 	switch {
 	case ca != nil && property.Reason(ca.ReasonCode) != property.Success:
 		if err == nil { // a reason code below the failures, which paho treats as success
 			_ = c.Close() // Close always returns nil
 		}
-		return nil, d.refused(ca, connect.PasswordFlag)
+		return nil, d.refused(at, ca, connect.PasswordFlag)
 	case err != nil:
-		if cause := c.state.stream.failure(); cause != nil && dialCtx.Err() == nil {
+		if cause := c.state.stream.failure(); cause != nil && ctx.Err() == nil {
 			err = cause
 		}
-		return nil, d.explain(ctx, dialCtx, err)
+		return nil, explain(at, err)
 	}
 	if err := c.connected(ca); err != nil {
 		_ = c.Close() // Close always returns nil
@@ -104,8 +117,9 @@ func (d *Dialer) Dial(ctx context.Context) (transport.Conn, error) {
 }
 
 // open opens the byte stream: TCP or its replacement, then TLS and WebSocket.
-func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err error) {
-	conn, err = d.opts.DialContext(ctx, "tcp", d.endpoint.addr())
+func (d *Dialer) open(ctx context.Context, at dialing.Attempt) (conn net.Conn, roots []string, err error) {
+	broker := d.brokers[at.Index]
+	conn, err = at.Open(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,9 +131,9 @@ func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err e
 	if d.opts.TLS != nil {
 		config := d.opts.TLS().Clone()
 		if config.ServerName == "" {
-			config.ServerName = d.endpoint.host
+			config.ServerName = broker.host
 		}
-		if d.endpoint.websocket {
+		if broker.websocket {
 			config.NextProtos = []string{"http/1.1"}
 		}
 		secured := tls.Client(conn, config)
@@ -129,10 +143,10 @@ func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err e
 		}
 		roots = dialing.Roots(secured.ConnectionState().VerifiedChains)
 	}
-	if !d.endpoint.websocket {
+	if !broker.websocket {
 		return conn, roots, nil
 	}
-	upgraded, err := dialing.WithContext(ctx, conn, func() (net.Conn, error) { return d.upgrade(conn) })
+	upgraded, err := dialing.WithContext(ctx, conn, func() (net.Conn, error) { return d.upgrade(conn, broker) })
 	if err != nil {
 		return conn, nil, fmt.Errorf("no WebSocket: %w", err)
 	}
@@ -140,12 +154,12 @@ func (d *Dialer) open(ctx context.Context) (conn net.Conn, roots []string, err e
 }
 
 // upgrade performs the WebSocket handshake on a connection.
-func (d *Dialer) upgrade(conn net.Conn) (net.Conn, error) {
-	location := url.URL{Scheme: "ws", Host: d.endpoint.addr()}
+func (d *Dialer) upgrade(conn net.Conn, broker endpoint) (net.Conn, error) {
+	location := url.URL{Scheme: "ws", Host: broker.addr()}
 	if d.opts.TLS != nil {
 		location.Scheme = "wss"
 	}
-	config, err := websocket.NewConfig(location.String()+d.endpoint.path, "http://"+d.endpoint.addr())
+	config, err := websocket.NewConfig(location.String()+broker.path, "http://"+broker.addr())
 	if err != nil {
 		return nil, err
 	}
@@ -179,9 +193,9 @@ func lastWord(conn net.Conn, err error) error {
 }
 
 // newConn assembles the parts of a connection.
-func (d *Dialer) newConn(raw net.Conn) *Conn {
+func (d *Dialer) newConn(raw net.Conn, broker string) *Conn {
 	o := &d.opts
-	c := &Conn{dialer: d, maxPacket: d.maxPacket(), lock: make(chan struct{}, 1), reported: map[string]bool{}}
+	c := &Conn{dialer: d, broker: broker, maxPacket: d.maxPacket(), lock: make(chan struct{}, 1), reported: map[string]bool{}}
 	s := newStream(raw, c.maxPacket, func(topic string, size int) {
 		c.drop(dropTooLarge, topic, fmt.Errorf("it has %d bytes, at most %d are accepted", size, c.maxPacket))
 	})
@@ -275,7 +289,7 @@ func (noAuth) Authenticate(*paho.Auth) *paho.Auth {
 func (noAuth) Authenticated() {}
 
 // refused returns the error of a CONNACK without success.
-func (d *Dialer) refused(ca *paho.Connack, password bool) error {
+func (d *Dialer) refused(at dialing.Attempt, ca *paho.Connack, password bool) error {
 	r := property.Refusal{Reason: property.Reason(ca.ReasonCode)}
 	if !r.Reason.Failed() { // the broker speaks an older MQTT version with other codes
 		r.Reason = property.UnsupportedVersion
@@ -287,7 +301,7 @@ func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 		r.Reason = property.BadUserNameOrPassword // some brokers use these codes for it
 	}
 	e := r.Error()
-	e.Message = "the broker " + d.opts.Broker + " rejects the client " + d.opts.ClientID + ": " + e.Message
+	e.Message = "the broker " + at.String() + " rejects the client " + d.opts.ClientID + ": " + e.Message
 	switch {
 	case e.Hint != "":
 	case r.Reason == property.UnsupportedVersion:
@@ -301,11 +315,8 @@ func (d *Dialer) refused(ca *paho.Connack, password bool) error {
 }
 
 // explain turns the failure of a Dial into an error that names the side which must act.
-func (d *Dialer) explain(ctx, dialCtx context.Context, cause error) error {
-	if dialCtx.Err() != nil {
-		return dialing.TimedOut(ctx, d.opts.Broker, d.opts.DialTimeout)
-	}
-	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + d.opts.Broker, Err: cause}
+func explain(at dialing.Attempt, cause error) error {
+	e := &transport.Error{Code: transport.CodeUnavailable, Message: "cannot connect to " + at.String(), Err: cause}
 	switch {
 	case dialing.Explain(e, cause):
 	case errors.Is(cause, io.EOF), errors.Is(cause, errForeign):

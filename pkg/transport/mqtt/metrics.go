@@ -72,6 +72,6 @@ func (c *Conn) drop(reason, topic string, err error) {
 	c.mu.Unlock()
 	if !again {
 		c.dialer.opts.Log.Warn("a message is dropped; further ones of this connection with this reason are only counted in the metric",
-			"broker", c.dialer.opts.Broker, "reason", reason, "topic", fmt.Sprintf("%.300q", topic), "error", err)
+			"broker", c.broker, "reason", reason, "topic", fmt.Sprintf("%.300q", topic), "error", err)
 	}
 }

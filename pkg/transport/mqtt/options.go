@@ -13,7 +13,6 @@ import (
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
-	"github.com/hawser-io/hawser/pkg/transport/internal/dialing"
 	"github.com/hawser-io/hawser/pkg/transport/mqtt/topic"
 )
 
@@ -32,8 +31,9 @@ type Login struct{ User, Password string }
 
 // Options configures the connection to a broker and the client's identity.
 type Options struct {
-	// Broker is "host:port", or a URL with the scheme mqtt, mqtts, ws or wss; the last two allow a path. The host
-	// must be in the broker's certificate, unless TLS uses another name. It is resolved at each Dial.
+	// Broker is "host:port", or a URL with the scheme mqtt, mqtts, ws or wss; the last two allow a path. Several
+	// brokers of one hub have commas between them; see [transport.SplitAddresses]. The host must be in the broker's
+	// certificate, unless TLS uses another name. It is resolved at each Dial, and all its IP addresses are tried.
 	Broker string
 	// ClientID must be the same for all connections of this client, and unique. A broker ends the connection of a
 	// client when another one with its id connects. See [ClientID].
@@ -43,7 +43,7 @@ type Options struct {
 
 	// Proxy configures the proxy to the broker, if any.
 	Proxy transport.Proxy
-	// DialContext opens the byte stream. nil means TCP, with Proxy.
+	// DialContext opens the byte stream to host:port of Broker. nil means TCP, with Proxy.
 	DialContext transport.DialContext
 	// TLS is called at each Dial, so that renewed certificates are used; see identity.Files.TLS.
 	TLS func() *tls.Config
@@ -67,7 +67,7 @@ type Options struct {
 	// Fleeting: after the connection has ended, the broker stores neither messages nor a will for this client.
 	Fleeting bool
 
-	// DialTimeout bounds a Dial, to the broker's answer. 0 means DefaultDialTimeout.
+	// DialTimeout bounds a Dial, to the broker's answer. Several brokers share it. 0 means DefaultDialTimeout.
 	DialTimeout time.Duration
 	// PublishTimeout is the deadline of one Publish. 0 means DefaultPublishTimeout.
 	PublishTimeout time.Duration
@@ -102,10 +102,10 @@ type endpoint struct {
 
 func (e endpoint) addr() string { return net.JoinHostPort(e.host, e.port) }
 
-// withDefaults returns o with its zero values filled in and the endpoint of the broker, or an error that names
+// withDefaults returns o with its zero values filled in and the endpoints of the brokers, or an error that names
 // the invalid field.
-func (o Options) withDefaults() (Options, endpoint, error) {
-	e, secure, err := parseBroker(o.Broker)
+func (o Options) withDefaults() (Options, []endpoint, error) {
+	e, err := o.endpoints()
 	if err != nil {
 		return o, e, err
 	}
@@ -115,14 +115,8 @@ func (o Options) withDefaults() (Options, endpoint, error) {
 	if o.KeepAlive < 0 || o.KeepAlive/time.Second > 1<<16-1 || o.KeepAlive%time.Second != 0 {
 		return o, e, fmt.Errorf("mqtt: keep alive is %v: use whole seconds, 65535 at most", o.KeepAlive)
 	}
-	if err := o.checkSecurity(e, secure); err != nil {
-		return o, e, err
-	}
 	if _, err := o.Proxy.Server(); err != nil {
 		return o, e, fmt.Errorf("mqtt: %w", err)
-	}
-	if o.DialContext == nil {
-		o.DialContext = dialing.Dial(o.Proxy)
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -137,18 +131,33 @@ func (o Options) withDefaults() (Options, endpoint, error) {
 	)
 }
 
+// endpoints returns the endpoints of all brokers.
+func (o Options) endpoints() (all []endpoint, err error) {
+	for _, broker := range transport.SplitAddresses(o.Broker) {
+		e, secure, err := parseBroker(broker)
+		if err == nil {
+			err = o.checkSecurity(broker, e, secure)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
 // checkSecurity requires TLS, or plaintext on this machine. secure is the value from the scheme of a URL, nil
 // without one.
-func (o Options) checkSecurity(e endpoint, secure *bool) error {
+func (o Options) checkSecurity(broker string, e endpoint, secure *bool) error {
 	switch {
 	case o.TLS == nil && !o.Insecure:
 		return errors.New("mqtt: no credentials: give TLS credentials, or allow plaintext to a loopback address")
 	case o.TLS != nil && o.Insecure:
 		return errors.New("mqtt: credentials and insecure exclude each other: drop one of them")
 	case o.Insecure && !cmdline.Loopback(e.host):
-		return fmt.Errorf("mqtt: broker %q is not on a loopback address: plaintext is allowed only there", o.Broker)
+		return fmt.Errorf("mqtt: broker %q is not on a loopback address: plaintext is allowed only there", broker)
 	case secure != nil && *secure == o.Insecure:
-		return fmt.Errorf("mqtt: broker %q: the scheme is mqtts or wss with TLS, mqtt or ws without", o.Broker)
+		return fmt.Errorf("mqtt: broker %q: the scheme is mqtts or wss with TLS, mqtt or ws without", broker)
 	}
 	return nil
 }
@@ -162,7 +171,7 @@ var schemes = map[string]struct {
 	"ws": {false, true, "80"}, "wss": {true, true, "443"},
 }
 
-// Address returns host:port of Options.Broker, and whether MQTT runs over WebSocket there.
+// Address returns host:port of one of the brokers in Options.Broker, and whether MQTT runs over WebSocket there.
 func Address(broker string) (addr string, websocket bool, err error) {
 	e, _, err := parseBroker(broker)
 	if err != nil {

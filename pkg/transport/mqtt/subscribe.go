@@ -110,7 +110,7 @@ func (c *Conn) judge(answer *paho.Suback, filters []string) (transport.Accepted,
 			return transport.Accepted{}, e
 		}
 		if code < qos {
-			c.dialer.opts.Log.Warn("the broker grants a subscription without acknowledgements, and may lose messages", "broker", c.dialer.opts.Broker, "filter", filters[i])
+			c.dialer.opts.Log.Warn("the broker grants a subscription without acknowledgements, and may lose messages", "broker", c.broker, "filter", filters[i])
 		}
 	}
 	if !c.hawser {
@@ -118,10 +118,10 @@ func (c *Conn) judge(answer *paho.Suback, filters []string) (transport.Accepted,
 		if limit > 0 {
 			limit = max(1, limit-envelopeBytes)
 		}
-		return transport.Accepted{Stateless: true, Roots: c.roots, MaxEventBytes: limit, Transport: transport.MQTT}, nil
+		return transport.Accepted{Stateless: true, Roots: c.roots, MaxEventBytes: limit, Transport: transport.MQTT, Broker: c.broker}, nil
 	}
 	accepted := property.AcceptedOf(properties)
-	accepted.Roots, accepted.Transport = c.roots, transport.MQTT
+	accepted.Roots, accepted.Transport, accepted.Broker = c.roots, transport.MQTT, c.broker
 	return accepted, nil
 }
 

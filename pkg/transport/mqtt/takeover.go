@@ -60,7 +60,7 @@ func (c *Conn) takenOver(what string, cause error) *transport.Error {
 	return &transport.Error{
 		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: c.dialer.takeover.another(time.Since(c.since)),
 		Message: what + ` with the client id "` + o.ClientID + `"`,
-		Hint:    "look for a second program with the same name at " + o.Broker + ", and let the broker bind client ids to identities",
+		Hint:    "look for a second program with the same name at " + c.broker + ", and let the broker bind client ids to identities",
 		Err:     cause,
 	}
 }

@@ -34,7 +34,7 @@ func subscribeRequest(b *bench) {
 		calls <- call{p, r}
 		return errors.Join(out.Accept(answer), &transport.Error{Code: transport.CodeNotFound, Message: "done"})
 	}
-	hello := transport.Hello{Protocol: transport.Protocol, Cursor: "e/t/42", ClusterUID: "uid"}
+	hello := transport.Hello{Protocol: transport.Protocol, Cursor: "e/t/42", ClusterUID: "uid", Former: "id-0"}
 	dataType := codec.ManifestBundles.String()
 	for _, tc := range []struct {
 		subscription transport.Subscription
@@ -59,7 +59,7 @@ func subscribeRequest(b *bench) {
 		if seen.peer.Role != b.fixture.Peer.Role || seen.peer.Name != b.fixture.Peer.Name {
 			b.Errorf("server sees %s/%s", seen.peer.Role, seen.peer.Name)
 		}
-		got.Roots, got.Transport = nil, "" // the transport itself sets these
+		got.Roots, got.Transport, got.Broker = nil, "", "" // the transport itself sets these
 		if diff := cmp.Diff(answer, got); diff != "" {
 			b.Errorf("answer changed on the way (-sent +received):\n%s", diff)
 		}

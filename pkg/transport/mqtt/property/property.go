@@ -78,7 +78,8 @@ func Hello(h transport.Hello, d codec.DataType) []codec.Property {
 	p = add(p, codec.HeaderProtocol, strconv.Itoa(h.Protocol))
 	p = add(p, codec.HeaderCursor, h.Cursor)
 	p = add(p, codec.HeaderClusterUID, h.ClusterUID)
-	return add(p, codec.HeaderVersion, h.Version)
+	p = add(p, codec.HeaderVersion, h.Version)
+	return add(p, codec.HeaderFormer, h.Former)
 }
 
 // HelloOf reads a SUBSCRIBE. The data type is unchecked; without one it is codec.ManifestBundles.
@@ -95,6 +96,7 @@ func HelloOf(properties []codec.Property) (h transport.Hello, dataType string) {
 		Cursor:     Get(properties, codec.HeaderCursor),
 		ClusterUID: Get(properties, codec.HeaderClusterUID),
 		Version:    Get(properties, codec.HeaderVersion),
+		Former:     Get(properties, codec.HeaderFormer),
 	}, dataType
 }
 

@@ -93,7 +93,7 @@ func TestRefusal_IsTheSameError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := &transport.Error{
 			Code:      transport.Code(rapid.IntRange(0, int(transport.CodeDeadline)).Draw(t, "code")),
-			Next:      transport.NextStep(rapid.IntRange(0, int(transport.NextStop)).Draw(t, "next")),
+			Next:      transport.NextStep(rapid.IntRange(0, int(transport.NextUseAnotherServer)).Draw(t, "next")),
 			Delay:     time.Duration(rapid.Int64Range(0, 1e9).Draw(t, "delay")) * time.Millisecond,
 			Attribute: rapid.SampledFrom([]string{"", "metadata"}).Draw(t, "attribute"),
 			Message:   rapid.StringMatching(`[ -~é]{1,20}`).Draw(t, "message"),
@@ -132,6 +132,11 @@ func TestRefusal_OfAnOCMBroker(t *testing.T) {
 		e := Refusal{Reason: reason}.Error()
 		if e.Code != want || !strings.Contains(e.Message, "0x") {
 			t.Errorf("%v: %v", reason, e)
+		}
+	}
+	for reason, want := range map[Reason]transport.NextStep{UseAnotherServer: transport.NextUseAnotherServer, ServerMoved: transport.NextUseAnotherServer, ShuttingDown: transport.NextUnspecified} {
+		if e := (Refusal{Reason: reason}).Error(); e.Code != transport.CodeUnavailable || e.Next != want {
+			t.Errorf("%v: %+v", reason, e)
 		}
 	}
 	e := Refusal{Reason: QuotaExceeded, Text: "slow down", Properties: []codec.Property{

@@ -152,6 +152,7 @@ var nextSteps = map[transport.NextStep]string{
 	transport.NextResync:             "resync",
 	transport.NextBackOff:            "back_off",
 	transport.NextStop:               "stop",
+	transport.NextUseAnotherServer:   "use_another_server",
 }
 
 // maxText bounds each text of an error, in bytes.
@@ -224,6 +225,9 @@ func (r Refusal) Error() *transport.Error {
 	}
 	if d, err := time.ParseDuration(Get(r.Properties, nameDelay)); err == nil && d > 0 {
 		e.Delay = d
+	}
+	if e.Next == transport.NextUnspecified && (r.Reason == UseAnotherServer || r.Reason == ServerMoved) {
+		e.Next = transport.NextUseAnotherServer
 	}
 	if e.Message == "" {
 		e.Message = "the broker answered " + r.Reason.String() + " without a reason"
