@@ -21,6 +21,12 @@ import (
 type config struct {
 	Listen  string `json:"listen"`
 	DataDir string `json:"dataDir"`
+	Store   struct {
+		Engine storeEngine `json:"engine"`
+		// URL and PasswordFile are for PostgreSQL.
+		URL          string `json:"url"`
+		PasswordFile string `json:"passwordFile"`
+	} `json:"store"`
 
 	TLS struct {
 		CertFile     string `json:"certFile"`
@@ -65,18 +71,31 @@ type config struct {
 	cmdline.Output
 }
 
+// storeEngine is where a broker keeps the works.
+type storeEngine string
+
+const (
+	enginePebble   storeEngine = "pebble"
+	enginePostgres storeEngine = "postgres"
+)
+
 func defaults() *config {
-	return &config{
+	c := &config{
 		Listen: "0.0.0.0:8090", DataDir: "/var/lib/hawser-broker",
 		MaxEventBytes: broker.DefaultMaxEventBytes, HandshakesPerAddress: listener.DefaultHandshakesPerAddress, DrainTimeout: cmdline.Duration(broker.DefaultDrainTimeout),
 		Audit: audit.Off, Output: cmdline.NewOutput("127.0.0.1:8081"),
 	}
+	c.Store.Engine = enginePebble
+	return c
 }
 
 func (c *config) addFlags(f *pflag.FlagSet) {
 	cmdline.AddConfigFlag(f)
 	f.StringVar(&c.Listen, "listen", c.Listen, "host:port for agents and sources (gRPC and MQTT 5)")
-	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store; created when it does not exist")
+	f.StringVar(&c.DataDir, "data-dir", c.DataDir, "directory of the store; created when it does not exist. With PostgreSQL it keeps only the CAs that the hub reported")
+	f.StringVar((*string)(&c.Store.Engine), "store-engine", string(c.Store.Engine), "where the works are kept: pebble, files of this broker in --data-dir; or postgres, a database that several brokers share")
+	f.StringVar(&c.Store.URL, "store-url", c.Store.URL, "connection string of PostgreSQL, as postgres://hawser@db1.example.com,db2.example.com/hawser?sslrootcert=/etc/ca.crt; the default of sslmode is verify-full")
+	f.StringVar(&c.Store.PasswordFile, "store-password-file", c.Store.PasswordFile, "file with the password for PostgreSQL, or with an access token; it is read at each connect")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the serving certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
 	f.StringVar(&c.TLS.ClientCAFile, "client-ca-file", c.TLS.ClientCAFile, "PEM file of the CAs that sign the certificates of agents and sources")
@@ -121,7 +140,7 @@ func (c *config) validate() error {
 	if c.DataDir == "" {
 		wrong("data-dir is empty: name the directory that keeps the works")
 	}
-	errs = append(errs, c.validateTLS(host))
+	errs = append(errs, c.validateStore(), c.validateTLS(host))
 	if err := c.Identities.Validate(); err != nil {
 		wrong("identities: %w", err)
 	}
@@ -146,6 +165,19 @@ func (c *config) validate() error {
 	}
 	errs = append(errs, c.Audit.Validate())
 	return errors.Join(errs...)
+}
+
+// validateStore checks the settings of the store.
+func (c *config) validateStore() error {
+	switch s := &c.Store; {
+	case s.Engine != enginePebble && s.Engine != enginePostgres:
+		return fmt.Errorf("store-engine %q: use %s or %s", s.Engine, enginePebble, enginePostgres)
+	case s.Engine == enginePostgres && s.URL == "":
+		return errors.New("store-url is empty: name the database, as postgres://hawser@db.example.com/hawser")
+	case s.Engine == enginePebble && s.URL+s.PasswordFile != "":
+		return fmt.Errorf("store-url and store-password-file are for PostgreSQL: add store-engine %s, or drop them", enginePostgres)
+	}
+	return nil
 }
 
 // knowsSource reports whether a client can have this source identity.

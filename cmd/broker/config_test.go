@@ -47,6 +47,7 @@ const complete = `
 listen: 10.0.0.1:9000
 adminListen: 127.0.0.1:9001
 dataDir: /data
+store: {engine: postgres, url: "postgres://hawser@db/hawser", passwordFile: password}
 tls:
   certFile: tls.crt
   keyFile: tls.key
@@ -100,6 +101,7 @@ func TestConfig_File(t *testing.T) {
 			{User: "system:serviceaccount:hub:bootstrap", Role: identity.Bootstrap}, {Group: "people", Role: identity.Viewer, Name: "people"},
 		}},
 	}
+	want.Store.Engine, want.Store.URL, want.Store.PasswordFile = enginePostgres, "postgres://hawser@db/hawser", "password"
 	want.TLS.CertFile, want.TLS.KeyFile, want.TLS.ClientCAFile = "tls.crt", "tls.key", "ca.crt"
 	want.Registration.Source = "hub"
 	want.Log.Level, want.Log.Format = "debug", "json"
@@ -150,6 +152,9 @@ func TestConfig_Refuses(t *testing.T) {
 		"address without port":          {"", append([]string{"--listen=host"}, tls...), "host:port"},
 		"bad admin address":             {"", append([]string{"--admin-listen=x"}, tls...), "host:port"},
 		"no data directory":             {"", append([]string{"--data-dir="}, tls...), "data-dir"},
+		"unknown engine":                {"", append([]string{"--store-engine=etcd"}, tls...), "pebble or postgres"},
+		"no database":                   {"store: {engine: postgres}", append([]string{"--config=FILE"}, tls...), "store-url"},
+		"database of no engine":         {"", append([]string{"--store-password-file=p"}, tls...), "store-engine postgres"},
 		"no event fits":                 {"", append([]string{"--max-event-bytes=0"}, tls...), "positive"},
 		"no time to drain":              {"", append([]string{"--drain-timeout=-1s"}, tls...), "positive"},
 		"no handshakes":                 {"", append([]string{"--max-handshakes-per-address=0"}, tls...), "positive"},

@@ -2,6 +2,8 @@ package main
 
 import (
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,5 +56,29 @@ func TestConfig_LoadsFilesOfRegistration(t *testing.T) {
 	cfg.Registration.Source, cfg.Tokens, cfg.TLS.AgentCAFile = "", tokens.Config{}, ""
 	if !reflect.DeepEqual(cfg, defaults) {
 		t.Errorf("the remaining configuration is\n%+v, and that of deploy/broker\n%+v", cfg, defaults)
+	}
+}
+
+// The brokers over PostgreSQL have the same settings, and the database of the Secret that they mount.
+func TestConfig_LoadsFilesOfPostgres(t *testing.T) {
+	base := deployfiles.Deployment(t, "../..", "broker").Spec.Template.Spec.Containers[0]
+	spec := deployfiles.Deployment(t, "../..", "postgres").Spec
+	c := spec.Template.Spec.Containers[0]
+	if n := len(base.Args); len(c.Args) <= n || !slices.Equal(c.Args[:n], base.Args) || c.Name != base.Name {
+		t.Fatalf("the container %s has the arguments %v, and that of deploy/broker %v", c.Name, c.Args, base.Args)
+	}
+	args := deployfiles.Args(t, "../..", "broker")
+	for _, a := range c.Args[len(base.Args):] {
+		args = append(args, strings.ReplaceAll(a, "$("+c.Env[0].Name+")", "postgres://hawser@db/hawser"))
+	}
+	cfg, err := load(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Store.Engine != enginePostgres || cfg.Store.URL != "postgres://hawser@db/hawser" || cfg.Store.PasswordFile != c.VolumeMounts[0].MountPath+"/password" {
+		t.Errorf("the store is %+v", cfg.Store)
+	}
+	if from := c.Env[0].ValueFrom.SecretKeyRef; from.Name != spec.Template.Spec.Volumes[0].Secret.SecretName || from.Key != "url" {
+		t.Errorf("the URL comes from %+v", from)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/broker/store/postgres"
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -52,15 +53,17 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 	if open, err := cmdline.MakePrivate(c.DataDir); open > 0 || err != nil {
 		log.Warn("other users could read files of the data directory; their permissions were removed, unless there is an error", "files", open, "error", err)
 	}
-	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log, Stop: ctx.Done()})
+	s, err := c.openStore(ctx, log, registry)
 	if err != nil {
-		return fmt.Errorf("store: %w", err)
+		return err
 	}
 	stream := audit.New(c.Audit, stdout, registry, log)
 	ended := audited(stream)
-	tasks, err := c.tasks(s, creds, log, registry, stream)
+	b, tasks, err := c.tasks(s, creds, log, registry, stream)
 	if err == nil {
-		err = taskgroup.Group(ctx, tasks...)
+		serving, end := c.moveFirst(ctx, b)
+		err = taskgroup.Group(serving, tasks...)
+		end()
 	}
 	ended()
 	log.Info("stopped")
@@ -68,6 +71,42 @@ func serve(ctx context.Context, c *config, stdout, stderr io.Writer) error {
 		err = errors.Join(err, closed)
 	}
 	return err
+}
+
+// openStore opens the store, which the caller must close.
+func (c *config) openStore(ctx context.Context, log *slog.Logger, registry prometheus.Registerer) (store.Store, error) {
+	if c.Store.Engine == enginePostgres {
+		s, err := postgres.Open(ctx, postgres.Options{URL: c.Store.URL, PasswordFile: c.Store.PasswordFile, Log: log, Registry: registry})
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	s, err := pebble.Open(pebble.Options{Dir: c.DataDir, Log: log, Stop: ctx.Done()})
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	return s, nil
+}
+
+// drainTimeout returns the time for the end of the tasks. Clients of a shared store move before that, in the other
+// half.
+func (c *config) drainTimeout() time.Duration {
+	if c.Store.Engine == enginePostgres {
+		return time.Duration(c.DrainTimeout) / 2
+	}
+	return time.Duration(c.DrainTimeout)
+}
+
+// moveFirst returns a context for the tasks of the program. It ends after ctx has ended and the clients have moved to
+// other replicas, which takes half of the drain timeout at most. The function end must be called after the tasks.
+func (c *config) moveFirst(ctx context.Context, b *broker.Broker) (serving context.Context, end func()) {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() { // ends with serving
+		b.MoveClients(serving, time.Duration(c.DrainTimeout)/2)
+		stop()
+	})
+	return serving, func() { forget(); stop() }
 }
 
 // audited writes the audit stream until end is called, which must be after the last audited event.
@@ -89,39 +128,39 @@ func audited(stream *audit.Log) (end func()) {
 
 // tasks connects the parts of the program.
 func (c *config) tasks(
-	s *pebble.Store, creds *identity.Server, log *slog.Logger, registry *prometheus.Registry, stream *audit.Log,
-) ([]taskgroup.Task, error) {
+	s store.Store, creds *identity.Server, log *slog.Logger, registry *prometheus.Registry, stream *audit.Log,
+) (*broker.Broker, []taskgroup.Task, error) {
 	health := &telemetry.Health{}
 	watch, err := c.watch(registry, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	b, err := broker.New(broker.Config{
 		Store: s, Log: log, Registry: registry, Audit: stream, Insecure: c.Insecure,
 		MaxEventBytes: c.MaxEventBytes, QueueBytes: max(broker.DefaultQueueBytes, 8*c.MaxEventBytes),
-		DrainTimeout: time.Duration(c.DrainTimeout), Quotas: quota.NewTable(c.Identities, c.ClusterQuota),
+		DrainTimeout: c.drainTimeout(), Quotas: quota.NewTable(c.Identities, c.ClusterQuota),
 		Registration: c.Registration.Source,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	proxies, err := c.proxies()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	messages := max(listener.DefaultMaxMessageBytes, 2*c.MaxEventBytes)
 	mqttFront, err := mqtt.New(mqtt.Config{
-		Server: b, MaxPacketBytes: messages, DrainTimeout: time.Duration(c.DrainTimeout), Log: log, OnPanic: b.Panicked,
+		Server: b, MaxPacketBytes: messages, DrainTimeout: c.drainTimeout(), Log: log, OnPanic: b.Panicked,
 		Announce: func() property.Announcement {
 			return property.Announcement{StoreID: s.Head().StoreID, MaxEventBytes: b.MaxEventBytes()}
 		},
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	bearers, tasks, err := c.bearers(b, log, registry)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	front, err := grpc.New(grpc.Config{
 		Config: listener.Config{
@@ -129,10 +168,10 @@ func (c *config) tasks(
 			MaxMessageBytes:      messages,
 			HandshakesPerAddress: c.HandshakesPerAddress, Proxies: proxies, Log: log, Registry: registry,
 		},
-		Server: b, Admin: b, DrainTimeout: time.Duration(c.DrainTimeout), Other: mqttFront.Serve, OnPanic: b.Panicked,
+		Server: b, Admin: b, DrainTimeout: c.drainTimeout(), Other: mqttFront.Serve, OnPanic: b.Panicked,
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if creds != nil && c.Registration.Source != "" {
 		b.Registration().OnKeys(c.keepAuthorities(log))
@@ -145,7 +184,7 @@ func (c *config) tasks(
 	}
 	health.Add("certificates", watch.Check)
 	admin := telemetry.Admin{Addr: c.AdminListen, Registry: registry, Health: health, Log: log}
-	return append(tasks,
+	return b, append(tasks,
 		taskgroup.Task{Name: "broker", Run: b.Run},
 		taskgroup.Task{Name: "grpc", Run: front.Run},
 		taskgroup.Task{Name: "mqtt", Run: mqttFront.Run},
@@ -157,7 +196,7 @@ func (c *config) tasks(
 }
 
 // storeReady returns a check that reports why a store rejects writes.
-func storeReady(s *pebble.Store) func() error {
+func storeReady(s store.Store) func() error {
 	return func() error {
 		err := s.Err()
 		if errors.Is(err, store.ErrLow) { // the broker must still accept deletions

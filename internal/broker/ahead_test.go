@@ -26,9 +26,9 @@ func TestAhead_SendsRepeatedDeletion(t *testing.T) {
 		outcome       string // outcome of the last publish
 		action        string // action of the event that the agent gets; "" means resync_response
 	}{
-		"the deletion":            {[]work{deletion}, []work{deletion}, codec.OutcomeUnchanged, ""},
+		"the deletion":            {[]work{deletion}, []work{deletion}, codec.OutcomeAccepted, ""},
 		"what waits behind it":    {[]work{deletion}, []work{recreated}, codec.OutcomeQueued, ""},
-		"what waited behind it":   {[]work{deletion, recreated}, []work{recreated}, codec.OutcomeUnchanged, ""},
+		"what waited behind it":   {[]work{deletion, recreated}, []work{recreated}, codec.OutcomeQueued, ""},
 		"the end of what waited":  {[]work{deletion, recreated}, []work{{version: 7, deleting: true}}, codec.OutcomeAccepted, "delete_request"},
 		"all, and more than once": {[]work{deletion}, []work{deletion, recreated, recreated}, codec.OutcomeUnchanged, ""},
 		"an update request":       {[]work{deletion}, []work{{version: 6, action: codec.UpdateRequest}}, codec.OutcomeStale, ""},

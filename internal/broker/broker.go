@@ -23,13 +23,16 @@ import (
 	"errors"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/admin"
 	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/changefeed"
 	"github.com/hawser-io/hawser/internal/broker/delivery"
+	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/ingest"
 	"github.com/hawser-io/hawser/internal/broker/registration"
 	"github.com/hawser-io/hawser/internal/broker/request"
@@ -38,6 +41,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/taskgroup"
+	"github.com/hawser-io/hawser/internal/telemetry"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -52,10 +56,15 @@ type Broker struct {
 	sync   *syncstate.State
 	intake *ingest.Intake
 	feed   *delivery.Feed
+	// changes passes the changes of the store to the denylist, to registration, to the intake, and then to the feed.
+	changes *changefeed.Follower
 	// registration is nil if no source is configured for it.
 	registration *registration.Service
+	peers        *agentstatus.Peers
 	// reading is the memory budget of lists and sync events while they are decoded.
 	reading *bytebudget.Budget
+	// moving: MoveClients was called, and there was another replica.
+	moving atomic.Bool
 
 	publishes       *prometheus.CounterVec
 	publishDuration *prometheus.HistogramVec
@@ -84,6 +93,20 @@ func writeState(err error) string {
 	return writesBlocked
 }
 
+// showStore registers the metrics of the store of a broker.
+func showStore(meter telemetry.Meter, s store.Store) {
+	meter.GaugeFunc("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(s.Head().Revision) })
+	for _, state := range writeStates {
+		meter.GaugeFunc("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
+			prometheus.Labels{"state": state}, func() float64 {
+				if writeState(s.Err()) == state {
+					return 1
+				}
+				return 0
+			})
+	}
+}
+
 // New returns a broker over cfg.Store, which the caller closes after Run has returned. It starts no goroutine.
 // An error names the invalid field of cfg, or the invalid data in the store.
 func New(cfg Config) (*Broker, error) {
@@ -94,38 +117,37 @@ func New(cfg Config) (*Broker, error) {
 	meter := cfg.Meter()
 	cfg.Times = settings.NewTimes(&cfg)
 	cfg.Beats = settings.NewBeats(&cfg)
+	cfg.Replicas = settings.NewReplicas(&cfg)
 	b := &Broker{
 		cfg:             cfg,
+		changes:         changefeed.New(cfg.Store),
 		sync:            syncstate.New(&cfg),
 		reading:         bytebudget.NewBudget(cfg.QueueBytes),
 		publishes:       meter.Counters("publishes_total", "Publish calls by kind of event and result.", "kind", "result"),
 		publishDuration: meter.Seconds("publish_duration_seconds", "Time from an event's arrival to its answer.", "kind"),
 		panics:          meter.Counter("panics_total", "Calls that panicked; each is a bug."),
 	}
-	meter.GaugeFunc("store_revision", "Revision of the last commit.", nil, func() float64 { return float64(cfg.Store.Head().Revision) })
-	for _, state := range writeStates {
-		meter.GaugeFunc("store_write_state", "1 for the present state of the store, 0 for the others: ok, low_space (deletions only) or blocked (no writes).",
-			prometheus.Labels{"state": state}, func() float64 {
-				if writeState(cfg.Store.Err()) == state {
-					return 1
-				}
-				return 0
-			})
-	}
-	b.intake = ingest.New(&cfg, b.sync.Sources)
-	known := agentstatus.New(&cfg)
-	b.feed = delivery.New(&cfg, b.sync, b.intake, known)
-	if b.Admin, err = admin.New(&cfg, b.sync, b.feed, b.intake, known); err != nil {
+	showStore(meter, cfg.Store)
+	denied, err := denylist.New(cfg.Store, b.changes)
+	if err != nil {
 		return nil, err
 	}
+	b.intake = ingest.New(&cfg, b.sync.Sources)
+	b.peers = agentstatus.New(&cfg)
+	b.feed = delivery.New(&cfg, b.sync, b.intake, b.peers, b.changes.Await)
+	b.Admin = admin.New(&cfg, admin.Parts{Sync: b.sync, Agents: b.feed, Writer: b.intake, Peers: b.peers, Denials: denied})
 	if cfg.Registration != "" {
-		b.registration = registration.New(&cfg, b.feed.EndCluster, b.Denials().Raise)
+		b.registration = registration.New(&cfg, b.feed.EndCluster, denied.Raise)
+		b.changes.Add(b.registration.Follow)
 		b.feed.Admit(b.registration.Accepted)
 		b.Admin.Show(b.registration)
 	}
-	known.Connect(b.feed)
-	cfg.Audit.OnRefused(known.Refused)
-	b.sync.Connect(b.feed, b.intake)
+	b.changes.Add(b.intake.Follow)
+	b.changes.Add(b.peers.Follow)
+	b.changes.Add(b.feed.Route)
+	b.peers.Connect(b.feed)
+	cfg.Audit.OnRefused(b.peers.Refused)
+	b.sync.Connect(b.feed, b.intake, b.changes.Await)
 	b.intake.Connect(b.sync.Deletions, b.feed)
 	return b, nil
 }
@@ -134,7 +156,10 @@ func New(cfg Config) (*Broker, error) {
 // what is queued. It returns when that is done or the drain timeout is over. An error
 // means that the broker cannot continue, for example because its store failed.
 func (b *Broker) Run(ctx context.Context) error {
-	tasks := slices.Concat([]taskgroup.Task{{Name: "store", Run: b.watchStore}}, b.intake.Tasks(), b.feed.Tasks())
+	tasks := slices.Concat([]taskgroup.Task{
+		{Name: "store", Run: b.watchStore}, {Name: "replicas", Run: b.cfg.Replicas.Run}, {Name: "changes", Run: b.changes.Run},
+		{Name: "balance", Run: b.balance},
+	}, b.intake.Tasks(), b.feed.Tasks())
 	if b.registration != nil {
 		tasks = append(tasks, b.registration.Tasks()...)
 	}
@@ -153,7 +178,7 @@ func (b *Broker) watchStore(ctx context.Context) error {
 
 // Ready returns nil while the broker accepts and stores events. It does not block.
 func (b *Broker) Ready() error {
-	if b.feed.Closing() != nil {
+	if b.moving.Load() || b.feed.Closing() != nil {
 		return errors.New("draining")
 	}
 	return b.intake.Failure()

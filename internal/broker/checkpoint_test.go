@@ -234,7 +234,7 @@ func TestCheckpoint_OneForManyEvents(t *testing.T) {
 			t.Errorf("%d events, %d checkpoints", len(events), len(got))
 		}
 		last := got[len(got)-1]
-		if d := digestOf(events[99]); last.Cursor.Revision != 100 || last.Digest == nil || *last.Digest != d {
+		if d := digestOf(events[99]); last.Cursor.Revision != 101 || last.Digest == nil || *last.Digest != d {
 			t.Errorf("the last checkpoint is %+v", last)
 		}
 	})
@@ -266,7 +266,7 @@ func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
 			if c.Digest != nil || i > 0 && c.Cursor.Revision <= got[i-1].Cursor.Revision {
 				t.Errorf("checkpoint %+v", c)
 			}
-			for r := uint64(1); r <= c.Cursor.Revision; r++ {
+			for r := uint64(2); r <= c.Cursor.Revision; r++ {
 				if !sent[r] {
 					t.Fatalf("a checkpoint covers %d, which was not sent", r)
 				}
@@ -274,7 +274,7 @@ func TestCheckpoint_PartialWhileALongDeliveryRuns(t *testing.T) {
 		}
 		pass(10 * time.Second)
 		got = agent.checkpoints()
-		if c := got[len(got)-1]; c.Digest == nil || c.Cursor.Revision != 200 || c.Digest.Count != 200 {
+		if c := got[len(got)-1]; c.Digest == nil || c.Cursor.Revision != 201 || c.Digest.Count != 200 {
 			t.Errorf("at the end %+v", c)
 		}
 	})
@@ -399,6 +399,7 @@ func TestRouter_FindsADeletionInsteadOfASpec(t *testing.T) {
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
 		source, ocm := w.source("src"), w.subscribe(w.agent("c1"))
 		routes := func() { late.hold <- struct{}{} }
+		routes() // the binding of the cluster
 		routes()
 		w.put(source, work{version: 1}.event())
 		ocm.expect("spec create_request w1 v1")
@@ -465,6 +466,7 @@ func TestRouter_FindsADeletionLongBehindItsSpec(t *testing.T) {
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
 		source, ocm := w.source("src"), w.subscribe(w.agent("c1"))
 		routes := func() { late.hold <- struct{}{} }
+		routes() // the binding of the cluster
 		w.put(source, work{version: 1}.event())
 		routes()
 		ocm.expect("spec create_request w1 v1")
@@ -488,20 +490,26 @@ func TestCheckpoint_DigestCoversSentEvents(t *testing.T) {
 		return late
 	}
 	inWrapped(t, broker.Config{}, wrap, func(w *world) {
-		agent, source := w.open(w.agent("c1"), hawser), w.open(w.source("src"), hawser)
+		agent := w.open(w.agent("c1"), hawser)
+		late.hold <- struct{}{} // the binding of the cluster
+		source := w.open(w.source("src"), hawser)
 		w.request(agent)
 		agent.checkpoint()
 		w.put(source.peer, work{version: 1}.event())
-		source.mustCompare(clusters("c1")) // news for the next checkpoint
+		compared := make(chan error, 1)
+		go func() { compared <- source.syncReport(clusters("c1")) }() // news for the next checkpoint
 		pass(time.Minute)
 		agent.expect()
 		if got := agent.checkpoints(); len(got) != 0 {
 			t.Errorf("%+v before the work was routed", got)
 		}
 		late.hold <- struct{}{}
+		if err := <-compared; err != nil {
+			t.Error(err)
+		}
 		works := agent.expect("spec create_request w1 v1")
 		c := agent.checkpoint()
-		if d := digestOf(works...); *c.Digest != d || c.Cursor.Revision != 1 {
+		if d := digestOf(works...); *c.Digest != d || c.Cursor.Revision != w.Store.Head().Revision {
 			t.Errorf("checkpoint %+v", c)
 		}
 		// Force-delete changes only the status of a record.

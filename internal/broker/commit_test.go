@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/internal/testkit"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -136,7 +137,7 @@ func TestCommit_FailureAcknowledgesNothing(t *testing.T) {
 // agentOf returns the peer of an agent whose cluster is known, so that its subscription writes nothing.
 func (w *world) agentOf(s *slowStore, cluster string) transport.Peer {
 	w.Helper()
-	if err := s.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
+	if err := storetest.Bind(w.Context(), s.Store, codec.ManifestBundles, cluster, ""); err != nil {
 		w.Fatal(err)
 	}
 	return w.agent(cluster)

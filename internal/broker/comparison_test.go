@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -366,15 +367,17 @@ func TestUnbindCluster_EndsSyncReports(t *testing.T) {
 	})
 }
 
-// slowBookmarks is a store whose SetBookmarks waits until hold is closed.
-type slowBookmarks struct {
+// slowPositions is a store that writes sync reports with a hub position only after it has received from hold.
+type slowPositions struct {
 	store.Store
 	hold chan struct{}
 }
 
-func (s slowBookmarks) SetBookmarks(ctx context.Context, values map[string][]byte) error {
-	<-s.hold
-	return s.Store.SetBookmarks(ctx, values)
+func (s slowPositions) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	if slices.ContainsFunc(ops, func(op store.Op) bool { return strings.HasPrefix(op.Name, "hub/") }) {
+		<-s.hold
+	}
+	return s.Store.Commit(ctx, ops)
 }
 
 // TestSyncReport_DoesNotOutlastARelease:
@@ -392,7 +395,7 @@ func TestSyncReport_DoesNotOutlastARelease(t *testing.T) {
 		"all":     {AllClusters: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			slow := slowBookmarks{hold: make(chan struct{})}
+			slow := slowPositions{hold: make(chan struct{})}
 			inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
 				slow.Store, slow.hold = s, make(chan struct{}) // a channel must be made in the bubble that uses it
 				return slow

@@ -20,14 +20,16 @@ const (
 	// reject larger messages.
 	DefaultMaxEventBytes = 4<<20 - request.AddedBytes
 	DefaultQueueBytes    = 64 << 20
-	DefaultDrainTimeout  = 10 * time.Second
-	DefaultHeartbeat     = 10 * time.Second
-	DefaultListGrace     = 30 * time.Second
-	DefaultRest          = 2 * time.Second
-	DefaultCheckpoint    = time.Second
-	DefaultRetention     = 7 * 24 * time.Hour
-	DefaultTombstoneGC   = time.Hour
-	DefaultStreams       = 32
+	// DefaultDrainTimeout is less than the time after which Kubernetes kills a container, 30 s. 2,000 clients that move
+	// within half of it are less than 200 a second.
+	DefaultDrainTimeout = 25 * time.Second
+	DefaultHeartbeat    = 10 * time.Second
+	DefaultListGrace    = 30 * time.Second
+	DefaultRest         = 2 * time.Second
+	DefaultCheckpoint   = time.Second
+	DefaultRetention    = 7 * 24 * time.Hour
+	DefaultTombstoneGC  = time.Hour
+	DefaultStreams      = 32
 
 	// smallestEvent is the minimum of MaxEventBytes. The metadata of an event alone takes a few hundred bytes.
 	smallestEvent = 16 << 10

@@ -19,16 +19,21 @@ type scarce struct {
 
 func (s *scarce) Err() error { return s.err }
 
-// Commit fails for the work "late", as if the disk was full only after the publish was queued.
+// Commit fails for the work "late", as if the disk was full only after the publish was queued, and for the work "away",
+// as if the database did not answer.
 func (s *scarce) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
-	if ops[0].Name == "late" {
+	switch ops[0].Name {
+	case "late":
 		return nil, store.ErrNoSpace
+	case "away":
+		return nil, store.ErrUnavailable
 	}
 	return s.Store.Commit(ctx, ops)
 }
 
 // TestPublish_NoSpace checks the broker on a full disk. On a nearly full disk it rejects new data and accepts
-// deletions. Without space it rejects everything. Then it recovers by itself.
+// deletions. Without space it rejects everything. Then it recovers by itself,
+// as after an outage of a database.
 func TestPublish_NoSpace(t *testing.T) {
 	disk := &scarce{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store { disk.Store = s; return disk }, func(w *world) {
@@ -64,5 +69,11 @@ func TestPublish_NoSpace(t *testing.T) {
 			t.Errorf("it has room again: %v", err)
 		}
 		w.put(source, work{id: "u3", name: "n3", version: 1}.event())
+
+		_, err := w.Publish(w.Context(), source, work{id: "u5", name: "away", version: 1}.event(), "")
+		w.wantCode(err, transport.CodeUnavailable)
+		if err := w.Ready(); err != nil {
+			t.Errorf("the database answers again: %v", err)
+		}
 	})
 }

@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -52,6 +53,12 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		old.take()
 		requested := make(chan error, 1)
 		go func() { requested <- now.request("r", codec.InventoryRequest{}) }() // the result is received below
+		synctest.Wait()
+		s.tokens <- nil
+		if err := <-queued; err != nil {
+			t.Errorf("the event queued before: %v", err)
+		}
+		s.tokens <- nil // for the commit that takes over
 		e := w.refused(<-old.ended, transport.CodeUnavailable)
 		if e.Next != transport.NextBackOff || e.Delay <= 0 {
 			t.Errorf("the end of the session before: %+v", e)
@@ -59,10 +66,6 @@ func TestFence_ComparingEndsEarlierSessions(t *testing.T) {
 		w.wantCode(old.send(work{id: "late", version: 1}.event()), transport.CodeUnavailable)
 		if len(now.takeSync(codec.TypeInventory)) != 0 {
 			t.Error("the inventory came before the queued events")
-		}
-		s.tokens <- nil
-		if err := <-queued; err != nil {
-			t.Errorf("the event queued before: %v", err)
 		}
 		s.tokens <- nil // for the empty commit that waits for queued publishes
 		if err := <-requested; err != nil {

@@ -81,6 +81,7 @@ func TestPublish_Refuses(t *testing.T) {
 			inWorld(t, broker.Config{MaxEventBytes: 16 << 10}, func(w *world) {
 				agent := w.subscribe(w.agent("c1"))
 				source := w.subscribe(w.source("src"))
+				before := w.Store.Head().Revision
 				_, err := w.Publish(w.Context(), w.peer(c.role, c.peer), c.event(w), "")
 				e := w.refused(err, c.code)
 				if e.Attribute != c.attribute {
@@ -89,8 +90,8 @@ func TestPublish_Refuses(t *testing.T) {
 				if e.Next == transport.NextUnspecified || e.Message == "" {
 					t.Errorf("an error without a hint: %+v", e)
 				}
-				if r := w.Store.Head().Revision; r != 0 {
-					t.Errorf("the store is at revision %d", r)
+				if r := w.Store.Head().Revision; r != before {
+					t.Errorf("the store is at revision %d, before at %d", r, before)
 				}
 				agent.expect()
 				source.expect()

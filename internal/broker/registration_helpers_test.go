@@ -214,11 +214,13 @@ type bookmarking struct {
 	fail   int
 }
 
-func (s *bookmarking) SetBookmarks(ctx context.Context, set map[string][]byte) error {
-	if s.fail > 0 {
-		s.fail--
-		return errors.New("disk is tired")
+func (s *bookmarking) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+	if len(ops) > 0 && ops[0].Kind == store.SetBookmark {
+		if s.fail > 0 {
+			s.fail--
+			return nil, errors.New("disk is tired")
+		}
+		*s.writes++
 	}
-	*s.writes++
-	return s.Store.SetBookmarks(ctx, set)
+	return s.Store.Commit(ctx, ops)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
@@ -138,7 +139,7 @@ func TestSubscribe_AnotherClusterUnderTheSameName(t *testing.T) {
 		if e.Next != transport.NextStop || e.Hint == "" {
 			t.Errorf("%+v", e)
 		}
-		if err := w.Store.UnbindCluster(w.Context(), "c1"); err != nil {
+		if err := storetest.Unbind(w.Context(), w.Store, codec.ManifestBundles, "c1"); err != nil {
 			t.Fatal(err)
 		}
 		running(as("uid-2"))

@@ -143,10 +143,10 @@ func TestFence_RejectsOlderComparison(t *testing.T) {
 	})
 }
 
-// TestFence_RejectsWhileInProgress checks two concurrent comparisons: the later one is valid, in any order of
-// their ends.
+// TestFence_RejectsWhileInProgress checks two concurrent comparisons: when the later one is committed, the earlier one
+// is rejected.
 func TestFence_RejectsWhileInProgress(t *testing.T) {
-	slow := slowBookmarks{}
+	slow := slowPositions{}
 	inWrapped(t, broker.Config{}, func(s store.Store) store.Store {
 		slow.Store, slow.hold = s, make(chan struct{}) // a channel must be made in the bubble that uses it
 		return slow
@@ -187,6 +187,10 @@ func TestFence_RejectsOlderRelease(t *testing.T) {
 		}
 		first := send(numbered(2, releaseOf(t, "src", "c1")))
 		second := send(numbered(3, releaseOf(t, "src", "c1")))
+		s.tokens <- nil // for the commit with which the first release takes over
+		synctest.Wait()
+		s.tokens <- nil // for that of the second one
+		synctest.Wait()
 		s.tokens <- nil // for the empty commit that waits for publishes before the first release
 		w.wantCode(<-first, transport.CodeUnavailable)
 		s.tokens <- nil // for the same commit of the second release

@@ -195,7 +195,7 @@ func TestTakeOver_NotAfterARestart(t *testing.T) {
 
 		_, stop = serve(backup)
 		defer stop()
-		if got := w.put(w.source("src"), forced.event()); got != codec.OutcomeUnchanged {
+		if got := w.put(w.source("src"), forced.event()); got != codec.OutcomeAccepted {
 			t.Errorf("the deletion again: %s", got)
 		}
 		w.recreate()

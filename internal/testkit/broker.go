@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/hawser-io/hawser/internal/broker"
+	"github.com/hawser-io/hawser/internal/broker/changefeed"
+	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/listener"
 	listengrpc "github.com/hawser-io/hawser/internal/broker/listener/grpc"
 	listenmqtt "github.com/hawser-io/hawser/internal/broker/listener/mqtt"
@@ -48,6 +51,26 @@ type Broker struct {
 	stop context.CancelFunc
 	done chan struct{}
 	err  error
+}
+
+// Denylist returns the denylist of a store. It follows the store until the test ends or the store is closed.
+func Denylist(t testing.TB, s store.Store) *denylist.List {
+	t.Helper()
+	f := changefeed.New(s)
+	l, err := denylist.New(s, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return l
 }
 
 // StartBroker starts a broker that runs until the test ends or Stop is called. The test fails if the broker

@@ -61,13 +61,18 @@ type Admin struct {
 	hub Hub
 }
 
-// New returns an Admin, which writes through w. An error names the unreadable data in the store.
-func New(cfg *settings.Config, c *syncstate.State, a Agents, w syncstate.Writer, p *agentstatus.Peers) (*Admin, error) {
-	d, err := denylist.New(cfg.Store)
-	if err != nil {
-		return nil, err
-	}
-	return &Admin{cfg: cfg, sync: c, agents: a, writer: w, denials: d, peers: p, limiter: scanLimiter{cfg: cfg, slot: taskgroup.NewSemaphore(1)}}, nil
+// Parts are the parts of the broker that operators inspect and change.
+type Parts struct {
+	Sync    *syncstate.State
+	Agents  Agents
+	Writer  syncstate.Writer
+	Peers   *agentstatus.Peers
+	Denials *denylist.List
+}
+
+// New returns an Admin.
+func New(cfg *settings.Config, p Parts) *Admin {
+	return &Admin{cfg: cfg, sync: p.Sync, agents: p.Agents, writer: p.Writer, denials: p.Denials, peers: p.Peers, limiter: scanLimiter{cfg: cfg, slot: taskgroup.NewSemaphore(1)}}
 }
 
 // Show adds the hub's view of clusters to the lists. It is called once, before the first call.

@@ -13,7 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/changefeed"
 	"github.com/hawser-io/hawser/internal/broker/delivery"
+	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -40,6 +42,8 @@ type syncFake struct {
 	closing error
 	failing error // error of the next commits
 	orders  []string
+	// followed is the revision up to which await has followed the store.
+	followed uint64
 }
 
 func newSyncFake(t *testing.T) *syncFake {
@@ -53,16 +57,18 @@ func newSyncFake(t *testing.T) *syncFake {
 	})
 	cfg := &settings.Config{
 		Store: s, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Now: func() time.Time { return noon },
-		QueueBytes: 1 << 20, Comparisons: 1,
+		QueueBytes: 1 << 20, Comparisons: 1, NewID: func() string { ids++; return fmt.Sprint("id-", ids) },
 	}
+	cfg.Replicas = settings.NewReplicas(cfg)
 	d := &syncFake{T: t}
 	c := syncstate.New(cfg)
-	c.Connect(d, d)
+	c.Connect(d, d, d.await)
 	known := agentstatus.New(cfg)
-	var err error
-	if d.Admin, err = New(cfg, c, d, d, known); err != nil {
+	denied, err := denylist.New(s, changefeed.New(s))
+	if err != nil {
 		t.Fatal(err)
 	}
+	d.Admin = New(cfg, Parts{Sync: c, Agents: d, Writer: d, Peers: known, Denials: denied})
 	known.Connect(d)
 	return d
 }
@@ -70,6 +76,13 @@ func newSyncFake(t *testing.T) *syncFake {
 func (d *syncFake) Agents(cluster string) []delivery.Agent {
 	return slices.DeleteFunc(slices.Clone(d.agents), func(a delivery.Agent) bool { return cluster != "" && a.Scope.Cluster != cluster })
 }
+
+func (d *syncFake) ConnectionOf(scope store.Scope, head store.ClusterHead) agentstatus.Connection {
+	agents := slices.DeleteFunc(d.Agents(scope.Cluster), func(a delivery.Agent) bool { return a.Scope != scope })
+	return delivery.Summarize(agents, head)
+}
+
+func (*syncFake) EndFormer(store.Scope, []string) {}
 
 func (d *syncFake) StateOf(scope store.Scope, head store.ClusterHead) (worst agentstatus.State) {
 	for _, a := range d.Agents(scope.Cluster) {
@@ -87,6 +100,19 @@ func (d *syncFake) Closing() error                          { return d.closing }
 func (*syncFake) Sources() []string                         { return nil }
 func (*syncFake) Recheck(syncstate.Change)                  {}
 func (*syncFake) End(store.Scope, string, *transport.Error) {}
+
+// await follows the store.
+func (d *syncFake) await(ctx context.Context, revision uint64) error {
+	for d.followed < revision {
+		changes, err := d.cfg.Store.Changes(ctx, d.followed, 1)
+		if err != nil {
+			return err
+		}
+		d.followed = changes[0].Revision
+		d.sync.Changed(&changes[0])
+	}
+	return nil
+}
 
 func (d *syncFake) Commit(ctx context.Context, _ identity.Identity, ops ...store.Op) ([]store.Outcome, error) {
 	if d.failing != nil {
@@ -133,6 +159,7 @@ type source struct{}
 
 func (source) Scope() store.Scope               { return store.Scope{DataType: codec.ManifestBundles, Owner: "src"} }
 func (source) Compares(uint64) *transport.Error { return nil }
+func (source) Shared() store.Fence              { return store.Fence{} }
 
 // compare sends the sync report of source "src" about a cluster. The source withholds the deletions of the
 // missing works.
@@ -146,7 +173,7 @@ func (d *syncFake) compare(cluster string, missing ...string) (withheld []*hawse
 	}
 	p := codec.SyncParams{ID: "1", Source: "src", Time: noon}
 	e := must(codec.NewSyncReport(p, codec.SyncReport{Clusters: []codec.ClusterSyncReport{c}}))(d.T)
-	if err := d.sync.Sources.SyncReport(d.Context(), &request.Event{Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
+	if err := d.sync.Sources.SyncReport(d.Context(), &request.Event{Subscription: "1", Env: &codec.Envelope{RawType: e.Type(), ContentType: e.DataContentType(), Data: e.Data()}}, source{}); err != nil {
 		d.Fatal(err)
 	}
 	return withheld

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/hawser-io/hawser/internal/broker/agentstatus"
-	"github.com/hawser-io/hawser/internal/broker/delivery"
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -30,7 +29,7 @@ func (a *Admin) ListClusters(r *hawserv1.ListClustersRequest, s ggrpc.ServerStre
 			if p.full() {
 				return nil
 			}
-			p.add(at, a.describe(at.scope, a.agents.Agents(at.scope.Cluster)))
+			p.add(at, a.describe(at.scope))
 		}
 		p.done = true
 		return nil
@@ -39,8 +38,8 @@ func (a *Admin) ListClusters(r *hawserv1.ListClustersRequest, s ggrpc.ServerStre
 
 // describe returns one cluster. If the cluster has several agents, the row shows the one that is furthest
 // behind.
-func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.ListClustersResponse {
-	facts, state := a.peers.Of(scope)
+func (a *Admin) describe(scope store.Scope) *hawserv1.ListClustersResponse {
+	facts, connected, state := a.peers.Of(scope)
 	if state == 0 { // only the hub knows it
 		state = agentstatus.NeverConnected
 	}
@@ -61,26 +60,12 @@ func (a *Admin) describe(scope store.Scope, agents []delivery.Agent) *hawserv1.L
 	if facts.RoundTrip > 0 {
 		c.RoundTrip = durationpb.New(facts.RoundTrip)
 	}
-	agents = slices.DeleteFunc(agents, func(s delivery.Agent) bool { return s.Scope != scope })
-	c.Subscriptions = uint32(min(len(agents), math.MaxUint32))
-	if len(agents) == 0 {
-		c.LastSeen = timeOf(facts.Seen)
-		c.Pending = uint64(max(head.Unanswered+head.Tombstones, 0))
+	c.Sync, c.Pending, c.Subscriptions = syncStates[connected.State], uint64(max(connected.Pending, 0)), uint32(min(connected.Subscriptions, math.MaxUint32))
+	if connected.State == 0 {
+		c.LastSeen, c.Pending = timeOf(facts.Seen), uint64(max(head.Unanswered+head.Tombstones, 0))
+		return c
 	}
-	var worst agentstatus.State
-	for i, s := range agents {
-		worst = max(worst, s.State(head))
-		c.Pending = max(c.Pending, uint64(s.Pending))
-		if s.Transport != "" && !slices.Contains(c.Transports, s.Transport) {
-			c.Transports = append(c.Transports, s.Transport)
-		}
-		if i == 0 {
-			c.ConnectedAt, c.AckedRevision = timestamppb.New(s.Since), s.Acked
-			continue
-		}
-		c.AckedRevision = min(c.AckedRevision, s.Acked)
-	}
-	c.Sync = syncStates[worst]
+	c.ConnectedAt, c.AckedRevision, c.Transports = timeOf(connected.Since), connected.Acked, connected.Transports
 	return c
 }
 
@@ -138,19 +123,25 @@ func (a *Admin) forgetWorks(ctx context.Context, cluster string) (n int, err err
 	for _, d := range codec.DataTypes() {
 		scope := store.Scope{DataType: d, Cluster: cluster}
 		var ops []store.Op
+		var owners []string
 		err := a.cfg.Store.Scan(ctx, scope, func(m store.Meta) error {
 			if m.State != store.ConfirmedTombstone {
 				ops = append(ops, store.Op{Kind: store.Forget, Key: m.Key, At: a.cfg.Now()})
-				// The source has not reported that the work is deleted, so it is not synced any more.
-				a.sync.Sources.Revoke(scope, m.Owner)
+				owners = append(owners, m.Owner)
 			}
 			return nil
 		})
 		if err != nil {
 			return n, request.Store(err)
 		}
-		outcomes, err := a.commit(ctx, ops)
-		n += len(outcomes)
+		// The sources have not reported that the works are deleted, so they are not synced any more.
+		var revoked []store.Op
+		slices.Sort(owners)
+		for _, owner := range slices.Compact(owners) {
+			revoked = append(revoked, a.sync.Sources.Revoke(scope, owner)...)
+		}
+		outcomes, err := a.commit(ctx, append(revoked, ops...))
+		n += max(0, len(outcomes)-len(revoked))
 		if err != nil {
 			return n, err
 		}

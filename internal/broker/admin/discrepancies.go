@@ -22,6 +22,9 @@ import (
 func (a *Admin) ListDiscrepancies(r *hawserv1.ListDiscrepanciesRequest, s ggrpc.ServerStreamingServer[hawserv1.ListDiscrepanciesResponse]) error {
 	return list(a, r.GetPageToken(), s, func(p *part[hawserv1.ListDiscrepanciesResponse]) error {
 		agents := a.agents.Agents(r.GetCluster())
+		for scope, reported := range a.peers.AppliedElsewhere(r.GetCluster()) {
+			agents = append(agents, delivery.Agent{Scope: scope, Applied: reported})
+		}
 		for _, at := range behind(a.orphanScopes(r.GetCluster(), agents), p.after) {
 			if p.full() {
 				return nil
@@ -33,10 +36,12 @@ func (a *Admin) ListDiscrepancies(r *hawserv1.ListDiscrepanciesRequest, s ggrpc.
 			}
 			for _, f := range a.sync.Findings(at.scope) {
 				o, err := a.explain(s.Context(), f)
-				if err != nil {
+				switch {
+				case err != nil:
 					return err
+				case o != nil:
+					p.add(at, o)
 				}
-				p.add(at, o)
 			}
 		}
 		p.done = true
@@ -63,7 +68,7 @@ func (a *Admin) orphanScopes(cluster string, agents []delivery.Agent) (all []pos
 	return slices.Compact(all)
 }
 
-// explain converts a discrepancy into a row.
+// explain converts a discrepancy into a row, nil if it is none any more.
 func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1.ListDiscrepanciesResponse, error) {
 	o := &hawserv1.ListDiscrepanciesResponse{
 		Cluster: f.Scope.Cluster, ResourceId: f.ResourceID, Name: f.Name, Source: f.Source, Revision: f.Revision, Detail: f.Detail,
@@ -87,6 +92,14 @@ func (a *Admin) explain(ctx context.Context, f syncstate.Discrepancy) (*hawserv1
 		}
 	case syncstate.Withheld:
 		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_WITHHELD
+		// A broker that has started since does not know which works changed after the report.
+		m, err := a.cfg.Store.Meta(ctx, store.Key{DataType: f.Scope.DataType, Cluster: f.Scope.Cluster, ResourceID: f.ResourceID})
+		switch {
+		case errors.Is(err, store.ErrNotFound), err == nil && m.SpecRevision != f.Revision:
+			return nil, nil //nolint:nilnil // absent is a value here
+		case err != nil:
+			return nil, request.Store(err)
+		}
 	case syncstate.Quarantined:
 		o.Cause = hawserv1.DiscrepancyCause_DISCREPANCY_CAUSE_QUARANTINED
 		o.Detail = "cluster " + f.Detail + " uses this name, which is bound to another cluster"

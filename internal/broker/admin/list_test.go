@@ -7,6 +7,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit/admincall"
 	"github.com/hawser-io/hawser/pkg/codec"
@@ -79,7 +80,7 @@ func TestListWorks_BoundsScannedRecordsPerPage(t *testing.T) {
 		d.put("c1", fmt.Sprintf("w%04d", i))
 	}
 	for i := range 1200 { // clusters without works
-		if err := d.cfg.Store.MarkSubscribed(t.Context(), codec.ManifestBundles, fmt.Sprintf("a%d", i), ""); err != nil {
+		if err := storetest.Bind(t.Context(), d.cfg.Store, codec.ManifestBundles, fmt.Sprintf("a%d", i), ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -147,16 +147,17 @@ func (a *Admin) operate(ctx context.Context, change string, op store.Op) error {
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return request.Store(err)
 		}
-		outcomes, err := a.commit(ctx, []store.Op{op})
+		var ops []store.Op
+		if before.Owner != "" && before.Owner != op.Owner {
+			ops = a.sync.Sources.Revoke(store.Scope{DataType: d, Cluster: cluster}, before.Owner)
+		}
+		outcomes, err := a.commit(ctx, append(ops, op))
 		if err != nil {
 			return err
 		}
-		switch o := outcomes[0]; o.Result {
+		switch o := outcomes[len(ops)]; o.Result {
 		case store.Accepted, store.Confirmed:
 			found = true
-			if before.Owner != "" {
-				a.sync.Sources.Revoke(store.Scope{DataType: d, Cluster: cluster}, before.Owner)
-			}
 			a.cfg.Log.Info("an operator changed a work", "operator", callerOf(ctx).Name, "cluster", cluster, "resource_id", id, "change", change, "revision", o.Revision)
 		case store.Unchanged:
 			found = true
@@ -209,8 +210,7 @@ func (a *Admin) Approve(ctx context.Context, r *hawserv1.ApproveRequest) (*hawse
 	}
 	a.cfg.Log.Info("an operator approved withheld deletions",
 		"operator", callerOf(ctx).Name, "source", r.GetSource(), "cluster", r.GetCluster(), "count", len(deleted))
-	a.sync.Sources.Approved(scope, r.GetSource(), deleted)
-	return &hawserv1.ApproveResponse{}, nil
+	return &hawserv1.ApproveResponse{}, a.sync.Sources.Approved(ctx, scope, r.GetSource(), deleted)
 }
 
 // deletionOf returns the deletion of one work that is withheld.

@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
@@ -25,9 +26,18 @@ type world struct {
 	now      time.Time
 	stand    map[string]State
 	sequence int64
+	ended    []string
 }
 
 func (w *world) StateOf(scope store.Scope, _ store.ClusterHead) State { return w.stand[scope.Cluster] }
+
+func (w *world) ConnectionOf(scope store.Scope, _ store.ClusterHead) Connection {
+	return Connection{State: w.stand[scope.Cluster]}
+}
+
+func (w *world) EndFormer(_ store.Scope, subscriptions []string) {
+	w.ended = append(w.ended, subscriptions...)
+}
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -48,7 +58,9 @@ func newWorld(t *testing.T) *world {
 // start starts a broker over the store.
 func (w *world) start() {
 	w.registry = prometheus.NewRegistry()
-	w.Peers = New(&settings.Config{Store: w.store, Log: slog.New(slog.DiscardHandler), Registry: w.registry, Now: func() time.Time { return w.now }})
+	cfg := &settings.Config{Store: w.store, Log: slog.New(slog.DiscardHandler), Registry: w.registry, Now: func() time.Time { return w.now }}
+	cfg.Replicas = settings.NewReplicas(cfg)
+	w.Peers = New(cfg)
 	w.Connect(w)
 }
 
@@ -86,11 +98,11 @@ func (w *world) report(cluster string, failing bool) {
 // come connects an agent of a cluster.
 func (w *world) come(cluster string, f Facts) {
 	w.Helper()
-	if err := w.store.MarkSubscribed(w.Context(), codec.ManifestBundles, cluster, ""); err != nil {
+	if err := storetest.Bind(w.Context(), w.store, codec.ManifestBundles, cluster, ""); err != nil {
 		w.Fatal(err)
 	}
 	w.stand[cluster] = Unverified
-	w.Connected(at(cluster), f)
+	w.Connected(at(cluster), f, "")
 }
 
 func (w *world) leave(cluster string) {
@@ -182,15 +194,15 @@ func TestAgents_CountsStates(t *testing.T) {
 	w.want("it left after that", map[string]int{"NeverConnected": 1, "Disconnected": 1})
 	w.commit(store.Op{Kind: store.Drop, Key: store.Key{Cluster: "c2"}})
 	w.want("nothing of c2 is left", map[string]int{"Disconnected": 1})
-	if err := w.store.UnbindCluster(t.Context(), "c1"); err != nil {
+	if err := storetest.Unbind(t.Context(), w.store, codec.ManifestBundles, "c1"); err != nil {
 		t.Fatal(err)
 	}
 	w.Forget("c1")
 	w.want("c1 has a work and no name", map[string]int{"NeverConnected": 1})
-	if f, s := w.Of(at("c1")); f != (Facts{}) || s != NeverConnected {
+	if f, _, s := w.Of(at("c1")); f != (Facts{}) || s != NeverConnected {
 		t.Errorf("the forgotten client has %+v, %v", f, s)
 	}
-	if f, s := w.Of(at("c9")); f != (Facts{}) || s != 0 {
+	if f, _, s := w.Of(at("c9")); f != (Facts{}) || s != 0 {
 		t.Errorf("an unknown cluster has %+v, %v", f, s)
 	}
 }
@@ -210,11 +222,11 @@ func TestAgents_KeepsLastSeen(t *testing.T) {
 		Seen: came.Add(time.Minute), Address: "192.0.2.1:7", Version: "v1.[2J" + strings.Repeat("9", longest-6), Transport: "grpc", CertificateEnds: came.Add(time.Hour),
 		RoundTrip: time.Second, RefusedAt: w.now, Refusal: "because." + strings.Repeat("x", longestRefusal-8),
 	}
-	if f, s := w.Of(at("c1")); f != want || s != Rejected {
+	if f, _, s := w.Of(at("c1")); f != want || s != Rejected {
 		t.Errorf("the tracker has %+v, %v", f, s)
 	}
 	w.start()
-	if f, s := w.Of(at("c1")); f != (Facts{}) || s != Disconnected || w.Began() != w.now {
+	if f, _, s := w.Of(at("c1")); f != (Facts{}) || s != Disconnected || w.Began() != w.now {
 		t.Errorf("after a restart the tracker has %+v, %v, started at %s", f, s, w.Began())
 	}
 	w.want("after a restart", map[string]int{"Disconnected": 1})

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-io/hawser/internal/broker/agentstatus"
+	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
@@ -41,8 +42,8 @@ type Intake interface {
 	// End: the subscription is about to end. Close: it has ended.
 	End(id string)
 	Close(id string)
-	// Supersede ends the earlier subscriptions of the source that has this one. It waits until no event from them
-	// is queued any more.
+	// Supersede ends the earlier subscriptions of the source that has this one, at all brokers. No event of them is
+	// committed after it.
 	Supersede(ctx context.Context, subscription string, from identity.Identity) error
 	// AckStatuses records that a source has acknowledged the statuses of its works up to a revision.
 	AckStatuses(owner store.Scope, revision uint64)
@@ -57,18 +58,21 @@ type Feed struct {
 	// AppliedManifestWorks.
 	lists, orphanBudget *bytebudget.Budget
 	peers               *agentstatus.Peers
+	// await waits until all parts of the broker have followed the store up to a revision.
+	await func(ctx context.Context, revision uint64) error
 	// admits returns the error for agents of a cluster that may not subscribe to works, else nil.
 	admits   func(cluster string) error
 	registry *registry
 	metrics  *metrics
 }
 
-// New returns a feed of the store's changes from now on. It starts no goroutine.
-func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peers) *Feed {
+// New returns a feed of the changes that Route gets, which begin at the head of the store. await waits
+// until all parts of the broker have followed the store up to a revision. New starts no goroutine.
+func New(cfg *settings.Config, c *syncstate.State, i Intake, p *agentstatus.Peers, await func(ctx context.Context, revision uint64) error) *Feed {
 	r, lists := newRegistry(cfg.Store.Head().Revision), bytebudget.NewBudget(cfg.QueueBytes)
 	return &Feed{
 		cfg: cfg, sync: c, intake: i, lists: lists, orphanBudget: bytebudget.NewBudget(cfg.QueueBytes),
-		admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
+		await: await, admits: func(string) error { return nil }, peers: p, registry: r, metrics: newMetrics(cfg.Meter(), r, lists),
 	}
 }
 
@@ -85,7 +89,7 @@ func (f *Feed) EndCluster(cluster string, why *transport.Error) {
 
 // Tasks returns the tasks that the caller must run.
 func (f *Feed) Tasks() []taskgroup.Task {
-	return []taskgroup.Task{{Name: "router", Run: f.route}, {Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}}
+	return []taskgroup.Task{{Name: "drain", Run: f.drain}, {Name: "peers", Run: f.peers.Run}, {Name: "agent rows", Run: f.peers.Publish}}
 }
 
 // Closing returns the error for new calls while the feed drains, otherwise nil.
@@ -96,33 +100,27 @@ func (f *Feed) Closing() error {
 	return nil
 }
 
-// route fills the queues from the change feed of the store.
-func (f *Feed) route(ctx context.Context) error {
-	const atOnce = 1024
-	after := f.registry.position()
-	for {
-		changes, err := f.cfg.Store.Changes(ctx, after, atOnce)
-		if err != nil {
-			return err
-		}
-		if len(changes) == 0 {
-			continue
-		}
-		for i := range changes {
-			f.sync.Changed(&changes[i])
-		}
-		after = changes[len(changes)-1].Revision
-		// The store may return fewer changes than it has, so only its head shows that none are left.
-		f.registry.route(changes, after >= f.cfg.Store.Head().Revision)
-		f.judge(changes)
+// Route puts changes of the store into the queues.
+func (f *Feed) Route(changes []store.Change) error {
+	for i := range changes {
+		f.sync.Changed(&changes[i])
 	}
+	// The store may pass fewer changes than it has, so only its head shows that none are left.
+	f.registry.route(changes, changes[len(changes)-1].Revision >= f.cfg.Store.Head().Revision)
+	f.judge(changes)
+	return nil
 }
 
 // judge updates the state of the clusters in changes.
 func (f *Feed) judge(changes []store.Change) {
 	scopes := make(map[store.Scope]struct{}, 8)
 	for i := range changes {
-		scopes[scopeOf(changes[i].Key)] = struct{}{}
+		c := &changes[i]
+		if c.Part != store.BookmarkPart {
+			scopes[scopeOf(c.Key)] = struct{}{}
+		} else if dt, cluster, ok := store.ParseBinding(c.Key.ResourceID); ok {
+			scopes[store.Scope{DataType: dt, Cluster: cluster}] = struct{}{}
+		}
 	}
 	for scope := range scopes {
 		f.peers.Refresh(scope)
@@ -240,6 +238,42 @@ func stateOf(proof SyncResult, acked uint64, pending int, head store.ClusterHead
 func (f *Feed) StateOf(scope store.Scope, head store.ClusterHead) (worst agentstatus.State) {
 	f.registry.each(scope, func(s *subscription) { worst = max(worst, s.state(head)) })
 	return worst
+}
+
+// ConnectionOf implements [agentstatus.Agents].
+func (f *Feed) ConnectionOf(scope store.Scope, head store.ClusterHead) agentstatus.Connection {
+	var all []Agent
+	f.registry.each(scope, func(s *subscription) { all = append(all, s.snapshot()) })
+	return Summarize(all, head)
+}
+
+// Summarize returns what the agents of one cluster have in common. head is the store's summary of the cluster.
+func Summarize(agents []Agent, head store.ClusterHead) (c agentstatus.Connection) {
+	c.Subscriptions = len(agents)
+	for i, a := range agents {
+		c.State, c.Pending = max(c.State, a.State(head)), max(c.Pending, a.Pending)
+		if i == 0 || a.Since.Before(c.Since) {
+			c.Since = a.Since
+		}
+		if i == 0 || a.Acked < c.Acked {
+			c.Acked = a.Acked
+		}
+		c.Applied.Records, c.Applied.More = append(c.Applied.Records, a.Applied.Records...), c.Applied.More+a.Applied.More
+		if a.Transport != "" && !slices.Contains(c.Transports, a.Transport) {
+			c.Transports = append(c.Transports, a.Transport)
+		}
+	}
+	return c
+}
+
+// EndFormer implements [agentstatus.Agents]: an agent has subscribed again, and named the subscriptions that it had
+// before. They may still run here, for example if the network between them and the agent is gone.
+func (f *Feed) EndFormer(scope store.Scope, subscriptions []string) {
+	for _, s := range f.registry.of(scope) {
+		if slices.Contains(subscriptions, s.id) {
+			s.stop(request.Unavailable(codec.HeaderSubscriptionID, "the agent has subscribed again", "use the new subscription"))
+		}
+	}
 }
 
 // Agents returns the running subscriptions of a cluster's agents, sorted by cluster, data type and age. The

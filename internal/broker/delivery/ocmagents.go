@@ -137,9 +137,20 @@ func (s *subscription) postpone(e deliveryqueue.Entry, name string, now time.Tim
 	return true
 }
 
-// unrouted contains the revisions of accepted specs that the router has not reached yet, for clusters with OCM
-// agents. If the router then finds a deletion instead of such a spec, these agents have not been sent the spec.
-type unrouted map[store.Key]uint64
+// unrouted tells which specs the router has not reached. If the router finds a deletion instead of such a spec, the
+// OCM agents of the cluster have not been sent the spec.
+type unrouted struct {
+	// accepted contains the revisions of specs that this broker accepted, while the router is below them.
+	accepted map[store.Key]uint64
+	// head is a revision: when the router was there, it had read all changes. passed contains the revisions of the
+	// specs and deletions that it has read since.
+	head   uint64
+	passed map[store.Key]uint64
+}
+
+func newUnrouted(head uint64) unrouted {
+	return unrouted{accepted: map[store.Key]uint64{}, head: head, passed: map[store.Key]uint64{}}
+}
 
 // accepted records the revision of an accepted spec. It is called before the reply to the source, which may
 // then delete the work.
@@ -148,29 +159,46 @@ func (r *registry) accepted(k store.Key, revision uint64) {
 	defer r.mu.Unlock()
 	ocm := func(s *subscription) bool { return s.hello.Protocol == 0 }
 	if revision > r.routed.Load() && slices.ContainsFunc(r.ByScope[scopeOf(k)], ocm) {
-		r.unrouted[k] = revision
+		r.unrouted.accepted[k] = revision
 	}
 }
 
 // flags returns the delivery flags for a change of a spec.
-func (u unrouted) flags(c *store.Change) (f deliveryqueue.Flags) {
-	spec, unseen := u[c.Key]
+//
+// Scenario:
+//
+//	t1: an OCM agent is subscribed here. A source publishes a spec at another broker, and then deletes the work.
+//	t2: this broker reads the changes, of which only the deletion is left.
+//
+// Result: the deletion names the spec that it replaced. The agent is sent this spec first.
+func (u *unrouted) flags(c *store.Change) (f deliveryqueue.Flags) {
+	spec, unseen := u.accepted[c.Key]
 	if c.State == store.Tombstone {
 		f = deliveryqueue.Deletion
-		if unseen && spec < c.Revision {
+		if unseen && spec < c.Revision || c.LastSpec > max(u.head, u.passed[c.Key]) {
 			f |= deliveryqueue.SpecFirst
 		}
 	}
 	if spec <= c.Revision {
-		delete(u, c.Key)
+		delete(u.accepted, c.Key)
 	}
 	return f
 }
 
-// forget drops the entries up to the revision routed. It is called when the router has read all changes. A
-// deletion that replaced such a spec was among these changes.
-func (u unrouted) forget(routed uint64) {
-	maps.DeleteFunc(u, func(_ store.Key, revision uint64) bool { return revision <= routed })
+// pass is called after the router has read changes. all: there are no more. Then a deletion that replaced a spec up
+// to the last of these changes was among them.
+func (u *unrouted) pass(changes []store.Change, all bool) {
+	if all {
+		u.head = changes[len(changes)-1].Revision
+		maps.DeleteFunc(u.accepted, func(_ store.Key, revision uint64) bool { return revision <= u.head })
+		clear(u.passed)
+		return
+	}
+	for i := range changes {
+		if c := &changes[i]; c.Part == store.SpecPart {
+			u.passed[c.Key] = c.Revision
+		}
+	}
 }
 
 // ocmAgentState is the state of a stream for an OCM agent.

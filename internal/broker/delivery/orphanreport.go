@@ -65,17 +65,24 @@ func (f *Feed) OrphanReport(_ context.Context, e *request.Event) error {
 	if s.part != codec.Spec {
 		return request.Invalid(codec.HeaderSubscriptionID, "the subscription is not one of an agent", "name the subscription to the works of the agent's cluster")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.phase != closed { // otherwise the subscription has ended
-		s.orphans.replace(u)
-	}
+	s.locked(func() {
+		if s.phase != closed { // otherwise the subscription has ended
+			s.orphans.replace(u)
+		}
+	})
+	f.peers.Reported(s.scope)
 	return nil
 }
 
 // ResolveOrphan queues an operator's decision for the agents of a cluster that reported an AppliedManifestWork.
 func (f *Feed) ResolveOrphan(cluster, uid string, adopt bool) (name string, err error) {
 	agents := f.registry.agents(cluster)
+	if elsewhere := f.peers.AppliedElsewhere(cluster); len(agents) == 0 && len(elsewhere) > 0 {
+		return "", &transport.Error{
+			Code: transport.CodeUnavailable, Next: transport.NextUseAnotherServer,
+			Message: "the agent of cluster " + cluster + " is connected to another replica of the broker", Hint: "repeat the command until it reaches that replica",
+		}
+	}
 	if len(agents) == 0 {
 		return "", request.Unavailable("", "no agent of cluster "+cluster+" is connected", "hawser get clusters shows the connected agents; try again when one is connected")
 	}

@@ -1,7 +1,9 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,11 +30,13 @@ type registry struct {
 	awaited map[*subscription]uint64
 	// end is the error for new calls, nil while calls are allowed. It is set under the lock, once.
 	end atomic.Pointer[transport.Error]
+	// moved is the error for new subscriptions while the running ones move to other replicas, else nil.
+	moved *transport.Error
 }
 
 func newRegistry(revision uint64) *registry {
 	r := &registry{
-		Set: subscribers.New[store.Scope, *subscription](), perClient: subscribers.Counts[identity.Identity]{}, unrouted: unrouted{},
+		Set: subscribers.New[store.Scope, *subscription](), perClient: subscribers.Counts[identity.Identity]{}, unrouted: newUnrouted(revision),
 		awaited: map[*subscription]uint64{},
 	}
 	r.routed.Store(revision)
@@ -57,7 +61,7 @@ func (r *registry) await(s *subscription, revision uint64) {
 func (r *registry) add(s *subscription, perClient int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.end.Load(); err != nil {
+	if err := cmp.Or(r.end.Load(), r.moved); err != nil {
 		return err
 	}
 	if r.perClient[s.client] >= perClient {
@@ -75,6 +79,29 @@ func (r *registry) remove(s *subscription) {
 	r.Remove(s)
 	r.perClient.Add(s.client, -1)
 	delete(r.awaited, s)
+}
+
+// move rejects new subscriptions with err, and returns the running ones.
+func (r *registry) move(err *transport.Error) []*subscription {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.moved = err
+	return slices.Collect(maps.Values(r.ByID))
+}
+
+// someAgents returns up to n subscriptions of Hawser's agents, in any order.
+func (r *registry) someAgents(n int) (list []*subscription) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.ByID {
+		if len(list) == n {
+			break
+		}
+		if s.part == codec.Spec && s.hello.Protocol != 0 {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // close rejects new subscriptions with err and returns the existing ones.
@@ -95,9 +122,7 @@ func (r *registry) route(changes []store.Change, all bool) {
 	}
 	routed := changes[len(changes)-1].Revision
 	r.routed.Store(routed)
-	if all {
-		r.unrouted.forget(routed)
-	}
+	r.unrouted.pass(changes, all)
 	for s, revision := range r.awaited {
 		if revision <= routed {
 			delete(r.awaited, s)
@@ -107,6 +132,9 @@ func (r *registry) route(changes []store.Change, all bool) {
 }
 
 func (r *registry) routeOne(c *store.Change) {
+	if c.Part == store.BookmarkPart {
+		return
+	}
 	scope := scopeOf(c.Key)
 	if c.Part == store.StatusPart {
 		scope = store.Scope{DataType: c.Key.DataType, Owner: c.Owner}
@@ -231,6 +259,26 @@ func (r *registry) mailed() (n int) {
 		n += s.mailed()
 	}
 	return n
+}
+
+// Move rejects new subscriptions with an error. It returns one function for each running one, which ends it with the
+// same error. Publishes of the others are accepted as before.
+func (f *Feed) Move(why *transport.Error) (ends []func()) {
+	for _, s := range f.registry.move(why) {
+		ends = append(ends, func() { s.stop(why) })
+	}
+	return ends
+}
+
+// AgentCount returns the number of subscriptions of agents.
+func (f *Feed) AgentCount() int { return f.registry.count(codec.Spec, "") }
+
+// MoveAgents ends n subscriptions of agents with an error. Agents of Open Cluster Management stay: they would not choose
+// another broker.
+func (f *Feed) MoveAgents(why *transport.Error, n int) {
+	for _, s := range f.registry.someAgents(n) {
+		s.stop(why)
+	}
 }
 
 // drain waits for ctx to end and then rejects new calls. It ends all streams at once, because the clients come back

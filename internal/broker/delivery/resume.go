@@ -181,8 +181,18 @@ func (t *stream) compareSpecs(ctx context.Context, l *list) (sends int, err erro
 	if err == nil {
 		err = c.answerConfirmed(ctx)
 	}
+	if err == nil {
+		// The scan may have read what this replica has not followed yet, for example that a release dropped a record.
+		// Then its source is not synced any more, and a checkpoint must not say that it is.
+		err = t.cfg.Store.Reach(ctx)
+	}
 	if err != nil {
 		return c.sends, err
+	}
+	for id, w := range c.sync.ForcedOf(t.sub.scope, c.newer) {
+		delete(c.newer, id)
+		t.recheckAhead(id, w)
+		c.sends++
 	}
 	t.ocm.synced(c.seen)
 	var chunks [][]codec.StatusHash
@@ -219,13 +229,7 @@ func (c *specList) add(m *store.Meta) {
 		c.sub.answer(keyOf(m.Key), m.SpecRevision, flags)
 		c.sends++
 	case resync.Ahead:
-		w := syncstate.NewerOf(m, c.plan.Version(m.ResourceID))
-		if syncstate.ResolveConflict(c.sync.ConflictOf(m, w.Listed)) == syncstate.Wait {
-			c.newer[m.ResourceID] = w
-		} else {
-			c.recheckAhead(m.ResourceID, w)
-			c.sends++
-		}
+		c.newer[m.ResourceID] = syncstate.NewerOf(m, c.plan.Version(m.ResourceID))
 	case resync.Skip:
 	}
 	if m.Queued != nil {

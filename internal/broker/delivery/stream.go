@@ -44,6 +44,9 @@ type stream struct {
 
 // Open begins a subscription. The caller runs its turns until ctx ends, the feed drains or out fails.
 func (f *Feed) Open(ctx context.Context, p transport.Peer, raw transport.RawSubscription, out transport.Stream) (request.Stream, error) {
+	if err := f.reach(ctx); err != nil {
+		return nil, err
+	}
 	s, err := f.open(p, raw)
 	if err == nil {
 		// Register first: from here on each change reaches the queue. Only then may the client receive the acceptance.
@@ -66,6 +69,23 @@ func (f *Feed) Open(ctx context.Context, p transport.Peer, raw transport.RawSubs
 	return t, nil
 }
 
+// reach waits until this broker has followed the store up to its present head. A client may come from another
+// broker, with a cursor, a binding or a status that this one does not have yet.
+func (f *Feed) reach(ctx context.Context) error {
+	err := f.cfg.Store.Reach(ctx)
+	if err == nil {
+		err = f.await(ctx, f.cfg.Store.Head().Revision)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return request.CallerGone(ctx)
+	default:
+		return request.Store(err)
+	}
+}
+
 // accept sends the acceptance of a registered subscription, and returns its stream.
 func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, out transport.Stream) (*stream, error) {
 	// Check again: the admission may have been withdrawn after the first check and before the subscription was
@@ -74,7 +94,8 @@ func (f *Feed) accept(ctx context.Context, p transport.Peer, s *subscription, ou
 		return nil, err
 	}
 	if s.part == codec.Spec {
-		f.peers.Connected(s.scope, agentstatus.Facts{Address: p.Addr, Version: s.hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds})
+		f.EndFormer(s.scope, []string{s.hello.Former})
+		f.peers.Connected(s.scope, agentstatus.Facts{Address: p.Addr, Version: s.hello.Version, Transport: p.Transport, CertificateEnds: p.CertificateEnds}, s.hello.Former)
 	}
 	accepted := f.accepted(s)
 	if err := out.Accept(accepted); err != nil {
@@ -166,7 +187,8 @@ func (f *Feed) accepted(s *subscription) transport.Accepted {
 // checkNames rejects names that cannot be stored or displayed.
 func checkNames(raw *transport.RawSubscription) error {
 	return cmp.Or(codec.CheckName("data_type", raw.DataType), codec.CheckName("source", raw.Source),
-		codec.CheckName("cluster_name", raw.Cluster), codec.CheckName(codec.HeaderClusterUID, raw.Hello.ClusterUID))
+		codec.CheckName("cluster_name", raw.Cluster), codec.CheckName(codec.HeaderClusterUID, raw.Hello.ClusterUID),
+		codec.CheckName(codec.HeaderFormer, raw.Hello.Former))
 }
 
 // open checks the requested subscription and the identity of the client.

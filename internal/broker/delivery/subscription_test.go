@@ -14,6 +14,7 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/settings"
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/broker/syncstate"
 	"github.com/hawser-io/hawser/internal/bytebudget"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -30,7 +31,7 @@ func newStream(part codec.Subresource) *stream {
 	if part == codec.Status {
 		scope = store.Scope{DataType: codec.ManifestBundles, Owner: "s"}
 	}
-	cfg := &settings.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	cfg := &settings.Config{Heartbeat: 10 * second, QueueBytes: 1 << 30, Comparisons: 1, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Store: mem.Open(mem.Options{NewID: func() string { return "id" }})}
 	cfg.Beats = settings.NewBeats(cfg)
 	return &stream{
 		cfg:    cfg,

@@ -17,6 +17,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/hawser-io/hawser/internal/broker/changefeed"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
 )
 
@@ -71,10 +73,19 @@ type Denial struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Store keeps bookmarks, as store.Store does.
+// Store keeps bookmarks.
 type Store interface {
-	SetBookmarks(ctx context.Context, set map[string][]byte) error
+	Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error)
+	Bookmark(name string) (store.Bookmark, bool)
 	Bookmarks(prefix string) map[string][]byte
+}
+
+// Feed passes the changes of the store to the list.
+type Feed interface {
+	// Add adds the list to the parts that follow the changes.
+	Add(changefeed.Part)
+	// Await waits until the list has followed the changes up to a revision.
+	Await(ctx context.Context, revision uint64) error
 }
 
 // prefix is the prefix of the bookmarks of denials.
@@ -83,11 +94,11 @@ const prefix = "denied/"
 // earliestPrefix is the prefix of the bookmarks of earliest issue times.
 const earliestPrefix = "earliest/"
 
-// List is the denylist. Its methods are safe for concurrent use.
+// List is the denylist, as the store has it. It follows the changes of the store: those that this broker made,
+// and those of other brokers. Its methods are safe for concurrent use.
 type List struct {
 	store Store
-
-	writing sync.Mutex // held during a change, until all callbacks have returned
+	feed  Feed
 
 	mu     sync.RWMutex
 	denied map[Subject]Denial
@@ -96,25 +107,81 @@ type List struct {
 	changed  []func()
 }
 
-// New loads the list from a store. The error names an invalid entry.
-func New(s Store) (*List, error) {
-	l := &List{store: s, denied: map[Subject]Denial{}, earliest: map[string]time.Time{}}
-	for name, value := range s.Bookmarks(prefix) {
-		subject, err := ParseSubject(strings.TrimPrefix(name, prefix))
-		d := Denial{Subject: subject}
-		if err = errors.Join(err, json.Unmarshal(value, &d)); err != nil {
-			return nil, fmt.Errorf("denials: the store's %q: %w", name, err)
+// New loads the list from a store and adds it to the feed. The error names an invalid entry.
+func New(s Store, f Feed) (*List, error) {
+	l := &List{store: s, feed: f, denied: map[Subject]Denial{}, earliest: map[string]time.Time{}}
+	f.Add(l.follow)
+	for _, of := range []string{prefix, earliestPrefix} {
+		for name, value := range s.Bookmarks(of) {
+			if _, err := l.set(name, value); err != nil {
+				return nil, err
+			}
 		}
-		l.denied[subject] = d
-	}
-	for name, value := range s.Bookmarks(earliestPrefix) {
-		at, err := time.Parse(time.RFC3339Nano, string(value))
-		if err != nil {
-			return nil, fmt.Errorf("denials: the store's %q: %w", name, err)
-		}
-		l.earliest[strings.TrimPrefix(name, earliestPrefix)] = at
 	}
 	return l, nil
+}
+
+// follow applies changes of the store, and then calls the callbacks if the list changed.
+func (l *List) follow(changes []store.Change) error {
+	report, err := l.apply(changes)
+	for _, f := range report {
+		f()
+	}
+	return err
+}
+
+// apply applies changes, and returns the callbacks if the list changed.
+func (l *List) apply(changes []store.Change) (report []func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range changes {
+		if changes[i].Part != store.BookmarkPart {
+			continue
+		}
+		switch set, err := l.set(changes[i].Key.ResourceID, changes[i].Value); {
+		case err != nil:
+			return nil, err
+		case set:
+			report = slices.Clone(l.changed)
+		}
+	}
+	return report, nil
+}
+
+// set applies one bookmark; a nil value removes its entry. It returns false for the bookmark of another package.
+// The caller holds mu.
+func (l *List) set(name string, value []byte) (bool, error) {
+	if text, ok := strings.CutPrefix(name, prefix); ok {
+		subject, err := ParseSubject(text)
+		d := Denial{Subject: subject}
+		if value == nil {
+			delete(l.denied, subject)
+			return true, err
+		}
+		if err = errors.Join(err, json.Unmarshal(value, &d)); err != nil {
+			return false, fmt.Errorf("denials: the store's %q: %w", name, err)
+		}
+		l.denied[subject] = d
+		return true, nil
+	}
+	cluster, ok := strings.CutPrefix(name, earliestPrefix)
+	if !ok {
+		return false, nil
+	}
+	at, err := issueTime(value)
+	if err != nil {
+		return false, fmt.Errorf("denials: the store's %q: %w", name, err)
+	}
+	l.earliest[cluster] = at
+	return true, nil
+}
+
+// issueTime parses the value of an earliest issue time; nil is the zero time.
+func issueTime(value []byte) (time.Time, error) {
+	if value == nil {
+		return time.Time{}, nil
+	}
+	return time.Parse(time.RFC3339Nano, string(value))
 }
 
 // OnChange registers f, which is called after each change, before the caller of the change gets its answer.
@@ -150,59 +217,69 @@ func (l *List) All() []Denial {
 	return slices.SortedFunc(maps.Values(l.denied), func(a, b Denial) int { return cmp.Compare(a.Subject.String(), b.Subject.String()) })
 }
 
-// Deny adds a denial. Errors are those of the store.
+// Deny adds a denial. When it returns nil, the callbacks have been called. Errors are those of the store.
 func (l *List) Deny(ctx context.Context, d Denial) error {
 	value, err := json.Marshal(d)
 	if err != nil {
 		return err
 	}
-	return l.set(ctx, map[string][]byte{prefix + d.Subject.String(): value}, func() { l.denied[d.Subject] = d })
+	_, err = l.commit(ctx, store.Op{Kind: store.SetBookmark, Name: prefix + d.Subject.String(), Value: value})
+	return err
 }
 
 // Allow removes a denial. It returns false if there was none. Errors are those of the store.
 func (l *List) Allow(ctx context.Context, s Subject) (bool, error) {
-	known := false
-	err := l.set(ctx, map[string][]byte{prefix + s.String(): nil}, func() {
-		_, known = l.denied[s]
-		delete(l.denied, s)
-	})
-	return known, err
+	outcomes, err := l.commit(ctx, store.Op{Kind: store.SetBookmark, Name: prefix + s.String()})
+	return err == nil && outcomes[0].Result == store.Accepted, err
 }
 
-// Raise sets the earliest issue times of clusters. It never replaces a time by an earlier one. Errors are those
-// of the store.
+// Raise sets the earliest issue times of clusters. It never replaces a time by an earlier one, also if another
+// broker raises at the same time. Errors are those of the store.
 func (l *List) Raise(ctx context.Context, to map[string]time.Time) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	set, later := map[string][]byte{}, map[string]time.Time{}
-	for cluster, at := range to {
-		if at.After(l.Earliest(cluster)) {
-			set[earliestPrefix+cluster], later[cluster] = []byte(at.UTC().Format(time.RFC3339Nano)), at
+	for {
+		ops, err := l.raises(to)
+		if err != nil || len(ops) == 0 {
+			return err
+		}
+		outcomes, err := l.commit(ctx, ops...)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Result == store.ConditionFailed }) {
+			return nil
 		}
 	}
-	if len(later) == 0 {
-		return nil
-	}
-	return l.write(ctx, set, func() { maps.Copy(l.earliest, later) })
 }
 
-func (l *List) set(ctx context.Context, bookmarks map[string][]byte, apply func()) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	return l.write(ctx, bookmarks, apply)
+// raises returns the ops for those times that are later than the stored ones. Each op has the condition that the
+// stored time is still there.
+func (l *List) raises(to map[string]time.Time) (ops []store.Op, err error) {
+	for _, cluster := range slices.Sorted(maps.Keys(to)) {
+		name := earliestPrefix + cluster
+		b, _ := l.store.Bookmark(name)
+		stored, err := issueTime(b.Value)
+		if err != nil {
+			return nil, fmt.Errorf("denials: the store's %q: %w", name, err)
+		}
+		if at := to[cluster]; at.After(stored) {
+			ops = append(ops, store.Op{
+				Kind: store.SetBookmark, Name: name, Value: []byte(at.UTC().Format(time.RFC3339Nano)), Conditional: true, IfRevision: b.Revision,
+			})
+		}
+	}
+	return ops, nil
 }
 
-// write writes bookmarks, calls apply and then the callbacks. The caller holds writing.
-func (l *List) write(ctx context.Context, bookmarks map[string][]byte, apply func()) error {
-	if err := l.store.SetBookmarks(ctx, bookmarks); err != nil {
-		return err
+// commit commits ops and waits until the list has followed them.
+func (l *List) commit(ctx context.Context, ops ...store.Op) ([]store.Outcome, error) {
+	outcomes, err := l.store.Commit(ctx, ops)
+	if err != nil {
+		return nil, err
 	}
-	l.mu.Lock()
-	apply()
-	report := slices.Clone(l.changed)
-	l.mu.Unlock()
-	for _, f := range report {
-		f()
+	for _, o := range outcomes {
+		if o.Result == store.Invalid {
+			return nil, errors.New("denials: " + o.Detail)
+		}
 	}
-	return nil
+	return outcomes, l.feed.Await(ctx, outcomes[len(outcomes)-1].Head)
 }

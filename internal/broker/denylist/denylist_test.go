@@ -7,7 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hawser-io/hawser/internal/broker/changefeed"
 	"github.com/hawser-io/hawser/internal/broker/denylist"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -61,11 +63,9 @@ func TestList_IsInTheStore(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
 	open := func() *denylist.List {
-		l, err := denylist.New(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
+		shared := s.Share()
+		t.Cleanup(func() { _ = shared.Close() })
+		return testkit.Denylist(t, shared)
 	}
 	l := open()
 	seen := 0
@@ -116,10 +116,7 @@ func TestList_IsInTheStore(t *testing.T) {
 func TestList_EarliestOnlyGrows(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
-	l, err := denylist.New(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Denylist(t, s)
 	changes := 0
 	l.OnChange(func() { changes++ })
 	t1 := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
@@ -129,10 +126,9 @@ func TestList_EarliestOnlyGrows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := denylist.New(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shared := s.Share()
+	defer shared.Close()
+	again := testkit.Denylist(t, shared)
 	for _, l := range []*denylist.List{l, again} {
 		if got := []time.Time{l.Earliest("c1"), l.Earliest("c2"), l.Earliest("c3")}; !got[0].Equal(t3) || !got[1].Equal(t1) || !got[2].IsZero() {
 			t.Errorf("from %v", got)
@@ -143,18 +139,60 @@ func TestList_EarliestOnlyGrows(t *testing.T) {
 	}
 }
 
+// TestList_OfTwoBrokers: two brokers over one store have one denylist. A denial by one is in force at the other, and
+// of two times that both raise at once the later one stays.
+func TestList_OfTwoBrokers(t *testing.T) {
+	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
+	shared := s.Share()
+	defer s.Close()
+	defer shared.Close()
+	one, other := testkit.Denylist(t, s), testkit.Denylist(t, shared)
+	changed := make(chan struct{}, 100)
+	other.OnChange(func() { changed <- struct{}{} })
+	if err := one.Deny(t.Context(), denylist.Denial{Subject: denylist.Subject{Identity: agent1}}); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	if _, denied := other.Of(agent1, ""); !denied {
+		t.Error("a denial is not in force at another broker")
+	}
+	if known, err := other.Allow(t.Context(), denylist.Subject{Identity: agent1}); !known || err != nil {
+		t.Errorf("allowed at the other broker: %v, %v", known, err)
+	}
+	if known, err := one.Allow(t.Context(), denylist.Subject{Identity: agent1}); known || err != nil {
+		t.Errorf("allowed again: %v, %v", known, err)
+	}
+	begin := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+	raised := make(chan error, 2)
+	for i, l := range []*denylist.List{one, other} {
+		go func() {
+			var err error
+			for n := range 20 {
+				err = errors.Join(err, l.Raise(t.Context(), map[string]time.Time{"c1": begin.Add(time.Duration(2*n+i) * time.Second)}))
+			}
+			raised <- err
+		}()
+	}
+	if err := errors.Join(<-raised, <-raised); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := s.Bookmark("earliest/c1"); string(b.Value) != begin.Add(39*time.Second).Format(time.RFC3339Nano) {
+		t.Errorf("the earliest issue time is %s", b.Value)
+	}
+}
+
 // TestList_DamagedEntry: a denial that cannot be read is an error and is not ignored.
 func TestList_DamagedEntry(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer s.Close()
 	for name, value := range map[string]string{"denied/agent/c": "{", "denied/invalid": "{}", "earliest/c1": "soon"} {
-		if err := s.SetBookmarks(t.Context(), map[string][]byte{name: []byte(value)}); err != nil {
+		if err := store.WriteBookmarks(t.Context(), s, map[string][]byte{name: []byte(value)}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := denylist.New(s); err == nil {
+		if _, err := denylist.New(s, changefeed.New(s)); err == nil {
 			t.Errorf("%s: %s is read", name, value)
 		}
-		if err := s.SetBookmarks(t.Context(), map[string][]byte{name: nil}); err != nil {
+		if err := store.WriteBookmarks(t.Context(), s, map[string][]byte{name: nil}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -163,8 +201,8 @@ func TestList_DamagedEntry(t *testing.T) {
 // TestList_IgnoresUnstoredDenial: a denial that cannot be stored has no effect.
 func TestList_IgnoresUnstoredDenial(t *testing.T) {
 	s := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
-	l, err := denylist.New(s)
-	if err := errors.Join(err, s.Close()); err != nil {
+	l := testkit.Denylist(t, s)
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Deny(t.Context(), denylist.Denial{Subject: denylist.Subject{Identity: agent1}}); err == nil {

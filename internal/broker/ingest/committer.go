@@ -166,7 +166,7 @@ func (c *committer) result(took time.Duration, err error) {
 		c.failure.Store(nil)
 		return
 	}
-	if errors.Is(err, store.ErrNoSpace) { // the method Err of the store reports the lack of space
+	if errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrUnavailable) { // the method Err of the store reports it, and its end
 		return
 	}
 	c.cfg.Log.Error("commit failed", "error", err)

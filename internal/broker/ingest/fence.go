@@ -1,12 +1,13 @@
 package ingest
 
 import (
+	"cmp"
+	"context"
 	"sync"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/identity"
-	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
 )
 
@@ -19,21 +20,30 @@ import (
 //	t3: the event arrives; the comparison would not repair its effect.
 //
 // Result: an event that names a subscription is accepted only while that subscription runs. A source that
-// compares, or releases a cluster, ends its earlier subscriptions.
+// compares, or releases a cluster, ends its earlier subscriptions, also those at other brokers (see [store.Fence]).
 //
 // OCM clients name no subscription. Within a subscription the source numbers the events whose order matters;
 // see [fenceOrder].
 type Fences struct {
-	mu     sync.Mutex
-	byID   map[string]*Fence
-	serial uint64
+	store FenceStore
+
+	mu   sync.Mutex
+	byID map[string]*Fence
+}
+
+// FenceStore has the fences of all brokers.
+type FenceStore interface {
+	store.Committer
+	Head() store.Head
+	Bookmark(name string) (store.Bookmark, bool)
 }
 
 // Fence decides which events of one subscription are accepted. Only subscriptions of Hawser clients have one.
 type Fence struct {
 	client identity.Identity
 	scope  store.Scope
-	serial uint64 // orders subscriptions by their start
+	// shared is the fence for all brokers, the zero value if the client is an agent.
+	shared store.Fence
 	end    func(*transport.Error)
 
 	mu    sync.Mutex
@@ -41,14 +51,24 @@ type Fence struct {
 	order fenceOrder
 }
 
-func newFences() *Fences { return &Fences{byID: map[string]*Fence{}} }
+func newFences(s FenceStore) *Fences { return &Fences{store: s, byID: map[string]*Fence{}} }
 
-// Open begins a subscription. The function end ends it.
-func (x *Fences) Open(id string, owner identity.Identity, scope store.Scope, end func(*transport.Error)) {
+// Open begins a subscription. The function end ends it. This broker must have followed the store up to the head that
+// the store had when the client subscribed.
+func (x *Fences) Open(id string, client identity.Identity, scope store.Scope, end func(*transport.Error)) {
+	f := &Fence{client: client, scope: scope, end: end}
+	if scope.Owner != "" {
+		f.shared = store.FenceOf(scope, x.store.Head().Revision, id)
+	}
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.serial++
-	x.byID[id] = &Fence{client: owner, scope: scope, serial: x.serial, end: end}
+	x.byID[id] = f
+	x.mu.Unlock()
+	// Follow may have passed a takeover since the head was read.
+	if b, ok := x.store.Bookmark(f.shared.Name); ok {
+		if err := x.endBehind(f.shared.Name, b.Value); err != nil {
+			end(request.Internal(err))
+		}
+	}
 }
 
 // End notes that a subscription is about to end. From now on events that name it are rejected.
@@ -81,20 +101,61 @@ func (x *Fences) Find(id string, client identity.Identity) *Fence {
 	return nil
 }
 
-// endBefore ends the earlier subscriptions of the source of f.
-func (x *Fences) endBefore(f *Fence) {
+// takeOver ends the earlier subscriptions of the source of f, here and at the other brokers. Their events that are
+// not committed yet are rejected.
+func (x *Fences) takeOver(ctx context.Context, f *Fence) error {
+	outcomes, err := x.store.Commit(ctx, []store.Op{{Kind: store.Supersede, Fence: f.shared}})
+	switch {
+	case ctx.Err() != nil:
+		return request.CallerGone(ctx)
+	case err != nil:
+		return request.Store(err)
+	case outcomes[0].Result == store.Fenced:
+		return request.SubscriptionOver()
+	case outcomes[0].Result == store.Invalid:
+		return request.Invalid("source", outcomes[0].Detail, "choose another source id")
+	}
+	// Follow does that too, but the caller must not wait for it.
+	if b, ok := x.store.Bookmark(f.shared.Name); ok {
+		return x.endBehind(f.shared.Name, b.Value)
+	}
+	return nil
+}
+
+// endBehind ends the subscriptions that run here and that are behind last, the value of the bookmark name.
+func (x *Fences) endBehind(name string, last []byte) (err error) {
 	x.mu.Lock()
-	var earlier []*Fence
-	for _, o := range x.byID {
-		if o.scope == f.scope && o.serial < f.serial {
-			earlier = append(earlier, o)
+	var behind []*Fence
+	for _, f := range x.byID {
+		if f.shared.Name != name {
+			continue
+		}
+		is, unreadable := f.shared.IsBehind(last)
+		if err = cmp.Or(err, unreadable); is {
+			behind = append(behind, f)
 		}
 	}
 	x.mu.Unlock()
-	for _, o := range earlier {
-		o.end(request.Unavailable("", "another session of "+f.client.String()+" compares what it owns, or releases a cluster",
+	for _, f := range behind {
+		f.end(request.Unavailable("", "another session of "+f.client.String()+" compares what it owns, or releases a cluster",
 			"run one process for each source id, or let them elect a leader"))
 	}
+	return err
+}
+
+// Follow ends the subscriptions from which another one has taken over, maybe at another broker. It is a part of the
+// change feed.
+func (x *Fences) Follow(changes []store.Change) error {
+	for i := range changes {
+		c := &changes[i]
+		if c.Part != store.BookmarkPart || c.Gone || !store.IsFence(c.Key.ResourceID) {
+			continue
+		}
+		if err := x.endBehind(c.Key.ResourceID, c.Value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // guard returns the fence of the subscription that an event names, and a function that returns the error if the
@@ -105,7 +166,7 @@ func (x *Fences) guard(e *request.Event) (f *Fence, checkValid func() *transport
 	}
 	f = x.Find(e.Subscription, e.From)
 	if f == nil {
-		return nil, nil, subscriptionOver()
+		return nil, nil, request.SubscriptionOver()
 	}
 	checkValid = func() *transport.Error { return f.checkValid(e.Env.Cluster, e.Env.Fence) }
 	if err := checkValid(); err != nil {
@@ -116,6 +177,9 @@ func (x *Fences) guard(e *request.Event) (f *Fence, checkValid func() *transport
 
 // Scope returns the scope of the subscription.
 func (f *Fence) Scope() store.Scope { return f.scope }
+
+// Shared returns the fence for all brokers.
+func (f *Fence) Shared() store.Fence { return f.shared }
 
 // checkValid returns why an event is rejected, nil if it is not. Either the subscription has ended, or a
 // release of the cluster has a higher number than the event. A release never rejects itself, because the number
@@ -131,35 +195,21 @@ func (f *Fence) accepts(record func() bool) *transport.Error {
 	defer f.mu.Unlock()
 	switch {
 	case f.ended:
-		return subscriptionOver()
+		return request.SubscriptionOver()
 	case !record():
 		return request.Superseded()
 	}
 	return nil
 }
 
-// release records a release and calls revoke, unless the release is rejected. revoke is called under the lock,
-// so it is never called after a later subscription has ended this one.
-func (f *Fence) release(cluster string, n uint64, revoke func()) *transport.Error {
-	return f.accepts(func() bool {
-		recorded := f.order.release(cluster, n)
-		if recorded {
-			revoke()
-		}
-		return recorded
-	})
+// release records a release, or returns why it is rejected.
+func (f *Fence) release(cluster string, n uint64) *transport.Error {
+	return f.accepts(func() bool { return f.order.release(cluster, n) })
 }
 
 // Compares records a comparison, or returns why it is rejected.
 func (f *Fence) Compares(n uint64) *transport.Error {
 	return f.accepts(func() bool { return f.order.compare(n) })
-}
-
-func subscriptionOver() *transport.Error {
-	return &transport.Error{
-		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Attribute: codec.HeaderSubscriptionID,
-		Message: "the subscription that the event names has ended", Hint: "publish it again on the next subscription",
-	}
 }
 
 // maxReleased is the maximum number of clusters of one subscription for which the last release is stored

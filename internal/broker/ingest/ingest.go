@@ -29,10 +29,9 @@ type CommitHook interface {
 	Begin(ctx context.Context, op *store.Op, env *codec.Envelope) (done func(store.Outcome) error, err error)
 }
 
-// SyncInvalidator drops the sync reports of a source about a cluster that it releases. The caller calls report
-// afterwards, without holding a lock.
+// SyncInvalidator returns the writes that drop the sync reports of a source about a cluster that it releases.
 type SyncInvalidator interface {
-	Release(owner, cluster string) (report func())
+	Release(owner, cluster string) []store.Op
 }
 
 // Intake accepts events. Its methods are safe for concurrent use.
@@ -52,7 +51,7 @@ func New(cfg *settings.Config, v SyncInvalidator) *Intake {
 	cfg.Meter().GaugeFunc("queue_bytes", "Bytes of publishes that wait for their commit.", nil, func() float64 { return float64(queue.budget.Used()) })
 	c := &committer{cfg: cfg, queue: queue, metrics: m}
 	return &Intake{
-		Fences: newFences(), cfg: cfg, invalidator: v, commits: c,
+		Fences: newFences(cfg.Store), cfg: cfg, invalidator: v, commits: c,
 		gc: &tombstoneGC{cfg: cfg, commits: c, metrics: m, upTo: map[store.Scope]uint64{}, wake: taskgroup.NewBell()},
 	}
 }
@@ -77,15 +76,18 @@ func (i *Intake) Commit(ctx context.Context, from identity.Identity, ops ...stor
 // AckStatuses records that a source has acknowledged the statuses of its works up to a revision.
 func (i *Intake) AckStatuses(owner store.Scope, revision uint64) { i.gc.seen(owner, revision) }
 
-// Supersede ends the earlier subscriptions of the source that has this one. It waits until no event from them
-// is queued any more.
+// Supersede ends the earlier subscriptions of the source that has this one, at all brokers. No event of them is
+// committed after it. It waits until no event of this one is queued any more.
 func (i *Intake) Supersede(ctx context.Context, subscription string, from identity.Identity) error {
 	f := i.Find(subscription, from)
 	if f == nil {
 		return request.NoSubscription(from)
 	}
-	i.endBefore(f)
-	// Commits of one client keep their order, so an empty commit waits for all that is queued.
+	if err := i.takeOver(ctx, f); err != nil {
+		return err
+	}
+	// Earlier publishes of this subscription may be queued. Commits of one client keep their order, so an empty commit
+	// waits for them.
 	if _, err := i.Commit(ctx, from); err != nil {
 		return request.Store(err)
 	}
@@ -94,9 +96,12 @@ func (i *Intake) Supersede(ctx context.Context, subscription string, from identi
 
 // put queues one op and calls the hooks before and after its commit.
 func (i *Intake) put(ctx context.Context, e *request.Event, op store.Op) (r transport.Receipt, err error) {
-	_, checkValid, err := i.guard(e)
+	f, checkValid, err := i.guard(e)
 	if err != nil {
 		return r, err
+	}
+	if f != nil {
+		op.Fence = f.shared
 	}
 	var outcome store.Outcome
 	ops := []store.Op{op}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/hawser-io/hawser/internal/broker/request"
 	"github.com/hawser-io/hawser/internal/broker/store"
@@ -177,6 +178,8 @@ func refusalOf(o store.Outcome, env *codec.Envelope) *transport.Error {
 			Message: fmt.Sprintf("the condition does not hold: the record is at revision %d (0: there is no record, or another work has its name)", o.Revision),
 			Hint:    "compare with the broker's inventory and try again with that revision",
 		}
+	case store.Fenced:
+		return request.SubscriptionOver()
 	case store.QuotaExceeded:
 		return overQuota(o.Excess, env)
 	case store.Invalid:
@@ -192,52 +195,64 @@ func (i *Intake) Release(ctx context.Context, e *request.Event) (r transport.Rec
 	if cluster == "" {
 		return r, request.Missing(codec.ExtClusterName)
 	}
-	for _, d := range codec.DataTypes() {
-		if err := store.CheckScope(d, cluster); err != nil {
-			return r, request.Invalid(codec.ExtClusterName, "the released cluster has an invalid name", "name it as in its works")
-		}
+	if slices.ContainsFunc(codec.DataTypes(), func(d codec.DataType) bool { return store.CheckScope(d, cluster) != nil }) {
+		return r, request.Invalid(codec.ExtClusterName, "the released cluster has an invalid name", "name it as in its works")
 	}
 	f, checkValid, err := i.guard(e)
 	if err != nil {
 		return r, err
 	}
-	// First invalidate all sync reports of the source about the cluster, also those in flight. A record that a
-	// release removes is not deleted by the source, so no agent may evict its work.
-	if err := i.beginRelease(e, f); err != nil {
-		return r, err
+	drop := store.Op{Kind: store.Drop, Owner: owner, At: i.cfg.Now()}
+	if f != nil {
+		if err := i.takeOver(ctx, f); err != nil {
+			return r, err
+		}
+		if err := f.release(cluster, e.Env.Fence); err != nil {
+			return r, err
+		}
+		drop.Fence = f.shared
 	}
-	// Earlier publishes of the source may still be queued, if it did not wait for their receipts. Their records
-	// would stay in the store. Commits of one client keep their order, so an empty commit waits for these
-	// publishes.
+	// Earlier publishes of the source may still be queued. Their records would stay in the store. Commits of one client
+	// keep their order, so an empty commit waits for these publishes.
 	if _, err := i.commits.commit(ctx, e.From, checkValid); err != nil {
 		return r, request.Store(err)
 	}
-	ops, err := i.drops(ctx, owner, cluster)
+	drops, err := i.drops(ctx, cluster, drop)
 	if err != nil {
 		return r, request.Store(err)
 	}
-	if len(ops) == 0 {
-		r.Outcome = codec.OutcomeIgnored
-		return r, nil
+	// A record that a release removes is not deleted by the source, so no agent may evict its work. The first write
+	// drops all sync reports of the source about the cluster, also those in flight.
+	ops := i.invalidator.Release(owner, cluster)
+	for n := range ops {
+		ops[n].Fence = drop.Fence
 	}
-	if _, err := i.commits.commit(ctx, e.From, checkValid, ops...); err != nil {
+	outcomes, err := i.commits.commit(ctx, e.From, checkValid, append(ops, drops...)...)
+	switch {
+	case err != nil:
 		return r, request.Store(err)
+	case slices.ContainsFunc(outcomes, func(o store.Outcome) bool { return o.Result == store.Fenced }):
+		return r, request.SubscriptionOver()
 	}
 	r.Outcome = codec.OutcomeAccepted
+	if len(drops) == 0 {
+		r.Outcome = codec.OutcomeIgnored
+	}
 	return r, nil
 }
 
-// drops returns the ops that drop the records and queued specs of a source on a cluster. A queued spec may have
-// become a record before its op runs.
-func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.Op, err error) {
-	drop := func(k store.Key) {
-		ops = append(ops, store.Op{Kind: store.Drop, Key: k, Owner: owner, At: i.cfg.Now()})
+// drops returns copies of the op drop, one for each record and each queued spec of its owner on a cluster. A queued
+// spec may have become a record before its op runs.
+func (i *Intake) drops(ctx context.Context, cluster string, drop store.Op) (ops []store.Op, err error) {
+	add := func(k store.Key) {
+		drop.Key = k
+		ops = append(ops, drop)
 	}
 	for _, d := range codec.DataTypes() {
-		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: owner}, func(m store.Meta) error {
-			drop(m.Key)
+		err := i.cfg.Store.Scan(ctx, store.Scope{DataType: d, Cluster: cluster, Owner: drop.Owner}, func(m store.Meta) error {
+			add(m.Key)
 			if w := m.Queued; w != nil && w.ResourceID != m.ResourceID {
-				drop(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
+				add(store.Key{DataType: d, Cluster: cluster, ResourceID: w.ResourceID})
 			}
 			return nil
 		})
@@ -246,21 +261,4 @@ func (i *Intake) drops(ctx context.Context, owner, cluster string) (ops []store.
 		}
 	}
 	return ops, nil
-}
-
-// beginRelease ends the earlier subscriptions of the source, and invalidates its sync reports about the
-// cluster.
-func (i *Intake) beginRelease(e *request.Event, f *Fence) error {
-	report := func() {}
-	revoke := func() { report = i.invalidator.Release(e.Env.Source, e.Env.Cluster) }
-	if f == nil {
-		revoke()
-	} else {
-		i.endBefore(f)
-		if err := f.release(e.Env.Cluster, e.Env.Fence, revoke); err != nil {
-			return err
-		}
-	}
-	report()
-	return nil
 }

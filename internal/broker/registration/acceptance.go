@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
 
@@ -17,6 +18,24 @@ func saved(bookmarks map[string][]byte) (clusters []string) {
 		clusters = append(clusters, strings.TrimPrefix(name, bookmarkPrefix))
 	}
 	return clusters
+}
+
+// Follow applies changes of the accepted clusters in the store, which another broker may have saved.
+func (r *Service) Follow(all []store.Change) error {
+	for i := range all {
+		cluster, ok := strings.CutPrefix(all[i].Key.ResourceID, bookmarkPrefix)
+		if all[i].Part != store.BookmarkPart || !ok {
+			continue
+		}
+		_, accepted := r.cfg.Store.Bookmark(all[i].Key.ResourceID) // the change may be older than the last save
+		switch changed := r.cache.applyStored(cluster, accepted); {
+		case changed && accepted:
+			r.agents.wakeCluster(cluster)
+		case changed:
+			r.withdraw(cluster)
+		}
+	}
+	return nil
 }
 
 const (
@@ -58,9 +77,10 @@ func (r *Service) saveChanges(ctx context.Context) error {
 				set[bookmarkPrefix+cluster] = []byte("1")
 			}
 		}
-		if err := r.cfg.Store.SetBookmarks(ctx, set); err != nil {
+		if err := store.WriteBookmarks(ctx, r.cfg.Store, set); err != nil {
 			r.cache.putBack(taken)
 			return err
 		}
+		r.cache.saved()
 	}
 }

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -182,6 +183,14 @@ func (a *agents) close(why *transport.Error) []*subscription {
 	defer a.mu.Unlock()
 	a.end = why
 	return a.Close()
+}
+
+// move rejects new subscriptions with why, and returns the running ones.
+func (a *agents) move(why *transport.Error) []*subscription {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.end = why
+	return slices.Collect(maps.Values(a.ByID))
 }
 
 // closing returns the error for new subscriptions, nil before close.

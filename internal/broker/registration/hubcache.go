@@ -29,8 +29,9 @@ type hubCache struct {
 	// accepted are the clusters that the hub has accepted, according to the last report. The set is loaded from the
 	// store, so that report may be older than this process.
 	accepted map[string]struct{}
-	// unsaved are the clusters whose change of acceptance is not stored yet.
+	// unsaved are the clusters whose change of acceptance is not stored yet. saving are those that are being stored.
 	unsaved map[string]struct{}
+	saving  map[string]bool
 }
 
 // streamScope is the data type and the cluster that one subscription of an agent shows.
@@ -266,7 +267,35 @@ func (m *hubCache) takeUnsaved(most int) map[string]bool {
 		_, taken[cluster] = m.accepted[cluster]
 		delete(m.unsaved, cluster)
 	}
+	m.saving = taken
 	return taken
+}
+
+// saved records that the clusters of the last takeUnsaved are stored.
+func (m *hubCache) saved() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saving = nil
+}
+
+// applyStored applies the acceptance of a cluster that the store has. It returns false if nothing changed. A report of
+// the source to this broker is newer than the store: it counts while the source is connected, and until it is
+// stored.
+func (m *hubCache) applyStored(cluster string, accepted bool) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, was := m.accepted[cluster]
+	_, unsaved := m.unsaved[cluster]
+	_, saving := m.saving[cluster]
+	switch {
+	case m.session != "" || unsaved || saving || was == accepted:
+		return false
+	case accepted:
+		m.accepted[cluster] = struct{}{}
+	default:
+		delete(m.accepted, cluster)
+	}
+	return true
 }
 
 // putBack marks clusters as unsaved again. The next save stores their current state.
@@ -276,4 +305,5 @@ func (m *hubCache) putBack(taken map[string]bool) {
 	for cluster := range taken {
 		m.unsaved[cluster] = struct{}{}
 	}
+	m.saving = nil
 }

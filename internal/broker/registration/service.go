@@ -71,6 +71,7 @@ func New(cfg *settings.Config, endWorks func(cluster string, why *transport.Erro
 		renewals: pendingLeaseRenewals{last: map[string]renewalTime{}, waiting: map[string]struct{}{}},
 	}
 	r.requests, r.metrics = newRequestQueue(cfg.QueueBytes, r.wakeSource), newMetrics(cfg.Meter(), r)
+	cfg.Replicas.OnChange(r.wakeSource)
 	return r
 }
 
@@ -166,6 +167,18 @@ func (r *Service) Clusters() []string { return r.cache.clusters() }
 
 // Facts returns the states of a cluster on the hub.
 func (r *Service) Facts(cluster string) Facts { return r.cache.factsOf(cluster) }
+
+// Move rejects new subscriptions with an error. It returns one function for each running one, which ends it with the
+// same error.
+func (r *Service) Move(why *transport.Error) (ends []func()) {
+	for _, s := range r.agents.move(why) {
+		ends = append(ends, func() { s.stop(why) })
+	}
+	if s := r.source.Load(); s != nil {
+		ends = append(ends, func() { s.stop(why) })
+	}
+	return ends
+}
 
 // drain waits for ctx to end. Then it rejects new calls, fails the waiting ones, and ends the streams.
 func (r *Service) drain(ctx context.Context) error {

@@ -2,6 +2,8 @@ package registration
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/broker/authz"
@@ -16,8 +18,10 @@ import (
 type sourceStream struct {
 	running
 	sender
-	// nextRenewals is when renewals are due. Only the serving goroutine uses it.
+	// nextRenewals is when renewals are due. reported are the replicas that the source knows. Only the serving goroutine uses
+	// both.
 	nextRenewals time.Time
+	reported     []string
 }
 
 // ended returns the reason to end the stream, nil while it runs.
@@ -40,6 +44,12 @@ func (r *Service) openSource(ctx context.Context, p transport.Peer, raw transpor
 	if raw.Source != r.cfg.Registration {
 		return nil, transport.Refused(transport.CodeDenied, "source", "registration is served by another source",
 			"name this source as registration.source in the configuration of the broker")
+	}
+	if ids := r.cfg.Replicas.Live(); len(ids) > 0 && slices.Contains(strings.Split(raw.Hello.SubscribedAt, ","), ids[0]) {
+		return nil, &transport.Error{
+			Code: transport.CodeUnavailable, Next: transport.NextUseAnotherServer,
+			Message: "the source is subscribed at this broker already", Hint: "connect again: another replica needs the subscription",
+		}
 	}
 	s := &sourceStream{running: newRunning(r.cfg.NewID(), client), sender: r.sender(p, raw.Hello, out)}
 	if err := r.enter(s); err != nil {
@@ -113,6 +123,11 @@ func (s *sourceStream) Leave() { s.service.leave(s) }
 // next returns the next message for the source, nil if there is none.
 func (s *sourceStream) next(now time.Time) *hawserv1.RegistrationRequest {
 	r := s.service
+	// The source of a single broker needs no ids.
+	if ids := r.cfg.Replicas.Live(); !slices.Equal(ids, s.reported) && len(ids)+len(s.reported) > 1 {
+		s.reported = ids
+		return &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Replicas{Replicas: &hawserv1.Replicas{Ids: ids}}}
+	}
 	if !now.Before(s.nextRenewals) {
 		if req := r.renewals.take(now); req != nil {
 			if r.renewals.size() == 0 {
@@ -227,11 +242,7 @@ func (r *Service) takeObjects(ctx context.Context, session string, reported *haw
 		r.agents.wakeCluster(cluster)
 	}
 	for _, cluster := range c.withdrawn {
-		r.renewals.forget(cluster)
-		r.agents.wakeCluster(cluster)
-		if !r.cache.isAccepted(cluster) { // the hub may have accepted it again
-			r.endWorks(cluster, r.notAccepted(cluster))
-		}
+		r.withdraw(cluster)
 	}
 	if c.completed {
 		r.agents.wakeAll()
@@ -240,4 +251,13 @@ func (r *Service) takeObjects(ctx context.Context, session string, reported *haw
 		r.unsaved.Ring()
 	}
 	return nil
+}
+
+// withdraw ends what a cluster has that is no longer accepted.
+func (r *Service) withdraw(cluster string) {
+	r.renewals.forget(cluster)
+	r.agents.wakeCluster(cluster)
+	if !r.cache.isAccepted(cluster) { // the hub may have accepted it again
+		r.endWorks(cluster, r.notAccepted(cluster))
+	}
 }

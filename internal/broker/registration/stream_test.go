@@ -35,7 +35,7 @@ func newService() *Service {
 		Registration: "hub", QueueBytes: 64 << 20, MaxEventBytes: 4 << 20, Heartbeat: time.Hour, StreamsPerClient: 32,
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) }, NewID: newID,
 	}
-	cfg.Beats = settings.NewBeats(cfg)
+	cfg.Beats, cfg.Replicas = settings.NewBeats(cfg), settings.NewReplicas(cfg)
 	return New(cfg, func(string, *transport.Error) {}, nil) // there are no works, and no certificates
 }
 

@@ -48,9 +48,26 @@ func Overloaded(message string, delay time.Duration) *transport.Error {
 	return &transport.Error{Code: transport.CodeOverloaded, Next: transport.NextBackOff, Delay: delay, Message: message}
 }
 
+// SubscriptionOver returns the error for an event that names a subscription which has ended, here or at another broker.
+func SubscriptionOver() *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeUnavailable, Next: transport.NextBackOff, Attribute: codec.HeaderSubscriptionID,
+		Message: "the subscription that the event names has ended", Hint: "publish it again on the next subscription",
+	}
+}
+
 // ErrDraining returns the error of a broker that drains.
 func ErrDraining() *transport.Error {
 	return Unavailable("", "the broker is shutting down", "connect again, to another replica if there is one")
+}
+
+// ErrMoved returns the error of a broker that moves clients to other replicas: before it drains, or because it has more
+// than its share.
+func ErrMoved() *transport.Error {
+	return &transport.Error{
+		Code: transport.CodeUnavailable, Next: transport.NextUseAnotherServer,
+		Message: "the broker moves this client to another replica", Hint: "connect again: other replicas accept this client",
+	}
 }
 
 // Internal returns the error for a fault of the broker itself.
@@ -76,6 +93,10 @@ func Store(err error) *transport.Error {
 		return full("the broker's disk is nearly full; it accepts only deletions", 0, err)
 	case errors.Is(err, store.ErrNoSpace):
 		return full("the broker's disk is full, or it has no file descriptor left", RetryAfter, err)
+	case errors.Is(err, store.ErrUnavailable):
+		e := Unavailable("", "the database of the broker is not available", "the broker's log names the database and the problem")
+		e.Err = err
+		return e
 	case errors.Is(err, store.ErrReadOnly):
 		return &transport.Error{
 			Code: transport.CodeUnavailable, Next: transport.NextBackOff, Delay: 10 * RetryAfter,

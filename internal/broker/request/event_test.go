@@ -27,6 +27,7 @@ func TestErrors_NameTheNextStep(t *testing.T) {
 		"another backup": {store.ErrBackup, transport.CodeOverloaded, transport.NextBackOff},
 		"read-only":      {fmt.Errorf("%w: %w", store.ErrReadOnly, boom), transport.CodeUnavailable, transport.NextBackOff},
 		"no room":        {fmt.Errorf("%w: %w", store.ErrNoSpace, boom), transport.CodeOverloaded, transport.NextBackOff},
+		"no database":    {fmt.Errorf("%w: %w", store.ErrUnavailable, boom), transport.CodeUnavailable, transport.NextBackOff},
 		"a bug":          {boom, transport.CodeInternal, transport.NextBackOff},
 		"an answer":      {fmt.Errorf("so: %w", Invalid("name", "it is wrong", "")), transport.CodeInvalid, transport.NextStop},
 	} {

@@ -33,6 +33,8 @@ type Config struct {
 	Heartbeat time.Duration
 	// Beats makes the heartbeats; the broker sets it.
 	Beats *Beats
+	// Replicas are the live replicas; the broker sets it.
+	Replicas *Replicas
 	// ListGrace is the time after the header in which a client must send its list. Without a list in that time, the
 	// list counts as empty.
 	ListGrace time.Duration

@@ -16,10 +16,8 @@ import (
 	"github.com/hawser-io/hawser/pkg/codec"
 )
 
-// Deletions holds two sets of deletions that cannot be derived from the records. The first set was committed
-// before the store was opened and has been published again since. The second set was sent to no agent.
-//
-// If a deletion is in the second set, a queued spec may replace the tombstone.
+// Deletions holds the deletions that were sent to no agent. That cannot be derived from the records. A queued spec
+// may replace such a tombstone.
 //
 // Scenario:
 //
@@ -30,13 +28,9 @@ import (
 // Result: the agent holds the last spec of the first work, and may be sent the second work instead.
 type Deletions struct {
 	cfg    *settings.Config
-	agents Agents
 	writer Writer
 
-	mu sync.Mutex
-	// repeated holds the revisions of deletions from before the store was opened that their sources have published
-	// again. It has at most one entry per tombstone that the store had when it was opened.
-	repeated map[store.Key]uint64
+	mu       sync.Mutex
 	clusters map[store.Scope]*offlineChanges
 }
 
@@ -84,9 +78,6 @@ func (d *Deletions) Leave(scope store.Scope, head uint64) {
 func (d *Deletions) changed(c *store.Change) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.Part == store.SpecPart || c.State == store.ConfirmedTombstone {
-		delete(d.repeated, c.Key)
-	}
 	a := d.clusters[scopeOf(c.Key)]
 	if a != nil && c.State != store.Tombstone && a.deletions[c.Key.ResourceID].Last < c.Revision {
 		delete(a.deletions, c.Key.ResourceID)
@@ -108,7 +99,7 @@ func (d *Deletions) Begin(ctx context.Context, op *store.Op, env *codec.Envelope
 	}
 	return func(o store.Outcome) error {
 		d.noteUnsentDeletion(op.Key, o, met)
-		return d.noteRepeated(ctx, op, o)
+		return nil
 	}, nil
 }
 
@@ -165,57 +156,6 @@ func (d *Deletions) noteUnsentDeletion(k store.Key, o store.Outcome, met *store.
 	}
 }
 
-// noteRepeated records that a source published an old deletion again, or a spec that is queued behind it. A
-// deletion is old if it is from before the store was opened.
-func (d *Deletions) noteRepeated(ctx context.Context, op *store.Op, o store.Outcome) error {
-	behind := o.Revision == 0 // queued behind a tombstone, of this id or of another one
-	if !op.Deleting && !behind {
-		return nil
-	}
-	start := d.cfg.Store.Head().FirstRevision
-	switch o.Result {
-	case store.Accepted, store.Unchanged, store.Queued:
-		if o.Revision >= start {
-			return nil
-		}
-	default:
-		return nil
-	}
-	r, err := d.cfg.Store.Get(ctx, op.Key)
-	switch {
-	case errors.Is(err, store.ErrNotFound): // queued behind the tombstone of another id
-		return nil
-	case err != nil:
-		return err
-	}
-	if r.State == store.Tombstone && r.SpecRevision < start && d.repeat(op.Key, r.SpecRevision) {
-		d.agents.Recheck(Change{DataType: op.Key.DataType, Clusters: []string{op.Key.Cluster}})
-	}
-	return nil
-}
-
-// repeat records that a deletion was published again. It returns false if that was recorded before.
-func (d *Deletions) repeat(k store.Key, revision uint64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.repeated[k] == revision {
-		return false
-	}
-	d.repeated[k] = revision
-	return true
-}
-
-// inForce reports whether a deletion was published, or published again, since the store was opened. The store
-// may have lost later changes that undid an older deletion.
-func (d *Deletions) inForce(k store.Key, revision uint64) bool {
-	if revision >= d.cfg.Store.Head().FirstRevision {
-		return true
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return revision != 0 && d.repeated[k] == revision
-}
-
 // ReplaceTombstones lets queued specs replace deletions that no agent was sent, before anything is sent to the
 // agent that has just subscribed. cursor is the revision up to which the agent has saved everything, 0 if it
 // did not report one.
@@ -228,6 +168,13 @@ func (d *Deletions) ReplaceTombstones(ctx context.Context, scope store.Scope, fr
 		return nil
 	}
 	defer d.decided(scope)
+	// Another broker may have sent the deletions to an agent. Then the queued specs wait for the confirmation.
+	switch live, err := d.cfg.Store.Replicas(ctx); {
+	case err != nil:
+		return request.Store(err)
+	case len(live) > 1 || d.cfg.Replicas.HadOthers():
+		return nil
+	}
 	ops, err := d.takeOvers(ctx, scope, a, deletions)
 	if err != nil || len(ops) == 0 {
 		return err

@@ -242,26 +242,33 @@ func (c *State) Classify(l *List, m *store.Meta) (DeliveryDecision, AheadWork) {
 	return d, w
 }
 
-// Forced removes and returns, by id, the ahead works whose records may be forced now: their source is synced,
-// or the deletion is in force.
+// Forced removes and returns, by id, the ahead works whose records may be forced now.
 func (c *State) Forced(l *List) map[string]AheadWork {
 	l.lists.mu.Lock()
 	waiting := maps.Clone(l.newer)
 	l.lists.mu.Unlock()
-	owners := c.Sources.SyncedSources(l.scope)
-	for id, w := range waiting {
-		key := store.Key{DataType: l.scope.DataType, Cluster: l.scope.Cluster, ResourceID: id}
+	forced := c.ForcedOf(l.scope, waiting)
+	for id, w := range forced {
+		l.decided(id, Force, w)
+	}
+	return forced
+}
+
+// ForcedOf returns those ahead works of a cluster whose records may be forced: their source is synced, or the
+// deletion is in force.
+func (c *State) ForcedOf(scope store.Scope, works map[string]AheadWork) map[string]AheadWork {
+	owners := c.Sources.SyncedSources(scope)
+	forced := map[string]AheadWork{}
+	for id, w := range works {
 		d := ResolveConflict(Conflict{
 			Listed: w.Listed, Version: w.Version, Synced: slices.Contains(owners, w.Owner),
-			InForce: w.Flags&deliveryqueue.Deletion != 0 && c.Deletions.inForce(key, w.Revision),
+			InForce: w.Flags&deliveryqueue.Deletion != 0 && c.inForce(w.Revision),
 		})
 		if d == Force {
-			l.decided(id, d, w)
-		} else {
-			delete(waiting, id)
+			forced[id] = w
 		}
 	}
-	return waiting
+	return forced
 }
 
 // scopes adds the clusters with mismatches.

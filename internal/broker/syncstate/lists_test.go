@@ -130,7 +130,8 @@ func TestLists_AreBounded(t *testing.T) {
 // TestJudge_ExplainedByAnOlderRecord: a record that comes after the list waits for its source if it is older
 // than the listed version. A newer record does not wait.
 func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
-	c := newState(1000)
+	b := newSources(1000)
+	c := b.State
 	l := listed(c, "c1", Mismatch{versions("w"), newer(), 100})
 	record := &store.Meta{Key: recordKey("c1", "w"), State: store.Live, Owner: "s", Version: 4, SpecRevision: 7}
 	if d, _ := c.Classify(l, record); d != Send {
@@ -140,7 +141,7 @@ func TestJudge_ExplainedByAnOlderRecord(t *testing.T) {
 	if d, _ := c.Classify(l, record); d != Wait || !l.HasNewer() {
 		t.Errorf("decision %d about the older one", d)
 	}
-	c.Sources.report(t, syncReport{owner: owned("s"), clusters: compares("c1")})
+	b.report(t, syncReport{owner: owned("s"), clusters: compares("c1")})
 	if d, w := c.Classify(l, record); d != Force || l.HasNewer() || w != (AheadWork{Owner: "s", Version: 4, Revision: 7, Listed: 5}) {
 		t.Errorf("decision %d when its source has compared: %+v", d, w)
 	}
@@ -153,13 +154,18 @@ func TestNames_ForgetAbsentQuarantinedClusters(t *testing.T) {
 	c := newState(0)
 	now := time.Unix(1000, 0)
 	c.Names.cfg.Now = func() time.Time { return now }
-	c.Names.quarantine(placed("c1"), "uid")
+	q := quarantinedCluster{UID: "uid", Known: "known", At: now}
+	for _, err := range []error{c.Names.give(t.Context(), placed("c1"), "known"), c.Names.quarantine(t.Context(), placed("c1"), q)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	now = now.Add(quarantineMemory - 1)
 	if got := shownIn(c, "c1"); len(got) != 1 || c.Names.quarantinedAt(placed("c1")) != "uid" {
 		t.Errorf("%q", got)
 	}
 	now = now.Add(1)
-	if got := shownIn(c, "c1"); len(got) != 0 || c.Names.quarantinedAt(placed("c1")) != "" || len(c.Names.quarantined) != 0 {
+	if got := shownIn(c, "c1"); len(got) != 0 || c.Names.quarantinedAt(placed("c1")) != "" {
 		t.Errorf("%q after an hour", got)
 	}
 }

@@ -2,6 +2,7 @@ package syncstate
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -18,7 +19,10 @@ import (
 // every few minutes.
 const quarantineMemory = time.Hour
 
-// Names binds cluster names to cluster uids. An agent sends the uid of its cluster's namespace kube-system. The
+// quarantinePrefix is the prefix of the bookmarks with the quarantined clusters, which all brokers show.
+const quarantinePrefix = "quarantine/"
+
+// Names binds cluster names to cluster uids, in the store. An agent sends the uid of its cluster's namespace kube-system. The
 // first uid is bound to the name. Agents with another uid are rejected until an operator unbinds the name. When
 // the name is bound to another uid, the subscriptions of the replaced cluster's agents end. Their events that
 // are not committed yet are dropped: they are about objects of the replaced cluster.
@@ -29,15 +33,14 @@ type Names struct {
 
 	// mu is held while a cluster's uid is read and bound, so that both are one step.
 	mu sync.Mutex
-	// listing guards quarantined, so that an inspection does not wait for the disk.
-	listing     sync.Mutex
-	quarantined map[store.Scope]quarantinedCluster
 }
 
-// quarantinedCluster is a cluster whose agent used the name of another cluster.
+// quarantinedCluster is a cluster whose agent used the name of another cluster. It counts while the name is bound to
+// that other cluster.
 type quarantinedCluster struct {
-	uid string
-	at  time.Time
+	UID   string    `json:"uid"`
+	Known string    `json:"known"` // uid of the other cluster
+	At    time.Time `json:"at"`
 }
 
 // Bind checks the uid that an agent sent, "" if it sent none, binds it if the name is free, and calls add. add
@@ -45,14 +48,8 @@ type quarantinedCluster struct {
 func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	known, ok := n.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
-	if ok && known != "" && uid != "" && known != uid {
-		n.refused.Inc()
-		n.quarantine(scope, uid)
-		n.cfg.Log.Warn("agent rejected: cluster name is bound to another cluster uid", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
-		return anotherCluster(scope.Cluster)
-	}
-	if !ok || known == "" && uid != "" {
+	// Most agents come back: their uid is bound already, and nothing is written.
+	if known, ok := n.cfg.Store.Subscribed(scope.DataType, scope.Cluster); !ok || uid != "" && known != uid {
 		if err := n.give(ctx, scope, uid); err != nil {
 			return err
 		}
@@ -60,16 +57,52 @@ func (n *Names) Bind(ctx context.Context, scope store.Scope, uid string, add fun
 	return add()
 }
 
-// give binds a name to the cluster with this uid. The caller holds mu.
+// give binds a name to the cluster with this uid, if no other uid is bound to it. The caller holds mu.
 func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
-	if err := n.cfg.Store.MarkSubscribed(ctx, scope.DataType, scope.Cluster, uid); err != nil {
+	outcomes, err := n.cfg.Store.Commit(ctx, []store.Op{bindingOp(store.BindCluster, scope, uid)})
+	if err != nil {
 		return request.Store(err)
 	}
-	if uid != "" {
-		n.forget(scope.Cluster)
-		n.agents.End(scope, uid, anotherCluster(scope.Cluster))
+	return n.given(ctx, scope, uid, outcomes[0])
+}
+
+func bindingOp(kind store.OpKind, scope store.Scope, uid string) store.Op {
+	return store.Op{Kind: kind, Key: store.Key{DataType: scope.DataType, Cluster: scope.Cluster}, UID: uid}
+}
+
+// given returns the error of an agent whose cluster name is bound to another uid.
+func (n *Names) given(ctx context.Context, scope store.Scope, uid string, o store.Outcome) error {
+	switch o.Result {
+	case store.OwnedByOther:
+		known, _ := n.cfg.Store.Subscribed(scope.DataType, scope.Cluster)
+		n.refused.Inc()
+		if err := n.quarantine(ctx, scope, quarantinedCluster{UID: uid, Known: known, At: n.cfg.Now()}); err != nil {
+			return request.Store(err)
+		}
+		n.cfg.Log.Warn("agent rejected: cluster name is bound to another cluster uid", "cluster", scope.Cluster, "known_uid", known, "uid", uid)
+		return anotherCluster(scope.Cluster)
+	case store.Invalid:
+		return request.Invalid("cluster_name", o.Detail, "name the cluster as the hub does")
+	case store.Accepted:
+		n.bound(scope, uid) // at once: no event of a replaced cluster may be committed after this
 	}
 	return nil
+}
+
+// bound ends the subscriptions of agents of other clusters.
+func (n *Names) bound(scope store.Scope, uid string) {
+	if uid != "" {
+		n.agents.End(scope, uid, anotherCluster(scope.Cluster))
+	}
+}
+
+// changed applies a change of a binding, which another broker may have made. The change may be older than the
+// present binding, so that one counts.
+func (n *Names) changed(c *store.Change) {
+	if dt, cluster, ok := store.ParseBinding(c.Key.ResourceID); ok {
+		uid, _ := n.cfg.Store.Subscribed(dt, cluster)
+		n.bound(store.Scope{DataType: dt, Cluster: cluster}, uid)
+	}
 }
 
 // Rename frees a name for another cluster. That is the quarantined cluster if its agent still retries,
@@ -77,60 +110,67 @@ func (n *Names) give(ctx context.Context, scope store.Scope, uid string) error {
 func (n *Names) Rename(ctx context.Context, cluster string) (uid string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	var ops []store.Op
 	waiting := map[store.Scope]string{}
 	for _, d := range codec.DataTypes() {
 		scope := store.Scope{DataType: d, Cluster: cluster}
+		ops = append(ops, bindingOp(store.UnbindCluster, scope, ""))
 		if s := n.quarantinedAt(scope); s != "" {
 			waiting[scope], uid = s, s
+			ops = append(ops, bindingOp(store.BindCluster, scope, s))
 		}
+		ops = append(ops, store.Op{Kind: store.SetBookmark, Name: quarantineOf(scope)})
 	}
-	if err := n.cfg.Store.UnbindCluster(ctx, cluster); err != nil {
+	if _, err := n.cfg.Store.Commit(ctx, ops); err != nil {
 		return "", request.Store(err)
 	}
-	n.forget(cluster)
-	for at, uid := range waiting {
-		if err := n.give(ctx, at, uid); err != nil {
-			return "", err
-		}
+	for scope, uid := range waiting {
+		n.bound(scope, uid)
 	}
 	return uid, nil
 }
 
-func (n *Names) quarantine(scope store.Scope, uid string) {
-	n.listing.Lock()
-	defer n.listing.Unlock()
-	n.quarantined[scope] = quarantinedCluster{uid: uid, at: n.cfg.Now()}
+func quarantineOf(scope store.Scope) string {
+	return store.ScopedName(quarantinePrefix, scope.DataType, scope.Cluster)
+}
+
+// quarantine stores a rejected cluster. While its agent retries, it is stored seldom.
+func (n *Names) quarantine(ctx context.Context, scope store.Scope, q quarantinedCluster) error {
+	if last := n.last(scope); last.UID == q.UID && last.Known == q.Known && q.At.Sub(last.At) < quarantineMemory/2 {
+		return nil
+	}
+	value, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	return store.WriteBookmarks(ctx, n.cfg.Store, map[string][]byte{quarantineOf(scope): value})
+}
+
+// last returns the cluster that was rejected last under a name, the zero value if there is none. What a later release
+// wrote may be unreadable; then there is none.
+func (n *Names) last(scope store.Scope) (q quarantinedCluster) {
+	if b, ok := n.cfg.Store.Bookmark(quarantineOf(scope)); !ok || json.Unmarshal(b.Value, &q) != nil {
+		return quarantinedCluster{}
+	}
+	return q
 }
 
 // quarantinedAt returns the uid of the cluster that is quarantined under a name. It returns "" if there is
 // none, or if its agent has stopped trying.
 func (n *Names) quarantinedAt(scope store.Scope) string {
-	n.listing.Lock()
-	defer n.listing.Unlock()
-	if s, ok := n.quarantined[scope]; ok && n.cfg.Now().Sub(s.at) < quarantineMemory {
-		return s.uid
+	q := n.last(scope)
+	if known, ok := n.cfg.Store.Subscribed(scope.DataType, scope.Cluster); !ok || known != q.Known || n.cfg.Now().Sub(q.At) >= quarantineMemory {
+		return ""
 	}
-	delete(n.quarantined, scope)
-	return ""
-}
-
-// forget ends the quarantine for a name.
-func (n *Names) forget(cluster string) {
-	n.listing.Lock()
-	defer n.listing.Unlock()
-	for scope := range n.quarantined {
-		if scope.Cluster == cluster {
-			delete(n.quarantined, scope)
-		}
-	}
+	return q.UID
 }
 
 // scopes adds the scopes with a quarantined cluster.
 func (n *Names) scopes(all map[store.Scope]struct{}) {
-	n.listing.Lock()
-	defer n.listing.Unlock()
-	for scope := range n.quarantined {
-		all[scope] = struct{}{}
+	for name := range n.cfg.Store.Bookmarks(quarantinePrefix) {
+		if dt, cluster, ok := store.ParseScopedName(quarantinePrefix, name); ok {
+			all[store.Scope{DataType: dt, Cluster: cluster}] = struct{}{}
+		}
 	}
 }
 

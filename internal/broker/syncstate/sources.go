@@ -4,9 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -66,41 +65,17 @@ var transitions = [...][sourceEventCount]sourceState{
 	blocked: {reportedSynced: synced, withholds: blocked, allSyncedHere: blocked, allSyncedOtherSubscription: synced, revoked: unknown, approved: synced},
 }
 
-// Sources holds the sync reports of sources. Its methods are safe for concurrent use.
+// Sources holds the sync reports of sources. They are rows of the store, so all brokers over it know them; see
+// [syncRows]. Its methods are safe for concurrent use.
 type Sources struct {
 	cfg    *settings.Config
 	agents Agents
 	slots  *Slots
+	// await waits until this broker has followed the store up to a revision.
+	await  func(ctx context.Context, revision uint64) error
 	synced *prometheus.CounterVec
 
-	// works is the number of withheld deletions. While it is 0, changes of records do not take the lock. It is
-	// written under the lock.
-	works atomic.Int64
-
-	mu  sync.Mutex
-	all map[store.Scope]*source // by owner
-	// noting serializes the writes of hub positions.
-	noting sync.Mutex
-}
-
-// source holds the sync states of one source.
-type source struct {
-	// rest is the state of all clusters that are not in named.
-	rest  sourceState
-	named map[string]*clusterState
-	// serial increments on each report and each revocation. A report is discarded if serial changed while it was
-	// processed.
-	serial uint64
-}
-
-// clusterState is the sync state of a source for one cluster.
-type clusterState struct {
-	state sourceState
-	// subscription is the id of the subscription on which the source reported withheld deletions. reason is the
-	// reason in that report.
-	subscription string
-	reason       string
-	works        map[string]codec.WithheldDeletion // by id
+	rows syncRows
 }
 
 // Change names the clusters for which a source became synced, or no longer is.
@@ -112,67 +87,15 @@ type Change struct {
 
 var errTooManyNamed = errors.New("more clusters are named as compared than a source may have")
 
-// of returns the state of an owner and creates it if needed. The caller holds mu.
-func (s *Sources) of(owner store.Scope) *source {
-	o := s.all[owner]
-	if o == nil {
-		o = &source{named: map[string]*clusterState{}}
-		s.all[owner] = o
-	}
-	return o
-}
-
-func (o *source) at(cluster string) sourceState {
-	if c := o.named[cluster]; c != nil {
-		return c.state
-	}
-	return o.rest
-}
-
-// stateOf returns the entry of a cluster and creates it if needed.
-func (o *source) stateOf(cluster string) *clusterState {
-	c := o.named[cluster]
-	if c == nil {
-		c = &clusterState{state: o.rest}
-		o.named[cluster] = c
-	}
-	return c
-}
-
-// move makes one transition. It reports whether the source became synced or stopped being synced.
-func (s *Sources) move(o *source, cluster string, what sourceEvent) bool {
-	c := o.stateOf(cluster)
-	before := c.state
-	c.state = transitions[before][what]
-	if what == reportedSynced || what == allSyncedOtherSubscription {
-		s.withhold(c, nil)
-	}
-	o.tidy(cluster)
-	return (before == synced) != (c.state == synced)
-}
-
-// withhold replaces the withheld deletions.
-func (s *Sources) withhold(c *clusterState, works map[string]codec.WithheldDeletion) {
-	s.works.Add(int64(len(works) - len(c.works)))
-	c.works = works
-}
-
-// tidy removes an entry that equals rest and withholds nothing.
-func (o *source) tidy(cluster string) {
-	if c := o.named[cluster]; c.state == o.rest && len(c.works) == 0 {
-		delete(o.named, cluster)
-	}
-}
-
 // syncReport is one report of a source.
 type syncReport struct {
 	owner        store.Scope
+	fence        store.Fence
 	subscription string
-	// serial is the serial that begin set for this report.
-	serial   uint64
-	clusters []clusterReport // one entry per cluster
+	clusters     []clusterReport // one entry per cluster
 	// all is true if the other clusters are synced too, except for deletions withheld on this subscription.
-	all bool
+	all      bool
+	position *codec.HubPosition // nil if the report has none
 }
 
 // clusterReport reports one cluster as synced, or as synced except for withheld deletions.
@@ -183,66 +106,54 @@ type clusterReport struct {
 	works    map[string]codec.WithheldDeletion
 }
 
-// now returns the serial of a source. It changes with each report and each revocation.
-func (s *Sources) now(owner store.Scope) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.of(owner).serial
-}
-
-// begin starts a report. before is the result of now. It returns false if another report or a revocation came
-// after now.
-func (s *Sources) begin(st *syncReport, before uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.of(st.owner)
-	if o.serial != before {
-		return false
-	}
-	o.serial++
-	st.serial = o.serial
-	return true
-}
-
-// apply stores a report. ok is false if another report or a revocation came while it was processed.
-func (s *Sources) apply(st *syncReport) (ch Change, ok bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.of(st.owner)
-	if o.serial != st.serial {
-		return ch, false, nil
-	}
+// write returns the writes of a report in an incarnation of the store.
+func (o *source) write(st *syncReport, incarnation string) ([]store.Op, error) {
 	if o.sizeWith(st) > maxNamed {
-		return ch, false, errTooManyNamed
+		return nil, errTooManyNamed
 	}
-	ch.DataType = st.owner.DataType
-	move := func(cluster string, what sourceEvent) {
-		if s.move(o, cluster, what) {
-			ch.Clusters = append(ch.Clusters, cluster)
-		}
+	w := writes{owner: st.owner, incarnation: incarnation, rest: o.rest.in(incarnation)}
+	if st.all && w.rest != synced {
+		w.rest = synced
+		w.setState("", synced)
 	}
-	for _, w := range st.clusters {
-		if !w.withheld {
-			move(w.cluster, reportedSynced)
-			continue
-		}
-		move(w.cluster, withholds)
-		c := o.stateOf(w.cluster)
-		c.subscription, c.reason = st.subscription, w.reason
-		s.withhold(c, w.works)
+	reports := make(map[string]*clusterReport, len(st.clusters))
+	for i := range st.clusters {
+		reports[st.clusters[i].cluster] = &st.clusters[i]
 	}
 	if st.all {
-		ch.Everywhere = o.rest != synced
-		o.rest = synced
-		for cluster, c := range o.named {
-			if c.subscription == st.subscription {
-				move(cluster, allSyncedHere)
-			} else {
-				move(cluster, allSyncedOtherSubscription)
+		for cluster := range o.named {
+			if reports[cluster] == nil {
+				reports[cluster] = nil
 			}
 		}
 	}
-	return ch, true, nil
+	for _, cluster := range slices.Sorted(maps.Keys(reports)) {
+		w.cluster(cluster, o.named[cluster], o.after(cluster, st, reports[cluster], incarnation))
+	}
+	return w.ops, nil
+}
+
+// after returns the state of a cluster after a report. r is what the report says about the cluster, nil if it
+// does not name it.
+func (o *source) after(cluster string, st *syncReport, r *clusterReport, incarnation string) next {
+	n := next{state: o.at(cluster, incarnation), keep: true}
+	subscription := o.named[cluster].withholder(incarnation)
+	switch {
+	case r == nil:
+	case r.withheld:
+		n = next{state: transitions[n.state][withholds], parts: encodeWithheld(incarnation, st.subscription, r.reason, r.works)}
+		subscription = st.subscription
+	default:
+		n = next{state: transitions[n.state][reportedSynced]}
+	}
+	switch {
+	case !st.all:
+	case subscription == st.subscription:
+		n.state = transitions[n.state][allSyncedHere]
+	default:
+		n = next{state: transitions[n.state][allSyncedOtherSubscription]}
+	}
+	return n
 }
 
 // sizeWith returns the number of named clusters after a report.
@@ -256,103 +167,131 @@ func (o *source) sizeWith(st *syncReport) int {
 	return n
 }
 
-// revoke resets the state of a source for a cluster to unknown. If drop is set, the withheld deletions are
-// dropped too. changed is true if the source was synced.
-func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) (changed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.of(owner)
-	o.serial++
-	if drop {
-		s.withhold(o.stateOf(cluster), nil)
+// serial returns the revision of the last change of a source's rows. The rows in memory are not older.
+func (s *Sources) serial(ctx context.Context, owner store.Scope) (uint64, error) {
+	b, _ := s.cfg.Store.Bookmark(serialRow(owner))
+	return b.Revision, s.await(ctx, b.Revision)
+}
+
+// commit writes rows of a source, all of them or none. It returns after this broker has followed them. ok is
+// false if the rows of the source have changed since the revision before.
+func (s *Sources) commit(ctx context.Context, owner store.Scope, before uint64, fence store.Fence, ops []store.Op) (ok bool, err error) {
+	serial := serialRow(owner)
+	ops = append(ops, store.Op{Kind: store.SetBookmark, Name: serial, Value: []byte(s.cfg.NewID())})
+	for i := range ops {
+		op := &ops[i]
+		op.Conditional, op.Guard, op.IfRevision, op.Fence = true, serial, before, fence
+		if problem := store.CheckBookmark(op.Name, op.Value); problem != "" {
+			return false, request.Invalid("data", problem, "use shorter names")
+		}
 	}
-	return s.move(o, cluster, revoked)
+	outcomes, err := s.cfg.Store.Commit(ctx, ops)
+	if err != nil {
+		return false, request.Store(err)
+	}
+	last := outcomes[len(outcomes)-1]
+	switch last.Result {
+	case store.ConditionFailed:
+		return false, nil
+	case store.Fenced:
+		return false, request.SubscriptionOver()
+	}
+	if err := s.await(ctx, last.Revision); err != nil {
+		return false, request.Store(err)
+	}
+	return true, nil
 }
 
-// Revoke resets the state of a source for a cluster, because a record left the store without the source. It
-// notifies agents in any state of the source, because they hold other works than the store now.
-func (s *Sources) Revoke(scope store.Scope, owner string) {
-	s.revoke(store.Scope{DataType: scope.DataType, Owner: owner}, scope.Cluster, false)
-	s.agents.Recheck(Change{DataType: scope.DataType, Clusters: []string{scope.Cluster}})
+// Revoke returns the writes that reset the state of a source for a cluster, because a record leaves the store
+// without the source. They belong into the commit that removes the record, before it: no agent may see a synced
+// source without that record.
+func (s *Sources) Revoke(scope store.Scope, owner string) []store.Op {
+	return s.revoke(store.Scope{DataType: scope.DataType, Owner: owner}, scope.Cluster, false)
 }
 
-// Release drops all reports of a source about a cluster: a record that a release removes is not deleted by the
-// source. It takes only its own lock. The caller calls report afterwards to notify the agents.
-func (s *Sources) Release(owner, cluster string) (report func()) {
-	var changed []Change
+// Release is Revoke for all records of a source on a cluster that it releases. It also drops the withheld
+// deletions.
+func (s *Sources) Release(owner, cluster string) (ops []store.Op) {
 	for _, d := range codec.DataTypes() {
-		if s.revoke(store.Scope{DataType: d, Owner: owner}, cluster, true) {
-			changed = append(changed, Change{DataType: d, Clusters: []string{cluster}})
-		}
+		ops = append(ops, s.revoke(store.Scope{DataType: d, Owner: owner}, cluster, true)...)
 	}
-	return func() {
-		for _, c := range changed {
-			s.agents.Recheck(c)
-		}
+	return ops
+}
+
+// revoke returns the writes that reset the state of a source for a cluster to unknown. If drop is set, the
+// withheld deletions are dropped too. The writes have no condition: reports that are processed now fail.
+func (s *Sources) revoke(owner store.Scope, cluster string, drop bool) []store.Op {
+	s.rows.mu.Lock()
+	defer s.rows.mu.Unlock()
+	o := s.rows.of(owner)
+	w := writes{owner: owner, incarnation: s.cfg.Store.Head().Incarnation}
+	reset := cluster
+	if o.named[cluster] == nil && len(o.named) >= maxNamed || store.CheckBookmark(stateRow(owner, cluster), nil) != "" {
+		reset = "" // there is no row for this cluster
 	}
+	w.setState(reset, unknown)
+	if drop {
+		w.setWithheld(cluster, o.named[cluster], nil)
+	}
+	w.set(serialRow(owner), []byte(s.cfg.NewID()))
+	for i := range w.ops {
+		w.ops[i].Key.Cluster = cluster // the commit queue keeps the order of the ops of one cluster
+	}
+	return w.ops
 }
 
 // IsSynced reports whether a source has compared its works on a cluster with the store.
 func (s *Sources) IsSynced(scope store.Scope, owner string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.all[store.Scope{DataType: scope.DataType, Owner: owner}]
-	return o != nil && o.at(scope.Cluster) == synced
+	return s.stateOf(store.Scope{DataType: scope.DataType, Owner: owner}, scope.Cluster) == synced
+}
+
+// stateOf returns the state of a source for a cluster. It reads the rows as the last commit left them. In the
+// feed, a row may be missing that was changed again: then a source would be synced which never was.
+func (s *Sources) stateOf(owner store.Scope, cluster string) sourceState {
+	incarnation := s.cfg.Store.Head().Incarnation
+	// The row of the other clusters is read first. A commit that removes the row of a cluster does so because both
+	// are equal then.
+	rest, _ := s.cfg.Store.Bookmark(stateRow(owner, ""))
+	if b, ok := s.cfg.Store.Bookmark(stateRow(owner, cluster)); ok {
+		return parseState(b.Value).in(incarnation)
+	}
+	return parseState(rest.Value).in(incarnation)
 }
 
 // SyncedSources returns the sorted names of the sources that are synced for a cluster.
 func (s *Sources) SyncedSources(at store.Scope) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var owners []string
-	for scope, o := range s.all {
-		if scope.DataType == at.DataType && o.at(at.Cluster) == synced {
-			owners = append(owners, scope.Owner)
+	for _, owner := range s.rows.owners(at.DataType) {
+		if s.IsSynced(at, owner) {
+			owners = append(owners, owner)
 		}
 	}
 	slices.Sort(owners)
 	return owners
 }
 
-// changed drops the withheld deletion of a record whose spec changed, or that was removed.
+// changed follows a row, and notifies the agents of the clusters that it is about.
 func (s *Sources) changed(c *store.Change) {
-	if s.works.Load() == 0 {
+	n, ok := parseRow(c.Key.ResourceID)
+	if !ok {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for scope, o := range s.all {
-		if scope.DataType != c.Key.DataType || o.named[c.Key.Cluster] == nil {
-			continue
-		}
-		if w, ok := o.named[c.Key.Cluster].works[c.Key.ResourceID]; ok && (c.Gone || w.Revision != c.Revision) {
-			s.forget(o, c.Key.Cluster, c.Key.ResourceID)
-		}
-	}
-}
-
-// forget drops the withheld deletion of one work.
-func (s *Sources) forget(o *source, cluster, id string) {
-	c := o.named[cluster]
-	if c == nil {
-		return
-	}
-	if _, ok := c.works[id]; ok {
-		delete(c.works, id)
-		s.works.Add(-1)
-		o.tidy(cluster)
+	s.rows.follow(n, c.Value)
+	if n.part < 0 {
+		s.agents.Recheck(Change{DataType: n.owner.DataType, Everywhere: n.cluster == "", Clusters: []string{n.cluster}})
 	}
 }
 
 // Withholds reports whether a source withholds the deletion of a work whose spec has this revision.
 func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o := s.all[store.Scope{DataType: k.DataType, Owner: owner}]
-	if o == nil || o.named[k.Cluster] == nil {
+	incarnation := s.cfg.Store.Head().Incarnation
+	s.rows.mu.Lock()
+	defer s.rows.mu.Unlock()
+	c := s.rows.of(store.Scope{DataType: k.DataType, Owner: owner}).named[k.Cluster]
+	if c.withholder(incarnation) == "" {
 		return false
 	}
-	w, ok := o.named[k.Cluster].works[k.ResourceID]
+	w, ok := c.works[k.ResourceID]
 	return ok && w.Revision == revision
 }
 
@@ -366,49 +305,49 @@ func (s *Sources) Withholds(k store.Key, owner string, revision uint64) bool {
 //	t3: the commit succeeds.
 //
 // Result: the state stays unknown: the source no longer serves the cluster.
-func (s *Sources) Approved(scope store.Scope, owner string, ids []string) {
-	s.mu.Lock()
-	o := s.of(store.Scope{DataType: scope.DataType, Owner: owner})
-	for _, id := range ids {
-		s.forget(o, scope.Cluster, id)
-	}
-	c := o.named[scope.Cluster]
-	changed := c != nil && len(c.works) == 0 && s.move(o, scope.Cluster, approved)
-	s.mu.Unlock()
-	if changed {
-		s.agents.Recheck(Change{DataType: scope.DataType, Clusters: []string{scope.Cluster}})
-	}
-}
-
-// scopes adds the clusters with withheld deletions.
-func (s *Sources) scopes(all map[store.Scope]struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for scope, o := range s.all {
-		for cluster, c := range o.named {
-			if len(c.works) > 0 {
-				all[store.Scope{DataType: scope.DataType, Cluster: cluster}] = struct{}{}
-			}
+func (s *Sources) Approved(ctx context.Context, scope store.Scope, owner string, ids []string) error {
+	of := store.Scope{DataType: scope.DataType, Owner: owner}
+	for {
+		before, err := s.serial(ctx, of)
+		if err != nil {
+			return request.Store(err)
+		}
+		ops := s.approve(of, scope.Cluster, ids)
+		if len(ops) == 0 {
+			return nil
+		}
+		if ok, err := s.commit(ctx, of, before, store.Fence{}, ops); ok || err != nil {
+			return err
 		}
 	}
 }
 
-// findings returns the withheld deletions of a cluster.
-func (s *Sources) findings(at store.Scope) (found []Discrepancy) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for scope, o := range s.all {
-		c := o.named[at.Cluster]
-		if c == nil || scope.DataType != at.DataType {
-			continue
-		}
-		for id, w := range c.works {
-			found = append(found, Discrepancy{
-				Cause: Withheld, Scope: at, ResourceID: id, Name: w.Name, Source: scope.Owner, Revision: w.Revision, Detail: c.reason,
-			})
+// approve returns the writes after an approval.
+func (s *Sources) approve(owner store.Scope, cluster string, ids []string) []store.Op {
+	incarnation := s.cfg.Store.Head().Incarnation
+	s.rows.mu.Lock()
+	defer s.rows.mu.Unlock()
+	o := s.rows.of(owner)
+	c := o.named[cluster]
+	subscription := c.withholder(incarnation)
+	if subscription == "" {
+		return nil
+	}
+	n := next{state: o.at(cluster, incarnation)}
+	left := make(map[string]codec.WithheldDeletion, len(c.works))
+	for id, w := range c.works {
+		if !slices.Contains(ids, id) {
+			left[id] = w.WithheldDeletion
 		}
 	}
-	return found
+	if len(left) > 0 {
+		n.parts = encodeWithheld(incarnation, subscription, c.reason, left)
+	} else {
+		n.state = transitions[n.state][approved]
+	}
+	w := writes{owner: owner, incarnation: incarnation, rest: o.rest.in(incarnation)}
+	w.cluster(cluster, c, n)
+	return w.ops
 }
 
 // Subscription is the running subscription of the source that reports.
@@ -417,6 +356,8 @@ type Subscription interface {
 	Scope() store.Scope
 	// Compares records a sync report with this number. It fails if the source has sent a later one.
 	Compares(number uint64) *transport.Error
+	// Shared returns the fence of the subscription for all brokers.
+	Shared() store.Fence
 }
 
 // SyncReport processes the sync report of a source. A repeated report has no further effect, unless a
@@ -426,26 +367,23 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 	if err != nil {
 		return err
 	}
-	st := &syncReport{owner: sub.Scope(), subscription: e.Subscription, all: c.AllClusters}
+	st := &syncReport{owner: sub.Scope(), fence: sub.Shared(), subscription: e.Subscription, all: c.AllClusters, position: c.Position}
 	if st.owner.Owner == "" {
 		return request.NotOfSource()
 	}
 	if err := check(st.owner.DataType, c.Clusters); err != nil {
 		return err
 	}
-	// If a report or a revocation comes between now and begin, this report is rejected. apply detects later ones.
-	before := s.now(st.owner)
+	// A report or a revocation that is committed after this makes the commit of the report fail.
+	before, err := s.serial(ctx, st.owner)
+	if err != nil {
+		return request.Store(err)
+	}
 	if ctx.Err() != nil { // the source may have sent another report since
 		return request.CallerGone(ctx)
 	}
 	if err := sub.Compares(e.Env.Fence); err != nil {
 		return err
-	}
-	if !s.begin(st, before) {
-		return request.Superseded()
-	}
-	if err := s.notePosition(ctx, st, c.Position); err != nil {
-		return request.Store(err)
 	}
 	for i := range c.Clusters {
 		w, err := s.reportOf(ctx, st.owner, &c.Clusters[i])
@@ -461,7 +399,7 @@ func (s *Sources) SyncReport(ctx context.Context, e *request.Event, sub Subscrip
 		}
 		s.synced.WithLabelValues(result).Inc()
 	}
-	return s.conclude(st)
+	return s.conclude(ctx, st, before)
 }
 
 // check rejects cluster names that are invalid or named twice.
@@ -507,17 +445,26 @@ func (s *Sources) reportOf(ctx context.Context, owner store.Scope, cl *codec.Clu
 	return w, err
 }
 
-// conclude applies a report and notifies the affected agents.
-func (s *Sources) conclude(st *syncReport) error {
-	changed, ok, err := s.apply(st)
-	switch {
-	case err != nil:
+// conclude writes a report. When it returns, the affected agents of this broker are notified.
+func (s *Sources) conclude(ctx context.Context, st *syncReport, before uint64) error {
+	s.rows.mu.Lock()
+	ops, err := s.rows.of(st.owner).write(st, s.cfg.Store.Head().Incarnation)
+	s.rows.mu.Unlock()
+	if err != nil {
 		return request.Invalid("data", err.Error(), "set all_clusters instead of naming them")
-	case !ok:
+	}
+	if st.position != nil {
+		value, err := json.Marshal(hubPosition(*st.position))
+		if err != nil {
+			return request.Internal(err)
+		}
+		ops = append(ops, store.Op{Kind: store.SetBookmark, Name: bookmarkOf(st.owner.Owner), Value: value})
+	}
+	ok, err := s.commit(ctx, st.owner, before, st.fence, ops)
+	if err == nil && !ok {
 		return request.Superseded()
 	}
-	s.agents.Recheck(changed)
-	return nil
+	return err
 }
 
 // bookmarkOf returns the bookmark under which the store keeps the hub position of a source.
@@ -529,36 +476,14 @@ type hubPosition struct {
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// notePosition stores the hub position of a source. A nil position changes nothing.
-func (s *Sources) notePosition(ctx context.Context, st *syncReport, p *codec.HubPosition) error {
-	if p == nil {
-		return nil
-	}
-	value, err := json.Marshal(hubPosition(*p))
-	if err != nil {
-		return err
-	}
-	s.noting.Lock()
-	defer s.noting.Unlock()
-	if s.now(st.owner) != st.serial {
-		return request.Superseded() // the later report may have a later position
-	}
-	name := bookmarkOf(st.owner.Owner)
-	if string(s.cfg.Store.Bookmarks(name)[name]) == string(value) {
-		return nil
-	}
-	return s.cfg.Store.SetBookmarks(ctx, map[string][]byte{name: value})
-}
-
 // LastPosition returns the hub position that a source reported last. It returns nil if there is none.
 func (s *Sources) LastPosition(owner string) (*codec.HubPosition, error) {
-	name := bookmarkOf(owner)
-	value, ok := s.cfg.Store.Bookmarks(name)[name]
+	b, ok := s.cfg.Store.Bookmark(bookmarkOf(owner))
 	if !ok {
 		return nil, nil //nolint:nilnil // absent is a value here
 	}
 	var p hubPosition
-	if err := json.Unmarshal(value, &p); err != nil {
+	if err := json.Unmarshal(b.Value, &p); err != nil {
 		return nil, err
 	}
 	position := codec.HubPosition(p)

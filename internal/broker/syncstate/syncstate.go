@@ -1,13 +1,11 @@
-// Package syncstate holds the sync reports of sources and agents in memory, beside the records:
+// Package syncstate holds the sync reports of sources and agents, beside the records:
 //
 //   - [Sources]: for which clusters a source is synced, and which deletions it withholds;
 //   - [Lists]: the listed works of an agent that do not match the records;
-//   - [Deletions]: which deletions apply although the agent holds a newer version. Also which deletions no
-//     agent was sent, so that a queued spec may replace the tombstone;
+//   - [Deletions]: which deletions no agent was sent, so that a queued spec may replace the tombstone;
 //   - [Names]: which cluster has a name, by the uid of its namespace kube-system.
 //
-// Clients send these reports again when they reconnect. Only the uids of clusters and the positions of hubs are
-// in the store. Absence from a list never causes a deletion. If an agent holds a newer version than the record,
+// The reports of sources and the uids of clusters are in the store. Agents list again when they reconnect. Absence from a list never causes a deletion. If an agent holds a newer version than the record,
 // only [ResolveConflict] decides: send the record, wait for its source, or force it.
 //
 // The package imports neither subscriptions nor queues; it uses them through [Agents] and [Writer].
@@ -31,8 +29,8 @@ import (
 
 // Agents gives access to the running subscriptions of agents.
 type Agents interface {
-	// Recheck asks agents to compare again. Causes: other sources are synced for their clusters than before, a
-	// source published an old deletion again, or records left the store.
+	// Recheck asks agents to compare again. Causes: other sources are synced for their clusters than before, or
+	// records left the store.
 	Recheck(Change)
 	// End ends the agent subscriptions of a cluster that gave a uid other than uid.
 	End(scope store.Scope, uid string, why *transport.Error)
@@ -53,13 +51,13 @@ type State struct {
 	Slots *Slots
 }
 
-// New returns an empty state.
+// New returns the state of a store.
 func New(cfg *settings.Config) *State {
 	m, slots := cfg.Meter(), NewSlots(cfg.Comparisons)
 	c := &State{
 		Slots: slots,
 		Sources: &Sources{
-			cfg: cfg, slots: slots, all: map[store.Scope]*source{},
+			cfg: cfg, slots: slots, rows: syncRows{all: map[store.Scope]*source{}},
 			synced: m.Counters("synced_clusters_total", "Clusters that sources finished comparing by result.", "result"),
 		},
 		Lists: &Lists{
@@ -67,29 +65,36 @@ func New(cfg *settings.Config) *State {
 			orphans: m.Counter("orphan_works_total", "Works that agents listed and the broker has no record of."),
 			newer:   m.Counter("ahead_works_total", "Works that agents listed in a newer version than the broker's."),
 		},
-		Deletions: &Deletions{cfg: cfg, repeated: map[store.Key]uint64{}, clusters: map[store.Scope]*offlineChanges{}},
+		Deletions: &Deletions{cfg: cfg, clusters: map[store.Scope]*offlineChanges{}},
 		Names: &Names{
-			cfg: cfg, quarantined: map[store.Scope]quarantinedCluster{},
+			cfg:     cfg,
 			refused: m.Counter("rejected_clusters_total", "Agents rejected because another cluster is known under their name."),
 		},
 	}
 	m.GaugeFunc("withheld_deletions", "Deletions that sources withhold until an operator approves.", nil, func() float64 {
-		return float64(c.Sources.works.Load())
+		return float64(c.Sources.rows.works.Load())
 	})
+	c.Sources.rows.load(cfg.Store)
 	return c
 }
 
-// Connect sets the subscriptions that are notified and the writer. Call it once, before the first report.
-func (c *State) Connect(a Agents, w Writer) {
-	c.Sources.agents, c.Deletions.agents, c.Names.agents = a, a, a
-	c.Deletions.writer = w
+// Connect sets the subscriptions that are notified, the writer, and the function that waits until Changed had all
+// changes up to a revision. Call it once, before the first report.
+func (c *State) Connect(a Agents, w Writer, await func(ctx context.Context, revision uint64) error) {
+	c.Sources.agents, c.Names.agents = a, a
+	c.Deletions.writer, c.Sources.await = w, await
 }
 
-// Changed updates the state after a change of a record, before any subscription receives the change.
+// Changed updates the state after a change of the store, before any subscription receives the change.
 func (c *State) Changed(ch *store.Change) {
+	if ch.Part == store.BookmarkPart {
+		c.Names.changed(ch)
+		c.Sources.changed(ch)
+		return
+	}
 	c.Deletions.changed(ch)
 	if ch.Part == store.SpecPart {
-		c.Sources.changed(ch)
+		c.Sources.rows.changed(ch)
 		c.Lists.changed(ch)
 	}
 }
@@ -228,12 +233,18 @@ func ResolveConflict(c Conflict) DeliveryDecision {
 	return Wait
 }
 
+// inForce reports whether a deletion with this revision was published, or published again, since the store was
+// opened. The store may have lost later changes that undid an older deletion.
+func (c *State) inForce(revision uint64) bool {
+	return revision >= c.Deletions.cfg.Store.Head().FirstRevision
+}
+
 // ConflictOf returns the conflict between a record and the version that an agent listed.
 func (c *State) ConflictOf(m *store.Meta, listed int64) Conflict {
 	return Conflict{
 		Listed: listed, Version: m.Version, Supersedes: m.SpecSupersedes,
 		Synced:  c.Sources.IsSynced(scopeOf(m.Key), m.Owner),
-		InForce: m.State != store.Live && c.Deletions.inForce(m.Key, m.SpecRevision),
+		InForce: m.State != store.Live && c.inForce(m.SpecRevision),
 	}
 }
 
@@ -269,7 +280,7 @@ const (
 func (c *State) Scopes() []store.Scope {
 	scopes := map[store.Scope]struct{}{}
 	c.Lists.scopes(scopes)
-	c.Sources.scopes(scopes)
+	c.Sources.rows.scopes(scopes)
 	c.Names.scopes(scopes)
 	return slices.SortedFunc(maps.Keys(scopes), func(a, b store.Scope) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.DataType.String(), b.DataType.String()))
@@ -278,7 +289,7 @@ func (c *State) Scopes() []store.Scope {
 
 // Findings returns the discrepancies in a scope, sorted by cause, source and id.
 func (c *State) Findings(scope store.Scope) []Discrepancy {
-	found := slices.Concat(c.Lists.findings(scope), c.Sources.findings(scope), c.Names.findings(scope))
+	found := slices.Concat(c.Lists.findings(scope), c.Sources.rows.findings(scope, c.Sources.cfg.Store.Head().Incarnation), c.Names.findings(scope))
 	slices.SortFunc(found, func(a, b Discrepancy) int {
 		return cmp.Or(cmp.Compare(a.Omitted, b.Omitted), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Source, b.Source), cmp.Compare(a.ResourceID, b.ResourceID))
 	})

@@ -188,8 +188,12 @@ func selects(t *testing.T, what string, s *metav1.LabelSelector, pod map[string]
 // TestDisruptionBudgets_LetNodesBeDrained: a drain evicts one of several replicas at a time, and a single
 // replica without a wait.
 func TestDisruptionBudgets_LetNodesBeDrained(t *testing.T) {
-	for _, base := range bases {
+	pods := Deployment(t, root, "broker").Spec.Template.Labels
+	for _, base := range append([]string{"postgres"}, bases...) {
 		d := Deployment(t, root, base)
+		if base == "postgres" { // it changes the brokers of another base
+			d.Spec.Template.Labels = pods
+		}
 		_, err := os.Stat(filepath.Join(root, "deploy", base, "poddisruptionbudget.yaml"))
 		if several := *d.Spec.Replicas > 1; several != (err == nil) {
 			t.Errorf("deploy/%s: %d replicas, PodDisruptionBudget: %v", base, *d.Spec.Replicas, err)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker"
 	"github.com/hawser-io/hawser/internal/broker/authz"
+	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/broker/tokens"
 	"github.com/hawser-io/hawser/internal/identity"
@@ -346,7 +347,7 @@ func TestAuthorization_EveryRPCByEveryRole(t *testing.T) {
 	addRegistration()
 	h := newBearers(t, tokens.Rule{User: accountOf + "banned", Role: identity.Operator, Name: "banned"})
 	kept := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
-	if err := kept.SetBookmarks(t.Context(), map[string][]byte{"accepted/me": []byte("1")}); err != nil {
+	if err := store.WriteBookmarks(t.Context(), kept, map[string][]byte{"accepted/me": []byte("1")}); err != nil {
 		t.Fatal(err)
 	}
 	b := testkit.StartBroker(t, testkit.Options{

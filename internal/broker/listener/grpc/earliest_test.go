@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-io/hawser/internal/broker/denylist"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -18,10 +17,7 @@ import (
 func TestEnds_IssuedTooEarly(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
-	d, err := denylist.New(store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Denylist(t, store)
 	ours, hubs := authority(t, "ours"), authority(t, "the hub's")
 	s := open(t, d, ours)
 	s.setAuthorities(hubs)

@@ -316,10 +316,7 @@ func TestEnds_WithAge(t *testing.T) {
 func TestEnds_Denied(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
-	d, err := denylist.New(store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Denylist(t, store)
 	a := authority(t, "a")
 	s := open(t, d, a)
 	pair := issue(t, a, agentOf("cluster1"), long)

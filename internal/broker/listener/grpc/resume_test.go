@@ -157,10 +157,7 @@ func TestResumed_Ends(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kept := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 			defer kept.Close()
-			d, err := denylist.New(kept)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := testkit.Denylist(t, kept)
 			a, b := authority(t, "a"), authority(t, "b")
 			s := open(t, d, a, b)
 			cert := issue(t, b, agentOf("cluster1"), time.Hour)
@@ -171,7 +168,7 @@ func TestResumed_Ends(t *testing.T) {
 			if _, err := sub.recv.Recv(); status.Code(err) != codes.Unavailable {
 				t.Errorf("the resumed session: %v", err)
 			}
-			_, _, err = r.connect()
+			_, _, err := r.connect()
 			if got := status.Code(err); got != c.want[0] && got != c.want[len(c.want)-1] || r.resumed.Load() != c.resumed {
 				t.Errorf("the next connection: %v, resumed: %v", err, r.resumed.Load())
 			}

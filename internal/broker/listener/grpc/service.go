@@ -119,11 +119,13 @@ func helloOf(ctx context.Context) transport.Hello {
 		return transport.Hello{Heartbeat: heartbeat}
 	}
 	return transport.Hello{
-		Heartbeat:  heartbeat,
-		Protocol:   transport.Protocol,
-		Cursor:     header(ctx, codec.HeaderCursor),
-		ClusterUID: header(ctx, codec.HeaderClusterUID),
-		Version:    header(ctx, codec.HeaderVersion),
+		Heartbeat:    heartbeat,
+		Protocol:     transport.Protocol,
+		Cursor:       header(ctx, codec.HeaderCursor),
+		ClusterUID:   header(ctx, codec.HeaderClusterUID),
+		Version:      header(ctx, codec.HeaderVersion),
+		Former:       header(ctx, codec.HeaderFormer),
+		SubscribedAt: header(ctx, codec.HeaderSubscribedAt),
 	}
 }
 

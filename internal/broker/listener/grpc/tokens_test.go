@@ -408,10 +408,7 @@ func TestTokens_End(t *testing.T) {
 		"denied":  func(*port, string) {}, // the denylist is used below
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, err := denylist.New(mem.Open(mem.Options{NewID: testkit.NewIDs("store")}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := testkit.Denylist(t, mem.Open(mem.Options{NewID: testkit.NewIDs("store")}))
 			p := openBearing(t, d)
 			text := p.add(p.issuer.Token("ns", "source", func(c map[string]any) { c["exp"] = time.Now().Add(10 * time.Minute).Unix() }), accountOf+"source")
 			ended := subscribed(t, dialBearing(t, p.addr, p.ca, text))
@@ -432,7 +429,7 @@ func TestTokens_End(t *testing.T) {
 				t.Fatal("the connection stays")
 			}
 			p.sends(t, `"event":"ended"`, `"reason":"`+name+`"`)
-			err = publishTo(t.Context(), dialBearing(t, p.addr, p.ca, text))
+			err := publishTo(t.Context(), dialBearing(t, p.addr, p.ca, text))
 			if status.Code(err) != codes.Unauthenticated {
 				t.Errorf("publish with the deleted account: %v, want Unauthenticated", err)
 			}

@@ -367,6 +367,8 @@ func (c *conn) end(err error) {
 	case errors.As(err, &e):
 		r = property.RefusalOf(e, 0)
 		switch {
+		case e.Next == transport.NextUseAnotherServer:
+			r.Reason = property.UseAnotherServer
 		case e.Code == transport.CodeUnavailable:
 			r.Reason = property.ShuttingDown
 		case e.Code == transport.CodeTooLarge:

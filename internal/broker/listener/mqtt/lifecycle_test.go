@@ -152,6 +152,22 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestMove checks that a client of a broker that shuts down beside other replicas gets the reason code for it.
+func TestMove(t *testing.T) {
+	s, all := calls()
+	agent := open(t, s, cleartext).join(agent1)
+	agent.send(subscribe(1, allSpecs))
+	call := await(t, all)
+	if err := call.out.Accept(transport.Accepted{SubscriptionID: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	agent.expect(packets.Suback)
+	call.end <- &transport.Error{Code: transport.CodeUnavailable, Next: transport.NextUseAnotherServer, Message: "going away"}
+	if k := agent.gone(); k.ReasonCode != 0x9C || user(k, "hawser-next-step") != "use_another_server" {
+		t.Errorf("%#02x %v", k.ReasonCode, k.Properties.User)
+	}
+}
+
 // TestDrain_Deadline checks that connections that do not end are cut.
 func TestDrain_Deadline(t *testing.T) {
 	s := accepts

@@ -18,10 +18,7 @@ import (
 func TestEnds_Denied(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
-	d, err := denylist.New(store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Denylist(t, store)
 	s, all := calls()
 	o := open(t, s, func(g *grpc.Config, _ *mqtt.Config) { g.Denials = d })
 	agent, other := o.join(agent1), o.join(source1)
@@ -54,10 +51,7 @@ func TestEnds_Denied(t *testing.T) {
 func TestEnds_IssuedTooEarly(t *testing.T) {
 	store := mem.Open(mem.Options{NewID: testkit.NewIDs("store")})
 	defer store.Close()
-	d, err := denylist.New(store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := testkit.Denylist(t, store)
 	s, all := calls()
 	o := open(t, s, func(g *grpc.Config, _ *mqtt.Config) { g.Denials = d })
 	agent := o.join(agent1)
