@@ -77,7 +77,7 @@ func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Pa
 	}
 	if c.sourceDriver == driverMQTT {
 		var err error
-		w.Transport, w.Identity, err = doctor.MQTTFile(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure)
+		w.Brokers, w.Identity, err = doctor.MQTTFile(c.sourceConfig, transport.Filter{Cluster: c.clusterName}, c.insecure)
 		return requests, err
 	}
 	flag, path := c.brokerFile()
@@ -93,7 +93,7 @@ func (c *config) wayToBroker(ctx context.Context, namespace string, w *doctor.Pa
 			requests.Denied = "the broker knows this identity, but it may not request to join: put a token of hawser token create into " + path
 		}
 	}
-	w.Transport, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
+	w.Brokers, w.Identity = doctor.GRPC(d.URL, ""), d.Driver
 	return requests, nil
 }
 

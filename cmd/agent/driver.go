@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/hawser-io/hawser/internal/cmdline"
@@ -24,7 +22,7 @@ const (
 
 // driver is the configuration file of OCM's grpc driver.
 type driver struct {
-	// URL is host:port of the broker; required.
+	// URL is host:port of the broker; required. Several brokers of one hub have commas between them.
 	URL string `json:"url"`
 
 	// Files are read again when they change.
@@ -70,9 +68,9 @@ func parseDriver(b []byte) (*driver, error) {
 func (d *driver) validate(insecure bool) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	host, _, err := net.SplitHostPort(d.URL)
-	if err != nil || host == "" || strings.Contains(d.URL, "/") {
-		wrong("url %q: use host:port, as broker.example.com:8090", d.URL)
+	brokers, err := transport.Addresses(d.URL)
+	if err != nil {
+		wrong("url %w", err)
 	}
 	if t := d.ServerHealthinessTimeout; t != nil && *t <= 0 {
 		wrong("serverHealthinessTimeout %s: use a positive duration, as 30s", t)
@@ -80,16 +78,17 @@ func (d *driver) validate(insecure bool) error {
 	if _, err := d.proxy().Server(); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, d.validateTLS(insecure, host))
+	errs = append(errs, d.validateTLS(insecure, brokers))
 	return errors.Join(errs...)
 }
 
-// validateTLS requires a certificate, a token, or plaintext to a loopback host. host may be unknown.
-func (d *driver) validateTLS(insecure bool, host string) error {
+// validateTLS requires a certificate, a token, or plaintext to brokers at loopback addresses. brokers is nil if url is
+// invalid.
+func (d *driver) validateTLS(insecure bool, brokers []string) error {
 	switch {
 	case insecure && d.HasTLS():
 		return errors.New("--insecure and TLS settings exclude each other: drop one of them")
-	case insecure && host != "" && !cmdline.Loopback(host):
+	case insecure && !cmdline.LoopbackOnly(brokers):
 		return fmt.Errorf("--insecure to %s: plaintext is allowed to a loopback address only, as 127.0.0.1:8090", d.URL)
 	case d.HasCert() != d.HasKey(), !insecure && !d.HasCert() && !d.HasToken():
 		return errors.New("clientCertFile and clientKeyFile (or clientCertData and clientKeyData) are needed: the broker identifies the cluster by its certificate. To request to join, give token or tokenFile. To try things out on one machine, use --insecure with a broker on 127.0.0.1")

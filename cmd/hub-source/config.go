@@ -103,7 +103,7 @@ func (c *config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "kubeconfig of the hub; empty means KUBECONFIG, then the service account of the pod")
 	f.StringVar(&c.Transport, "transport", c.Transport, "protocol towards the broker: grpc or mqtt")
 	f.StringVar(&c.TransportConfig, "transport-config", c.TransportConfig, "configuration file of the MQTT connection, as for OCM's mqtt driver (brokerHost, topics, caFile, clientCertFile, clientKeyFile, ...); --broker and the TLS files are for grpc")
-	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker")
+	f.StringVar(&c.Broker, "broker", c.Broker, "host:port of the broker; several brokers of one store have commas between them")
 	f.StringVar(&c.TLS.CertFile, "tls-cert-file", c.TLS.CertFile, "PEM file of the client certificate")
 	f.StringVar(&c.TLS.KeyFile, "tls-key-file", c.TLS.KeyFile, "PEM file of its key")
 	f.StringVar(&c.TLS.CAFile, "ca-file", c.TLS.CAFile, "PEM file of the CAs that sign the broker's certificate; empty means those of the system")
@@ -202,15 +202,15 @@ func (c *config) validateTransport() []error {
 
 func (c *config) validateBroker() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	host, _, err := net.SplitHostPort(c.Broker)
-	if err != nil || host == "" {
-		wrong("broker %q: use host:port, as broker.example.com:8090", c.Broker)
+	brokers, err := transport.Addresses(c.Broker)
+	if err != nil {
+		wrong("broker %w", err)
 	}
 	tls := c.TLS.CertFile != "" || c.TLS.KeyFile != "" || c.TLS.CAFile != "" || c.TLS.ServerName != ""
 	switch {
 	case c.Insecure && tls:
 		wrong("insecure and TLS settings exclude each other: drop one of them")
-	case c.Insecure && err == nil && !cmdline.Loopback(host):
+	case c.Insecure && !cmdline.LoopbackOnly(brokers):
 		wrong("insecure to %s: plaintext is allowed to a loopback address only, as --broker 127.0.0.1:8090", c.Broker)
 	case !c.Insecure && (c.TLS.CertFile == "" || c.TLS.KeyFile == ""):
 		wrong("TLS needs tls-cert-file and tls-key-file, because the broker identifies this hub by them. To try things out on this machine, use --insecure with a broker on 127.0.0.1")

@@ -118,3 +118,22 @@ func TestWebhook_MatchesFilesOfDeploy(t *testing.T) {
 		t.Errorf("the webhook of deploy/ (-want +got):\n%s", diff)
 	}
 }
+
+// The hub-source of a second cell differs from the first one in its clusters, its broker and its namespace.
+func TestConfig_LoadsFilesOfASecondCell(t *testing.T) {
+	args := deployfiles.Args(t, "../..", "hub-source")
+	first, err := load(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := load("--config=../../deploy/examples/second-cell/hub-source/config.yaml", args[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.ClusterSelector != "cell=b" || cfg.Broker != "hawser-broker.hawser-b.svc:8090" || cfg.LeaderElection.ResourceNamespace != "hawser-b" || cfg.Webhook.Listen != "" {
+		t.Errorf("configuration %+v", cfg)
+	}
+	if cfg.SourceID != first.SourceID || cfg.TLS != first.TLS {
+		t.Errorf("source %s, %+v, want those of the first cell, %s, %+v", cfg.SourceID, cfg.TLS, first.SourceID, first.TLS)
+	}
+}

@@ -51,11 +51,11 @@ func (c *config) ways(step time.Duration) (doctor.Path, error) {
 	filter := transport.Filter{Source: c.SourceID, DataType: codec.ManifestBundles}
 	if c.Transport == transport.MQTT {
 		var err error
-		if w.Transport, w.Identity, err = doctor.MQTTFile(c.TransportConfig, filter, c.Insecure); err != nil {
+		if w.Brokers, w.Identity, err = doctor.MQTTFile(c.TransportConfig, filter, c.Insecure); err != nil {
 			return w, &doctor.StepError{Step: "files", What: err.Error(), Advice: "correct the file; its keys are in docs/mqtt.md", Err: err}
 		}
 	} else {
-		w.Transport = doctor.GRPC(c.Broker, c.TLS.ServerName)
+		w.Brokers = doctor.GRPC(c.Broker, c.TLS.ServerName)
 		w.Identity = identity.Driver{CAFile: c.TLS.CAFile, ClientCertFile: c.TLS.CertFile, ClientKeyFile: c.TLS.KeyFile}
 	}
 	w.Identity.OverrideProxy(c.Proxy, c.ProxyCAFile)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/internal/resync"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/transport"
@@ -99,7 +100,7 @@ func newRealm(t *rapid.T) *realm {
 
 func (r *realm) subscribeAgents() {
 	for _, name := range clusterNames {
-		if err := r.store.MarkSubscribed(context.Background(), manifestBundles, name, "uid-"+name); err != nil {
+		if err := storetest.Bind(context.Background(), r.store, manifestBundles, name, "uid-"+name); err != nil {
 			r.t.Fatal(err)
 		}
 	}

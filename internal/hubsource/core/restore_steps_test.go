@@ -140,7 +140,7 @@ func (r *realm) request(e Effect) Result {
 func (r *realm) syncReport(c codec.SyncReport) {
 	r.t.Logf("  compared %+v", c)
 	if c.Position != nil {
-		if err := r.store.SetBookmarks(context.Background(), map[string][]byte{"hub": []byte(c.Position.ResourceVersion)}); err != nil {
+		if err := store.WriteBookmarks(context.Background(), r.store, map[string][]byte{"hub": []byte(c.Position.ResourceVersion)}); err != nil {
 			r.t.Fatal(err)
 		}
 	}

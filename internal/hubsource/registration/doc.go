@@ -2,8 +2,8 @@
 // from works, and publishes the objects that agents may see. A broker relays; agents never reach the hub's
 // kube-apiserver.
 //
-// A [Server] runs while this replica leads, over a broker session of its own, beside the one for works. Three
-// kinds of messages cross it:
+// A [Server] runs while this replica leads, over broker sessions of its own, beside the one for works. An agent may
+// use any replica of the broker, so a [link] keeps a session with each of them. Three kinds of messages cross it:
 //
 //   - Objects go out: ManagedClusters, their CSRs, Leases and add-ons are watched, and published as they
 //     change. Each subscription starts with all objects, then each change follows. Fast changes are coalesced

@@ -36,8 +36,8 @@ type issues struct {
 	read    bool
 	version string // resource version of the ConfigMap
 	entries map[string]earliest.Entry
-	// from are the valid times, unreported those of them that were not published to the broker.
-	from, unreported map[string]time.Time
+	// from are the valid times.
+	from map[string]time.Time
 	// suspected are clusters under detachment that the informer no longer shows, or not yet.
 	suspected map[string]struct{}
 	// unkept are the times that are still to be saved on the hub.
@@ -50,7 +50,7 @@ type issues struct {
 func newIssues() issues {
 	return issues{
 		watched: &watched{kind: ofEarliest, known: make(chan struct{})}, entries: map[string]earliest.Entry{},
-		from: map[string]time.Time{}, unreported: map[string]time.Time{}, unkept: map[string]time.Time{}, suspected: map[string]struct{}{},
+		from: map[string]time.Time{}, unkept: map[string]time.Time{}, suspected: map[string]struct{}{},
 		toKeep: taskgroup.NewBell(), shown: map[string]time.Time{},
 	}
 }
@@ -133,8 +133,11 @@ func (s *Server) raise(cluster string, at time.Time) {
 	if !at.After(s.issues.from[cluster]) {
 		return
 	}
-	s.issues.from[cluster], s.issues.unreported[cluster] = at, at
-	s.objectsReady.Ring()
+	s.issues.from[cluster] = at
+	for _, l := range s.links {
+		l.issues.add(cluster, at)
+		l.objectsReady.Ring()
+	}
 }
 
 // keepFrom raises the time and saves it on the hub. The caller has the lock.
@@ -171,18 +174,28 @@ func (s *Server) judgeRotation(c *object) {
 	}
 }
 
-// nextIssues returns the next message with earliest issue times, nil for none. The caller has the lock.
-func (s *Server) nextIssues() *hawserv1.RegistrationObjects {
-	if len(s.issues.unreported) == 0 {
+// unreported are the earliest issue times that were not published over a link, by cluster.
+type unreported map[string]time.Time
+
+// add adds a time. Before the first subscription it does nothing: each subscription begins with all times.
+func (u unreported) add(cluster string, at time.Time) {
+	if u != nil {
+		u[cluster] = at
+	}
+}
+
+// next removes the times for the next message, nil for none.
+func (u unreported) next() *hawserv1.RegistrationObjects {
+	if len(u) == 0 {
 		return nil
 	}
 	m := &hawserv1.RegistrationObjects{EarliestIssues: map[string]*timestamppb.Timestamp{}}
-	for cluster, at := range s.issues.unreported {
+	for cluster, at := range u {
 		if len(m.EarliestIssues) == earliestAtOnce {
 			break
 		}
 		m.EarliestIssues[cluster] = timestamppb.New(at)
-		delete(s.issues.unreported, cluster)
+		delete(u, cluster)
 	}
 	return m
 }

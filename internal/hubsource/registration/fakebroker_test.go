@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,6 +30,26 @@ type fakeBroker struct {
 	issuer        string
 	earliest      map[string]time.Time
 	refuses       string // name of an object that the broker does not accept
+	// live are the ids of the live replicas, that of this one first; none for a single broker.
+	live []string
+}
+
+func newFakeBroker(t testing.TB) *fakeBroker {
+	return &fakeBroker{t: t, versions: map[string][]string{}, answers: map[string]chan *hawserv1.RegistrationAnswer{}}
+}
+
+// report sets the live replicas, and reports them to the source.
+func (b *fakeBroker) report(live ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.live = live
+	if b.out != nil {
+		b.out <- replicasOf(live)
+	}
+}
+
+func replicasOf(live []string) *hawserv1.RegistrationRequest {
+	return &hawserv1.RegistrationRequest{Request: &hawserv1.RegistrationRequest_Replicas{Replicas: &hawserv1.Replicas{Ids: live}}}
 }
 
 // Publish implements transport.Server.
@@ -95,8 +116,15 @@ func (b *fakeBroker) Subscribe(ctx context.Context, _ transport.Peer, s transpor
 		return &transport.Error{Code: transport.CodeInvalid, Message: "not served"}
 	}
 	b.mu.Lock()
+	if len(b.live) > 0 && slices.Contains(strings.Split(s.Hello.SubscribedAt, ","), b.live[0]) {
+		b.mu.Unlock()
+		return &transport.Error{Code: transport.CodeUnavailable, Next: transport.NextUseAnotherServer, Message: "subscribed already"}
+	}
 	b.subscriptions++
 	requests := make(chan *hawserv1.RegistrationRequest, 1000)
+	if len(b.live) > 0 {
+		requests <- replicasOf(b.live)
+	}
 	b.out, b.listed, b.objects, b.earliest = requests, false, map[string]*hawserv1.RegistrationObject{}, map[string]time.Time{}
 	id := fmt.Sprint(b.subscriptions)
 	b.mu.Unlock()

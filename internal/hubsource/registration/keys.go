@@ -27,13 +27,13 @@ const (
 	jwksPath   = "/openid/v1/jwks"
 )
 
-// sendKeys publishes the keys that verify the tokens of the hub's accounts, and the authorities of its
+// sendKeys publishes over a link the keys that verify the tokens of the hub's accounts, and the authorities of its
 // clusters' certificates. It does so on each new subscription and every few minutes, because keys and
 // authorities rotate.
-func (s *Server) sendKeys(ctx context.Context) error {
-	for wait := keysEvery; taskgroup.WaitFor(ctx, s.newSession, wait); {
+func (s *Server) sendKeys(ctx context.Context, l *link) error {
+	for wait := keysEvery; taskgroup.WaitFor(ctx, l.newSession, wait); {
 		wait = keysEvery
-		if err := s.sendKeysOnce(ctx); err != nil && ctx.Err() == nil {
+		if err := s.sendKeysOnce(ctx, l); err != nil && ctx.Err() == nil {
 			wait = keysAgain
 			s.cfg.Log.WarnContext(ctx, "the broker has no keys to verify tokens of the hub", "err", err, "retry_in", wait)
 		}
@@ -41,11 +41,11 @@ func (s *Server) sendKeys(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) sendKeysOnce(ctx context.Context) error {
+func (s *Server) sendKeysOnce(ctx context.Context, l *link) error {
 	s.mu.Lock()
-	on := s.on
+	on := subscription{l, l.on}
 	s.mu.Unlock()
-	if on == "" {
+	if on.id == "" {
 		return nil // the next subscription gets the keys
 	}
 	keys, err := s.keys(ctx)
@@ -97,6 +97,8 @@ func (s *Server) warnOfAuthorities(ctx context.Context, err error) {
 	if err != nil {
 		text = err.Error()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if text != s.unknownAuthorities && text != "" && !errors.Is(err, context.Canceled) {
 		s.cfg.Log.WarnContext(ctx, "authorities that sign for clusters cannot be read from the hub; the broker keeps those it has", "err", err)
 	}

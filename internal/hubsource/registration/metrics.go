@@ -32,7 +32,12 @@ func newMetrics(r prometheus.Registerer, s *Server) *metrics {
 		})
 	}
 	shown("queued_requests", "Requests that wait for a worker.", func() int { return s.requests.queue.Len() })
-	shown("queued_objects", "Objects that changed and are not published yet.", func() int { return len(s.changes.order) })
+	shown("queued_objects", "Objects that changed and are not published yet, at the replica of the broker that lags most.", func() (most int) {
+		for _, l := range s.links {
+			most = max(most, len(l.changes.order))
+		}
+		return most
+	})
 	shown("queued_leases", "Leases that were renewed and are to be written.", func() int { return len(s.renewals.due) })
 	shown("pending_clusters", "ManagedClusters that the hub has not accepted.", func() int { return s.undecided.by[requester{}].clusters })
 	shown("pending_csrs", "Undecided CertificateSigningRequests of clusters.", func() int { return s.undecided.all })

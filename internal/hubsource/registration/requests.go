@@ -55,7 +55,7 @@ var longest = map[class]int{ofCluster: 64, ofBootstrap: 512, ofReview: 512, refu
 // queuedRequest is a request that waits for a worker.
 type queuedRequest struct {
 	*hawserv1.RegistrationRequest
-	on    string // subscription of the request
+	on    subscription // of the request
 	since time.Time
 	// refused: too many requests wait, and the answer is a refusal.
 	refused bool
@@ -109,10 +109,10 @@ func (q *queue) done(l serialKey, took time.Duration) {
 	q.queue.Resume(l)
 }
 
-// take queues a request for a worker.
-func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest) {
+// take queues a request that came over a link for a worker.
+func (s *Server) take(ctx context.Context, r *hawserv1.RegistrationRequest, l *link) {
 	s.mu.Lock()
-	taken := s.requests.push(queuedRequest{RegistrationRequest: r, on: s.on, since: time.Now()})
+	taken := s.requests.push(queuedRequest{RegistrationRequest: r, on: subscription{l, l.on}, since: time.Now()})
 	s.mu.Unlock()
 	if !taken {
 		s.metrics.requests.WithLabelValues(typeOf(r), "dropped").Inc()
@@ -149,6 +149,9 @@ func (s *Server) work(ctx context.Context) error {
 
 // answer carries out one request and publishes the answer.
 func (s *Server) answer(ctx context.Context, w queuedRequest) {
+	if !s.still(w.on) {
+		return // no client waits for the answer
+	}
 	answer, err := s.answerTo(ctx, w)
 	s.metrics.answered(typeOf(w.RegistrationRequest), err, time.Since(w.since))
 	if err != nil {

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -60,26 +58,21 @@ type Server struct {
 	rights  *bindings
 	watches []*watched
 
-	// unknownAuthorities is the last error of reading the authorities. Only sendKeys uses it.
+	mu        sync.Mutex
+	running   bool
+	links     []*link // none until all objects are read
+	replicas  int     // number of live replicas of the broker, as one of them reported last; 0: unknown
+	requests  queue
+	renewals  renewals
+	undecided undecided
+	written   map[string]*written // by accepted cluster
+	issues    issues
+	warned    fair.Bucket
+	// unknownAuthorities is the last error of reading the authorities.
 	unknownAuthorities string
 
-	mu            sync.Mutex
-	running       bool
-	brokerSession *session.Session // nil until all objects are read
-	on            string           // the subscription; "" without one
-	since         time.Time        // when it began
-	limit         int              // largest event in bytes
-	changes       changes
-	requests      queue
-	renewals      renewals
-	undecided     undecided
-	written       map[string]*written // by accepted cluster
-	issues        issues
-	warned        fair.Bucket
-
-	// These bells ring when there may be work: objects to publish, requests to carry out, Leases to write, keys to
-	// send.
-	objectsReady, requestsReady, leasesReady, newSession taskgroup.Bell
+	// These bells ring when there may be work: requests to carry out, Leases to write, links to begin or to end.
+	requestsReady, leasesReady, linksChanged taskgroup.Bell
 }
 
 // New returns a server that is not running.
@@ -94,37 +87,13 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// healthy returns why clusters cannot register although this replica leads, nil if they can.
-func (s *Server) healthy() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case !s.running:
-		return nil
-	case s.brokerSession == nil:
-		return errors.New("the registration objects of the hub are not read yet")
-	case s.on == "":
-		return fmt.Errorf("no session with the broker for registration: %w", s.brokerSession.Err())
-	}
-	return nil
-}
-
-// Connected reports whether there is a session with the broker, and when the last one began.
-func (s *Server) Connected() (now bool, since time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.on != "", s.since
-}
-
 // Run serves until ctx ends. It may be called again when it has returned.
 func (s *Server) Run(ctx context.Context) error {
 	s.begin()
 	defer s.end()
 	tasks := []taskgroup.Task{
-		{Name: "session", Run: s.session},
-		{Name: "objects", Run: s.publishChanges},
+		{Name: "links", Run: s.keepLinks},
 		{Name: "leases", Run: s.writeLeases},
-		{Name: "keys", Run: s.sendKeys},
 		{Name: "bindings", Run: func(ctx context.Context) error { return s.rights.Run(ctx, s.of(codec.ManagedClusters).known) }},
 		{Name: "access", Run: s.access.Run},
 		{Name: "earliest issues", Run: s.keepIssues},
@@ -143,7 +112,7 @@ func (s *Server) begin() {
 	for n, k := range kinds {
 		s.watches = append(s.watches, &watched{kind: k, at: n, known: make(chan struct{})})
 	}
-	s.objectsReady, s.requestsReady, s.leasesReady, s.newSession = taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell()
+	s.requestsReady, s.leasesReady, s.linksChanged = taskgroup.NewBell(), taskgroup.NewBell(), taskgroup.NewBell()
 }
 
 // allWatches returns the watches of published objects, and that of the earliest issue times.
@@ -152,28 +121,9 @@ func (s *Server) allWatches() []*watched { return append(slices.Clone(s.watches)
 func (s *Server) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running, s.brokerSession, s.on = false, nil, ""
-	s.changes.stop()
+	s.running, s.links, s.replicas = false, nil, 0
 	s.requests, s.renewals = queue{}, renewals{}
 	s.undecided, s.written = undecided{}, nil
-}
-
-// session keeps the session with the broker, once all objects are read.
-func (s *Server) session(ctx context.Context) error {
-	for _, w := range s.allWatches() {
-		if !taskgroup.Wait(ctx, w.known) {
-			return ctx.Err()
-		}
-	}
-	link := session.New(session.Config{
-		Dialer: s.cfg.Dialer, Changed: s.cfg.Changed, Filter: transport.Filter{Source: s.cfg.ID, DataType: codec.Registrations},
-		Handler: sessionHandler{s}, Log: s.cfg.Log, Metrics: s.cfg.Sessions,
-	})
-	s.mu.Lock()
-	s.brokerSession = link
-	s.readIssues()
-	s.mu.Unlock()
-	return link.Run(ctx)
 }
 
 // changed handles a change of an object: was is nil for a new object, is for a deleted one.
@@ -187,12 +137,12 @@ func (s *Server) changed(w *watched, was, is *object) {
 	case is.isRenewalOf(was):
 		return
 	case is == nil:
-		s.changes.add(w.keyOf(was), was.UID)
+		s.publishLater(w.keyOf(was), was.UID)
 	case was != nil && was.cluster != is.cluster:
-		s.changes.add(w.keyOf(was), was.UID)
+		s.publishLater(w.keyOf(was), was.UID)
 		fallthrough
 	default:
-		s.changes.add(w.keyOf(is), "")
+		s.publishLater(w.keyOf(is), "")
 	}
 	s.undecided.add(w.dataType, was, -1)
 	s.undecided.add(w.dataType, is, 1)
@@ -202,7 +152,14 @@ func (s *Server) changed(w *watched, was, is *object) {
 	if w.dataType == codec.ManagedClusters {
 		s.clusterChanged(was, is)
 	}
-	s.objectsReady.Ring()
+}
+
+// publishLater makes each link publish a changed object; gone is its uid if it was deleted. The caller has the lock.
+func (s *Server) publishLater(k key, gone types.UID) {
+	for _, l := range s.links {
+		l.changes.add(k, gone)
+		l.objectsReady.Ring()
+	}
 }
 
 // clusterChanged ends everything that only accepted clusters have.
@@ -220,70 +177,10 @@ func (s *Server) clusterChanged(was, is *object) {
 	}
 }
 
-// sessionHandler is the source's side of the session; see session.Handler.
-type sessionHandler struct{ *Server }
-
-// Hello implements session.Handler.
-func (p sessionHandler) Hello() transport.Hello { return transport.Hello{Protocol: transport.Protocol} }
-
-// Subscribed starts again with all objects: the broker may know none.
-func (p sessionHandler) Subscribed(_ context.Context, a transport.Accepted) ([]codec.Event, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.on, p.since, p.limit = a.SubscriptionID, time.Now(), maxObjects
-	if a.MaxEventBytes > 0 {
-		p.limit = min(maxObjects, a.MaxEventBytes-envelope)
-	}
-	var all []key
-	for _, w := range p.watches {
-		// Scenario:
-		//   t1: an object changes, and its handler has not run.
-		//   t2: the keys are read here.
-		//   t3: the handler adds the key.
-		// Result: no change is missed; at worst the object is published twice.
-		all = append(all, w.keys()...)
-	}
-	p.changes.restart(all)
-	p.issues.unreported = maps.Clone(p.issues.from)
-	p.objectsReady.Ring()
-	p.newSession.Ring()
-	return nil, nil
-}
-
-// Disconnected implements session.Handler: requests are dropped, because no client waits for the answers.
-func (p sessionHandler) Disconnected(error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.on = ""
-	p.changes.stop()
-	p.requests = queue{}
-	p.renewals.hasten(time.Now())
-	p.leasesReady.Ring()
-}
-
-// Handle handles a request of the broker.
-func (p sessionHandler) Handle(ctx context.Context, e codec.Event) error {
-	if e.Type() != codec.TypeRegistrationRequest {
-		p.cfg.Log.DebugContext(ctx, "event is not part of registration", "type", e.Type())
-		return nil
-	}
-	r, err := codec.ParseRegistrationRequest(e)
-	if err != nil {
-		p.cfg.Log.WarnContext(ctx, "request of the broker cannot be read", "event", e.ID(), "err", err)
-		return nil // the same event would come again after a reconnect
-	}
-	if l := r.GetRenewals(); l != nil {
-		p.renewed(l)
-		return nil
-	}
-	p.take(ctx, r)
-	return nil
-}
-
 // publish publishes an event on a subscription, and retries while that may help.
-func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
+func (s *Server) publish(ctx context.Context, on subscription, e codec.Event) error {
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
-		err := s.publishOnce(ctx, on, e)
+		err := publishOnce(ctx, on, e)
 		if err == nil || !transport.Retryable(err) || !s.still(on) || ctx.Err() != nil {
 			return err
 		}
@@ -293,16 +190,10 @@ func (s *Server) publish(ctx context.Context, on string, e codec.Event) error {
 	}
 }
 
-func (s *Server) publishOnce(ctx context.Context, on string, e codec.Event) error {
-	s.mu.Lock()
-	link := s.brokerSession
-	s.mu.Unlock()
-	if link == nil {
-		return &transport.Error{Code: transport.CodeUnavailable, Message: "there is no session with the broker"}
-	}
+func publishOnce(ctx context.Context, on subscription, e codec.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	_, err := link.PublishOn(ctx, on, e)
+	_, err := on.session.PublishOn(ctx, on.id, e)
 	return err
 }
 
@@ -317,11 +208,11 @@ func delayOf(err error) time.Duration {
 	return 0
 }
 
-// still reports whether a subscription is the present one.
-func (s *Server) still(on string) bool {
+// still reports whether a subscription is the present one of its link.
+func (s *Server) still(on subscription) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return on != "" && s.on == on
+	return on.id != "" && on.on == on.id
 }
 
 // envelopeOf returns the envelope of the published events.
@@ -350,40 +241,41 @@ const (
 	perObject  = 1 << 10
 )
 
-// publishChanges publishes changed objects, until ctx ends.
-func (s *Server) publishChanges(ctx context.Context) error {
+// publishChanges publishes changed objects over a link, until ctx ends.
+func (s *Server) publishChanges(ctx context.Context, l *link) error {
 	for {
-		if m, on := s.nextMessage(); m != nil {
+		if m, on := s.nextMessage(l); m != nil {
 			s.send(ctx, on, m)
-		} else if !taskgroup.Wait(ctx, s.objectsReady) {
+		} else if !taskgroup.Wait(ctx, l.objectsReady) {
 			return nil
 		}
 	}
 }
 
-// nextMessage returns the next message and its subscription, nil for none.
-func (s *Server) nextMessage() (*hawserv1.RegistrationObjects, string) {
+// nextMessage returns the next message over a link and its subscription, nil for none.
+func (s *Server) nextMessage(l *link) (*hawserv1.RegistrationObjects, subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.on == "" {
-		return nil, ""
+	on := subscription{l, l.on}
+	if l.on == "" {
+		return nil, on
 	}
-	if m := s.nextIssues(); m != nil { // before a cluster of the same name is accepted
-		return m, s.on
+	if m := l.issues.next(); m != nil { // before a cluster of the same name is accepted
+		return m, on
 	}
-	if !s.changes.any() {
-		return nil, ""
+	if !l.changes.any() {
+		return nil, on
 	}
 	m, size := &hawserv1.RegistrationObjects{}, 0
-	m.SnapshotComplete = s.changes.take(func(k key, gone types.UID) bool {
+	m.SnapshotComplete = l.changes.take(func(k key, gone types.UID) bool {
 		o := s.messageOf(k, gone)
-		if size += len(o.GetJson()) + perObject; size > s.limit && len(m.Objects) > 0 {
+		if size += len(o.GetJson()) + perObject; size > l.limit && len(m.Objects) > 0 {
 			return false
 		}
 		m.Objects = append(m.Objects, o)
 		return true
 	})
-	return m, s.on
+	return m, on
 }
 
 // messageOf returns the present state of an object.
@@ -397,7 +289,7 @@ func (s *Server) messageOf(k key, gone types.UID) *hawserv1.RegistrationObject {
 
 // send publishes objects. If the broker does not accept the message, each object is published alone. An object
 // that the broker still does not accept is left out until it changes.
-func (s *Server) send(ctx context.Context, on string, m *hawserv1.RegistrationObjects) {
+func (s *Server) send(ctx context.Context, on subscription, m *hawserv1.RegistrationObjects) {
 	e, err := codec.NewRegistrationObjects(s.envelopeOf(), m)
 	if err == nil {
 		err = s.publish(ctx, on, e)

@@ -39,9 +39,7 @@ type bench struct {
 func inBubble(t *testing.T, before func(b *bench, c *Config), test func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{TB: t, hub: newFakeHub(t), registry: prometheus.NewRegistry(), broker: &fakeBroker{
-			t: t, versions: map[string][]string{}, answers: map[string]chan *hawserv1.RegistrationAnswer{},
-		}}
+		b := &bench{TB: t, hub: newFakeHub(t), registry: prometheus.NewRegistry(), broker: newFakeBroker(t)}
 		b.dialer = mem.New(b.broker, transport.Peer{Role: "source", Name: "hub1"})
 		hub, err := NewHub(b.hub.config())
 		if err != nil {
