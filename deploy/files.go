@@ -5,5 +5,5 @@ import "embed"
 
 // Files holds the definitions and the kustomize bases.
 //
-//go:embed crds images namespace broker hub-source agent agent-registration broker-registration hub-source-registration hub-source-policy
+//go:embed crds images namespace broker hub-source agent agent-registration broker-registration hub-source-registration hub-source-policy postgres
 var Files embed.FS

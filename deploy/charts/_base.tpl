@@ -54,11 +54,15 @@ the same manifests, changed by its values.
 {{- dict "objects" $all | toJson -}}
 {{- end -}}
 
-{{- /* hawser.volumes: adds the volumes of the Deployment in the file .patch to the Deployment .object. */ -}}
+{{- /* hawser.volumes: adds the volumes of the Deployment in the file .patch to the Deployment .object. They replace volumes of the same name. */ -}}
 {{- define "hawser.volumes" -}}
 {{- $more := (.root.Files.Get .patch | fromYaml).spec.template.spec -}}
 {{- $pod := .object.spec.template.spec -}}
-{{- $_ := set $pod "volumes" (concat $more.volumes $pod.volumes) -}}
+{{- $volumes := $more.volumes -}}
+{{- $names := list -}}
+{{- range $volumes -}}{{- $names = append $names .name -}}{{- $_ := unset . "persistentVolumeClaim" -}}{{- end -}}
+{{- range $pod.volumes -}}{{- if not (has .name $names) -}}{{- $volumes = append $volumes . -}}{{- end -}}{{- end -}}
+{{- $_ := set $pod "volumes" $volumes -}}
 {{- $container := first $pod.containers -}}
 {{- $_ := set $container "volumeMounts" (concat (first $more.containers).volumeMounts $container.volumeMounts) -}}
 {{- end -}}

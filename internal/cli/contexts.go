@@ -27,7 +27,7 @@ type contexts struct {
 
 // access is one broker and the credentials for it. Paths are relative to the file.
 type access struct {
-	// Broker is its host:port.
+	// Broker is its host:port. Several brokers of one hub have commas between them.
 	Broker string `json:"broker"`
 	// ServerName is the name in its certificate, if it differs from the host of broker.
 	ServerName string `json:"serverName"`

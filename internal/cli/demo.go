@@ -23,7 +23,7 @@ const (
 func runByMake() bool { return os.Getenv("HAWSER_RUN_BY") == "make" }
 
 func newDemo(env Env) *cobra.Command {
-	d := demo.Demo{Out: env.Stdout, Transport: fleet.GRPC, Command: env.name() + " demo %s"}
+	d := demo.Demo{Out: env.Stdout, Transport: fleet.GRPC, Brokers: 1, Command: env.name() + " demo %s"}
 	if runByMake() {
 		d.Command = `make demo ARGS="%s"`
 	}
@@ -56,6 +56,7 @@ from a checkout of the repository: minutes the first time, seconds afterwards.`,
 	cmd.Flags().StringVar(&d.Dir, "dir", "", "directory for certificates, stores and logs; emptied at the start (default ROOT/"+demoDir+")")
 	cmd.Flags().Uint8Var(&d.Subnet, "subnet", demoSubnet, "N of the loopback addresses 127.N.0.x that the programs listen on")
 	cmd.Flags().Var(&d.Transport, "transport", "transport: grpc, mqtt (Hawser broker) or mosquitto (instead of the Hawser broker)")
+	cmd.Flags().IntVar(&d.Brokers, "brokers", d.Brokers, "number of brokers; several share a PostgreSQL server, and the tour kills each of them once")
 	cmd.Flags().BoolVar(&d.Once, "once", false, "exit after the first work is applied; the exit status shows success")
 	return cmd
 }

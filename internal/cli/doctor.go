@@ -61,7 +61,7 @@ ends with a ping.`,
 					return &doctor.StepError{Step: "files", What: err.Error(), Advice: "check the path, and that this user may read the file", Err: err}
 				}
 				o.Login = func() transportmqtt.Login { return login }
-				w.Transport, w.Calls = doctor.MQTT(o), []doctor.Call{{Name: "round trip", Make: ping}}
+				w.Brokers, w.Calls = doctor.MQTT(o), []doctor.Call{{Name: "round trip", Make: ping}}
 			}
 			if d.kubeconfig != "" {
 				for _, s := range d.api().Steps() {

@@ -13,11 +13,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -168,8 +170,39 @@ func hostileHub(t *testing.T, dir string, refuses bool) (kubeconfig string) {
 	return kubeconfig
 }
 
-// hostileCases maps each verb's path to arguments with which it prints texts of peers. BROKER, CONFIG and DIR
-// are placeholders.
+// hostileDatabase is a server of PostgreSQL that rejects each connection with a hostile reason. It returns the URL.
+func hostileDatabase(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			startup, rejects := pgproto3.NewBackend(c, c), &pgproto3.ErrorResponse{Severity: "FATAL", Code: "28000", Message: hostile, Hint: hostile}
+			if _, err := startup.ReceiveStartupMessage(); err == nil {
+				startup.Send(rejects)
+				_ = startup.Flush() // on an error the client fails
+			}
+			_ = c.Close() // it has no data
+		}
+	})
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		served.Wait()
+	})
+	return "postgres://hawser@" + l.Addr().String() + "/hawser?sslmode=disable"
+}
+
+// hostileCases maps each verb's path to arguments with which it prints texts of peers. BROKER, CONFIG, DATABASE and
+// DIR are placeholders.
 var hostileCases = map[string][]string{
 	"hawser version":               {""},
 	"hawser pki init":              {"--dir DIR/pki"},
@@ -201,9 +234,10 @@ var hostileCases = map[string][]string{
 	"hawser detach":                {"c1 --context hub --kubeconfig CONFIG --timeout 1s"},
 	"hawser hub-identity transfer": {"HOSTILE b:1 --context hub --kubeconfig CONFIG"},
 	"hawser mqtt acl":              {"HOSTILE"},
-	"hawser store check":           {"--dir HOSTILE"},
+	"hawser store check":           {"--dir HOSTILE", "--store-url DATABASE"},
 	"hawser store backup":          {"--dir HOSTILE --to HOSTILE"},
 	"hawser store restore":         {"--dir HOSTILE --from HOSTILE"},
+	"hawser store migrate":         {"--to pebble --data-dir DIR/copy --store-url DATABASE", "--to postgres --data-dir HOSTILE --store-url DATABASE", "--to HOSTILE --data-dir HOSTILE --store-url HOSTILE"},
 }
 
 // TestVerbs_PrintNoControlCharacters: for all names and texts of peers, the output of each verb has only
@@ -220,6 +254,7 @@ func TestVerbs_PrintNoControlCharacters(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		brokers[fails], configs[fails] = hostileBroker{fails: fails}.start(t), hostileHub(t, dir, fails)
 	}
+	db := hostileDatabase(t)
 	missing := maps.Clone(hostileCases)
 	reported := 0
 	eachVerb(newRoot(Env{}), func(c *cobra.Command) {
@@ -233,7 +268,7 @@ func TestVerbs_PrintNoControlCharacters(t *testing.T) {
 			for _, fails := range []bool{false, true} {
 				all := strings.Fields(path)[1:]
 				for _, a := range strings.Fields(strings.ReplaceAll(args, "REMOTE", "--broker BROKER --insecure --timeout 5s")) {
-					all = append(all, strings.NewReplacer("BROKER", brokers[fails], "CONFIG", configs[fails], "DIR", dir, "HOSTILE", hostile).Replace(a))
+					all = append(all, strings.NewReplacer("DATABASE", db, "BROKER", brokers[fails], "CONFIG", configs[fails], "DIR", dir, "HOSTILE", hostile).Replace(a))
 				}
 				var out, errs bytes.Buffer
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

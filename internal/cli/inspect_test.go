@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/hawser-io/hawser/internal/broker/store/storetest"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/testkit"
@@ -110,7 +111,7 @@ func publish(t *testing.T, b *testkit.Broker, id identity.Identity, e codec.Buil
 func fill(t *testing.T, b *testkit.Broker) {
 	t.Helper()
 	ctx := t.Context()
-	if err := b.Store.MarkSubscribed(ctx, codec.ManifestBundles, "cluster1", "uid-1"); err != nil {
+	if err := storetest.Bind(ctx, b.Store, codec.ManifestBundles, "cluster1", "uid-1"); err != nil {
 		t.Fatal(err)
 	}
 	ci := identity.Identity{Role: identity.Source, Name: "ci"}
@@ -182,7 +183,7 @@ func fill(t *testing.T, b *testkit.Broker) {
 func away(t *testing.T, b *testkit.Broker, source identity.Identity) {
 	t.Helper()
 	for _, cluster := range []string{"cluster3", "cluster4"} {
-		if err := b.Store.MarkSubscribed(t.Context(), codec.ManifestBundles, cluster, ""); err != nil {
+		if err := storetest.Bind(t.Context(), b.Store, codec.ManifestBundles, cluster, ""); err != nil {
 			t.Fatal(err)
 		}
 		publish(t, b, source, work(cluster, "id-bad-"+cluster, "bad", 2))

@@ -143,10 +143,16 @@ last third of their lifetime. With a newer program it upgrades.`,
 	}, newInstallHub(env), newInstallCluster(env))
 }
 
+// hubFlags are the flags of the installation of a hub.
+type hubFlags struct {
+	installFlags
+	settings              install.Settings
+	registration, confine bool
+	access                string
+}
+
 func newInstallHub(env Env) *cobra.Command {
-	var f installFlags
-	var address, access string
-	var registration, confine bool
+	var f hubFlags
 	cmd := &cobra.Command{
 		Use:   "hub --address HOST:PORT --image-registry REGISTRY",
 		Short: "Install broker and hub-source on a hub, with certificates for both and for an operator",
@@ -163,55 +169,64 @@ the hub has the controllers of Open Cluster Management, these sign instead. With
 too, a ValidatingAdmissionPolicy lets hub-source write only in the namespaces of its
 clusters, independent of its roles.
 
+With --postgres-secret several brokers share a PostgreSQL database. The Secret is in the
+namespace hawser, and has the keys url and password, and as needed ca.crt, which url names
+as /etc/hawser/postgres/ca.crt. A broker that runs with a volume is not replaced: its works
+must be copied first.
+
 With --cert-manager an issuer of cert-manager makes and renews the certificates, and
 there is no Secret hawser-ca. The issuer must belong to a private CA; the issuers on the
 clusters must belong to the same CA.`,
 		Args: cmdline.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(cmd); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
-			client, err := f.dial(f.context)
-			if err != nil {
-				return err
-			}
-			if f.images.Version == "" {
-				f.images.Version = builtAs()
-			}
-			issuer, err := install.ParseIssuer(f.issuer)
-			if err != nil {
-				return usageOf(cmd, err)
-			}
-			settings := install.Settings{Address: address, Images: f.images, Issuer: issuer}
-			switches := map[bool]install.Switch{true: install.On, false: install.Off}
-			if cmd.Flags().Changed("registration") {
-				settings.Registration = switches[registration]
-			}
-			if cmd.Flags().Changed("confine") {
-				settings.Confined = switches[confine]
-			}
-			p, err := install.Hub(ctx, client, settings, env.Now())
-			if err != nil {
-				return err
-			}
-			if err := f.carryOut(ctx, env, client, p); err != nil || f.dryRun {
-				return err
-			}
-			operator, err := install.Operator(ctx, client)
-			if err != nil {
-				return err
-			}
-			return f.giveAccess(env, p.Settings, operator, access)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, env) },
 	}
 	f.add(cmd, "the hub (default the current one)")
-	cmd.Flags().StringVar(&address, "address", "", "address of the broker for agents on other clusters, host:port")
-	cmd.Flags().BoolVar(&registration, "registration", false, "let clusters join through the broker (default: unchanged)")
-	cmd.Flags().BoolVar(&confine, "confine", false, "with --registration, let hub-source write only in the namespaces of its clusters (default: unchanged)")
-	cmd.Flags().StringVar(&access, "access", accessDir, "directory for the operator's certificate")
+	fs, s := cmd.Flags(), &f.settings
+	fs.StringVar(&s.Address, "address", "", "address of the broker for agents on other clusters, host:port")
+	fs.StringVar(&s.PostgresSecret, "postgres-secret", "", "Secret with url and password of a PostgreSQL database that several brokers share, or none for the volume of one broker (default: unchanged)")
+	fs.IntVar(&s.Replicas, "replicas", 0, "number of brokers (default: unchanged, at first 3 with --postgres-secret and 1 without)")
+	fs.BoolVar(&f.registration, "registration", false, "let clusters join through the broker (default: unchanged)")
+	fs.BoolVar(&f.confine, "confine", false, "with --registration, let hub-source write only in the namespaces of its clusters (default: unchanged)")
+	fs.StringVar(&f.access, "access", accessDir, "directory for the operator's certificate")
 	return cmd
+}
+
+func (f *hubFlags) run(cmd *cobra.Command, env Env) error {
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	client, err := f.dial(f.context)
+	if err != nil {
+		return err
+	}
+	if f.images.Version == "" {
+		f.images.Version = builtAs()
+	}
+	f.settings.Images = f.images
+	if f.settings.Issuer, err = install.ParseIssuer(f.issuer); err != nil {
+		return usageOf(cmd, err)
+	}
+	switches := map[bool]install.Switch{true: install.On, false: install.Off}
+	if cmd.Flags().Changed("registration") {
+		f.settings.Registration = switches[f.registration]
+	}
+	if cmd.Flags().Changed("confine") {
+		f.settings.Confined = switches[f.confine]
+	}
+	p, err := install.Hub(ctx, client, f.settings, env.Now())
+	if err != nil {
+		return err
+	}
+	if err := f.carryOut(ctx, env, client, p); err != nil || f.dryRun {
+		return err
+	}
+	operator, err := install.Operator(ctx, client)
+	if err != nil {
+		return err
+	}
+	return f.giveAccess(env, p.Settings, operator, f.access)
 }
 
 // giveAccess writes the operator's certificate and prints how to use it.

@@ -59,7 +59,7 @@ cluster is needed.`,
 	f := cmd.Flags()
 	f.StringVar(&j.agent, "agent", "hawser", "hawser, the agent that joins; see also --klusterlet")
 	f.BoolVar(&j.klusterlet, "klusterlet", false, "let the installed klusterlet of Open Cluster Management join")
-	f.StringVar(&j.Broker, "broker", "", "address of the broker for this cluster, host:port (required)")
+	f.StringVar(&j.Broker, "broker", "", "address of the broker for this cluster, host:port; several have commas between them (required)")
 	f.StringVar(&j.caFile, "broker-ca", "", "PEM file of the CA that signed the broker's certificate (required)")
 	f.StringVar(&j.caData, "broker-ca-data", "", "the same file as base64, as hawser token create prints it")
 	f.StringVar(&j.tokenFile, "token-file", "", "file with the token of hawser token create; - means standard input (required)")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/hawser-io/hawser/internal/cmdline"
 	"github.com/hawser-io/hawser/internal/identity"
+	"github.com/hawser-io/hawser/internal/taskgroup"
 	"github.com/hawser-io/hawser/pkg/transport"
 	"github.com/hawser-io/hawser/pkg/transport/doctor"
 	transportgrpc "github.com/hawser-io/hawser/pkg/transport/grpc"
@@ -43,7 +43,7 @@ func (r *remote) flags(cmd *cobra.Command) {
 	f.StringVar(&r.config, "config", "", "file with contexts (or $"+envConfig+"; else hawser/config.yaml in the directory for configuration, as ~/.config)")
 	f.StringVar(&r.contextName, "broker-context", "", "context of that file; the environment and its currentContext are then ignored")
 	f.StringVar(&r.contextName, "context", "", "former name of --broker-context")
-	f.StringVar(&r.broker, "broker", "", "host:port of the broker (or $HAWSER_BROKER)")
+	f.StringVar(&r.broker, "broker", "", "host:port of the broker, or several with commas between them (or $HAWSER_BROKER)")
 	f.StringVar(&r.ca, "ca", "", "CA that signed the broker's certificate (or $HAWSER_CA)")
 	f.StringVar(&r.cert, "cert", "", "certificate of an operator or viewer (or $HAWSER_CERT)")
 	f.StringVar(&r.key, "key", "", "its private key (or $HAWSER_KEY)")
@@ -80,7 +80,7 @@ func (r *remote) ready(cmd *cobra.Command) error {
 
 // check returns an error for invalid flags.
 func (r *remote) check() error {
-	host, err := r.host()
+	addresses, err := r.addresses()
 	if err != nil {
 		return err
 	}
@@ -91,32 +91,34 @@ func (r *remote) check() error {
 		return fmt.Errorf("--timeout %s: the broker needs some time to answer", r.timeout)
 	case r.insecure && r.ca+r.cert+r.key+r.serverName != "":
 		return errors.New("--insecure and certificates exclude each other: drop one of them")
-	case r.insecure && !cmdline.Loopback(host):
+	case r.insecure && !cmdline.LoopbackOnly(addresses):
 		return fmt.Errorf("--broker %s is not a loopback address: plaintext is allowed only there", r.broker)
 	}
 	return r.checkCert()
 }
 
-// host returns the host of the broker.
-func (r *remote) host() (string, error) {
+// addresses returns host:port of each broker.
+func (r *remote) addresses() ([]string, error) {
 	switch {
 	case r.broker == "":
-		return "", errors.New("--broker is not set: name the broker as host:port, or use a context (--broker-context)")
+		return nil, errors.New("--broker is not set: name the broker as host:port, or use a context (--broker-context)")
 	case strings.Contains(r.broker, "://") && !r.overMQTT:
-		return "", fmt.Errorf("--broker %s: only hawser doctor reaches a broker over MQTT; use host:port, as broker.example:8090", r.broker)
+		return nil, fmt.Errorf("--broker %s: only hawser doctor reaches a broker over MQTT; use host:port, as broker.example:8090", r.broker)
+	case !r.isMQTT():
+		list, err := transport.Addresses(r.broker)
+		if err != nil {
+			return nil, fmt.Errorf("--broker %w", err)
+		}
+		return list, nil
 	}
-	addr := r.broker
-	if r.isMQTT() {
+	list := transport.SplitAddresses(r.broker)
+	for i, broker := range list {
 		var err error
-		if addr, _, err = transportmqtt.Address(r.broker); err != nil {
-			return "", fmt.Errorf("--broker %s: use host:port for gRPC, or a URL that begins with mqtts:// or wss:// for MQTT", r.broker)
+		if list[i], _, err = transportmqtt.Address(broker); err != nil {
+			return nil, fmt.Errorf("--broker %s: use host:port for gRPC, or a URL that begins with mqtts:// or wss:// for MQTT", broker)
 		}
 	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || host == "" || port == "" {
-		return "", fmt.Errorf("--broker %s: use host:port, as broker.example:8090", r.broker)
-	}
-	return host, nil
+	return list, nil
 }
 
 // checkCert returns an error about certificate and key.
@@ -132,14 +134,24 @@ func (r *remote) checkCert() error {
 	return nil
 }
 
-// call connects and calls do, within the timeout. Errors of the broker keep its hint.
+// call connects and calls do, within the timeout. Errors of the broker keep its hint. If another replica of the broker
+// has to answer, it connects again, because the address does not show which replica it reaches.
 func (r *remote) call(cmd *cobra.Command, do func(context.Context, hawserv1.AdminServiceClient) error) error {
-	return r.connected(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
-		ctx, cancel := context.WithTimeout(ctx, r.timeout)
-		defer cancel()
-		return do(ctx, c)
-	})
+	for end := time.Now().Add(r.timeout); ; {
+		err := r.connected(cmd, func(ctx context.Context, c hawserv1.AdminServiceClient) error {
+			ctx, cancel := context.WithTimeout(ctx, r.timeout)
+			defer cancel()
+			return do(ctx, c)
+		})
+		e, ok := errors.AsType[*transport.Error](err)
+		if !ok || e.Next != transport.NextUseAnotherServer || time.Now().After(end) || !taskgroup.Sleep(cmd.Context(), replicaPause) {
+			return err
+		}
+	}
 }
+
+// replicaPause is the pause before a command connects again to reach another replica.
+const replicaPause = 200 * time.Millisecond
 
 // agreed calls look, which returns the planned action, and performs it after the user has confirmed it. The
 // time of the answer does not count towards the timeout. With --dry-run it calls dry instead.
@@ -209,7 +221,7 @@ const diagnosisStep = 5 * time.Second
 
 // way returns the path to the broker for a diagnosis.
 func (r *remote) way(step time.Duration) doctor.Path {
-	return doctor.Path{Transport: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key, ProxyURL: r.proxy.URL, ProxyCAFile: r.proxy.CAFile}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
+	return doctor.Path{Brokers: doctor.GRPC(r.broker, r.serverName), Identity: identity.Driver{CAFile: r.ca, ClientCertFile: r.cert, ClientKeyFile: r.key, ProxyURL: r.proxy.URL, ProxyCAFile: r.proxy.CAFile}, Insecure: r.insecure, Timeout: min(r.timeout, step), Now: r.env.Now}
 }
 
 // diagnose finds the step at which a connection fails. If no step fails any more, it returns the connection's

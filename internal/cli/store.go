@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-io/hawser/internal/broker/store/pebble"
+	"github.com/hawser-io/hawser/internal/broker/store/storecopy"
 	"github.com/hawser-io/hawser/internal/cmdline"
 	hawserv1 "github.com/hawser-io/hawser/proto/hawser/v1"
 )
@@ -22,32 +23,44 @@ const backupTimeout = time.Hour
 func newStore(env Env) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "store",
-		Short: "Check a broker's store, back it up and restore it",
-		Long: `Check a broker's store, back it up and restore it.
+		Short: "Check a broker's store, back it up, restore it, move it to PostgreSQL and back",
+		Long: `Check a broker's store, back it up, restore it, move it to PostgreSQL and back.
 
   hawser store backup  --broker broker.example:8090 --to backup    # while the broker runs
   hawser store backup  --data-dir /var/lib/hawser-broker --to backup
   hawser store backup  --broker broker.example:8090 --into backups --keep 7
   hawser store check   --data-dir backup
+  hawser store migrate --to postgres --data-dir /var/lib/hawser-broker --store-url postgres://hawser@db.example/hawser
   hawser store restore --from backup --data-dir /var/lib/hawser-broker
 
 A directory that a broker has open is not touched: only the broker itself can back it
-up. The store is the directory in --data-dir of hawser-broker. A backup is a store too.`,
+up. The store is the directory in --data-dir of hawser-broker. A backup is a store too.
+
+A store in PostgreSQL is checked and migrated here. Its backups are the task of the
+database: pg_dump, or a base backup with the archived WAL.`,
 		PersistentPreRun: func(*cobra.Command, []string) { cmdline.KeepPrivate() },
-	}, newStoreCheck(env), newStoreBackup(env), newStoreRestore(env))
+	}, newStoreCheck(env), newStoreBackup(env), newStoreRestore(env), newStoreMigrate(env))
 }
 
 func newStoreCheck(env Env) *cobra.Command {
 	var dir string
+	var db database
 	cmd := &cobra.Command{
-		Use:   "check --data-dir DIR",
+		Use:   "check (--data-dir DIR | --store-url URL)",
 		Short: "Read all of a store, or of a backup, and report damage",
 		Long: `Read everything in a store, or in a backup, and report damage.
 
 It verifies the checksum of every value, and compares the indexes with the records. It
-changes nothing. The exit status is 0 if nothing is damaged.`,
+changes nothing. The exit status is 0 if nothing is damaged.
+
+With --store-url it reads a store in PostgreSQL, as of one moment, while brokers use it.
+It ends at the first damaged value. Indexes and pages are the task of the database: see
+pg_amcheck and data checksums.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if db.url != "" {
+				return db.check(cmd, env, dir)
+			}
 			if err := given(cmd, "data-dir", "name the directory of the store, or of a backup"); err != nil {
 				return err
 			}
@@ -58,13 +71,15 @@ changes nothing. The exit status is 0 if nothing is damaged.`,
 			return printReport(env.Stdout, r)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store, or of a backup (required)")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the store, or of a backup (required without --store-url)")
+	db.flags(cmd)
 	return cmd
 }
 
 func newStoreBackup(env Env) *cobra.Command {
 	r := remote{env: env}
 	var dir, to, into string
+	var db database
 	keep := 7
 	cmd := &cobra.Command{
 		Use:   "backup (--to DIR | --into DIR)",
@@ -82,6 +97,8 @@ one second. When the copy is on disk, only the newest --keep of these directorie
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case db.url != "":
+				return db.ownTools("back it up with pg_dump, or with base backups and archived WAL")
 			case into != "" && to != "":
 				return usageOf(cmd, errors.New("--to and --into exclude each other: one names the backup, the other a directory of backups"))
 			case into != "" && keep < 1:
@@ -118,6 +135,7 @@ one second. When the copy is on disk, only the newest --keep of these directorie
 	cmd.Flags().StringVar(&to, "to", "", "directory for the backup, empty or missing (required without --into)")
 	cmd.Flags().StringVar(&into, "into", "", "directory in which the backup gets a new directory named by the time")
 	cmd.Flags().IntVar(&keep, "keep", keep, "number of backups to keep in --into, at least 1")
+	db.refusedFlags(cmd)
 	return cmd
 }
 
@@ -136,6 +154,7 @@ func pruned(w io.Writer, err error, into string, keep int) error {
 func newStoreRestore(env Env) *cobra.Command {
 	var from, latest, dir string
 	var aside bool
+	var db database
 	cmd := &cobra.Command{
 		Use:   "restore (--from DIR | --latest-in DIR) --data-dir DIR",
 		Short: "Make a broker's store from a backup",
@@ -150,6 +169,9 @@ With --move-aside the command moves the former store itself, into a directory in
 the store, such as aside-20261123T090000Z. It needs disk space for both.`,
 		Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if db.url != "" {
+				return db.ownTools("restore it with pg_restore or to a point in time, while no broker runs; to move the store of a directory there, use hawser store migrate")
+			}
 			if from != "" && latest != "" {
 				return usageOf(cmd, errors.New("--from and --latest-in exclude each other"))
 			}
@@ -177,6 +199,7 @@ the store, such as aside-20261123T090000Z. It needs disk space for both.`,
 	cmd.Flags().StringVar(&latest, "latest-in", "", "directory of hawser store backup --into, of which the newest backup is restored")
 	cmd.Flags().StringVar(&dir, "data-dir", "", "directory of the broker's store; empty or missing, unless --move-aside moves its content (required)")
 	cmd.Flags().BoolVar(&aside, "move-aside", false, "move the former store into a directory in --data-dir first")
+	db.refusedFlags(cmd)
 	return cmd
 }
 
@@ -237,10 +260,10 @@ func storeHint(err error, inUse string) error {
 	switch {
 	case errors.Is(err, pebble.ErrInUse):
 		return hint(err, "%s", inUse)
-	case errors.Is(err, pebble.ErrNotEmpty):
-		return hint(err, "choose another directory, or move away what is there and keep it until all is well")
-	case errors.Is(err, pebble.ErrIncomplete):
-		return hint(err, "empty the directory and make the copy again")
+	case errors.Is(err, pebble.ErrNotEmpty), errors.Is(err, storecopy.ErrNotEmpty):
+		return hint(err, "choose another target, or move away what is there and keep it until all is well")
+	case errors.Is(err, pebble.ErrIncomplete), errors.Is(err, storecopy.ErrOther):
+		return hint(err, "empty the target and make the copy again")
 	case errors.Is(err, pebble.ErrNoStore), errors.Is(err, os.ErrNotExist):
 		return hint(err, "give the directory that --data-dir of hawser-broker names, or that of a backup")
 	case errors.As(err, &damaged):

@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
@@ -22,6 +21,7 @@ import (
 	"github.com/hawser-io/hawser/deploy"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient"
+	"github.com/hawser-io/hawser/pkg/transport"
 )
 
 // The Secrets of an agent that joins: its bootstrap data, and the hub's certificate.
@@ -42,7 +42,7 @@ var klusterletKind = schema.GroupVersionKind{Group: "operator.open-cluster-manag
 
 // Bootstrap is the data with which a cluster requests to join a hub.
 type Bootstrap struct {
-	// Broker is its host:port.
+	// Broker is its host:port. Several brokers of one hub have commas between them.
 	Broker string
 	// CA is the PEM of the CA that signed its certificate.
 	CA []byte
@@ -55,8 +55,8 @@ func (b Bootstrap) check() error {
 	var missing []error
 	if b.Broker == "" {
 		missing = append(missing, errors.New("--broker is not set: give the address of the broker for this cluster, host:port"))
-	} else if _, _, err := net.SplitHostPort(b.Broker); err != nil {
-		missing = append(missing, fmt.Errorf("--broker %s is not host:port: %w", b.Broker, err))
+	} else if _, err := transport.Addresses(b.Broker); err != nil {
+		missing = append(missing, fmt.Errorf("--broker %w", err))
 	}
 	if len(b.CA) == 0 {
 		missing = append(missing, errors.New("--broker-ca is not set: name the file of the authority that signed the broker's certificate"))
@@ -185,7 +185,7 @@ func (j Join) Agent(ctx context.Context) (Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	agent, err := render(deploy.Files, "agent-registration", j.Images)
+	agent, err := render(deploy.Files, []string{"agent-registration"}, j.Images)
 	if err != nil {
 		return p, err
 	}
@@ -226,6 +226,9 @@ func (j Join) Klusterlet(ctx context.Context) (Plan, error) {
 	p := Plan{Manager: "hawser-join"}
 	if err := j.check(); err != nil {
 		return p, err
+	}
+	if len(transport.SplitAddresses(j.Broker)) > 1 {
+		return p, fmt.Errorf("--broker %s: a klusterlet has one address of its broker: give a name with several IP addresses, or a load balancer", j.Broker)
 	}
 	if err := j.operator(ctx); err != nil {
 		return p, err

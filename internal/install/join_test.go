@@ -33,7 +33,7 @@ func TestBootstrap_Check(t *testing.T) {
 		want   []string
 	}{
 		"nothing":        {func(b *Bootstrap) { *b = Bootstrap{} }, []string{"--broker is", "--broker-ca is", "--token-file"}},
-		"no port":        {func(b *Bootstrap) { b.Broker = "broker" }, []string{"not host:port"}},
+		"no port":        {func(b *Bootstrap) { b.Broker = "broker" }, []string{"use host:port"}},
 		"no certificate": {func(b *Bootstrap) { b.CA = []byte("x") }, []string{"no PEM certificate"}},
 		"a key beside it": {func(b *Bootstrap) {
 			b.CA = append(b.CA, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte{1}})...)

@@ -41,6 +41,15 @@ type Plan struct {
 
 // Hub returns the plan of the hub of client. Empty settings keep their installed values.
 func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now time.Time) (Plan, error) {
+	p, err := planHub(ctx, client, settings, now)
+	if err != nil {
+		return p, err
+	}
+	return p, p.Settings.checkStore(ctx, client)
+}
+
+// planHub is Hub without the check that the works are where the brokers will look for them.
+func planHub(ctx context.Context, client kubeclient.Client, settings Settings, now time.Time) (Plan, error) {
 	p := Plan{Manager: "hawser-install-hub", whole: true}
 	kept, _, err := readSettings(ctx, client)
 	if err != nil {
@@ -83,20 +92,29 @@ func Hub(ctx context.Context, client kubeclient.Client, settings Settings, now t
 	return p, nil
 }
 
+// part is a base or an overlay of deploy/, with components and edits.
+type part struct {
+	layers []string
+	edits  []edit
+}
+
 // programs returns the objects of deploy/ for a hub. others: Open Cluster Management has registration
 // controllers there.
 func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
-	definitions, bases := []string{"manifestworks"}, []string{"broker", "hub-source"}
+	definitions, broker, source := []string{"manifestworks"}, part{layers: []string{"broker"}}, part{layers: []string{"hub-source"}}
+	var policies []part
 	if s.Registration == On {
 		definitions = append(definitions, "managedclusters", "managedclusteraddons")
-		bases = []string{"broker-registration", "hub-source-registration"}
+		broker.layers, source.layers = []string{"broker-registration"}, []string{"hub-source-registration"}
 		if s.Confined == On {
-			bases = append(bases, "hub-source-policy")
+			policies = []part{{layers: []string{"hub-source-policy"}}}
 		}
 	}
-	var edits []edit
+	if s.PostgresSecret != "" {
+		broker.layers, broker.edits = append(broker.layers, "postgres"), []edit{s.overDatabase}
+	}
 	if others {
-		edits = append(edits, withoutRegistrationControllers)
+		source.edits = []edit{withoutRegistrationControllers}
 	}
 	var all []*unstructured.Unstructured
 	for _, name := range definitions {
@@ -106,8 +124,8 @@ func (s Settings) programs(others bool) ([]*unstructured.Unstructured, error) {
 		}
 		all = append(all, objects...)
 	}
-	for _, base := range bases {
-		objects, err := render(deploy.Files, base, s.Images, edits...)
+	for _, p := range append([]part{broker, source}, policies...) {
+		objects, err := render(deploy.Files, p.layers, s.Images, p.edits...)
 		if err != nil {
 			return nil, err
 		}
@@ -122,7 +140,7 @@ var registrationControllersOn = regexp.MustCompile(`(?m)^registrationControllers
 
 // withoutRegistrationControllers disables the registration controllers in deploy/hub-source-registration, as its
 // registration-controllers.yaml describes.
-func withoutRegistrationControllers(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+func withoutRegistrationControllers(objects []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	for _, o := range objects {
 		if data, ok := o.Object["data"].(map[string]any); ok && o.GetKind() == "ConfigMap" {
 			for name, text := range data {
@@ -130,7 +148,7 @@ func withoutRegistrationControllers(objects []*unstructured.Unstructured) []*uns
 			}
 		}
 	}
-	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == registrationControllersName })
+	return slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetName() == registrationControllersName }), nil
 }
 
 // Installed returns the plan of a hub with the settings of its installation.
@@ -142,7 +160,7 @@ func Installed(ctx context.Context, hub kubeclient.Client, now time.Time) (Plan,
 	if err != nil {
 		return Plan{}, err
 	}
-	return Hub(ctx, hub, Settings{}, now)
+	return planHub(ctx, hub, Settings{}, now)
 }
 
 // trust sets the CA with which the kube-apiserver verifies a webhook.
@@ -200,7 +218,7 @@ func Cluster(ctx context.Context, m Managed, now time.Time) (Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	agent, err := render(deploy.Files, "agent", p.Settings.Images)
+	agent, err := render(deploy.Files, []string{"agent"}, p.Settings.Images)
 	if err != nil {
 		return p, err
 	}

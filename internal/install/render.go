@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -39,6 +38,9 @@ type generator struct {
 	Files          []string
 }
 
+// imagesComponent is the component of a base that names the images.
+const imagesComponent = "../images"
+
 // Images is the registry and the version of the images.
 type Images struct{ Registry, Version string }
 
@@ -46,25 +48,30 @@ type Images struct{ Registry, Version string }
 func (i Images) of(program string) string { return i.Registry + "/" + program + ":" + i.Version }
 
 // edit changes objects before kustomize would hash names; it does not rename any.
-type edit func([]*unstructured.Unstructured) []*unstructured.Unstructured
+type edit func([]*unstructured.Unstructured) ([]*unstructured.Unstructured, error)
 
-// render returns the objects of a base or overlay of deploy/, with these images and edits.
-func render(files fs.FS, base string, images Images, edits ...edit) ([]*unstructured.Unstructured, error) {
-	all, made, err := collect(files, base, images)
-	if err != nil {
-		return nil, err
+// render returns the objects of a base or overlay of deploy/ after components, with these images and edits.
+func render(files fs.FS, layers []string, images Images, edits ...edit) ([]*unstructured.Unstructured, error) {
+	r := rendering{files: files, images: images, made: map[string]*unstructured.Unstructured{}}
+	for _, dir := range layers {
+		if err := r.add(dir); err != nil {
+			return nil, err
+		}
 	}
+	var err error
 	for _, change := range edits {
-		all = change(all)
+		if r.objects, err = change(r.objects); err != nil {
+			return nil, err
+		}
 	}
 	renamed := map[string]string{}
-	for name, c := range made {
+	for name, c := range r.made {
 		if renamed[name], err = hashed(name, c); err != nil {
 			return nil, err
 		}
 		c.SetName(renamed[name])
 	}
-	for _, o := range all {
+	for _, o := range r.objects {
 		if o.GetKind() != "Deployment" {
 			continue
 		}
@@ -72,51 +79,70 @@ func render(files fs.FS, base string, images Images, edits ...edit) ([]*unstruct
 			return nil, err
 		}
 	}
-	return all, nil
+	return r.objects, nil
 }
 
-// collect returns the objects of a base or overlay. made has those ConfigMaps of them that are made from files,
-// by their names without hash.
-func collect(files fs.FS, base string, images Images) (all []*unstructured.Unstructured, made map[string]*unstructured.Unstructured, err error) {
+// rendering holds the objects of the directories that were added.
+type rendering struct {
+	files   fs.FS
+	images  Images
+	objects []*unstructured.Unstructured
+	// made has those ConfigMaps of objects that are made from files, by their names without hash.
+	made map[string]*unstructured.Unstructured
+}
+
+// add adds a base, an overlay or a component. A component changes all objects of the rendering.
+func (r *rendering) add(dir string) error {
 	var k kustomization
-	data, err := fs.ReadFile(files, path.Join(base, "kustomization.yaml"))
+	data, err := fs.ReadFile(r.files, path.Join(dir, "kustomization.yaml"))
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := sigsyaml.UnmarshalStrict(data, &k); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", base, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
-	made = map[string]*unstructured.Unstructured{}
 	for _, name := range k.Resources {
-		var objects []*unstructured.Unstructured
-		var below map[string]*unstructured.Unstructured
-		if path.Ext(name) == "" {
-			objects, below, err = collect(files, path.Join(base, name), images)
-		} else {
-			objects, err = readObjects(files, path.Join(base, name))
+		if err := r.addResource(path.Join(dir, name)); err != nil {
+			return err
 		}
-		if err != nil {
-			return nil, nil, err
+	}
+	for _, name := range k.Components {
+		if name == imagesComponent {
+			continue
 		}
-		maps.Copy(made, below)
-		all = append(all, objects...)
+		if err := r.add(path.Join(dir, name)); err != nil {
+			return err
+		}
 	}
 	for _, g := range k.ConfigMapGenerator {
-		if all, err = g.add(files, base, all, made); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", base, err)
+		if r.objects, err = g.add(r.files, dir, r.objects, r.made); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
 		}
 	}
 	for _, p := range k.Patches {
-		if err := patch(files, path.Join(base, p.Path), all); err != nil {
-			return nil, nil, err
+		if r.objects, err = patch(r.files, path.Join(dir, p.Path), r.objects); err != nil {
+			return err
 		}
 	}
-	for _, o := range all {
-		if err := k.finish(o, images); err != nil {
-			return nil, nil, err
+	for _, o := range r.objects {
+		if err := k.finish(o, r.images); err != nil {
+			return err
 		}
 	}
-	return all, made, nil
+	return nil
+}
+
+// addResource adds a file, or a base with its own common settings.
+func (r *rendering) addResource(name string) error {
+	if path.Ext(name) != "" {
+		objects, err := readObjects(r.files, name)
+		r.objects = append(r.objects, objects...)
+		return err
+	}
+	below := rendering{files: r.files, images: r.images, made: r.made}
+	err := below.add(name)
+	r.objects = append(r.objects, below.objects...)
+	return err
 }
 
 // add adds the ConfigMap.
@@ -137,30 +163,40 @@ func (g generator) add(files fs.FS, base string, all []*unstructured.Unstructure
 	return append(all, made[g.Name]), nil
 }
 
-// patch applies the strategic merge patches in a file to the objects they name.
-func patch(files fs.FS, file string, all []*unstructured.Unstructured) error {
+// patch applies the strategic merge patches in a file, and returns the objects that are left.
+func patch(files fs.FS, file string, all []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	patches, err := readObjects(files, file)
-	if err != nil {
-		return err
-	}
 	for _, p := range patches {
-		i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool {
-			return o.GroupVersionKind() == p.GroupVersionKind() && o.GetName() == p.GetName()
-		})
-		if i < 0 {
-			return fmt.Errorf("%s: no base has the %s %s", file, p.GetKind(), p.GetName())
+		if err == nil {
+			all, err = merge(all, p)
 		}
-		kind, err := scheme.Scheme.New(p.GroupVersionKind())
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		changed, err := strategicpatch.StrategicMergeMapPatch(all[i].Object, p.Object, kind)
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		all[i].Object = changed
 	}
-	return nil
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return all, nil
+}
+
+// merge applies a strategic merge patch to the object that it names, and returns the objects that are left.
+func merge(all []*unstructured.Unstructured, p *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+	i := slices.IndexFunc(all, func(o *unstructured.Unstructured) bool {
+		return o.GroupVersionKind() == p.GroupVersionKind() && o.GetName() == p.GetName()
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("no base has the %s %s", p.GetKind(), p.GetName())
+	}
+	kind, err := scheme.Scheme.New(p.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	changed, err := strategicpatch.StrategicMergeMapPatch(all[i].Object, p.Object, kind)
+	if err != nil {
+		return nil, err
+	}
+	if all[i].Object = changed; len(changed) == 0 { // $patch: delete
+		all = slices.Delete(all, i, i+1)
+	}
+	return all, nil
 }
 
 // finish applies the common settings of the kustomization to an object.
@@ -171,7 +207,7 @@ func (k kustomization) finish(o *unstructured.Unstructured, images Images) error
 	for _, l := range k.Labels {
 		label(o, l.Pairs)
 	}
-	if o.GetKind() != "Deployment" || len(k.Components) == 0 { // ../images is the only component
+	if o.GetKind() != "Deployment" || !slices.Contains(k.Components, imagesComponent) {
 		return nil
 	}
 	return useImages(o, images)

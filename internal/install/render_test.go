@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hawser-io/hawser/deploy"
@@ -15,7 +16,7 @@ var images = Images{Registry: "registry.example.com/hawser", Version: "dev"}
 // The package can render every base; test/e2e compares the result with that of kustomize.
 func TestRender_BasesOfDeploy(t *testing.T) {
 	for base, program := range map[string]string{"broker": "hawser-broker", "broker-registration": "hawser-broker", "hub-source": "hawser-hub-source", "hub-source-registration": "hawser-hub-source", "agent": "hawser-agent", "agent-registration": "hawser-agent", "hub-source-policy": ""} {
-		objects, err := render(deploy.Files, base, images)
+		objects, err := render(deploy.Files, []string{base}, images)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +45,7 @@ func TestRender_BasesOfDeploy(t *testing.T) {
 // Fields that only kustomize supports are an error, and are not ignored.
 func TestRender_UnknownFieldsAreErrors(t *testing.T) {
 	files := fstest.MapFS{"base/kustomization.yaml": {Data: []byte("resources: []\nnamePrefix: a-\n")}}
-	if o, err := render(files, "base", images); err == nil {
+	if o, err := render(files, []string{"base"}, images); err == nil {
 		t.Errorf("rendered %v", o)
 	}
 }
@@ -65,11 +66,11 @@ func TestRender_Overlay(t *testing.T) {
 		"none/kustomization.yaml":  {Data: []byte("resources: [../base]\npatches: [{path: p.yaml}]\n")},
 		"none/p.yaml":              {Data: []byte(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: other}}`)},
 	}
-	base, err := render(files, "base", images)
+	base, err := render(files, []string{"base"}, images)
 	if err != nil {
 		t.Fatal(err)
 	}
-	over, err := render(files, "over", images)
+	over, err := render(files, []string{"over"}, images)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +90,44 @@ func TestRender_Overlay(t *testing.T) {
 		}
 	}
 	for _, refused := range []string{"wrong", "none"} {
-		if o, err := render(files, refused, images); err == nil {
+		if o, err := render(files, []string{refused}, images); err == nil {
 			t.Errorf("%s: rendered %v", refused, o)
+		}
+	}
+}
+
+// TestRender_Component: a component adds objects, changes those of the base, and removes some.
+func TestRender_Component(t *testing.T) {
+	files := fstest.MapFS{
+		"base/kustomization.yaml": {Data: []byte("namespace: hawser\nresources: [d.yaml, c.yaml]\n")},
+		"base/c.yaml":             {Data: []byte("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: c}}")},
+		"base/d.yaml": {Data: []byte(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {template: {spec: {
+			containers: [{name: x, image: i}], volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]}}}}`)},
+		"more/kustomization.yaml": {Data: []byte("kind: Component\nnamespace: hawser\nlabels: [{pairs: {a: b}}]\nresources: [s.yaml]\npatches: [{path: d.yaml}, {path: c.yaml}]\n")},
+		"more/s.yaml":             {Data: []byte("{apiVersion: v1, kind: Secret, metadata: {name: s}}")},
+		"more/c.yaml":             {Data: []byte("{$patch: delete, apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: c}}")},
+		"more/d.yaml":             {Data: []byte("{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {template: {spec: {volumes: [{name: v, persistentVolumeClaim: null, emptyDir: {}}]}}}}")},
+		"over/kustomization.yaml": {Data: []byte("resources: [../base]\ncomponents: [../more]\n")},
+	}
+	for _, layers := range [][]string{{"base", "more"}, {"over"}} {
+		objects, err := render(files, layers, images)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range objects {
+			text, err := o.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, strings.TrimSpace(string(text)))
+		}
+		want := []string{
+			`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"labels":{"a":"b"},"name":"d","namespace":"hawser"},"spec":{"template":{"spec":{"containers":[{"image":"i","name":"x"}],"volumes":[{"emptyDir":{},"name":"v"}]}}}}`,
+			`{"apiVersion":"v1","kind":"Secret","metadata":{"labels":{"a":"b"},"name":"s","namespace":"hawser"}}`,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", layers, diff)
 		}
 	}
 }

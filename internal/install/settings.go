@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,6 +20,12 @@ const namespace = "hawser"
 // settingsName is the ConfigMap on the hub with the settings.
 const settingsName = "hawser-install"
 
+// Keys of the settings that a hub may lack.
+const (
+	secretKey   = "postgres-secret"
+	replicasKey = "replicas"
+)
+
 // Settings are the settings of a hub's installation. They are stored on the hub, so that a later run needs no
 // flags.
 type Settings struct {
@@ -29,6 +36,11 @@ type Settings struct {
 	Images      Images
 	// Issuer makes the certificates; none means a CA of the hub's own.
 	Issuer Issuer
+	// PostgresSecret is the Secret with the database of the brokers, "none" for no database. Empty means unchanged,
+	// and at first no database.
+	PostgresSecret string
+	// Replicas is the number of brokers; 0 means unchanged, and at first one without and three with a database.
+	Replicas int
 	// Registration is whether clusters join the hub through the broker; empty means unchanged.
 	Registration Switch
 	// Confined is whether a policy confines hub-source to the namespaces of its clusters, on a hub with
@@ -47,8 +59,12 @@ const (
 
 // or returns s with its empty fields taken from kept.
 func (s Settings) or(kept Settings) Settings {
+	if s.PostgresSecret == noDatabase {
+		s.PostgresSecret, kept.PostgresSecret, kept.Replicas = "", "", 0
+	}
 	for value, other := range map[*string]string{
 		&s.Address: kept.Address, &s.HubIdentity: kept.HubIdentity, &s.Images.Registry: kept.Images.Registry, &s.Images.Version: kept.Images.Version,
+		&s.PostgresSecret: kept.PostgresSecret,
 	} {
 		if *value == "" {
 			*value = other
@@ -57,6 +73,7 @@ func (s Settings) or(kept Settings) Settings {
 	if s.Issuer.none() {
 		s.Issuer = kept.Issuer
 	}
+	s.Replicas = cmp.Or(s.Replicas, kept.Replicas)
 	s.Registration, s.Confined = cmp.Or(s.Registration, kept.Registration), cmp.Or(s.Confined, kept.Confined)
 	return s
 }
@@ -69,7 +86,7 @@ func (s Settings) check() error {
 	} else if _, _, err := net.SplitHostPort(s.Address); err != nil {
 		missing = append(missing, fmt.Errorf("--address %s is not host:port: %w", s.Address, err))
 	}
-	return errors.Join(append(missing, s.Images.check())...)
+	return errors.Join(append(missing, s.Images.check(), s.checkReplicas())...)
 }
 
 // check returns an error for missing values.
@@ -95,10 +112,15 @@ func readSettings(ctx context.Context, hub kubeclient.Client) (s Settings, found
 		return s, false, fmt.Errorf("ConfigMap %s/%s: %w", namespace, settingsName, err)
 	}
 	issuer, err := ParseIssuer(data[issuerKey])
+	replicas, wrong := strconv.Atoi(cmp.Or(data[replicasKey], "0"))
+	if err = errors.Join(err, wrong); err != nil {
+		return s, true, fmt.Errorf("ConfigMap %s/%s: %w", namespace, settingsName, err)
+	}
 	return Settings{
 		Address: data["address"], HubIdentity: data["hub-identity"], Issuer: issuer,
 		Images: Images{Registry: data["image-registry"], Version: data["image-version"]}, Registration: Switch(data["registration"]), Confined: Switch(data["confined"]),
-	}, true, err
+		PostgresSecret: data[secretKey], Replicas: replicas,
+	}, true, nil
 }
 
 func (s Settings) object() *unstructured.Unstructured {
@@ -108,9 +130,13 @@ func (s Settings) object() *unstructured.Unstructured {
 	if !s.Issuer.none() {
 		data[issuerKey] = s.Issuer.String()
 	}
-	for key, value := range map[string]Switch{"registration": s.Registration, "confined": s.Confined} {
+	more := map[string]string{"registration": string(s.Registration), "confined": string(s.Confined), secretKey: s.PostgresSecret}
+	if s.Replicas > 0 {
+		more[replicasKey] = strconv.Itoa(s.Replicas)
+	}
+	for key, value := range more {
 		if value != "" {
-			data[key] = string(value)
+			data[key] = value
 		}
 	}
 	return object("v1", "ConfigMap", namespace, settingsName, "data", data)

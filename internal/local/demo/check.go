@@ -71,6 +71,12 @@ func (d *Demo) check() error {
 			}
 		}
 	}
+	if d.Brokers < 1 || d.Brokers > fleet.MaxBrokers || d.Brokers > 1 && d.Transport == fleet.Mosquitto {
+		return &hinted{
+			what: fmt.Sprintf("%d brokers: a demo has 1 to %d, and 1 with mosquitto", d.Brokers, fleet.MaxBrokers),
+			hint: "use " + d.with("--brokers=3"),
+		}
+	}
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(d.Dir, &fs); err != nil {
 		return err
@@ -81,7 +87,7 @@ func (d *Demo) check() error {
 			hint: fmt.Sprintf("free up to %d MiB, or choose another disk: %s", uint64(freeBytes)>>20, d.with("--dir=DIRECTORY")),
 		}
 	}
-	for _, addr := range fleet.Addresses(d.Subnet, Clusters, d.Transport) {
+	for _, addr := range fleet.Addresses(d.config()) {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
 			return &hinted{

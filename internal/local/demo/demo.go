@@ -24,6 +24,8 @@ type Demo struct {
 	Subnet byte
 	// Transport is the transport between the programs.
 	Transport fleet.Transport
+	// Brokers is the number of brokers. Several share a PostgreSQL server, and each is killed once during the tour.
+	Brokers int
 	// Once ends the run after the tour.
 	Once bool
 	// Out receives the text for the user.
@@ -56,10 +58,9 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	if err := emptyState(d.Dir); err != nil {
 		return err
 	}
-	f := fleet.New(fleet.Config{
-		Root: d.Root, Dir: d.Dir, Bin: filepath.Join(d.Root, "bin"), ControlPlane: programs,
-		Clusters: Clusters, Subnet: d.Subnet, Transport: d.Transport, Printf: d.printf,
-	})
+	c := d.config()
+	c.ControlPlane = programs
+	f := fleet.New(c)
 	if err := f.Start(ctx); err != nil {
 		return err
 	}
@@ -77,6 +78,14 @@ func (d *Demo) Run(ctx context.Context) (err error) {
 	d.instructions(f)
 	<-ctx.Done()
 	return nil
+}
+
+// config returns the configuration of the fleet, without its control plane.
+func (d *Demo) config() fleet.Config {
+	return fleet.Config{
+		Root: d.Root, Dir: d.Dir, Bin: filepath.Join(d.Root, "bin"),
+		Clusters: Clusters, Subnet: d.Subnet, Transport: d.Transport, Brokers: d.Brokers, Printf: d.printf,
+	}
 }
 
 // printf prints a line with the seconds since the start.

@@ -29,13 +29,14 @@ const (
 
 // tour applies the example and follows it to the cluster and back.
 func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
+	shown := map[string]metav1.Condition{}
 	hubConfig := f.Hub.KubeconfigPath
 	file := filepath.Join(d.Root, exampleFile)
 	d.printf("kubectl apply -f %s   (on the hub)", file)
 	if _, err := childproc.Run(ctx, f.Kubectl(), "--kubeconfig", hubConfig, "apply", "-f", file); err != nil {
 		return err
 	}
-	if err := d.follow(ctx, f); err != nil {
+	if err := d.follow(ctx, f, shown); err != nil {
 		return err
 	}
 	managed := f.Clusters[exampleCluster].KubeconfigPath
@@ -62,11 +63,37 @@ func (d *Demo) tour(ctx context.Context, f *fleet.Fleet) error {
 	}
 	d.printf("kubectl get manifestworks -A   (on the hub)")
 	fmt.Fprintf(d.Out, "\n%s\n", out)
+	return d.loseBrokers(ctx, f, shown)
+}
+
+// loseBrokers kills one broker after the other, if there are several, and changes the work meanwhile.
+func (d *Demo) loseBrokers(ctx context.Context, f *fleet.Fleet, shown map[string]metav1.Condition) error {
+	names := f.Brokers()
+	if len(names) == 1 {
+		return nil
+	}
+	for i, name := range names {
+		d.printf("kill -9 of %s, and a change of the work: %d replicas", name, i+2)
+		f.Program(name).Kill()
+		patch := fmt.Sprintf(`[{"op":"replace","path":"/spec/workload/manifests/1/spec/replicas","value":%d}]`, i+2)
+		_, err := childproc.Run(ctx, f.Kubectl(), "--kubeconfig", f.Hub.KubeconfigPath, "-n", exampleCluster, "patch", "manifestwork", exampleWork, "--type=json", "-p", patch)
+		if err != nil {
+			return err
+		}
+		if err := d.follow(ctx, f, shown); err != nil {
+			return err
+		}
+		if err := f.Program(name).Start(ctx); err != nil {
+			return err
+		}
+		d.printf("%s is back", name)
+	}
 	return nil
 }
 
-// follow prints changes of the work's conditions until it is Applied and Available.
-func (d *Demo) follow(ctx context.Context, f *fleet.Fleet) error {
+// follow prints changes of the work's conditions, which it notes in shown, until its latest version is Applied and
+// Available.
+func (d *Demo) follow(ctx context.Context, f *fleet.Fleet, shown map[string]metav1.Condition) error {
 	cfg, err := f.Hub.RESTConfig()
 	if err != nil {
 		return err
@@ -84,7 +111,6 @@ func (d *Demo) follow(ctx context.Context, f *fleet.Fleet) error {
 		return err
 	}
 	defer w.Stop()
-	shown := map[string]metav1.Condition{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -104,16 +130,17 @@ func (d *Demo) follow(ctx context.Context, f *fleet.Fleet) error {
 	}
 }
 
-// showConditions prints new conditions and reports whether the work is Applied and Available.
+// showConditions prints new conditions and reports whether the latest version of the work is Applied and Available.
 func (d *Demo) showConditions(work *workv1.ManifestWork, shown map[string]metav1.Condition) bool {
 	for _, c := range work.Status.Conditions {
-		if old, ok := shown[c.Type]; ok && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message {
+		if old, ok := shown[c.Type]; ok && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message && old.ObservedGeneration == c.ObservedGeneration {
 			continue
 		}
 		shown[c.Type] = c
 		d.printf("ManifestWork %s/%s: %s=%s %s: %s", work.Namespace, work.Name, c.Type, c.Status, c.Reason, c.Message)
 	}
-	return meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkApplied) &&
+	applied := meta.FindStatusCondition(work.Status.Conditions, workv1.WorkApplied)
+	return applied != nil && applied.Status == metav1.ConditionTrue && applied.ObservedGeneration == work.Generation &&
 		meta.IsStatusConditionTrue(work.Status.Conditions, workv1.WorkAvailable)
 }
 

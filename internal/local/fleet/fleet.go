@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-io/hawser/internal/local/controlplane"
+	"github.com/hawser-io/hawser/internal/local/postgres"
 	"github.com/hawser-io/hawser/internal/pki"
 )
 
@@ -39,6 +41,9 @@ type Config struct {
 	// Transport is the transport between the programs; empty means GRPC. With Mosquitto, the program Broker of the
 	// fleet is Mosquitto.
 	Transport Transport
+	// Brokers is the number of brokers. More than one share a PostgreSQL server that the fleet starts; its state is
+	// not used again. 0 means one, with a store of its own.
+	Brokers int
 	// NoWebhook omits the webhook in deploy/ from the hub. Works that it would reject then reach hub-source, and
 	// works can change while hub-source is stopped.
 	NoWebhook bool
@@ -47,7 +52,7 @@ type Config struct {
 }
 
 // The names of the programs of a fleet, which are those of their bases in deploy/. The agent of a cluster is
-// AgentOf(cluster).
+// AgentOf(cluster). Further brokers are BrokerOf(number).
 const (
 	Broker    = "broker"
 	HubSource = "hub-source"
@@ -73,6 +78,7 @@ type Fleet struct {
 	Hub      *controlplane.Cluster
 	Clusters map[string]*controlplane.Cluster
 	programs map[string]*Program
+	database *postgres.Server // nil without several brokers
 
 	// subnetLock reserves the subnet while this process runs.
 	subnetLock net.Listener
@@ -95,7 +101,7 @@ func (f *Fleet) Start(ctx context.Context) error {
 	f.ctx, f.cut = context.WithCancel(context.WithoutCancel(ctx))
 	started := context.AfterFunc(ctx, f.cut)
 	defer started()
-	steps := []func(context.Context) error{f.lockSubnet, f.certificates, f.startControlPlanes, f.install, f.startPrograms}
+	steps := []func(context.Context) error{f.lockSubnet, f.certificates, f.startControlPlanes, f.install, f.startDatabase, f.startPrograms}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return errors.Join(err, f.Stop())
@@ -104,11 +110,14 @@ func (f *Fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops the programs, agents first, then the control planes.
+// Stop stops the programs, agents first, then the database and the control planes.
 func (f *Fleet) Stop() error {
 	var errs []error
 	for _, name := range f.stopOrder() {
 		errs = append(errs, f.programs[name].Stop())
+	}
+	if f.database != nil {
+		errs = append(errs, f.database.Stop())
 	}
 	for _, c := range f.controlPlanes() {
 		errs = append(errs, c.Stop())
@@ -147,7 +156,7 @@ func (f *Fleet) stopOrder() []string {
 	for _, c := range f.cfg.Clusters {
 		order = append(order, AgentOf(c))
 	}
-	order = append(order, HubSource, Broker)
+	order = append(append(order, HubSource), f.Brokers()...)
 	return slices.DeleteFunc(order, func(n string) bool { return f.programs[n] == nil })
 }
 
@@ -161,8 +170,8 @@ func (f *Fleet) controlPlanes() []*controlplane.Cluster {
 
 // ip returns the loopback address of a program.
 func (f *Fleet) ip(name string) string {
-	n := 10 // the broker; hub-source and agents follow
-	if name != Broker {
+	n := 10 - slices.Index(f.Brokers(), name) // the first broker; the others precede, hub-source and agents follow
+	if !f.isBroker(name) {
 		n = 11 + slices.Index(f.cfg.Clusters, name) + 1
 	}
 	return fmt.Sprintf("127.%d.0.%d", f.cfg.Subnet, n)
@@ -200,8 +209,12 @@ func (f *Fleet) certificates(context.Context) error {
 	} else if err != nil {
 		return err
 	}
+	hosts := []string{"localhost"}
+	for _, name := range f.Brokers() {
+		hosts = append(hosts, f.ip(name))
+	}
 	requests := []pki.Request{
-		{Role: pki.Broker, Name: "broker", Hosts: []string{f.ip(Broker), "localhost"}},
+		{Role: pki.Broker, Name: "broker", Hosts: hosts},
 		{Role: pki.Source, Name: SourceID},
 		{Role: pki.Webhook, Name: SourceID, Hosts: []string{f.ip(HubSource)}},
 		{Role: pki.Source, Name: "program"},
@@ -300,15 +313,12 @@ func (f *Fleet) controlPlane(name string) *controlplane.Cluster {
 }
 
 // Addresses returns the addresses that the programs of a fleet listen on, so that a caller can check that the
-// ports are free.
-func Addresses(subnet byte, clusters []string, transport Transport) []string {
-	f := New(Config{Subnet: subnet, Clusters: clusters, Transport: transport})
-	addrs := []string{net.JoinHostPort(f.ip(HubSource), webhookPort), f.BrokerAddr()}
-	if transport == Mosquitto {
-		addrs[1] = f.MQTTAddr()
-	}
-	for _, c := range append([]string{Broker, HubSource}, clusters...) {
-		addrs = append(addrs, net.JoinHostPort(f.ip(c), adminPort))
+// ports are free. Only the port of a database is chosen later.
+func Addresses(c Config) []string {
+	f := New(c)
+	addrs := append(strings.Split(f.mqttAddrs(), ","), net.JoinHostPort(f.ip(HubSource), webhookPort))
+	for _, program := range slices.Concat(f.Brokers(), []string{HubSource}, c.Clusters) {
+		addrs = append(addrs, net.JoinHostPort(f.ip(program), adminPort))
 	}
 	return addrs
 }

@@ -21,7 +21,7 @@ import (
 const namespace = "hawser"
 
 func certificateOf(program string) (pki.Role, string) {
-	if program == Broker {
+	if strings.HasPrefix(program, Broker) {
 		return pki.Broker, "broker"
 	}
 	return pki.Source, SourceID
@@ -40,7 +40,7 @@ func (f *Fleet) install(ctx context.Context) error {
 		if err := f.apply(ctx, f.Hub, "-f", f.deploy("crds/manifestworks.yaml")); err != nil {
 			return err
 		}
-		if err := f.apply(ctx, f.Hub, "-k", f.deploy(Broker)); err != nil {
+		if err := f.apply(ctx, f.Hub, "-k", f.folder(Broker)); err != nil {
 			return err
 		}
 		if err := f.installHubSource(ctx); err != nil {
@@ -110,7 +110,7 @@ func (f *Fleet) ensureNamespace(ctx context.Context, c *controlplane.Cluster, na
 // startPrograms starts broker, hub-source and agents.
 func (f *Fleet) startPrograms(ctx context.Context) error {
 	f.cfg.Printf("starting %s, hub-source and %d agents over mTLS", f.brokerName(), len(f.cfg.Clusters))
-	if err := f.startBroker(ctx); err != nil {
+	if err := f.startBrokers(ctx); err != nil {
 		return err
 	}
 	if err := f.startProgram(ctx, HubSource, HubSource, f.Hub); err != nil {
@@ -124,10 +124,15 @@ func (f *Fleet) startPrograms(ctx context.Context) error {
 	return nil
 }
 
-// startBroker starts the broker of the fleet.
-func (f *Fleet) startBroker(ctx context.Context) (err error) {
+// startBrokers starts the brokers of the fleet, one after the other, as a Deployment does it with surge.
+func (f *Fleet) startBrokers(ctx context.Context) (err error) {
 	if f.cfg.Transport != Mosquitto {
-		return f.startProgram(ctx, Broker, Broker, nil)
+		for _, name := range f.Brokers() {
+			if err := f.startProgram(ctx, name, Broker, nil); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	if f.programs[Broker], err = f.newMosquitto(ctx); err != nil {
 		delete(f.programs, Broker)

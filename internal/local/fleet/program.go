@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hawser-io/hawser/internal/childproc"
+	"github.com/hawser-io/hawser/internal/local/postgres"
 	"github.com/hawser-io/hawser/internal/pki"
 	"github.com/hawser-io/hawser/internal/taskgroup"
 )
@@ -218,9 +219,17 @@ func ready(url string) func(context.Context) error {
 	}
 }
 
-// newProgram renders deploy/<base> and makes the program of its Deployment.
+// folder returns the directory of deploy/ for a program.
+func (f *Fleet) folder(base string) string {
+	if base == Broker && f.cfg.Brokers > 1 {
+		base = "broker-postgres"
+	}
+	return f.deploy(base)
+}
+
+// newProgram renders the base of a program in deploy/ and makes the program of its Deployment.
 func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig string) (*Program, error) {
-	r, err := render(ctx, f.Kubectl(), filepath.Join(f.cfg.Root, "deploy", base))
+	r, err := render(ctx, f.Kubectl(), f.folder(base))
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +240,7 @@ func (f *Fleet) newProgram(ctx context.Context, name, base string, kubeconfig st
 	cmd, err := r.prepare(pod{
 		dir:    filepath.Join(f.cfg.Dir, name),
 		ip:     f.ip(owner),
-		broker: f.BrokerAddr(),
+		broker: f.brokerAddrs(),
 		secret: func(secret string) (map[string][]byte, error) { return f.secretFiles(name, secret) },
 	})
 	if err != nil {
@@ -271,15 +280,20 @@ func (f *Fleet) Volume(program, volume string) string {
 	return filepath.Join(f.cfg.Dir, program, volume)
 }
 
-// BrokerAddr is host:port of the broker's gRPC port.
-func (f *Fleet) BrokerAddr() string { return net.JoinHostPort(f.ip(Broker), "8090") }
-
 // webhookSecret is the name in deploy/ of the Secret with the webhook's certificate.
 const webhookSecret = "hawser-hub-source-webhook-tls"
+
+// databaseSecret is the name in deploy/ of the Secret with the database of several brokers.
+const databaseSecret = "hawser-broker-postgres"
 
 // secretFiles returns the files that an operator puts into a program's Secret. These are certificate, key and
 // CA. An agent also gets the driver file and the cluster name.
 func (f *Fleet) secretFiles(name, secret string) (map[string][]byte, error) {
+	if secret == databaseSecret {
+		db := f.database
+		url := postgres.URL(db.Addr(), postgres.Superuser, "", postgres.Superuser)
+		return map[string][]byte{"url": []byte(url), "password": []byte(db.Password())}, nil
+	}
 	dir := f.PKI()
 	role, holder := certificateOf(name)
 	if secret == webhookSecret {

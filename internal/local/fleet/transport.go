@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hawser-io/hawser/internal/local/thirdparty"
 	"github.com/hawser-io/hawser/internal/mqttacl"
@@ -46,12 +47,18 @@ func (c Config) overMQTT() bool { return c.Transport == MQTT || c.Transport == M
 // mosquittoPort is the port of Mosquitto. The Hawser broker has one port for all protocols.
 const mosquittoPort = "8883"
 
-// MQTTAddr is the host:port of the fleet's broker for MQTT.
+// MQTTAddr is the host:port of the fleet's first broker for MQTT.
 func (f *Fleet) MQTTAddr() string {
+	addr, _, _ := strings.Cut(f.mqttAddrs(), ",")
+	return addr
+}
+
+// mqttAddrs lists the addresses of all brokers for MQTT.
+func (f *Fleet) mqttAddrs() string {
 	if f.cfg.Transport == Mosquitto {
 		return net.JoinHostPort(f.ip(Broker), mosquittoPort)
 	}
-	return f.BrokerAddr()
+	return f.brokerAddrs()
 }
 
 // transportArgs returns the additional arguments of a program for the transport.
@@ -76,11 +83,11 @@ func (f *Fleet) ConnectionFile(role pki.Role, name string) []byte {
 	dir := f.PKI()
 	files := fmt.Sprintf("caFile: %s\nclientCertFile: %s\nclientKeyFile: %s\n", dir.CACert(), dir.Cert(role, name), dir.Key(role, name))
 	if !f.cfg.overMQTT() {
-		return []byte("url: " + f.BrokerAddr() + "\n" + files)
+		return []byte("url: " + f.brokerAddrs() + "\n" + files)
 	}
 	topics := mqttacl.DefaultLayout(SourceID).Topics
 	return fmt.Appendf(nil, "brokerHost: %s\n%stopics:\n  sourceEvents: %s\n  agentEvents: %s\n  sourceBroadcast: %s\n  agentBroadcast: %s\n",
-		f.MQTTAddr(), files, topics.SourceEvents, topics.AgentEvents, topics.SourceBroadcast, topics.AgentBroadcast)
+		f.mqttAddrs(), files, topics.SourceEvents, topics.AgentEvents, topics.SourceBroadcast, topics.AgentBroadcast)
 }
 
 // newMosquitto makes the Mosquitto program, with the configuration in deploy/ and access rules for all clients.
