@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -15,12 +17,12 @@ import (
 	"github.com/hawser-io/hawser/internal/broker/quota"
 	"github.com/hawser-io/hawser/internal/broker/store"
 	"github.com/hawser-io/hawser/internal/broker/store/mem"
-	"github.com/hawser-io/hawser/pkg/codec"
 )
 
 // node is the broker and its store. The store outlives a restart.
 type node struct {
 	w        *world
+	name     string
 	gate     *gate
 	broker   *broker.Broker
 	front    *front // for MQTT; nil if no client uses MQTT
@@ -28,7 +30,8 @@ type node struct {
 	stop     context.CancelFunc
 	done     chan error
 	up       bool
-	disk     disk
+	hung     bool         // it does nothing until it goes on
+	disk     atomic.Int32 // a disk; also tasks of the broker that need no turn read it
 	clock    time.Duration
 	backup   *mem.Backup // what the next start finds
 	old      *mem.Backup // a copy
@@ -43,7 +46,10 @@ func (n *node) now() time.Time { return time.Now().Add(n.clock) }
 // Turns are steps. Between turns all goroutines of the broker are idle.
 type gate struct {
 	*mem.Store
-	w *world
+	w    *world
+	node *node
+	// memory is what a replica knows of the store without reading it, nil if that is the store itself.
+	memory atomic.Pointer[mem.Store]
 
 	commits, routes chan struct{} // turns
 	dead            chan struct{} // closed when the broker crashes
@@ -57,18 +63,27 @@ type gate struct {
 	routing    bool   // the router waits for its turn
 }
 
-// Commit commits when it is its turn. Ops are applied one by one, so that each can be judged.
-func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, error) {
+// Commit commits when it is its turn. Ops are applied one by one, so that each can be judged. Bookmarks and
+// bindings need no turn.
+func (g *gate) Commit(ctx context.Context, ops []store.Op) (outcomes []store.Outcome, err error) {
+	if len(ops) > 0 && !slices.ContainsFunc(ops, isOfRecord) {
+		err = g.write(func() (err error) {
+			outcomes, err = g.Store.Commit(ctx, ops)
+			g.remember()
+			return err
+		})
+		return outcomes, err
+	}
 	g.committing = true
 	defer func() { g.committing = false }()
 	select {
 	case <-g.commits:
 	case <-g.dead:
-		if !g.late || g.w.broker.disk >= diskFull {
+		if !g.late || g.node.disk.Load() >= diskFull {
 			return nil, store.ErrClosed
 		}
 	}
-	switch g.w.broker.disk {
+	switch g.node.disk.Load() {
 	case diskFull: // it gets its turn even if the broker stops
 		return nil, store.ErrReadOnly
 	case diskFails:
@@ -77,8 +92,15 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 		}
 		return nil, store.ErrReadOnly
 	}
-	outcomes := make([]store.Outcome, 0, len(ops))
 	for i := range ops {
+		if !isOfRecord(ops[i]) {
+			o, err := g.Store.Commit(ctx, ops[i:i+1])
+			if err != nil {
+				return nil, err
+			}
+			outcomes = append(outcomes, o...)
+			continue
+		}
 		g.w.broker.limited(&ops[i])
 		before := g.look(ops[i].Key)
 		o, err := g.Store.Commit(ctx, ops[i:i+1])
@@ -89,11 +111,14 @@ func (g *gate) Commit(ctx context.Context, ops []store.Op) ([]store.Outcome, err
 		g.w.note("  commit %s", describe(&ops[i], o[0]))
 		g.w.oracle.committed(&ops[i], o[0].Result, before, g.look(ops[i].Key))
 	}
+	g.remember()
 	return outcomes, nil
 }
 
+func isOfRecord(op store.Op) bool { return op.Kind < store.SetBookmark }
+
 // disk is the state of the broker's disk.
-type disk int
+type disk = int32
 
 const (
 	diskAmple disk = iota
@@ -107,7 +132,7 @@ const (
 
 // Err implements store.Store.
 func (g *gate) Err() error {
-	return [...]error{diskLow: store.ErrLow, diskFull: store.ErrNoSpace, diskFails: nil}[g.w.broker.disk]
+	return [...]error{diskLow: store.ErrLow, diskFull: store.ErrNoSpace, diskFails: nil}[g.node.disk.Load()]
 }
 
 // Fatal implements store.Store.
@@ -115,23 +140,13 @@ func (g *gate) Fatal() <-chan error { return g.fatal }
 
 // write performs a write that needs no turn.
 func (g *gate) write(do func() error) error {
-	switch g.w.broker.disk {
+	switch g.node.disk.Load() {
 	case diskFull:
 		return store.ErrNoSpace
 	case diskFails:
 		return store.ErrReadOnly
 	}
 	return do()
-}
-
-// MarkSubscribed implements store.Store.
-func (g *gate) MarkSubscribed(ctx context.Context, dt codec.DataType, cluster, uid string) error {
-	return g.write(func() error { return g.Store.MarkSubscribed(ctx, dt, cluster, uid) })
-}
-
-// SetBookmarks implements store.Store.
-func (g *gate) SetBookmarks(ctx context.Context, set map[string][]byte) error {
-	return g.write(func() error { return g.Store.SetBookmarks(ctx, set) })
 }
 
 func (g *gate) look(k store.Key) *store.Meta {
@@ -153,6 +168,7 @@ func (g *gate) Changes(ctx context.Context, after uint64, _ int) ([]store.Change
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	g.remember()
 	return g.Store.Changes(ctx, after, 1)
 }
 
@@ -167,17 +183,12 @@ func describe(op *store.Op, o store.Outcome) string {
 	return fmt.Sprintf("%s %s/%s v%d: result %d at %d", kind, op.Key.Cluster, op.Key.ResourceID, op.Version, o.Result, o.Revision)
 }
 
-func newNode(w *world) *node {
-	n := &node{w: w}
-	n.start()
-	return n
-}
-
 func (n *node) start() {
 	n.starts++
 	start, ids := n.starts, 0
-	inner := mem.Open(mem.Options{From: n.backup, NewID: func() string { ids++; return fmt.Sprintf("store%d-%d", start, ids) }})
-	n.gate = &gate{Store: inner, w: n.w, commits: make(chan struct{}), routes: make(chan struct{}), dead: make(chan struct{}), fatal: make(chan error, 1)}
+	inner := n.w.openStore(n, func() string { ids++; return fmt.Sprintf("store%d-%d", start, ids) })
+	n.gate = &gate{Store: inner, w: n.w, node: n, commits: make(chan struct{}), routes: make(chan struct{}), dead: make(chan struct{}), fatal: make(chan error, 1)}
+	n.gate.remember()
 	n.registry = prometheus.NewRegistry()
 	b, err := broker.New(broker.Config{
 		Store: n.gate, Log: slog.New(slog.DiscardHandler), Registry: n.registry,
@@ -201,7 +212,7 @@ func (n *node) start() {
 // answers are lost.
 func (n *node) crash(late bool) {
 	n.gate.late = late
-	n.w.cutAll() // before it can send goodbyes to its peers
+	n.w.cutAll(n) // before it can send goodbyes to its peers
 	close(n.gate.dead)
 	n.end()
 }
@@ -227,15 +238,17 @@ func (n *node) drain() {
 }
 
 func (n *node) end() {
-	n.up = false
-	n.w.cutAll()
+	n.up, n.hung = false, false
+	n.w.cutAll(n)
 	n.stop()
 	if err := <-n.done; err != nil && !errors.Is(err, store.ErrClosed) && !errors.Is(err, store.ErrReadOnly) {
 		n.w.fail("I6", "the broker ended with %v", err)
 	}
 	n.front.end()
 	synctest.Wait()
-	n.backup = n.gate.Backup()
+	if n.w.database == nil {
+		n.backup = n.gate.Backup()
+	}
 	if err := n.gate.Close(); err != nil {
 		panic(err)
 	}
@@ -245,24 +258,34 @@ func (n *node) end() {
 func (n *node) commit() {
 	n.gate.commits <- struct{}{}
 	synctest.Wait()
-	if n.disk == diskFails {
+	if n.disk.Load() == diskFails {
 		n.drain()
 	}
 }
 
 func (n *node) canRoute() bool {
-	return n.up && n.gate.routing && n.gate.Head().Revision > n.gate.routed
+	return n.up && n.gate.routing && n.gate.Store.Head().Revision > n.gate.routed
+}
+
+// catchUp waits until the broker has answered a subscription. The broker answers when it has followed the store up to
+// the head.
+func (n *node) catchUp(c *conn) {
+	synctest.Wait()
+	for len(c.stream.accepted) == 0 && len(c.ended) == 0 && n.canRoute() {
+		n.gate.routes <- struct{}{}
+		synctest.Wait()
+	}
 }
 
 func (n *node) steps(list []step) []step {
-	if !n.up {
+	if !n.up || n.hung {
 		return list
 	}
-	if n.gate.committing && n.disk != diskFull {
-		list = append(list, step{"broker", "commit", "", n.commit})
+	if n.gate.committing && n.disk.Load() != diskFull {
+		list = append(list, step{n.name, "commit", "", n.commit})
 	}
 	if n.canRoute() {
-		list = append(list, step{"broker", "route", "", func() { n.gate.routes <- struct{}{} }})
+		list = append(list, step{n.name, "route", "", func() { n.gate.routes <- struct{}{} }})
 	}
 	return n.front.steps(list)
 }
@@ -270,6 +293,9 @@ func (n *node) steps(list []step) []step {
 // knowsLater reports whether the broker has received a hub position later than that of a copy of the hub. It
 // receives one each minute.
 func (n *node) knowsLater(b *hubBackup) bool {
+	if n.w.database != nil {
+		return knowsLater(n.w.database.Snapshot(), b)
+	}
 	if !n.up { // the store at the next start
 		return knowsLater(mem.Open(mem.Options{From: n.backup, NewID: n.w.newID}), b)
 	}

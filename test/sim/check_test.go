@@ -58,7 +58,7 @@ func (w *world) live() map[store.Key]*workv1.ManifestWork {
 // checkRecords checks that the broker holds exactly the latest version of each work.
 func (w *world) checkRecords() {
 	want := w.live()
-	err := w.broker.gate.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
+	err := w.store().Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
 		o := want[m.Key]
 		delete(want, m.Key)
 		switch {
@@ -104,9 +104,9 @@ func sameLabels(w *world, k store.Key, o *workv1.ManifestWork) bool {
 // checkCluster checks that a cluster holds exactly the objects of its works. A difference breaks
 // the given invariant. If the hub does not serve the cluster, the objects of the hub's works are not checked.
 func (w *world) checkCluster(name, invariant string) {
-	want := map[string]map[string]string{"bystander": {"mine": "yes"}}
+	want, waits := map[string]map[string]string{"bystander": {"mine": "yes"}}, w.oracle.waitForSync(name)
 	for k, o := range w.live() {
-		if k.Cluster == name {
+		if k.Cluster == name && !waits[k.ResourceID] {
 			maps.Copy(want, objectsOf(o.Spec.Workload.Manifests))
 		}
 	}
@@ -121,7 +121,8 @@ func (w *world) checkCluster(name, invariant string) {
 			data[k], _ = v.(string)
 		}
 		released := !w.source.selected[name] && (strings.HasPrefix(ref.Name, "hub-") || strings.HasPrefix(ref.Name, "shared-"))
-		left := w.oracle.mayStay[root(data["work"])] || w.oracle.isOverQuota(root(data["work"])) || w.oracle.missingEverywhere(name, root(data["work"])) || data["shared"] != "" && (w.oracle.sharedLeft(name) || w.oracle.sharesOverQuota(name))
+		waiting := waits[root(data["work"])] || data["shared"] != "" && len(waits) > 0
+		left := waiting || w.oracle.mayStay[root(data["work"])] || w.oracle.isOverQuota(root(data["work"])) || w.oracle.missingEverywhere(name, root(data["work"])) || data["shared"] != "" && (w.oracle.sharedLeft(name) || w.oracle.sharesOverQuota(name))
 		if !released && !left || want[ref.Name] != nil {
 			got[ref.Name] = data
 		}
@@ -136,7 +137,7 @@ func (w *world) checkCluster(name, invariant string) {
 		for k, o := range w.live() {
 			if k.Cluster == name && w.stateless != nil {
 				w.checkTag(a, o)
-			} else if k.Cluster == name {
+			} else if k.Cluster == name && !waits[k.ResourceID] {
 				w.checkApplied(a, k, invariant)
 			}
 		}
@@ -174,7 +175,7 @@ func (w *world) checkHub() {
 			}
 			continue
 		}
-		if reportsNoAgent(o) {
+		if reportsNoAgent(o) || w.oracle.waitsForSync(o.Namespace, string(o.UID)) {
 			continue
 		}
 		d := meta.FindStatusCondition(o.Status.Conditions, core.ConditionDelivered)
@@ -225,7 +226,7 @@ func (w *world) checkStatus(key string, o *workv1.ManifestWork, status workv1.Ma
 // directory. That deletion stays until it is sent again. If the cluster was released, this happens when the
 // cluster is served again.
 func (w *world) checkRest() {
-	if n := w.broker.unsent(); n != 0 {
+	if n := w.unsent(); n != 0 {
 		w.fail("I5", "%v records are left in delivery queues", n)
 	}
 	if len(w.calls) != 0 {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -22,6 +23,7 @@ type link struct {
 	name    string
 	machine *session.Machine
 	conn    *conn
+	at      *node // the broker that it dialed last
 	redial  time.Time
 	cut     bool // nothing gets through
 	slow    bool // it does not read
@@ -42,6 +44,7 @@ type link struct {
 // conn is one connection with its subscription.
 type conn struct {
 	link   *link
+	at     *node
 	peer   transport.Peer
 	cancel context.CancelFunc
 	stream *stream
@@ -111,7 +114,8 @@ func (l *link) steps(list []step) []step {
 }
 
 func (l *link) dial() {
-	if l.cut || !l.w.broker.up {
+	l.at = l.w.anyBroker()
+	if l.cut || l.at == nil {
 		l.redial = time.Now().Add(l.machine.Ended(time.Now(), unavailable("no way")).For)
 		return
 	}
@@ -121,10 +125,10 @@ func (l *link) dial() {
 		l.conn = l.w.stateless.subscribe(l)
 	case l.mqtt:
 		l.conn = l.w.connectMQTT(l, sub.Filter, sub.Hello)
-		synctest.Wait()
+		l.at.catchUp(l.conn)
 	default:
 		l.conn = l.w.connect(l, sub.Filter, sub.Hello)
-		synctest.Wait()
+		l.at.catchUp(l.conn)
 	}
 	c := l.conn
 	if len(c.stream.accepted) == 0 {
@@ -164,12 +168,12 @@ func (l *link) publishAll(c *conn, events []codec.Event) {
 func (w *world) connect(l *link, f transport.Filter, h transport.Hello) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
-		link: l, cancel: cancel, ended: make(chan error, 1), over: make(chan struct{}),
+		link: l, at: cmp.Or(l.at, w.broker), cancel: cancel, ended: make(chan error, 1), over: make(chan struct{}),
 		peer:   w.peer(l.id),
 		stream: &stream{ctx: ctx, accepted: make(chan transport.Accepted, 1), events: make(chan []byte, l.window)},
 	}
 	raw := transport.RawSubscription{Source: f.Source, Cluster: f.Cluster, DataType: f.DataType.String(), Hello: h}
-	b := w.broker.broker
+	b := c.at.broker
 	go func() { // ends with ctx
 		defer close(c.over)
 		c.ended <- b.Subscribe(ctx, c.peer, raw, c.stream)
@@ -381,7 +385,7 @@ func (w *world) callSteps(list []step) []step {
 	for _, c := range w.calls {
 		name := c.conn.link.name
 		switch {
-		case !c.arrived && c.notBefore.After(now):
+		case !c.arrived && (c.notBefore.After(now) || w.isHung(c)):
 		case !c.arrived:
 			list = append(list, step{name, "arrives", c.what, func() { w.arrive(c) }})
 		case len(c.answers) > 0:
@@ -433,7 +437,7 @@ func (w *world) take(c *call) answer {
 // arrive brings a publish to the broker.
 func (w *world) arrive(c *call) {
 	c.arrived = true
-	if !w.broker.up || c.conn.link.cut {
+	if !w.brokerOf(c.conn).up || c.conn.link.cut {
 		c.answers <- answer{err: unavailable("no way"), given: time.Now()}
 		return
 	}
@@ -447,7 +451,7 @@ func (w *world) arrive(c *call) {
 		c.conn.client.send(c)
 		return
 	}
-	b, ctx := w.broker.broker, c.conn.stream.ctx
+	b, ctx := w.brokerOf(c.conn).broker, c.conn.stream.ctx
 	if c.alone {
 		ctx = context.Background()
 	}
@@ -473,10 +477,10 @@ func (w *world) forgetAll(l *link) {
 	}
 }
 
-// cutAll ends every connection, and the broker's side of all earlier ones.
-func (w *world) cutAll() {
+// cutAll ends every connection to a broker, and the brokers' side of all earlier ones.
+func (w *world) cutAll(n *node) {
 	for _, l := range w.links {
-		if l.conn != nil {
+		if l.conn != nil && w.brokerOf(l.conn) == n {
 			l.drop(unavailable("the broker is gone"))
 		}
 	}

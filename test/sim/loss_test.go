@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"github.com/hawser-io/hawser/internal/broker/store"
+	"github.com/hawser-io/hawser/pkg/agent/appliedwork"
 	"github.com/hawser-io/hawser/pkg/codec"
 	"github.com/hawser-io/hawser/pkg/codec/manifestwork"
 )
@@ -143,6 +145,47 @@ func (o *oracle) withoutAgain(where string, t *truth, id, object string) bool {
 		panic(err)
 	}
 	return objectsOf(spec.Work.Spec.Workload.Manifests)[object] == nil
+}
+
+// waitsForSync reports whether a cluster may keep a later version of a hub's work than the hub has. The hub went
+// back, and the broker lost its store, so its record does not show that the older spec replaces that version.
+// The cluster gets the older spec when the hub is synced, which a refused work on the cluster delays.
+func (o *oracle) waitsForSync(clusterName, id string) bool {
+	if !o.forgot || o.w.hub.epoch == 0 || !o.refused(clusterName) {
+		return false
+	}
+	r := o.record(clusterName, id)
+	return r != nil && r.Owner == hubName && r.State == store.Live && !r.SpecSupersedes && o.w.versionOn(clusterName, r) > r.Version
+}
+
+// waitForSync returns the works on a cluster that wait for a sync.
+func (o *oracle) waitForSync(clusterName string) map[string]bool {
+	ids := map[string]bool{}
+	for _, w := range o.w.hub.works {
+		if id := string(w.UID); w.Namespace == clusterName && o.waitsForSync(clusterName, id) {
+			ids[id] = true
+		}
+	}
+	return ids
+}
+
+// versionOn returns the version of a record's work that a cluster has, 0 if it has none.
+func (w *world) versionOn(clusterName string, r *store.Record) int64 {
+	if clusterName == w.ocmAgent.name {
+		if held := w.ocmAgent.works[r.ResourceID]; held != nil {
+			return held.version
+		}
+		return 0
+	}
+	applied := w.fakes[clusterName].Look(appliedwork.Ref(appliedwork.Name(hubHash, r.Name)))
+	if applied == nil || applied.GetAnnotations()[appliedwork.AnnotationWorkID] != r.ResourceID {
+		return 0
+	}
+	version, err := strconv.ParseInt(applied.GetAnnotations()[appliedwork.AnnotationVersion], 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return version
 }
 
 // refused reports whether the hub has an undelivered work on a cluster.

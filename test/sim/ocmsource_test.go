@@ -299,7 +299,7 @@ func (s *ocmSource) steps(list []step) []step {
 // delete nothing before the agents have reconnected. Otherwise the broker would confirm the deletion without
 // any cluster. No component would then know of a work that an OCM agent forgot.
 func (s *ocmSource) tooEarly(w *ocmWork) bool {
-	_, known := s.w.broker.gate.Subscribed(codec.ManifestBundles, w.o.Namespace)
+	_, known := s.w.store().Subscribed(codec.ManifestBundles, w.o.Namespace)
 	return s.w.oracle.forgot && w.o.DeletionTimestamp != nil && !known
 }
 

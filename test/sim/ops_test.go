@@ -220,8 +220,8 @@ var operations = []operation{
 		return w.stopBroker(func() { w.broker.crash(a%2 == 0) })
 	}},
 	{"disk of the broker", 6, func(w *world, a, _ uint32) string {
-		if d := disk(a % 4); w.broker.up && w.broker.disk < diskFails && w.broker.disk != d {
-			w.broker.disk = d
+		if d := disk(a % 4); w.broker.up && w.broker.disk.Load() < diskFails && w.broker.disk.Load() != d {
+			w.broker.disk.Store(d)
 			return [...]string{"has room", "is nearly full", "is full", "fails the next write"}[d]
 		}
 		return ""
@@ -234,7 +234,7 @@ var operations = []operation{
 			return ""
 		}
 		w.broker.clock = otherClock(w.broker.clock, b)
-		w.broker.disk = diskAmple
+		w.broker.disk.Store(diskAmple)
 		w.broker.start()
 		return "from its store"
 	}},
@@ -568,7 +568,7 @@ func (w *world) eavesdrop(b uint32) string {
 	}
 	c := connect(l, f, transport.Hello{Protocol: int(b / 2 % 2)})
 	w.ghosts = append(w.ghosts, c)
-	synctest.Wait()
+	w.broker.catchUp(c)
 	if len(c.stream.accepted) > 0 {
 		w.fail("I8", "%s was let in on %v", l.id, f)
 	}

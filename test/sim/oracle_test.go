@@ -312,7 +312,7 @@ func statusHash(s workv1.ManifestWorkStatus) string {
 // committed judges one write of the store by the record before and after it.
 func (o *oracle) committed(op *store.Op, result store.ResultCode, before, after *store.Meta) {
 	id := op.Key.ResourceID
-	if result != store.QuotaExceeded {
+	if result != store.QuotaExceeded && result != store.Fenced {
 		o.kept[fmt.Sprint(id, op.Tag, op.Sequence)] = true
 	}
 	changed := before == nil != (after == nil) || before != nil && *before != *after
@@ -578,7 +578,7 @@ func (o *oracle) orphansThere(k store.Key) bool {
 
 // record returns a record of the store, nil when there is none.
 func (o *oracle) record(clusterName, id string) *store.Record {
-	r, err := o.w.broker.gate.Get(context.Background(), store.Key{DataType: codec.ManifestBundles, Cluster: clusterName, ResourceID: id})
+	r, err := o.w.store().Get(context.Background(), store.Key{DataType: codec.ManifestBundles, Cluster: clusterName, ResourceID: id})
 	if err != nil {
 		return nil
 	}

@@ -3,6 +3,10 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +62,7 @@ func (w *world) isFull(clusterName string) bool {
 	}
 	var ofHub, ofCluster used
 	clusters := map[string]bool{}
-	err := w.broker.gate.Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
+	err := w.store().Scan(context.Background(), store.Scope{DataType: codec.ManifestBundles}, func(m store.Meta) error {
 		if m.Owner == hubName {
 			ofHub.add(m)
 			clusters[m.Cluster] = clusters[m.Cluster] || m.State != store.ConfirmedTombstone
@@ -79,6 +83,21 @@ func (w *world) isFull(clusterName string) bool {
 	}
 	q := w.broker.quota
 	return ofHub.fills(q.Source) || ofCluster.fills(q.Cluster) || q.Source.Clusters > 0 && used >= q.Source.Clusters && !clusters[clusterName]
+}
+
+// noQuota is noted when the quota ends after a script.
+const noQuota = "> there is no quota any more"
+
+// checkSynced ends the quota if works wait for a sync of the hub, and checks that they wait no longer.
+func (w *world) checkSynced(order *rand.Rand) {
+	waits := func(c string) bool { return len(w.oracle.waitForSync(c)) > 0 }
+	if w.broken != nil || w.broker.quota == nil || !slices.ContainsFunc(clusters, waits) {
+		return
+	}
+	w.note(noQuota)
+	w.broker.quota = nil
+	w.settleAll(order)
+	w.check()
 }
 
 // used is the usage of one source or one cluster.
@@ -115,4 +134,28 @@ func (o *oracle) sharesOverQuota(clusterName string) bool {
 func showsOverQuota(w *workv1.ManifestWork) bool {
 	d := meta.FindStatusCondition(w.Status.Conditions, core.ConditionDelivered)
 	return d != nil && d.Reason == core.ReasonQuotaExceeded
+}
+
+// TestSeeds_OverQuotaDelaysRollback plays a hub that goes back, and then a broker that loses its store while only
+// one work fits into the quota. If that work is on a cluster with another one, the cluster keeps its later version
+// until there is no quota any more.
+func TestSeeds_OverQuotaDelaysRollback(t *testing.T) {
+	list := []op{
+		{"hub create", 428937603, 1800228518}, {"hub create", 2337607166, 1178168378}, {"hub create", 1130303531, 4255660645}, {"hub create", 116629983, 3437903939},
+		{"settle", 0, 0}, {"hub burst", 952204611, 2542776149}, {"settle", 0, 0},
+		{"quota", 1, 0}, {"hub goes back", 10, 0}, {"lose broker's store", 0, 0},
+	}
+	waited := 0
+	for seed := range uint64(30) {
+		r := brokered.play(t, seed, list)
+		if r.broken != nil {
+			t.Errorf("seed %d breaks %s\nthe operations:\n%s", seed, r.broken, printList(list, r))
+		}
+		if slices.ContainsFunc(r.lines, func(line string) bool { return strings.Contains(line, noQuota) }) {
+			waited++
+		}
+	}
+	if waited == 0 {
+		t.Error("no work waits for capacity, so the test checks nothing")
+	}
 }

@@ -88,7 +88,7 @@ func (w *world) quarantined() (list []*agentNode) {
 // letIn accepts the quarantined clusters, once their agents have connected. If the agent of a third cluster
 // connected last, that one is accepted first, and rejected the next time.
 func (w *world) letIn() string {
-	if !w.broker.up || w.broker.disk != diskAmple {
+	if !w.broker.up || w.broker.disk.Load() != diskAmple {
 		return ""
 	}
 	var did []string
@@ -112,7 +112,7 @@ func (w *world) letIn() string {
 
 // quarantined reports whether the name of an agent's cluster is bound to another cluster.
 func (o *oracle) quarantined(l *link) bool {
-	uid, known := o.w.broker.gate.Subscribed(codec.ManifestBundles, l.id.Name)
+	uid, known := o.w.store().Subscribed(codec.ManifestBundles, l.id.Name)
 	return known && uid != "" && l.uid != "" && uid != l.uid
 }
 

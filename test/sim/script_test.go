@@ -75,6 +75,8 @@ type shape struct {
 	stateless bool
 	// mqtt: most clients use MQTT with the Hawser broker, the others gRPC.
 	mqtt bool
+	// replicas is the number of brokers over one store; 0: one broker with its own.
+	replicas int
 	// join: clusters join; nothing else happens.
 	join bool
 	// settles is the time until everything that was lost is sent again.
@@ -112,7 +114,7 @@ type result struct {
 }
 
 // play performs a script, lets the world settle, and checks it. Then released clusters are served again, and
-// everything is checked again.
+// everything is checked again. If works wait for capacity at the end, it is checked that they do not wait longer.
 func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
 	if k.join {
 		return k.playJoin(t, seed, list)
@@ -151,6 +153,7 @@ func (k *shape) play(t *testing.T, seed uint64, list []op) (r result) {
 		}
 		w.settleAll(order)
 		w.check()
+		w.checkSynced(order)
 	})
 	return r
 }

@@ -154,7 +154,7 @@ var statelessOperations = append(slices.DeleteFunc(slices.Clone(operations), fun
 	{"stateless broker restarts", 5, func(w *world, _, _ uint32) string {
 		w.stateless.forget()
 		w.stateless.late = nil
-		w.cutAll()
+		w.cutAll(w.broker)
 		return "empty"
 	}},
 	{"stateless broker forgets sessions", 4, func(w *world, _, _ uint32) string { w.stateless.forget(); return "all" }},

@@ -14,6 +14,7 @@ import (
 
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"github.com/hawser-io/hawser/internal/broker/store/mem"
 	"github.com/hawser-io/hawser/internal/identity"
 	"github.com/hawser-io/hawser/pkg/agent/kubeclient/clustertest"
 )
@@ -36,6 +37,8 @@ type world struct {
 	oracle    *oracle
 	shape     *shape
 	broker    *node
+	replicas  []*node          // broker is the first of them
+	database  *mem.Store       // that several replicas share; nil: each start opens its own
 	stateless *statelessBroker // instead of broker; nil: there is none
 	join      *join            // instead of everything else; nil: there is none
 	hub       *hub
@@ -86,7 +89,7 @@ func newWorld(seed uint64, k *shape) *world {
 	<-time.After(later)
 	w := &world{seed: seed, shape: k, rng: rand.New(rand.NewPCG(seed, 2)), spoken: rand.New(rand.NewPCG(seed, 9)), fakes: map[string]*clustertest.Fake{}}
 	w.oracle = newOracle(w)
-	w.broker = newNode(w) // unused if there is a stateless broker
+	w.startBrokers() // unused if there is a stateless broker
 	if k.stateless {
 		w.stateless = newStatelessBroker(w)
 	}
@@ -133,7 +136,11 @@ func (w *world) fail(invariant, format string, args ...any) {
 
 // steps returns the possible steps, in a fixed order. The list is valid until the next call.
 func (w *world) steps() []step {
-	list := w.callSteps(w.broker.steps(w.list[:0]))
+	list := w.list[:0]
+	for _, n := range w.replicas {
+		list = n.steps(list)
+	}
+	list = w.callSteps(list)
 	if w.stateless != nil {
 		list = w.stateless.steps(list)
 	}
@@ -224,9 +231,12 @@ func (w *world) heal() {
 	if w.stateless != nil {
 		w.stateless.heal()
 	}
-	w.broker.disk = diskAmple
-	if !w.broker.up {
-		w.broker.start()
+	for _, n := range w.replicas {
+		n.hung = false
+		n.disk.Store(diskAmple)
+		if !n.up {
+			n.start()
+		}
 	}
 	w.reap()
 	synctest.Wait()
@@ -301,7 +311,7 @@ func (w *world) settleAround(order *rand.Rand) string {
 			stuck[a.name] = true
 		}
 	}
-	if len(stuck) == 0 || w.hub.down || w.source.blind || !w.broker.up || w.broker.disk != diskAmple {
+	if len(stuck) == 0 || w.hub.down || w.source.blind || slices.ContainsFunc(w.replicas, func(n *node) bool { return !n.up || n.hung || n.disk.Load() != diskAmple }) {
 		return ""
 	}
 	// An OCM source may have abandoned a create on a half-open connection. If it arrives long after its deletion,
@@ -348,10 +358,12 @@ func (w *world) settleAll(order *rand.Rand) {
 
 // close ends everything.
 func (w *world) close() {
-	if w.broker.up {
-		w.broker.crash(false)
+	for _, n := range w.replicas {
+		if n.up {
+			n.crash(false)
+		}
+		w.cutAll(n)
 	}
-	w.cutAll()
 	synctest.Wait()
 }
 
